@@ -1,0 +1,54 @@
+# Every target first makes what it needs: the virtual environment (.venv) and, where there is none, Java 17+.
+SHELL := /bin/bash
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: help venv demo test check soak bench chaos clean
+
+help:
+	@echo "make demo    two clusters, a mirror, a Spark audit: the whole product in a few minutes"
+	@echo "make test    every test, on real ZooKeeper, brokers, Spark and other people's clients"
+	@echo "make check   ruff, mypy, layers, unit and property tests: under a minute"
+	@echo "make soak    100,000 seeds of the simulated cluster (tests/simulation); SEEDS=1..1000 for fewer"
+	@echo "make bench   ours beside Apache Kafka 3.9 and other clients (benchmarks/README.md)"
+	@echo "make chaos   a cluster under faults, judged: SEED=7 MINUTES=3 SCENARIO=S1 (tests/SCENARIOS.md)"
+	@echo "make venv    only the set-up"
+
+# The demo needs less than the tests; each set of packages has its own stamp.
+$(VENV)/.demo: setup.cfg tools/setup.sh
+	@tools/setup.sh demo && touch $@
+
+$(VENV)/.test: setup.cfg tools/setup.sh
+	@tools/setup.sh test && touch $@ $(VENV)/.demo
+
+venv: $(VENV)/.test
+
+demo: $(VENV)/.demo
+	@$(BIN)/python -m kbroker demo $(DEMO_ARGS)
+
+test: $(VENV)/.test
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check -q . && $(BIN)/mypy && $(BIN)/lint-imports
+	@$(PYTEST) -n 2 --dist loadfile $(PYTEST_ARGS)
+
+check: $(VENV)/.test
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check -q .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(PYTEST) -q -n 2 -m "not slow" tests/unit tests/property
+
+SEEDS ?= 1..100000
+JOBS ?= $(shell nproc)
+
+soak: $(VENV)/.test
+	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --jobs $(JOBS) --keep-going
+
+bench: $(VENV)/.test
+	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+chaos: $(VENV)/.test
+	@$(BIN)/python -m tests.chaos --seed $(or $(SEED),1) --minutes $(or $(MINUTES),1) --scenario $(or $(SCENARIO),mixed) \
+		$(if $(OUT),--out $(OUT))
+
+clean:
+	rm -rf $(VENV) chaos-out *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo-out

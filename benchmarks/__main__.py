@@ -1,0 +1,62 @@
+"""`python -m benchmarks [SUITE ...] [--rounds N] [--quick]`: run suites, write results and the table.
+
+Suites: broker (one broker of ours beside Apache Kafka), clients (kclient beside other Python clients), groups (offset
+commits), mirror, growth (partitions, connections), replication (three brokers: acks=all, many partitions, a killed
+broker, a rolling restart). Contenders take turns inside each round, so that a slow minute of
+the machine hits all alike; medians and ratios are what counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import platform
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks import results
+from benchmarks.suites import SUITES
+
+
+def main() -> int:
+    """Run the suites that were asked for; 0 when all ran."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument(
+        "suites", nargs="*", metavar="SUITE", help=f"of {', '.join(SUITES)} (default: all)"
+    )
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--quick", action="store_true", help="a fifth of the work: to see that it runs"
+    )
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    arguments = parser.parse_args()
+    names = arguments.suites or list(SUITES)
+    unknown = sorted(set(names) - set(SUITES))
+    if unknown:
+        parser.error(f"no such suite: {', '.join(unknown)} (there are {', '.join(SUITES)})")
+    machine = f"{os.cpu_count()} cores, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
+    today = datetime.date.today().isoformat()
+    for name in names:
+        print(f"== {name}", file=sys.stderr, flush=True)
+        load = os.getloadavg()[0]
+        with tempfile.TemporaryDirectory(prefix="kbroker-bench-") as directory:
+            figures, notes = SUITES[name](
+                Path(directory), arguments.rounds, 5 if arguments.quick else 1
+            )
+        result = results.SuiteResult(name, today, machine, arguments.rounds, load, figures, notes)
+        print(results.as_text(figures), flush=True)
+        for note in notes:
+            print(f"note: {note}", flush=True)
+        if not arguments.quick:
+            results.write(arguments.out / f"{today}.json", [result])
+            every = results.newest(arguments.out)
+            results.write_table(
+                Path(__file__).parent / "README.md", [every[n] for n in SUITES if n in every]
+            )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

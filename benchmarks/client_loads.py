@@ -1,0 +1,220 @@
+"""The loads that compare Python clients: one partition, as fast as each goes, the way its documentation advises.
+
+Every producer sends with acks=1, linger 5 ms and no idempotence; every consumer reads partition 0 from its beginning
+without a group. Rates of consumers count from the first records on, so that connecting is not measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+_BATCH = 5000
+_PATIENCE_S = 120.0
+
+
+def confluent_produce(bootstrap: str, topic: str, count: int, size: int) -> dict[str, float]:
+    """Produce *count* messages of *size* bytes, acks=1, linger 5 ms, as fast as it goes."""
+    from confluent_kafka import Producer
+
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "acks": 1,
+            "linger.ms": 5,
+            "batch.size": 1_000_000 if size >= 1000 else 200_000,
+            "queue.buffering.max.messages": 2_000_000,
+            "queue.buffering.max.kbytes": 1_000_000,
+            "partitioner": "consistent_random",
+        }
+    )
+    value = bytes(range(256)) * (size // 256 + 1)
+    messages = [{"value": value[:size]}] * _BATCH
+    producer.list_topics(topic, 10)
+    started = time.monotonic()
+    sent = 0
+    while sent < count:
+        queued = producer.produce_batch(topic, messages[: count - sent], partition=0)
+        sent += queued
+        producer.poll(0 if queued else 0.01)
+    left = producer.flush(_PATIENCE_S)
+    elapsed = time.monotonic() - started
+    if left:
+        raise RuntimeError(f"{left} messages were not delivered")
+    return {"seconds": elapsed, "messages": count, "bytes": count * size}
+
+
+def confluent_consume(bootstrap: str, topic: str, count: int, size: int) -> dict[str, float]:
+    """Consume *count* messages from the beginning of partition 0."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "bench",
+            "enable.auto.commit": False,
+            "queued.max.messages.kbytes": 1_000_000,
+            "queued.min.messages": 1_000_000,
+            "fetch.message.max.bytes": 8_000_000,
+            "fetch.max.bytes": 50_000_000,
+            "check.crcs": False,
+        }
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    got = 0
+    started = 0.0
+    deadline = time.monotonic() + _PATIENCE_S
+    while got < count:
+        messages = consumer.consume(100_000, 0.05)
+        if messages and not started:
+            started = time.monotonic()
+            first = len(messages)
+        got += len(messages)
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"only {got} of {count} messages came in 120 s")
+    elapsed = time.monotonic() - started
+    consumer.close()
+    return {"seconds": elapsed, "messages": got - first, "bytes": (got - first) * size}
+
+
+def aiokafka_produce(bootstrap: str, topic: str, count: int, size: int) -> dict[str, float]:
+    """Produce with aiokafka: futures are collected, as its documentation advises for speed."""
+    from aiokafka import AIOKafkaProducer
+
+    async def run() -> float:
+        producer = AIOKafkaProducer(
+            bootstrap_servers=bootstrap, acks=1, linger_ms=5, max_batch_size=200_000
+        )
+        await producer.start()
+        value = b"x" * size
+        started = time.monotonic()
+        last = None
+        for _ in range(count):
+            last = await producer.send(topic, value, partition=0)
+        if last is not None:
+            await last
+        await producer.flush()
+        elapsed = time.monotonic() - started
+        await producer.stop()
+        return elapsed
+
+    return {"seconds": asyncio.run(run()), "messages": count, "bytes": count * size}
+
+
+def aiokafka_consume(bootstrap: str, topic: str, count: int, size: int) -> dict[str, float]:
+    """Consume with aiokafka's getmany."""
+    from aiokafka import AIOKafkaConsumer, TopicPartition
+
+    async def run() -> tuple[float, int]:
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=bootstrap,
+            max_partition_fetch_bytes=8_000_000,
+            enable_auto_commit=False,
+        )
+        await consumer.start()
+        place = TopicPartition(topic, 0)
+        consumer.assign([place])
+        await consumer.seek_to_beginning(place)
+        got, first, started = 0, 0, 0.0
+        while got < count:
+            batches = await consumer.getmany(timeout_ms=1000)
+            number = sum(map(len, batches.values()))
+            if number and not started:
+                started, first = time.monotonic(), number
+            got += number
+        elapsed = time.monotonic() - started
+        await consumer.stop()
+        return elapsed, got - first
+
+    elapsed, got = asyncio.run(run())
+    return {"seconds": elapsed, "messages": got, "bytes": got * size}
+
+
+def kafka_python_produce(bootstrap: str, topic: str, count: int, size: int) -> dict[str, float]:
+    """Produce with kafka-python."""
+    from kafka import KafkaProducer
+
+    producer = KafkaProducer(
+        bootstrap_servers=bootstrap,
+        acks=1,
+        linger_ms=5,
+        batch_size=200_000,
+        enable_idempotence=False,
+    )
+    value = b"x" * size
+    started = time.monotonic()
+    for _ in range(count):
+        producer.send(topic, value, partition=0)
+    producer.flush(_PATIENCE_S)
+    elapsed = time.monotonic() - started
+    producer.close(5)
+    return {"seconds": elapsed, "messages": count, "bytes": count * size}
+
+
+def kafka_python_consume(bootstrap: str, topic: str, count: int, size: int) -> dict[str, float]:
+    """Consume with kafka-python's poll."""
+    from kafka import KafkaConsumer, TopicPartition
+
+    consumer = KafkaConsumer(
+        bootstrap_servers=bootstrap, max_partition_fetch_bytes=8_000_000, enable_auto_commit=False
+    )
+    place = TopicPartition(topic, 0)
+    consumer.assign([place])
+    consumer.seek_to_beginning(place)
+    got, first, started = 0, 0, 0.0
+    while got < count:
+        batches = consumer.poll(timeout_ms=1000, max_records=10_000)
+        number = sum(map(len, batches.values()))
+        if number and not started:
+            started, first = time.monotonic(), number
+        got += number
+    elapsed = time.monotonic() - started
+    consumer.close()
+    return {"seconds": elapsed, "messages": got - first, "bytes": (got - first) * size}
+
+
+def kclient_produce(bootstrap: str, topic: str, count: int, size: int) -> dict[str, float]:
+    """Produce with our client's blocking face."""
+    from kclient import Producer
+
+    producer = Producer(
+        bootstrap_servers=bootstrap,
+        acks="1",
+        linger_ms=5,
+        batch_size=200_000,
+        enable_idempotence=False,
+    ).start()
+    value = b"x" * size
+    producer.partitions_for(topic)
+    send = producer.send
+    started = time.monotonic()
+    for _ in range(count):
+        send(topic, value, partition=0)
+    left = producer.flush(_PATIENCE_S)
+    elapsed = time.monotonic() - started
+    producer.close(5)
+    if left:
+        raise RuntimeError(f"{left} messages were not delivered")
+    return {"seconds": elapsed, "messages": count, "bytes": count * size}
+
+
+def kclient_consume(bootstrap: str, topic: str, count: int, size: int) -> dict[str, float]:
+    """Consume with our client's blocking face."""
+    from kclient import Consumer, TopicPartition
+
+    consumer = Consumer(
+        bootstrap_servers=bootstrap, max_partition_fetch_bytes=8_000_000, enable_auto_commit=False
+    ).start()
+    place = TopicPartition(topic, 0)
+    consumer.assign([place])
+    consumer.seek_to_beginning(place)
+    got, first, started = 0, 0, 0.0
+    while got < count:
+        batches = consumer.poll(1000, max_records=10_000)
+        number = sum(map(len, batches.values()))
+        if number and not started:
+            started, first = time.monotonic(), number
+        got += number
+    elapsed = time.monotonic() - started
+    consumer.close()
+    return {"seconds": elapsed, "messages": got - first, "bytes": (got - first) * size}

@@ -1,0 +1,120 @@
+"""The loads, each a process of its own: `python -m benchmarks.load NAME BOOTSTRAP TOPIC COUNT SIZE [PARTITIONS]`.
+
+A name that ends in -all waits for all in-sync replicas. Prints one JSON object.
+What measures brokers is here and is librdkafka; what compares clients is in client_loads.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from benchmarks import client_loads, librdkafka
+
+
+def rdkafka_produce(
+    bootstrap: str, topic: str, count: int, size: int, partitions: int = 1, acks: str = "1"
+) -> dict[str, float]:
+    """Produce *count* messages of *size* bytes, linger 5 ms, as fast as it goes."""
+    producer = librdkafka.Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "acks": acks,
+            "linger.ms": "5",
+            "batch.size": "1000000" if size >= 1000 else "200000",
+            "batch.num.messages": "10000",
+            "queue.buffering.max.messages": "500000",
+            "queue.buffering.max.kbytes": "1000000",
+        },
+        topic,
+    )
+    value = (bytes(range(256)) * (size // 256 + 1))[:size]
+    elapsed = producer.produce(count, value, partitions)
+    producer.close()
+    return {"seconds": elapsed, "messages": count, "bytes": count * size}
+
+
+def rdkafka_consume(
+    bootstrap: str, topic: str, count: int, size: int, partitions: int = 1
+) -> dict[str, float]:
+    """Consume *count* messages from the beginning."""
+    consumer = librdkafka.Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "queued.max.messages.kbytes": "200000",
+            "queued.min.messages": "1000000",
+            "fetch.message.max.bytes": "8000000",
+            "fetch.max.bytes": "50000000",
+            "check.crcs": "false",
+        },
+        topic,
+    )
+    elapsed, got = consumer.consume(count, partitions)
+    consumer.close()
+    return {"seconds": elapsed, "messages": got, "bytes": got * size}
+
+
+def rdkafka_latency(
+    bootstrap: str, topic: str, count: int, size: int, acks: str = "1"
+) -> dict[str, float]:
+    """Produce at 500 messages a second; latencies from produce to acknowledgement, in ms."""
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": acks, "linger.ms": 0})
+    latencies: list[float] = []
+
+    def delivered(error: object, message: Any) -> None:
+        if error is not None:
+            raise RuntimeError(str(error))
+        latencies.append(message.latency() * 1000)
+
+    value = b"x" * size
+    producer.list_topics(topic, 10)
+    for _ in range(100):
+        producer.produce(topic, value, partition=0, on_delivery=lambda *_: None)
+        producer.poll(0.002)
+    producer.flush(10)
+    due = time.monotonic()
+    for _ in range(count):
+        due += 0.002
+        producer.produce(topic, value, partition=0, on_delivery=delivered)
+        while (rest := due - time.monotonic()) > 0:
+            producer.poll(rest)
+    producer.flush(10)
+    latencies.sort()
+    return {
+        "messages": len(latencies),
+        "p50_ms": latencies[len(latencies) // 2],
+        "p99_ms": latencies[int(len(latencies) * 0.99)],
+    }
+
+
+LOADS: dict[str, Callable[..., dict[str, float]]] = {
+    "rdkafka-produce": rdkafka_produce,
+    "rdkafka-consume": rdkafka_consume,
+    "rdkafka-latency": rdkafka_latency,
+    "rdkafka-produce-all": partial(rdkafka_produce, acks="all"),
+    "rdkafka-latency-all": partial(rdkafka_latency, acks="all"),
+    "confluent-kafka-produce": client_loads.confluent_produce,
+    "confluent-kafka-consume": client_loads.confluent_consume,
+    "aiokafka-produce": client_loads.aiokafka_produce,
+    "aiokafka-consume": client_loads.aiokafka_consume,
+    "kafka-python-produce": client_loads.kafka_python_produce,
+    "kafka-python-consume": client_loads.kafka_python_consume,
+    "kclient-produce": client_loads.kclient_produce,
+    "kclient-consume": client_loads.kclient_consume,
+}
+
+
+def main() -> None:
+    """Run one load as the command line says and print its figures."""
+    name, bootstrap, topic, *numbers = sys.argv[1:]
+    print(json.dumps(LOADS[name](bootstrap, topic, *map(int, numbers))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+"""What is measured, suite by suite. A suite returns its figures and what has to be said about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.results import Figure
+from benchmarks.suites.broker import broker_suite
+from benchmarks.suites.clients import clients_suite
+from benchmarks.suites.groups import groups_suite
+from benchmarks.suites.growth import growth_suite
+from benchmarks.suites.mirror import mirror_suite
+from benchmarks.suites.replication import replication_suite
+
+Suite = Callable[[Path, int, int], tuple[list[Figure], list[str]]]
+"""(directory, rounds, what to divide the work by) -> (figures, notes)."""
+
+SUITES: dict[str, Suite] = {
+    "broker": broker_suite,
+    "clients": clients_suite,
+    "groups": groups_suite,
+    "mirror": mirror_suite,
+    "growth": growth_suite,
+    "replication": replication_suite,
+}

@@ -1,0 +1,93 @@
+"""One broker of ours beside one Apache Kafka: acks=1, one partition, librdkafka."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks import apache
+from benchmarks.contenders import contender, create_topic, load, say, zookeeper_classpath
+from benchmarks.processes import Broker, zookeeper
+from benchmarks.results import Figure
+
+APACHE = "Apache Kafka"
+
+
+class BrokerFigures:
+    """The figures of this suite, and how one turn of one contender fills them."""
+
+    def __init__(self, divide: int) -> None:
+        self.small_count = 5_000_000 // divide
+        self.large_count = 1_000_000 // divide
+        self.latency_count = 5_000 // divide
+        self.small = Figure("produce 100 B", "msg/s", goal=">= 1.2 x", goal_ratio=1.2)
+        self.large = Figure("produce 1 KB", "MB/s", goal=">= 1.2 x", goal_ratio=1.2)
+        self.consume = Figure("consume 1 KB", "MB/s", goal=">= 1.0 x", goal_ratio=1.0)
+        self.p50 = Figure("latency p50 at 500 msg/s", "ms", False, "<= 0.8 x", 0.8)
+        self.p99 = Figure("latency p99 at 500 msg/s", "ms", False, "<= 0.6 x", 0.6)
+        self.cpu_small = Figure("broker CPU per 1 M messages of 100 B", "s", False, "<= 0.8 x", 0.8)
+        self.cpu_large = Figure("broker CPU per GB produced at 1 KB", "s", False, "<= 0.8 x", 0.8)
+        self.cpu_consume = Figure("broker CPU per GB consumed", "s", False, "<= 0.8 x", 0.8)
+        self.memory = Figure("peak memory", "MiB", False, "<= 80 MiB", goal_value=80)
+        self.ready = Figure("time to ready", "s", False, "<= 0.7 s", goal_value=0.7)
+
+    def all(self) -> list[Figure]:
+        """Return them in the order of the table."""
+        return [
+            *(self.small, self.large, self.consume, self.p50, self.p99),
+            *(self.cpu_small, self.cpu_large, self.cpu_consume),
+            *(self.memory, self.ready),
+        ]
+
+    def take(self, make: str, broker: Broker) -> None:
+        """Measure one broker. A JIT compiler gets a fifth of the work to warm up with."""
+        bootstrap = broker.bootstrap
+        self.ready.add(make, broker.ready_s)
+        for topic in ("warm", "small", "large", "latency"):
+            create_topic(bootstrap, topic)
+        load("rdkafka-produce", bootstrap, "warm", self.small_count // 5, 100)
+        load("rdkafka-produce", bootstrap, "warm", self.large_count // 5, 1000)
+
+        before = broker.cpu()
+        got = load("rdkafka-produce", bootstrap, "small", self.small_count, 100)
+        self.small.add(make, got["messages"] / got["seconds"])
+        self.cpu_small.add(make, (broker.cpu() - before) / self.small_count * 1e6)
+
+        gigabytes = self.large_count * 1000 / 1e9
+        before = broker.cpu()
+        got = load("rdkafka-produce", bootstrap, "large", self.large_count, 1000)
+        self.large.add(make, got["bytes"] / got["seconds"] / 1e6)
+        self.cpu_large.add(make, (broker.cpu() - before) / gigabytes)
+
+        before = broker.cpu()
+        got = load("rdkafka-consume", bootstrap, "large", self.large_count, 1000)
+        self.consume.add(make, got["bytes"] / got["seconds"] / 1e6)
+        self.cpu_consume.add(make, (broker.cpu() - before) / gigabytes)
+
+        got = load("rdkafka-latency", bootstrap, "latency", self.latency_count, 100)
+        self.p50.add(make, got["p50_ms"])
+        self.p99.add(make, got["p99_ms"])
+        self.memory.add(make, broker.peak_memory())
+
+
+def broker_suite(directory: Path, rounds: int, divide: int) -> tuple[list[Figure], list[str]]:
+    """Measure both in turn, the other one first in every second round."""
+    notes = [
+        "librdkafka, called without Python on the way of a message; acks=1, linger 5 ms, "
+        "one partition; latency by confluent-kafka; a fifth of the work to warm up"
+    ]
+    jars: Path | None = None
+    makes = ["ours", APACHE]
+    try:
+        jars = apache.jars()
+    except apache.Absent as absent:
+        notes.append(f"Apache Kafka was not measured: {absent}")
+        makes = ["ours"]
+    figures = BrokerFigures(divide)
+    with zookeeper(directory / "zookeeper", zookeeper_classpath()) as port:
+        for turn in range(rounds):
+            for make in makes if turn % 2 == 0 else makes[::-1]:
+                say(f"round {turn + 1}: {make}")
+                place = directory / f"{make.split()[0].lower()}-{turn}"
+                with contender(make, place, port, jars) as broker:
+                    figures.take(make, broker)
+    return figures.all(), notes

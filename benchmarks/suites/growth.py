@@ -1,0 +1,122 @@
+"""Growth: the cost of partitions and of connections, produced to and idle; ours and Apache Kafka, one broker each."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks import apache
+from benchmarks.contenders import contender, create_topic, load, say, zookeeper_classpath
+from benchmarks.processes import Broker, zookeeper
+from benchmarks.results import Figure
+from kclient.wire import messages
+from kclient.wire.framing import framed
+from kclient.wire.messages import RequestHeader
+from kclient.wire.schema.api_versions import ApiVersionsRequest
+from kclient.wire.versions import ApiKey
+
+PARTITIONS = (1, 10, 100, 1000)
+CONNECTIONS = (10, 1000)
+_IDLE_S = 5.0
+
+
+def _partitions(number: int) -> str:
+    return f"{number:,} partition{'s' * (number > 1)}"
+
+
+@contextlib.contextmanager
+def _connected(bootstrap: str, number: int) -> Iterator[None]:
+    """Hold *number* connections that have spoken once and say nothing more."""
+    host, _, port = bootstrap.partition(":")
+    header = RequestHeader(ApiKey.API_VERSIONS, 2, 1, "idle")
+    hello = framed(messages.encode_request(header, ApiVersionsRequest()))
+    with contextlib.ExitStack() as open_ones:
+        for _ in range(number):
+            connection = open_ones.enter_context(socket.create_connection((host, int(port)), 10))
+            connection.sendall(hello)
+            if not connection.recv(1 << 16):
+                raise RuntimeError("the broker closed a connection")
+        yield
+
+
+class GrowthFigures:
+    """The figures of this suite, and how one turn of one contender fills them."""
+
+    def __init__(self, divide: int) -> None:
+        self.count = 2_000_000 // divide
+        self.creation = {
+            n: Figure(f"create a topic of {_partitions(n)}", "s", False) for n in PARTITIONS
+        }
+        self.rate = {n: Figure(f"produce 100 B to {_partitions(n)}", "msg/s") for n in PARTITIONS}
+        self.cost = {
+            n: Figure(f"broker CPU per 1 M messages, {_partitions(n)}", "s", False)
+            for n in PARTITIONS
+        }
+        self.idle = Figure("idle CPU with 1,111 partitions", "% of a core", False)
+        self.per_partition = Figure("memory of an idle partition", "KiB", False)
+        self.connected = {
+            n: Figure(f"produce 100 B beside {n:,} idle connections", "msg/s") for n in CONNECTIONS
+        }
+        self.per_connection = Figure("memory of an idle connection", "KiB", False)
+
+    def all(self) -> list[Figure]:
+        """Return them in the order of the table."""
+        return [
+            *self.creation.values(),
+            *self.rate.values(),
+            *self.cost.values(),
+            *(self.idle, self.per_partition),
+            *(*self.connected.values(), self.per_connection),
+        ]
+
+    def take(self, make: str, broker: Broker) -> None:
+        """Measure one broker: idle partitions first, for what was produced to keeps its memory."""
+        bootstrap = broker.bootstrap
+        create_topic(bootstrap, "warm")
+        load("rdkafka-produce", bootstrap, "warm", self.count, 100)
+        before = broker.memory()
+        for number in PARTITIONS:
+            started = time.monotonic()
+            create_topic(bootstrap, f"p{number}", number)
+            self.creation[number].add(make, time.monotonic() - started)
+        time.sleep(2)
+        self.per_partition.add(make, (broker.memory() - before) * 1024 / sum(PARTITIONS))
+        cpu = broker.cpu()
+        time.sleep(_IDLE_S)
+        self.idle.add(make, (broker.cpu() - cpu) / _IDLE_S * 100)
+        for number in PARTITIONS:
+            cpu = broker.cpu()
+            got = load("rdkafka-produce", bootstrap, f"p{number}", self.count, 100, number)
+            self.rate[number].add(make, got["messages"] / got["seconds"])
+            self.cost[number].add(make, (broker.cpu() - cpu) / self.count * 1e6)
+        for number in CONNECTIONS:
+            before = broker.memory()
+            with _connected(bootstrap, number):
+                if number == CONNECTIONS[-1]:
+                    self.per_connection.add(make, (broker.memory() - before) * 1024 / number)
+                got = load("rdkafka-produce", bootstrap, "warm", self.count, 100)
+            self.connected[number].add(make, got["messages"] / got["seconds"])
+
+
+def growth_suite(directory: Path, rounds: int, divide: int) -> tuple[list[Figure], list[str]]:
+    """Measure both in turn."""
+    notes = ["no goals, but nothing may grow faster than what there is; memory is resident"]
+    jars: Path | None = None
+    makes = ["ours", "Apache Kafka"]
+    try:
+        jars = apache.jars()
+    except apache.Absent as absent:
+        notes.append(f"Apache Kafka was not measured: {absent}")
+        makes = ["ours"]
+    figures = GrowthFigures(divide)
+    with zookeeper(directory / "zookeeper", zookeeper_classpath()) as port:
+        for turn in range(rounds):
+            for make in makes if turn % 2 == 0 else makes[::-1]:
+                say(f"round {turn + 1}: {make}")
+                place = directory / f"{make.split()[0].lower()}-{turn}"
+                with contender(make, place, port, jars) as broker:
+                    figures.take(make, broker)
+    return figures.all(), notes

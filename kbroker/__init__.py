@@ -1,0 +1,1 @@
+"""A Kafka broker on Twisted, coordinated by ZooKeeper."""

@@ -1,0 +1,259 @@
+"""The APIs served: one file each, its number first. This file finds the handler of a request and calls it.
+
+A handler is a callable made once, with just the collaborators it needs, when its API is first asked for:
+
+    class ListGroups:
+        def __init__(self, coordinator: GroupCoordinator) -> None: ...
+        async def __call__(self, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse: ...
+
+It returns the response, a Deferred of it, or is a coroutine. A KafkaError it raises is answered by a response with that
+top-level `error_code` where the response has one, else the connection is closed with one log line. The composition root
+registers it: `{ApiKey.LIST_GROUPS: lazily("kbroker.apis.api16_list_groups:ListGroups", coordinator)}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from inspect import iscoroutine
+from typing import Any, Protocol
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from kbroker.net.service import Answer, Peer, RequestRefusedError
+from kclient.wire import messages
+from kclient.wire.errors import ErrorCode, KafkaError, ProtocolError
+from kclient.wire.messages import RequestHeader
+from kclient.wire.versions import SERVED, ApiKey, VersionRange
+
+log = Logger()
+
+_VERSIONS = {int(api): versions for api, versions in SERVED.items()}
+_BETWEEN_BROKERS = {
+    int(api)
+    for api in (
+        ApiKey.LEADER_AND_ISR,
+        ApiKey.STOP_REPLICA,
+        ApiKey.UPDATE_METADATA,
+        ApiKey.CONTROLLED_SHUTDOWN,
+    )
+}
+
+
+@dataclass(slots=True)
+class RequestContext:
+    """What a handler may know about a request besides its body."""
+
+    header: RequestHeader
+    peer: Peer
+
+    @property
+    def api_version(self) -> int:
+        """The version the client chose, one that we serve."""
+        return self.header.api_version
+
+    @property
+    def correlation_id(self) -> int:
+        """The number the client knows its request by."""
+        return self.header.correlation_id
+
+    @property
+    def client_id(self) -> str:
+        """The client's name for itself; empty if it has none. Never to be trusted or logged unescaped."""
+        return self.header.client_id or ""
+
+    @property
+    def listener(self) -> str:
+        """Name of the listener the connection came in by."""
+        return self.peer.listener
+
+    @property
+    def principal(self) -> str:
+        """Whom the connection is authenticated as."""
+        return self.peer.principal
+
+
+class Handler(Protocol):
+    """Answers the requests of one API: a response dataclass, a Deferred of one, or a coroutine."""
+
+    def __call__(self, context: RequestContext, request: Any, /) -> Any:
+        """Answer *request*."""
+
+
+class RawHandler(Protocol):
+    """Answers requests whose codec is written by hand: body in, parts of the whole response out.
+
+    A Deferred it returns is cancelled when the connection dies (those of a `Handler` never are: what
+    a client asked for and did not wait for is still done).
+    """
+
+    raw: bool
+
+    def __call__(self, context: RequestContext, body: memoryview, /) -> Answer | Deferred[Answer]:
+        """Answer the request whose *body* follows the header."""
+
+
+Factory = Callable[[], "Handler | RawHandler"]
+
+
+def lazily(where: str, *collaborators: object, **named: object) -> Factory:
+    """Return a factory that imports *where* ("module:class") and gives it *collaborators* on first use."""
+
+    def make() -> Handler:
+        module, _, name = where.partition(":")
+        made: Handler = getattr(import_module(module), name)(*collaborators, **named)
+        return made
+
+    return make
+
+
+class Dispatcher:
+    """The `Service` of a broker: decodes a request, calls its API's handler, encodes the response.
+
+    Versions outside those served close the connection, as Kafka's do, except ApiVersions, which is
+    answered in version 0 with error 35 so that the client can try again (KIP-35, KIP-511). What brokers
+    say to each other (LeaderAndIsr to ControlledShutdown) is heard on *inter_broker_listener* only.
+    """
+
+    def __init__(
+        self, factories: Mapping[ApiKey, Factory], *, inter_broker_listener: str | None = None
+    ) -> None:
+        self._factories = dict(factories)
+        self._inter_broker_listener = inter_broker_listener
+        self._handlers: dict[int, Handler | RawHandler] = {}
+
+    def register(self, api: ApiKey, factory: Factory) -> None:
+        """Serve *api*, too."""
+        self._factories[api] = factory
+        self._handlers.pop(api, None)
+
+    @property
+    def served(self) -> dict[ApiKey, VersionRange]:
+        """The APIs that have a handler, with the versions advertised."""
+        return {api: versions for api, versions in SERVED.items() if api in self._factories}
+
+    def __call__(self, frame: memoryview, peer: Peer) -> Answer | Deferred[Answer]:
+        """Answer one request frame; RequestRefusedError or MalformedMessage for those that get none."""
+        header, body_offset = messages.decode_request_header(frame)
+        handler = self._handlers.get(header.api_key)
+        if handler is None:
+            handler = self._make(header)
+        if header.api_key in _BETWEEN_BROKERS:
+            self._check_listener(header, peer)
+        context = RequestContext(header, peer)
+        version = header.api_version
+        if version not in _VERSIONS[header.api_key]:
+            return self._unsupported(context)
+        if getattr(handler, "raw", False):
+            return handler(context, frame[body_offset:])
+        request = messages.decode_request(header, frame, body_offset)
+        try:
+            result = handler(context, request)
+        except ProtocolError:
+            raise
+        except Exception:
+            return self._failed(Failure(), context)
+        if iscoroutine(result):
+            result = Deferred.fromCoroutine(result)
+        if isinstance(result, Deferred):
+            return self._later(result, context)
+        return self._encode(result, context)
+
+    def _make(self, header: RequestHeader) -> Handler | RawHandler:
+        """Make the handler of an API that is asked for the first time."""
+        factory = self._factories.get(ApiKey(header.api_key))
+        if factory is None:
+            raise RequestRefusedError(f"{ApiKey(header.api_key).name} is not served here")
+        handler = self._handlers[header.api_key] = factory()
+        return handler
+
+    def _check_listener(self, header: RequestHeader, peer: Peer) -> None:
+        """Raise RequestRefusedError for an order of the controller where clients connect."""
+        if self._inter_broker_listener not in (None, peer.listener):
+            raise RequestRefusedError(
+                f"{ApiKey(header.api_key).name} is for the inter-broker listener"
+                f" {self._inter_broker_listener} only"
+            )
+
+    def _unsupported(self, context: RequestContext) -> Answer:
+        header = context.header
+        api = ApiKey(header.api_key)
+        if api is not ApiKey.API_VERSIONS:
+            raise RequestRefusedError(
+                f"{api.name} version {header.api_version} is not served, only {SERVED[api]}"
+            )
+        response = messages.response_class(api)()
+        response.error_code = int(ErrorCode.UNSUPPORTED_VERSION)  # type: ignore[attr-defined]
+        handler = self._handlers[api]
+        supported = getattr(handler, "supported", None)
+        if supported is not None:
+            response.api_keys = supported(0)  # type: ignore[attr-defined]
+        return (messages.encode_response(api, 0, header.correlation_id, response),)
+
+    def _later(self, result: Deferred[Any], context: RequestContext) -> Deferred[Answer]:
+        """Return a Deferred of the encoded answer; cancelling it does not cancel *result*."""
+        answer: Deferred[Answer] = Deferred(lambda _cancelled: None)
+
+        def finish(value: Any) -> None:
+            if answer.called:
+                return
+            try:
+                failed = isinstance(value, Failure)
+                encoded = self._failed(value, context) if failed else self._encode(value, context)
+            except Exception:
+                answer.errback(Failure())
+            else:
+                answer.callback(encoded)
+
+        result.addBoth(finish)
+        return answer
+
+    def _encode(self, response: Any, context: RequestContext) -> Answer:
+        if response is None:
+            return None
+        header = context.header
+        return (
+            messages.encode_response(
+                header.api_key, header.api_version, header.correlation_id, response
+            ),
+        )
+
+    def _failed(self, failure: Failure, context: RequestContext) -> Answer:
+        """Answer a request whose handler raised, or raise RequestRefusedError."""
+        error = failure.value
+        api = ApiKey(context.header.api_key)
+        if isinstance(error, RequestRefusedError | ProtocolError):
+            raise error
+        if isinstance(error, KafkaError):
+            code = int(error.code)
+        elif isinstance(error, CancelledError):
+            raise RequestRefusedError(f"{api.name} was given up")
+        else:
+            code = int(ErrorCode.UNKNOWN_SERVER_ERROR)
+            log.failure(
+                "{api} v{version} from {peer} failed",
+                failure,
+                api=api.name,
+                version=context.api_version,
+                peer=str(context.peer),
+            )
+        response = messages.response_class(api)()
+        if not hasattr(response, "error_code"):
+            raise RequestRefusedError(f"{api.name}: {type(error).__name__}: {error}")
+        response.error_code = code
+        if hasattr(response, "error_message"):
+            response.error_message = str(error) if isinstance(error, KafkaError) else None
+        return self._encode(response, context)
+
+
+__all__ = [
+    "Dispatcher",
+    "Factory",
+    "Handler",
+    "RawHandler",
+    "RequestContext",
+    "lazily",
+]

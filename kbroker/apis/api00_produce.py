@@ -1,0 +1,177 @@
+"""Produce (api key 0), v3-11: append record batches to partitions this broker leads.
+
+The conditional append of kclient.wire.produce (v9+, an extension of ours) is served here too.
+v3 message format 2 · v5 log start offset · v7 zstd · v8 record errors · v9 flexible · v10 current leader · v11 same.
+Versions 0-2 are advertised for librdkafka's feature detection (KAFKA-18659) and close the connection when used.
+
+Differs from Kafka: compression.type other than `producer` keeps the producer's codec (a batch is never recompressed).
+acks=0 gets no response; an error there closes the connection, which is all that can tell the client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from kbroker.apis import RequestContext
+from kbroker.net.service import Answer, RequestRefusedError
+from kbroker.runtime.partition import Key, Partition, UnexpectedLogEndError
+from kbroker.runtime.replicas import Replicas
+from kclient.wire import produce
+from kclient.wire.error_codes import ErrorCode
+from kclient.wire.errors import (
+    InvalidRequiredAcks,
+    InvalidTopicException,
+    KafkaError,
+    RequestTimedOut,
+    code_of,
+)
+from kclient.wire.produce import ProducePartition, ProducePartitionResponse, ProduceTopicResponse
+
+log = Logger()
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+ALL_IN_SYNC = -1
+
+
+class Produce:
+    """Appends, and for acks=all waits for the in-sync replicas."""
+
+    raw = True
+
+    def __init__(self, replicas: Replicas) -> None:
+        self._replicas = replicas
+
+    def __call__(self, context: RequestContext, body: memoryview) -> Answer | Deferred[Answer]:
+        """Append every batch of the request; the answer has an outcome for each."""
+        version = context.header.api_version
+        if version < 3:
+            raise RequestRefusedError(
+                f"Produce v{version} carries message format 0 or 1; only v3 and later are served"
+            )
+        request = produce.decode_request(body, version)
+        acks = request.acks
+        pending: list[_Pending] = []
+        topics = []
+        now_ms = self._replicas.now_ms()
+        for topic in request.topics:
+            outcomes = [
+                self._append(topic.name, asked, acks, now_ms, pending) for asked in topic.partitions
+            ]
+            topics.append(ProduceTopicResponse(topic.name, outcomes))
+        if acks == 0:
+            _close_on_error(topics)
+            return None
+        if not pending:
+            return (self._encode(context, topics),)
+        wait = _Wait(pending, lambda: self._encode(context, topics))
+        return wait.start(self._replicas, request.timeout_ms / 1000)
+
+    def _append(
+        self, topic: str, asked: ProducePartition, acks: int, now_ms: int, pending: list[_Pending]
+    ) -> ProducePartitionResponse:
+        """Append one batch. Every error leaves base_offset at -1 (S45)."""
+        try:
+            if acks not in (-1, 0, 1):
+                raise InvalidRequiredAcks(f"acks={acks}: only -1 (all), 0 and 1 exist")
+            if topic in INTERNAL_TOPICS:
+                raise InvalidTopicException(f"{topic} is written by brokers only")
+            partition = self._replicas.partition(topic, asked.index)
+            records = asked.records or b""
+            if asked.expected_log_end < 0:
+                result = partition.append(records, acks, now_ms)
+            else:
+                result = partition.append_copied(
+                    records, (asked.expected_log_end, asked.previous_crc), acks, now_ms
+                )
+        except KafkaError as error:
+            return _failed(asked.index, error)
+        outcome = ProducePartitionResponse(
+            asked.index,
+            0,
+            result.base_offset,
+            result.log_append_time_ms,
+            result.log_start_offset,
+        )
+        if acks == ALL_IN_SYNC and partition.high_watermark <= result.last_offset:
+            pending.append(_Pending(partition, result.last_offset + 1, outcome))
+        return outcome
+
+    @staticmethod
+    def _encode(context: RequestContext, topics: list[ProduceTopicResponse]) -> bytes:
+        header = context.header
+        return produce.encode_response(
+            produce.ProduceResponse(topics), header.api_version, header.correlation_id
+        )
+
+
+class _Pending:
+    """A partition of an acks=all request that not all in-sync replicas have yet."""
+
+    __slots__ = ("leader_epoch", "offset", "outcome", "partition")
+
+    def __init__(
+        self, partition: Partition, offset: int, outcome: ProducePartitionResponse
+    ) -> None:
+        self.partition = partition
+        self.leader_epoch = partition.role.leader_epoch
+        self.offset = offset
+        self.outcome = outcome
+
+    def done(self) -> bool:
+        """Say whether nothing more is to be waited for; an error is put into the outcome."""
+        try:
+            return self.partition.committed(self.offset, self.leader_epoch)
+        except KafkaError as error:
+            self.fail(error)
+            return True
+
+    def fail(self, error: KafkaError) -> None:
+        """Make the outcome an error: the batch is written, but may or may not become committed."""
+        failed = _failed(self.outcome.index, error)
+        for name in ("error_code", "base_offset", "log_append_time_ms", "error_message"):
+            setattr(self.outcome, name, getattr(failed, name))
+
+
+class _Wait:
+    """An acks=all request until every in-sync replica has its batches, or its time is over."""
+
+    def __init__(self, pending: list[_Pending], encode: Callable[[], bytes]) -> None:
+        self._pending = pending
+        self._encode = encode
+
+    def start(self, replicas: Replicas, seconds: float) -> Deferred[Answer]:
+        """Begin to wait, for *seconds* at most."""
+        keys: list[Key] = [each.partition.key for each in self._pending]
+        return replicas.waiting.wait(keys, seconds, self._attempt, self._expired)
+
+    def _attempt(self) -> Answer:
+        self._pending = [each for each in self._pending if not each.done()]
+        return None if self._pending else (self._encode(),)
+
+    def _expired(self) -> Answer:
+        for each in self._pending:
+            each.fail(RequestTimedOut("the in-sync replicas did not all have it in time"))
+        return (self._encode(),)
+
+
+def _failed(index: int, error: KafkaError) -> ProducePartitionResponse:
+    return ProducePartitionResponse(
+        index,
+        int(code_of(error)),
+        error_message=str(error) or None,
+        log_end_offset=error.log_end_offset if isinstance(error, UnexpectedLogEndError) else -1,
+    )
+
+
+def _close_on_error(topics: Sequence[ProduceTopicResponse]) -> None:
+    """Raise RequestRefusedError if any append of an acks=0 request failed."""
+    for topic in topics:
+        for outcome in topic.partitions:
+            if outcome.error_code:
+                code = ErrorCode(outcome.error_code).name
+                raise RequestRefusedError(
+                    f"acks=0 produce to {topic.name[:249]}-{outcome.index} failed: {code}"
+                )

@@ -1,0 +1,340 @@
+"""Fetch (api key 1), v4-16: read record batches from partitions this broker leads, or follows for those nearby.
+
+v4 isolation level · v5 log start offset · v7 sessions · v9 leader epoch · v11 rack · v12 flexible, diverging epoch ·
+v13 topic ids · v15 replica state in a tagged field · v16 node endpoints.
+
+A fetch that finds less than min_bytes waits up to max_wait_ms and is woken by appends. A full fetch (session epoch 0
+or -1) names all its partitions and is answered for all; with epoch 0 it opens a session, in which later ones say and
+hear only what is new (KIP-227, `kbroker.replication.fetch_session`). What a follower or a session waits for is answered
+at once when another request is behind it. The last stable offset is the high watermark: no transaction is open. A
+replica id is believed only on the inter-broker listener and only of a live broker (CVE-2018-1288).
+
+A consumer that says where it is (rack, v11) may read from followers (KIP-392): with replica.selector.class a leader
+names one in that rack in place of records, and followers are told of a new high watermark at once, not with the next
+records. A follower hands out what it knows to be committed. Above that, up to its log end, it has nothing yet: the
+fetch waits, as in Kafka, where the KIP has OFFSET_NOT_AVAILABLE; beyond its log it is OFFSET_OUT_OF_RANGE, whereupon
+the consumer asks the leader. Kafka's followers answer every v11 consumer; ours only those that name a rack: others
+take that error for the leader's word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from uuid import UUID
+
+from twisted.internet.defer import Deferred
+
+from kbroker.apis import RequestContext
+from kbroker.config import BrokerConfig
+from kbroker.net.service import Answer
+from kbroker.replication.fetch_session import FetchSession, SessionPartition
+from kbroker.replication.fetch_sessions import FetchSessions
+from kbroker.runtime.fetch_reading import IMPOSTOR, FetchReading
+from kbroker.runtime.nearest_replica import Nearest
+from kbroker.runtime.partition import Key
+from kbroker.runtime.replicas import Replicas
+from kbroker.runtime.waiting_fetches import WaitingFetches
+from kclient.wire import fetch
+from kclient.wire.error_codes import ErrorCode
+from kclient.wire.fetch import (
+    FINAL_SESSION_EPOCH,
+    FIRST_WITH_TOPIC_IDS,
+    INITIAL_SESSION_EPOCH,
+    FetchPartitionResponse,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    FetchTopicResponse,
+)
+
+MAX_SESSION_ID = 0x7FFFFFFF
+
+
+class Fetch:
+    """Reads, and waits where there is too little."""
+
+    raw = True
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        config: BrokerConfig,
+        *,
+        random_below: Callable[[int], int],
+        name_of: Callable[[UUID], str | None],
+        is_live: Callable[[int], bool],
+        nearest: Nearest | None = None,
+    ) -> None:
+        self.now: Callable[[], float] = replicas.reactor.seconds
+        self.replicas = replicas
+        self._max_bytes = config.fetch_max_bytes
+        self._inter_broker_listener = config.inter_broker_listener
+        self._name_of = name_of
+        self._is_live = is_live
+        self.nearest = nearest
+        self.waiting = WaitingFetches(replicas.reactor)
+        self.sessions = FetchSessions(
+            config.max_incremental_fetch_session_cache_slots,
+            lambda: random_below(MAX_SESSION_ID) + 1,
+            self.waiting.finish,
+            followers_hear_of_watermarks=nearest is not None,
+        )
+        self.waiting.listen(self.sessions, replicas.waiting, replicas.waiting_followers)
+
+    def __call__(self, context: RequestContext, body: memoryview) -> Answer | Deferred[Answer]:
+        """Answer with what there is, now if that is enough."""
+        request = fetch.decode_request(body, context.header.api_version)
+        limit = min(max(request.max_bytes, 0), self._max_bytes)
+        follower = self._follower(context, request)
+        asking = _Asking(self, context, request, follower, limit)
+        anew = request.session_epoch in (INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH)
+        if follower is not None and follower != IMPOSTOR:
+            self.replicas.around.followers.heard(follower, self.now(), anew=anew)
+        if anew:
+            former = self.sessions.get(request.session_id)
+            if former is not None:
+                self._close(former)
+            return _FullFetch(asking).answer()
+        session = self.sessions.get(request.session_id)
+        error = _session_error(session, request, context.header.api_version)
+        if error is not ErrorCode.NONE or session is None:
+            return encode(context, FetchResponse([], error_code=int(error)))
+        epoch = session.accepted(self.now())
+        self.waiting.finish(session)
+        added, removed = session.update(request.topics, request.forgotten)
+        self.sessions.unwatch(removed)
+        if follower is not None:
+            self.replicas.unfollowed(follower, [partition.key for partition in removed])
+        if not session.partitions:
+            self._close(session)
+            return encode(context, FetchResponse([]))
+        for partition in added:
+            self.watch(partition)
+        self.sessions.used(session)
+        return _IncrementalFetch(asking, session, epoch).answer()
+
+    def _close(self, session: FetchSession) -> None:
+        self.sessions.remove(session)
+        self.waiting.finish(session)
+
+    def _follower(self, context: RequestContext, request: FetchRequest) -> int | None:
+        """Return the broker that fetches as a follower; None for a consumer, IMPOSTOR for neither."""
+        replica = request.replica_id
+        if replica < 0:
+            return None
+        allowed = context.listener == self._inter_broker_listener and self._is_live(replica)
+        return replica if allowed and replica != self.replicas.broker_id else IMPOSTOR
+
+    def resolve(self, name: str, topic_id: UUID | None) -> str | None:
+        """Return the name of a topic that a request calls *name* or *topic_id*; None for an id nobody has."""
+        if topic_id is None:
+            return name
+        return self.replicas.topic_name(topic_id) or self._name_of(topic_id)
+
+    def watch(self, partition: SessionPartition) -> str | None:
+        """Have *partition* hear of what happens here, once its topic's name is known; return that."""
+        if partition.key is None:
+            name = self.resolve(partition.name, partition.topic_id)
+            if name is None:
+                return None
+            self.sessions.watch(partition, (name, partition.asked.partition))
+            return name
+        return partition.key[0]
+
+
+def _session_error(session: FetchSession | None, request: FetchRequest, version: int) -> ErrorCode:
+    if session is None:
+        return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    if session.epoch != request.session_epoch:
+        return ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    if session.uses_topic_ids != (version >= FIRST_WITH_TOPIC_IDS):
+        return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+    return ErrorCode.NONE
+
+
+class _Asking:
+    """A request, who sent it, and what it may have."""
+
+    __slots__ = ("context", "fetch", "follower", "limit", "request")
+
+    def __init__(
+        self,
+        fetch: Fetch,
+        context: RequestContext,
+        request: FetchRequest,
+        follower: int | None,
+        limit: int,
+    ) -> None:
+        self.fetch = fetch
+        self.context = context
+        self.request = request
+        self.follower = follower
+        self.limit = limit
+
+    def reading(self, *, again: bool) -> FetchReading:
+        """Begin a pass over partitions."""
+        return FetchReading(
+            self.fetch.replicas,
+            self.request,
+            self.follower,
+            self.limit,
+            again=again,
+            nearest=self.fetch.nearest,
+        )
+
+    @property
+    def owner(self) -> tuple[int, str] | None:
+        """Whose session this would be, if it is a follower's."""
+        if self.follower is None or self.follower == IMPOSTOR:
+            return None
+        return self.follower, self.context.header.client_id or ""
+
+    @property
+    def hears_of_watermarks(self) -> bool:
+        """Whether a new watermark is answered without records: consumers wait for it at the follower."""
+        return self.fetch.nearest is not None and self.owner is not None
+
+    @property
+    def seconds(self) -> float:
+        """How long the request may wait."""
+        return self.request.max_wait_ms / 1000
+
+
+class _FullFetch:
+    """A fetch that names all its partitions, and is answered for all."""
+
+    __slots__ = ("_asking", "_topics")
+
+    def __init__(self, asking: _Asking) -> None:
+        self._asking = asking
+        resolve = asking.fetch.resolve
+        self._topics: list[tuple[str | None, FetchTopic]] = [
+            (resolve(topic.name, topic.topic_id), topic) for topic in asking.request.topics
+        ]
+
+    def answer(self) -> Answer | Deferred[Answer]:
+        """Answer now, or wait."""
+        asking = self._asking
+        found = self._look(again=False, in_any_case=not self._topics)
+        if found is not None:
+            return found
+        replicas = asking.fetch.replicas
+        waiting = replicas.waiting if asking.follower is None else replicas.waiting_followers
+        return waiting.wait(
+            self._keys(),
+            asking.seconds,
+            lambda: self._look(again=True),
+            lambda: self._look(again=True, in_any_case=True),
+            held=asking.follower is not None,
+        )
+
+    def _keys(self) -> Iterable[Key]:
+        return [
+            (name, partition.partition)
+            for name, topic in self._topics
+            if name is not None
+            for partition in topic.partitions
+        ]
+
+    def _look(self, *, again: bool, in_any_case: bool = False) -> Answer:
+        asking = self._asking
+        reading = asking.reading(again=again)
+        answers = []
+        clean = []
+        for name, topic in self._topics:
+            partitions = []
+            for asked in topic.partitions:
+                partitions.append(reading.read(name, topic.topic_id, asked))
+                clean.append(reading.is_clean)
+            answers.append(FetchTopicResponse(topic.name, partitions, topic.topic_id))
+        if not in_any_case and not reading.suffices:
+            reading.release()
+            return None
+        response = FetchResponse(answers)
+        # Who is not believed to be a follower may be believed soon: nothing of his is to be remembered.
+        believed = asking.follower != IMPOSTOR
+        if asking.request.session_epoch == INITIAL_SESSION_EPOCH and clean and believed:
+            response.session_id = self._begin_session(answers, clean)
+        return encode(asking.context, response)
+
+    def _begin_session(self, answers: list[FetchTopicResponse], clean: list[bool]) -> int:
+        """Open a session in which all this was told; return its id, 0 when there is no room."""
+        asking, fetch = self._asking, self._asking.fetch
+        session = fetch.sessions.begin(
+            asking.owner,
+            len(clean),
+            uses_topic_ids=asking.context.header.api_version >= FIRST_WITH_TOPIC_IDS,
+            now=fetch.now(),
+        )
+        if session is None:
+            return 0
+        added, _ = session.update(asking.request.topics, ())
+        for partition in added:
+            fetch.watch(partition)
+        told = (
+            (topic.name if topic.topic_id is None else topic.topic_id, answer)
+            for topic in answers
+            for answer in topic.partitions
+        )
+        for (called, answer), is_clean in zip(told, clean, strict=True):
+            partition = session.partitions[called, answer.partition]
+            session.told(partition, answer, is_clean=is_clean)
+        return session.id
+
+
+class _IncrementalFetch:
+    """A fetch within a session, whose next request carries *epoch*."""
+
+    __slots__ = ("_asking", "_epoch", "_session")
+
+    def __init__(self, asking: _Asking, session: FetchSession, epoch: int) -> None:
+        self._asking = asking
+        self._session = session
+        self._epoch = epoch
+
+    def answer(self) -> Answer | Deferred[Answer]:
+        """Answer now, or wait."""
+        found = self._look(again=False)
+        if found is not None:
+            return found
+        return self._asking.fetch.waiting.wait(
+            self._session,
+            self._asking.seconds,
+            lambda: self._look(again=True),
+            lambda: self._look(again=True, in_any_case=True),
+        )
+
+    def _look(self, *, again: bool, in_any_case: bool = False) -> Answer:
+        """Read what is due; an event of that very reading is looked at with the next request."""
+        asking, session = self._asking, self._session
+        if session.epoch != self._epoch:
+            # Another request came meanwhile, whose sender does not wait for this.
+            error = int(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+            return encode(
+                asking.context, FetchResponse([], error_code=error, session_id=session.id)
+            )
+        reading = asking.reading(again=again)
+        watch = asking.fetch.watch
+        said: list[tuple[SessionPartition, FetchPartitionResponse, bool]] = []
+        for partition in list(session.due):
+            answer = reading.read(watch(partition), partition.topic_id, partition.asked)
+            if session.looked_at(partition, answer, is_clean=reading.is_clean):
+                said.append((partition, answer, reading.is_clean))
+        if not (in_any_case or reading.suffices or (said and asking.hears_of_watermarks)):
+            reading.release()
+            return None
+        topics: dict[UUID | str, FetchTopicResponse] = {}
+        for partition, answer, is_clean in said:
+            session.told(partition, answer, is_clean=is_clean)
+            called = partition.id[0]
+            topic = topics.get(called)
+            if topic is None:
+                topic = topics[called] = FetchTopicResponse(partition.name, [], partition.topic_id)
+            topic.partitions.append(answer)
+        return encode(asking.context, FetchResponse(list(topics.values()), session_id=session.id))
+
+
+def encode(context: RequestContext, response: FetchResponse) -> Answer:
+    """Return the parts of the answer: bytes with file slices between them."""
+    header = context.header
+    return fetch.encode_response(response, header.api_version, header.correlation_id)  # type: ignore[return-value]

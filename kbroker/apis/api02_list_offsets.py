@@ -1,0 +1,80 @@
+"""ListOffsets (api key 2), v1-9: offsets by time, and the two ends of a partition.
+
+v2 isolation level · v4 leader epoch · v6 flexible · v7 max timestamp (-3, KIP-734) · v8 earliest local (-4, KIP-405) ·
+v9 latest tiered (-5, KIP-1005: nothing is tiered here, so -1).
+The latest offset is the high watermark under both isolation levels: no transaction is open.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from kbroker.apis import RequestContext
+from kbroker.runtime.partition import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP
+from kbroker.runtime.replicas import Replicas
+from kclient.wire.error_codes import ErrorCode
+from kclient.wire.errors import InvalidRequest, KafkaError, UnsupportedVersion, code_of
+from kclient.wire.schema.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+
+SINCE = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+"""The first version that has each special timestamp."""
+
+
+class ListOffsets:
+    """Looks offsets up in the logs."""
+
+    def __init__(self, replicas: Replicas) -> None:
+        self._replicas = replicas
+
+    def __call__(self, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+        """Answer every partition with its offset or its error."""
+        asked = Counter(
+            (topic.name, partition.partition_index)
+            for topic in request.topics
+            for partition in topic.partitions
+        )
+        topics = []
+        for topic in request.topics:
+            partitions = [
+                self._answer(
+                    context, topic.name, partition, asked[topic.name, partition.partition_index] > 1
+                )
+                for partition in topic.partitions
+            ]
+            topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
+        return ListOffsetsResponse(topics=topics)
+
+    def _answer(
+        self, context: RequestContext, topic: str, asked: ListOffsetsPartition, twice: bool
+    ) -> ListOffsetsPartitionResponse:
+        response = ListOffsetsPartitionResponse(
+            partition_index=asked.partition_index,
+            error_code=0,
+            timestamp=-1,
+            offset=-1,
+            leader_epoch=-1,
+        )
+        try:
+            if twice:
+                raise InvalidRequest(f"{topic}-{asked.partition_index} is named twice")
+            timestamp = asked.timestamp
+            if timestamp < 0 and context.api_version < SINCE.get(timestamp, 99):
+                raise UnsupportedVersion(
+                    f"timestamp {timestamp} in ListOffsets v{context.api_version}"
+                )
+            partition = self._replicas.partition(topic, asked.partition_index)
+            found = partition.find_offset(timestamp, asked.current_leader_epoch)
+        except KafkaError as error:
+            code = code_of(error)
+            if code is ErrorCode.OFFSET_NOT_AVAILABLE and context.api_version < 5:
+                code = ErrorCode.LEADER_NOT_AVAILABLE  # retriable for those who do not know KIP-207
+            response.error_code = int(code)
+            return response
+        response.timestamp, response.offset, response.leader_epoch = found
+        return response

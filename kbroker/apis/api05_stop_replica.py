@@ -1,0 +1,35 @@
+"""StopReplica (5): the controller says which replicas this broker gives up, and which it deletes.
+
+Versions served: 3 and 4 (v3: leader epochs, KIP-570, and delete per partition).
+"""
+
+from __future__ import annotations
+
+from kbroker.apis import RequestContext
+from kbroker.runtime.dynamic_config import DynamicConfig
+from kbroker.runtime.replicas import Replicas
+from kclient.wire.errors import ErrorCode
+from kclient.wire.interbroker import StopReplicaRequest, StopReplicaResponse
+
+
+class StopReplica:
+    """Answers StopReplica."""
+
+    def __init__(self, replicas: Replicas, dynamic: DynamicConfig) -> None:
+        self._replicas = replicas
+        self._dynamic = dynamic
+
+    async def __call__(
+        self, context: RequestContext, request: StopReplicaRequest
+    ) -> StopReplicaResponse:
+        """Answer one error code per partition."""
+        response = await self._replicas.obey_stop_replicas(request)
+        if response.error_code == ErrorCode.NONE:
+            deleted = {
+                topic.topic_name
+                for topic in request.topic_states
+                if any(state.delete_partition for state in topic.partition_states)
+            }
+            hosts = self._replicas.hosts_topic
+            self._dynamic.forget_topics(name for name in deleted if not hosts(name))
+        return response

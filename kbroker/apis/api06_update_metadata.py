@@ -1,0 +1,38 @@
+"""UpdateMetadata (6): the controller tells what every broker tells clients.
+
+Versions served: 7 and 8 (v8: `type`; FULL replaces all that was known, and shows which replicas on our
+disks are nobody's any more). Refused with STALE_CONTROLLER_EPOCH from a deposed controller,
+STALE_BROKER_EPOCH when meant for an earlier life of this broker (KIP-380).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kbroker.apis import RequestContext
+from kbroker.runtime.metadata_cache import FULL, MetadataCache
+from kbroker.runtime.stray_replicas import StrayReplicas
+from kclient.wire.interbroker import UpdateMetadataRequest, UpdateMetadataResponse
+
+
+class UpdateMetadata:
+    """Answers UpdateMetadata."""
+
+    def __init__(
+        self,
+        cache: MetadataCache,
+        broker_epoch: Callable[[], int | None],
+        strays: StrayReplicas | None = None,
+    ) -> None:
+        self._cache = cache
+        self._broker_epoch = broker_epoch
+        self._strays = strays
+
+    def __call__(
+        self, context: RequestContext, request: UpdateMetadataRequest
+    ) -> UpdateMetadataResponse:
+        """Answer the request; refusals are KafkaErrors."""
+        self._cache.update(request, self._broker_epoch())
+        if request.type == FULL and self._strays is not None:
+            self._strays.remove(request)
+        return UpdateMetadataResponse()

@@ -1,0 +1,33 @@
+"""ControlledShutdown (7): a broker that stops asks the controller to move its leadership away.
+
+Version served: 3. Partitions with one replica cannot move and do not hold a shutdown up, as in Kafka;
+what remains are partitions with more replicas that nobody else in the ISR could take.
+"""
+
+from __future__ import annotations
+
+from kbroker.apis import RequestContext
+from kbroker.runtime.controller import ClusterController
+from kclient.wire.interbroker import (
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    RemainingPartition,
+)
+
+
+class ControlledShutdown:
+    """Answers ControlledShutdown, on the controller."""
+
+    def __init__(self, controller: ClusterController) -> None:
+        self._controller = controller
+
+    async def __call__(
+        self, context: RequestContext, request: ControlledShutdownRequest
+    ) -> ControlledShutdownResponse:
+        """Answer once leadership has moved; refusals are KafkaErrors."""
+        remaining = await self._controller.controlled_shutdown(
+            request.broker_id, request.broker_epoch
+        )
+        return ControlledShutdownResponse(
+            remaining_partitions=[RemainingPartition(topic, index) for topic, index in remaining]
+        )

@@ -1,0 +1,88 @@
+"""OffsetFetch (9), versions 1-9: the committed offsets of groups.
+
+v2 null topics mean all, and a top-level error; v3 throttle time; v5 leader epochs (KIP-320); v6 flexible; v7
+require_stable (KIP-447: nothing is ever pending here before there are transactions); v8 many groups in one request
+(KIP-709); v9 member id and epoch of the new group protocol (KIP-848), not looked at.
+
+Offset -1 says that there is none.
+"""
+
+from kbroker.apis import RequestContext
+from kbroker.runtime.group_coordinator import GroupCoordinator
+from kbroker.runtime.group_offsets import CommittedOffset
+from kclient.wire.errors import ErrorCode
+from kclient.wire.schema.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+
+Committed = dict[str, dict[int, CommittedOffset]]
+Wanted = list[tuple[str, list[int]]]
+
+
+class OffsetFetch:
+    """Answers OffsetFetch."""
+
+    def __init__(self, coordinator: GroupCoordinator) -> None:
+        self._coordinator = coordinator
+
+    async def __call__(
+        self, context: RequestContext, request: OffsetFetchRequest
+    ) -> OffsetFetchResponse:
+        """Answer from memory; the first time from ZooKeeper."""
+        if context.api_version >= 8:
+            groups = [await self._group(group) for group in request.groups]
+            return OffsetFetchResponse(groups=groups)
+        found = await self._coordinator.offsets(request.group_id)
+        response = OffsetFetchResponse()
+        committed: Committed = {}
+        error = ErrorCode.NONE
+        if isinstance(found, ErrorCode):
+            response.error_code = error = found
+        else:
+            committed = found
+        wanted: Wanted = _all(committed)
+        if request.topics is not None:
+            wanted = [(topic.name, topic.partition_indexes) for topic in request.topics]
+        for name, partitions in wanted:
+            table = committed.get(name, {})
+            answers = [
+                OffsetFetchResponsePartition(index, *_fields(table.get(index)), error)
+                for index in partitions
+            ]
+            response.topics.append(OffsetFetchResponseTopic(name, answers))
+        return response
+
+    async def _group(self, group: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
+        response = OffsetFetchResponseGroup(group_id=group.group_id)
+        committed = await self._coordinator.offsets(group.group_id)
+        if isinstance(committed, ErrorCode):
+            response.error_code = committed
+            return response
+        wanted: Wanted = _all(committed)
+        if group.topics is not None:
+            wanted = [(topic.name, topic.partition_indexes) for topic in group.topics]
+        for name, partitions in wanted:
+            table = committed.get(name, {})
+            answers = [
+                OffsetFetchResponsePartitions(index, *_fields(table.get(index)))
+                for index in partitions
+            ]
+            response.topics.append(OffsetFetchResponseTopics(name, answers))
+        return response
+
+
+def _all(committed: Committed) -> Wanted:
+    return [(name, list(partitions)) for name, partitions in committed.items()]
+
+
+def _fields(committed: CommittedOffset | None) -> tuple[int, int, str]:
+    if committed is None:
+        return -1, -1, ""
+    return committed.offset, committed.detail.leader_epoch, committed.detail.metadata

@@ -1,0 +1,97 @@
+"""FindCoordinator (10), versions 0-5: which broker coordinates a group.
+
+v1 key type and error message; v2 throttle time only; v3 flexible; v4 many keys in one request (KIP-699); v5 new
+error codes for transactions (KIP-890).
+
+The coordinator of a group is the leader of its partition of ``__consumer_offsets``. The topic is made when it is first
+needed, and the client asked to try again. Transactions have no coordinator yet.
+"""
+
+from typing import Final
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from kbroker.apis import RequestContext
+from kbroker.groups.placement import OFFSETS_TOPIC, partition_of
+from kbroker.runtime.metadata_cache import MetadataCache
+from kbroker.runtime.topics import Topics
+from kbroker.zk.errors import ZooKeeperError
+from kclient.wire.errors import ErrorCode, KafkaError
+from kclient.wire.schema.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+
+log = Logger()
+
+GROUP: Final = 0
+MAX_KEYS: Final = 10_000
+"""Keys answered in one request, so that a short request cannot make an endless answer."""
+
+
+class FindCoordinator:
+    """Answers FindCoordinator."""
+
+    def __init__(self, metadata: MetadataCache, topics: Topics) -> None:
+        self._metadata = metadata
+        self._topics = topics
+        self._making = False
+
+    def __call__(
+        self, context: RequestContext, request: FindCoordinatorRequest
+    ) -> FindCoordinatorResponse:
+        """Answer from the metadata cache."""
+        if context.api_version >= 4:
+            keys = request.coordinator_keys[:MAX_KEYS]
+            found = [self._find(key, request.key_type, context.listener) for key in keys]
+            return FindCoordinatorResponse(coordinators=found)
+        one = self._find(request.key, request.key_type, context.listener)
+        return FindCoordinatorResponse(
+            error_code=one.error_code,
+            error_message=one.error_message,
+            node_id=one.node_id,
+            host=one.host,
+            port=one.port,
+        )
+
+    def _find(self, key: str, key_type: int, listener: str) -> Coordinator:
+        if key_type != GROUP:
+            text = f"coordinator type {key_type} is not served: only groups (0) have a coordinator"
+            return _none(key, ErrorCode.INVALID_REQUEST, text)
+        if not key:
+            return _none(key, ErrorCode.INVALID_GROUP_ID, "the group id is empty")
+        topic = self._metadata.topic(OFFSETS_TOPIC)
+        if topic is None or not topic.partitions:
+            self._make_topic()
+            text = f"{OFFSETS_TOPIC} is being created, try again"
+            return _none(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
+        index = partition_of(key, len(topic.partitions))
+        partition = topic.partitions.get(index)
+        leader = partition.leader if partition is not None else -1
+        address = self._metadata.address(leader, listener)
+        if address is None:
+            text = f"{OFFSETS_TOPIC}-{index} has no leader now, try again"
+            return _none(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
+        return Coordinator(key, leader, *address, error_code=ErrorCode.NONE, error_message="")
+
+    def _make_topic(self) -> None:
+        """Create the topic, unless that is under way already."""
+        if not self._making:
+            self._making = True
+            Deferred.fromCoroutine(self._create_topic())
+
+    async def _create_topic(self) -> None:
+        try:
+            await self._topics.create_offsets_topic()
+        except (KafkaError, ZooKeeperError) as error:
+            log.warn("{topic} cannot be created now: {error}", topic=OFFSETS_TOPIC, error=error)
+        except Exception:
+            log.failure("{topic} cannot be created", topic=OFFSETS_TOPIC)
+        finally:
+            self._making = False
+
+
+def _none(key: str, error: ErrorCode, text: str) -> Coordinator:
+    return Coordinator(key, -1, "", -1, error_code=error, error_message=text)

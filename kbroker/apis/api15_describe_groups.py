@@ -1,0 +1,58 @@
+"""DescribeGroups (15), versions 0-5: state and members of groups.
+
+v1 throttle time; v3 authorized operations on demand (KIP-430: not told before there are ACLs); v4 group instance id
+(KIP-345); v5 flexible.
+
+As in Kafka a group that does not exist is described as Dead, without an error, and metadata and assignments are shown
+of Stable groups only.
+"""
+
+from kbroker.apis import RequestContext
+from kbroker.groups.states import GroupState
+from kbroker.runtime.group_coordinator import GroupCoordinator
+from kclient.wire.errors import ErrorCode
+from kclient.wire.schema.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+
+
+class DescribeGroups:
+    """Answers DescribeGroups."""
+
+    def __init__(self, coordinator: GroupCoordinator) -> None:
+        self._coordinator = coordinator
+
+    def __call__(
+        self, context: RequestContext, request: DescribeGroupsRequest
+    ) -> DescribeGroupsResponse:
+        """Answer from memory."""
+        return DescribeGroupsResponse(groups=[self._describe(g) for g in request.groups])
+
+    def _describe(self, group_id: str) -> DescribedGroup:
+        found = self._coordinator.describe(group_id)
+        if found is ErrorCode.GROUP_ID_NOT_FOUND:
+            return DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
+        if isinstance(found, ErrorCode):
+            return DescribedGroup(error_code=found, group_id=group_id)
+        group = found.machine
+        stable = group.state is GroupState.STABLE
+        return DescribedGroup(
+            group_id=group_id,
+            group_state=group.state.value,
+            protocol_type=group.protocol_type or "",
+            protocol_data=(group.protocol_name or "") if stable else "",
+            members=[
+                DescribedGroupMember(
+                    member_id=member.member_id,
+                    group_instance_id=member.group_instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    member_metadata=member.metadata(group.protocol_name) if stable else b"",
+                    member_assignment=member.assignment if stable else b"",
+                )
+                for member in group.members
+            ],
+        )

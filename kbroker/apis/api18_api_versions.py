@@ -1,0 +1,55 @@
+"""ApiVersions (api key 18), v0-4: which APIs and versions this broker serves.
+
+v3 flexible body, client software name (KIP-511), features · v4 min feature version 0. The one feature is an
+extension of ours, the conditional append (kclient.wire.produce). The response header has no tagged fields in
+any version. An unknown version is answered in v0 with UNSUPPORTED_VERSION (the dispatcher does that), so that the
+client can ask again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from kbroker.apis import RequestContext
+from kclient.wire.error_codes import ErrorCode
+from kclient.wire.produce import CONDITIONAL_APPEND, CONDITIONAL_APPEND_VERSION
+from kclient.wire.schema.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    SupportedFeatureKey,
+)
+from kclient.wire.versions import ApiKey, VersionRange
+
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+class ApiVersions:
+    """Lists what the dispatcher has handlers for."""
+
+    def __init__(self, served: Callable[[], Mapping[ApiKey, VersionRange]]) -> None:
+        self._served = served
+
+    def supported(self, _version: int) -> list[ApiVersion]:
+        """Return the ranges, in the order of the keys."""
+        return [
+            ApiVersion(api_key=int(api), min_version=versions.min, max_version=versions.max)
+            for api, versions in sorted(self._served().items())
+        ]
+
+    def __call__(self, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
+        """Answer; a client software name or version that is none is INVALID_REQUEST (KIP-511)."""
+        if context.api_version >= 3 and not (
+            _SOFTWARE.fullmatch(request.client_software_name)
+            and _SOFTWARE.fullmatch(request.client_software_version)
+        ):
+            return ApiVersionsResponse(error_code=int(ErrorCode.INVALID_REQUEST))
+        return ApiVersionsResponse(
+            api_keys=self.supported(context.api_version),
+            supported_features=[
+                SupportedFeatureKey(
+                    CONDITIONAL_APPEND, CONDITIONAL_APPEND_VERSION, CONDITIONAL_APPEND_VERSION
+                )
+            ],
+        )

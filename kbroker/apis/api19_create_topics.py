@@ -1,0 +1,135 @@
+"""CreateTopics (19): make topics and wait until they are led.
+
+Versions served: 2 to 7. v4: -1 stands for the broker's default partitions and replication factor
+(KIP-464); v5: the answer carries partitions, replication factor and settings (KIP-525); v7: topic id.
+
+Answered by the controller only (NOT_CONTROLLER). A topic that is written but not led within timeout_ms is
+answered REQUEST_TIMED_OUT: it exists all the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from kbroker.apis import RequestContext
+from kbroker.apis.api32_describe_configs import topic_config_entries
+from kbroker.runtime.controller import ClusterController
+from kbroker.runtime.dynamic_config import DynamicConfig
+from kbroker.runtime.gather import all_of
+from kbroker.runtime.topic_rules import MAX_PARTITIONS
+from kbroker.runtime.topics import CreatedTopic, NewTopic, Topics
+from kclient.wire.errors import (
+    ErrorCode,
+    InvalidRequest,
+    KafkaError,
+    NotController,
+    PolicyViolation,
+    RequestTimedOut,
+)
+from kclient.wire.schema.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+
+MAX_WAIT_SECONDS: Final = 300.0
+
+
+class CreateTopics:
+    """Answers CreateTopics, on the controller."""
+
+    def __init__(
+        self,
+        controller: ClusterController,
+        topics: Topics,
+        dynamic: DynamicConfig,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._controller = controller
+        self._topics = topics
+        self._dynamic = dynamic
+        self._monotonic = monotonic
+
+    async def __call__(
+        self, context: RequestContext, request: CreateTopicsRequest
+    ) -> CreateTopicsResponse:
+        """Answer one result per topic."""
+        deadline = self._monotonic() + min(request.timeout_ms / 1000, MAX_WAIT_SECONDS)
+        names = Counter(topic.name for topic in request.topics)
+        asked = sum(max(t.num_partitions, len(t.assignments), 1) for t in request.topics)
+        unique = {topic.name: topic for topic in request.topics}.values()
+        results = await all_of(
+            self._create(topic, names[topic.name], asked, request.validate_only, deadline)
+            for topic in unique
+        )
+        return CreateTopicsResponse(topics=results)
+
+    async def _create(
+        self, topic: CreatableTopic, times: int, asked: int, validate_only: bool, deadline: float
+    ) -> CreatableTopicResult:
+        try:
+            if not self._controller.is_active:
+                raise NotController("this broker is not the controller")
+            if times > 1:
+                raise InvalidRequest(f"topic {topic.name[:249]!a} is in the request {times} times")
+            if asked > MAX_PARTITIONS:
+                raise PolicyViolation(
+                    f"{asked} partitions in one request are more than the {MAX_PARTITIONS} allowed"
+                )
+            created = await self._topics.create(_new(topic), validate_only=validate_only)
+            if not validate_only:
+                left = deadline - self._monotonic()
+                if not await self._topics.until_led(created.name, list(created.assignment), left):
+                    raise RequestTimedOut(f"topic {created.name} is created but not led yet")
+        except KafkaError as error:
+            return CreatableTopicResult(
+                name=topic.name,
+                error_code=int(error.code),
+                error_message=error.message,
+                configs=None,
+            )
+        return self._result(created)
+
+    def _result(self, created: CreatedTopic) -> CreatableTopicResult:
+        return CreatableTopicResult(
+            name=created.name,
+            topic_id=created.topic_id,
+            error_code=int(ErrorCode.NONE),
+            error_message=None,
+            num_partitions=len(created.assignment),
+            replication_factor=created.replication_factor,
+            configs=[
+                CreatableTopicConfigs(
+                    entry.setting.name,
+                    entry.value,
+                    entry.read_only,
+                    int(entry.source),
+                    entry.setting.sensitive,
+                )
+                for entry in topic_config_entries(
+                    created.overrides, created.config, self._dynamic.layers
+                )
+            ],
+        )
+
+
+def _new(topic: CreatableTopic) -> NewTopic:
+    """Convert a topic as asked for. InvalidRequest when it contradicts itself."""
+    assignment: dict[int, list[int]] = {}
+    for given in topic.assignments:
+        if given.partition_index in assignment:
+            raise InvalidRequest(f"partition {given.partition_index} is assigned twice")
+        assignment[given.partition_index] = given.broker_ids
+    if assignment and (topic.num_partitions != -1 or topic.replication_factor != -1):
+        raise InvalidRequest(
+            "both a number of partitions or replicas and an assignment are given: the numbers "
+            "must be -1 then"
+        )
+    configs = {config.name: config.value for config in topic.configs}
+    if len(configs) != len(topic.configs):
+        raise InvalidRequest("a setting is given twice")
+    return NewTopic(topic.name, topic.num_partitions, topic.replication_factor, assignment, configs)

@@ -1,0 +1,91 @@
+"""DeleteTopics (20): remove topics and wait until they are gone from this broker's metadata.
+
+Versions served: 1 to 6. v4 flexible; v5 error messages; v6 by topic id (KIP-516).
+
+Answered by the controller only (NOT_CONTROLLER). As in Kafka "gone" means from the metadata: a replica
+on a broker that is down is deleted when it comes back, and until then the name cannot be used again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from uuid import UUID
+
+from kbroker.apis import RequestContext
+from kbroker.apis.api19_create_topics import MAX_WAIT_SECONDS
+from kbroker.runtime.controller import ClusterController
+from kbroker.runtime.gather import all_of
+from kbroker.runtime.metadata_cache import MetadataCache
+from kbroker.runtime.topics import Topics
+from kclient.wire.errors import (
+    InvalidRequest,
+    KafkaError,
+    NotController,
+    RequestTimedOut,
+    UnknownTopicId,
+)
+from kclient.wire.schema.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+
+
+class DeleteTopics:
+    """Answers DeleteTopics, on the controller."""
+
+    def __init__(
+        self,
+        controller: ClusterController,
+        topics: Topics,
+        cache: MetadataCache,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._controller = controller
+        self._topics = topics
+        self._cache = cache
+        self._monotonic = monotonic
+
+    async def __call__(
+        self, context: RequestContext, request: DeleteTopicsRequest
+    ) -> DeleteTopicsResponse:
+        """Answer one result per topic."""
+        deadline = self._monotonic() + min(request.timeout_ms / 1000, MAX_WAIT_SECONDS)
+        wanted = request.topics or [DeleteTopicState(name) for name in request.topic_names]
+        times = Counter((topic.name, topic.topic_id) for topic in wanted)
+        results = await all_of(
+            self._delete(name, topic_id, count, deadline)
+            for (name, topic_id), count in times.items()
+        )
+        return DeleteTopicsResponse(responses=results)
+
+    async def _delete(
+        self, name: str | None, topic_id: UUID | None, times: int, deadline: float
+    ) -> DeletableTopicResult:
+        try:
+            if not self._controller.is_active:
+                raise NotController("this broker is not the controller")
+            if times > 1:
+                raise InvalidRequest("the topic is in the request more than once")
+            if name is not None and topic_id is not None:
+                raise InvalidRequest("a topic is named or has an id, not both")
+            name = self._name(name, topic_id)
+            known = self._cache.topic(name)
+            await self._topics.delete(name)
+            left = deadline - self._monotonic()
+            gone = await self._topics.until_gone(name, known.topic_id if known else None, left)
+            if not gone:
+                raise RequestTimedOut(f"the deletion of topic {name} has begun but takes longer")
+        except KafkaError as error:
+            return DeletableTopicResult(name, topic_id, int(error.code), error.message)
+        return DeletableTopicResult(name, known.topic_id if known else topic_id)
+
+    def _name(self, name: str | None, topic_id: UUID | None) -> str:
+        if name is not None:
+            return name
+        known = self._cache.topic_by_id(topic_id) if topic_id is not None else None
+        if known is None:
+            raise UnknownTopicId(f"there is no topic with the id {topic_id}")
+        return known.name

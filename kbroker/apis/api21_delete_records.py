@@ -1,0 +1,55 @@
+"""DeleteRecords (api key 21), v0-2: move a partition's log start offset up.
+
+v2 flexible. -1 stands for the high watermark; beyond it is OFFSET_OUT_OF_RANGE. A topic whose cleanup.policy lacks
+`delete` answers POLICY_VIOLATION, an internal topic INVALID_TOPIC_EXCEPTION. The records are hidden at once, their
+segments go with the next retention check.
+"""
+
+from __future__ import annotations
+
+from kbroker.apis import RequestContext
+from kbroker.runtime.replicas import Replicas
+from kclient.wire.errors import InvalidTopicException, KafkaError, code_of
+from kclient.wire.schema.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+
+
+class DeleteRecords:
+    """Moves log start offsets."""
+
+    def __init__(self, replicas: Replicas) -> None:
+        self._replicas = replicas
+
+    def __call__(
+        self, context: RequestContext, request: DeleteRecordsRequest
+    ) -> DeleteRecordsResponse:
+        """Answer every partition with its new low watermark or its error."""
+        topics = [
+            DeleteRecordsTopicResult(
+                name=topic.name,
+                partitions=[self._delete(topic.name, asked) for asked in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+        self._replicas.upkeep.checkpoint_soon()
+        return DeleteRecordsResponse(topics=topics)
+
+    def _delete(self, topic: str, asked: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
+        result = DeleteRecordsPartitionResult(
+            partition_index=asked.partition_index, low_watermark=-1, error_code=0
+        )
+        try:
+            if topic in INTERNAL_TOPICS:
+                raise InvalidTopicException(f"{topic} is written by brokers only")
+            partition = self._replicas.partition(topic, asked.partition_index)
+            result.low_watermark = partition.delete_records(asked.offset)
+        except KafkaError as error:
+            result.error_code = int(code_of(error))
+        return result

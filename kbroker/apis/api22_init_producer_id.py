@@ -1,0 +1,30 @@
+"""InitProducerId (22), versions 0-5: a producer id for an idempotent producer (KIP-98).
+
+v2 flexible; v3 the producer may bring its old id and epoch (KIP-360): without a transactional id it simply gets a new
+one; v4 and v5 new error codes for transactions (KIP-588, KIP-890).
+
+Transactional ids are refused with INVALID_REQUEST: there are no transactions yet.
+"""
+
+from kbroker.apis import RequestContext
+from kbroker.runtime.producer_ids import ProducerIds
+from kclient.wire.errors import InvalidRequest
+from kclient.wire.schema.init_producer_id import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+
+
+class InitProducerId:
+    """Answers InitProducerId."""
+
+    def __init__(self, producer_ids: ProducerIds) -> None:
+        self._producer_ids = producer_ids
+
+    async def __call__(
+        self, context: RequestContext, request: InitProducerIdRequest
+    ) -> InitProducerIdResponse:
+        """Answer with a fresh id in epoch 0."""
+        if request.transactional_id is not None:
+            raise InvalidRequest("transactions are not served by this broker")
+        return InitProducerIdResponse(producer_id=await self._producer_ids.next(), producer_epoch=0)

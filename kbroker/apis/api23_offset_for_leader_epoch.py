@@ -1,0 +1,52 @@
+"""OffsetForLeaderEpoch (api key 23), v2-4: where a leader epoch ends (KIP-101, KIP-279, KIP-320).
+
+v3 replica id · v4 flexible. The answer is the largest epoch not above the one asked for, and the offset after its last
+record; -1 and -1 where that is unknown. A follower is held to the same rules as a consumer: only a leader answers.
+"""
+
+from __future__ import annotations
+
+from kbroker.apis import RequestContext
+from kbroker.runtime.replicas import Replicas
+from kclient.wire.errors import KafkaError, code_of
+from kclient.wire.schema.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+
+
+class OffsetForLeaderEpoch:
+    """Looks leader epochs up in the logs."""
+
+    def __init__(self, replicas: Replicas) -> None:
+        self._replicas = replicas
+
+    def __call__(
+        self, context: RequestContext, request: OffsetForLeaderEpochRequest
+    ) -> OffsetForLeaderEpochResponse:
+        """Answer every partition with an epoch and its end, or its error."""
+        return OffsetForLeaderEpochResponse(
+            topics=[
+                OffsetForLeaderTopicResult(
+                    topic=topic.topic,
+                    partitions=[self._answer(topic.topic, asked) for asked in topic.partitions],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    def _answer(self, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+        response = EpochEndOffset(
+            partition=asked.partition, error_code=0, leader_epoch=-1, end_offset=-1
+        )
+        try:
+            partition = self._replicas.partition(topic, asked.partition)
+            response.leader_epoch, response.end_offset = partition.epoch_end(
+                asked.leader_epoch, asked.current_leader_epoch
+            )
+        except KafkaError as error:
+            response.error_code = int(code_of(error))
+        return response

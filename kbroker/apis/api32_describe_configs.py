@@ -1,0 +1,117 @@
+"""DescribeConfigs (32): the settings of topics and brokers, with where each came from.
+
+Versions served: 1 to 4. v1: sources and synonyms (KIP-226); v3: types and documentation (KIP-569).
+
+A broker answers for itself (resource name its id) and for the cluster-wide dynamic defaults (empty name);
+topics are answered by any broker, read from ZooKeeper. Secrets are null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from kbroker.apis import RequestContext
+from kbroker.config import LogConfig
+from kbroker.runtime.config_entries import (
+    BrokerLayers,
+    Entry,
+    ResourceType,
+    broker_entries,
+    default_broker_entries,
+    topic_entries,
+)
+from kbroker.runtime.dynamic_config import DynamicConfig
+from kbroker.runtime.gather import all_of
+from kbroker.runtime.metadata_cache import MetadataCache
+from kbroker.runtime.topic_rules import check_topic_name
+from kclient.wire.errors import InvalidRequest, KafkaError, UnknownTopicOrPartition
+from kclient.wire.schema.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+
+
+def topic_config_entries(
+    overrides: Mapping[str, str],
+    effective: LogConfig,
+    layers: BrokerLayers,
+    names: Iterable[str] | None = None,
+) -> list[Entry]:
+    """Describe a topic's settings, sorted by name."""
+    entries = topic_entries(overrides, effective, layers, names)
+    return sorted(entries, key=lambda entry: entry.setting.name)
+
+
+class DescribeConfigs:
+    """Answers DescribeConfigs."""
+
+    def __init__(self, dynamic: DynamicConfig, cache: MetadataCache, broker_id: int) -> None:
+        self._dynamic = dynamic
+        self._cache = cache
+        self._broker_id = broker_id
+
+    async def __call__(
+        self, context: RequestContext, request: DescribeConfigsRequest
+    ) -> DescribeConfigsResponse:
+        """Answer one result per resource; naming one twice is the same as once."""
+        resources = {(r.resource_type, r.resource_name): r for r in request.resources}
+        results = await all_of(self._describe(r, request) for r in resources.values())
+        return DescribeConfigsResponse(results=results)
+
+    async def _describe(
+        self, resource: DescribeConfigsResource, request: DescribeConfigsRequest
+    ) -> DescribeConfigsResult:
+        result = DescribeConfigsResult(
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+            error_message=None,
+        )
+        try:
+            entries = await self._entries(resource)
+        except KafkaError as error:
+            result.error_code, result.error_message = int(error.code), error.message
+            return result
+        result.configs = [_encoded(entry, request) for entry in entries]
+        return result
+
+    async def _entries(self, resource: DescribeConfigsResource) -> list[Entry]:
+        name, keys = resource.resource_name, resource.configuration_keys
+        # An empty list of keys asks for all: that is how librdkafka and old Java clients do it.
+        keys = keys or None
+        layers = self._dynamic.layers
+        if resource.resource_type == ResourceType.TOPIC:
+            check_topic_name(name)
+            if self._cache.topic(name) is None:
+                raise UnknownTopicOrPartition(f"there is no topic {name}")
+            overrides = await self._dynamic.read("topics", name)
+            effective = self._dynamic.resolve(name, overrides)
+            return topic_config_entries(overrides, effective, layers, keys)
+        if resource.resource_type == ResourceType.BROKER:
+            if name == "":
+                return default_broker_entries(layers, keys)
+            if name != str(self._broker_id):
+                raise InvalidRequest(
+                    f"broker {self._broker_id} cannot describe broker {name[:40]!a}: ask that one"
+                )
+            return broker_entries(self._dynamic.broker_config, layers, keys)
+        raise InvalidRequest(f"resource type {resource.resource_type} has no settings here")
+
+
+def _encoded(entry: Entry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+    setting = entry.setting
+    return DescribeConfigsResourceResult(
+        name=setting.name,
+        value=entry.value,
+        read_only=entry.read_only,
+        config_source=int(entry.source),
+        is_sensitive=setting.sensitive,
+        synonyms=[DescribeConfigsSynonym(s.name, s.value, int(s.source)) for s in entry.synonyms]
+        if request.include_synonyms
+        else [],
+        config_type=int(setting.type),
+        documentation=setting.doc if request.include_documentation else None,
+    )

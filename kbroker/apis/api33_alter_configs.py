@@ -1,0 +1,61 @@
+"""AlterConfigs (33): replace all dynamic settings of a topic or broker. IncrementalAlterConfigs is better.
+
+Versions served: 0 to 2. What is not named in the request goes back to its default, as in Kafka.
+kafka-configs.sh of Kafka 3.9 still changes brokers' settings this way.
+"""
+
+from __future__ import annotations
+
+from kbroker.apis import RequestContext
+from kbroker.apis.api44_incremental_alter_configs import configured_broker
+from kbroker.runtime.config_entries import ResourceType
+from kbroker.runtime.dynamic_config import DynamicConfig
+from kbroker.runtime.gather import all_of
+from kclient.wire.errors import InvalidConfig, InvalidRequest, KafkaError
+from kclient.wire.schema.alter_configs import (
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+)
+
+
+class AlterConfigs:
+    """Answers AlterConfigs."""
+
+    def __init__(self, dynamic: DynamicConfig, broker_id: int) -> None:
+        self._dynamic = dynamic
+        self._broker_id = broker_id
+
+    async def __call__(
+        self, context: RequestContext, request: AlterConfigsRequest
+    ) -> AlterConfigsResponse:
+        """Answer one result per resource."""
+        responses = await all_of(
+            self._alter(resource, request.validate_only) for resource in request.resources
+        )
+        return AlterConfigsResponse(responses=responses)
+
+    async def _alter(
+        self, resource: AlterConfigsResource, validate_only: bool
+    ) -> AlterConfigsResourceResponse:
+        response = AlterConfigsResourceResponse(
+            0, None, resource.resource_type, resource.resource_name
+        )
+        try:
+            values: dict[str, str] = {}
+            for config in resource.configs:
+                if config.value is None:
+                    raise InvalidConfig(f"null is no value for {config.name[:200]!a}")
+                values[config.name] = config.value
+            name = resource.resource_name
+            if resource.resource_type == ResourceType.TOPIC:
+                await self._dynamic.replace_topic(name, values, validate_only=validate_only)
+            elif resource.resource_type == ResourceType.BROKER:
+                broker = configured_broker(name, self._broker_id)
+                await self._dynamic.replace_broker(broker, values, validate_only=validate_only)
+            else:
+                raise InvalidRequest(f"resource type {resource.resource_type} has no settings here")
+        except KafkaError as error:
+            response.error_code, response.error_message = int(error.code), error.message
+        return response

@@ -1,0 +1,103 @@
+"""DescribeLogDirs (35): which replicas are in which log directory, how large, and how far behind (KIP-113, KIP-827).
+
+Versions served: 1-4 (v2 flexible, v3 top-level error code, v4 total and usable bytes of the file system).
+
+A broker answers for itself only. No topics (null) means all; a directory that has none of those asked for is listed all
+the same. `partition_size` counts the bytes of the segments, without indexes; `offset_lag` is how far the log end is
+below the high watermark as this replica knows it, 0 for a leader. No replica here is ever a future one (is_future_key):
+AlterReplicaLogDirs is not served. A failed directory has KAFKA_STORAGE_ERROR, no topics, and -1 for its space.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Collection
+
+from kbroker.apis import RequestContext
+from kbroker.log.partition_log import PartitionLog
+from kbroker.runtime.partition import Key
+from kbroker.runtime.replicas import Replicas
+from kclient.wire.error_codes import ErrorCode
+from kclient.wire.schema.describe_log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+
+UNKNOWN_BYTES = -1
+UNKNOWN_LAG = -1
+
+Space = tuple[int, int]
+"""Total and usable bytes of a file system."""
+
+
+class DescribeLogDirs:
+    """Answers DescribeLogDirs. *ask_space* asks the file systems, in a thread: one that hangs stops nobody else."""
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        ask_space: Callable[[Collection[str]], Awaitable[dict[str, Space]]],
+    ) -> None:
+        self._replicas = replicas
+        self._ask_space = ask_space
+
+    async def __call__(
+        self, context: RequestContext, request: DescribeLogDirsRequest
+    ) -> DescribeLogDirsResponse:
+        """Answer with every directory, the failed ones with an error."""
+        space = await self._ask_space(self._replicas.log_dirs.online)
+        return self._answer(_wanted(request), space)
+
+    def _answer(
+        self, wanted: Collection[Key] | None, space: dict[str, Space]
+    ) -> DescribeLogDirsResponse:
+        log_dirs = self._replicas.log_dirs
+        results = {
+            path: DescribeLogDirsResult(
+                log_dir=path,
+                total_bytes=space.get(path, (UNKNOWN_BYTES, UNKNOWN_BYTES))[0],
+                usable_bytes=space.get(path, (UNKNOWN_BYTES, UNKNOWN_BYTES))[1],
+            )
+            for path in log_dirs.online
+        }
+        topics: dict[tuple[str, str], DescribeLogDirsTopic] = {}
+        for key in sorted(log_dirs if wanted is None else wanted):
+            path, log = log_dirs.directory_of(*key), log_dirs.get(*key)
+            if path is None or log is None or path not in results:
+                continue
+            topic = topics.get((path, key[0]))
+            if topic is None:
+                topic = topics[path, key[0]] = DescribeLogDirsTopic(key[0])
+                results[path].topics.append(topic)
+            topic.partitions.append(self._partition(key, log))
+        failed = [
+            DescribeLogDirsResult(int(ErrorCode.KAFKA_STORAGE_ERROR), path)
+            for path in log_dirs.offline
+        ]
+        return DescribeLogDirsResponse(results=[*results.values(), *failed])
+
+    def _partition(self, key: Key, log: PartitionLog) -> DescribeLogDirsPartition:
+        mark = self._replicas.high_watermark(key)
+        lag = UNKNOWN_LAG if mark is None else max(0, mark - log.log_end_offset)
+        return DescribeLogDirsPartition(key[1], log.size, lag)
+
+
+def spaces(paths: Collection[str]) -> dict[str, Space]:
+    """Ask the file system of each path for its space; those that do not answer are left out. May block."""
+    found = {}
+    for path in paths:
+        try:
+            answer = os.statvfs(path)
+        except OSError:
+            continue
+        found[path] = (answer.f_blocks * answer.f_frsize, answer.f_bavail * answer.f_frsize)
+    return found
+
+
+def _wanted(request: DescribeLogDirsRequest) -> set[Key] | None:
+    if request.topics is None:
+        return None
+    return {(topic.topic, number) for topic in request.topics for number in topic.partitions}

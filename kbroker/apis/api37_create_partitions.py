@@ -1,0 +1,67 @@
+"""CreatePartitions (37): give topics more partitions and wait until those are led.
+
+Versions served: 0 to 3. Answered by the controller only (NOT_CONTROLLER). *count* is the new total.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from kbroker.apis import RequestContext
+from kbroker.apis.api19_create_topics import MAX_WAIT_SECONDS
+from kbroker.runtime.controller import ClusterController
+from kbroker.runtime.gather import all_of
+from kbroker.runtime.topics import Topics
+from kclient.wire.errors import InvalidRequest, KafkaError, NotController, RequestTimedOut
+from kclient.wire.schema.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+
+
+class CreatePartitions:
+    """Answers CreatePartitions, on the controller."""
+
+    def __init__(
+        self, controller: ClusterController, topics: Topics, monotonic: Callable[[], float]
+    ) -> None:
+        self._controller = controller
+        self._topics = topics
+        self._monotonic = monotonic
+
+    async def __call__(
+        self, context: RequestContext, request: CreatePartitionsRequest
+    ) -> CreatePartitionsResponse:
+        """Answer one result per topic."""
+        deadline = self._monotonic() + min(request.timeout_ms / 1000, MAX_WAIT_SECONDS)
+        times = Counter(topic.name for topic in request.topics)
+        unique = {topic.name: topic for topic in request.topics}.values()
+        results = await all_of(
+            self._grow(topic, times[topic.name], request.validate_only, deadline)
+            for topic in unique
+        )
+        return CreatePartitionsResponse(results=results)
+
+    async def _grow(
+        self, topic: CreatePartitionsTopic, times: int, validate_only: bool, deadline: float
+    ) -> CreatePartitionsTopicResult:
+        given = None
+        if topic.assignments is not None:
+            given = [assignment.broker_ids for assignment in topic.assignments]
+        try:
+            if not self._controller.is_active:
+                raise NotController("this broker is not the controller")
+            if times > 1:
+                raise InvalidRequest(f"topic {topic.name[:249]!a} is in the request {times} times")
+            added = await self._topics.add_partitions(
+                topic.name, topic.count, given, validate_only=validate_only
+            )
+            left = deadline - self._monotonic()
+            if not validate_only and not await self._topics.until_led(topic.name, added, left):
+                raise RequestTimedOut(f"the new partitions of {topic.name} are not led yet")
+        except KafkaError as error:
+            return CreatePartitionsTopicResult(topic.name, int(error.code), error.message)
+        return CreatePartitionsTopicResult(topic.name)

@@ -1,0 +1,61 @@
+"""AlterPartitionReassignments (45): other replicas for partitions, or a move under way called off (KIP-455).
+
+Version served: 0. Answered by the controller only (NOT_CONTROLLER at the top). Answered is that a wish is in ZooKeeper,
+where any controller finds it; how far it came is asked by ListPartitionReassignments. Of many wishes a controller that
+dies has written some: asking again is harmless. `replicas` null calls off: NO_REASSIGNMENT_IN_PROGRESS where nothing
+is under way. A change that would leave no replica with all that is committed is an INVALID_REPLICA_ASSIGNMENT.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Final
+
+from kbroker.apis import RequestContext
+from kbroker.controller.effects import ReassignmentOutcome
+from kbroker.runtime.controller import ClusterController
+from kclient.wire.error_codes import ErrorCode
+from kclient.wire.schema.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+
+_CODES: Final[dict[ReassignmentOutcome, ErrorCode]] = {
+    ReassignmentOutcome.ACCEPTED: ErrorCode.NONE,
+    ReassignmentOutcome.INVALID: ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+    ReassignmentOutcome.NOTHING_TO_CANCEL: ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
+    ReassignmentOutcome.UNKNOWN: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+}
+
+
+class AlterPartitionReassignments:
+    """Answers AlterPartitionReassignments, on the controller."""
+
+    def __init__(self, controller: ClusterController) -> None:
+        self._controller = controller
+
+    async def __call__(
+        self, context: RequestContext, request: AlterPartitionReassignmentsRequest
+    ) -> AlterPartitionReassignmentsResponse:
+        """Answer one error code per partition."""
+        targets = {
+            (topic.name, partition.partition_index): (
+                None if partition.replicas is None else tuple(partition.replicas)
+            )
+            for topic in request.topics
+            for partition in topic.partitions
+        }
+        results = await self._controller.reassign(targets)
+        topics: dict[str, list[ReassignablePartitionResponse]] = defaultdict(list)
+        for (topic, index), result in sorted(results.items()):
+            topics[topic].append(
+                ReassignablePartitionResponse(
+                    index, int(_CODES[result.outcome]), result.why or None
+                )
+            )
+        return AlterPartitionReassignmentsResponse(
+            error_message=None,
+            responses=[ReassignableTopicResponse(name, each) for name, each in topics.items()],
+        )

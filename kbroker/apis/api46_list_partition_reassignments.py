@@ -1,0 +1,45 @@
+"""ListPartitionReassignments (46): which partitions get other replicas, and which (KIP-455).
+
+Version served: 0. Answered by the controller only (NOT_CONTROLLER at the top). `replicas` are all that hold the
+partition now, those to come first. Partitions asked for that are not on the move are left out.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from kbroker.apis import RequestContext
+from kbroker.runtime.controller import ClusterController
+from kclient.wire.schema.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+)
+
+
+class ListPartitionReassignments:
+    """Answers ListPartitionReassignments, on the controller."""
+
+    def __init__(self, controller: ClusterController) -> None:
+        self._controller = controller
+
+    def __call__(
+        self, context: RequestContext, request: ListPartitionReassignmentsRequest
+    ) -> ListPartitionReassignmentsResponse:
+        """Answer what is under way; of the partitions asked for, if any are named."""
+        asked = None
+        if request.topics is not None:
+            asked = {(t.name, p) for t in request.topics for p in t.partition_indexes}
+        topics: dict[str, list[OngoingPartitionReassignment]] = defaultdict(list)
+        for (topic, index), now in self._controller.reassignments().items():
+            if asked is None or (topic, index) in asked:
+                topics[topic].append(
+                    OngoingPartitionReassignment(
+                        index, list(now.replicas), list(now.adding), list(now.removing)
+                    )
+                )
+        return ListPartitionReassignmentsResponse(
+            error_message=None,
+            topics=[OngoingTopicReassignment(name, each) for name, each in topics.items()],
+        )

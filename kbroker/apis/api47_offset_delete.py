@@ -1,0 +1,40 @@
+"""OffsetDelete (47), version 0: remove committed offsets of topics that no member reads (KIP-496)."""
+
+from kbroker.apis import RequestContext
+from kbroker.runtime.group_coordinator import GroupCoordinator
+from kclient.wire.errors import ErrorCode
+from kclient.wire.schema.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+
+
+class OffsetDelete:
+    """Answers OffsetDelete."""
+
+    def __init__(self, coordinator: GroupCoordinator) -> None:
+        self._coordinator = coordinator
+
+    async def __call__(
+        self, context: RequestContext, request: OffsetDeleteRequest
+    ) -> OffsetDeleteResponse:
+        """Answer when their znodes are gone."""
+        wanted = [(t.name, p.partition_index) for t in request.topics for p in t.partitions]
+        found = await self._coordinator.delete_offsets(request.group_id, wanted)
+        if isinstance(found, ErrorCode):
+            return OffsetDeleteResponse(error_code=found)
+        errors = iter(found)
+        return OffsetDeleteResponse(
+            topics=[
+                OffsetDeleteResponseTopic(
+                    topic.name,
+                    [
+                        OffsetDeleteResponsePartition(p.partition_index, next(errors))
+                        for p in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )

@@ -1,0 +1,9 @@
+"""The composition root: one broker is one process with one reactor.
+
+`process` owns what belongs to the process (reactor, signals, exit code, log), `broker` makes the
+parts of a broker and knows every concrete class, `handlers` says which API is served by whom.
+"""
+
+from kbroker.app.process import run
+
+__all__ = ["run"]

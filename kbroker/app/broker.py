@@ -1,0 +1,431 @@
+"""One broker: its parts made, started in order, and stopped in the opposite one.
+
+Theory of operation
+===================
+Start: the log directories are locked first, because whoever holds the lock may bury the ZooKeeper
+session of a crashed former self. Then ZooKeeper, the cluster's id, the directories' identity, the
+logs (in a pool). Then listeners, so that the ports are known; then the registration, by which the
+controller learns of us; then we stand for election ourselves. Ready is the broker once the
+controller has told it the cluster's metadata, or has failed to do so for a while.
+
+Stop: leadership is handed over (controlled shutdown, bounded), no more connections, groups let go,
+logs closed clean, and last the ZooKeeper session ended, which frees our ephemeral znodes at once.
+
+Owner: the reactor's thread
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from inspect import iscoroutine
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+from uuid import UUID
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.error import CannotListenError
+from twisted.internet.threads import deferToThreadPool
+from twisted.logger import Logger
+
+from kbroker.apis import Dispatcher
+from kbroker.app.controlled_shutdown import ControlledShutdown
+from kbroker.app.handlers import handlers_of
+from kbroker.app.world import World
+from kbroker.config import BrokerConfig, Endpoint, LogConfig
+from kbroker.groups.limits import GroupLimits
+from kbroker.net.peers import Peers
+from kbroker.runtime.controller import ClusterController, ControllerSettings
+from kbroker.runtime.dynamic_config import DynamicConfig
+from kbroker.runtime.group_coordinator import GroupCoordinator
+from kbroker.runtime.membership import (
+    DuplicateBrokerError,
+    Membership,
+    MembershipEvent,
+    Registered,
+    ensure_paths,
+    generate_broker_id,
+    obtain_cluster_id,
+)
+from kbroker.runtime.metadata_cache import MetadataCache
+from kbroker.runtime.offset_expiry import OffsetExpiry
+from kbroker.runtime.producer_ids import ProducerIds, first_producer_id
+from kbroker.runtime.reconnect import Reconnect
+from kbroker.runtime.replicas import Replicas
+from kbroker.runtime.replication import Replication
+from kbroker.runtime.topics import Topics, random_topic_id
+from kbroker.zk import znodes
+from kbroker.zk.errors import ZooKeeperError
+from kbroker.zk.interface import Connected, Expired, Lapsed, SessionEvent
+from kbroker.zk.previous_session import PreviousSession
+from kclient.wire.errors import KafkaError
+
+log = Logger(namespace="kbroker.broker")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+BURIAL_PATIENCE = 3.0
+"""Seconds to spend on ending the session of a former self."""
+
+METADATA_PATIENCE = 3.0
+"""Seconds to wait for the controller's word before we call ourselves ready without it."""
+
+
+class CannotContinueError(Exception):
+    """The broker cannot go on; the text says why."""
+
+
+class CannotStartError(Exception):
+    """The broker cannot start; the text says why and what to do."""
+
+
+class Broker:
+    """The parts of one broker in its *world*. *on_fatal* is told why it cannot go on."""
+
+    def __init__(
+        self,
+        reactor: Any,
+        config: BrokerConfig,
+        *,
+        on_fatal: Callable[[BaseException], None],
+        world: World | None = None,
+    ) -> None:
+        self._reactor = reactor
+        world = self._world = world or World()
+        self.seconds: Callable[[], float] = reactor.seconds
+        self.random_below = world.random_below
+        self.config = config
+        self._on_fatal = on_fatal
+        self.broker_id = config.broker_id
+        self.zookeeper = world.zookeeper(
+            reactor, config.zookeeper_connect, config.zookeeper_session_timeout_ms / 1000
+        )
+        self.reconnect = Reconnect(self.zookeeper, self._reactor)
+        self.replicas = Replicas(
+            reactor,
+            config,
+            broker_id=config.broker_id,
+            topic_config=self._log_config,
+            is_known=self._is_known,
+            fatal=lambda cause: on_fatal(CannotContinueError(cause)),
+            wall_clock=world.wall_clock,
+            disk=world.disk,
+            pool=world.disk_pool(config.background_threads),
+            new_uuid=world.new_uuid,
+            boot_id=world.boot_id(),
+        )
+        self.broker_epoch: int | None = None
+        """czxid of our registration, the last one while there is none (KIP-380)."""
+        self._until_registered: list[Deferred[None]] = []
+        self._previous_session: PreviousSession | None = None
+        self._logs_loaded = False
+        self._stops: list[Callable[[], Any]] = []
+        """What undoes the steps of the start, to be called in the opposite order."""
+
+    # --- start ---
+
+    async def start(self) -> str:
+        """Start everything; the ready line. CannotStartError says what is in the way."""
+        try:
+            return await self._start()
+        except (KafkaError, ZooKeeperError, DuplicateBrokerError, OSError) as error:
+            raise CannotStartError(_with_hint(error)) from error
+        except CannotListenError as error:
+            raise CannotStartError(
+                f"cannot listen at {error.interface or '*'}:{error.port}: {error.socketError}. "
+                "Is another broker or program using that port? See `listeners`."
+            ) from error
+
+    async def _start(self) -> str:
+        for warning in self.config.warnings:
+            log.warn("configuration: {warning}", warning=warning)
+        self._claim_directories()
+        await self._connect_zookeeper()
+        await self._take_identity()
+        await self._make_parts()
+        await self.dynamic_config.load_all_topics()
+        await self.replicas.load()
+        self._logs_loaded = True
+        advertised = self._listen()
+        await self._join(advertised)
+        self.controller.start()
+        self._stops.append(self.controller.stop)
+        await self._told_by_the_controller()
+        self._stops.append(self._hand_over)
+        return f"READY broker.id={self.broker_id} {','.join(map(str, advertised))}"
+
+    def _claim_directories(self) -> None:
+        self.replicas.log_dirs.claim()
+        self._stops.append(self._close_logs)
+        self._previous_session = self._world.previous_session(
+            Path(self.replicas.log_dirs.online[0])
+        )
+
+    async def _connect_zookeeper(self) -> None:
+        assert self._previous_session is not None
+        config = self.config
+        given = config.zookeeper_connection_timeout_ms
+        timeout = (given if given > 0 else config.zookeeper_session_timeout_ms) / 1000
+        self.zookeeper.on_session(self._remember_session)
+        self.zookeeper.on_session(self._session_in_doubt)
+        started = self.zookeeper.start(timeout)
+        self._stops.append(self._end_session)
+        await self._previous_session.end(self._reactor, self.zookeeper.hosts, BURIAL_PATIENCE)
+        await started
+        await ensure_paths(self.zookeeper)
+
+    def _remember_session(self, event: SessionEvent) -> None:
+        if isinstance(event, Connected) and event.is_new and self._previous_session is not None:
+            self._previous_session.remember(self.zookeeper)
+
+    async def _take_identity(self) -> None:
+        self.cluster_id = await obtain_cluster_id(self.zookeeper)
+        if self.broker_id < 0:
+            stored = self.replicas.log_dirs.stored_identity().broker_id
+            if stored is None:
+                reserved = self.config.reserved_broker_max_id
+                stored = await generate_broker_id(self.zookeeper, reserved)
+            self.broker_id = self.replicas.broker_id = stored
+        self.replicas.log_dirs.take_identity(self.broker_id, self.cluster_id)
+
+    async def _make_parts(self) -> None:
+        config, zookeeper, broker_id = self.config, self.zookeeper, self.broker_id
+        self.dynamic_config = DynamicConfig(
+            zookeeper, self.reconnect, config, broker_id=broker_id, now_ms=self._world.now_ms
+        )
+        await self.dynamic_config.start()
+        self._stops.append(self.dynamic_config.stop)
+        self.dynamic_config.on_topic_config(lambda topic, _config: self.replicas.reconfigure(topic))
+        self.dynamic_config.on_broker_config(self.replicas.upkeep.reconfigure)
+        self.replicas.upkeep.reconfigure(self.dynamic_config.broker_config)
+        self.dynamic_config.on_broker_config(self.replicas.throttle)
+        self.replicas.throttle(self.dynamic_config.broker_config)
+        self.metadata = MetadataCache(self.cluster_id)
+        self.topics = Topics(
+            self._reactor,
+            zookeeper,
+            self.reconnect,
+            self.metadata,
+            lambda: self.dynamic_config.broker_config,
+            new_topic_id=self._new_topic_id,
+            random_below=self._world.random_below,
+        )
+        self.peers = Peers(
+            self._reactor,
+            broker_id=broker_id,
+            request_timeout=config.controller_socket_timeout_ms / 1000,
+            dial=self._world.dial,
+        )
+        self._stops.append(self.peers.close)
+        self.controller = ClusterController(
+            self._reactor,
+            zookeeper,
+            ControllerSettings(
+                broker_id,
+                config.inter_broker_listener,
+                config.delete_topic_enable,
+                rebalance_seconds=(
+                    config.leader_imbalance_check_interval_seconds
+                    if config.auto_leader_rebalance_enable
+                    else None
+                ),
+                imbalance_percentage=config.leader_imbalance_per_broker_percentage,
+                unclean_leader_election=(
+                    lambda: self.dynamic_config.broker_config.unclean_leader_election_enable
+                ),
+                min_insync_replicas=self.dynamic_config.min_insync_replicas,
+            ),
+            self.peers,
+            now_ms=self._world.now_ms,
+            new_topic_id=self._new_topic_id,
+            reconnect=self.reconnect,
+        )
+        self.replicas.around.may_join_isr = self.metadata.may_join_isr
+        self._replicate()
+        self.producer_ids = ProducerIds(
+            zookeeper, broker_id, first=first_producer_id(self.cluster_id)
+        )
+        self.groups = GroupCoordinator(
+            self._reactor,
+            zookeeper,
+            broker_id=broker_id,
+            limits=_group_limits(config),
+            offset_metadata_max_bytes=config.offset_metadata_max_bytes,
+        )
+        self.replicas.on_leadership(self.groups.on_leadership)
+        self._expire_offsets()
+
+    def _replicate(self) -> None:
+        listener = self.config.inter_broker_listener
+        replication = Replication(
+            self._reactor,
+            self.config,
+            self.replicas,
+            self.zookeeper,
+            self.reconnect,
+            address=lambda broker_id: self.metadata.address(broker_id, listener),
+            dial=self._world.dial,
+        )
+        replication.start()
+        self._stops.append(replication.stop)
+
+    def _expire_offsets(self) -> None:
+        expiry = OffsetExpiry(
+            self._reactor,
+            self.zookeeper,
+            self.groups,
+            retention_ms=self.config.offsets_retention_minutes * 60_000,
+            interval=self.config.offsets_retention_check_interval_ms / 1000,
+            topics=lambda: set(self.metadata.topics),
+            now_ms=self._world.now_ms,
+        )
+        self.metadata.on_change(expiry.topics_changed)
+        expiry.start()
+        self._stops.append(expiry.stop)
+
+    def _listen(self) -> tuple[Endpoint, ...]:
+        """Bind all listeners; return what to advertise, with the ports that were really given."""
+        self.dispatcher = Dispatcher({}, inter_broker_listener=self.config.inter_broker_listener)
+        for api, factory in handlers_of(self).items():
+            self.dispatcher.register(api, factory)
+        self.network = self._world.network(self._reactor, self.config, self.dispatcher)
+        bound = {endpoint.name: endpoint for endpoint in self.network.start()}
+        # Members of groups hear from their coordinator before their connections close.
+        self._stops += [self.network.stop, self.groups.stop]
+        return tuple(
+            replace(endpoint, port=endpoint.port or bound[endpoint.name].port)
+            for endpoint in self.config.advertised
+        )
+
+    async def _join(self, advertised: tuple[Endpoint, ...]) -> None:
+        registration = znodes.BrokerRegistration(
+            self.broker_id,
+            tuple(znodes.Endpoint(e.name, e.protocol, e.host, e.port) for e in advertised),
+            rack=self.config.broker_rack or None,
+            timestamp=self._world.now_ms(),
+        )
+        self.membership = Membership(
+            self._reactor,
+            self.zookeeper,
+            registration,
+            cluster_id=self.cluster_id,
+            on_fatal=self._on_fatal,
+            history=self.replicas.log_dirs,
+        )
+        self.membership.on_event(self._membership_changed)
+        await self.membership.join()
+        self._stops.append(self.membership.leave)
+
+    async def _told_by_the_controller(self) -> None:
+        told = self.metadata.until(lambda: self.broker_id in self.metadata.brokers)
+        timer = self._reactor.callLater(METADATA_PATIENCE, told.cancel)
+        try:
+            await told
+        except CancelledError:
+            log.warn(
+                "no word from the controller after {s:g} s; serving what there is",
+                s=METADATA_PATIENCE,
+            )
+        else:
+            timer.cancel()
+
+    # --- what the parts ask of each other ---
+
+    def _new_topic_id(self) -> UUID:
+        return random_topic_id(self._world.new_uuid)
+
+    def in_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Deferred[T]:
+        """Make a call that may block, outside the reactor's thread."""
+        pool = self._reactor.getThreadPool()
+        done: Deferred[T] = deferToThreadPool(self._reactor, pool, call, *args, **kwargs)
+        return done
+
+    def _log_config(self, topic: str) -> LogConfig:
+        return self.dynamic_config.log_config(topic)
+
+    def _is_known(self, topic: str, partition: int) -> bool:
+        return self.metadata.partition(topic, partition) is not None
+
+    def topic_name(self, topic_id: UUID) -> str | None:
+        """Return the name of the topic with this id, hosted here or known to the cluster."""
+        name = self.replicas.topic_name(topic_id)
+        if name is None:
+            topic = self.metadata.topic_by_id(topic_id)
+            name = topic.name if topic is not None else None
+        return name
+
+    def _session_in_doubt(self, event: SessionEvent) -> None:
+        if isinstance(event, Lapsed):
+            self.replicas.cut_off()
+        elif isinstance(event, Expired):
+            self.replicas.expired()
+
+    def _membership_changed(self, event: MembershipEvent) -> None:
+        if isinstance(event, Registered):
+            self.broker_epoch = event.broker_epoch
+            self.replicas.registered(event.broker_epoch)
+            waiting, self._until_registered = self._until_registered, []
+            for registered in waiting:
+                registered.callback(None)
+
+    def until_registered(self) -> Deferred[None]:
+        """Fire once we have registered for the first time."""
+        registered: Deferred[None] = Deferred()
+        if self.broker_epoch is not None:
+            registered.callback(None)
+        else:
+            self._until_registered.append(registered)
+        return registered
+
+    # --- stop ---
+
+    async def stop(self) -> None:
+        """Undo what was started, in the opposite order; a step that fails does not stop the others."""
+        while self._stops:
+            step = self._stops.pop()
+            try:
+                result = step()
+                if iscoroutine(result) or isinstance(result, Deferred):
+                    await result
+            except Exception:
+                log.failure("a part of the broker did not stop properly")
+
+    async def _hand_over(self) -> None:
+        """Ask the controller to move our leadership away, for a bounded time."""
+        self.replicas.is_leaving = True
+        if self.config.controlled_shutdown_enable:
+            shutdown = ControlledShutdown(
+                self._reactor,
+                self.config,
+                self.metadata,
+                self.peers,
+                broker_id=self.broker_id,
+                broker_epoch=self.membership.broker_epoch or -1,
+            )
+            await shutdown.run()
+
+    async def _close_logs(self) -> None:
+        if not self._logs_loaded:
+            return  # perhaps a thread is recovering them: the lock goes with the process
+        if not await self.replicas.close():
+            log.warn("not every log was closed cleanly; the next start will recover them")
+
+    async def _end_session(self) -> None:
+        await self.zookeeper.stop()
+        if self._previous_session is not None:
+            self._previous_session.forget()
+
+
+def _group_limits(config: BrokerConfig) -> GroupLimits:
+    return GroupLimits(
+        min_session_timeout=config.group_min_session_timeout_ms / 1000,
+        max_session_timeout=config.group_max_session_timeout_ms / 1000,
+        initial_rebalance_delay=config.group_initial_rebalance_delay_ms / 1000,
+        max_size=config.group_max_size,
+    )
+
+
+def _with_hint(error: BaseException) -> str:
+    hint = getattr(error, "hint", None)
+    return f"{error}" if not hint or hint in str(error) else f"{error}\n    {hint}"

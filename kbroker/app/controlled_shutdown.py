@@ -1,0 +1,97 @@
+"""Leaving without anybody noticing: the controller moves our leadership away before we go.
+
+Bounded whatever happens (KAFKA-1305, KAFKA-1663): without a controller, or with one that does not
+answer, the broker leaves all the same, and its partitions fail over when its session ends.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import TimeoutError
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+
+from kbroker.config import BrokerConfig
+from kbroker.net.peers import Peers
+from kbroker.runtime.metadata_cache import MetadataCache
+from kclient.errors import KafkaTimeoutError
+from kclient.wire.error_codes import ErrorCode
+from kclient.wire.errors import KafkaError
+from kclient.wire.interbroker import ControlledShutdownRequest
+from kclient.wire.versions import ApiKey
+
+log = Logger(namespace="kbroker.shutdown")
+
+VERSION = 3
+TOTAL_SECONDS = 8.0
+"""For all attempts together: a controller that cannot reach ZooKeeper will not answer."""
+
+ATTEMPT_SECONDS = 5.0
+MAX_BACKOFF = 1.0
+
+
+class ControlledShutdown:
+    """Asks the controller, as often as controlled.shutdown.max.retries says."""
+
+    def __init__(
+        self,
+        reactor: Any,
+        config: BrokerConfig,
+        metadata: MetadataCache,
+        peers: Peers,
+        *,
+        broker_id: int,
+        broker_epoch: int,
+    ) -> None:
+        self._reactor = reactor
+        self._config = config
+        self._metadata = metadata
+        self._peers = peers
+        self._broker_id = broker_id
+        self._broker_epoch = broker_epoch
+
+    async def run(self) -> bool:
+        """Hand everything over; False if something could not be, which is no reason to stay."""
+        log.info("shutting down")
+        backoff = min(self._config.controlled_shutdown_retry_backoff_ms / 1000, MAX_BACKOFF)
+        give_up_at = self._reactor.seconds() + TOTAL_SECONDS
+        for attempt in range(max(1, self._config.controlled_shutdown_max_retries)):
+            if attempt:
+                await deferLater(self._reactor, backoff)
+            if self._reactor.seconds() >= give_up_at:
+                break
+            try:
+                if await self._ask():
+                    return True
+            except KafkaError as error:
+                log.info("controlled shutdown: {why}", why=error)
+        log.warn("shutting down without having handed everything over")
+        return False
+
+    async def _ask(self) -> bool:
+        controller = self._metadata.live_controller_id
+        address = self._metadata.address(controller, self._config.inter_broker_listener)
+        if address is None:
+            log.info("controlled shutdown: no controller is known")
+            return False
+        request = ControlledShutdownRequest(
+            broker_id=self._broker_id, broker_epoch=self._broker_epoch
+        )
+        asked = self._peers(controller, *address, ApiKey.CONTROLLED_SHUTDOWN, VERSION, request)
+        try:
+            response = await asked.addTimeout(ATTEMPT_SECONDS, self._reactor)
+        except TimeoutError as error:
+            raise KafkaTimeoutError(
+                f"the controller, broker {controller}, does not answer"
+            ) from error
+        if response.error_code:
+            log.info(
+                "controlled shutdown: the controller answered {error}",
+                error=ErrorCode(response.error_code).name,
+            )
+            return False
+        remaining = response.remaining_partitions
+        if remaining:
+            log.info("controlled shutdown: {count} partitions still to move", count=len(remaining))
+        return not remaining

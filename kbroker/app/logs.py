@@ -1,0 +1,96 @@
+"""The broker's log: one line per event on stderr, with time, level and a short name.
+
+    2026-11-21 08:27:13.212 INFO  session: ZooKeeper session 0x1000 established, timeout 6 s
+
+What a client sent never breaks a line or fakes one: control characters are escaped. An error that
+nobody handled (a failed Deferred that was collected) is counted; tests demand that the count is 0.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import IO, Any
+
+from twisted.logger import ILogObserver, LogEvent, LogLevel, formatEvent, globalLogBeginner
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+_LEVELS = {
+    LogLevel.debug: (10, "DEBUG"),
+    LogLevel.info: (20, "INFO "),
+    LogLevel.warn: (30, "WARN "),
+    LogLevel.error: (40, "ERROR"),
+    LogLevel.critical: (50, "FATAL"),
+}
+_ESCAPES = {c: f"\\x{c:02x}" for c in (*range(0x20), 0x7F, *range(0x80, 0xA0))}
+_ESCAPES |= {0x0A: "\\n", 0x0D: "\\r", 0x09: " ", 0x2028: "\\u2028", 0x2029: "\\u2029"}
+
+_NOISE = ("twisted.", "log_legacy")
+"""Namespaces whose remarks say nothing that we do not say ourselves."""
+
+UNHANDLED = "Unhandled error"
+"""What the line of an error begins with that nobody handled."""
+
+
+@implementer(ILogObserver)
+class BrokerLog:
+    """The observer of all log events of the process."""
+
+    def __init__(self, output: IO[str] | None = None, *, level: str = "info") -> None:
+        self._output = output or sys.stderr
+        self._lowest = _LEVELS[LogLevel.lookupByName(level)][0]
+        self._second = -1
+        self._stamp = ""
+        self.unhandled_errors = 0
+        """Errors that nobody handled."""
+
+    def begin(self) -> None:
+        """Take all events of Twisted's logger from now on."""
+        globalLogBeginner.beginLoggingTo([self], redirectStandardIO=False, discardBuffer=True)
+
+    def __call__(self, event: LogEvent) -> None:
+        """Write one event."""
+        number, level = _LEVELS.get(event.get("log_level") or LogLevel.info, (20, "INFO "))
+        failure: Failure | None = event.get("log_failure")
+        namespace = str(event.get("log_namespace", ""))
+        unhandled = failure is not None and namespace.startswith("twisted.")
+        if unhandled:
+            self.unhandled_errors += 1
+        if number < self._lowest or (number <= 20 and namespace.startswith(_NOISE)):
+            return
+        text = formatEvent(event).translate(_ESCAPES)
+        if unhandled and not text.startswith(UNHANDLED):
+            text = f"{UNHANDLED}: {text}"
+        now = event.get("log_time") or time.time()
+        name = namespace.rpartition(".")[2] or "broker"
+        line = f"{self._time(now)} {level} {name}: {text}\n"
+        if failure is not None:
+            line += _traceback(failure)
+        try:
+            self._output.write(line)
+            self._output.flush()
+        except (OSError, ValueError):
+            return  # nobody reads us any more: the broker matters more than its log
+
+    def _time(self, now: float) -> str:
+        second = int(now)
+        if second != self._second:
+            self._second = second
+            self._stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(second))
+        return f"{self._stamp}.{int(now * 1000) % 1000:03d}"
+
+
+def _traceback(failure: Failure) -> str:
+    try:
+        text: Any = failure.getTraceback()
+    except Exception:
+        text = f"{failure.type}: {failure.value}\n"
+    return "".join(f"    {line}\n" for line in str(text).splitlines())
+
+
+def level_from_environment() -> str:
+    """Return the lowest level to log: KBROKER_LOG_LEVEL, or info."""
+    level = os.environ.get("KBROKER_LOG_LEVEL", "info").lower()
+    return level if level in ("debug", "info", "warn", "error", "critical") else "info"

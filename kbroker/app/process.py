@@ -1,0 +1,146 @@
+"""The process around a broker: configuration, reactor, signals, exit code.
+
+Exit codes: 0 after a shutdown that was asked for; 1 if the broker could not start or had to give
+up; the cause is the last line on stderr.
+"""
+
+from __future__ import annotations
+
+import gc
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from kbroker.config import BrokerConfig, ConfigError
+
+SHUTDOWN_SECONDS = 25.0
+"""A shutdown that takes longer is cut short: crash-only means that this is safe."""
+
+
+def run(file: Path, overrides: Sequence[str]) -> int:
+    """Run one broker until it is asked to stop; return the exit code."""
+    try:
+        config = BrokerConfig.load(file, overrides)
+    except ConfigError as error:
+        many = len(error.problems)
+        print(f"kbroker: {file}: {many} problem{'s' * (many > 1)}", file=sys.stderr)  # noqa: T201
+        for problem in error.problems:
+            print(f"    {problem}", file=sys.stderr)  # noqa: T201
+        return 1
+    reactor = install_reactor(with_tls=_speaks_tls(config))
+    from kbroker.app.logs import BrokerLog, level_from_environment
+
+    broker_log = BrokerLog(level=level_from_environment())
+    broker_log.begin()
+    return Process(reactor, config).run()
+
+
+def _speaks_tls(config: BrokerConfig) -> bool:
+    return any(endpoint.protocol.endswith("SSL") for endpoint in config.endpoints)
+
+
+def install_reactor(*, with_tls: bool) -> Any:
+    """Install and return the reactor of this process, on a monotonic clock.
+
+    Twisted imports OpenSSL where it is installed, a fifth of our whole start: without a TLS
+    listener it is told that there is none.
+    """
+    if not with_tls:
+        sys.modules.setdefault("OpenSSL", None)  # type: ignore[arg-type]
+    if sys.platform == "linux":
+        from twisted.internet import epollreactor
+
+        epollreactor.install()
+    from twisted.internet import reactor
+
+    # Twisted's own clock is the wall clock: a step of it would fire or freeze every timer (T1).
+    reactor.seconds = time.monotonic  # type: ignore[method-assign]
+    return reactor
+
+
+class Process:
+    """Starts one broker, waits for a reason to stop, and stops it within a bounded time."""
+
+    def __init__(self, reactor: Any, config: BrokerConfig) -> None:
+        from kbroker.app.broker import Broker
+
+        self._reactor = reactor
+        self._exit_code = 0
+        self._stopping = False
+        self._broker = Broker(reactor, config, on_fatal=self._fatal)
+
+    def run(self) -> int:
+        """Run the reactor until the broker has stopped."""
+        self._reactor.callWhenRunning(self._start)
+        self._reactor.run(installSignalHandlers=False)
+        return self._exit_code
+
+    def _start(self) -> None:
+        from twisted.internet.defer import Deferred
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._signalled)
+        started = Deferred.fromCoroutine(self._broker.start())
+        started.addCallbacks(self._started, self._start_failed)
+
+    def _started(self, ready: str) -> None:
+        if not self._stopping:
+            with suppress(OSError):  # nobody reads our stdout: the broker serves all the same
+                print(ready, flush=True)  # noqa: T201
+            # What start-up made will live as long as we do: the collector need not look at it.
+            gc.collect()
+            gc.freeze()
+            gc.enable()
+
+    def _start_failed(self, failure: Any) -> None:
+        from kbroker.app.broker import CannotStartError
+
+        if self._stopping:
+            return
+        if isinstance(failure.value, CannotStartError):
+            self._fatal(failure.value)
+        else:
+            from twisted.logger import Logger
+
+            Logger().failure("the broker could not start", failure)
+            self._fatal(failure.value)
+
+    def _fatal(self, error: BaseException) -> None:
+        if not self._stopping:
+            self._exit_code = 1
+            self._stop(f"kbroker: {error}")
+
+    def _signalled(self, number: int, _frame: Any) -> None:
+        if self._stopping and number == signal.SIGINT:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a third Ctrl-C needs no patience
+        self._reactor.callFromThread(self._stop, "")
+
+    def _stop(self, last_words: str) -> None:
+        if self._stopping:
+            return
+        self._stopping = True
+        from twisted.internet.defer import Deferred
+
+        timer = self._reactor.callLater(SHUTDOWN_SECONDS, self._end, last_words)
+
+        def stopped(result: Any) -> None:
+            if timer.active():
+                timer.cancel()
+                self._end(last_words)
+
+        Deferred.fromCoroutine(self._broker.stop()).addErrback(self._stop_failed).addBoth(stopped)
+
+    def _stop_failed(self, failure: Any) -> None:
+        from twisted.logger import Logger
+
+        Logger().failure("the shutdown was not clean", failure)
+
+    def _end(self, last_words: str) -> None:
+        if last_words:
+            print(last_words, file=sys.stderr, flush=True)  # noqa: T201
+        if self._reactor.running:
+            self._reactor.stop()

@@ -1,0 +1,60 @@
+"""What a broker touches outside of itself: disk, network, ZooKeeper, wall clock, chance.
+
+`Broker` is composed from one of these and a reactor, and reaches for nothing else. The defaults are this machine;
+`tests/simulation` gives a world of its own, so that what is simulated is composed by the same code as what is served.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from random import randrange
+from typing import Any
+from uuid import UUID, uuid4
+
+from kbroker.apis import Dispatcher
+from kbroker.config import BrokerConfig
+from kbroker.log.disk import OS_DISK, Disk
+from kbroker.log.incarnation import boot_id
+from kbroker.net.listener import Network
+from kbroker.zk.previous_session import PreviousSession
+from kbroker.zk.session import ZooKeeperSession
+from kclient.net.connection import Dial, connect
+
+
+def disk_pool(threads: int) -> Executor:
+    """Return the threads that do what is slow on a disk."""
+    return ThreadPoolExecutor(threads, "disk")
+
+
+def zookeeper_session(reactor: Any, connect: str, session_timeout: float) -> ZooKeeperSession:
+    """Return a client of the ensemble at *connect*; *session_timeout* in seconds."""
+    return ZooKeeperSession(reactor, connect, session_timeout=session_timeout)
+
+
+@dataclass(frozen=True)
+class World:
+    """This machine, unless said otherwise."""
+
+    disk: Disk = OS_DISK
+    disk_pool: Callable[[int], Executor] = disk_pool
+    """From a number of threads."""
+    wall_clock: Callable[[], float] = time.time
+    """Seconds since 1970, for timestamps that others read. All else goes by the reactor's clock."""
+    new_uuid: Callable[[], UUID] = uuid4
+    random_below: Callable[[int], int] = randrange
+    boot_id: Callable[[], str] = boot_id
+    """Of the machine: another one after it went down, with what was written and not synced."""
+    dial: Dial = connect
+    """How other brokers are reached."""
+    network: Callable[[Any, BrokerConfig, Dispatcher], Network] = Network
+    """Who listens: from a reactor, the configuration and who answers."""
+    zookeeper: Callable[[Any, str, float], ZooKeeperSession] = zookeeper_session
+    previous_session: Callable[[Path], PreviousSession] = PreviousSession
+
+    def now_ms(self) -> int:
+        """Return the wall clock in ms."""
+        return int(self.wall_clock() * 1000)

@@ -1,0 +1,43 @@
+"""The `kbroker` command. Data goes to stdout, everything else to stderr.
+
+Exit codes: 0 done; 1 failed; 2 usage; 4 unhealthy; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import click
+
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command when it is used: `kbroker start` must not pay for the others."""
+
+    lazy: ClassVar[dict[str, str]] = {
+        "start": "kbroker.cli.start:start",
+        "check-config": "kbroker.cli.start:check_config",
+        "local": "kbroker.cli.local:local",
+        "demo": "kbroker.demo.cli:demo",
+    }
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Name all commands."""
+        return sorted({*super().list_commands(ctx), *self.lazy})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command."""
+        if cmd_name not in self.lazy:
+            return super().get_command(ctx, cmd_name)
+        from importlib import import_module
+
+        module, _, name = self.lazy[cmd_name].partition(":")
+        command: click.Command = getattr(import_module(module), name)
+        return command
+
+
+@click.group(cls=LazyGroup, context_settings=SETTINGS)
+@click.version_option(None, "-V", "--version", package_name="kbroker")
+def kbroker() -> None:
+    """Run and look after classic Kafka brokers, coordinated by ZooKeeper."""

@@ -1,0 +1,61 @@
+"""`kbroker start` and `kbroker check-config`."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from pathlib import Path
+
+import click
+
+OVERRIDE = click.option(
+    "--override",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A setting that replaces the file's; may be given many times.",
+)
+FILE = click.argument("file", type=click.Path(path_type=Path))
+
+
+@click.command()
+@FILE
+@OVERRIDE
+def start(file: Path, overrides: tuple[str, ...]) -> None:
+    """Run one broker with the settings in FILE (Kafka's server.properties).
+
+    Prints `READY broker.id=...` on stdout when it serves; logs go to stderr. SIGTERM and Ctrl-C are
+    controlled shutdowns.
+    """
+    gc.disable()  # what imports and the start make stays: `kbroker.app` enables it when ready
+    from kbroker.app import run
+
+    code = run(file, overrides)
+    # Everything that matters was closed. Threads that are still busy (a recovery that SIGTERM cut
+    # short) must not hold the process, nor give up the lock of a directory before they end.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+@click.command("check-config")
+@FILE
+@OVERRIDE
+def check_config(file: Path, overrides: tuple[str, ...]) -> None:
+    """Check the settings in FILE without starting anything.
+
+    Lists every problem and every setting that is unknown or has no effect; exit code 1 if a broker
+    would refuse to start.
+    """
+    from kbroker.config import BrokerConfig, ConfigError
+
+    try:
+        config = BrokerConfig.load(file, overrides)
+    except ConfigError as error:
+        for problem in error.problems:
+            click.echo(f"problem: {problem}")
+        sys.exit(1)
+    for warning in config.warnings:
+        click.echo(f"warning: {warning}")
+    click.echo(f"{file}: {len(config.given)} settings, no problem")

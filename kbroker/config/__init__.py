@@ -1,0 +1,23 @@
+"""Every setting once: Kafka's name, type, default, bounds and one line of documentation.
+
+`BrokerConfig.load(path, overrides)` reads a server.properties; `LogConfig` is what one topic's log goes by.
+"""
+
+from kbroker.config.broker import BROKER_SETTINGS, BrokerConfig
+from kbroker.config.listeners import Endpoint
+from kbroker.config.log import TOPIC_SETTINGS, LogConfig, parse_topic
+from kbroker.config.setting import ConfigError, ConfigType, Setting, Value, show_value
+
+__all__ = [
+    "BROKER_SETTINGS",
+    "TOPIC_SETTINGS",
+    "BrokerConfig",
+    "ConfigError",
+    "ConfigType",
+    "Endpoint",
+    "LogConfig",
+    "Setting",
+    "Value",
+    "parse_topic",
+    "show_value",
+]

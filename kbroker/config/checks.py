@@ -1,0 +1,151 @@
+"""Checks of settings against each other: what is wrong only in combination."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from kbroker.config.listeners import (
+    SUPPORTED_PROTOCOLS,
+    WILDCARDS,
+    parse_endpoints,
+    parse_protocol_map,
+)
+
+if TYPE_CHECKING:
+    from kbroker.config.broker import BrokerConfig
+
+_ZK_SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:/\[\]\s,]+)(:[0-9]{1,5})?")
+_CHROOT = re.compile(r"(/[^/\s\x00-\x1f]+)*/?")
+
+
+def check_together(config: BrokerConfig) -> list[str]:
+    """Return every problem of *config* that no single setting shows."""
+    return [
+        *_listeners(config),
+        *_zookeeper(config.zookeeper_connect),
+        *_identity(config),
+        *_directories(config.directories),
+        *_numbers(config),
+    ]
+
+
+def _listeners(config: BrokerConfig) -> list[str]:
+    protocols, problems = parse_protocol_map(config.listener_security_protocol_map)
+    endpoints, wrong = parse_endpoints("listeners", config.listeners, protocols)
+    problems += wrong
+    if not endpoints and not wrong:
+        problems.append("listeners: at least one NAME://host:port is needed")
+    for endpoint in endpoints:
+        if endpoint.protocol not in SUPPORTED_PROTOCOLS:
+            problems.append(
+                f"listeners: {endpoint.name}: protocol {endpoint.protocol} is not supported yet,"
+                f" only {', '.join(SUPPORTED_PROTOCOLS)}"
+            )
+    names = {endpoint.name for endpoint in endpoints}
+    advertised, wrong = parse_endpoints(
+        "advertised.listeners", config.advertised_listeners, protocols
+    )
+    problems += wrong
+    for endpoint in advertised:
+        if endpoint.host in WILDCARDS:
+            problems.append(
+                f"advertised.listeners: {endpoint} cannot be dialled: name an address that clients reach"
+            )
+        if endpoint.name not in names:
+            problems.append(f"advertised.listeners: {endpoint.name} is not in listeners")
+    return problems + _inter_broker(config, names)
+
+
+def _inter_broker(config: BrokerConfig, names: set[str]) -> list[str]:
+    problems = []
+    named = config.inter_broker_listener_name.upper()
+    if named and named not in names:
+        problems.append(f"inter.broker.listener.name: {named} is not in listeners")
+    if named and "security.inter.broker.protocol" in config.given:
+        problems.append(
+            "inter.broker.listener.name: and security.inter.broker.protocol exclude each other"
+        )
+    if not named and names and not config.inter_broker_listener:
+        problems.append(
+            "security.inter.broker.protocol: no listener speaks"
+            f" {config.security_inter_broker_protocol}; set inter.broker.listener.name"
+        )
+    control = config.control_plane_listener_name.upper()
+    if control and control not in names:
+        problems.append(f"control.plane.listener.name: {control} is not in listeners")
+    return problems
+
+
+def _zookeeper(connect: str) -> list[str]:
+    if not connect.strip():
+        return ["zookeeper.connect: is required, e.g. 127.0.0.1:2181/kafka"]
+    servers, slash, chroot = connect.strip().partition("/")
+    problems = []
+    for server in servers.split(","):
+        match = _ZK_SERVER.fullmatch(server.strip())
+        if match is None or int((match[2] or ":2181")[1:]) not in range(1, 65536):
+            problems.append(f"zookeeper.connect: {server.strip()!r} is not host:port")
+    if slash and not _CHROOT.fullmatch("/" + chroot):
+        problems.append(f"zookeeper.connect: chroot {'/' + chroot!r} is not a path")
+    if "," in chroot:
+        problems.append("zookeeper.connect: the chroot is written once, after the last server")
+    return problems
+
+
+def _identity(config: BrokerConfig) -> list[str]:
+    if config.broker_id < 0 and not config.broker_id_generation_enable:
+        return ["broker.id: is required where broker.id.generation.enable=false"]
+    if config.broker_id_generation_enable and config.broker_id > config.reserved_broker_max_id:
+        return [
+            f"broker.id: {config.broker_id} is above reserved.broker.max.id"
+            f" ({config.reserved_broker_max_id}); raise that or set broker.id.generation.enable=false"
+        ]
+    return []
+
+
+def _directories(directories: tuple[str, ...]) -> list[str]:
+    problems = []
+    seen: dict[str, str] = {}
+    for directory in directories:
+        if not directory:
+            problems.append("log.dirs: an empty name in the list")
+            continue
+        real = os.path.realpath(os.path.expanduser(directory))
+        if real in seen:
+            problems.append(f"log.dirs: {directory} and {seen[real]} are the same directory")
+        seen[real] = directory
+        if os.path.exists(real) and not os.path.isdir(real):
+            problems.append(f"log.dirs: {directory} is not a directory")
+        elif os.path.isdir(real) and not os.access(real, os.W_OK | os.X_OK):
+            problems.append(f"log.dirs: {directory} is not writable")
+    return problems
+
+
+def _numbers(config: BrokerConfig) -> list[str]:
+    """Pairs of numbers of which one bounds the other."""
+    problems = []
+
+    def below(low: str, low_value: int, high: str, high_value: int) -> None:
+        if low_value > high_value:
+            problems.append(f"{low}: {low_value} is above {high} ({high_value})")
+
+    below("replica.fetch.wait.max.ms", config.replica_fetch_wait_max_ms,
+          "replica.lag.time.max.ms", config.replica_lag_time_max_ms)  # fmt: skip
+    below("message.max.bytes", config.message_max_bytes,
+          "socket.request.max.bytes", config.socket_request_max_bytes)  # fmt: skip
+    below("group.min.session.timeout.ms", config.group_min_session_timeout_ms,
+          "group.max.session.timeout.ms", config.group_max_session_timeout_ms)  # fmt: skip
+    if 0 <= config.queued_max_request_bytes < config.socket_request_max_bytes:
+        below("socket.request.max.bytes", config.socket_request_max_bytes,
+              "queued.max.request.bytes", config.queued_max_request_bytes)  # fmt: skip
+    if config.log_roll_ms == 0 or config.log_roll_ms < -1:
+        problems.append(f"log.roll.ms: {config.log_roll_ms} is below the minimum 1")
+    if config.zookeeper_set_acl:
+        problems.append(
+            "zookeeper.set.acl: not supported yet: the znodes would be open to all; remove the key"
+        )
+    if not config.log_cleanup_policy:
+        problems.append("log.cleanup.policy: must name delete, compact or both")
+    return problems

@@ -1,0 +1,275 @@
+"""Settings of a topic's log: topic-level names, and the broker-level names they default to.
+
+A topic's value is: its own (`/config/topics/T`), else the broker-level synonym (`retention.ms` <- `log.retention.ms`,
+`.minutes`, `.hours`), else Kafka's default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from kbroker.config.setting import (
+    INT_MAX,
+    LONG_MAX,
+    ConfigError,
+    ConfigType,
+    Setting,
+    Value,
+    at_least,
+    between,
+    define,
+    each_of,
+    one_of,
+    parse_all,
+    settings_of,
+    throttled_replicas,
+)
+
+BOOLEAN, STRING, INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
+LONG, DOUBLE, LIST = ConfigType.LONG, ConfigType.DOUBLE, ConfigType.LIST
+
+WEEK_MS = 7 * 24 * 3600 * 1000
+DAY_MS = 24 * 3600 * 1000
+CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
+POLICIES = ("compact", "delete")
+TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogConfig:
+    """Every setting of one topic, resolved. Sizes in bytes, times in milliseconds."""
+
+    cleanup_policy: tuple[str, ...] = define(
+        LIST,
+        ("delete",),
+        "What happens to old segments: delete, compact or both.",
+        each_of(*POLICIES),
+        synonyms=("log.cleanup.policy",),
+    )
+    compression_type: str = define(
+        STRING,
+        "producer",
+        "Codec of the log. Batches are always kept as the producer sent them.",
+        one_of(*CODECS),
+        synonyms=("compression.type",),
+    )
+    delete_retention_ms: int = define(
+        LONG,
+        DAY_MS,
+        "Accepted, no effect yet: how long a compacted topic keeps tombstones.",
+        at_least(0),
+        synonyms=("log.cleaner.delete.retention.ms",),
+    )
+    file_delete_delay_ms: int = define(
+        LONG,
+        60_000,
+        "Wait between dropping a segment from the log and unlinking its files.",
+        at_least(0),
+        synonyms=("log.segment.delete.delay.ms",),
+    )
+    flush_messages: int = define(
+        LONG,
+        LONG_MAX,
+        "Records appended before a forced fsync.",
+        at_least(1),
+        synonyms=("log.flush.interval.messages",),
+    )
+    flush_ms: int = define(
+        LONG,
+        LONG_MAX,
+        "Longest time a record stays unflushed.",
+        at_least(0),
+        synonyms=("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
+    )
+    index_interval_bytes: int = define(
+        INT,
+        4096,
+        "Bytes of log between two entries of the offset index.",
+        at_least(0),
+        synonyms=("log.index.interval.bytes",),
+    )
+    max_compaction_lag_ms: int = define(
+        LONG,
+        LONG_MAX,
+        "Accepted, no effect yet: longest time a record may stay out of compaction.",
+        at_least(1),
+        synonyms=("log.cleaner.max.compaction.lag.ms",),
+    )
+    max_message_bytes: int = define(
+        INT,
+        1024 * 1024 + 12,
+        "Largest batch accepted, as sent (compressed).",
+        at_least(0),
+        synonyms=("message.max.bytes",),
+    )
+    message_downconversion_enable: bool = define(
+        BOOLEAN,
+        True,
+        "Accepted, no effect: message format v2 is served as it is.",
+        synonyms=("log.message.downconversion.enable",),
+    )
+    message_format_version: str = define(
+        STRING,
+        "3.0-IV1",
+        "Accepted, no effect: the log holds message format v2.",
+        synonyms=("log.message.format.version",),
+    )
+    message_timestamp_after_max_ms: int = define(
+        LONG,
+        LONG_MAX,
+        "How far ahead of the broker's clock a record's CreateTime may be.",
+        at_least(0),
+        synonyms=("log.message.timestamp.after.max.ms",),
+    )
+    message_timestamp_before_max_ms: int = define(
+        LONG,
+        LONG_MAX,
+        "How far behind the broker's clock a record's CreateTime may be.",
+        at_least(0),
+        synonyms=("log.message.timestamp.before.max.ms",),
+    )
+    message_timestamp_difference_max_ms: int = define(
+        LONG,
+        LONG_MAX,
+        "Accepted, no effect yet: deprecated (KIP-937): bound in both directions.",
+        at_least(0),
+        synonyms=("log.message.timestamp.difference.max.ms",),
+    )
+    message_timestamp_type: str = define(
+        STRING,
+        "CreateTime",
+        "Whose clock stamps records: the producer's or the broker's.",
+        one_of(*TIMESTAMP_TYPES),
+        synonyms=("log.message.timestamp.type",),
+    )
+    min_cleanable_dirty_ratio: float = define(
+        DOUBLE,
+        0.5,
+        "Accepted, no effect yet: share of a log that must be uncompacted before the cleaner takes it.",
+        between(0, 1),
+        synonyms=("log.cleaner.min.cleanable.ratio",),
+    )
+    min_compaction_lag_ms: int = define(
+        LONG,
+        0,
+        "Accepted, no effect yet: time a record stays uncompacted at least.",
+        at_least(0),
+        synonyms=("log.cleaner.min.compaction.lag.ms",),
+    )
+    min_insync_replicas: int = define(
+        INT,
+        1,
+        "In-sync replicas without which acks=all is refused.",
+        at_least(1),
+        synonyms=("min.insync.replicas",),
+    )
+    preallocate: bool = define(
+        BOOLEAN,
+        False,
+        "Accepted, no effect yet: allocate a new segment's whole file at once.",
+        synonyms=("log.preallocate",),
+    )
+    retention_bytes: int = define(
+        LONG,
+        -1,
+        "Size beyond which a partition drops its oldest segments; -1: no bound.",
+        synonyms=("log.retention.bytes",),
+    )
+    retention_ms: int = define(
+        LONG,
+        WEEK_MS,
+        "Age beyond which segments are dropped; -1: never.",
+        at_least(-1),
+        synonyms=("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+    )
+    segment_bytes: int = define(
+        INT,
+        1024**3,
+        "Size at which a segment is rolled.",
+        at_least(14),
+        synonyms=("log.segment.bytes",),
+    )
+    segment_index_bytes: int = define(
+        INT,
+        10 * 1024 * 1024,
+        "Size of an offset index that forces a roll.",
+        at_least(4),
+        synonyms=("log.index.size.max.bytes",),
+    )
+    segment_jitter_ms: int = define(
+        LONG,
+        0,
+        "Accepted, no effect yet: largest random amount taken off segment.ms, to spread rolls.",
+        at_least(0),
+        synonyms=("log.roll.jitter.ms", "log.roll.jitter.hours"),
+    )
+    segment_ms: int = define(
+        LONG,
+        WEEK_MS,
+        "Age at which a segment is rolled even if it is small.",
+        at_least(1),
+        synonyms=("log.roll.ms", "log.roll.hours"),
+    )
+    unclean_leader_election_enable: bool = define(
+        BOOLEAN,
+        False,
+        "Elect a replica out of the ISR when none in it is alive: loses records.",
+        synonyms=("unclean.leader.election.enable",),
+    )
+    leader_replication_throttled_replicas: tuple[str, ...] = define(
+        LIST,
+        (),
+        "Replicas whose followers are throttled: PARTITION:LEADER'S BROKER, or * (KIP-73).",
+        throttled_replicas,
+    )
+    follower_replication_throttled_replicas: tuple[str, ...] = define(
+        LIST,
+        (),
+        "Replicas throttled as followers: PARTITION:BROKER, or * (KIP-73).",
+        throttled_replicas,
+    )
+
+    @property
+    def compacted(self) -> bool:
+        """Whether old records are compacted by key."""
+        return "compact" in self.cleanup_policy
+
+    @property
+    def deletes(self) -> bool:
+        """Whether old segments are deleted by retention."""
+        return "delete" in self.cleanup_policy
+
+    @property
+    def log_append_time(self) -> bool:
+        """Whether the broker's clock stamps the records."""
+        return self.message_timestamp_type == "LogAppendTime"
+
+    def overridden(self, overrides: Mapping[str, str]) -> LogConfig:
+        """Return this configuration with a topic's own settings; ConfigError lists what is wrong."""
+        values, problems = parse_topic(overrides)
+        if problems:
+            raise ConfigError(problems)
+        return replace(self, **values)  # type: ignore[arg-type]  # checked by their Setting
+
+
+TOPIC_SETTINGS: Final[dict[str, Setting]] = settings_of(LogConfig)
+"""Every topic-level setting, by Kafka's name."""
+
+
+def parse_topic(overrides: Mapping[str, str]) -> tuple[dict[str, Value], list[str]]:
+    """Parse a topic's own settings: (attribute -> value, problems). Unknown names are problems."""
+    values, problems = parse_all(TOPIC_SETTINGS, overrides)
+    problems += [
+        f"{name}: unknown topic setting" for name in overrides if name not in TOPIC_SETTINGS
+    ]
+    if "cleanup_policy" in values and not values["cleanup_policy"]:
+        problems.append("cleanup.policy: must name delete, compact or both")
+    low, high = values.get("min_compaction_lag_ms"), values.get("max_compaction_lag_ms")
+    if isinstance(low, int) and isinstance(high, int) and low > high:
+        problems.append("min.compaction.lag.ms: is above max.compaction.lag.ms")
+    return values, problems
+
+
+__all__ = ["INT_MAX", "LONG_MAX", "TOPIC_SETTINGS", "LogConfig", "parse_topic"]

@@ -1,0 +1,189 @@
+"""What one broker still has to be told, in the order it has to be told it.
+
+Theory of operation
+===================
+Orders wait in rounds. Within a round the broker hears, as from Kafka's controller, LeaderAndIsr, then
+UpdateMetadata, then StopReplica; rounds follow each other. An order joins the last round if that has
+not been begun and the order of things is kept (a replica stopped in a round is not started again in
+the same one), and there replaces what the round said of the same partition before: a broker that is
+slow is told the latest state once, not every state in turn. One request is out at a time; it is sent
+again until it is answered (S20: dropping it and sending the next is the bug) or the channel is closed.
+A request speaks of a thousand partitions at most, so that no broker is busy with one for long; except a full
+UpdateMetadata, of which a part would make the rest vanish.
+
+Invariants: 1. per partition, states are told in the order they were decided; 2. the last state decided
+is told; 3. one request at a time.
+In: orders, answers   Out: requests   Owner: runtime.controller
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import TypeVar
+
+from kbroker.controller.context import Broker, TopicPartition
+from kbroker.controller.effects import PartitionUpdate, ReplicaStop
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderAndIsrOrder:
+    """One LeaderAndIsr request to be."""
+
+    partitions: tuple[PartitionUpdate, ...]
+    live_leaders: tuple[Broker, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateMetadataOrder:
+    """One UpdateMetadata request to be; *full* replaces all the broker knew."""
+
+    partitions: tuple[PartitionUpdate, ...]
+    live_brokers: tuple[Broker, ...]
+    full: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StopReplicaOrder:
+    """One StopReplica request to be."""
+
+    stops: tuple[ReplicaStop, ...]
+
+
+Order = LeaderAndIsrOrder | UpdateMetadataOrder | StopReplicaOrder
+
+PARTITIONS_PER_REQUEST = 1000
+"""Written and read in some 10 ms, during which controller and broker hear nothing else."""
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_TopicKey = tuple[TopicPartition, object]
+
+
+@dataclass(slots=True)
+class _Round:
+    """Orders that may be told together."""
+
+    leaders: dict[TopicPartition, PartitionUpdate] = field(default_factory=dict)
+    live_leaders: dict[int, Broker] = field(default_factory=dict)
+    metadata: dict[_TopicKey, PartitionUpdate] = field(default_factory=dict)
+    live_brokers: tuple[Broker, ...] | None = None
+    """None: nothing to say by UpdateMetadata."""
+    full: bool = False
+    stops: dict[TopicPartition, ReplicaStop] = field(default_factory=dict)
+    closed: bool = False
+    """Begun, or complete by order: nothing may join."""
+
+    def take(self) -> Order | None:
+        """Take the next request out of this round."""
+        self.closed = True
+        if self.leaders:
+            return LeaderAndIsrOrder(_some(self.leaders), tuple(self.live_leaders.values()))
+        if self.live_brokers is not None:
+            updates = tuple(self.metadata.values()) if self.full else _some(self.metadata)
+            metadata = UpdateMetadataOrder(updates, self.live_brokers, self.full)
+            if self.full or not self.metadata:
+                self.metadata, self.live_brokers = {}, None
+            return metadata
+        if self.stops:
+            return StopReplicaOrder(_some(self.stops))
+        return None
+
+
+class BrokerChannel:
+    """The queue of orders for one incarnation of a broker."""
+
+    def __init__(self) -> None:
+        self._rounds: deque[_Round] = deque()
+        self._out: Order | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the broker has been told everything and has answered."""
+        return self._out is None and not self._rounds
+
+    def leader_and_isr(
+        self, partitions: Iterable[PartitionUpdate], live_leaders: Iterable[Broker]
+    ) -> None:
+        """Queue a LeaderAndIsr."""
+        updates = {(u.topic, u.partition): u for u in partitions}
+        last = self._open_round()
+        if not last.stops.keys().isdisjoint(updates):
+            last = self._new_round()
+        for partition, update in updates.items():
+            told = last.leaders.get(partition)
+            if told is not None and told.is_new and told.topic_id == update.topic_id:
+                update = replace(update, is_new=True)
+            last.leaders[partition] = update
+        last.live_leaders.update((b.broker_id, b) for b in live_leaders)
+
+    def update_metadata(
+        self,
+        partitions: Iterable[PartitionUpdate],
+        live_brokers: tuple[Broker, ...],
+        *,
+        full: bool = False,
+        alone: bool = False,
+    ) -> None:
+        """Queue an UpdateMetadata; *alone* keeps later orders out of its round (KAFKA-4443)."""
+        last = self._new_round() if alone else self._open_round()
+        if full:
+            last.metadata, last.full = {}, True
+        for update in partitions:
+            # By id as well: an old topic's end and its namesake's beginning are both told.
+            last.metadata[(update.topic, update.partition), update.topic_id] = update
+        last.live_brokers = live_brokers
+        last.closed = alone
+
+    def stop_replica(self, stops: Iterable[ReplicaStop]) -> None:
+        """Queue a StopReplica; a delete is never weakened to a mere stop."""
+        last = self._open_round()
+        for stop in stops:
+            told = last.stops.get(stop.partition)
+            if told is None or stop.delete or not told.delete:
+                last.stops[stop.partition] = stop
+
+    def next_order(self) -> Order | None:
+        """Return the request to send now; None while one is out, or when there is none."""
+        if self._out is not None:
+            return None
+        while self._rounds:
+            self._out = self._rounds[0].take()
+            if self._out is not None:
+                return self._out
+            self._rounds.popleft()
+        return None
+
+    def answered(self) -> None:
+        """Note that the request that is out was answered."""
+        self._out = None
+        while self._rounds and self._rounds[0].closed and _is_empty(self._rounds[0]):
+            self._rounds.popleft()
+
+    def unanswered(self) -> Order:
+        """Return the request that is out, to be sent again after its connection failed."""
+        if self._out is None:
+            raise RuntimeError("no request is out")
+        return self._out
+
+    def _open_round(self) -> _Round:
+        if self._rounds and not self._rounds[-1].closed:
+            return self._rounds[-1]
+        return self._new_round()
+
+    def _new_round(self) -> _Round:
+        self._rounds.append(_Round())
+        return self._rounds[-1]
+
+
+def _some(waiting: dict[K, V]) -> tuple[V, ...]:
+    """Take the first values out, as many as a request may carry."""
+    keys = list(islice(waiting, PARTITIONS_PER_REQUEST))
+    return tuple(waiting.pop(key) for key in keys)
+
+
+def _is_empty(waiting: _Round) -> bool:
+    return not waiting.leaders and waiting.live_brokers is None and not waiting.stops

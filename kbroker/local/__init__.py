@@ -1,0 +1,1 @@
+"""Clusters on this machine: a ZooKeeper ensemble from PySpark's jars and brokers in the background."""

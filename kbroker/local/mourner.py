@@ -1,0 +1,47 @@
+"""Stops the clusters of a directory when a certain process ends, however it ends.
+
+For demos and test runs, which want the clusters of `kbroker local up --die-with PID` to go with them
+even when they are killed. Runs as a process of its own: ``python -m kbroker.local.mourner PID DIR``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import sys
+import time
+from pathlib import Path
+
+from kbroker.local.cluster import broker_environment, down
+from kbroker.local.processes import ProcessIdentity, start_in_background
+from kbroker.local.state import Directory
+
+
+def mourn(pid: int, directory: Directory) -> None:
+    """Start the process that waits for the end of *pid*."""
+    start_in_background(
+        [sys.executable, "-m", "kbroker.local.mourner", str(pid), str(directory.path)],
+        log=Path(os.devnull),
+        cwd=Path("/"),
+        environment=broker_environment(),
+    )
+
+
+def wait_for_end(pid: int) -> None:
+    """Wait until process *pid* is gone."""
+    if hasattr(os, "pidfd_open"):
+        with contextlib.suppress(OSError):
+            descriptor = os.pidfd_open(pid)
+            select.select([descriptor], [], [])
+            return
+    watched = ProcessIdentity.of(pid)
+    while watched is not None and watched.alive:
+        time.sleep(0.5)
+
+
+if __name__ == "__main__":
+    wait_for_end(int(sys.argv[1]))
+    where = Directory(Path(sys.argv[2]))
+    if where.path.is_dir():
+        down(where, None, lambda _text: None)

@@ -1,0 +1,237 @@
+"""Real ZooKeeper servers from the jars that PySpark brings: configuration, command, first answer.
+
+PySpark 4.3 ships a complete ZooKeeper 3.9 server, so the only thing a machine must have besides
+our packages is a Java runtime, version 17 or newer.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import random
+import re
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+JARS = (
+    "zookeeper-[0-9]*.jar",
+    "zookeeper-jute-*.jar",
+    "slf4j-api-*.jar",
+    "metrics-core-*.jar",
+    "snappy-java-*.jar",
+    "log4j-slf4j2-impl-*.jar",
+    "log4j-api-*.jar",
+    "log4j-core-*.jar",
+)
+"""What the server needs; naming them keeps its start below half a second."""
+
+JVM_OPTIONS = (
+    "-Xmx256m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Xshare:auto",
+    "-XX:-UsePerfData",
+    "-Dzookeeper.preAllocSize=4096",
+    "-Dzookeeper.nio.numSelectorThreads=1",
+    "-Dzookeeper.nio.numWorkerThreads=2",
+    "-Dzookeeper.commitProcessor.numWorkerThreads=2",
+)
+
+_LOG4J = """\
+status = off
+appender.console.type = Console
+appender.console.name = console
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss,SSS} %p %c{1} %m%n
+rootLogger.level = warn
+rootLogger.appenderRef.console.ref = console
+"""
+
+
+class LocalError(Exception):
+    """Java or the jars are missing, or a server did not come up; the text says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One member of an ensemble: its number in it and its three ports on the loopback address."""
+
+    number: int
+    client_port: int
+    peer_port: int
+    election_port: int
+
+    @property
+    def address(self) -> str:
+        """Where clients connect."""
+        return f"127.0.0.1:{self.client_port}"
+
+
+def find_java() -> str:
+    """Return the path of a java of version 17 or newer."""
+    home = os.environ.get("JAVA_HOME", "")
+    candidates = [str(Path(home, "bin", "java"))] if home else []
+    candidates.append("java")
+    found = next((path for name in candidates if (path := shutil.which(name))), None)
+    advice = (
+        "ZooKeeper needs a Java runtime, version 17 or newer. To install one:\n"
+        f"    {_install_command()}"
+    )
+    if found is None:
+        raise LocalError(f"There is no java on the PATH. {advice}")
+    try:
+        version = subprocess.run(
+            [found, "-version"], capture_output=True, text=True, timeout=20, check=False
+        ).stderr
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LocalError(f"{found} does not run ({error}). {advice}") from error
+    match = re.search(r'version "(\d+)(?:\.(\d+))?', version)
+    if match is None or int(match[1]) < 17:
+        raise LocalError(f"{found} is too old or no Java at all. {advice}")
+    return found
+
+
+def _install_command() -> str:
+    commands = {
+        "apt-get": "sudo apt-get install -y openjdk-17-jre-headless",
+        "dnf": "sudo dnf install -y java-17-openjdk-headless",
+        "yum": "sudo yum install -y java-17-openjdk-headless",
+        "pacman": "sudo pacman -S --noconfirm jre17-openjdk-headless",
+        "apk": "sudo apk add openjdk17-jre-headless",
+        "brew": "brew install openjdk@17",
+    }
+    return next(
+        (line for tool, line in commands.items() if shutil.which(tool)), commands["apt-get"]
+    )
+
+
+def find_jars() -> list[Path]:
+    """Return the jars of the server, without importing PySpark."""
+    spec = importlib.util.find_spec("pyspark")
+    places = list(spec.submodule_search_locations or ()) if spec else []
+    advice = "Install them with: pip install 'kbroker[local]'"
+    if not places:
+        raise LocalError(f"ZooKeeper's jars come with PySpark, which is missing. {advice}")
+    directory = Path(places[0], "jars")
+    found = []
+    for pattern in JARS:
+        jars = sorted(directory.glob(pattern))
+        if not jars:
+            raise LocalError(f"{directory} has no {pattern}. {advice}")
+        found.append(jars[-1])
+    return found
+
+
+def write_configuration(
+    directory: Path, server: Server, ensemble: Sequence[Server], *, tick_ms: int = 1000
+) -> Path:
+    """Write zoo.cfg, myid and log4j2.properties into *directory*; return the path of zoo.cfg.
+
+    Session timeouts between 2 ticks and 60 s are granted as asked.
+    """
+    data = directory / "data"
+    data.mkdir(parents=True, exist_ok=True)
+    lines = [
+        f"tickTime={tick_ms}",
+        "initLimit=20",
+        "syncLimit=10",
+        f"dataDir={data}",
+        "clientPortAddress=127.0.0.1",
+        f"clientPort={server.client_port}",
+        "maxClientCnxns=0",
+        "maxSessionTimeout=60000",
+        "admin.enableServer=false",
+        "4lw.commands.whitelist=ruok,srvr,stat,mntr,conf,cons,isro",
+        "autopurge.snapRetainCount=3",
+        "autopurge.purgeInterval=1",
+    ]
+    if len(ensemble) > 1:
+        (data / "myid").write_text(f"{server.number}\n")
+        lines += [f"server.{s.number}=127.0.0.1:{s.peer_port}:{s.election_port}" for s in ensemble]
+    (directory / "log4j2.properties").write_text(_LOG4J)
+    path = directory / "zoo.cfg"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def command(configuration: Path, *, fsync: bool = True) -> list[str]:
+    """Return the command that runs a server; without *fsync* a power loss may lose its writes."""
+    classpath = [configuration.parent, *find_jars()]
+    return [
+        find_java(),
+        *JVM_OPTIONS,
+        *(() if fsync else ("-Dzookeeper.forceSync=no",)),
+        "-cp",
+        os.pathsep.join(str(path) for path in classpath),
+        "org.apache.zookeeper.server.quorum.QuorumPeerMain",
+        str(configuration),
+    ]
+
+
+def ask(port: int, word: str, *, timeout: float = 1.0) -> str:
+    """Send one of ZooKeeper's four-letter words; empty if nobody answers."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout) as connection:
+            connection.settimeout(timeout)
+            connection.sendall(word.encode())
+            parts = []
+            while part := connection.recv(65536):
+                parts.append(part)
+            return b"".join(parts).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def mode(port: int) -> str:
+    """Tell what a server is now: standalone, leader, follower; empty while it serves nobody."""
+    match = re.search(r"^Mode: (\w+)", ask(port, "srvr"), re.MULTILINE)
+    return match[1] if match else ""
+
+
+def wait_until_serving(ports: Sequence[int], *, timeout: float) -> list[int]:
+    """Wait until every port serves; return those that still do not."""
+    deadline = time.monotonic() + timeout
+    waiting = list(ports)
+    while True:
+        waiting = [port for port in waiting if not mode(port)]
+        if not waiting or time.monotonic() > deadline:
+            return waiting
+        time.sleep(0.05)
+
+
+def free_ports(count: int, *, consecutive: bool = False) -> list[int]:
+    """Return ports of the loopback address that nobody listens on now.
+
+    They lie below the range from which the kernel takes the ports of outgoing connections: one of
+    that range may be gone before its server listens.
+    """
+    while True:
+        first = random.randrange(10_240, _first_ephemeral_port() - count)
+        chosen: Sequence[int] = range(first, first + count)
+        if not consecutive:
+            chosen = random.sample(range(10_240, _first_ephemeral_port()), count)
+        if all(map(_is_free, chosen)):
+            return list(chosen)
+
+
+def _first_ephemeral_port() -> int:
+    try:
+        low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError):
+        low = 32_768
+    return low if low > 12_000 else 65_536
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True

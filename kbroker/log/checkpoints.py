@@ -1,0 +1,47 @@
+"""Checkpoint files of a log directory: one offset per partition, in Kafka's text format.
+
+``recovery-point-offset-checkpoint`` says below which offset everything was synced,
+``replication-offset-checkpoint`` the high watermarks, ``log-start-offset-checkpoint`` where logs
+begin that DeleteRecords shortened. Version 0: a line with the version, a line with the number of
+entries, then ``topic partition offset`` per line. Pure: bytes in, bytes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from kclient.wire.errors import CorruptMessage
+
+RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
+HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
+LOG_START_OFFSETS: Final = "log-start-offset-checkpoint"
+
+Partition = tuple[str, int]
+"""A topic's name and a partition number."""
+
+
+def encode(offsets: Mapping[Partition, int]) -> bytes:
+    """Return the content of a checkpoint file."""
+    lines = ["0", str(len(offsets))]
+    lines += [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
+    return ("\n".join(lines) + "\n").encode("ascii")
+
+
+def decode(content: bytes) -> dict[Partition, int]:
+    """Read the content of a checkpoint file; raise CorruptMessage when it makes no sense."""
+    try:
+        version, count, *lines = content.decode("ascii").split("\n")
+        if int(version) != 0:
+            raise CorruptMessage(f"version {version} is not known")
+        rows = [line.split() for line in lines if line.strip()]
+        offsets = {(topic, int(partition)): int(offset) for topic, partition, offset in rows}
+        expected = int(count)
+    except (ValueError, UnicodeDecodeError) as error:
+        raise CorruptMessage(f"not a checkpoint: {error}") from error
+    if expected != len(offsets) or len(rows) != len(offsets):
+        raise CorruptMessage(f"{expected} entries announced, {len(rows)} found")
+    for (topic, partition), offset in offsets.items():
+        if partition < 0 or offset < 0:
+            raise CorruptMessage(f"{topic} {partition} {offset}: neither number may be negative")
+    return offsets

@@ -1,0 +1,210 @@
+"""Every call the log makes to the operating system, behind one small object.
+
+The real disk is a class whose attributes *are* the functions of ``os``, so that an append pays one
+attribute look-up for the seam. A simulation implements the same protocol with a page cache that
+forgets un-synced bytes; tests subclass `OsDisk` and let the Nth call fail or write short.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+READ: Final = os.O_RDONLY | os.O_CLOEXEC
+"""Flags to open an existing file for reading."""
+
+READ_WRITE: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+"""Flags to open a file for reading and writing, and create it where it is missing."""
+
+CREATE: Final = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+"""Flags to start a file anew."""
+
+FILE_MODE: Final = 0o640
+
+
+class Disk(Protocol):
+    """What the log needs of a file system. Every method may raise OSError; paths are absolute."""
+
+    def open(self, path: str, flags: int, mode: int = FILE_MODE, /) -> int:
+        """Return a descriptor of *path*."""
+        ...
+
+    def close(self, fd: int, /) -> None:
+        """Close a descriptor."""
+        ...
+
+    def pread(self, fd: int, size: int, offset: int, /) -> bytes:
+        """Read up to *size* bytes at *offset*; fewer only at the end of the file."""
+        ...
+
+    def pwritev(self, fd: int, buffers: Sequence[Buffer], offset: int, /) -> int:
+        """Write *buffers* at *offset*; return the bytes written, which may be fewer."""
+        ...
+
+    def ftruncate(self, fd: int, size: int, /) -> None:
+        """Cut the file off after *size* bytes."""
+        ...
+
+    def fsync(self, fd: int, /) -> None:
+        """Bring the file's bytes and size to the disk; slow, never on the owner's thread."""
+        ...
+
+    def sync_dir(self, path: str, /) -> None:
+        """Bring a directory's entries to the disk, so that a rename in it lasts (KAFKA-3968)."""
+        ...
+
+    def size(self, path: str, /) -> int:
+        """Return the file's size in bytes; raise FileNotFoundError where there is none."""
+        ...
+
+    def modified_ms(self, path: str, /) -> int:
+        """Return when the file was last written, in ms since the epoch."""
+        ...
+
+    def is_dir(self, path: str, /) -> bool:
+        """Return whether *path* is a directory."""
+        ...
+
+    def listdir(self, path: str, /) -> list[str]:
+        """Return the names in a directory, in no order."""
+        ...
+
+    def mkdir(self, path: str, mode: int = 0o750, /) -> None:
+        """Create a directory; raise FileExistsError when it is there."""
+        ...
+
+    def rename(self, source: str, target: str, /) -> None:
+        """Give a file or directory another name, replacing a file that has it."""
+        ...
+
+    def unlink(self, path: str, /) -> None:
+        """Remove a file."""
+        ...
+
+    def rmdir(self, path: str, /) -> None:
+        """Remove an empty directory."""
+        ...
+
+    def lock(self, path: str, /) -> int | None:
+        """Lock the file for this process while the descriptor is open; None: another has it."""
+        ...
+
+
+def _sync_dir(path: str, /) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _size(path: str, /) -> int:
+    return os.stat(path).st_size
+
+
+def _modified_ms(path: str, /) -> int:
+    return os.stat(path).st_mtime_ns // 1_000_000
+
+
+def _lock(path: str, /) -> int | None:
+    fd = os.open(path, READ_WRITE, FILE_MODE)
+    try:
+        # Kafka's lock is of the second kind; the first also holds between two logs of a process.
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+class OsDisk:
+    """The real disk."""
+
+    open = staticmethod(os.open)
+    close = staticmethod(os.close)
+    pread = staticmethod(os.pread)
+    pwritev = staticmethod(os.pwritev)
+    ftruncate = staticmethod(os.ftruncate)
+    fsync = staticmethod(os.fdatasync)
+    sync_dir = staticmethod(_sync_dir)
+    size = staticmethod(_size)
+    modified_ms = staticmethod(_modified_ms)
+    is_dir = staticmethod(os.path.isdir)
+    listdir = staticmethod(os.listdir)
+    mkdir = staticmethod(os.mkdir)
+    rename = staticmethod(os.replace)
+    unlink = staticmethod(os.unlink)
+    rmdir = staticmethod(os.rmdir)
+    lock = staticmethod(_lock)
+
+
+OS_DISK: Final[Disk] = OsDisk()
+
+
+def write_all(disk: Disk, fd: int, buffers: Sequence[Buffer], offset: int) -> None:
+    """Write every byte of *buffers* at *offset*, going on after a short write.
+
+    A write that makes no progress raises OSError, as one that fails does; bytes written before
+    stay where they are, beyond what the caller counts as its file.
+    """
+    total = sum(map(len, buffers))
+    done = disk.pwritev(fd, buffers, offset)
+    if done == total:
+        return
+    rest = memoryview(b"".join(buffers))
+    while done < total:
+        wrote = disk.pwritev(fd, [rest[done:]], offset + done)
+        if wrote <= 0:
+            raise OSError(f"the disk took {done} of {total} bytes and no more")
+        done += wrote
+
+
+def read_file(disk: Disk, path: str) -> bytes:
+    """Return the whole content of a small file."""
+    fd = disk.open(path, READ)
+    try:
+        chunks = []
+        position = 0
+        while chunk := disk.pread(fd, 1 << 20, position):
+            chunks.append(chunk)
+            position += len(chunk)
+        return b"".join(chunks)
+    finally:
+        disk.close(fd)
+
+
+def replace_file(disk: Disk, path: str, content: bytes, *, durable: bool = True) -> None:
+    """Put *content* in the place of the file at *path* in one step.
+
+    Whoever reads finds the old content or the new, never a part: written beside it, synced,
+    renamed, the directory synced (KAFKA-1539, KAFKA-3968). Slow when *durable*; otherwise a power
+    loss (not a killed process) may bring back the old content.
+    """
+    temporary = path + ".tmp"
+    fd = disk.open(temporary, CREATE)
+    try:
+        write_all(disk, fd, [content], 0)
+        if durable:
+            disk.fsync(fd)
+    finally:
+        disk.close(fd)
+    disk.rename(temporary, path)
+    if durable:
+        disk.sync_dir(os.path.dirname(path))
+
+
+def unlink_if_there(disk: Disk, path: str) -> bool:
+    """Remove a file; return whether there was one."""
+    try:
+        disk.unlink(path)
+    except FileNotFoundError:
+        return False
+    return True

@@ -1,0 +1,116 @@
+"""Whose directory this is: meta.properties, partition.metadata, the clean-shutdown marker.
+
+Small text files in Kafka's formats. Pure: text in, text out.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from kclient.wire.errors import CorruptMessage
+
+META_PROPERTIES: Final = "meta.properties"
+PARTITION_METADATA: Final = "partition.metadata"
+CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
+LOCK: Final = ".lock"
+NO_BROKER_EPOCH: Final = -1
+
+
+class MetaProperties(NamedTuple):
+    """What a log directory says of its owner; None where it does not."""
+
+    broker_id: int | None
+    cluster_id: str | None
+    directory_id: str | None
+
+    def encode(self) -> bytes:
+        """Return the content of meta.properties, in version 0: the one with ZooKeeper."""
+        lines = ["#", "version=0"]
+        if self.broker_id is not None:
+            lines.append(f"broker.id={self.broker_id}")
+        if self.cluster_id is not None:
+            lines.append(f"cluster.id={self.cluster_id}")
+        if self.directory_id is not None:
+            lines.append(f"directory.id={self.directory_id}")
+        return ("\n".join(lines) + "\n").encode("utf-8")
+
+
+def decode_meta_properties(content: bytes) -> MetaProperties:
+    """Read meta.properties; raise CorruptMessage when it makes no sense to a ZooKeeper broker."""
+    try:
+        lines = content.decode("utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise CorruptMessage(f"it is no text: {error}") from error
+    found = {}
+    for line in lines:
+        text = line.strip()
+        if text and text[0] not in "#!":
+            key, separator, value = text.partition("=")
+            if not separator:
+                raise CorruptMessage(f"line {text!r} has no '='")
+            found[key.strip()] = value.strip()
+    version = found.get("version", "0")
+    if version != "0":
+        raise CorruptMessage(f"version {version} is of a cluster without ZooKeeper (KRaft)")
+    if not found:
+        raise CorruptMessage("it is empty")
+    broker_id = found.get("broker.id")
+    if broker_id is not None and not broker_id.isdecimal():
+        raise CorruptMessage(f"broker.id is {broker_id!r}")
+    return MetaProperties(
+        None if broker_id is None else int(broker_id),
+        found.get("cluster.id"),
+        found.get("directory.id"),
+    )
+
+
+def encode_partition_metadata(topic_id: UUID) -> bytes:
+    """Return the content of partition.metadata."""
+    return f"version: 0\ntopic_id: {encode_uuid(topic_id)}".encode("ascii")
+
+
+def decode_partition_metadata(content: bytes) -> UUID | None:
+    """Return the topic id; None for an empty file (a power loss left it so).
+
+    Raise CorruptMessage when the content makes no sense.
+    """
+    if not content.strip(b"\0 \r\n"):
+        return None
+    try:
+        rows = [
+            line.partition(":") for line in content.decode("ascii").splitlines() if line.strip()
+        ]
+        found = {key.strip(): value.strip() for key, _, value in rows}
+        version, topic_id = int(found["version"]), decode_uuid(found["topic_id"])
+    except (KeyError, ValueError, UnicodeDecodeError) as error:
+        raise CorruptMessage(f"not a partition.metadata: {error!r}") from error
+    if version != 0:
+        raise CorruptMessage(f"version {version} is not known")
+    return topic_id
+
+
+def encode_uuid(value: UUID) -> str:
+    """Return *value* as Kafka writes ids: 22 characters of URL-safe base 64."""
+    return urlsafe_b64encode(value.bytes).rstrip(b"=").decode("ascii")
+
+
+def decode_uuid(text: str) -> UUID:
+    """Read an id as Kafka writes it; raise ValueError."""
+    return UUID(bytes=urlsafe_b64decode(text + "=="))
+
+
+def encode_clean_shutdown(broker_epoch: int) -> bytes:
+    """Return the content of the marker: the broker's epoch as it went (KIP-966)."""
+    return json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode("ascii")
+
+
+def decode_clean_shutdown(content: bytes) -> int:
+    """Return the broker epoch of a marker, or -1: older brokers left an empty file."""
+    try:
+        epoch = json.loads(content)["brokerEpoch"]
+    except (ValueError, KeyError, TypeError):
+        return NO_BROKER_EPOCH
+    return epoch if isinstance(epoch, int) and not isinstance(epoch, bool) else NO_BROKER_EPOCH

@@ -1,0 +1,299 @@
+"""One log directory: its lock, its owner's identity, its checkpoints, and the logs it holds.
+
+`claim`, `load` and `close` are slow and run before, or after, anybody else uses the logs; so does
+`write_checkpoint` in a pool. Files of the directory itself are replaced in one step, so that a
+crash leaves the old content or the new.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from threading import Lock
+from typing import NamedTuple, TypeVar
+
+from kbroker.config.log import LogConfig
+from kbroker.log import checkpoints, identity, incarnation, names
+from kbroker.log.checkpoints import Partition
+from kbroker.log.disk import Disk, read_file, replace_file, unlink_if_there
+from kbroker.log.identity import MetaProperties
+from kbroker.log.partition_log import PartitionLog
+from kclient.wire.errors import CorruptMessage, KafkaError, KafkaStorageError
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+class LoadedDir(NamedTuple):
+    """What a directory held when the broker started."""
+
+    logs: dict[Partition, PartitionLog]
+    failed: dict[Partition, KafkaError]
+    """Partitions whose files are damaged, and how; nothing of theirs was changed."""
+    doomed: list[str]
+    """Directories of deleted partitions, to remove when there is time."""
+    high_watermarks: dict[Partition, int]
+    clean: bool
+    """Whether the broker was shut down cleanly the last time."""
+    broker_epoch: int
+    """The broker epoch of that clean shutdown (KIP-966), or -1."""
+    past: incarnation.Past
+    """What the broker's lives before this one left here."""
+    siblings: frozenset[str]
+    """Ids of all directories that the broker had in its last life."""
+    vanished: frozenset[Partition]
+    """Partitions that the checkpoints know, and that have no directory here."""
+    notes: list[str]
+
+
+class LogDir:
+    """The directory at *path*, ours alone from `claim` to `release`."""
+
+    def __init__(self, disk: Disk, path: str, lock: int) -> None:
+        self._disk = disk
+        self.path = path
+        self._lock = lock
+        self._is_new = False
+        self.failure: str | None = None
+        """Why the directory is offline, or None."""
+        self._written: dict[str, Mapping[Partition, int]] = {}
+        self._write_lock = Lock()
+        self._write_number = 0
+        self._last_write: dict[str, int] = {}
+
+    @classmethod
+    def claim(cls, disk: Disk, path: str) -> LogDir:
+        """Create the directory where it is missing and lock it.
+
+        Raise KafkaStorageError when another process has it or it cannot be used.
+        """
+        try:
+            _make_directories(disk, path)
+            lock = disk.lock(f"{path}/{identity.LOCK}")
+        except OSError as error:
+            raise KafkaStorageError(
+                f"log directory {path} cannot be used: {error}",
+                hint="log.dirs must name directories that this user may create and write",
+            ) from error
+        if lock is None:
+            raise KafkaStorageError(
+                f"log directory {path} is in use by another process",
+                hint="stop the other broker, or give this one another log.dirs",
+            )
+        return cls(disk, path, lock)
+
+    def release(self) -> None:
+        """Give the directory up."""
+        if self._lock >= 0:
+            self._disk.close(self._lock)
+            self._lock = -1
+
+    # Whose it is
+
+    def read_identity(self) -> MetaProperties | None:
+        """Return whose directory it is, None when it is new; raise KafkaStorageError."""
+        path = f"{self.path}/{identity.META_PROPERTIES}"
+        try:
+            return identity.decode_meta_properties(read_file(self._disk, path))
+        except FileNotFoundError:
+            return None
+        except (OSError, CorruptMessage) as error:
+            raise KafkaStorageError(
+                f"{path} cannot be read: {_reason(error)}",
+                hint="restore it, or remove it if the directory is this broker's",
+            ) from error
+
+    def write_identity(self, owner: MetaProperties) -> None:
+        """Say whose directory it is from now on."""
+        self._is_new = self.read_identity() is None
+        replace_file(self._disk, f"{self.path}/{identity.META_PROPERTIES}", owner.encode())
+
+    # Loading
+
+    def load(
+        self, config_of: Callable[[str], LogConfig], *, threads: int, now_ms: int, boot_id: str
+    ) -> LoadedDir:
+        """Open every log, recovering where the last shutdown was not clean.
+
+        The marker of a clean shutdown is removed first: a crash from here on is unclean
+        (KAFKA-10471). A damaged checkpoint is as good as none; damaged partitions are listed. Raise
+        OSError when the directory itself fails.
+        """
+        notes: list[str] = []
+        epoch = self._take_clean_marker()
+        memory = self._memory()
+        past = incarnation.judge(memory, epoch, boot_id, is_new=self._is_new)
+        recovery_points = self._read_checkpoint(checkpoints.RECOVERY_POINTS, notes)
+        log_starts = self._read_checkpoint(checkpoints.LOG_START_OFFSETS, notes)
+        high_watermarks = self._read_checkpoint(checkpoints.HIGH_WATERMARKS, notes)
+        found: list[tuple[Partition, str]] = []
+        doomed = []
+        for name in sorted(self._disk.listdir(self.path)):
+            path = f"{self.path}/{name}"
+            if not self._disk.is_dir(path):
+                continue
+            if names.is_on_its_way_out(name):
+                doomed.append(path)
+                continue
+            partition = names.parse_directory(name)
+            if partition is None:
+                notes.append(f"{path}: not a partition's directory, left alone")
+                continue
+            found.append((partition, path))
+
+        def open_log(item: tuple[Partition, str]) -> PartitionLog | KafkaError:
+            partition, path = item
+            try:
+                return PartitionLog.open(
+                    path,
+                    config_of(partition[0]),
+                    now_ms=now_ms,
+                    disk=self._disk,
+                    clean=epoch is not None,
+                    recovery_point=recovery_points.get(partition, 0),
+                    log_start_offset=log_starts.get(partition, 0),
+                )
+            except KafkaError as error:
+                return error
+
+        opened = in_threads(threads, open_log, found)
+        logs: dict[Partition, PartitionLog] = {}
+        failed: dict[Partition, KafkaError] = {}
+        for (partition, _), result in zip(found, opened, strict=True):
+            if isinstance(result, PartitionLog):
+                logs[partition] = result
+                committed = high_watermarks.get(partition, 0)
+                if result.log_end_offset < committed:
+                    result.missing_below = max(result.missing_below or 0, committed)
+                    notes.append(
+                        f"{result.directory}: ends at {result.log_end_offset}, but everything below "
+                        f"{committed} was committed"
+                    )
+                notes += result.notes
+            else:
+                failed[partition] = result
+        return LoadedDir(
+            logs,
+            failed,
+            doomed,
+            high_watermarks,
+            epoch is not None,
+            identity.NO_BROKER_EPOCH if epoch is None else epoch,
+            past,
+            frozenset(memory.directories if memory is not None else ()),
+            frozenset(recovery_points.keys() | high_watermarks.keys()) - dict(found).keys(),
+            notes,
+        )
+
+    def _take_clean_marker(self) -> int | None:
+        path = f"{self.path}/{identity.CLEAN_SHUTDOWN}"
+        try:
+            epoch = identity.decode_clean_shutdown(read_file(self._disk, path))
+        except FileNotFoundError:
+            return None
+        self._disk.unlink(path)
+        self._disk.sync_dir(self.path)
+        return epoch
+
+    def _memory(self) -> incarnation.Memory | None:
+        try:
+            return incarnation.decode(read_file(self._disk, f"{self.path}/{incarnation.FILE}"))
+        except FileNotFoundError:
+            return None
+
+    def remember(self, memory: incarnation.Memory, *, durable: bool) -> None:
+        """Note this life of the broker, for the next."""
+        path = f"{self.path}/{incarnation.FILE}"
+        replace_file(self._disk, path, memory.encode(), durable=durable)
+
+    def _read_checkpoint(self, name: str, notes: list[str]) -> dict[Partition, int]:
+        path = f"{self.path}/{name}"
+        unlink_if_there(self._disk, path + ".tmp")
+        try:
+            offsets = checkpoints.decode(read_file(self._disk, path))
+        except FileNotFoundError:
+            offsets = {}
+        except CorruptMessage as error:
+            notes.append(f"{path}: {error.message}; going on without it")
+            offsets = {}
+        self._written[name] = offsets
+        return offsets
+
+    # Checkpoints
+
+    def written(self, name: str, partition: Partition) -> int:
+        """Return what checkpoint *name* on the disk says of *partition*, or -1."""
+        return self._written.get(name, {}).get(partition, -1)
+
+    def all_written(self, name: str) -> Mapping[Partition, int]:
+        """Return checkpoint *name* as it is on the disk."""
+        return self._written.get(name, {})
+
+    def checkpoint_number(self) -> int:
+        """Return the order in which a checkpoint was decided; a later one is never overwritten."""
+        self._write_number += 1
+        return self._write_number
+
+    def write_checkpoints(self, number: int, files: Mapping[str, Mapping[Partition, int]]) -> None:
+        """Replace checkpoints (by file name), unless later ones are there. Slow; any thread."""
+        with self._write_lock:
+            for name, offsets in files.items():
+                if self._last_write.get(name, 0) > number:
+                    continue
+                replace_file(self._disk, f"{self.path}/{name}", checkpoints.encode(offsets))
+                self._last_write[name] = number
+                self._written[name] = offsets
+
+    def mark_clean(self, broker_epoch: int) -> None:
+        """Say that every log was closed and synced: the last thing before `release`."""
+        content = identity.encode_clean_shutdown(broker_epoch)
+        replace_file(self._disk, f"{self.path}/{identity.CLEAN_SHUTDOWN}", content)
+
+    def remove(self, paths: Sequence[str], *, trees: bool) -> None:
+        """Remove files, or with *trees* the directories of deleted partitions. Slow: for a pool."""
+        for path in paths:
+            if trees:
+                with suppress(FileNotFoundError):
+                    for name in self._disk.listdir(path):
+                        unlink_if_there(self._disk, f"{path}/{name}")
+                    self._disk.rmdir(path)
+            else:
+                unlink_if_there(self._disk, path)
+
+
+class Doomed(NamedTuple):
+    """Files of a directory, or directories of deleted partitions, to remove at *due_ms*."""
+
+    due_ms: int
+    directory: LogDir
+    paths: tuple[str, ...]
+    trees: bool
+
+    def remove(self) -> None:
+        """Remove them. Slow: runs in a pool."""
+        self.directory.remove(self.paths, trees=self.trees)
+
+
+def in_threads(threads: int, work: Callable[[A], B], items: Sequence[A]) -> list[B]:
+    """Return what *work* makes of each of *items*, in that many threads; with one, in this one."""
+    if threads == 1 or len(items) < 2:
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(threads, thread_name_prefix="log") as pool:
+        return list(pool.map(work, items))
+
+
+def _make_directories(disk: Disk, path: str) -> None:
+    if disk.is_dir(path):
+        return
+    parent = os.path.dirname(path)
+    if parent != path:
+        _make_directories(disk, parent)
+    with suppress(FileExistsError):
+        disk.mkdir(path)
+        disk.sync_dir(parent)
+
+
+def _reason(error: OSError | KafkaError) -> str:
+    return error.message if isinstance(error, KafkaError) else str(error)

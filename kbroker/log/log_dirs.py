@@ -1,0 +1,537 @@
+"""All log directories of a broker: which log is where, and everything that is done to many logs.
+
+Theory of operation
+===================
+Every log belongs to the owner's thread. What is slow (sync, checkpoint, unlink) goes to the
+*executor*, and its outcome comes back through *call_owner*. Nothing here has a timer: the broker
+calls `sweep`, `flush_due` and `checkpoint` as often as its configuration says.
+
+Invariants:
+1. A recovery point on the disk is never above what was synced of the log that is there now: before
+   a log that begins anew, or was cut below it, takes an append, the checkpoint is written.
+2. A directory that failed once stays offline until the broker is started again; the others go on.
+
+Owner: one thread, the reactor's. `load` and `close` are slow and run in a pool while nobody else
+uses the logs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, Future
+from functools import partial
+from resource import RLIMIT_NOFILE, getrlimit
+from uuid import UUID, uuid4
+
+from kbroker.config.log import LogConfig
+from kbroker.log import checkpoints, identity, incarnation, names, ownership, segment
+from kbroker.log.checkpoints import Partition
+from kbroker.log.disk import OS_DISK, Disk
+from kbroker.log.flush import FlushWork
+from kbroker.log.identity import MetaProperties
+from kbroker.log.log_dir import Doomed, LoadedDir, LogDir, in_threads
+from kbroker.log.partition_log import PartitionLog
+from kclient.wire.errors import (
+    KafkaError,
+    KafkaStorageError,
+    LogDirNotFound,
+)
+
+
+class LogDirs:
+    """The logs of one broker, in one or more directories.
+
+    *config_of* gives a topic's settings, *now_ms* the wall clock, *on_failure* hears of a directory
+    that went offline and the partitions in it (on the owner's thread).
+    """
+
+    def __init__(
+        self,
+        paths: tuple[str, ...],
+        *,
+        config_of: Callable[[str], LogConfig],
+        executor: Executor,
+        call_owner: Callable[[Callable[[], None]], object],
+        now_ms: Callable[[], int],
+        on_failure: Callable[[str, Exception, list[Partition]], None],
+        disk: Disk = OS_DISK,
+        recovery_threads: int = 2,
+        new_uuid: Callable[[], UUID] = uuid4,
+        boot_id: str = "",
+    ) -> None:
+        self._disk = disk
+        self._new_uuid = new_uuid
+        self._paths = tuple(os.path.abspath(os.path.expanduser(path)) for path in paths)
+        self._config_of = config_of
+        self._executor = executor
+        self._call_owner = call_owner
+        self._now_ms = now_ms
+        self._on_failure = on_failure
+        self._recovery_threads = recovery_threads
+        self._directories: list[LogDir] = []
+        self._logs: dict[Partition, PartitionLog] = {}
+        self._where: dict[Partition, LogDir] = {}
+        self._doomed: list[Doomed] = []
+        self._flushed_ms: dict[Partition, int] = {}
+        self.failed: dict[Partition, KafkaError] = {}
+        """Partitions that cannot be served, and why: damaged files, or their directory is gone."""
+        self.high_watermarks: dict[Partition, int] = {}
+        """High watermarks as they were checkpointed last; only until the replicas took them."""
+        self.clean = True
+        """Whether every directory was shut down cleanly the last time."""
+        self.broker_epoch = identity.NO_BROKER_EPOCH
+        """The broker epoch of the last clean shutdown (KIP-966), or -1."""
+        self.past = incarnation.Past(incarnation.Start.NEW, None)
+        """What the broker's lives before this one left behind (KIP-966)."""
+        self._boot_id = boot_id
+        self._pasts: list[incarnation.Past] = []
+        self._ids: list[str] = []
+        self.vanished: set[Partition] = set()
+        """Partitions that were here when the broker stopped, and whose directory is gone."""
+        self.missing_directories: set[str] = set()
+        """Ids of log directories that the broker had in its last life, and that it does not have now."""
+        self.notes: list[str] = []
+        """What loading found and did, for the broker's log."""
+
+    # Start
+
+    def claim(self) -> None:
+        """Lock every directory, creating what is missing; raise KafkaStorageError, all let go."""
+        segment.max_open_files = getrlimit(RLIMIT_NOFILE)[0] // 2
+        if len(set(self._paths)) != len(self._paths):
+            raise KafkaStorageError(f"log.dirs names a directory twice: {', '.join(self._paths)}")
+        try:
+            for path in self._paths:
+                self._directories.append(LogDir.claim(self._disk, path))
+        except KafkaError:
+            self.release()
+            raise
+
+    def stored_identity(self) -> MetaProperties:
+        """Return what the directories say of their owner, None where none does.
+
+        Raise KafkaStorageError when they disagree or one cannot be read.
+        """
+        return ownership.stored(self._directories)
+
+    def take_identity(self, broker_id: int, cluster_id: str) -> None:
+        """Check that the directories are this broker's and this cluster's; write it into new ones.
+
+        Raise InconsistentClusterId or KafkaStorageError; nothing is written then.
+        """
+        ownership.take(self._directories, broker_id, cluster_id, self._new_uuid)
+
+    def load(self) -> None:
+        """Open every log, recovering where the last shutdown was not clean. Slow.
+
+        A directory that fails goes offline; raise KafkaStorageError when none is left, or when a
+        partition is in two directories.
+        """
+        for directory in self._directories:
+            try:
+                loaded = directory.load(
+                    self._config_of,
+                    threads=self._recovery_threads,
+                    now_ms=self._now_ms(),
+                    boot_id=self._boot_id,
+                )
+            except OSError as error:
+                directory.failure = str(error)
+                self.notes.append(f"log directory {directory.path} is offline: {error}")
+                continue
+            self._take(directory, loaded)
+        if all(directory.failure is not None for directory in self._directories):
+            raise KafkaStorageError("no log directory is usable: " + "; ".join(self.notes))
+        self.past = incarnation.together(self._pasts)
+        self.missing_directories.difference_update(self._ids)
+        self.vanished.difference_update(self._logs)
+
+    def _take(self, directory: LogDir, loaded: LoadedDir) -> None:
+        for partition, log in loaded.logs.items():
+            if partition in self._where:
+                topic, number = partition
+                raise KafkaStorageError(
+                    f"partition {topic}-{number} is in {self._where[partition].path} and in "
+                    f"{directory.path}",
+                    hint="keep the right one and move the other out of log.dirs",
+                )
+            self._adopt(partition, log, directory)
+        self.failed.update(loaded.failed)
+        marks = loaded.high_watermarks
+        if loaded.past.start is incarnation.Start.POWER_LOSS:
+            # A cut that was not synced may be undone: below a mark that was may be what was cut, and
+            # not the committed records that took its place. What the recovery point covers is there.
+            marks = {
+                key: min(mark, loaded.logs[key].recovery_point)
+                for key, mark in marks.items()
+                if key in loaded.logs
+            }
+        self.high_watermarks.update(marks)
+        self.clean = self.clean and loaded.clean
+        self.broker_epoch = max(self.broker_epoch, loaded.broker_epoch)
+        self._pasts.append(loaded.past)
+        self.vanished |= loaded.vanished
+        self.missing_directories |= loaded.siblings
+        owner = directory.read_identity()
+        if owner is not None and owner.directory_id is not None:
+            self._ids.append(owner.directory_id)
+        self.notes += loaded.notes
+        self._doomed += [Doomed(0, directory, (path,), True) for path in loaded.doomed]
+
+    def _adopt(self, partition: Partition, log: PartitionLog, directory: LogDir) -> None:
+        self._logs[partition] = log
+        self._where[partition] = directory
+        log.on_failure(lambda error: self._directory_failed(directory, error))
+        log.on_roll(lambda: self._flush_sealed(partition))
+        log.on_truncate(lambda: self._before_reuse(partition))
+
+    # Lives of the broker
+
+    def registering(self) -> incarnation.Past:
+        """Return what the registration is to say of us; whatever epoch it gets, the next life may claim it."""
+        self._remember(self.past.intact[0] if self.past.intact else None, None)
+        return self.past
+
+    def registered(self, broker_epoch: int) -> None:
+        """Note the broker epoch that we live under from now on. Quick: nothing is synced."""
+        since = self.past.intact[0] if self.past.intact else broker_epoch
+        self.past = incarnation.Past(incarnation.Start.CLEAN, (since, broker_epoch))
+        self._remember(since, broker_epoch)
+
+    def _remember(self, since: int | None, until: int | None, *, durable: bool = False) -> None:
+        memory = incarnation.Memory(self._boot_id, since, until, tuple(self._ids))
+        for directory in self._directories:
+            if directory.failure is not None:
+                continue
+            try:
+                directory.remember(memory, durable=durable)
+            except OSError as error:
+                self._directory_failed(directory, error)
+
+    # Logs
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(self._logs)
+
+    def __len__(self) -> int:
+        return len(self._logs)
+
+    def get(self, topic: str, partition: int) -> PartitionLog | None:
+        """Return the log of a partition, or None when it has none here (see also `failed`)."""
+        return self._logs.get((topic, partition))
+
+    @property
+    def online(self) -> list[str]:
+        """Paths of the directories that work."""
+        return [directory.path for directory in self._directories if directory.failure is None]
+
+    @property
+    def offline(self) -> dict[str, str]:
+        """Paths of the directories that failed, and why."""
+        return {one.path: one.failure for one in self._directories if one.failure is not None}
+
+    def directory_of(self, topic: str, partition: int) -> str | None:
+        """Return the path of the log directory that a partition is in."""
+        directory = self._where.get((topic, partition))
+        return directory.path if directory else None
+
+    def create(self, topic: str, partition: int, topic_id: UUID | None) -> PartitionLog:
+        """Begin an empty log, in the directory with the fewest; return the one there is if any.
+
+        A few quick system calls; nothing is synced. Raise KafkaStorageError when the partition's
+        old files are damaged or no directory is left.
+        """
+        key = (topic, partition)
+        log = self._logs.get(key)
+        if log is not None:
+            return log
+        if key in self.failed:
+            raise KafkaStorageError(f"{topic}-{partition} is offline: {self.failed[key]}")
+        usable = [directory for directory in self._directories if directory.failure is None]
+        if not usable:
+            raise KafkaStorageError("every log directory is offline")
+        counts = {directory.path: 0 for directory in usable}
+        if len(usable) > 1:
+            for directory in self._where.values():
+                counts[directory.path] += 1
+        directory = min(usable, key=lambda one: counts[one.path])
+        path = f"{directory.path}/{names.directory_name(topic, partition)}"
+        self._before_reuse(key, directory)
+        self.high_watermarks.pop(key, None)
+        try:
+            self._disk.mkdir(path)
+            log = PartitionLog.create(
+                path, self._config_of(topic), topic_id, now_ms=self._now_ms(), disk=self._disk
+            )
+        except OSError as error:
+            self._directory_failed(directory, error)
+            raise KafkaStorageError(f"{path} cannot be created: {error}") from error
+        self._adopt(key, log, directory)
+        return log
+
+    def delete(self, topic: str, partition: int) -> None:
+        """Take a partition's log away: renamed now, removed after file.delete.delay.ms.
+
+        Raise KafkaStorageError when the rename fails, LogDirNotFound when there is no such log.
+        """
+        name = names.delete_name(topic, partition, self._new_uuid().hex)
+        log, directory, path = self._rename(topic, partition, name)
+        due_ms = self._now_ms() + log.config.file_delete_delay_ms
+        self._doomed.append(Doomed(due_ms, directory, (path,), True))
+
+    def set_aside(self, topic: str, partition: int) -> str:
+        """Take away a log that is no partition's any more, and keep it; return its directory's new path.
+
+        Raise as `delete`.
+        """
+        name = names.stray_name(topic, partition, self._new_uuid().hex)
+        return self._rename(topic, partition, name)[2]
+
+    def _rename(self, topic: str, partition: int, name: str) -> tuple[PartitionLog, LogDir, str]:
+        """Close a log for good and give its directory another name."""
+        key = (topic, partition)
+        log = self._logs.pop(key, None)
+        if log is None:
+            raise LogDirNotFound(f"there is no log of {topic}-{partition} here")
+        directory = self._where.pop(key)
+        self._flushed_ms.pop(key, None)
+        self.high_watermarks.pop(key, None)
+        path = f"{directory.path}/{name}"
+        log.close(clean=False)
+        try:
+            self._disk.rename(log.directory, path)
+        except OSError as error:
+            self._directory_failed(directory, error)
+            raise KafkaStorageError(f"{log.directory} cannot be renamed: {error}") from error
+        log.moved_to(path)
+        return log, directory, path
+
+    # What is done to many
+
+    def sweep(
+        self,
+        up_to_offset: Callable[[Partition], int | None],
+        dropped_of: Callable[[Partition], None] = lambda _partition: None,
+    ) -> int:
+        """Apply retention to every log and remove what is due; return how many segments went.
+
+        *up_to_offset* gives a partition's high watermark, None for its log end; *dropped_of* hears whose
+        log begins elsewhere now. For every log.retention.check.interval.ms.
+        """
+        now_ms = self._now_ms()
+        dropped = 0
+        for key, log in list(self._logs.items()):
+            if self._where.get(key) is None:
+                continue  # its directory failed a moment ago
+            before = len(log.segments)
+            try:
+                paths = log.delete_old_segments(now_ms, up_to_offset=up_to_offset(key))
+            except KafkaError:
+                continue  # its directory is offline now, and whoever listens knows
+            if paths:
+                dropped += max(before - len(log.segments), 1)
+                dropped_of(key)
+                due_ms = now_ms + log.config.file_delete_delay_ms
+                self._doomed.append(Doomed(due_ms, self._where[key], tuple(paths), False))
+        self.remove_due()
+        return dropped
+
+    def expire_producers(self, idle_ms: int) -> int:
+        """Forget producers that wrote nothing for *idle_ms*; return how many."""
+        idle_since_ms = self._now_ms() - idle_ms
+        return sum(log.producers.states.expire(idle_since_ms) for log in self._logs.values())
+
+    def remove_due(self) -> None:
+        """Have the pool remove files and directories whose delay is over."""
+        now_ms = self._now_ms()
+        due = [doomed for doomed in self._doomed if doomed.due_ms <= now_ms]
+        self._doomed = [doomed for doomed in self._doomed if doomed.due_ms > now_ms]
+        for doomed in due:
+            if doomed.directory.failure is None:
+                self._in_pool(doomed.directory, doomed.remove)
+
+    def flush_due(self) -> None:
+        """Start the flush of logs that flush.messages or flush.ms asks for; cheap to call often."""
+        now_ms = self._now_ms()
+        for key, log in list(self._logs.items()):
+            waiting = log.log_end_offset - log.recovery_point
+            if not waiting:
+                self._flushed_ms.pop(key, None)
+                continue
+            since = self._flushed_ms.setdefault(key, now_ms)
+            if waiting >= log.config.flush_messages or now_ms - since >= log.config.flush_ms:
+                self._flushed_ms[key] = now_ms
+                self._start_flush(key, log)
+
+    def flush(self, topic: str, partition: int, done: Callable[[KafkaError | None], None]) -> None:
+        """Sync a log in the pool; *done* hears of it on the owner's thread."""
+        key = (topic, partition)
+        log = self._logs.get(key)
+        if log is None:
+            done(KafkaStorageError(f"there is no log of {topic}-{partition} here"))
+            return
+        self._start_flush(key, log, done=done)
+
+    def _flush_sealed(self, key: Partition) -> None:
+        log = self._logs.get(key)
+        if log is not None:
+            self._start_flush(key, log, sealed_only=True)
+
+    def _start_flush(
+        self,
+        key: Partition,
+        log: PartitionLog,
+        *,
+        sealed_only: bool = False,
+        done: Callable[[KafkaError | None], None] = lambda error: None,
+    ) -> None:
+        try:
+            work = log.start_flush(sealed_only=sealed_only)
+        except KafkaError as error:
+            done(error)
+            return
+        if work is None:
+            done(None)
+            return
+
+        def finished(error: OSError | None, work: FlushWork = work) -> None:
+            if error is None:
+                log.finish_flush(work)
+                done(None)
+            else:
+                log.flush_failed(error)
+                done(KafkaStorageError(f"{log.directory} cannot be synced: {error}"))
+
+        self._in_pool(self._where[key], work.run, finished)
+
+    def checkpoint(self, high_watermarks: Mapping[Partition, int] | None = None) -> None:
+        """Have the pool write the checkpoints of every directory.
+
+        Recovery points, log start offsets and, where given, high watermarks. For every
+        log.flush.offset.checkpoint.interval.ms.
+        """
+        for directory in self._directories:
+            if directory.failure is not None:
+                continue
+            number = directory.checkpoint_number()
+            files = self._checkpoints_of(directory, high_watermarks)
+
+            self._in_pool(directory, partial(directory.write_checkpoints, number, files))
+
+    def _checkpoints_of(
+        self, directory: LogDir, high_watermarks: Mapping[Partition, int] | None
+    ) -> dict[str, dict[Partition, int]]:
+        mine = {key: log for key, log in self._logs.items() if self._where[key] is directory}
+        files = {
+            checkpoints.RECOVERY_POINTS: {key: log.recovery_point for key, log in mine.items()},
+            checkpoints.LOG_START_OFFSETS: {
+                key: log.log_start_offset
+                for key, log in mine.items()
+                if log.log_start_offset > log.segments[0].base_offset
+            },
+        }
+        if high_watermarks is not None:
+            files[checkpoints.HIGH_WATERMARKS] = {
+                key: offset for key, offset in high_watermarks.items() if key in mine
+            }
+        return files
+
+    def _before_reuse(self, key: Partition, directory: LogDir | None = None) -> None:
+        """Take back a recovery point on the disk that is above what the log now holds."""
+        where = directory or self._where[key]
+        log = self._logs.get(key)
+        is_ahead = where.written(checkpoints.RECOVERY_POINTS, key) > (
+            log.recovery_point if log else -1
+        ) or where.written(checkpoints.LOG_START_OFFSETS, key) > (
+            log.log_start_offset if log else -1
+        )
+        end = log.log_end_offset if log else -1
+        is_beyond = where.written(checkpoints.HIGH_WATERMARKS, key) > end
+        if is_ahead or is_beyond:
+            files = self._checkpoints_of(where, None)
+            if is_beyond:
+                # What is gone on purpose must not look lost to the next start.
+                marks = dict(where.all_written(checkpoints.HIGH_WATERMARKS))
+                del marks[key]
+                files[checkpoints.HIGH_WATERMARKS] = marks
+            number = where.checkpoint_number()
+            try:
+                where.write_checkpoints(number, files)
+            except OSError as error:
+                self._directory_failed(where, error)
+                raise KafkaStorageError(f"{where.path}: {error}") from error
+
+    # Failure and end
+
+    def _in_pool(
+        self,
+        directory: LogDir,
+        work: Callable[[], None],
+        finished: Callable[[OSError | None], None] | None = None,
+    ) -> None:
+        """Run *work* in the pool; an OSError of it takes the directory offline."""
+
+        def came_back(future: Future[None]) -> None:
+            error = future.exception()
+            if error is not None and not isinstance(error, OSError):
+                raise error
+            if error is not None:
+                self._directory_failed(directory, error)
+            if finished is not None:
+                finished(error)
+
+        future = self._executor.submit(work)
+        future.add_done_callback(lambda done: self._call_owner(lambda: came_back(done)))
+
+    def _directory_failed(self, directory: LogDir, error: OSError) -> None:
+        if directory.failure is not None:
+            return
+        directory.failure = str(error)
+        mine = [key for key, where in self._where.items() if where is directory]
+        for key in mine:
+            self._logs.pop(key).close(clean=False)
+            del self._where[key]
+            self.failed[key] = KafkaStorageError(f"log directory {directory.path}: {error}")
+        self._on_failure(directory.path, error, mine)
+
+    def close(
+        self, *, broker_epoch: int = -1, high_watermarks: Mapping[Partition, int] | None = None
+    ) -> bool:
+        """Close every log, write the checkpoints and say so; return whether all was clean. Slow.
+
+        A directory in which a log could not be closed, or was damaged when it was loaded, gets no
+        clean-shutdown marker.
+        """
+        clean = True
+        for directory in self._directories:
+            if directory.failure is not None:
+                clean = False
+                continue
+            mine = [self._logs[key] for key, where in self._where.items() if where is directory]
+            try:
+                closed = all(in_threads(self._recovery_threads, PartitionLog.close, mine))
+                number = directory.checkpoint_number()
+                files = self._checkpoints_of(directory, high_watermarks)
+                directory.write_checkpoints(number, files)
+                if closed and not self.failed:
+                    if self.past.intact is not None:
+                        since, until = self.past.intact
+                        memory = incarnation.Memory(self._boot_id, since, until, tuple(self._ids))
+                        directory.remember(memory, durable=True)
+                    directory.mark_clean(broker_epoch)
+                else:
+                    clean = False
+            except OSError as error:
+                directory.failure = str(error)
+                clean = False
+        self._logs.clear()
+        self._where.clear()
+        self.release()
+        return clean
+
+    def release(self) -> None:
+        """Give the directories up without a word (a crash, or a start that failed)."""
+        for directory in self._directories:
+            directory.release()
+        self._directories.clear()

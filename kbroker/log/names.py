@@ -1,0 +1,57 @@
+"""Names in a log directory: ``topic-partition``, and the same on its way out.
+
+A partition that is deleted is renamed first, to ``topic-partition.<32 hex digits>-delete``, so that
+the topic can be created anew at once, while its files go in their own time.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from kbroker.log.checkpoints import Partition
+
+DELETE_SUFFIX: Final = "-delete"
+STRAY_SUFFIX: Final = "-stray"
+_MAX_NAME: Final = 255
+_OTHER: Final = re.compile(r"^(\S+)-(\d+)\.(\S+)-(delete|future|stray)$")
+_PARTITION: Final = re.compile(r"^([a-zA-Z0-9._-]{1,249})-(\d{1,10})$")
+
+
+def directory_name(topic: str, partition: int) -> str:
+    """Return the name of a partition's directory."""
+    return f"{topic}-{partition}"
+
+
+def delete_name(topic: str, partition: int, unique: str) -> str:
+    """Return the name of a partition's directory on its way out; *unique* is 32 hex digits.
+
+    A long topic name is cut so that the file system takes the whole (KAFKA-6051).
+    """
+    return _unique_name(topic, partition, unique, DELETE_SUFFIX)
+
+
+def stray_name(topic: str, partition: int, unique: str) -> str:
+    """Return the name of a directory that belongs to no partition any more, and is kept (KAFKA-15572)."""
+    return _unique_name(topic, partition, unique, STRAY_SUFFIX)
+
+
+def _unique_name(topic: str, partition: int, unique: str, kind: str) -> str:
+    suffix = f"-{partition}.{unique}{kind}"
+    return topic[: _MAX_NAME - len(suffix)] + suffix
+
+
+def parse_directory(name: str) -> Partition | None:
+    """Return whose log a directory of that name is, or None when it is no partition's."""
+    if _OTHER.match(name):
+        return None
+    match = _PARTITION.match(name)
+    if match is None or int(match.group(2)) > 2**31 - 1:
+        return None
+    return match.group(1), int(match.group(2))
+
+
+def is_on_its_way_out(name: str) -> bool:
+    """Return whether a directory of that name is a deleted partition's."""
+    match = _OTHER.match(name)
+    return match is not None and match.group(4) == "delete"

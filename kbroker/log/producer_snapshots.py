@@ -1,0 +1,174 @@
+"""Snapshots of the producers of a log: ``00000000000000000042.snapshot`` is what was known at 42.
+
+Theory of operation
+===================
+The log itself says who wrote what, so a snapshot is a short cut: the newest good one, and the
+headers of the batches behind it, give what was known. One is written at every roll, with the new
+segment's base offset for its name, and at a clean shutdown; it goes when its segment goes. One that
+cannot be read, or is of offsets the log does not have, is removed and an older one is taken.
+
+The format is Kafka's, version 1: version i16, CRC-32C of the rest u32, then an array of entries:
+producer id i64, epoch i16, last sequence i32, last offset i64, last offset delta i32, timestamp i64,
+coordinator epoch i32, first offset of the open transaction i64. Kafka writes one entry per producer
+and knows one batch after a restart. We write one per batch, oldest first: Kafka's reader keeps the
+last one, ours keeps them all, and so duplicates are recognised after a restart as before.
+
+The newest entry's timestamp is when the producer wrote, by the broker's clock: expiry goes by it.
+
+Owner: the thread that owns the log; `ProducerSnapshots.load` may be slow.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterable
+from typing import Final
+
+from crc32c import crc32c
+
+from kbroker.log.disk import Disk, read_file, replace_file, unlink_if_there
+from kbroker.log.producer_state import (
+    LAST_SEQUENCE,
+    RECOGNISED,
+    ProducerEntry,
+    ProducerStates,
+    RememberedBatch,
+)
+from kclient.wire.errors import CorruptMessage
+
+SNAPSHOT_SUFFIX: Final = ".snapshot"
+_NAME: Final = re.compile(r"^(\d{20})\.snapshot$")
+_VERSION: Final = 1
+_HEAD: Final = struct.Struct(">hI")
+_COUNT: Final = struct.Struct(">i")
+_ENTRY: Final = struct.Struct(">qhiqiqiq")
+_NO_COORDINATOR: Final = -1
+_NO_TRANSACTION: Final = -1
+
+
+def encode(states: ProducerStates) -> bytes:
+    """Return the content of a snapshot file."""
+    pack = _ENTRY.pack
+    rows: list[bytes] = []
+    for producer_id, entry in states.entries.items():
+        batches = entry.batches[-RECOGNISED:]
+        for batch in batches[:-1]:
+            rows.append(
+                pack(
+                    producer_id, entry.epoch, batch.last_sequence, batch.last_offset,
+                    batch.offset_delta, batch.timestamp, _NO_COORDINATOR, _NO_TRANSACTION,
+                )
+            )  # fmt: skip
+        newest = batches[-1] if batches else RememberedBatch(-1, -1, 0, -1)
+        rows.append(
+            pack(
+                producer_id, entry.epoch, newest.last_sequence, newest.last_offset,
+                newest.offset_delta, entry.touched_ms, _NO_COORDINATOR, _NO_TRANSACTION,
+            )
+        )  # fmt: skip
+    content = _COUNT.pack(len(rows)) + b"".join(rows)
+    return _HEAD.pack(_VERSION, crc32c(content)) + content
+
+
+def decode(content: bytes) -> ProducerStates:
+    """Read the content of a snapshot file; raise CorruptMessage when it makes no sense."""
+    head = _HEAD.size + _COUNT.size
+    if len(content) < head:
+        raise CorruptMessage(f"a snapshot has {head} bytes at least, this has {len(content)}")
+    version, crc = _HEAD.unpack_from(content)
+    if version != _VERSION:
+        raise CorruptMessage(f"version {version} of a snapshot is not known")
+    rows = memoryview(content)[head:]
+    if crc32c(memoryview(content)[_HEAD.size :]) != crc:
+        raise CorruptMessage("the CRC of the snapshot is wrong")
+    (count,) = _COUNT.unpack_from(content, _HEAD.size)
+    if count * _ENTRY.size != len(rows):
+        raise CorruptMessage(f"{count} entries announced, {len(rows)} bytes of them found")
+    states = ProducerStates()
+    for producer_id, epoch, sequence, offset, delta, timestamp, _, _ in _ENTRY.iter_unpack(rows):
+        if producer_id < 0 or epoch < 0 or delta < 0 or sequence < -1 or offset < -1:
+            raise CorruptMessage(f"producer {producer_id}: a number is negative")
+        entry = states.entries.get(producer_id)
+        if entry is None or entry.epoch != epoch:
+            entry = ProducerEntry(epoch)
+            entry.complete = False
+            states.remember(producer_id, entry)
+        entry.touched_ms = timestamp
+        if sequence >= 0 and offset >= 0:
+            entry.batches.append(
+                RememberedBatch(sequence & LAST_SEQUENCE, offset, delta, timestamp)
+            )
+            entry.last_offset = offset
+    return states
+
+
+class ProducerSnapshots:
+    """The snapshot files of one log, in *directory*."""
+
+    __slots__ = ("_disk", "directory", "offsets")
+
+    def __init__(self, disk: Disk, directory: str, names: Iterable[str] = ()) -> None:
+        self._disk = disk
+        self.directory = directory
+        self.offsets = sorted(int(found.group(1)) for name in names if (found := _NAME.match(name)))
+        """At which offsets there is one, in order."""
+
+    @property
+    def newest(self) -> int:
+        """The newest snapshot's offset, or -1."""
+        return self.offsets[-1] if self.offsets else -1
+
+    def path(self, offset: int) -> str:
+        """Return the file of the snapshot at *offset*."""
+        return f"{self.directory}/{offset:020d}{SNAPSHOT_SUFFIX}"
+
+    def write(self, offset: int, states: ProducerStates, segments: Iterable[int]) -> None:
+        """Put down what is known at *offset*; not synced. Raise OSError.
+
+        The one it follows goes, unless it is at the base offset of a segment (*segments*).
+        """
+        replace_file(self._disk, self.path(offset), encode(states), durable=False)
+        if self.newest != offset:
+            self.drop(self.newest, keep=segments)
+            self.offsets.append(offset)
+
+    def load(self, end_offset: int, notes: list[str]) -> tuple[int, ProducerStates] | None:
+        """Return the newest good snapshot up to *end_offset* and its offset; None without any.
+
+        Snapshots behind, and those that cannot be read, are removed.
+        """
+        self.drop_behind(end_offset)
+        for offset in self.offsets[::-1]:
+            path = self.path(offset)
+            try:
+                states = decode(read_file(self._disk, path))
+                if any(entry.last_offset >= offset for entry in states.entries.values()):
+                    raise CorruptMessage("it knows of batches behind its own offset")
+                return offset, states
+            except FileNotFoundError:
+                pass
+            except CorruptMessage as error:
+                notes.append(f"{path}: {error.message}; built anew from the batches")
+            self.drop(offset)
+        return None
+
+    def drop(self, offset: int, *, keep: Iterable[int] = ()) -> None:
+        """Remove the snapshot at *offset*, if there is one and *offset* is not to *keep*."""
+        if offset in self.offsets and offset not in keep:
+            unlink_if_there(self._disk, self.path(offset))
+            self.offsets.remove(offset)
+
+    def drop_behind(self, end_offset: int) -> None:
+        """Remove what the log, which ends at *end_offset*, cannot have known."""
+        while self.newest > end_offset:
+            self.drop(self.newest)
+
+    def gone(self, offset: int) -> None:
+        """Take note that the snapshot at *offset* went with its segment."""
+        if offset in self.offsets:
+            self.offsets.remove(offset)
+
+    def moved_to(self, directory: str) -> None:
+        """Follow the rename of the directory."""
+        self.directory = directory

@@ -1,0 +1,302 @@
+"""Open a partition's directory: which segments it has, where the log ends, who wrote what.
+
+Theory of operation
+===================
+After a clean shutdown the end of the log is found from the last entry of the last index. After any
+other end, the batches from the recovery point on (what the disk has not been told to keep) are read
+and checked one by one: length, CRC, growing offsets. The valid prefix stays, what is behind it is
+cut off, indexes and leader epochs are built anew for what was read.
+
+Below the recovery point every byte was synced, so nothing there is ever cut off: where the chain of
+batch headers breaks, the partition does not open and the error names the file and the byte (S14).
+A log that ends below its recovery point lost what was synced; it opens, and `Loaded.missing_below`
+says so.
+
+Nothing is made permanent here: the recovery point stays where it was, so that a crash during
+recovery is followed by the same recovery (KAFKA-10471).
+
+Slow: runs in a pool, on a log nobody has seen yet.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from contextlib import suppress
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from kbroker.config.log import LogConfig
+from kbroker.log import epochs as epochs_file
+from kbroker.log import identity, quarantine, scan
+from kbroker.log.disk import Disk, read_file, unlink_if_there
+from kbroker.log.epochs import LeaderEpochs
+from kbroker.log.producers import LogProducers, open_producers
+from kbroker.log.segment import BASE_OFFSET, DELETED_SUFFIX, MAX_RELATIVE, Segment
+from kclient.wire.batches import BatchInfo
+from kclient.wire.errors import CorruptMessage, KafkaStorageError
+
+_SEGMENT_NAME: Final = re.compile(r"^(\d{20})\.log$")
+_LEFTOVERS: Final = (DELETED_SUFFIX, ".cleaned", ".tmp")
+
+
+class Loaded(NamedTuple):
+    """What was found in a partition's directory."""
+
+    segments: list[Segment]
+    log_start_offset: int
+    log_end_offset: int
+    recovery_point: int
+    epochs: LeaderEpochs
+    topic_id: UUID | None
+    producers: LogProducers
+    notes: tuple[str, ...] = ()
+    """What recovery found and did, for the broker's log."""
+    missing_below: int | None = None
+    """The recovery point, when the log ends before it: synced records are gone."""
+
+
+def load(
+    disk: Disk,
+    directory: str,
+    config: LogConfig,
+    *,
+    clean: bool,
+    recovery_point: int,
+    log_start_offset: int,
+    now_ms: int,
+) -> Loaded:
+    """Open every segment of *directory* and recover what was not synced unless *clean*.
+
+    Raise CorruptMessage where synced bytes are damaged, KafkaStorageError for a directory that
+    needs a person, OSError when the disk fails. Never removes a record below the recovery point.
+    """
+    notes: list[str] = []
+    names = set(disk.listdir(directory))
+    _clear_leftovers(disk, directory, names)
+    segments = _find_segments(disk, directory, names, now_ms)
+    epochs = _load_epochs(disk, directory, names, segments, notes)
+    if not segments:
+        segments.append(Segment.create(disk, directory, log_start_offset, now_ms))
+    # What recovery does not read has to have its indexes already.
+    sealed = segments if clean else segments[: _first_to_recover(segments, recovery_point)]
+    for segment in sealed:
+        if f"{segment.base_offset:020d}.index" not in names and segment.size:
+            notes.append(f"{segment.path}: built the missing index anew")
+            segment.rebuild_indexes()
+    end = _clean_end(segments[-1]) if clean else None
+    found_clean = end is not None
+    if end is None:
+        end = _recover(disk, segments, recovery_point, epochs, config, log_start_offset, notes)
+    missing_below = recovery_point if end < recovery_point else None
+    if missing_below is not None:
+        notes.append(
+            f"{directory}: ends at {end}, but everything below {recovery_point} was synced"
+        )
+    if end < log_start_offset:
+        notes.append(f"{directory}: ends at {end}, before its log start offset {log_start_offset}")
+        segments.append(Segment.create(disk, directory, log_start_offset, now_ms))
+        end = log_start_offset
+    log_start_offset = max(log_start_offset, segments[0].base_offset)
+    producers = open_producers(
+        disk, directory, names, segments, end, clean=found_clean, now_ms=now_ms, notes=notes
+    )
+    for segment in segments:
+        segment.close()  # opened again when somebody reads or appends
+    epochs.truncate_from_end(end)
+    epochs.truncate_from_start(log_start_offset)
+    return Loaded(
+        segments,
+        log_start_offset,
+        end,
+        end if clean else min(recovery_point, end),
+        epochs,
+        _load_topic_id(disk, directory, names),
+        producers,
+        tuple(notes),
+        missing_below,
+    )
+
+
+def _clear_leftovers(disk: Disk, directory: str, names: set[str]) -> None:
+    for name in names:
+        if name.endswith(_LEFTOVERS):
+            unlink_if_there(disk, f"{directory}/{name}")
+        elif name.endswith(".swap"):
+            raise KafkaStorageError(
+                f"{directory}/{name} is half of an interrupted compaction",
+                hint="start the directory once with the broker that compacted it",
+            )
+
+
+def _find_segments(disk: Disk, directory: str, names: set[str], now_ms: int) -> list[Segment]:
+    segments = []
+    for name in sorted(names):
+        match = _SEGMENT_NAME.match(name)
+        if match is None:
+            continue
+        size = disk.size(f"{directory}/{name}")
+        if size > MAX_RELATIVE:
+            raise KafkaStorageError(f"{directory}/{name} has {size} bytes: more than a segment can")
+        segments.append(Segment(disk, directory, int(match.group(1)), size=size, created_ms=now_ms))
+    return segments
+
+
+def _load_epochs(
+    disk: Disk, directory: str, names: set[str], segments: list[Segment], notes: list[str]
+) -> LeaderEpochs:
+    """Read the leader epochs, or take them from the batches where the file is of no use."""
+    path = f"{directory}/{epochs_file.FILE_NAME}"
+    if epochs_file.FILE_NAME in names:
+        try:
+            return epochs_file.decode(read_file(disk, path))
+        except CorruptMessage as error:
+            notes.append(f"{path}: {error.message}; built anew from the batches")
+    epochs = LeaderEpochs()
+    for segment in segments:
+        with suppress(CorruptMessage):  # whether that matters is for recovery to say
+            for _, info in scan.headers(segment.file, 0, segment.size):
+                if info.leader_epoch > epochs.latest:
+                    epochs.assign(info.leader_epoch, info.base_offset)
+    return epochs
+
+
+def _load_topic_id(disk: Disk, directory: str, names: set[str]) -> UUID | None:
+    if identity.PARTITION_METADATA not in names:
+        return None
+    path = f"{directory}/{identity.PARTITION_METADATA}"
+    try:
+        return identity.decode_partition_metadata(read_file(disk, path))
+    except CorruptMessage as error:
+        raise CorruptMessage(f"{path}: {error.message}") from error
+
+
+def _clean_end(last: Segment) -> int | None:
+    """Return the offset after the last batch, or None when the file does not end with a batch."""
+    last.offset_index.trim()
+    last.time_index.trim()
+    try:
+        return last.find_end()
+    except CorruptMessage:
+        return None
+
+
+def _first_to_recover(segments: list[Segment], recovery_point: int) -> int:
+    first = bisect_right(segments, recovery_point, key=BASE_OFFSET) - 1
+    return max(first, 0)
+
+
+def _recover(
+    disk: Disk,
+    segments: list[Segment],
+    recovery_point: int,
+    epochs: LeaderEpochs,
+    config: LogConfig,
+    log_start_offset: int,
+    notes: list[str],
+) -> int:
+    """Recover the segments from *recovery_point* on and return the log end offset."""
+    # What the file says of offsets that were not synced may be of batches that were cut off since;
+    # the batches that are there say it themselves.
+    epochs.truncate_from_end(recovery_point)
+    end = segments[0].base_offset
+    for number in range(_first_to_recover(segments, recovery_point), len(segments)):
+        segment = segments[number]
+        file_size = segment.size
+        end, problem = _recover_segment(segment, recovery_point, epochs, config)
+        later = segments[number + 1 :]
+        if not problem and segment.size < file_size:
+            problem = "the last batch is not whole"
+        if not problem and later and log_start_offset < later[0].base_offset != end:
+            # A segment is named after the end of the one before it: what is between was lost, and
+            # a replica with a hole must not pass for one that has it all. Compaction makes holes.
+            problem = "" if config.compacted else f"{later[0].path} begins behind a hole"
+        if not problem:
+            continue
+        notes.append(
+            f"{segment.path}: cut off {file_size - segment.size} bytes from byte {segment.size} "
+            f"(offset {end}) on: {problem}"
+        )
+        if _a_batch_follows(segment, file_size):
+            path = quarantine.copy_tail(disk, segment, file_size)
+            notes.append(f"{path}: whole batches behind a damaged one, put aside")
+        if segment.size < file_size:
+            disk.ftruncate(segment.file.fd, segment.size)
+        for one in later:
+            path = quarantine.put_aside(disk, one)
+            notes.append(
+                f"{one.path}: follows the cut, {'renamed to ' + path if path else 'empty'}"
+            )
+        del segments[number + 1 :]
+        break
+    return end
+
+
+def _a_batch_follows(segment: Segment, file_size: int) -> bool:
+    """Return whether a good batch lies behind the cut: then it was bit rot and no torn tail."""
+    with suppress(CorruptMessage):
+        size = scan.header_at(segment.file, segment.size).size
+        return any(_batch_at(segment, segment.size + at, file_size) for at in (0, size))
+    return False
+
+
+def _contradicted(segment: Segment, at: int, info: BatchInfo, end: int, file_size: int) -> bool:
+    """Return whether the batch behind says that the gap before *info* cannot be.
+
+    Gaps are in order: compaction leaves them, and whoever copies a log takes them over. But the
+    CRC does not cover the base offset, so a damaged one looks like a gap, until the next batch.
+    """
+    following = _batch_at(segment, at + info.size, file_size)
+    return following is not None and end <= following.base_offset < info.next_offset
+
+
+def _batch_at(segment: Segment, position: int, file_size: int) -> BatchInfo | None:
+    with suppress(CorruptMessage):
+        for _, info in scan.whole_batches(segment.file, position, file_size):
+            return info
+    return None
+
+
+def _recover_segment(
+    segment: Segment, recovery_point: int, epochs: LeaderEpochs, config: LogConfig
+) -> tuple[int, str]:
+    """Find the valid prefix of *segment* and index it; return its end offset and what ended it."""
+    file_size = segment.size
+    position = segment.rewind(recovery_point)
+    interval = config.index_interval_bytes
+    end = segment.base_offset
+    synced_end = position
+    try:
+        for at, info in scan.headers(segment.file, position, file_size):
+            if info.next_offset > recovery_point:
+                break
+            if not segment.holds(info):
+                raise CorruptMessage(f"{segment.path}: byte {at}: offset {info.base_offset}")
+            segment.appended(
+                info.size, info.base_offset, info.last_offset, info.max_timestamp, interval
+            )
+            end = info.next_offset
+            synced_end = at + info.size
+    except CorruptMessage:
+        if end < recovery_point:
+            raise
+    problem = ""
+    try:
+        for at, info in scan.whole_batches(segment.file, synced_end, file_size):
+            if info.base_offset < end or (
+                info.base_offset > end and _contradicted(segment, at, info, end, file_size)
+            ):
+                raise CorruptMessage(f"offset {info.base_offset} follows {end}")
+            if not segment.holds(info):
+                raise CorruptMessage(f"last offset {info.last_offset} cannot be")
+            segment.appended(
+                info.size, info.base_offset, info.last_offset, info.max_timestamp, interval
+            )
+            if info.leader_epoch > epochs.latest:
+                epochs.assign(info.leader_epoch, info.base_offset)
+            segment.spill_indexes()
+            end = info.next_offset
+    except CorruptMessage as error:
+        problem = error.message
+    segment.write_indexes()
+    return end, problem

@@ -1,0 +1,311 @@
+"""Listening sockets: who may connect, how many at a time and how fast; and the sweep over those connected.
+
+Limits are Kafka's: max.connections, max.connections.per.ip (with overrides), max.connection.creation.rate and
+connections.max.idle.ms. The inter-broker listener has a reserve: clients cannot take the last places from the other
+brokers and the controller (S40), where they have a listener of their own.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.interfaces import IAddress
+from twisted.internet.protocol import ServerFactory
+from twisted.logger import Logger
+
+from kbroker.config import BrokerConfig, Endpoint
+from kbroker.net.budget import RequestMemory
+from kbroker.net.connection import Connection, Limits, escaped
+from kbroker.net.service import Peer, Service
+from kbroker.net.transport import READ_SIZE, RecordPort, listen
+
+log = Logger()
+
+FILES_EXPECTED = 4096
+"""Open files below which even a small broker may run out."""
+
+BROKER_RESERVE = 64
+"""Connections beyond max.connections that only the inter-broker listener may use."""
+
+SWEEP_SECONDS = 5.0
+"""How often connections are looked over for those idle or stuck."""
+
+REQUEST_STALL_SECONDS = 10.0
+"""Where others wait for memory, the longest silence in the middle of a large request."""
+
+LINES_PER_SECOND = 500
+"""Log lines about refused requests, all connections together."""
+
+
+class Quotas:
+    """The places for connections, all listeners together."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._max = config.max_connections
+        self._per_ip = config.max_connections_per_ip
+        self._overrides = parse_overrides(config.max_connections_per_ip_overrides)
+        self._rate = float(config.max_connection_creation_rate)
+        self._tokens = self._rate
+        self._refilled: float | None = None
+        self.by_ip: Counter[str] = Counter()
+        """Open connections by address."""
+        self.total = 0
+        """Open connections."""
+
+    def refusal(self, host: str, between_brokers: bool, now: float) -> str | None:
+        """Say why *host* may not connect now, or None and its place is taken."""
+        if self._refilled is not None:
+            self._tokens = min(self._rate, self._tokens + (now - self._refilled) * self._rate)
+        self._refilled = now
+        if self.total >= self._max + (BROKER_RESERVE if between_brokers else 0):
+            return f"max.connections ({self._max}) reached"
+        allowed = self._overrides.get(host, self._per_ip)
+        if self.by_ip[host] >= allowed and not between_brokers:
+            return f"max.connections.per.ip ({allowed}) reached for {host}"
+        if self._tokens < 1 and not between_brokers:
+            return f"max.connection.creation.rate ({self._rate:.0f}/s) exceeded"
+        self._tokens -= 1
+        self.total += 1
+        self.by_ip[host] += 1
+        return None
+
+    def release(self, host: str) -> None:
+        """Give the place of a connection from *host* back."""
+        self.total -= 1
+        self.by_ip[host] -= 1
+        if self.by_ip[host] <= 0:
+            del self.by_ip[host]
+
+
+def parse_overrides(text: str) -> dict[str, int]:
+    """Read max.connections.per.ip.overrides: host:count, comma separated; what is malformed is left out."""
+    found = {}
+    for item in text.split(","):
+        host, _, count = item.strip().rpartition(":")
+        if host and count.isdecimal():
+            found[host.strip("[]")] = int(count)
+    return found
+
+
+class RefusalLog:
+    """The lines about peers that were cut: at most so many per second, the rest counted (S40)."""
+
+    def __init__(self, per_second: int = LINES_PER_SECOND) -> None:
+        self._per_second = per_second
+        self._second = -1
+        self._written = 0
+        self._dropped = 0
+
+    def write(self, now: float, peer: Peer, cause: str) -> None:
+        """Say that *peer* is cut because of *cause*, which may be anything it sent."""
+        if int(now) != self._second:
+            if self._dropped:
+                log.warn("closed {count} more connections in a second", count=self._dropped)
+            self._second, self._written, self._dropped = int(now), 0, 0
+        if self._written == self._per_second:
+            self._dropped += 1
+            return
+        self._written += 1
+        log.info(
+            "closing {peer} on {listener}: {cause}",
+            peer=str(peer),
+            listener=peer.listener,
+            cause=escaped(cause),
+        )
+
+
+class Listener(ServerFactory):
+    """One endpoint and its connections."""
+
+    noisy = False
+
+    def __init__(self, endpoint: Endpoint, network: Network) -> None:
+        self.endpoint = endpoint
+        self._network = network
+        self.reactor = network.reactor
+        self.service = network.service
+        self.memory = network.memory
+        self.scratch = network.scratch
+        self.max_frame = network.config.socket_request_max_bytes
+        self.close_timeout = network.config.kbroker_close_timeout_ms / 1000
+        # Where clients and brokers share a listener nobody can tell them apart: no reserve.
+        self._between_brokers = (
+            len(network.config.endpoints) > 1
+            and endpoint.name == network.config.inter_broker_listener
+        )
+        self._refusals = 0
+        self._last_refusal_log = float("-inf")
+        self.port: RecordPort | None = None
+
+    def now(self) -> float:
+        """Return the time, in seconds of a monotonic clock."""
+        return self._network.clock()
+
+    def buildProtocol(self, addr: IAddress | None) -> Connection | None:  # noqa: N802
+        """Accept or refuse the connection from *addr*."""
+        host = str(getattr(addr, "host", "?"))
+        now = self.now()
+        wrong = self._network.quotas.refusal(host, self._between_brokers, now)
+        if wrong is not None:
+            self._refusals += 1
+            if now - self._last_refusal_log >= 1:
+                log.warn(
+                    "refused {count} connection(s) on {listener}, the last from {host}: {cause}",
+                    count=self._refusals, listener=self.endpoint.name, host=host, cause=wrong,
+                )  # fmt: skip
+                self._refusals, self._last_refusal_log = 0, now
+            return None
+        return Connection(self, Peer(host, int(getattr(addr, "port", 0)), self.endpoint.name))
+
+    def opened(self, connection: Connection) -> None:
+        """Take a new connection in, with its socket's options set."""
+        transport = connection.transport
+        transport.setTcpNoDelay(True)
+        transport.setTcpKeepAlive(True)
+        self._network.set_buffers(transport.socket)
+        self._network.connections[connection] = None
+
+    def closed(self, connection: Connection) -> None:
+        """Forget a connection that is lost."""
+        self._network.connections.pop(connection, None)
+        self._network.quotas.release(connection.peer.host)
+
+    def refused(self, peer: Peer, cause: str) -> None:
+        """Log that *peer* is cut because of what it sent."""
+        self._network.refusals.write(self.now(), peer, cause)
+
+    def sent(self, connection: Connection) -> None:
+        """Look at the memory of unsent answers after *connection* was given one."""
+        if connection.transport.unsent_memory > self._network.unsent_check_above:
+            self._network.check_unsent(connection)
+
+
+def raise_file_limit(connections: int) -> None:
+    """Let the process have as many open files as the system allows it; warn if that is little."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard not in (soft, resource.RLIM_INFINITY):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    if soft < min(connections, FILES_EXPECTED):
+        log.warn(
+            "this process may open {soft} files; a broker needs one per connection and three per"
+            " segment: raise `ulimit -n`",
+            soft=soft,
+        )
+
+
+class Network:
+    """All listeners of a broker, and what they share."""
+
+    unsent_check_above = 64 * 1024
+
+    def __init__(
+        self,
+        reactor: Any,
+        config: BrokerConfig,
+        service: Service,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.reactor = reactor
+        self.config = config
+        self.service = service
+        self.clock = clock
+        self.memory = RequestMemory(config.queued_max_request_bytes)
+        self.scratch = bytearray(READ_SIZE)
+        self.quotas = Quotas(config)
+        self.refusals = RefusalLog()
+        self.connections: dict[Connection, None] = {}
+        """Those open, the oldest first."""
+        self.listeners: list[Listener] = []
+        idle = config.connections_max_idle_ms
+        self._limits = Limits(
+            idle=idle / 1000 if idle >= 0 else float("inf"),
+            write_stall=config.kbroker_write_stall_timeout_ms / 1000,
+            request_stall=REQUEST_STALL_SECONDS,
+        )
+        self._sweep_call: Any = None
+
+    def start(self, endpoints: tuple[Endpoint, ...] | None = None) -> tuple[Endpoint, ...]:
+        """Listen at the configured endpoints; return them with the ports that they really have.
+
+        Raise CannotListenError, with nothing left listening, where one cannot be had.
+        """
+        raise_file_limit(self.config.max_connections)
+        bound = []
+        try:
+            for endpoint in self.config.endpoints if endpoints is None else endpoints:
+                listener = Listener(endpoint, self)
+                listener.port = listen(
+                    self.reactor,
+                    endpoint.host,
+                    endpoint.port,
+                    listener,
+                    self.config.socket_listen_backlog_size,
+                )
+                self.listeners.append(listener)
+                bound.append(
+                    Endpoint(endpoint.name, endpoint.protocol, endpoint.host,
+                             listener.port.getHost().port)
+                )  # fmt: skip
+        except Exception:
+            self.stop_listening()
+            raise
+        if self._sweep_call is None:
+            self._schedule()
+        return tuple(bound)
+
+    def stop_listening(self) -> None:
+        """Accept no more connections; those open stay."""
+        for listener in self.listeners:
+            if listener.port is not None and listener.port.connected:
+                listener.port.stopListening()
+        self.listeners.clear()
+
+    def stop(self) -> None:
+        """Stop listening and close every connection, within kbroker.close.timeout.ms."""
+        self.stop_listening()
+        if self._sweep_call is not None:
+            self._sweep_call.cancel()
+            self._sweep_call = None
+        for connection in list(self.connections):
+            connection.close()
+
+    def set_buffers(self, socket: Any) -> None:
+        """Set the sizes of the kernel's buffers, where they are configured."""
+        import socket as names
+
+        for option, size in (
+            (names.SO_SNDBUF, self.config.socket_send_buffer_bytes),
+            (names.SO_RCVBUF, self.config.socket_receive_buffer_bytes),
+        ):
+            if size >= 0:
+                socket.setsockopt(names.SOL_SOCKET, option, size)
+
+    def check_unsent(self, connection: Connection) -> None:
+        """Abort *connection* if unsent answers of all take more memory than is allowed."""
+        held = sum(each.transport.unsent_memory for each in self.connections)
+        if held > self.config.kbroker_response_queue_max_bytes:
+            log.warn("aborting {peer}: it leaves {bytes} bytes untaken, and memory for answers is used up",
+                     peer=str(connection.peer), bytes=connection.transport.unsent_memory)  # fmt: skip
+            connection.transport.abortConnection()
+
+    def sweep(self) -> None:
+        """Close the connections that are idle or stuck."""
+        now = self.clock()
+        for connection in list(self.connections):
+            connection.check(now, self._limits)
+
+    def _schedule(self) -> None:
+        self._sweep_call = self.reactor.callLater(
+            min(SWEEP_SECONDS, self._limits.write_stall / 4, max(self._limits.idle / 4, 0.05)),
+            self._swept,
+        )
+
+    def _swept(self) -> None:
+        self.sweep()
+        self._schedule()

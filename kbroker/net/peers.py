@@ -1,0 +1,101 @@
+"""Requests from this broker to the others: one connection to each, made when there is something to say.
+
+Brokers of one cluster speak versions they know of each other, so no ApiVersions is asked. A request
+fails when its connection cannot be had or is lost, or when its answer does not come in time; whoever
+sent it decides whether to send it again. A connection that is lost is made anew by the next request.
+
+Owner: the reactor's thread
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.python.failure import Failure
+
+from kclient.errors import Address, ConnectionClosed
+from kclient.net.connection import Connection, Dial, connect
+from kclient.wire.versions import ApiKey
+
+CONNECT_SECONDS = 5.0
+
+
+class Peers:
+    """The connections to other brokers, and to ourselves: the controller speaks to all alike."""
+
+    def __init__(
+        self, reactor: Any, *, broker_id: int, request_timeout: float, dial: Dial = connect
+    ) -> None:
+        self._reactor = reactor
+        self._dial = dial
+        self._client_id = f"broker-{broker_id}"
+        self._request_timeout = request_timeout
+        self._connections: dict[tuple[int, Address], Deferred[Connection]] = {}
+        self._closed = False
+
+    def __call__(
+        self, broker_id: int, host: str, port: int, api: ApiKey, version: int, request: Any
+    ) -> Deferred[Any]:
+        """Send *request* to a broker's inter-broker listener and fire with its response."""
+        return Deferred.fromCoroutine(
+            self._ask(broker_id, Address(host, port), api, version, request)
+        )
+
+    async def _ask(
+        self, broker_id: int, address: Address, api: ApiKey, version: int, request: Any
+    ) -> Any:
+        connection = await self._connection(broker_id, address)
+        return await connection.request(api, version, request)
+
+    async def _connection(self, broker_id: int, address: Address) -> Connection:
+        if self._closed:
+            raise ConnectionClosed("this broker is shutting down")
+        key = (broker_id, address)
+        shared = self._connections.get(key)
+        if shared is None:
+            shared = self._connections[key] = Deferred.fromCoroutine(self._connect(key))
+        # Each caller waits on a Deferred of its own: one that is cancelled must not stop the others.
+        waiting: Deferred[Connection] = Deferred()
+
+        def settled(result: Any) -> Any:
+            if not isinstance(result, Failure):
+                if not waiting.called:
+                    waiting.callback(result)
+                return result
+            if self._connections.get(key) is shared:
+                del self._connections[key]
+            if not waiting.called:
+                waiting.errback(result)
+            return None
+
+        shared.addBoth(settled)
+        return await waiting
+
+    async def _connect(self, key: tuple[int, Address]) -> Connection:
+        connection = await self._dial(
+            self._reactor,
+            key[1],
+            client_id=self._client_id,
+            connect_timeout=CONNECT_SECONDS,
+            request_timeout=self._request_timeout,
+            negotiate_versions=False,
+        )
+        connection.on_close(lambda _: self._forget(key))
+        if self._closed:
+            connection.close()
+        return connection
+
+    def _forget(self, key: tuple[int, Address]) -> None:
+        self._connections.pop(key, None)
+
+    def close(self) -> None:
+        """Close every connection; what waits for an answer fails."""
+        self._closed = True
+        for shared in list(self._connections.values()):
+            result = getattr(shared, "result", None)
+            if result is not None and not isinstance(result, Failure):
+                result.close()
+            else:
+                shared.addErrback(lambda failure: failure.trap(CancelledError))
+                shared.cancel()

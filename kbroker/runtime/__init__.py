@@ -1,0 +1,1 @@
+"""Thin adapters that run the machines against disk, ZooKeeper and peers."""

@@ -1,0 +1,320 @@
+"""Config resources as clients see them: entries with source and synonyms, and changes to them. Pure.
+
+A topic's value is its own, else the broker's dynamic one, else the cluster-wide dynamic default, else
+what server.properties says, else Kafka's default; a broker's value likewise, without the first. The
+*source* of an entry says where its value came from, its *synonyms* (KIP-226) list every place that has
+a say, the deciding one first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from kbroker.config import (
+    BROKER_SETTINGS,
+    TOPIC_SETTINGS,
+    BrokerConfig,
+    ConfigError,
+    ConfigType,
+    LogConfig,
+    Setting,
+    show_value,
+)
+from kclient.wire.errors import InvalidConfig, InvalidRequest
+
+
+class ResourceType(IntEnum):
+    """Kinds of resources that have configuration, numbered as on the wire."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+
+
+class ConfigSource(IntEnum):
+    """Where a value came from, numbered as on the wire."""
+
+    DYNAMIC_TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+class ConfigOperation(IntEnum):
+    """What IncrementalAlterConfigs (KIP-339) does to one entry, numbered as on the wire."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Synonym:
+    """One place that has a say in an entry's value; *value* None: secret, or unset."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One setting of a resource, resolved."""
+
+    setting: Setting
+    value: str | None
+    source: ConfigSource
+    read_only: bool
+    synonyms: tuple[Synonym, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLayers:
+    """What a broker's settings come from, besides Kafka's defaults."""
+
+    static: BrokerConfig
+    dynamic: Mapping[str, str]
+    """/config/brokers/N."""
+    dynamic_default: Mapping[str, str]
+    """/config/brokers/<default>."""
+
+    def synonyms(self, name: str, *, with_default: bool = True) -> Iterator[Synonym]:
+        """All that is said of broker setting *name*, the deciding one first."""
+        setting = BROKER_SETTINGS.get(name)
+        if setting is None:
+            return
+        for values, source in (
+            (self.dynamic, ConfigSource.DYNAMIC_BROKER),
+            (self.dynamic_default, ConfigSource.DYNAMIC_DEFAULT_BROKER),
+            (self.static.given, ConfigSource.STATIC_BROKER),
+        ):
+            if name in values:
+                yield Synonym(name, None if setting.sensitive else values[name], source)
+        if with_default:
+            yield Synonym(name, _default(setting), ConfigSource.DEFAULT)
+
+
+def _default(setting: Setting) -> str | None:
+    return None if setting.sensitive else show_value(setting.default)
+
+
+def _attribute(name: str) -> str:
+    return name.replace(".", "_")
+
+
+def topic_entries(
+    overrides: Mapping[str, str],
+    effective: LogConfig,
+    layers: BrokerLayers,
+    names: Iterable[str] | None = None,
+) -> list[Entry]:
+    """Describe a topic: *overrides* are its own settings, *effective* what it goes by."""
+    wanted = None if names is None else frozenset(names)
+    return [
+        _topic_entry(setting, overrides, effective, layers)
+        for name, setting in TOPIC_SETTINGS.items()
+        if wanted is None or name in wanted
+    ]
+
+
+def _topic_entry(
+    setting: Setting, overrides: Mapping[str, str], effective: LogConfig, layers: BrokerLayers
+) -> Entry:
+    said: list[Synonym] = []
+    if setting.name in overrides:
+        said.append(Synonym(setting.name, overrides[setting.name], ConfigSource.DYNAMIC_TOPIC))
+    defaults: list[Synonym] = []
+    for name in setting.synonyms:
+        for synonym in layers.synonyms(name):
+            (defaults if synonym.source is ConfigSource.DEFAULT else said).append(synonym)
+    said.sort(key=lambda synonym: synonym.source)  # stable: nearer names stay first
+    # Kafka names the last synonym as the place of the default: log.retention.hours, 168.
+    said += defaults[-1:] or [Synonym(setting.name, _default(setting), ConfigSource.DEFAULT)]
+    value = show_value(getattr(effective, _attribute(setting.name)))
+    return Entry(setting, value, said[0].source, read_only=False, synonyms=tuple(said))
+
+
+def broker_entries(
+    effective: BrokerConfig, layers: BrokerLayers, names: Iterable[str] | None = None
+) -> list[Entry]:
+    """Describe this broker."""
+    wanted = None if names is None else frozenset(names)
+    entries = []
+    for name, setting in BROKER_SETTINGS.items():
+        if wanted is None or name in wanted:
+            said = tuple(layers.synonyms(name))
+            entries.append(
+                Entry(setting, effective.shown(name), said[0].source, not setting.dynamic, said)
+            )
+    return entries
+
+
+def default_broker_entries(layers: BrokerLayers, names: Iterable[str] | None = None) -> list[Entry]:
+    """Describe the cluster-wide dynamic defaults: only what is set."""
+    wanted = None if names is None else frozenset(names)
+    entries = []
+    for name, value in layers.dynamic_default.items():
+        setting = BROKER_SETTINGS.get(name)
+        if setting is not None and (wanted is None or name in wanted):
+            shown = None if setting.sensitive else value
+            source = ConfigSource.DYNAMIC_DEFAULT_BROKER
+            entries.append(Entry(setting, shown, source, False, (Synonym(name, shown, source),)))
+    return entries
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One operation on one entry."""
+
+    name: str
+    operation: int
+    value: str | None
+
+
+def changed_topic(
+    overrides: Mapping[str, str], changes: Iterable[Change], defaults: LogConfig
+) -> dict[str, str]:
+    """Apply *changes* to a topic's own settings. InvalidConfig, InvalidRequest.
+
+    What is wrong already, and is not touched, does not stand in the way.
+    """
+
+    def current(name: str) -> str:
+        if name in overrides:
+            return overrides[name]
+        return show_value(getattr(defaults, _attribute(name))) or ""
+
+    asked = list(changes)
+    result = _changed(overrides, asked, TOPIC_SETTINGS, current, "topic")
+    checked = {c.name: result[c.name] for c in asked if c.name in result}
+    untouched = {name: value for name, value in result.items() if name not in checked}
+    usable, _ = usable_topic_config(untouched, defaults)
+    check_topic_config({**usable, **checked}, defaults)
+    return result
+
+
+def check_topic_config(overrides: Mapping[str, str], defaults: LogConfig) -> LogConfig:
+    """Resolve a topic's settings; InvalidConfig says all that is wrong."""
+    try:
+        return defaults.overridden(overrides)
+    except ConfigError as error:
+        raise InvalidConfig("; ".join(error.problems)) from None
+
+
+def usable_topic_config(
+    overrides: Mapping[str, str], defaults: LogConfig
+) -> tuple[dict[str, str], list[str]]:
+    """Leave out what cannot be used: (usable overrides, problems). For what ZooKeeper holds already."""
+    usable: dict[str, str] = {}
+    problems: list[str] = []
+    for name, value in overrides.items():
+        try:
+            defaults.overridden({name: value})
+        except ConfigError as error:
+            problems += error.problems
+        else:
+            usable[name] = value
+    try:
+        defaults.overridden(usable)
+    except ConfigError as error:  # two settings that do not go together
+        return {}, problems + error.problems
+    return usable, problems
+
+
+def usable_broker_config(values: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Leave out dynamic broker settings that cannot be used: (usable, problems)."""
+    usable: dict[str, str] = {}
+    problems: list[str] = []
+    for name, value in values.items():
+        setting = BROKER_SETTINGS.get(name)
+        if setting is None or not setting.dynamic:
+            problems.append(f"{name}: not a dynamic broker setting")
+            continue
+        try:
+            setting.parse(value)
+        except ValueError as error:
+            problems.append(f"{name}: {error}")
+        else:
+            usable[name] = value
+    return usable, problems
+
+
+def changed_broker(
+    overrides: Mapping[str, str], changes: Iterable[Change], effective: BrokerConfig
+) -> dict[str, str]:
+    """Apply *changes* to a broker's dynamic settings. InvalidConfig, InvalidRequest."""
+    asked = list(changes)
+    fixed = sorted(
+        c.name for c in asked if c.name in BROKER_SETTINGS and not BROKER_SETTINGS[c.name].dynamic
+    )
+    if fixed:
+        raise InvalidRequest(
+            f"Cannot update these configs dynamically: {', '.join(fixed)}",
+            hint="set them in server.properties and restart the broker",
+        )
+
+    def current(name: str) -> str:
+        return overrides[name] if name in overrides else effective.shown(name) or ""
+
+    result = _changed(overrides, asked, BROKER_SETTINGS, current, "broker")
+    problems = []
+    for change in asked:
+        if change.name in result:
+            try:
+                BROKER_SETTINGS[change.name].parse(result[change.name])
+            except ValueError as error:
+                problems.append(f"{change.name}: {error}")
+    if problems:
+        raise InvalidConfig("; ".join(problems))
+    return result
+
+
+def _changed(
+    overrides: Mapping[str, str],
+    changes: list[Change],
+    settings: Mapping[str, Setting],
+    current: Callable[[str], str],
+    kind: str,
+) -> dict[str, str]:
+    names = [change.name for change in changes]
+    if len(set(names)) != len(names):
+        raise InvalidRequest(f"a setting is changed twice: {sorted(names)[:20]}")
+    result = dict(overrides)
+    for change in changes:
+        setting = settings.get(change.name)
+        if setting is None:
+            if change.operation == ConfigOperation.DELETE and change.name in result:
+                del result[change.name]  # the way to get rid of an entry that never had a meaning
+                continue
+            raise InvalidConfig(f"{change.name[:200]!r}: unknown {kind} setting")
+        _apply(result, setting, change, current)
+    return result
+
+
+def _apply(
+    result: dict[str, str], setting: Setting, change: Change, current: Callable[[str], str]
+) -> None:
+    name = change.name
+    if change.operation == ConfigOperation.DELETE:
+        result.pop(name, None)
+        return
+    if change.value is None:
+        raise InvalidRequest(f"{name}: null is no value; delete the setting instead")
+    if change.operation == ConfigOperation.SET:
+        result[name] = change.value
+        return
+    if change.operation not in (ConfigOperation.APPEND, ConfigOperation.SUBTRACT):
+        raise InvalidRequest(f"{name}: there is no operation {change.operation}")
+    if setting.type is not ConfigType.LIST:
+        raise InvalidConfig(f"{name}: is not a list, nothing can be appended or subtracted")
+    items = [item for item in current(name).split(",") if item]
+    named = [item.strip() for item in change.value.split(",") if item.strip()]
+    if change.operation == ConfigOperation.APPEND:
+        items += [item for item in named if item not in items]
+    else:
+        items = [item for item in items if item not in named]
+    result[name] = ",".join(items)

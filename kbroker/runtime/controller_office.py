@@ -1,0 +1,491 @@
+"""One term of one controller: its machine, its lines to the brokers, its watches.
+
+Theory of operation
+===================
+Everything is read, the machine is told (BecameController), watches are set on what may change, and the
+machine's effects are performed in order: state writes through `ControllerStore`, orders through one
+`BrokerLine` per broker. When the term ends the office is closed: its machine is told Resigned, its
+lines and watches are dropped, and whatever still returns from ZooKeeper or a broker is ignored.
+Nothing is carried into the next term (KAFKA-5310). A bug in the machine ends the term too: the office
+is given up and contested again, with fresh tables.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from kbroker.controller import diary, events
+from kbroker.controller import effects as fx
+from kbroker.controller.context import Broker, ControllerContext, Topic
+from kbroker.controller.machine import Controller
+from kbroker.runtime.controller_election import ControllerElection, Term
+from kbroker.runtime.controller_line import BrokerLine, Clock, ControllerSettings, SendToBroker
+from kbroker.runtime.controller_store import ControllerStore, FencedError
+from kbroker.runtime.controller_wishes import OperatorWishes
+from kbroker.runtime.gather import all_of
+from kbroker.runtime.unclean_election import UncleanElection
+from kbroker.zk import znodes
+from kbroker.zk.errors import ConnectionLoss, PoisonZnode, SessionExpired
+from kbroker.zk.interface import Children, Node, Watch, ZooKeeper
+from kclient.wire.errors import BrokerNotAvailable, KafkaError, NotController, StaleBrokerEpoch
+
+log = Logger()
+
+
+ENTRIES_PER_LINE = 20
+"""Of the diary, at DEBUG: an event for each would hold the reactor up when thousands change."""
+
+
+class _Joined:
+    """Things with "; " between them, made text only if somebody looks."""
+
+    def __init__(self, things: Sequence[object]) -> None:
+        self._things = things
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self._things))
+
+    __format__ = object.__format__
+
+
+class ControllerOffice:
+    """One term of one controller."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        zookeeper: ZooKeeper,
+        settings: ControllerSettings,
+        send: SendToBroker,
+        store: ControllerStore,
+        term: Term,
+        election: ControllerElection,
+    ) -> None:
+        self._clock = clock
+        self._zookeeper = zookeeper
+        self._settings = settings
+        self._send = send
+        self._store = store
+        self._term = term
+        self._election = election
+        self._machine = Controller(settings.min_insync_replicas)
+        self._channels: dict[int, BrokerLine] = {}
+        self._watches: list[Watch] = []
+        self._topic_watches: dict[str, Watch] = {}
+        self._changed: dict[str, Topic] = {}
+        self._vanished: set[str] = set()
+        self._deletions: frozenset[str] = frozenset()
+        self._unclean_election = UncleanElection(
+            clock,
+            store,
+            settings.unclean_leader_election,
+            context=lambda: None if self._closed else self._machine.context,
+            feed=self._feed,
+            run=self._run,
+        )
+        self.wishes = OperatorWishes(
+            zookeeper, store, context=lambda: self.context, feed=self._feed, run=self._run
+        )
+        """What operators ask of this term."""
+        self._events: deque[events.Event] = deque()
+        self._feeding = False
+        self._broker_reads = 0
+        self._flush_planned = False
+        self._shutdowns: dict[int, Deferred[tuple[tuple[str, int], ...]]] = {}
+        self._next_shutdown = 0
+        self._leaving: list[Deferred[tuple[tuple[str, int], ...]]] = []
+        """Answers to brokers that may go once everybody has heard who leads now."""
+        self.is_ready = False
+        self._closed = False
+
+    @property
+    def context(self) -> ControllerContext:
+        """The machine's tables."""
+        return self._machine.context
+
+    # -- begin and end -----------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Read everything and begin to govern."""
+        self._run(self._begin())
+
+    async def _begin(self) -> None:
+        read = await self._store.read_all(delete_topic_enable=self._settings.delete_topic_enable)
+        if self._closed:
+            return
+        self.is_ready = True
+        self._deletions = read.deletions
+        log.info(
+            "controller epoch {epoch}: begins with live brokers {brokers}, {topics} topics, {partitions} partitions",
+            epoch=self._term.controller_epoch, brokers=",".join(map(str, sorted(read.brokers))) or "none",
+            topics=len(read.topics), partitions=len(read.leader_and_isr),
+        )  # fmt: skip
+        self._feed(read)
+        watch = self._zookeeper.watch_children
+        self._watches = [
+            watch(znodes.BROKER_IDS, self._have_brokers),
+            watch(znodes.TOPICS, self._have_topics),
+            watch(znodes.DELETE_TOPICS, self._have_deletions),
+            watch(znodes.ISR_CHANGES, self._have_isr_changes),
+        ]
+        self.wishes.open()
+        self._plan_rebalance()
+
+    def _plan_rebalance(self) -> None:
+        seconds = self._settings.rebalance_seconds
+        if seconds is not None and not self._closed:
+            self._clock.callLater(seconds, self._rebalance)
+
+    def _rebalance(self) -> None:
+        if not self._closed:
+            self._feed(events.RebalanceDue(self._settings.imbalance_percentage))
+        self._plan_rebalance()
+
+    def close(self, reason: str) -> None:
+        """Fall silent. Idempotent."""
+        if self._closed:
+            return
+        self._closed, self.is_ready = True, False
+        self._machine.handle(events.Resigned())
+        for watch in [*self._watches, *self._topic_watches.values()]:
+            watch.cancel()
+        for line in self._channels.values():
+            line.close()
+        self.wishes.close(reason)
+        waiting, self._shutdowns = self._shutdowns, {}
+        leaving, self._leaving = self._leaving, []
+        for deferred in [*waiting.values(), *leaving]:
+            deferred.errback(NotController(reason))
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run *work*; whatever ends it badly ends the term."""
+        Deferred.fromCoroutine(work).addErrback(self._work_failed)
+
+    def _work_failed(self, failure: Failure) -> None:
+        if self._closed:
+            return
+        error = failure.value
+        if isinstance(error, FencedError):
+            self._election.depose(str(error))
+        elif isinstance(error, SessionExpired | ConnectionLoss):
+            self._election.depose(f"ZooKeeper: {error}")
+        else:
+            self._crashed(failure)
+
+    def _crashed(self, failure: Failure) -> None:
+        """Give the office up after a bug: a fresh term, here or elsewhere, starts from ZooKeeper."""
+        log.failure("the controller failed; resigning so that a fresh one takes over", failure)
+        stepping_back = Deferred.fromCoroutine(self._election.step_back("internal error"))
+        stepping_back.addErrback(lambda f: log.failure("could not resign properly", f))
+
+    # -- the machine -------------------------------------------------------------------------
+
+    def _feed(self, event: events.Event) -> None:
+        self._events.append(event)
+        if self._feeding:
+            return  # performing an effect led here: its successors come first
+        self._feeding = True
+        try:
+            while self._events and not self._closed:
+                for effect in self._machine.handle(self._events.popleft()):
+                    self._perform(effect)
+        except Exception:
+            self._crashed(Failure())
+            return
+        finally:
+            self._feeding = False
+        for line in list(self._channels.values()):
+            line.pump()
+        self._let_leave()
+
+    def _perform(self, effect: fx.Effect) -> None:
+        match effect:
+            case fx.OpenChannel():
+                self._open_line(effect.broker)
+            case fx.CloseChannel():
+                self._channels.pop(effect.broker_id).close()
+            case fx.SendLeaderAndIsr():
+                self._channels[effect.broker_id].channel.leader_and_isr(
+                    effect.partitions, effect.live_leaders
+                )
+            case fx.SendUpdateMetadata():
+                for broker_id in effect.broker_ids:
+                    self._channels[broker_id].channel.update_metadata(
+                        effect.partitions,
+                        effect.live_brokers,
+                        full=effect.full,
+                        alone=effect.before_leaders,
+                    )
+            case fx.SendStopReplica():
+                self._channels[effect.broker_id].channel.stop_replica(effect.stops)
+            case fx.AnswerControlledShutdown():
+                self._answer_shutdown(effect)
+            case fx.AnswerElection():
+                self.wishes.answer_election(effect)
+            case fx.AnswerReassignment():
+                self.wishes.answer_reassignment(effect)
+            case fx.Resign():
+                self._election.depose(effect.reason)
+            case fx.ReportDoubt() | fx.AskUncleanElection():
+                self._unclean_election.consider(effect)
+            case _:
+                self._run(self._work_of(effect))
+
+    def _work_of(
+        self,
+        effect: fx.WriteStates
+        | fx.WriteAssignments
+        | fx.DeleteTopicZnodes
+        | fx.DropDeletionRequests,
+    ) -> Coroutine[Any, Any, None]:
+        """Return what is to be done in ZooKeeper."""
+        match effect:
+            case fx.WriteStates():
+                return self._write(effect)
+            case fx.WriteAssignments():
+                return self._assign(effect)
+            case fx.DeleteTopicZnodes():
+                return self._delete_topic(effect.topic)
+            case fx.DropDeletionRequests():
+                return self._drop_deletions(effect.topics)
+
+    async def _write(self, effect: fx.WriteStates) -> None:
+        written = await self._store.write_states(effect.writes)
+        if not self._closed:
+            self._note(effect, written)
+        self._feed(written)
+        self._flush_topics()
+
+    def _note(self, effect: fx.WriteStates, written: events.StatesWritten) -> None:
+        """Log what was written, while the tables still are those of the decision."""
+        done = [write for write in effect.writes if write.partition in written.versions]
+        entries = diary.entries_of(self.context, done)
+        for line in diary.told(entries):
+            log.info(
+                "controller epoch {epoch}: {line}", epoch=self._term.controller_epoch, line=line
+            )
+        for start in range(0, len(entries), ENTRIES_PER_LINE):
+            log.debug(
+                "controller epoch {epoch}: {entries}", epoch=self._term.controller_epoch,
+                entries=_Joined(entries[start : start + ENTRIES_PER_LINE]),
+            )  # fmt: skip
+
+    async def _assign(self, effect: fx.WriteAssignments) -> None:
+        written = await self._store.write_assignments(effect)
+        moved = {
+            p: now for p, now in sorted(effect.assignments.items()) if p[0] not in written.gone
+        }
+        for line in diary.moves_told(moved):
+            log.info(
+                "controller epoch {epoch}: {line}", epoch=self._term.controller_epoch, line=line
+            )
+        self._feed(written)
+        self._flush_topics()
+        self.wishes.look_at_reassignments()
+
+    async def _delete_topic(self, name: str) -> None:
+        await self._store.delete_topic(name)
+        if not self._closed:
+            log.info("deleted topic {name}", name=name)
+            # Its watch stays until /brokers/topics is seen without it: a namesake may be there already.
+            self._feed(events.TopicZnodesDeleted(name))
+            self.wishes.look_at_reassignments()
+
+    async def _drop_deletions(self, names: tuple[str, ...]) -> None:
+        """Remove requests to delete what is not there; a topic too new to be known yet waits."""
+        there = await all_of(self._store.topic_exists(name) for name in names)
+        gone = [
+            name
+            for name, exists in zip(names, there, strict=True)
+            if not exists or not self._settings.delete_topic_enable
+        ]
+        await self._store.delete_paths([znodes.delete_topic_path(name) for name in gone])
+
+    # -- channels ----------------------------------------------------------------------------
+
+    def _open_line(self, broker: Broker) -> None:
+        old = self._channels.pop(broker.broker_id, None)
+        if old is not None:
+            old.close()
+        self._channels[broker.broker_id] = BrokerLine(
+            self._clock, self._settings, self._send, self._term.controller_epoch, broker, self
+        )
+
+    def answered(self, event: events.Event | None) -> None:
+        """Take what a broker's answer says."""
+        if event is not None:
+            self._feed(event)
+        self._let_leave()
+
+    def stale_controller(self, broker_id: int) -> None:
+        """Resign: a broker knows a newer controller epoch than ours."""
+        self._election.depose(f"broker {broker_id} obeys a newer controller")
+
+    def line_failed(self, failure: Failure) -> None:
+        """End the term: handling an answer failed."""
+        self._work_failed(failure)
+
+    # -- watches -----------------------------------------------------------------------------
+
+    def _have_brokers(self, children: Children | None) -> None:
+        if children is not None:
+            self._run(self._read_brokers(children.names))
+
+    async def _read_brokers(self, names: list[str]) -> None:
+        self._broker_reads += 1
+        this = self._broker_reads
+        brokers = await self._store.read_brokers(names)
+        if this == self._broker_reads:  # else a later read is under way and knows better
+            changes = diary.brokers_told(self.context.brokers, brokers)
+            if changes is not None:
+                log.info("controller epoch {epoch}: {changes}",
+                         epoch=self._term.controller_epoch, changes=changes)  # fmt: skip
+            self._feed(events.BrokersChanged(brokers))
+
+    def _have_topics(self, children: Children | None) -> None:
+        if self._closed or children is None:
+            return
+        names = set(children.names)
+        for name in sorted(names - self._topic_watches.keys()):
+            try:
+                path = znodes.topic_path(name)
+            except ValueError as error:
+                log.error("skipped a child of /brokers/topics: {error}", error=error)
+                continue
+            self._topic_watches[name] = self._zookeeper.watch_data(path, self._topic_watch(name))
+        for name in sorted(self._topic_watches.keys() - names):
+            self._forget_topic_watch(name)
+            self._vanished.add(name)
+            self._changed.pop(name, None)
+        self._plan_flush()
+
+    def _topic_watch(self, name: str) -> Callable[[Node | None], None]:
+        def have(node: Node | None) -> None:
+            if node is not None and not self._closed:
+                self._have_topic(name, node)
+
+        return have
+
+    def _have_topic(self, name: str, node: Node) -> None:
+        try:
+            topic = self._store.decode_topic(name, znodes.decode_topic(name, node.data))
+        except PoisonZnode:
+            topic = None
+        if topic is None:
+            self._run(self._read_topic(name))  # reports poison; gives an id to a topic without one
+            return
+        self._vanished.discard(name)
+        self._changed[name] = topic
+        self._plan_flush()
+
+    async def _read_topic(self, name: str) -> None:
+        topic = await self._store.read_topic(name)
+        if topic is not None:
+            self._changed[name] = topic
+            self._plan_flush()
+
+    def _forget_topic_watch(self, name: str) -> None:
+        watch = self._topic_watches.pop(name, None)
+        if watch is not None:
+            watch.cancel()
+
+    def _plan_flush(self) -> None:
+        """Take the topics that change together as one event: one round of writes for them all."""
+        if not self._flush_planned:
+            self._flush_planned = True
+            self._clock.callLater(0, self._flush_topics_now)
+
+    def _flush_topics_now(self) -> None:
+        self._flush_planned = False
+        self._flush_topics()
+
+    def _flush_topics(self) -> None:
+        if self._closed or self._machine.is_writing or not (self._changed or self._vanished):
+            return
+        changed, self._changed = self._changed, {}
+        vanished, self._vanished = self._vanished, set()
+        known: Mapping[str, Topic] = self.context.topics
+        fresh = tuple(
+            t
+            for t in changed.values()
+            if t.name not in known
+            or t.topic_id != known[t.name].topic_id
+            or t.assignment != known[t.name].assignment
+        )
+        if fresh or vanished:
+            self._feed(events.TopicsChanged(fresh, frozenset(vanished)))
+        # A request may be older here than the topic it is about.
+        if self._deletions:
+            self._feed(events.TopicDeletionRequested(self._deletions))
+
+    def _have_deletions(self, children: Children | None) -> None:
+        self._deletions = frozenset(children.names) if children is not None else frozenset()
+        if self._deletions:
+            self._feed(events.TopicDeletionRequested(self._deletions))
+
+    def _have_isr_changes(self, children: Children | None) -> None:
+        if children is not None and children.names:
+            self._run(self._read_isr_changes(children.names))
+
+    async def _read_isr_changes(self, names: list[str]) -> None:
+        states, paths = await self._store.read_isr_changes(names)
+        self._feed(events.IsrChanged(states))
+        await self._store.delete_paths(paths)
+
+    # -- controlled shutdown -----------------------------------------------------------------
+
+    def controlled_shutdown(
+        self, broker_id: int, broker_epoch: int
+    ) -> Deferred[tuple[tuple[str, int], ...]]:
+        """Ask the machine; answered by AnswerControlledShutdown."""
+        self._next_shutdown += 1
+        request_id = self._next_shutdown
+        answer: Deferred[tuple[tuple[str, int], ...]] = Deferred()
+        self._shutdowns[request_id] = answer
+        self._feed(events.ControlledShutdownRequested(request_id, broker_id, broker_epoch))
+        return answer
+
+    def _answer_shutdown(self, effect: fx.AnswerControlledShutdown) -> None:
+        answer = self._shutdowns.pop(effect.request_id, None)
+        if answer is None:
+            return
+        errors: dict[fx.ShutdownVerdict, KafkaError] = {
+            fx.ShutdownVerdict.STALE_BROKER_EPOCH: StaleBrokerEpoch(
+                "the broker has registered again since"
+            ),
+            fx.ShutdownVerdict.BROKER_NOT_AVAILABLE: BrokerNotAvailable(
+                "the broker is not registered"
+            ),
+        }
+        if effect.verdict in errors:
+            answer.errback(errors[effect.verdict])
+        elif effect.remaining:
+            answer.callback(effect.remaining)
+        else:
+            # Until its successors have heard that they lead, it serves better than nobody.
+            self._leaving.append(answer)
+            self._clock.callLater(self._settings.leave_seconds, self._leave, answer)
+
+    def _let_leave(self) -> None:
+        """Answer the brokers that leave if there is nothing more to be said to anybody else who listens.
+
+        What is to be said to them themselves does not count: where the controller itself leaves it
+        comes behind this very request.
+        """
+        if not self._leaving:
+            return
+        leaving = self._machine.context.shutting_down
+        if all(line.is_quiet for id, line in self._channels.items() if id not in leaving):
+            for answer in list(self._leaving):
+                self._leave(answer)
+
+    def _leave(self, answer: Deferred[tuple[tuple[str, int], ...]]) -> None:
+        if answer in self._leaving:
+            self._leaving.remove(answer)
+            answer.callback(())

@@ -1,0 +1,68 @@
+"""What an order finds on our disks: the log that it is about, one of an earlier topic, or less than there was.
+
+Nothing is changed here. A replica that is to lead and finds its log gone, or shorter than it was, must not (S8).
+
+Owner: the reactor's thread
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from kbroker.log.log_dirs import LogDirs
+from kbroker.log.partition_log import PartitionLog
+from kbroker.runtime.partition import Partition
+from kclient.wire.interbroker import LeaderAndIsrPartitionState
+
+
+def is_stray(
+    log_dirs: LogDirs,
+    found: PartitionLog,
+    topic_id: UUID,
+    state: LeaderAndIsrPartitionState,
+    broker_id: int,
+) -> bool:
+    """Say whether a log on the disk is of an earlier topic of that name.
+
+    A power loss may take the topic id from a log, and leave records. Then nobody knows whose they are:
+    where others have them, or where there cannot be any yet, they are not believed.
+    """
+    if found.topic_id is not None or found.log_end_offset == found.log_start_offset:
+        return found.topic_id not in (None, topic_id)
+    follows = state.leader not in (broker_id, -1)
+    return state.is_new or (follows and not log_dirs.clean)
+
+
+def lacking(log_dirs: LogDirs, partition: Partition, state: LeaderAndIsrPartitionState) -> str:
+    """Say what is wrong with a log that does not hold what it held once; "" if nothing is known to be."""
+    if partition.lacks_records:
+        return partition.lacks_records
+    found = log_dirs.get(*partition.key)
+    if found is None:
+        # One that never was here is no loss: a new partition whose controller died before it told us.
+        if partition.key in log_dirs.vanished and not state.is_new:
+            return "its directory is gone"
+        missing = log_dirs.missing_directories
+        if missing and not state.is_new:
+            return f"it is not here, and may be in the log directory that is missing ({', '.join(missing)})"
+        return ""
+    if found.missing_below is not None:
+        return f"its log ends at {found.log_end_offset}, but had everything below {found.missing_below}"
+    return ""
+
+
+def end_of_leaderless(
+    log_dirs: LogDirs, partition: Partition | None, state: LeaderAndIsrPartitionState
+) -> tuple[int, int]:
+    """Return last epoch and end of the log of a partition that nobody leads; (-1, -1) for any other.
+
+    A log that ends too early is told all the same: after a power loss of all machines it may be the longest.
+    """
+    if state.leader >= 0 or partition is None or partition.offline is not None:
+        return -1, -1
+    found = log_dirs.get(*partition.key)
+    if found is None:
+        return -1, -1
+    if partition.lacks_records and found.missing_below is None:
+        return -1, -1  # what was here is not here, and may come back
+    return found.leader_epochs.latest, found.log_end_offset

@@ -1,0 +1,361 @@
+"""The group coordinator: the requests of members, of committers and of administrators.
+
+Which groups are held here, and until when, is the business of `coordinated_groups`; one group is a
+`held_group`, and `offset_writer` writes the commits of all.
+
+While ZooKeeper does not answer but the session lives, heartbeats are answered from memory and
+commits fail at once with a retriable error.
+
+Owner: the reactor's thread.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.logger import Logger
+
+from kbroker.groups.commits import OffsetCommit
+from kbroker.groups.effects import Join, Joined, Left, MemberIdentity, Sync, Synced
+from kbroker.groups.limits import GroupLimits
+from kbroker.groups.records import CommitDetail
+from kbroker.groups.states import GroupState
+from kbroker.runtime.coordinated_groups import CoordinatedGroups
+from kbroker.runtime.coordinated_partition import CoordinatorMoved
+from kbroker.runtime.group_loading import delete_tree
+from kbroker.runtime.group_offsets import CommittedOffset, detail_path
+from kbroker.runtime.held_group import Clock, HeldGroup
+from kbroker.runtime.offset_writer import OffsetWriter
+from kbroker.zk.errors import ConnectionLoss, NoNode, SessionExpired, ZooKeeperError
+from kbroker.zk.interface import Delete, Operation, ZooKeeper
+from kbroker.zk.znodes import LEGAL_TOPIC, group_offset_path
+from kclient.wire.error_codes import ErrorCode
+
+log = Logger()
+
+MAX_MEMBER_ID = 4096
+"""Characters of a member id or instance id; it is part of the path of the member's znode."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    """A group in an overview."""
+
+    group_id: str
+    protocol_type: str
+    state: GroupState
+
+
+class GroupCoordinator:
+    """Coordinates groups for *broker_id*."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        zookeeper: ZooKeeper,
+        *,
+        broker_id: int,
+        limits: GroupLimits,
+        offset_metadata_max_bytes: int = 4096,
+    ) -> None:
+        self._clock = clock
+        self._max_metadata = offset_metadata_max_bytes
+        self._writer = OffsetWriter(clock, self._held, _wall_clock_ms)
+        self._groups = CoordinatedGroups(
+            clock,
+            zookeeper,
+            broker_id=broker_id,
+            limits=limits,
+            given_up=self._writer.give_up,
+        )
+        self.on_leadership = self._groups.on_leadership
+        self.partition_led = self._groups.partition_led
+        self.partition_lost = self._groups.partition_lost
+        self.stop = self._groups.stop
+
+    def _held(self, group_id: str) -> HeldGroup | None:
+        return self._groups.held(group_id)
+
+    # --- membership ---------------------------------------------------------------------------
+
+    def join(self, group_id: str, join: Join) -> Deferred[Joined]:
+        """Handle JoinGroup. A group that does not exist is made for who brings no member id."""
+        located = self._groups.locate(group_id)
+        if isinstance(located, ErrorCode):
+            return succeed(Joined(located, join.member_id))
+        longest = max(
+            map(len, (join.fresh_member_id, join.client_id, join.group_instance_id or ""))
+        )
+        if longest > MAX_MEMBER_ID:
+            return succeed(Joined(ErrorCode.INVALID_REQUEST, join.member_id))
+        group = located.groups.get(group_id)
+        if group is None:
+            if join.member_id:
+                return succeed(Joined(ErrorCode.UNKNOWN_MEMBER_ID, join.member_id))
+            group = self._groups.hold(located, group_id)
+        machine = group.machine
+        answer: Deferred[Joined] = group.ask(lambda token, now: machine.join(token, join, now))
+        if group.idle:
+            self._groups.forget(group)  # refused, and it was new
+        return answer
+
+    def sync(self, group_id: str, sync: Sync) -> Deferred[Synced]:
+        """Handle SyncGroup."""
+        located = self._groups.locate(group_id)
+        if located is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            # The members keep their ids and generation: let them rejoin when it is loaded.
+            return succeed(Synced(ErrorCode.REBALANCE_IN_PROGRESS))
+        if isinstance(located, ErrorCode):
+            return succeed(Synced(located))
+        group = located.groups.get(group_id)
+        if group is None:
+            return succeed(Synced(ErrorCode.UNKNOWN_MEMBER_ID))
+        machine = group.machine
+        return group.ask(lambda token, now: machine.sync(token, sync, now))
+
+    def heartbeat(
+        self, group_id: str, member_id: str, group_instance_id: str | None, generation_id: int
+    ) -> ErrorCode:
+        """Handle Heartbeat, from memory."""
+        located = self._groups.locate(group_id)
+        if located is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            return ErrorCode.NONE  # as Kafka does: the member gets a fresh session anyway
+        if isinstance(located, ErrorCode):
+            return located
+        group = located.groups.get(group_id)
+        if group is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        now = self._clock.seconds()
+        return group.machine.heartbeat(member_id, group_instance_id, generation_id, now)
+
+    def leave(
+        self, group_id: str, identities: Sequence[MemberIdentity], reason: str = ""
+    ) -> Deferred[Left]:
+        """Handle LeaveGroup."""
+        located = self._groups.locate(group_id)
+        if isinstance(located, ErrorCode):
+            return succeed(Left(located))
+        group = located.groups.get(group_id)
+        if group is None:
+            unknown = tuple((identity, ErrorCode.UNKNOWN_MEMBER_ID) for identity in identities)
+            return succeed(Left(ErrorCode.NONE, unknown))
+        machine = group.machine
+        return group.ask(lambda token, now: machine.leave(token, identities, reason, now))
+
+    # --- offsets ------------------------------------------------------------------------------
+
+    async def commit(
+        self,
+        group_id: str,
+        offsets: Sequence[tuple[str, int, OffsetCommit]],
+        *,
+        member_id: str = "",
+        group_instance_id: str | None = None,
+        generation_id: int = -1,
+    ) -> list[ErrorCode]:
+        """Keep (topic, partition, commit) of a group; an error for each, in order."""
+        located = self._groups.locate(group_id)
+        group: HeldGroup | ErrorCode = (
+            located
+            if isinstance(located, ErrorCode)
+            else located.groups.get(group_id) or self._groups.hold(located, group_id)
+        )
+        if isinstance(group, HeldGroup) and not group.offsets_known:
+            group = await self._with_offsets(group)
+        if isinstance(group, HeldGroup):
+            now = self._clock.seconds()
+            refused = group.machine.check_commit(member_id, group_instance_id, generation_id, now)
+            if refused is ErrorCode.NONE and not group.partition.zookeeper.connected:
+                refused = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        else:
+            refused = group
+        if refused is not ErrorCode.NONE or isinstance(group, ErrorCode):
+            if isinstance(group, HeldGroup) and group.idle:
+                self._groups.forget(group)
+            return [refused] * len(offsets)
+        errors = [self._check_offset(topic, commit.detail) for topic, _, commit in offsets]
+        wanted = [
+            offset for offset, error in zip(offsets, errors, strict=True) if error is ErrorCode.NONE
+        ]
+        self._groups.known_soon(group)
+        written = iter(await self._writer.commit(group_id, wanted))
+        return [next(written) if error is ErrorCode.NONE else error for error in errors]
+
+    def _check_offset(self, topic: str, detail: CommitDetail) -> ErrorCode:
+        if len(detail.metadata) > self._max_metadata:
+            return ErrorCode.OFFSET_METADATA_TOO_LARGE
+        if LEGAL_TOPIC.fullmatch(topic) is None or topic in (".", ".."):
+            return ErrorCode.INVALID_TOPIC_EXCEPTION
+        return ErrorCode.NONE
+
+    async def _with_offsets(self, group: HeldGroup) -> HeldGroup | ErrorCode:
+        """Return *group* with its offsets known, or why they cannot be."""
+        try:
+            await group.know_offsets()
+        except ConnectionLoss:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        except (CoordinatorMoved, SessionExpired):
+            return ErrorCode.NOT_COORDINATOR
+        except ZooKeeperError as error:
+            log.error("offsets of {group}: {error}", group=group.group_id, error=error)
+            return ErrorCode.UNKNOWN_SERVER_ERROR
+        return group
+
+    async def offsets(self, group_id: str) -> dict[str, dict[int, CommittedOffset]] | ErrorCode:
+        """Return all committed offsets of a group by topic and partition, or an error.
+
+        The tables are the coordinator's own: read, do not keep or change them.
+        """
+        located = self._groups.locate(group_id)
+        if isinstance(located, ErrorCode):
+            return located
+        group = located.groups.get(group_id)
+        if group is None:
+            if group_id not in located.known:
+                return {}
+            group = self._groups.hold(located, group_id)
+        if not group.offsets_known:
+            found = await self._with_offsets(group)
+            if isinstance(found, ErrorCode):
+                return found
+        return group.tree.committed
+
+    async def delete_offsets(
+        self, group_id: str, wanted: Sequence[tuple[str, int]]
+    ) -> list[ErrorCode] | ErrorCode:
+        """Delete offsets of (topic, partition); an error for each, or one for all.
+
+        Only of topics that no member subscribes to (KIP-496).
+        """
+        located = self._groups.locate(group_id)
+        if isinstance(located, ErrorCode):
+            return located
+        if group_id not in located.groups and group_id not in located.known:
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        group = located.groups.get(group_id) or self._groups.hold(located, group_id)
+        if not group.offsets_known:
+            found = await self._with_offsets(group)
+            if isinstance(found, ErrorCode):
+                return found
+        machine = group.machine
+        if len(machine.members) and machine.protocol_type != "consumer":
+            return ErrorCode.NON_EMPTY_GROUP
+        subscribed = group.subscribed_topics()
+        errors = []
+        for topic, partition in wanted:
+            if topic in subscribed:
+                errors.append(ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
+            else:
+                errors.append(await self._delete_offset(group, topic, partition))
+        return errors
+
+    async def drop_offsets(self, group_id: str, wanted: Sequence[tuple[str, int]]) -> int:
+        """Delete offsets of a group that is held, whoever subscribes; return how many went."""
+        group = self._groups.held(group_id)
+        if group is None or not group.offsets_known:
+            return 0
+        errors = [await self._delete_offset(group, topic, partition) for topic, partition in wanted]
+        return errors.count(ErrorCode.NONE)
+
+    async def expire_offsets(self, group_id: str, before_ms: int) -> int:
+        """Delete what a group without members has not used since *before_ms*; return how much.
+
+        A group of which nothing is left then is deleted.
+        """
+        committed = await self.offsets(group_id)
+        group = self._groups.held(group_id)
+        if isinstance(committed, ErrorCode) or group is None or len(group.machine.members):
+            return 0
+        if group.machine.state is not GroupState.EMPTY or group.machine.members.pending:
+            return 0
+        table = [(topic, p, c) for topic, ps in committed.items() for p, c in ps.items()]
+        if group.machine.protocol_type is not None:
+            newest = max([group.changed_ms, *(c.timestamp_ms for _, _, c in table)])
+            old = [(topic, p) for topic, p, _ in table] if newest < before_ms else []
+        else:
+            newest = group.changed_ms
+            old = [(topic, p) for topic, p, c in table if c.timestamp_ms < before_ms]
+        if newest < before_ms and len(old) == len(table):
+            return len(table) if await self.delete(group_id) is ErrorCode.NONE else 0
+        return await self.drop_offsets(group_id, old)
+
+    async def _delete_offset(self, group: HeldGroup, topic: str, partition: int) -> ErrorCode:
+        if partition not in group.tree.committed.get(topic, {}):
+            return ErrorCode.NONE
+        path = group_offset_path(group.group_id, topic, partition)
+        operations: list[Operation] = [Delete(path)]
+        if partition in group.tree.partitions_with_detail(topic):
+            operations.insert(0, Delete(detail_path(path)))
+        try:
+            await group.partition.write(operations)
+        except CoordinatorMoved:
+            return ErrorCode.NOT_COORDINATOR
+        except NoNode:
+            group.offsets_known = False
+        except ZooKeeperError:
+            group.offsets_known = False
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        group.tree.forget(topic, partition)
+        return ErrorCode.NONE
+
+    # --- administration -----------------------------------------------------------------------
+
+    def describe(self, group_id: str) -> HeldGroup | ErrorCode:
+        """Return a group to be looked at; GROUP_ID_NOT_FOUND if there is none."""
+        located = self._groups.locate(group_id)
+        if isinstance(located, ErrorCode):
+            return located
+        group = located.groups.get(group_id)
+        if group is None and group_id in located.known:
+            group = self._groups.hold(located, group_id)
+        return group if group is not None else ErrorCode.GROUP_ID_NOT_FOUND
+
+    def listing(self) -> tuple[list[GroupListing], ErrorCode]:
+        """Return the groups held here; COORDINATOR_LOAD_IN_PROGRESS if some are not known yet."""
+        groups = []
+        error = ErrorCode.NONE
+        for coordinated in self._groups.partitions.values():
+            if not coordinated.loaded:
+                error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            for group in coordinated.groups.values():
+                machine = group.machine
+                groups.append(
+                    GroupListing(group.group_id, machine.protocol_type or "", machine.state)
+                )
+            for group_id in coordinated.known - coordinated.groups.keys():
+                groups.append(GroupListing(group_id, "", GroupState.EMPTY))
+        return groups, error
+
+    async def delete(self, group_id: str) -> ErrorCode:
+        """Delete a group without members, offsets and all."""
+        located = self._groups.locate(group_id)
+        if isinstance(located, ErrorCode):
+            return located
+        group = located.groups.get(group_id)
+        if group is None and group_id not in located.known:
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        if group is not None:
+            if len(group.machine.members):
+                return ErrorCode.NON_EMPTY_GROUP
+            if group.machine.state is GroupState.DEAD:
+                return ErrorCode.GROUP_ID_NOT_FOUND
+            del located.groups[group_id]
+            group.unload(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            self._writer.give_up([group_id], ErrorCode.GROUP_ID_NOT_FOUND)
+        located.loading.add(group_id)
+        located.known.discard(group_id)
+        try:
+            await delete_tree(located.right, group_id)
+        except CoordinatorMoved:
+            return ErrorCode.NOT_COORDINATOR
+        except ZooKeeperError as error:
+            log.warn("group {group} is not deleted: {error}", group=group_id, error=error)
+            self._groups.read_again(located, group_id)
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        located.loading.discard(group_id)
+        return ErrorCode.NONE
+
+
+def _wall_clock_ms() -> int:
+    return int(time.time() * 1000)

@@ -1,0 +1,523 @@
+"""One hosted partition: its role, its log, and what clients may do with it while this broker leads.
+
+Joins the machines (`PartitionRole`, `Leading`) with the log on the disk. Everything raises a KafkaError that says why
+it cannot be done; whoever may be waiting is told through *changed* once the state is consistent again (T9).
+
+Owner: the reactor's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+from uuid import UUID
+
+from kbroker.log.epochs import UNKNOWN_EPOCH, UNKNOWN_OFFSET
+from kbroker.log.partition_log import AppendResult, LogSlice, PartitionLog
+from kbroker.log.timestamps import TimestampOffset
+from kbroker.replication.following import Following
+from kbroker.replication.leading import Effect, FollowersHeard, Leading, WriteIsr
+from kbroker.replication.role import PartitionRole, Standing
+from kclient.wire.batches import (
+    HEADER_SIZE,
+    BatchInfo,
+    Buffer,
+    check_copied,
+    check_produced,
+    parse,
+)
+from kclient.wire.errors import (
+    FencedLeaderEpoch,
+    InvalidTimestamp,
+    KafkaStorageError,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    NotLeaderOrFollower,
+    OffsetNotAvailable,
+    OffsetOutOfRange,
+    OutOfOrderSequenceNumber,
+    PolicyViolation,
+    UnknownLeaderEpoch,
+)
+from kclient.wire.interbroker import LeaderAndIsrPartitionState
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+
+Key = tuple[str, int]
+"""Topic and partition."""
+
+
+class Read(NamedTuple):
+    """What a fetch finds in one partition."""
+
+    found: LogSlice
+    high_watermark: int
+    log_start_offset: int
+    is_clean: bool
+    """Whoever fetched has all there is, and is what it wants to be: only an event can change that."""
+
+
+class UnexpectedLogEndError(OutOfOrderSequenceNumber):
+    """A conditional append found another log end than it expected; nothing was appended."""
+
+    def __init__(self, message: str, *, log_end_offset: int) -> None:
+        super().__init__(message)
+        self.log_end_offset = log_end_offset
+
+
+class Surroundings:
+    """What a partition needs of the broker: time, in seconds, and somebody who writes its ISR.
+
+    *appended* wakes the followers' fetches: those of consumers have nothing new before the watermark moves.
+    *log_start_moved* hears where retention moved the beginning of a log: our leader is told with the next fetch.
+    """
+
+    __slots__ = (
+        "appended",
+        "followers",
+        "is_cut_off",
+        "lag_time_max",
+        "log_start_moved",
+        "may_join_isr",
+        "now",
+        "write_isr",
+    )
+
+    def __init__(
+        self, now: Callable[[], float] = lambda: 0.0, *, lag_time_max: float = 30.0
+    ) -> None:
+        self.now = now
+        self.lag_time_max = lag_time_max
+        self.is_cut_off = False
+        """Whether our session may be over without our knowing: others may have been elected (S11)."""
+        self.followers = FollowersHeard()
+        self.appended: Callable[[Key], None] = lambda _key: None
+        self.log_start_moved: Callable[[Key], None] = lambda _key: None
+        self.write_isr: Callable[[Partition, WriteIsr], None] = lambda _partition, _write: None
+        self.may_join_isr: Callable[[int, int], bool] = lambda _replica, _broker_epoch: True
+
+
+class Partition:
+    """A partition with a replica on this broker."""
+
+    __slots__ = (
+        "_around",
+        "_changed",
+        "_last_copied",
+        "following",
+        "key",
+        "lacks_records",
+        "leading",
+        "log",
+        "offline",
+        "role",
+    )
+
+    def __init__(
+        self,
+        key: Key,
+        broker_id: int,
+        changed: Callable[[Key], None],
+        around: Surroundings | None = None,
+    ) -> None:
+        self.key = key
+        self.role = PartitionRole(broker_id)
+        self.log: PartitionLog | None = None
+        """None before the first LeaderAndIsr and when offline."""
+        self.leading: Leading | None = None
+        """Set while this broker leads."""
+        self.following: Following | None = None
+        """Set while it does not, from the first LeaderAndIsr on."""
+        self.offline: str | None = None
+        """Why the replica cannot be used: its log directory failed."""
+        self.lacks_records = ""
+        """What is missing here that was here once, as long as there is no leader to fetch it from; or ""."""
+        self._changed = changed
+        self._around = around or Surroundings()
+        self._last_copied = (-1, -1, 0)
+        """Leader epoch, log end offset and CRC of the last batch after the last conditional append."""
+
+    def __repr__(self) -> str:
+        topic, index = self.key
+        return f"{topic}-{index}"
+
+    @property
+    def topic_id(self) -> UUID | None:
+        """The topic's id, as the controller or the log's partition.metadata says."""
+        return self.role.topic_id
+
+    # -- roles ---------------------------------------------------------------------------------
+
+    def take_role(
+        self,
+        state: LeaderAndIsrPartitionState,
+        topic_id: UUID | None,
+        log: PartitionLog,
+        high_watermark: int,
+    ) -> None:
+        """Become what *state* says, on *log*; *high_watermark* is what the checkpoint knew."""
+        role, previous = self.role, self.leading
+        known = max(self._known_high_watermark(high_watermark), log.log_start_offset)
+        self.log = log
+        role.take(state, topic_id)
+        if role.standing is not Standing.LEADER:
+            self.leading = None
+            self.following = Following(
+                role.leader, role.leader_epoch, min(known, log.log_end_offset)
+            )
+            # An epoch that wrote nothing is no part of the log that the next leader is asked about.
+            log.leader_epochs.truncate_from_end(log.log_end_offset)
+            return
+        self.following = None
+        if log.leader_epochs.latest < state.leader_epoch:
+            # Persisted with the next flush: the epoch starts here even if nothing is appended (KAFKA-7415).
+            log.leader_epochs.assign(state.leader_epoch, log.log_end_offset)
+        self.leading = Leading(
+            role.broker_id,
+            role.isr,
+            log_end_offset=log.log_end_offset,
+            high_watermark=known,
+            replicas=frozenset(role.replicas),
+            leader_epoch=role.leader_epoch,
+            zk_version=role.partition_epoch,
+            min_insync_replicas=min(log.config.min_insync_replicas, len(role.replicas)),
+            lag_time_max=self._around.lag_time_max,
+            now=self._around.now(),
+            previous=previous,
+            epochs=dict(zip(state.isr, state.isr_epochs, strict=False)),
+            elr=dict(zip(state.elr, state.elr_epochs, strict=False)),
+        )
+        self.perform(self.leading.begin())
+
+    def _known_high_watermark(self, otherwise: int) -> int:
+        if self.leading is not None:
+            return self.leading.high_watermark
+        return self.following.high_watermark if self.following is not None else otherwise
+
+    def stop(self) -> None:
+        """Neither lead nor follow until the controller says otherwise."""
+        mark = self.high_watermark
+        self.leading = None
+        self.following = Following(-1, self.role.leader_epoch, mark)
+        self.role.standing = Standing.FOLLOWER
+
+    def perform(self, effects: Iterable[Effect]) -> None:
+        """Do what the leader's machine wants."""
+        for effect in effects:
+            if isinstance(effect, WriteIsr):
+                self._around.write_isr(self, effect)
+            else:
+                self._changed(self.key)
+
+    def look_at_followers(self) -> None:
+        """Take followers out of the ISR that lag; for every replica.lag.time.max.ms / 2."""
+        if self.leading is not None:
+            self.perform(self.leading.time_passed(self._around.now()))
+
+    def go_offline(self, cause: str) -> None:
+        """Give the replica up: its log directory failed."""
+        self.offline = cause
+        self.log = None
+        self.leading = None
+        self.following = None
+        self._changed(self.key)
+
+    def led(self, current_leader_epoch: int = -1) -> tuple[PartitionLog, Leading]:
+        """Return log and leader's view; raise what a client gets that asks the wrong broker or epoch."""
+        log, leading = self._leads()
+        around = self._around
+        if around.is_cut_off and not leading.is_backed(around.followers, around.now()):
+            raise NotLeaderOrFollower(
+                f"{self}: cut off from ZooKeeper; another broker may lead it by now"
+            )
+        self._check_epoch(current_leader_epoch)
+        return log, leading
+
+    def _leads(self) -> tuple[PartitionLog, Leading]:
+        log, leading = self.log, self.leading
+        if log is None or leading is None:
+            if self.offline is not None:
+                raise KafkaStorageError(f"{self} is offline: {self.offline}")
+            raise NotLeaderOrFollower(f"{self} is led by broker {self.role.leader}")
+        return log, leading
+
+    def _check_epoch(self, current_leader_epoch: int) -> None:
+        if current_leader_epoch not in (-1, self.role.leader_epoch):
+            ours = self.role.leader_epoch
+            if current_leader_epoch < ours:
+                raise FencedLeaderEpoch(
+                    f"{self}: leader epoch {current_leader_epoch} is over, {ours} is on"
+                )
+            raise UnknownLeaderEpoch(
+                f"{self}: leader epoch {current_leader_epoch} is not known yet, {ours} is on"
+            )
+
+    @property
+    def high_watermark(self) -> int:
+        """The end of what is committed; what was last known while another broker leads."""
+        return self._known_high_watermark(self.log.log_start_offset if self.log is not None else 0)
+
+    # -- produce -------------------------------------------------------------------------------
+
+    def append(self, buf: Buffer, acks: int, now_ms: int) -> AppendResult:
+        """Check the one batch in *buf* and append it as leader."""
+        log, leading = self._led_for_append(acks)
+        config = log.config
+        info = check_produced(buf, max_batch_bytes=config.max_message_bytes)
+        if (
+            info.max_timestamp - now_ms > config.message_timestamp_after_max_ms
+            or now_ms - info.base_timestamp > config.message_timestamp_before_max_ms
+        ) and not config.log_append_time:
+            raise InvalidTimestamp(
+                f"{self}: timestamps {info.base_timestamp}..{info.max_timestamp} are out of the range that"
+                " message.timestamp.before.max.ms and message.timestamp.after.max.ms allow"
+            )
+        if info.producer_id >= 0:
+            repeated = self.check_producer(log, info)
+            if repeated is not None:
+                return repeated
+        result = log.append_as_leader(buf, info, self.role.leader_epoch, now_ms)
+        if leading.log_end(result.last_offset + 1, self._around.now()):
+            self._changed(self.key)
+        if leading.is_followed:
+            self._around.appended(self.key)
+        return result
+
+    def append_copied(
+        self, buf: Buffer, follows: tuple[int, int], acks: int, now_ms: int
+    ) -> AppendResult:
+        """Append the batches in *buf* with the offsets they have, if that is where the log ends.
+
+        The conditional append of a mirror (kclient.wire.produce): *follows* is the log end offset and
+        the CRC of the batch before it, `UnexpectedLogEndError` if anything else is there. An empty
+        log (CRC 0) is begun at the offset given, where the source begins. All or nothing: what was
+        sent twice, late or behind a lost append never is in the log.
+        Producer ids are those of another cluster: they say nothing about our own producers.
+        """
+        log, leading = self._led_for_append(acks)
+        expected_log_end, previous_crc = follows
+        is_empty = log.log_start_offset == log.log_end_offset
+        begins = is_empty and not previous_crc and log.log_end_offset < expected_log_end
+        if log.log_end_offset != expected_log_end and not begins:
+            raise UnexpectedLogEndError(
+                f"{self} ends at offset {log.log_end_offset}, not at {expected_log_end}",
+                log_end_offset=log.log_end_offset,
+            )
+        if not is_empty:
+            found = self._last_crc(log)
+            if found != previous_crc:
+                raise UnexpectedLogEndError(
+                    f"{self}: the batch before offset {expected_log_end} has CRC {found:#010x},"
+                    f" not {previous_crc:#010x}",
+                    log_end_offset=expected_log_end,
+                )
+        batches = check_copied(
+            buf, next_offset=expected_log_end, max_batch_bytes=log.config.max_message_bytes
+        )
+        result = log.append_copied(
+            buf, batches, self.role.leader_epoch, now_ms, start_offset=expected_log_end
+        )
+        # An empty log begins where the first batch does: nothing below is waited for.
+        leading.high_watermark = max(leading.high_watermark, result.log_start_offset)
+        self._last_copied = (self.role.leader_epoch, result.last_offset + 1, batches[-1].crc)
+        if leading.log_end(result.last_offset + 1, self._around.now()):
+            self._changed(self.key)
+        if leading.is_followed:
+            self._around.appended(self.key)
+        return result
+
+    def _last_crc(self, log: PartitionLog) -> int:
+        """Return the CRC of the last batch: remembered if we appended it, for a leader never truncates."""
+        epoch, end, crc = self._last_copied
+        if (epoch, end) == (self.role.leader_epoch, log.log_end_offset):
+            return crc
+        found = log.read(log.log_end_offset - 1, HEADER_SIZE)
+        try:
+            return parse(b"".join(part.read() for part in found.slices)).crc
+        finally:
+            for part in found.slices:
+                part.release()
+
+    def _led_for_append(self, acks: int) -> tuple[PartitionLog, Leading]:
+        """Return log and leader's view; NotEnoughReplicas when acks=all cannot be kept."""
+        log, leading = self.led()
+        if acks == -1 and not leading.enough_in_sync:
+            raise NotEnoughReplicas(
+                f"{self} has {len(leading.isr)} in-sync replicas,"
+                f" min.insync.replicas asks for {leading.min_insync_replicas}"
+            )
+        return log, leading
+
+    def check_producer(self, log: PartitionLog, info: BatchInfo) -> AppendResult | None:
+        """Return what was answered to an idempotent producer's batch if it is in the log already (KIP-98).
+
+        Raise OutOfOrderSequenceNumber or InvalidProducerEpoch.
+        """
+        repeated = log.producers.states.check(info)
+        if repeated is None:
+            return None
+        return AppendResult(
+            repeated.base_offset,
+            repeated.last_offset,
+            repeated.timestamp if log.config.log_append_time else -1,
+            log.log_start_offset,
+        )
+
+    def committed(self, offset: int, leader_epoch: int) -> bool:
+        """Say whether the record before *offset*, appended in *leader_epoch*, is committed.
+
+        NotLeaderOrFollower if another broker may have led since; NotEnoughReplicasAfterAppend when it is on
+        fewer replicas than it should be.
+        """
+        _, leading = self.led()
+        if leader_epoch < leading.led_since_epoch:
+            raise NotLeaderOrFollower(f"{self} changed its leader while acks=all was awaited")
+        if leading.high_watermark < offset:
+            return False
+        if not leading.enough_in_sync:
+            raise NotEnoughReplicasAfterAppend(
+                f"{self} has only {len(leading.isr)} in-sync replicas left"
+            )
+        return True
+
+    # -- fetch ---------------------------------------------------------------------------------
+
+    def read(
+        self, offset: int, max_bytes: int, *, min_one_batch: bool, current_leader_epoch: int = -1
+    ) -> Read:
+        """Return committed batches from *offset* on."""
+        log, leading = self.led(current_leader_epoch)
+        high_watermark = leading.high_watermark
+        found = log.read(
+            offset, max_bytes, up_to_offset=high_watermark, min_one_batch=min_one_batch
+        )
+        return Read(found, high_watermark, log.log_start_offset, offset >= high_watermark)
+
+    def read_at_follower(
+        self, offset: int, max_bytes: int, *, min_one_batch: bool, current_leader_epoch: int
+    ) -> Read:
+        """Return batches from *offset* on that this follower knows to be committed (KIP-392).
+
+        Above its high watermark there is nothing yet, above its log end OffsetOutOfRange: the consumer asks the leader.
+        """
+        log, following = self.log, self.following
+        if log is None or following is None:
+            self.led(current_leader_epoch)
+            raise NotLeaderOrFollower(f"{self} has no log here")
+        self._check_epoch(current_leader_epoch)
+        high_watermark = following.high_watermark
+        found = log.read(
+            offset, max_bytes, up_to_offset=high_watermark, min_one_batch=min_one_batch
+        )
+        return Read(found, high_watermark, log.log_start_offset, offset >= high_watermark)
+
+    def committed_grew(self) -> None:
+        """Tell who waits that this follower heard of a higher watermark."""
+        self._changed(self.key)
+
+    def read_as_follower(
+        self,
+        replica: int,
+        offset: int,
+        max_bytes: int,
+        *,
+        min_one_batch: bool,
+        current_leader_epoch: int,
+        broker_epoch: int = -1,
+        again: bool = False,
+    ) -> Read:
+        """Return batches up to the log end for follower *replica*, whose end this tells us.
+
+        *broker_epoch* is the life in which it fetches (KIP-903). *again*: for a fetch that waited. That its sender is
+        alive was noted when it came.
+        """
+        # Cut off or not: who follows us in our epoch has elected nobody else.
+        log, leading = self._leads()
+        self._check_epoch(current_leader_epoch)
+        if replica not in self.role.replicas:
+            raise NotLeaderOrFollower(f"broker {replica} is no replica of {self}")
+        found = log.read(offset, max_bytes, min_one_batch=min_one_batch)
+        if not again:
+            around = self._around
+            self.perform(
+                leading.follower_fetched(
+                    replica,
+                    offset,
+                    current_leader_epoch,
+                    around.now(),
+                    broker_epoch,
+                    may_join=replica in leading.maximal_isr
+                    or around.may_join_isr(replica, broker_epoch),
+                )
+            )
+        # A follower that is not in the ISR tries to join with every fetch.
+        is_clean = offset >= log.log_end_offset and leading.knows_in_sync(replica)
+        return Read(found, leading.high_watermark, log.log_start_offset, is_clean)
+
+    def diverges(self, fetch_offset: int, last_fetched_epoch: int) -> tuple[int, int] | None:
+        """Return (epoch, end offset) up to which a follower agrees with us, if it does not all the way.
+
+        *last_fetched_epoch* is the epoch of the record before *fetch_offset* on its side (KIP-595).
+        """
+        log, _ = self.led()
+        epoch, end = log.leader_epochs.end_offset_of(last_fetched_epoch, log.log_end_offset)
+        if epoch == UNKNOWN_EPOCH or end == UNKNOWN_OFFSET:
+            raise OffsetOutOfRange(f"{self}: leader epoch {last_fetched_epoch} was never here")
+        return (epoch, end) if epoch < last_fetched_epoch or end < fetch_offset else None
+
+    # -- offsets -------------------------------------------------------------------------------
+
+    def find_offset(self, timestamp: int, current_leader_epoch: int) -> TimestampOffset:
+        """Answer ListOffsets for a client: (timestamp, offset, leader epoch), -1 where there is none."""
+        log, leading = self.led(current_leader_epoch)
+        if timestamp not in (EARLIEST, EARLIEST_LOCAL, LATEST_TIERED) and (
+            leading.high_watermark < leading.led_since_offset
+        ):
+            # What an earlier leader has shown may lie above: the offset would go back (KIP-207).
+            raise OffsetNotAvailable(f"{self}: a new leader does not know yet what is committed")
+        if timestamp == LATEST:
+            return TimestampOffset(-1, leading.high_watermark, self.role.leader_epoch)
+        if timestamp in (EARLIEST, EARLIEST_LOCAL):
+            start = log.log_start_offset
+            return TimestampOffset(-1, start, log.leader_epochs.epoch_at(start))
+        if timestamp == LATEST_TIERED:
+            return TimestampOffset(-1, -1, -1)
+        found = (
+            log.max_timestamp()
+            if timestamp == MAX_TIMESTAMP
+            else log.offset_for_timestamp(timestamp)
+        )
+        if found is None or found.offset >= leading.high_watermark:
+            return TimestampOffset(-1, -1, -1)
+        return found
+
+    def epoch_end(self, leader_epoch: int, current_leader_epoch: int) -> tuple[int, int]:
+        """Answer OffsetForLeaderEpoch: (largest epoch <= *leader_epoch*, the offset it ends at)."""
+        log, _ = self.led(current_leader_epoch)
+        return log.leader_epochs.end_offset_of(leader_epoch, log.log_end_offset)
+
+    def delete_records(self, before_offset: int) -> int:
+        """Hide everything below *before_offset* (-1: the high watermark); return the log start offset."""
+        log, leading = self.led()
+        if not log.config.deletes:
+            raise PolicyViolation(
+                f"{self}: records can only be deleted where cleanup.policy contains delete"
+            )
+        wanted = leading.high_watermark if before_offset == -1 else before_offset
+        if not 0 <= wanted <= leading.high_watermark:
+            raise OffsetOutOfRange(
+                f"{self}: cannot delete up to {wanted}, the high watermark is {leading.high_watermark}"
+            )
+        if log.advance_log_start(wanted):
+            self.log_start_moved()
+        return log.log_start_offset
+
+    def log_start_moved(self) -> None:
+        """Tell who fetches here, in a session, that the log begins elsewhere."""
+        self._changed(self.key)
+        self._around.appended(self.key)
+        self._around.log_start_moved(self.key)

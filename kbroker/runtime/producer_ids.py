@@ -1,0 +1,114 @@
+"""Producer ids, taken from the cluster's counter in ZooKeeper a block of 1000 at a time (KIP-98).
+
+The counter is /latest_producer_id_block: the newest block given to any broker. Taking the next one
+is a set conditional on the version that was read; whoever loses reads again. If the outcome of the
+set is unknown the block may be ours or not: it is not used, and the next one is taken. Ids are
+never given twice, and gaps do not matter.
+
+A mirror copies batches with the producer ids of another cluster. If every cluster counted from 0,
+those would be the ids of our own producers too, and once these write to the copied topic their
+first records could pass for duplicates (redpanda#31659). So a cluster counts from a number of its
+own, far from any other's: its cluster id says which. A counter that Kafka left below moves there.
+"""
+
+from zlib import crc32
+
+from twisted.internet.defer import Deferred
+
+from kbroker.zk.errors import BadVersion, NodeExists, NoNode, SessionExpired, ZooKeeperError
+from kbroker.zk.interface import ZooKeeper
+from kbroker.zk.znodes import (
+    PRODUCER_ID_BLOCK,
+    ProducerIdBlock,
+    decode_producer_id_block,
+    encode_producer_id_block,
+)
+from kclient.wire.errors import CoordinatorNotAvailable, UnknownServerError
+
+BLOCK_SIZE = 1000
+LAST_ID = 2**63 - 1
+
+_RANGE_BITS = 28
+_RANGES = 1 << 23  # the greatest id is below 2^53: it stays what it is in a JSON number
+
+
+def first_producer_id(cluster_id: str) -> int:
+    """Return where a cluster begins to count: one of 8 million places, 268 million ids apart."""
+    return crc32(cluster_id.encode()) % _RANGES << _RANGE_BITS
+
+
+class ProducerIds:
+    """Gives out producer ids for *broker_id*, from *first* on."""
+
+    def __init__(self, zookeeper: ZooKeeper, broker_id: int, *, first: int = 0) -> None:
+        self._zookeeper = zookeeper
+        self._broker_id = broker_id
+        self._first = first
+        self._next = 0
+        self._end = 0
+        self._waiting: list[Deferred[None]] | None = None
+
+    async def next(self) -> int:
+        """Return an id that nobody else has.
+
+        Errors: CoordinatorNotAvailable while ZooKeeper does not answer; UnknownServerError if
+        there are no more ids.
+        """
+        while self._next >= self._end:
+            await self._take_block()
+        self._next += 1
+        return self._next - 1
+
+    async def _take_block(self) -> None:
+        """Take the next block, once for all who ask meanwhile."""
+        if self._waiting is not None:
+            waiting: Deferred[None] = Deferred()
+            self._waiting.append(waiting)
+            await waiting
+            return
+        self._waiting = []
+        try:
+            block = await self._claim()
+        except (ZooKeeperError, UnknownServerError) as error:
+            problem = (
+                CoordinatorNotAvailable(f"no producer ids: {error}")
+                if isinstance(error, ZooKeeperError)
+                else error
+            )
+            for waiting in self._others():
+                waiting.errback(problem)
+            raise problem from error
+        self._next, self._end = block.first, block.last + 1
+        for waiting in self._others():
+            waiting.callback(None)
+
+    def _others(self) -> list[Deferred[None]]:
+        waiting, self._waiting = self._waiting or [], None
+        return waiting
+
+    async def _claim(self) -> ProducerIdBlock:
+        session = self._zookeeper.session
+        if session is None:
+            raise SessionExpired(PRODUCER_ID_BLOCK)
+        zookeeper = self._zookeeper.in_session(session)
+        while True:
+            first, version = self._first, None
+            try:
+                node = await zookeeper.get(PRODUCER_ID_BLOCK)
+                version = node.stat.version
+                if node.data:
+                    first = max(first, decode_producer_id_block(node.data).last + 1)
+            except NoNode:
+                pass
+            if first > LAST_ID - BLOCK_SIZE:
+                raise UnknownServerError("all producer ids of this cluster were given out")
+            block = ProducerIdBlock(self._broker_id, first, first + BLOCK_SIZE - 1)
+            data = encode_producer_id_block(block)
+            try:
+                if version is None:
+                    await zookeeper.create(PRODUCER_ID_BLOCK, data)
+                else:
+                    await zookeeper.set(PRODUCER_ID_BLOCK, data, version)
+            except (BadVersion, NodeExists, NoNode):
+                continue  # another broker was faster
+            return block

@@ -1,0 +1,103 @@
+"""Waiting for ZooKeeper to be back, and reading through short breaks.
+
+A request that fails with ConnectionLoss says nothing about the session. Whoever may try again waits
+here until the same session is connected; when the session is over the wait fails with SessionExpired.
+Who does not care which session it is (an admin request of a client) waits for a bounded time and then
+fails with RequestTimedOut, which tells the client to try again (S22).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol, TypeVar
+
+from twisted.internet.defer import Deferred, fail, succeed
+
+from kbroker.zk.errors import ConnectionLoss, SessionExpired
+from kbroker.zk.interface import Connected, Expired, Session, SessionEvent, ZooKeeper
+from kclient.wire.errors import RequestTimedOut
+
+T = TypeVar("T")
+
+PATIENCE_SECONDS: Final = 5.0
+PAUSE_SECONDS: Final = 0.02
+"""Between a lost connection and the next attempt."""
+
+
+class Clock(Protocol):
+    """What waiting needs of the reactor."""
+
+    def callLater(  # noqa: N802
+        self, delay: float, callable: Callable[..., object], *args: object
+    ) -> object:
+        """Call later."""
+
+
+class Reconnect:
+    """Tells who waits when ZooKeeper is connected (again)."""
+
+    def __init__(self, zookeeper: ZooKeeper, clock: Clock) -> None:
+        self._zookeeper = zookeeper
+        self._clock = clock
+        self._waiting: list[tuple[Session | None, Deferred[None]]] = []
+        zookeeper.on_session(self._on_session)
+
+    def connected(self, session: Session | None = None) -> Deferred[None]:
+        """Fire once connected in *session*; SessionExpired if that is over.
+
+        With None: in any session, or RequestTimedOut after `PATIENCE_SECONDS`.
+        """
+        current = self._zookeeper.session
+        if self._zookeeper.connected:
+            if session is None or (current is not None and current.id == session.id):
+                return succeed(None)
+            return fail(SessionExpired())
+        waiting: Deferred[None] = Deferred()
+        self._waiting.append((session, waiting))
+        if session is None:
+            self._clock.callLater(PATIENCE_SECONDS, self._give_up, waiting)
+        return waiting
+
+    def _give_up(self, waiting: Deferred[None]) -> None:
+        if not waiting.called:
+            self._waiting = [entry for entry in self._waiting if entry[1] is not waiting]
+            waiting.errback(
+                RequestTimedOut("this broker is cut off from ZooKeeper", hint="try again")
+            )
+
+    async def read(self, session: Session | None, request: Callable[[], Awaitable[T]]) -> T:
+        """Make *request*, which only reads, until its answer is heard."""
+        while True:
+            try:
+                return await request()
+            except ConnectionLoss:
+                # Never at once: the connection may be gone and the word of it still be on its way to
+                # us, so that we seem connected. Without a turn of the reactor it would never arrive.
+                await self._pause()
+                await self.connected(session)
+            except SessionExpired:
+                if session is not None:
+                    raise
+                await self._pause()
+                await self.connected()
+
+    def _pause(self) -> Deferred[None]:
+        paused: Deferred[None] = Deferred()
+        self._clock.callLater(PAUSE_SECONDS, paused.callback, None)
+        return paused
+
+    def _on_session(self, event: SessionEvent) -> None:
+        if not isinstance(event, Connected | Expired):
+            return
+        waiting, self._waiting = self._waiting, []
+        for session, deferred in waiting:
+            if deferred.called:
+                continue
+            if isinstance(event, Connected) and session in (None, event.session):
+                deferred.callback(None)
+            elif session is None:
+                self._waiting.append((session, deferred))
+            elif session.id != event.session.id or isinstance(event, Expired):
+                deferred.errback(SessionExpired())
+            else:
+                deferred.callback(None)

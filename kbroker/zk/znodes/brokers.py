@@ -1,0 +1,184 @@
+"""Znodes of brokers, the controller and the cluster."""
+
+from __future__ import annotations
+
+import base64
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kbroker.zk.errors import PoisonZnode
+from kbroker.zk.znodes.fields import INT32_MAX, Fields, decode_json, decode_number, encode_json
+from kbroker.zk.znodes.names import BROKER_IDS, CLUSTER_ID, CONTROLLER, CONTROLLER_EPOCH
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a listener of a broker is reached: advertised host and port."""
+
+    listener: str
+    security_protocol: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.listener}://{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRegistration:
+    """The content of /brokers/ids/N; *timestamp* in ms. The broker epoch is the znode's czxid.
+
+    Two fields of ours, which Kafka's tools ignore (KIP-966): *start*, how the broker found its log directories
+    ("" if it does not say: clean, crashed, power-loss or new), and *intact*, the first and the last broker epoch
+    under which they were written and have kept everything since.
+    """
+
+    broker_id: int
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None = None
+    timestamp: int = 0
+    jmx_port: int = -1
+    features: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    start: str = ""
+    intact: tuple[int, int] | None = None
+
+
+def broker_path(broker_id: int) -> str:
+    """Return /brokers/ids/N (ephemeral)."""
+    return f"{BROKER_IDS}/{broker_id:d}"
+
+
+def encode_broker(broker: BrokerRegistration) -> bytes:
+    """Write version 5; `host` and `port` of the first PLAINTEXT listener are for old clients."""
+    plain = next((e for e in broker.endpoints if e.security_protocol == "PLAINTEXT"), None)
+    value: dict[str, Any] = {
+        "features": {name: dict(span) for name, span in broker.features.items()},
+        "listener_security_protocol_map": {
+            e.listener: e.security_protocol for e in broker.endpoints
+        },
+        "endpoints": [str(e) for e in broker.endpoints],
+        "jmx_port": broker.jmx_port,
+        "port": plain.port if plain else -1,
+        "host": plain.host if plain else None,
+        "version": 5,
+        "timestamp": str(broker.timestamp),
+    }
+    if broker.rack is not None:
+        value["rack"] = broker.rack
+    if broker.start:
+        value["start"] = broker.start
+        value["intact"] = broker.intact
+    return encode_json(value)
+
+
+_ENDPOINT = re.compile(r"([A-Za-z0-9_.-]+)://\[?([^\[\]/]*)\]?:(-?\d{1,5})")
+_DEFAULT_PROTOCOLS = {p: p for p in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")}
+
+
+def decode_broker(broker_id: int, data: bytes) -> BrokerRegistration:
+    """Read versions 1 to 5."""
+    fields = decode_json(broker_path(broker_id), data)
+    version = fields.integer("version", low=1)
+    if version == 1:
+        host, port = fields.text("host"), fields.integer("port", low=0, high=65535)
+        endpoints: tuple[Endpoint, ...] = (Endpoint("PLAINTEXT", "PLAINTEXT", host, port),)
+    else:
+        name = "listener_security_protocol_map"
+        protocols = fields.object(name).strings() if fields.has(name) else _DEFAULT_PROTOCOLS
+        endpoints = tuple(_endpoint(fields, e, protocols) for e in fields.items("endpoints"))
+    features = fields.object_or_empty("features")
+    return BrokerRegistration(
+        broker_id,
+        endpoints,
+        rack=fields.text("rack") if fields.has("rack") else None,
+        timestamp=fields.decimal("timestamp") if fields.has("timestamp") else 0,
+        jmx_port=fields.integer("jmx_port") if fields.has("jmx_port") else -1,
+        features={
+            name: {label: features.object(name).integer(label) for label in span}
+            for name, span in features.values.items()
+            if isinstance(span, dict)
+        },
+        start=fields.text("start") if fields.has("start") else "",
+        intact=_intact(fields),
+    )
+
+
+def _intact(fields: Fields) -> tuple[int, int] | None:
+    if not fields.has("intact"):
+        return None
+    found = [fields.long("intact", item) for item in fields.items("intact")]
+    if len(found) != 2:
+        raise fields.poison('field "intact" is not a pair of broker epochs')
+    return found[0], found[1]
+
+
+def _endpoint(fields: Fields, text: Any, protocols: Mapping[str, str]) -> Endpoint:
+    match = _ENDPOINT.fullmatch(text) if isinstance(text, str) else None
+    if match is None or not 0 <= int(match[3]) <= 65535:
+        raise fields.poison(f"endpoint {text!r:.80} is not LISTENER://host:port")
+    if match[1] not in protocols:
+        raise fields.poison(f"listener {match[1]} has no security protocol")
+    return Endpoint(match[1], protocols[match[1]], match[2], int(match[3]))
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerRegistration:
+    """The content of /controller; *timestamp* in ms."""
+
+    broker_id: int
+    timestamp: int
+
+
+def encode_controller(controller: ControllerRegistration) -> bytes:
+    """Write /controller (ephemeral)."""
+    return encode_json(
+        {
+            "version": 2,
+            "brokerid": controller.broker_id,
+            "timestamp": str(controller.timestamp),
+            "kraftControllerEpoch": -1,
+        }
+    )
+
+
+def decode_controller(data: bytes) -> ControllerRegistration:
+    """Read /controller, any version."""
+    fields = decode_json(CONTROLLER, data)
+    timestamp = fields.decimal("timestamp") if fields.has("timestamp") else 0
+    return ControllerRegistration(fields.integer("brokerid", low=0), timestamp)
+
+
+def encode_controller_epoch(epoch: int) -> bytes:
+    """Write /controller_epoch: plain decimal text."""
+    return str(epoch).encode()
+
+
+def decode_controller_epoch(data: bytes) -> int:
+    """Read /controller_epoch."""
+    return decode_number(CONTROLLER_EPOCH, data, low=0, high=INT32_MAX)
+
+
+def encode_cluster_id(cluster_id: str) -> bytes:
+    """Write /cluster/id; the version is a string there, in Kafka too."""
+    return encode_json({"version": "1", "id": cluster_id})
+
+
+def decode_cluster_id(data: bytes) -> str:
+    """Read /cluster/id."""
+    return decode_json(CLUSTER_ID, data).text("id")
+
+
+def encode_uuid(value: uuid.UUID) -> str:
+    """Write a UUID as Kafka's Uuid: 22 characters of url-safe base64."""
+    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
+
+
+def decode_uuid(path: str, text: str) -> uuid.UUID:
+    """Read a Kafka Uuid found in the znode *path*."""
+    if re.fullmatch(r"[A-Za-z0-9_-]{22}", text) is None:
+        raise PoisonZnode(path, f"{text!r:.80} is not an id of 22 base64 characters")
+    return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))

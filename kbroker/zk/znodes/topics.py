@@ -1,0 +1,169 @@
+"""Znodes of topics and partitions."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kbroker.zk.interface import Stat
+from kbroker.zk.znodes.brokers import decode_uuid, encode_uuid
+from kbroker.zk.znodes.fields import Fields, decode_json, encode_json
+from kbroker.zk.znodes.names import TOPICS, checked_topic
+
+NO_LEADER = -1
+LEADER_DURING_DELETE = -2
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaAssignment:
+    """The replicas of one partition, preferred leader first; *adding* and *removing* while moving."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicAssignment:
+    """The content of /brokers/topics/T. *topic_id* is None for topics made before Kafka 2.8."""
+
+    topic_id: uuid.UUID | None
+    partitions: Mapping[int, ReplicaAssignment]
+
+
+def topic_path(topic: str) -> str:
+    """Return /brokers/topics/T."""
+    return f"{TOPICS}/{checked_topic(topic)}"
+
+
+def encode_topic(topic: TopicAssignment) -> bytes:
+    """Write version 3."""
+
+    def moving(name: str) -> dict[str, list[int]]:
+        replicas = {p: getattr(a, name) for p, a in topic.partitions.items()}
+        return {str(p): list(r) for p, r in replicas.items() if r}
+
+    value: dict[str, Any] = {
+        "removing_replicas": moving("removing"),
+        "partitions": {str(p): list(a.replicas) for p, a in topic.partitions.items()},
+    }
+    if topic.topic_id is not None:
+        value["topic_id"] = encode_uuid(topic.topic_id)
+    value |= {"adding_replicas": moving("adding"), "version": 3}
+    return encode_json(value)
+
+
+def decode_topic(topic: str, data: bytes) -> TopicAssignment:
+    """Read versions 1 to 3."""
+    path = topic_path(topic)
+    fields = decode_json(path, data)
+    partitions = fields.object_or_empty("partitions")
+    adding = fields.object_or_empty("adding_replicas")
+    removing = fields.object_or_empty("removing_replicas")
+    assignment = {}
+    for name in partitions.values:
+        if re.fullmatch(r"\d{1,9}", name) is None:
+            raise fields.poison(f"{name!r:.80} is not a partition number")
+        replicas = partitions.integers(name)
+        if len(set(replicas)) != len(replicas) or not replicas:
+            raise fields.poison(f"partition {name} has the replicas {list(replicas)}")
+        assignment[int(name)] = ReplicaAssignment(
+            replicas,
+            adding.integers(name) if adding.has(name) else (),
+            removing.integers(name) if removing.has(name) else (),
+        )
+    topic_id = decode_uuid(path, fields.text("topic_id")) if fields.has("topic_id") else None
+    return TopicAssignment(topic_id, assignment)
+
+
+def partitions_path(topic: str) -> str:
+    """Return /brokers/topics/T/partitions."""
+    return f"{topic_path(topic)}/partitions"
+
+
+def partition_path(topic: str, partition: int) -> str:
+    """Return /brokers/topics/T/partitions/P."""
+    return f"{topic_path(topic)}/partitions/{partition:d}"
+
+
+def partition_state_path(topic: str, partition: int) -> str:
+    """Return /brokers/topics/T/partitions/P/state."""
+    return f"{topic_path(topic)}/partitions/{partition:d}/state"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """The content of a partition's state. *zk_version* is the version of the znode it was read from.
+
+    *leader* is -1 while there is none and -2 while the topic is being deleted. *controller_epoch*
+    is that of the controller who wrote, or whom the writing leader obeyed.
+    *leader_recovery_state* is 1 after an unclean election until the leader has recovered (KIP-704).
+
+    Two fields of ours, which Kafka's tools ignore: *isr_epochs* are the broker epochs under which the members
+    of *isr* are in it, in the same order, -1 where that is not known, () if it is for none (KIP-903); *elr* are
+    (broker, broker epoch) of those who left while the ISR was under min.insync.replicas (KIP-966).
+    """
+
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    controller_epoch: int
+    zk_version: int = -1
+    leader_recovery_state: int = 0
+    isr_epochs: tuple[int, ...] = ()
+    elr: tuple[tuple[int, int], ...] = ()
+
+
+def encode_partition_state(state: PartitionState) -> bytes:
+    """Write version 1."""
+    value: dict[str, Any] = {
+        "controller_epoch": state.controller_epoch,
+        "leader": state.leader,
+        "version": 1,
+        "leader_epoch": state.leader_epoch,
+        "isr": list(state.isr),
+    }
+    if state.leader_recovery_state:
+        value["leader_recovery_state"] = state.leader_recovery_state
+    if state.isr_epochs:
+        value["isr_epochs"] = list(state.isr_epochs)
+    if state.elr:
+        value["elr"] = {str(broker): epoch for broker, epoch in state.elr}
+    return encode_json(value)
+
+
+def decode_partition_state(topic: str, partition: int, data: bytes, stat: Stat) -> PartitionState:
+    """Read a partition's state with the version it was read at."""
+    fields = decode_json(partition_state_path(topic, partition), data)
+    name = "leader_recovery_state"
+    isr = fields.integers("isr")
+    return PartitionState(
+        leader=fields.integer("leader", low=LEADER_DURING_DELETE),
+        leader_epoch=fields.integer("leader_epoch", low=0),
+        isr=isr,
+        controller_epoch=fields.integer("controller_epoch", low=0),
+        zk_version=stat.version,
+        leader_recovery_state=fields.integer(name, low=0, high=1) if fields.has(name) else 0,
+        isr_epochs=_isr_epochs(fields, len(isr)),
+        elr=_eligible(fields),
+    )
+
+
+def _isr_epochs(fields: Fields, members: int) -> tuple[int, ...]:
+    """Read the epochs of an ISR of so many *members*; an ISR that was edited by hand has none."""
+    if not fields.has("isr_epochs"):
+        return ()
+    epochs = tuple(fields.long("isr_epochs", item) for item in fields.items("isr_epochs"))
+    return epochs if len(epochs) == members else ()
+
+
+def _eligible(fields: Fields) -> tuple[tuple[int, int], ...]:
+    found = fields.object_or_empty("elr")
+    if not all(name.isdecimal() for name in found.values):
+        raise fields.poison('field "elr" is not an object of broker ids')
+    return tuple(
+        sorted((int(name), found.long(name, epoch)) for name, epoch in found.values.items())
+    )

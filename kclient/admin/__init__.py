@@ -1,0 +1,1 @@
+"""Administration: topics, configs, groups and offsets; one answer per name asked about."""

@@ -1,0 +1,380 @@
+"""The admin client: its methods answer with Deferreds, which may be awaited.
+
+Methods over several names return one dictionary, name -> result. The first error among the answers
+is raised, unless ``raise_errors=False``: then errors stand in the dictionary beside the results.
+*timeout* is in seconds, ``default.api.timeout.ms`` if None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from kclient.admin import configs, elections, groups, topics
+from kclient.admin.configs import ConfigDescription, ConfigResource
+from kclient.admin.elections import ElectionType
+from kclient.admin.groups import GroupDescription, GroupListing
+from kclient.admin.health import Health
+from kclient.admin.health_check import describe_health
+from kclient.admin.log_dirs import LogDirs, describe_log_dirs
+from kclient.admin.reassignment_plan import Reassignment
+from kclient.admin.records import delete_records
+from kclient.admin.topics import CreatedTopic, TopicsToCreate
+from kclient.config import AdminConfig
+from kclient.errors import KafkaError, LeaderUnavailable
+from kclient.net.answers import error_of, settle
+from kclient.net.cluster import Cluster
+from kclient.net.group_offsets import Membership, commit_offsets, committed_offsets
+from kclient.net.metadata import Broker, TopicMetadata
+from kclient.net.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, list_offsets
+from kclient.net.waiting import deferring
+from kclient.types import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from kclient.wire.errors import ErrorCode
+
+_NAMED_TIMES = {"earliest": EARLIEST, "latest": LATEST, "max_timestamp": MAX_TIMESTAMP}
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    """The cluster: its id, controller (-1 if none) and brokers by id."""
+
+    cluster_id: str | None
+    controller_id: int
+    brokers: Mapping[int, Broker]
+
+
+class AdminClient:
+    """Administers one cluster. Owned by the reactor's thread; see `kclient` for plain threads."""
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | None = None,
+        /,
+        *,
+        reactor: Any = None,
+        **keywords: Any,
+    ) -> None:
+        if reactor is None:
+            from twisted.internet import reactor
+        self.config = AdminConfig.load(config, **keywords)
+        self.cluster = Cluster(reactor, self.config)
+
+    async def __aenter__(self) -> Self:
+        await self.cluster.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    def _time(self, timeout: float | None) -> float:
+        return self.config.default_api_timeout_ms / 1000 if timeout is None else timeout
+
+    @deferring
+    async def start(self) -> Self:
+        """Make the first contact; `BootstrapError` with each address and its cause if it fails."""
+        await self.cluster.start()
+        return self
+
+    @deferring
+    async def close(self) -> None:
+        """Close every connection."""
+        await self.cluster.close()
+
+    # --- cluster and topics
+
+    @deferring
+    async def describe_cluster(self) -> ClusterDescription:
+        """Return the cluster's id, controller and brokers, as of now."""
+        metadata = await self.cluster.refresh()
+        return ClusterDescription(metadata.cluster_id, metadata.controller_id, metadata.brokers)
+
+    @deferring
+    async def describe_health(self, *, timeout: float | None = None) -> Health:
+        """Return what is wrong with the cluster: brokers, log directories, leaders, replicas."""
+        return await describe_health(self.cluster, timeout=self._time(timeout))
+
+    @deferring
+    async def describe_log_dirs(
+        self,
+        brokers: Iterable[int] | None = None,
+        tps: Iterable[TopicPartition] | None = None,
+        *,
+        timeout: float | None = None,
+        raise_errors: bool = True,
+    ) -> dict[int, LogDirs | KafkaError]:
+        """Return {path: LogDir} of each of *brokers* (None: all), with all replicas or those of *tps*."""
+        if brokers is None:
+            brokers = sorted((await self.cluster.refresh()).brokers)
+        answers = await describe_log_dirs(
+            self.cluster, brokers, tps=tps, timeout=self._time(timeout)
+        )
+        return settle(answers, raise_errors)
+
+    @deferring
+    async def list_topics(self, *, internal: bool = False) -> list[str]:
+        """Return the names of all topics, in order."""
+        return sorted(await self._all_topics(internal))
+
+    @deferring
+    async def describe_topics(
+        self,
+        names: Iterable[str] | None = None,
+        *,
+        internal: bool = False,
+        raise_errors: bool = True,
+    ) -> dict[str, TopicMetadata | KafkaError]:
+        """Return partitions, leaders, replicas and ISR of *names*, of all topics if None."""
+        if names is None:
+            return dict((await self._all_topics(internal)).items())
+        wanted = list(names)
+        self.cluster.want_only(wanted)
+        metadata = await self.cluster.refresh()
+        answers: dict[str, TopicMetadata | KafkaError] = {}
+        for name in wanted:
+            found = metadata.topics.get(name)
+            if found is None or (found.error_code and not found.partitions):
+                code = found.error_code if found else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                answers[name] = error_of(code, f"topic {name!r}")
+            else:
+                answers[name] = found
+        return settle(answers, raise_errors)
+
+    @deferring
+    async def create_topics(
+        self,
+        new: TopicsToCreate,
+        *,
+        validate_only: bool = False,
+        timeout: float | None = None,
+        raise_errors: bool = True,
+    ) -> dict[str, CreatedTopic | KafkaError]:
+        """Create topics: {name: {num_partitions, replication_factor, configs}}, names, NewTopics."""
+        answers = await topics.create_topics(
+            self.cluster, new, validate_only=validate_only, timeout=self._time(timeout)
+        )
+        return settle(answers, raise_errors)
+
+    @deferring
+    async def delete_topics(
+        self, names: Iterable[str], *, timeout: float | None = None, raise_errors: bool = True
+    ) -> dict[str, KafkaError | None]:
+        """Delete topics."""
+        answers = await topics.delete_topics(self.cluster, names, timeout=self._time(timeout))
+        return settle(answers, raise_errors)
+
+    @deferring
+    async def create_partitions(
+        self,
+        totals: Mapping[str, int],
+        *,
+        validate_only: bool = False,
+        timeout: float | None = None,
+        raise_errors: bool = True,
+    ) -> dict[str, KafkaError | None]:
+        """Raise topics to a total number of partitions."""
+        answers = await topics.create_partitions(
+            self.cluster, totals, validate_only=validate_only, timeout=self._time(timeout)
+        )
+        return settle(answers, raise_errors)
+
+    @deferring
+    async def wait_for_topics(
+        self, names: Iterable[str], timeout: float | None = None
+    ) -> dict[str, TopicMetadata]:
+        """Wait until every partition of *names* has a leader; return the topics."""
+        wanted = list(names)
+        self.cluster.want_only(wanted)
+
+        async def attempt() -> dict[str, TopicMetadata]:
+            metadata = await self.cluster.refresh()
+            for name in wanted:
+                found = metadata.topics.get(name)
+                if found is None or found.error_code:
+                    code = found.error_code if found else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    raise error_of(code, f"topic {name!r}")
+                if not found.partitions or any(p.leader < 0 for p in found.partitions.values()):
+                    raise LeaderUnavailable(f"topic {name!r} has partitions without a leader")
+            return {name: metadata.topics[name] for name in wanted}
+
+        return await self.cluster.retrying(
+            attempt, timeout=self._time(timeout), what=f"waiting for {', '.join(wanted)}"
+        )
+
+    async def _all_topics(self, internal: bool) -> dict[str, TopicMetadata]:
+        self.cluster.want_all()
+        found = (await self.cluster.refresh()).topics
+        return {name: t for name, t in found.items() if internal or not t.is_internal}
+
+    # --- leaders and replicas
+
+    @deferring
+    async def elect_leaders(
+        self,
+        kind: ElectionType = ElectionType.PREFERRED,
+        tps: Iterable[TopicPartition] | None = None,
+        *,
+        timeout: float | None = None,
+        raise_errors: bool = True,
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Have leaders elected for *tps*, None for every partition that needs one of this *kind*."""
+        answers = await elections.elect_leaders(
+            self.cluster, kind, tps, timeout=self._time(timeout)
+        )
+        return settle(answers, raise_errors)
+
+    @deferring
+    async def alter_partition_reassignments(
+        self,
+        targets: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        timeout: float | None = None,
+        raise_errors: bool = True,
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Begin to move partitions to new replicas; None calls off a move that is under way."""
+        answers = await elections.alter_reassignments(
+            self.cluster, targets, timeout=self._time(timeout)
+        )
+        return settle(answers, raise_errors)
+
+    @deferring
+    async def list_partition_reassignments(
+        self, tps: Iterable[TopicPartition] | None = None, *, timeout: float | None = None
+    ) -> dict[TopicPartition, Reassignment]:
+        """Return the moves under way, all or those of *tps*."""
+        return await elections.list_reassignments(self.cluster, tps, timeout=self._time(timeout))
+
+    # --- configs
+
+    @deferring
+    async def describe_configs(
+        self,
+        resources: Iterable[ConfigResource],
+        *,
+        names: Iterable[str] | None = None,
+        documentation: bool = False,
+        timeout: float | None = None,
+        raise_errors: bool = True,
+    ) -> dict[ConfigResource, ConfigDescription | KafkaError]:
+        """Return {name: entry} of each topic or broker."""
+        answers = await configs.describe_configs(
+            self.cluster,
+            resources,
+            names=names,
+            documentation=documentation,
+            timeout=self._time(timeout),
+        )
+        return settle(answers, raise_errors)
+
+    @deferring
+    async def alter_configs(
+        self,
+        changes: Mapping[ConfigResource, Mapping[str, str | None]],
+        *,
+        validate_only: bool = False,
+        timeout: float | None = None,
+        raise_errors: bool = True,
+    ) -> dict[ConfigResource, KafkaError | None]:
+        """Set the named configs, None to put one back to its default; others stay as they are."""
+        answers = await configs.alter_configs(
+            self.cluster, changes, validate_only=validate_only, timeout=self._time(timeout)
+        )
+        return settle(answers, raise_errors)
+
+    # --- offsets and records
+
+    @deferring
+    async def list_offsets(
+        self,
+        wanted: Mapping[TopicPartition, int | str],
+        *,
+        read_committed: bool = False,
+        timeout: float | None = None,
+        raise_errors: bool = True,
+    ) -> dict[TopicPartition, OffsetAndTimestamp | KafkaError]:
+        """Return offsets by time: ms since the epoch, "earliest", "latest" or "max_timestamp"."""
+        timestamps = {
+            tp: _NAMED_TIMES[time] if isinstance(time, str) else time for tp, time in wanted.items()
+        }
+        answers = await list_offsets(
+            self.cluster, timestamps, read_committed=read_committed, timeout=self._time(timeout)
+        )
+        return settle(answers, raise_errors)
+
+    @deferring
+    async def delete_records(
+        self,
+        before: Mapping[TopicPartition, int],
+        *,
+        timeout: float | None = None,
+        raise_errors: bool = True,
+    ) -> dict[TopicPartition, int | KafkaError]:
+        """Delete the records before an offset (-1: all); return each log's new start offset."""
+        answers = await delete_records(self.cluster, before, timeout=self._time(timeout))
+        return settle(answers, raise_errors)
+
+    # --- groups
+
+    @deferring
+    async def list_groups(
+        self, *, states: Iterable[str] = (), timeout: float | None = None
+    ) -> list[GroupListing]:
+        """Return the groups of all brokers, by name."""
+        return await groups.list_groups(self.cluster, states=states, timeout=self._time(timeout))
+
+    @deferring
+    async def describe_groups(
+        self, names: Iterable[str], *, timeout: float | None = None, raise_errors: bool = True
+    ) -> dict[str, GroupDescription | KafkaError]:
+        """Return state, protocol, coordinator and members of each group."""
+        answers = await groups.describe_groups(self.cluster, names, timeout=self._time(timeout))
+        return settle(answers, raise_errors)
+
+    @deferring
+    async def delete_groups(
+        self, names: Iterable[str], *, timeout: float | None = None, raise_errors: bool = True
+    ) -> dict[str, KafkaError | None]:
+        """Delete groups that have no members."""
+        answers = await groups.delete_groups(self.cluster, names, timeout=self._time(timeout))
+        return settle(answers, raise_errors)
+
+    @deferring
+    async def list_group_offsets(
+        self,
+        group: str,
+        tps: Iterable[TopicPartition] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return what *group* has committed; partitions without a commit are left out."""
+        return await committed_offsets(self.cluster, group, tps, timeout=self._time(timeout))
+
+    @deferring
+    async def alter_group_offsets(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+        *,
+        timeout: float | None = None,
+        raise_errors: bool = True,
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Set the committed offsets of a group without members."""
+        answers = await commit_offsets(
+            self.cluster, group, offsets, Membership(), timeout=self._time(timeout)
+        )
+        return settle(answers, raise_errors)
+
+    @deferring
+    async def delete_group_offsets(
+        self,
+        group: str,
+        tps: Iterable[TopicPartition],
+        *,
+        timeout: float | None = None,
+        raise_errors: bool = True,
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Forget committed offsets."""
+        answers = await groups.delete_group_offsets(
+            self.cluster, group, tps, timeout=self._time(timeout)
+        )
+        return settle(answers, raise_errors)

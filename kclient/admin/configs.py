@@ -1,0 +1,180 @@
+"""Configs of topics and brokers: described by anyone, a broker's own by that broker (KIP-226)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from kclient.errors import KafkaError
+from kclient.net.answers import error_of
+from kclient.net.cluster import Cluster
+from kclient.net.connection import Connection
+from kclient.wire.schema.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from kclient.wire.schema.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from kclient.wire.versions import ApiKey
+
+
+class ResourceType(IntEnum):
+    """What has configs."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+class ConfigSource(IntEnum):
+    """Where a value comes from, the closest first."""
+
+    UNKNOWN = 0
+    TOPIC = 1
+    BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+class ConfigResource(NamedTuple):
+    """A topic by name, or a broker by its id as text ("" for the defaults of all brokers)."""
+
+    type: ResourceType
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.type.name.lower()} {self.name!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One config; *value* is None where it is sensitive or unset."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    read_only: bool = False
+    sensitive: bool = False
+    documentation: str | None = None
+
+    @property
+    def is_default(self) -> bool:
+        """Whether nobody set it."""
+        return self.source is ConfigSource.DEFAULT
+
+
+ConfigDescription = dict[str, ConfigEntry]
+
+
+async def describe_configs(
+    cluster: Cluster,
+    resources: Iterable[ConfigResource],
+    *,
+    names: Iterable[str] | None,
+    documentation: bool,
+    timeout: float,
+) -> dict[ConfigResource, ConfigDescription | KafkaError]:
+    """Return the configs of *resources*; *names* limits them."""
+    keys = None if names is None else list(names)
+    answers: dict[ConfigResource, ConfigDescription | KafkaError] = {}
+    for node, group in _by_broker(resources).items():
+        request = DescribeConfigsRequest(
+            resources=[
+                DescribeConfigsResource(
+                    resource_type=int(r.type), resource_name=r.name, configuration_keys=keys
+                )
+                for r in group
+            ],
+            include_documentation=documentation,
+        )
+
+        async def attempt(
+            node: int | None = node, request: DescribeConfigsRequest = request
+        ) -> Any:
+            connection = await _where(cluster, node)
+            return await connection.request(ApiKey.DESCRIBE_CONFIGS, None, request)
+
+        response: Any = await cluster.retrying(attempt, timeout=timeout, what="describing configs")
+        for result in response.results:
+            resource = ConfigResource(ResourceType(result.resource_type), result.resource_name)
+            if result.error_code:
+                answers[resource] = error_of(result.error_code, resource, result.error_message)
+                continue
+            answers[resource] = {
+                c.name: ConfigEntry(
+                    c.name,
+                    c.value,
+                    _source(c.config_source),
+                    c.read_only,
+                    c.is_sensitive,
+                    c.documentation or None,
+                )
+                for c in result.configs
+            }
+    return answers
+
+
+async def alter_configs(
+    cluster: Cluster,
+    changes: Mapping[ConfigResource, Mapping[str, str | None]],
+    *,
+    validate_only: bool,
+    timeout: float,
+) -> dict[ConfigResource, KafkaError | None]:
+    """Set the named configs, those with None back to their default; others stay (KIP-339)."""
+    answers: dict[ConfigResource, KafkaError | None] = {}
+    for node, group in _by_broker(changes).items():
+        request = IncrementalAlterConfigsRequest(
+            resources=[
+                AlterConfigsResource(
+                    resource_type=int(r.type),
+                    resource_name=r.name,
+                    configs=[
+                        AlterableConfig(name=name, config_operation=int(value is None), value=value)
+                        for name, value in changes[r].items()
+                    ],
+                )
+                for r in group
+            ],
+            validate_only=validate_only,
+        )
+
+        async def attempt(
+            node: int | None = node, request: IncrementalAlterConfigsRequest = request
+        ) -> Any:
+            connection = await _where(cluster, node)
+            return await connection.request(ApiKey.INCREMENTAL_ALTER_CONFIGS, None, request)
+
+        response: Any = await cluster.retrying(attempt, timeout=timeout, what="altering configs")
+        for result in response.responses:
+            resource = ConfigResource(ResourceType(result.resource_type), result.resource_name)
+            answers[resource] = (
+                error_of(result.error_code, resource, result.error_message)
+                if result.error_code
+                else None
+            )
+    return answers
+
+
+def _by_broker(resources: Iterable[ConfigResource]) -> dict[int | None, list[ConfigResource]]:
+    grouped: dict[int | None, list[ConfigResource]] = {}
+    for resource in resources:
+        its_own = resource.type is ResourceType.BROKER and resource.name.isdigit()
+        grouped.setdefault(int(resource.name) if its_own else None, []).append(resource)
+    return grouped
+
+
+async def _where(cluster: Cluster, node: int | None) -> Connection:
+    if node is not None:
+        return await cluster.connection(node)
+    await cluster.start()
+    return await cluster.any_connection()
+
+
+def _source(number: int) -> ConfigSource:
+    try:
+        return ConfigSource(number)
+    except ValueError:
+        return ConfigSource.UNKNOWN

@@ -1,0 +1,201 @@
+"""Consumer groups: list at every broker; describe, delete, forget offsets at the group's coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from kclient.errors import KafkaError
+from kclient.net.answers import error_of
+from kclient.net.cluster import Cluster
+from kclient.net.connection import Connection
+from kclient.net.group_offsets import (
+    at_coordinator,
+    by_topic,
+    partition_answers,
+    raise_if_coordinator_moved,
+)
+from kclient.net.waiting import all_of, all_settled
+from kclient.types import TopicPartition
+from kclient.wire.errors import MalformedMessage
+from kclient.wire.messages import decode_consumer_protocol
+from kclient.wire.schema.consumer_protocol_assignment import ConsumerProtocolAssignment
+from kclient.wire.schema.delete_groups import DeleteGroupsRequest
+from kclient.wire.schema.describe_groups import DescribeGroupsRequest
+from kclient.wire.schema.list_groups import ListGroupsRequest
+from kclient.wire.schema.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from kclient.wire.versions import ApiKey
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    """A group as listed; *state* is "" where the broker is too old to tell (before KIP-518)."""
+
+    group_id: str
+    protocol_type: str
+    state: str = ""
+    type: str = ""
+    coordinator: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """One member and what it was assigned."""
+
+    member_id: str
+    client_id: str
+    host: str
+    group_instance_id: str | None = None
+    assignment: tuple[TopicPartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A group in the words of its coordinator; state Dead means that there is no such group."""
+
+    group_id: str
+    state: str
+    protocol_type: str
+    protocol: str
+    coordinator: int
+    members: tuple[GroupMember, ...] = field(default=())
+
+
+async def list_groups(
+    cluster: Cluster, *, states: Iterable[str], timeout: float
+) -> list[GroupListing]:
+    """Return the groups of every broker, by name; *states* limits them (KIP-518).
+
+    Raise if a broker cannot be asked, for the list would be short of its groups.
+    """
+    await cluster.retrying(cluster.start, timeout=timeout, what="listing groups")
+    wanted = list(states)
+
+    async def one(node: int) -> list[GroupListing]:
+        async def attempt() -> list[GroupListing]:
+            response = await cluster.request(
+                node, ApiKey.LIST_GROUPS, ListGroupsRequest(states_filter=wanted)
+            )
+            if response.error_code:
+                raise error_of(response.error_code, f"groups of broker {node}")
+            return [
+                GroupListing(g.group_id, g.protocol_type, g.group_state, g.group_type, node)
+                for g in response.groups
+            ]
+
+        return await cluster.retrying(attempt, timeout=timeout, what=f"groups of broker {node}")
+
+    results = await all_of(one(node) for node in sorted(cluster.metadata.brokers))
+    return sorted((g for groups in results for g in groups), key=lambda g: g.group_id)
+
+
+async def describe_groups(
+    cluster: Cluster, groups: Iterable[str], *, timeout: float
+) -> dict[str, GroupDescription | KafkaError]:
+    """Return state and members of each group."""
+
+    async def one(group: str) -> GroupDescription | KafkaError:
+        async def ask(connection: Connection) -> GroupDescription | KafkaError:
+            response = await connection.request(
+                ApiKey.DESCRIBE_GROUPS, None, DescribeGroupsRequest(groups=[group])
+            )
+            answer = response.groups[0]
+            raise_if_coordinator_moved(answer.error_code, group)
+            if answer.error_code:
+                return error_of(answer.error_code, f"group {group!r}")
+            known = cluster.coordinators.known(group)
+            return _description(answer, known[0] if known else -1)
+
+        return await at_coordinator(
+            cluster, group, ask, timeout=timeout, what=f"describing group {group!r}"
+        )
+
+    names = list(groups)
+    return dict(zip(names, await all_settled(one(g) for g in names), strict=True))
+
+
+async def delete_groups(
+    cluster: Cluster, groups: Iterable[str], *, timeout: float
+) -> dict[str, KafkaError | None]:
+    """Delete groups without members, their offsets with them."""
+
+    async def one(group: str) -> KafkaError | None:
+        async def ask(connection: Connection) -> KafkaError | None:
+            response = await connection.request(
+                ApiKey.DELETE_GROUPS, None, DeleteGroupsRequest(groups_names=[group])
+            )
+            code = response.results[0].error_code
+            raise_if_coordinator_moved(code, group)
+            return error_of(code, f"group {group!r}") if code else None
+
+        return await at_coordinator(
+            cluster, group, ask, timeout=timeout, what=f"deleting group {group!r}"
+        )
+
+    names = list(groups)
+    return dict(zip(names, await all_settled(one(g) for g in names), strict=True))
+
+
+async def delete_group_offsets(
+    cluster: Cluster, group: str, tps: Iterable[TopicPartition], *, timeout: float
+) -> dict[TopicPartition, KafkaError | None]:
+    """Forget the offsets of partitions that no member is subscribed to (KIP-496)."""
+    request = OffsetDeleteRequest(
+        group_id=group,
+        topics=[
+            OffsetDeleteRequestTopic(
+                name=topic, partitions=[OffsetDeleteRequestPartition(p) for p in partitions]
+            )
+            for topic, partitions in by_topic(tps).items()
+        ],
+    )
+
+    async def ask(connection: Connection) -> dict[TopicPartition, KafkaError | None]:
+        response = await connection.request(ApiKey.OFFSET_DELETE, None, request)
+        if response.error_code:
+            raise error_of(response.error_code, f"group {group!r}")
+        return partition_answers(response.topics, group)
+
+    return await at_coordinator(
+        cluster, group, ask, timeout=timeout, what=f"deleting offsets of group {group!r}"
+    )
+
+
+def _description(answer: Any, coordinator: int) -> GroupDescription:
+    return GroupDescription(
+        answer.group_id,
+        answer.group_state,
+        answer.protocol_type,
+        answer.protocol_data,
+        coordinator,
+        tuple(
+            GroupMember(
+                m.member_id,
+                m.client_id,
+                m.client_host,
+                m.group_instance_id,
+                _assigned(m.member_assignment),
+            )
+            for m in answer.members
+        ),
+    )
+
+
+def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
+    """Read a member's assignment; a protocol that is not the consumer's has nothing to show."""
+    if not data:
+        return ()
+    try:
+        _version, assignment = decode_consumer_protocol(ConsumerProtocolAssignment, data)
+    except MalformedMessage:
+        return ()
+    return tuple(
+        sorted(
+            TopicPartition(t.topic, p) for t in assignment.assigned_partitions for p in t.partitions
+        )
+    )

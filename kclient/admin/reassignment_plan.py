@@ -1,0 +1,273 @@
+"""Plans of which replicas go where: Kafka's JSON files read and written, and what has to be set for a throttle. Pure.
+
+The files are those of kafka-reassign-partitions:
+
+    {"version": 1, "topics": [{"topic": "t"}]}                                                what to move
+    {"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2]}]}        where to
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kclient.admin.assignment import Racks, assign_replicas
+from kclient.types import TopicPartition
+
+Plan = Mapping[TopicPartition, Sequence[int]]
+"""The replicas of each partition, the preferred leader first."""
+
+ANY_LOG_DIR = "any"
+
+LEADER_RATE = "leader.replication.throttled.rate"
+FOLLOWER_RATE = "follower.replication.throttled.rate"
+BROKER_THROTTLES = (LEADER_RATE, FOLLOWER_RATE, "replica.alter.log.dirs.io.max.bytes.per.second")
+LEADER_REPLICAS = "leader.replication.throttled.replicas"
+FOLLOWER_REPLICAS = "follower.replication.throttled.replicas"
+TOPIC_THROTTLES = (LEADER_REPLICAS, FOLLOWER_REPLICAS)
+
+
+class PlanError(ValueError):
+    """A plan that makes no sense; the text says where."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reassignment:
+    """A partition on its way: *replicas* are all it has now, those it gets and those it will lose too."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+
+# --- files
+
+
+def read_topics(text: str) -> list[str]:
+    """Read a file of topics to move."""
+    topics = [
+        _get(entry, "topic", str, f"topics[{n}]")
+        for n, entry in enumerate(_entries(text, "topics"))
+    ]
+    _refuse_twice(topics, "topics")
+    if not topics:
+        raise PlanError("there are no topics to move")
+    return topics
+
+
+def read_plan(text: str) -> dict[TopicPartition, tuple[int, ...]]:
+    """Read a file of partitions and their replicas; nothing in it may be empty or there twice."""
+    plan: dict[TopicPartition, tuple[int, ...]] = {}
+    named: list[TopicPartition] = []
+    for n, entry in enumerate(_entries(text, "partitions")):
+        place = f"partitions[{n}]"
+        topic = _get(entry, "topic", str, place)
+        tp = TopicPartition(topic, _get(entry, "partition", int, place))
+        replicas = _list(entry, "replicas", int, place)
+        if not replicas:
+            raise PlanError(f"{place}: the replica list of {tp} is empty")
+        if "log_dirs" in entry:
+            _check_log_dirs(_list(entry, "log_dirs", str, place), replicas, tp, place)
+        _refuse_twice(replicas, f"the replicas of {tp}")
+        named.append(tp)
+        plan[tp] = tuple(replicas)
+    _refuse_twice(named, "partitions")
+    if not plan:
+        raise PlanError("there are no partitions to reassign")
+    return plan
+
+
+def plan_as_json(plan: Plan) -> str:
+    """Write *plan* as Kafka's tool does, to be read by it or by `read_plan`."""
+    partitions = [
+        {
+            "topic": tp.topic,
+            "partition": tp.partition,
+            "replicas": list(replicas),
+            "log_dirs": [ANY_LOG_DIR] * len(replicas),
+        }
+        for tp, replicas in sorted(plan.items())
+    ]
+    return json.dumps({"version": 1, "partitions": partitions}, separators=(",", ":"))
+
+
+def _entries(text: str, name: str) -> list[dict[str, Any]]:
+    try:
+        content = json.loads(text)
+    except ValueError as problem:
+        raise PlanError(f"this is not JSON: {problem}") from None
+    if not isinstance(content, dict):
+        raise PlanError(f"expected a JSON object, found {_kind(content)}")
+    version = content.get("version", 1)
+    if type(version) is not int or version != 1:
+        raise PlanError(f"version {version!r} is not known, only 1")
+    return _list(content, name, dict, "")
+
+
+def _list(content: Mapping[str, Any], name: str, kind: type, place: str) -> list[Any]:
+    path = f"{place}.{name}" if place else name
+    found = _get(content, name, list, place)
+    for n, item in enumerate(found):
+        _check(item, kind, f"{path}[{n}]")
+    return list(found)
+
+
+def _get(content: Mapping[str, Any], name: str, kind: type, place: str) -> Any:
+    path = f"{place}.{name}" if place else name
+    if name not in content:
+        raise PlanError(f"{path} is missing")
+    return _check(content[name], kind, path)
+
+
+def _check(value: Any, kind: type, path: str) -> Any:
+    if type(value) is not kind:  # True is no number
+        raise PlanError(f"{path}: expected {_NAMES[kind]}, found {_kind(value)}")
+    return value
+
+
+_NAMES = {int: "a number", str: "a string", list: "a list", dict: "an object"}
+
+
+def _kind(value: Any) -> str:
+    shown = json.dumps(value)
+    return f"{_NAMES.get(type(value), 'something else')}: {shown[:60]}"
+
+
+def _refuse_twice(things: Iterable[object], what: str) -> None:
+    twice = [str(thing) for thing, count in Counter(things).items() if count > 1]
+    if twice:
+        raise PlanError(f"{what}: {', '.join(twice)} more than once")
+
+
+def _check_log_dirs(
+    log_dirs: list[str], replicas: list[int], tp: TopicPartition, place: str
+) -> None:
+    if len(log_dirs) != len(replicas):
+        raise PlanError(
+            f"{place}: {tp} has {len(replicas)} replicas, but {len(log_dirs)} log directories"
+        )
+    if set(log_dirs) != {ANY_LOG_DIR}:
+        raise PlanError(
+            f"{place}: replicas of {tp} cannot be moved to a log directory of choice, only to "
+            f'"{ANY_LOG_DIR}"'
+        )
+
+
+# --- judgement
+
+
+def check_plan(plan: Plan, current: Plan, live: Iterable[int]) -> None:
+    """Raise PlanError for partitions that are not in *current* and brokers that are not alive."""
+    unknown = [str(tp) for tp in sorted(plan) if tp not in current]
+    if unknown:
+        raise PlanError(f"there is no partition {', '.join(unknown)}")
+    absent = sorted({broker for replicas in plan.values() for broker in replicas} - set(live))
+    if absent:
+        raise PlanError(
+            f"there is no live broker {', '.join(map(str, absent))}; there are "
+            f"{', '.join(map(str, sorted(live)))}"
+        )
+
+
+def propose(
+    current: Plan,
+    brokers: Sequence[int],
+    racks: Racks,
+    *,
+    start_index: int,
+    replication_factor: int | None = None,
+) -> dict[TopicPartition, tuple[int, ...]]:
+    """Spread every topic of *current* over *brokers*, with as many replicas as it has or as asked for.
+
+    InvalidAssignmentError when there are too few brokers.
+    """
+    topics: dict[str, list[TopicPartition]] = {}
+    for tp in sorted(current):
+        topics.setdefault(tp.topic, []).append(tp)
+    proposed = {}
+    for tps in topics.values():
+        factor = replication_factor or len(current[tps[0]])
+        assigned = assign_replicas(brokers, len(tps), factor, start_index=start_index, racks=racks)
+        for tp, replicas in zip(tps, assigned.values(), strict=True):
+            proposed[tp] = replicas
+    return proposed
+
+
+# --- throttles
+
+
+@dataclass(frozen=True, slots=True)
+class Throttles:
+    """What has to be set so that just the replicas that move are throttled (KIP-73)."""
+
+    topics: Mapping[str, Mapping[str, str]]
+    """Settings by topic."""
+    brokers: frozenset[int]
+    """Brokers that need the rate."""
+
+
+def throttles_of(
+    plan: Plan, current: Plan, under_way: Mapping[TopicPartition, Reassignment]
+) -> Throttles:
+    """Return the throttles for *plan* and for what is *under_way*: sources as leaders, the added as followers."""
+    moves: dict[TopicPartition, tuple[set[int], set[int]]] = {
+        tp: (set(each.replicas) - set(each.adding), set(each.adding))
+        for tp, each in under_way.items()
+    }
+    for tp, replicas in plan.items():
+        sources = moves[tp][0] if tp in moves else set(current[tp])
+        moves[tp] = (sources, set(replicas) - sources)
+    topics: dict[str, dict[str, list[str]]] = {}
+    for tp, (sources, added) in sorted(moves.items()):
+        lists = topics.setdefault(tp.topic, {LEADER_REPLICAS: [], FOLLOWER_REPLICAS: []})
+        lists[LEADER_REPLICAS] += [f"{tp.partition}:{broker}" for broker in sorted(sources)]
+        lists[FOLLOWER_REPLICAS] += [f"{tp.partition}:{broker}" for broker in sorted(added)]
+    return Throttles(
+        {
+            topic: {name: ",".join(items) for name, items in lists.items()}
+            for topic, lists in topics.items()
+        },
+        frozenset(broker for sources, added in moves.values() for broker in sources | added),
+    )
+
+
+# --- progress
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far one partition of a plan is."""
+
+    tp: TopicPartition
+    wanted: tuple[int, ...]
+    replicas: tuple[int, ...]
+    """Those it has; empty if there is no such partition."""
+    under_way: bool
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it is as planned."""
+        return not self.under_way and self.replicas == self.wanted
+
+    def __str__(self) -> str:
+        if self.under_way:
+            return f"Reassignment of partition {self.tp} is still in progress."
+        if self.is_done:
+            return f"Reassignment of partition {self.tp} is completed."
+        return (
+            f"There is no active reassignment of partition {self.tp}, but replica set is "
+            f"{','.join(map(str, self.replicas))} rather than {','.join(map(str, self.wanted))}."
+        )
+
+
+def progress_of(
+    plan: Plan, current: Plan, under_way: Mapping[TopicPartition, Reassignment]
+) -> list[Progress]:
+    """Compare *plan* with what is."""
+    return [
+        Progress(tp, tuple(wanted), tuple(current.get(tp, ())), tp in under_way)
+        for tp, wanted in sorted(plan.items())
+    ]

@@ -1,0 +1,175 @@
+"""Topics: create, delete, add partitions. All go to the controller, which alone may say yes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from kclient.errors import ConfigError, KafkaError
+from kclient.net.answers import error_of
+from kclient.net.cluster import Cluster
+from kclient.net.connection import Connection
+from kclient.types import NewTopic
+from kclient.wire.errors import ErrorCode, NotController
+from kclient.wire.schema.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from kclient.wire.schema.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from kclient.wire.schema.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from kclient.wire.versions import ApiKey
+
+TopicsToCreate = Mapping[str, Mapping[str, Any]] | Iterable[NewTopic | str] | NewTopic | str
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedTopic:
+    """What was created; -1 and None where the broker is too old to tell."""
+
+    name: str
+    topic_id: UUID | None = None
+    num_partitions: int = -1
+    replication_factor: int = -1
+    configs: Mapping[str, str | None] | None = None
+
+
+def new_topics(topics: TopicsToCreate) -> list[NewTopic]:
+    """Read any of the accepted ways to say which topics to create."""
+    if isinstance(topics, str | NewTopic):
+        topics = [topics]
+    if isinstance(topics, Mapping):
+        try:
+            return [NewTopic(name, **options) for name, options in topics.items()]
+        except TypeError as problem:
+            raise ConfigError(f"create_topics: {problem}") from None
+    return [NewTopic(topic) if isinstance(topic, str) else topic for topic in topics]
+
+
+async def at_controller(
+    cluster: Cluster, ask: Callable[[Connection], Awaitable[Any]], *, timeout: float, what: str
+) -> Any:
+    """Await ask(connection to the controller), finding the new one when it has moved."""
+
+    async def attempt() -> Any:
+        connection = await cluster.controller()
+        try:
+            return await ask(connection)
+        except NotController:
+            await cluster.refresh()
+            raise
+
+    return await cluster.retrying(attempt, timeout=timeout, what=what)
+
+
+def raise_if_moved(codes: Iterable[int]) -> None:
+    """Raise NotController if any of *codes* is NOT_CONTROLLER: then nothing was done."""
+    if ErrorCode.NOT_CONTROLLER in codes:
+        raise NotController("the controller moved")
+
+
+async def create_topics(
+    cluster: Cluster, topics: TopicsToCreate, *, validate_only: bool, timeout: float
+) -> dict[str, CreatedTopic | KafkaError]:
+    """Create *topics*; they exist when this returns, brokers may need a moment to lead them."""
+    wanted = new_topics(topics)
+    request = CreateTopicsRequest(
+        topics=[_creatable(topic) for topic in wanted],
+        timeout_ms=int(timeout * 1000),
+        validate_only=validate_only,
+    )
+
+    async def ask(connection: Connection) -> Any:
+        response = await connection.request(
+            ApiKey.CREATE_TOPICS, None, request, timeout=timeout + 1
+        )
+        raise_if_moved(t.error_code for t in response.topics)
+        return response
+
+    response = await at_controller(cluster, ask, timeout=timeout, what="creating topics")
+    answers: dict[str, CreatedTopic | KafkaError] = {}
+    for t in response.topics:
+        if t.error_code:
+            answers[t.name] = error_of(t.error_code, f"topic {t.name!r}", t.error_message)
+        else:
+            configs = None if t.configs is None else {c.name: c.value for c in t.configs}
+            answers[t.name] = CreatedTopic(
+                t.name, t.topic_id, t.num_partitions, t.replication_factor, configs
+            )
+    return answers
+
+
+async def delete_topics(
+    cluster: Cluster, names: Iterable[str], *, timeout: float
+) -> dict[str, KafkaError | None]:
+    """Delete topics by name; brokers drop their logs soon after."""
+    wanted = list(names)
+    request = DeleteTopicsRequest(
+        topic_names=wanted,
+        topics=[DeleteTopicState(name=name) for name in wanted],
+        timeout_ms=int(timeout * 1000),
+    )
+
+    async def ask(connection: Connection) -> Any:
+        response = await connection.request(
+            ApiKey.DELETE_TOPICS, None, request, timeout=timeout + 1
+        )
+        raise_if_moved(t.error_code for t in response.responses)
+        return response
+
+    response = await at_controller(cluster, ask, timeout=timeout, what="deleting topics")
+    return {
+        t.name: error_of(t.error_code, f"topic {t.name!r}", t.error_message)
+        if t.error_code
+        else None
+        for t in response.responses
+    }
+
+
+async def create_partitions(
+    cluster: Cluster, totals: Mapping[str, int], *, validate_only: bool, timeout: float
+) -> dict[str, KafkaError | None]:
+    """Raise topics to a total number of partitions each; keyed records change their place."""
+    request = CreatePartitionsRequest(
+        topics=[
+            CreatePartitionsTopic(name=name, count=count, assignments=None)
+            for name, count in totals.items()
+        ],
+        timeout_ms=int(timeout * 1000),
+        validate_only=validate_only,
+    )
+
+    async def ask(connection: Connection) -> Any:
+        response = await connection.request(
+            ApiKey.CREATE_PARTITIONS, None, request, timeout=timeout + 1
+        )
+        raise_if_moved(t.error_code for t in response.results)
+        return response
+
+    response = await at_controller(cluster, ask, timeout=timeout, what="adding partitions")
+    return {
+        t.name: error_of(t.error_code, f"topic {t.name!r}", t.error_message)
+        if t.error_code
+        else None
+        for t in response.results
+    }
+
+
+def _creatable(topic: NewTopic) -> CreatableTopic:
+    assigned = topic.replica_assignment
+    return CreatableTopic(
+        name=topic.name,
+        num_partitions=-1 if assigned else topic.num_partitions,
+        replication_factor=-1 if assigned else topic.replication_factor,
+        assignments=[
+            CreatableReplicaAssignment(partition_index=p, broker_ids=list(ids))
+            for p, ids in (assigned or {}).items()
+        ],
+        configs=[
+            CreatableTopicConfig(name=name, value=None if value is None else str(value))
+            for name, value in (topic.configs or {}).items()
+        ],
+    )

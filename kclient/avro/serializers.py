@@ -1,0 +1,132 @@
+"""Serializer and deserializer of Avro values. See the package for the two frames."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from kclient.errors import SerializationError
+
+Schema = Mapping[str, Any] | list[Any] | str
+"""An Avro schema as JSON values, or as its JSON text."""
+
+_CONFLUENT = struct.Struct(">bI")
+_SINGLE_OBJECT: Final = b"\xc3\x01"
+_FINGERPRINT_SIZE = 8
+
+
+def _fastavro() -> Any:
+    try:
+        import fastavro
+    except ImportError as problem:
+        raise SerializationError(
+            "Avro needs fastavro, which is not installed", hint="pip install 'kbroker[avro]'"
+        ) from problem
+    return fastavro
+
+
+def _parsed(schema: Schema) -> Any:
+    fastavro = _fastavro()
+    loaded = (
+        json.loads(schema) if isinstance(schema, str) and schema.lstrip()[:1] in "{[" else schema
+    )
+    try:
+        return fastavro.parse_schema(loaded)
+    except Exception as problem:
+        raise SerializationError(f"not an Avro schema: {problem}") from problem
+
+
+def fingerprint(schema: Schema) -> bytes:
+    """Return the 8-byte CRC-64-AVRO fingerprint of *schema*, as it stands in single-object encoding."""
+    fastavro = _fastavro()
+    canonical = fastavro.schema.to_parsing_canonical_form(_parsed(schema))
+    # fastavro gives the hex of the number's little-endian bytes, which is what travels.
+    return bytes.fromhex(fastavro.schema.fingerprint(canonical, "CRC-64-AVRO"))
+
+
+class AvroSerializer:
+    """Turns values into framed Avro: Confluent's frame with a *schema_id*, single-object encoding without."""
+
+    def __init__(self, schema: Schema, *, schema_id: int | None = None) -> None:
+        self._write = _fastavro().schemaless_writer
+        self._schema = _parsed(schema)
+        if schema_id is None:
+            self._frame = _SINGLE_OBJECT + fingerprint(schema)
+        else:
+            self._frame = _CONFLUENT.pack(0, schema_id)
+
+    def __call__(self, value: Any, context: Any = None) -> bytes | None:
+        """Return *value* as bytes, None (a tombstone) for None; SerializationError says what does not fit."""
+        if value is None:
+            return None
+        out = io.BytesIO()
+        out.write(self._frame)
+        try:
+            self._write(out, self._schema, value)
+        except Exception as problem:
+            raise SerializationError(
+                f"the value does not fit its Avro schema: {problem}"
+            ) from problem
+        return out.getvalue()
+
+
+class AvroDeserializer:
+    """Reads framed Avro into the shape of *schema*.
+
+    *writers* are further schemas that may have written values (single-object encoding); *ids* are those that a
+    registry numbered (Confluent's frame). With one schema only, an unknown Confluent id is read by that one.
+    """
+
+    def __init__(
+        self,
+        schema: Schema,
+        *,
+        writers: Iterable[Schema] = (),
+        ids: Mapping[int, Schema] | None = None,
+    ) -> None:
+        self._read = _fastavro().schemaless_reader
+        self._reader = _parsed(schema)
+        self._by_fingerprint = {fingerprint(each): _parsed(each) for each in (schema, *writers)}
+        self._by_id = None if ids is None else {key: _parsed(each) for key, each in ids.items()}
+
+    def __call__(self, data: bytes | None, context: Any = None) -> Any:
+        """Return the value in *data*; SerializationError names an unknown schema or frame."""
+        if data is None:
+            return None
+        writer, start = self._writer_of(data)
+        stream = io.BytesIO(data)
+        stream.seek(start)
+        try:
+            value = self._read(stream, writer, self._reader)
+        except Exception as problem:
+            raise SerializationError(f"not a value of its Avro schema: {problem!r}") from problem
+        if stream.tell() != len(data):
+            raise SerializationError(
+                f"{len(data) - stream.tell()} bytes are left over after the Avro value"
+            )
+        return value
+
+    def _writer_of(self, data: bytes) -> tuple[Any, int]:
+        if data[:2] == _SINGLE_OBJECT and len(data) >= 2 + _FINGERPRINT_SIZE:
+            mark = bytes(data[2 : 2 + _FINGERPRINT_SIZE])
+            if mark not in self._by_fingerprint:
+                raise SerializationError(
+                    f"written with an unknown schema (fingerprint {mark.hex()})",
+                    hint="pass the schema it was written with among writers",
+                )
+            return self._by_fingerprint[mark], 2 + _FINGERPRINT_SIZE
+        if data[:1] == b"\x00" and len(data) >= _CONFLUENT.size:
+            schema_id = _CONFLUENT.unpack_from(data)[1]
+            if self._by_id is None:
+                return self._reader, _CONFLUENT.size
+            if schema_id not in self._by_id:
+                raise SerializationError(
+                    f"written with schema id {schema_id}, which is not known", hint="add it to ids"
+                )
+            return self._by_id[schema_id], _CONFLUENT.size
+        raise SerializationError(
+            f"{len(data)} bytes without an Avro frame (neither 00 + schema id nor c3 01 + fingerprint)"
+        )

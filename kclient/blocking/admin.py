@@ -1,0 +1,291 @@
+"""The blocking admin client: every method as in `kclient.admin.client`, waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Self, TypeVar
+
+from twisted.internet.defer import Deferred
+
+from kclient.admin.client import AdminClient as Core
+from kclient.admin.client import ClusterDescription
+from kclient.admin.configs import ConfigDescription, ConfigResource
+from kclient.admin.elections import ElectionType
+from kclient.admin.groups import GroupDescription, GroupListing
+from kclient.admin.health import Health
+from kclient.admin.log_dirs import LogDirs
+from kclient.admin.reassignment_plan import Reassignment
+from kclient.admin.topics import CreatedTopic, TopicsToCreate
+from kclient.blocking.thread import check_process, reactor_thread
+from kclient.errors import KafkaError
+from kclient.net.metadata import TopicMetadata
+from kclient.types import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+
+T = TypeVar("T")
+
+
+class AdminClient:
+    """Administers one cluster. One answer per name; see `kclient.admin.client.AdminClient`."""
+
+    def __init__(self, config: Mapping[str, Any] | None = None, /, **keywords: Any) -> None:
+        self._thread = reactor_thread()
+        self._core = Core(config, reactor=self._thread.reactor, **keywords)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _run(self, call: Callable[[], Deferred[T]]) -> T:
+        check_process(self._thread)
+        return self._thread.run(call)
+
+    def start(self) -> Self:
+        """Make the first contact; `BootstrapError` with each address and its cause if it fails."""
+        self._run(self._core.start)
+        return self
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._run(self._core.close)
+
+    def describe_cluster(self) -> ClusterDescription:
+        """Return the cluster's id, controller and brokers, as of now."""
+        return self._run(self._core.describe_cluster)
+
+    def describe_health(self, *, timeout: float | None = None) -> Health:
+        """Return what is wrong with the cluster: brokers, log directories, leaders, replicas."""
+        return self._run(lambda: self._core.describe_health(timeout=timeout))
+
+    def describe_log_dirs(
+        self,
+        brokers: Iterable[int] | None = None,
+        tps: Iterable[TopicPartition] | None = None,
+        *,
+        timeout: float | None = None,
+        raise_errors: bool = True,
+    ) -> dict[int, LogDirs | KafkaError]:
+        """Return {path: LogDir} of each of *brokers* (None: all), with all replicas or those of *tps*."""
+        return self._run(
+            lambda: self._core.describe_log_dirs(
+                brokers, tps, timeout=timeout, raise_errors=raise_errors
+            )
+        )
+
+    def list_topics(self, *, internal: bool = False) -> list[str]:
+        """Return the names of all topics, in order."""
+        return self._run(lambda: self._core.list_topics(internal=internal))
+
+    def describe_topics(
+        self,
+        names: Iterable[str] | None = None,
+        *,
+        internal: bool = False,
+        raise_errors: bool = True,
+    ) -> dict[str, TopicMetadata | KafkaError]:
+        """Return partitions, leaders, replicas and ISR of *names*, of all topics if None."""
+        return self._run(
+            lambda: self._core.describe_topics(names, internal=internal, raise_errors=raise_errors)
+        )
+
+    def create_topics(
+        self,
+        new: TopicsToCreate,
+        *,
+        validate_only: bool = False,
+        timeout: float | None = None,
+        raise_errors: bool = True,
+    ) -> dict[str, CreatedTopic | KafkaError]:
+        """Create topics: {name: {num_partitions, replication_factor, configs}}, names, NewTopics."""
+        return self._run(
+            lambda: self._core.create_topics(
+                new, validate_only=validate_only, timeout=timeout, raise_errors=raise_errors
+            )
+        )
+
+    def delete_topics(
+        self, names: Iterable[str], *, timeout: float | None = None, raise_errors: bool = True
+    ) -> dict[str, KafkaError | None]:
+        """Delete topics."""
+        return self._run(
+            lambda: self._core.delete_topics(names, timeout=timeout, raise_errors=raise_errors)
+        )
+
+    def create_partitions(
+        self,
+        totals: Mapping[str, int],
+        *,
+        validate_only: bool = False,
+        timeout: float | None = None,
+        raise_errors: bool = True,
+    ) -> dict[str, KafkaError | None]:
+        """Raise topics to a total number of partitions."""
+        return self._run(
+            lambda: self._core.create_partitions(
+                totals, validate_only=validate_only, timeout=timeout, raise_errors=raise_errors
+            )
+        )
+
+    def wait_for_topics(
+        self, names: Iterable[str], timeout: float | None = None
+    ) -> dict[str, TopicMetadata]:
+        """Wait until every partition of *names* has a leader; return the topics."""
+        return self._run(lambda: self._core.wait_for_topics(names, timeout))
+
+    def elect_leaders(
+        self,
+        kind: ElectionType = ElectionType.PREFERRED,
+        tps: Iterable[TopicPartition] | None = None,
+        *,
+        timeout: float | None = None,
+        raise_errors: bool = True,
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Have leaders elected for *tps*, None for every partition that needs one of this *kind*."""
+        return self._run(
+            lambda: self._core.elect_leaders(kind, tps, timeout=timeout, raise_errors=raise_errors)
+        )
+
+    def alter_partition_reassignments(
+        self,
+        targets: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        timeout: float | None = None,
+        raise_errors: bool = True,
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Begin to move partitions to new replicas; None calls off a move that is under way."""
+        return self._run(
+            lambda: self._core.alter_partition_reassignments(
+                targets, timeout=timeout, raise_errors=raise_errors
+            )
+        )
+
+    def list_partition_reassignments(
+        self, tps: Iterable[TopicPartition] | None = None, *, timeout: float | None = None
+    ) -> dict[TopicPartition, Reassignment]:
+        """Return the moves under way, all or those of *tps*."""
+        return self._run(lambda: self._core.list_partition_reassignments(tps, timeout=timeout))
+
+    def describe_configs(
+        self,
+        resources: Iterable[ConfigResource],
+        *,
+        names: Iterable[str] | None = None,
+        documentation: bool = False,
+        timeout: float | None = None,
+        raise_errors: bool = True,
+    ) -> dict[ConfigResource, ConfigDescription | KafkaError]:
+        """Return {name: entry} of each topic or broker."""
+        return self._run(
+            lambda: self._core.describe_configs(
+                resources,
+                names=names,
+                documentation=documentation,
+                timeout=timeout,
+                raise_errors=raise_errors,
+            )
+        )
+
+    def alter_configs(
+        self,
+        changes: Mapping[ConfigResource, Mapping[str, str | None]],
+        *,
+        validate_only: bool = False,
+        timeout: float | None = None,
+        raise_errors: bool = True,
+    ) -> dict[ConfigResource, KafkaError | None]:
+        """Set the named configs, None to put one back to its default; others stay as they are."""
+        return self._run(
+            lambda: self._core.alter_configs(
+                changes, validate_only=validate_only, timeout=timeout, raise_errors=raise_errors
+            )
+        )
+
+    def list_offsets(
+        self,
+        wanted: Mapping[TopicPartition, int | str],
+        *,
+        read_committed: bool = False,
+        timeout: float | None = None,
+        raise_errors: bool = True,
+    ) -> dict[TopicPartition, OffsetAndTimestamp | KafkaError]:
+        """Return offsets by time: ms since the epoch, "earliest", "latest" or "max_timestamp"."""
+        return self._run(
+            lambda: self._core.list_offsets(
+                wanted, read_committed=read_committed, timeout=timeout, raise_errors=raise_errors
+            )
+        )
+
+    def delete_records(
+        self,
+        before: Mapping[TopicPartition, int],
+        *,
+        timeout: float | None = None,
+        raise_errors: bool = True,
+    ) -> dict[TopicPartition, int | KafkaError]:
+        """Delete the records before an offset (-1: all); return each log's new start offset."""
+        return self._run(
+            lambda: self._core.delete_records(before, timeout=timeout, raise_errors=raise_errors)
+        )
+
+    def list_groups(
+        self, *, states: Iterable[str] = (), timeout: float | None = None
+    ) -> list[GroupListing]:
+        """Return the groups of all brokers, by name."""
+        return self._run(lambda: self._core.list_groups(states=states, timeout=timeout))
+
+    def describe_groups(
+        self, names: Iterable[str], *, timeout: float | None = None, raise_errors: bool = True
+    ) -> dict[str, GroupDescription | KafkaError]:
+        """Return state, protocol, coordinator and members of each group."""
+        return self._run(
+            lambda: self._core.describe_groups(names, timeout=timeout, raise_errors=raise_errors)
+        )
+
+    def delete_groups(
+        self, names: Iterable[str], *, timeout: float | None = None, raise_errors: bool = True
+    ) -> dict[str, KafkaError | None]:
+        """Delete groups that have no members."""
+        return self._run(
+            lambda: self._core.delete_groups(names, timeout=timeout, raise_errors=raise_errors)
+        )
+
+    def list_group_offsets(
+        self,
+        group: str,
+        tps: Iterable[TopicPartition] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return what *group* has committed; partitions without a commit are left out."""
+        return self._run(lambda: self._core.list_group_offsets(group, tps, timeout=timeout))
+
+    def alter_group_offsets(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+        *,
+        timeout: float | None = None,
+        raise_errors: bool = True,
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Set the committed offsets of a group without members."""
+        return self._run(
+            lambda: self._core.alter_group_offsets(
+                group, offsets, timeout=timeout, raise_errors=raise_errors
+            )
+        )
+
+    def delete_group_offsets(
+        self,
+        group: str,
+        tps: Iterable[TopicPartition],
+        *,
+        timeout: float | None = None,
+        raise_errors: bool = True,
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Forget committed offsets."""
+        return self._run(
+            lambda: self._core.delete_group_offsets(
+                group, tps, timeout=timeout, raise_errors=raise_errors
+            )
+        )

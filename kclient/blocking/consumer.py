@@ -1,0 +1,306 @@
+"""The blocking consumer: `poll`, iteration, commits, in the thread that calls.
+
+A rebalance listener runs in the thread that polls, inside `poll` or `close`, so it may call the
+consumer's own methods, `commit` among them. Heartbeats go on beside all of it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, Self, TypeVar
+
+from twisted.internet.defer import Deferred
+
+from kclient.blocking.thread import (
+    LEAVE_AT_EXIT,
+    Errands,
+    check_process,
+    close_at_exit,
+    reactor_thread,
+)
+from kclient.consumer.client import Consumer as Core
+from kclient.consumer.client import RebalanceListener
+from kclient.consumer.partitions import Batch
+from kclient.consumer.records import Deserializer
+from kclient.errors import KafkaError
+from kclient.types import AnyRecord, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+
+T = TypeVar("T")
+
+
+class Consumer:
+    """Consumes from one cluster. Settings as `kclient.config.ConsumerConfig`."""
+
+    def __init__(
+        self,
+        *topics: str,
+        config: Mapping[str, Any] | None = None,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+        **keywords: Any,
+    ) -> None:
+        self._thread = reactor_thread()
+        self._errands: Errands | None = None
+        self._core = Core(
+            config=config,
+            reactor=self._thread.reactor,
+            key_deserializer=key_deserializer,
+            value_deserializer=value_deserializer,
+            callback_runner=self._run_callback,
+            **keywords,
+        )
+        self._left_over: deque[AnyRecord] = deque()
+        self._in_hand: AnyRecord | None = None
+        """The record that an iteration yielded last."""
+        self._closed = False
+        close_at_exit(self)
+        if topics:
+            self.subscribe(topics)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: object, *exc: object) -> None:
+        if kind is not None and self._in_hand is not None:
+            self._left_over.appendleft(self._in_hand)  # Nobody knows how far it got with this one.
+        self._close(10.0, autocommit=True, failed=kind is not None)
+
+    def __iter__(self) -> Iterator[AnyRecord]:
+        """Yield records for ever. What was not yielded yet is not committed either."""
+        left_over = self._left_over
+        while not self._closed:
+            while left_over:
+                self._in_hand = left_over.popleft()
+                yield self._in_hand
+                self._in_hand = None
+            for records in self.poll(1000).values():
+                left_over.extend(records)
+
+    def start(self) -> Self:
+        """Make the first contact; `BootstrapError` with each address and its cause if it fails."""
+        self._run(self._core.start)
+        return self
+
+    # --- assignment
+
+    def subscribe(
+        self,
+        topics: Iterable[str] = (),
+        *,
+        pattern: str | None = None,
+        listener: RebalanceListener | None = None,
+    ) -> None:
+        """Consume *topics*, or all that match *pattern* (a regular expression), with the group."""
+        self._call(lambda: self._core.subscribe(topics, pattern=pattern, listener=listener))
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Consume exactly *partitions*, outside of any group's assignment."""
+        self._call(lambda: self._core.assign(partitions))
+
+    def unsubscribe(self) -> None:
+        """Give up all partitions and leave the group."""
+        self._run(self._core.unsubscribe)
+
+    def subscription(self) -> set[str]:
+        """Return the topics subscribed to."""
+        return self._call(self._core.subscription)
+
+    def assignment(self) -> set[TopicPartition]:
+        """Return the partitions consumed now."""
+        return self._call(self._core.assignment)
+
+    # --- records
+
+    def poll(
+        self, timeout_ms: int = 0, max_records: int | None = None
+    ) -> dict[TopicPartition, list[AnyRecord]]:
+        """Return records, waiting at most *timeout_ms* when there are none."""
+        if self._left_over:
+            return self._take_left_over()
+        return self._polling(lambda: self._core.poll(timeout_ms, max_records))
+
+    getmany = poll
+
+    def consume(self, num_messages: int = 1, timeout: float = 1.0) -> list[AnyRecord]:
+        """Return up to *num_messages* records, waiting at most *timeout* seconds for the first."""
+        found = self.poll(int(timeout * 1000), num_messages)
+        return [record for records in found.values() for record in records]
+
+    def poll_batches(self, timeout_ms: int = 0) -> dict[TopicPartition, list[Batch]]:
+        """Return whole batches as they came from the broker, unopened."""
+        return self._polling(lambda: self._core.poll_batches(timeout_ms))
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """Hand out nothing of *partitions* until they are resumed."""
+        self._call(lambda: self._core.pause(*partitions))
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """Hand out records of *partitions* again."""
+        self._call(lambda: self._core.resume(*partitions))
+
+    def paused(self) -> set[TopicPartition]:
+        """Return the partitions that are paused."""
+        return self._call(self._core.paused)
+
+    # --- positions
+
+    def seek(self, tp: TopicPartition, offset: int) -> None:
+        """Go on at *offset*."""
+        kept = [r for r in self._left_over if r.topic_partition != tp]
+        self._left_over.clear()
+        self._left_over.extend(kept)
+        self._call(lambda: self._core.seek(tp, offset))
+
+    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """Go on at the first record of *partitions*, of all if none is named."""
+        self._left_over.clear()
+        self._run(lambda: self._core.seek_to_beginning(*partitions))
+
+    def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """Go on after the last record of *partitions*, of all if none is named."""
+        self._left_over.clear()
+        self._run(lambda: self._core.seek_to_end(*partitions))
+
+    def seek_to_timestamp(self, timestamp_ms: int, *partitions: TopicPartition) -> None:
+        """Go on at the first record that is not older than *timestamp_ms*."""
+        self._left_over.clear()
+        self._run(lambda: self._core.seek_to_timestamp(timestamp_ms, *partitions))
+
+    def position(self, tp: TopicPartition, timeout: float | None = None) -> int:
+        """Return the offset of the next record that poll will return."""
+        return self._run(lambda: self._core.position(tp, timeout))
+
+    def highwater(self, tp: TopicPartition) -> int | None:
+        """Return the high watermark last heard of, None if none was."""
+        return self._call(lambda: self._core.highwater(tp))
+
+    def lag(self, tp: TopicPartition) -> int | None:
+        """Return the records between position and high watermark, None if not known."""
+        return self._call(lambda: self._core.lag(tp))
+
+    def beginning_offsets(
+        self, partitions: Iterable[TopicPartition], timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """Return the first offset of each of *partitions*."""
+        return self._run(lambda: self._core.beginning_offsets(partitions, timeout))
+
+    def end_offsets(
+        self, partitions: Iterable[TopicPartition], timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """Return the offset after the last record of each of *partitions*."""
+        return self._run(lambda: self._core.end_offsets(partitions, timeout))
+
+    def offsets_for_times(
+        self, timestamps: Mapping[TopicPartition, int], timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """Return the first record at or after each time in ms, None where all are older."""
+        return self._run(lambda: self._core.offsets_for_times(timestamps, timeout))
+
+    def partitions_for_topic(self, topic: str, timeout: float | None = None) -> list[int]:
+        """Return the partitions of *topic*."""
+        return self._run(lambda: self._core.partitions_for_topic(topic, timeout))
+
+    # --- commits
+
+    def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Commit *offsets*, or the positions of all partitions, and wait for the answer."""
+        if offsets is None and self._left_over:
+            offsets = self._positions_yielded()
+        self._run(lambda: self._core.commit(offsets, timeout))
+
+    def commit_async(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None
+    ) -> None:
+        """Commit without waiting; a failure is logged."""
+        if offsets is None and self._left_over:
+            offsets = self._positions_yielded()
+
+        def begin() -> None:
+            self._core.commit_async(offsets).addErrback(
+                lambda failure: self._core.log.warn("commit: {problem}", problem=failure.value)
+            )
+
+        self._call(begin)
+
+    def committed(
+        self, partitions: Iterable[TopicPartition], timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Return what the group has committed for each of *partitions*, None where nothing is."""
+        return self._run(lambda: self._core.committed(partitions, timeout))
+
+    def close(self, timeout: float = 10.0, *, autocommit: bool = True) -> None:
+        """Commit (if auto-commit is on), leave the group and close; bounded by *timeout* seconds."""
+        self._close(timeout, autocommit=autocommit, failed=False)
+
+    def _close(self, timeout: float, *, autocommit: bool, failed: bool) -> None:
+        if not self._closed:
+            self._closed = True
+            if self._left_over:
+                autocommit = self._commit_yielded(autocommit)
+            self._polling(lambda: self._core.close(timeout, autocommit=autocommit, failed=failed))
+
+    def close_at_exit(self) -> None:
+        """Leave the group as the process ends, if its coordinator is quick to answer."""
+        self.close(LEAVE_AT_EXIT)
+
+    # --- inside
+
+    def _take_left_over(self) -> dict[TopicPartition, list[AnyRecord]]:
+        """Return what a broken-off iteration has not yielded."""
+        found: dict[TopicPartition, list[AnyRecord]] = {}
+        for record in self._left_over:
+            found.setdefault(record.topic_partition, []).append(record)
+        self._left_over.clear()
+        return found
+
+    def _positions_yielded(self) -> dict[TopicPartition, OffsetAndMetadata | int]:
+        """Return the positions of the iteration, which may be behind those of the last poll."""
+        positions: dict[TopicPartition, OffsetAndMetadata | int] = dict(
+            self._call(self._core._positions)
+        )
+        for record in reversed(self._left_over):
+            positions[record.topic_partition] = OffsetAndMetadata(record.offset)
+        return positions
+
+    def _commit_yielded(self, autocommit: bool) -> bool:
+        """Commit what was yielded, in place of the core's last commit; return what is left to do."""
+        config = self._core.config
+        if autocommit and config.group_id and config.enable_auto_commit:
+            with suppress(KafkaError):
+                self.commit(timeout=5.0)
+        return False
+
+    def _run(self, call: Callable[[], Deferred[T]]) -> T:
+        check_process(self._thread)
+        return self._thread.run(call)
+
+    def _call(self, call: Callable[[], T]) -> T:
+        """Run something that does not wait, on the thread that owns the state."""
+        check_process(self._thread)
+        return self._thread.call(call)
+
+    def _polling(self, call: Callable[[], Deferred[T]]) -> T:
+        """Run *call*; meanwhile this thread is the one that rebalance listeners run in."""
+        check_process(self._thread)
+
+        def start(errands: Errands) -> Deferred[T]:
+            self._errands = errands
+            return call().addBoth(done)
+
+        def done(result: Any) -> Any:
+            self._errands = None
+            return result
+
+        return self._thread.run_with_errands(start)
+
+    async def _run_callback(self, callback: Callable[[], Any]) -> Any:
+        """Have the polling thread call a rebalance listener."""
+        if self._errands is None:
+            return callback()
+        return await self._errands.have_run(callback)

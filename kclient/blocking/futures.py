@@ -1,0 +1,89 @@
+"""What a blocking ``send`` returns: a Future that costs next to nothing until somebody looks.
+
+A real Future has a lock, a condition and two lists: 2 us, more than all the rest of a send. This
+one holds its batch and its index there, and becomes a real one (`concurrent.futures.wait`,
+`asyncio.wrap_future` and callbacks work) only when somebody waits for it before its batch is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from kclient.errors import KafkaError
+from kclient.producer.batch import ProducerBatch
+from kclient.types import RecordMetadata
+
+Register = Callable[[ProducerBatch, int, int, Any], None]
+"""Have a batch tell a sink of record index with timestamp, on the reactor's thread; and hurry."""
+
+
+class DeliveryFuture(Future[RecordMetadata]):
+    """How one record ended: a RecordMetadata, or the error raised by `result`.
+
+    Callbacks run on the reactor's thread and must not block. A record cannot be taken back:
+    `cancel` returns False.
+    """
+
+    def __init__(
+        self, batch: ProducerBatch, index: int, timestamp: int, register: Register
+    ) -> None:
+        self._batch = batch
+        self._index = index
+        self._timestamp = timestamp
+        self._register = register
+
+    def __getattr__(self, name: str) -> Any:
+        """Become a real Future at the first access to what only a real one has."""
+        if name not in (
+            "_condition",
+            "_state",
+            "_result",
+            "_exception",
+            "_waiters",
+            "_done_callbacks",
+        ):
+            raise AttributeError(name)
+        Future.__init__(self)
+        self._register(self._batch, self._index, self._timestamp, _FutureSink(self))
+        return self.__dict__[name]
+
+    def result(self, timeout: float | None = None) -> RecordMetadata:
+        """Return where the record is, waiting at most *timeout* seconds; raise what prevented it."""
+        outcome = self._batch.outcome(self._index, self._timestamp)
+        if outcome is None:
+            return super().result(timeout)
+        if isinstance(outcome, KafkaError):
+            raise outcome
+        return outcome
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Return what prevented the delivery, None if it succeeded."""
+        outcome = self._batch.outcome(self._index, self._timestamp)
+        if outcome is None:
+            return super().exception(timeout)
+        return outcome if isinstance(outcome, KafkaError) else None
+
+    def done(self) -> bool:
+        """Tell whether it is known how the record ended."""
+        return self._batch.outcome(self._index, self._timestamp) is not None
+
+    def cancel(self) -> bool:
+        """Return False: what is sent is sent."""
+        return False
+
+
+class _FutureSink:
+    """Passes an outcome on to a future that became a real one."""
+
+    def __init__(self, future: Future[RecordMetadata]) -> None:
+        self._future = future
+
+    def callback(self, result: Any) -> None:
+        """Take the RecordMetadata."""
+        self._future.set_result(result)
+
+    def errback(self, fail: Any) -> None:
+        """Take the error."""
+        self._future.set_exception(fail)

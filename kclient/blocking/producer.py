@@ -1,0 +1,206 @@
+"""The blocking producer: `send` appends in the caller's thread and returns a Future at once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any, Generic, Self
+
+from kclient.blocking.futures import DeliveryFuture
+from kclient.blocking.thread import (
+    CLOSE_AT_EXIT,
+    check_process,
+    close_at_exit,
+    reactor_thread,
+)
+from kclient.errors import KafkaError
+from kclient.producer.batch import ProducerBatch, Row
+from kclient.producer.partitioner import Partitioner
+from kclient.producer.producer import Producer as Core
+from kclient.producer.rows import HeadersGiven, Serializer
+from kclient.types import CloseResult, K, RecordMetadata, V
+from kclient.wire.batches import Buffer
+
+
+class Producer(Generic[K, V]):
+    """Sends records from any number of threads. Settings as `kclient.config.ProducerConfig`."""
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | None = None,
+        /,
+        *,
+        key_serializer: Serializer | None = None,
+        value_serializer: Serializer | None = None,
+        partitioner: Partitioner | None = None,
+        **keywords: Any,
+    ) -> None:
+        self._lock = threading.RLock()
+        self._memory = threading.Condition(self._lock)
+        self._thread = reactor_thread()
+        self._core: Core[K, V] = Core(
+            config,
+            key_serializer=key_serializer,
+            value_serializer=value_serializer,
+            partitioner=partitioner,
+            reactor=self._thread.reactor,
+            guard=self._lock,
+            **keywords,
+        )
+        self._core.on_room = self._room
+        self._max_block = self._core.config.max_block_ms / 1000
+        close_at_exit(self)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def start(self) -> Self:
+        """Make the first contact; `BootstrapError` with each address and its cause if it fails."""
+        check_process(self._thread)
+        self._thread.run(self._core.start)
+        return self
+
+    def send(
+        self,
+        topic: str,
+        value: V | None = None,
+        key: K | None = None,
+        *,
+        headers: HeadersGiven = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Future[RecordMetadata]:
+        """Send a record; its Future tells where it went. Waits only for memory or for metadata.
+
+        Waiting for a Future sends its batch at once. `BufferExhausted` after max.block.ms.
+        """
+        core = self._core
+        row = core.row(topic, value, key, headers, timestamp_ms)
+        with self._lock:
+            batch = core.put(topic, partition, row)
+            if batch is not None:
+                index = batch.record_count - 1
+        if batch is None:
+            batch, index = self._put_after_waiting(topic, partition, row)
+        if not index or batch.closed:
+            self._thread.reactor.callFromThread(core.sender.wake)
+            if batch.closed:
+                time.sleep(0)  # let the reactor's thread have the interpreter: a batch can go
+        return DeliveryFuture(batch, index, row[1], self._register)
+
+    def send_and_wait(
+        self, topic: str, value: V | None = None, key: K | None = None, **options: Any
+    ) -> RecordMetadata:
+        """Send a record and wait until it is acknowledged."""
+        return self.send(topic, value, key, **options).result()
+
+    def produce(
+        self,
+        topic: str,
+        value: V | None = None,
+        key: K | None = None,
+        partition: int = -1,
+        on_delivery: Callable[[KafkaError | None, RecordMetadata | None], None] | None = None,
+        timestamp: int = 0,
+        headers: HeadersGiven = None,
+    ) -> None:
+        """Send a record; on_delivery(error, metadata) is called on the reactor's thread."""
+        future = self.send(
+            topic,
+            value,
+            key,
+            headers=headers,
+            partition=None if partition < 0 else partition,
+            timestamp_ms=timestamp or None,
+        )
+        if on_delivery is not None:
+            tell = on_delivery
+
+            def ended(done: Future[RecordMetadata]) -> None:
+                problem = done.exception()
+                if isinstance(problem, KafkaError):
+                    tell(problem, None)
+                else:
+                    tell(None, done.result())
+
+            future.add_done_callback(ended)
+
+    def send_batch_bytes(self, topic: str, partition: int, batch: Buffer) -> int:
+        """Send one whole record batch as it is; return the offset its first record was given."""
+        check_process(self._thread)
+        return self._thread.run(lambda: self._core.send_batch_bytes(topic, partition, batch))
+
+    def partitions_for(self, topic: str) -> list[int]:
+        """Return the partitions of *topic*."""
+        check_process(self._thread)
+        return self._thread.run(lambda: self._core.partitions_for(topic))
+
+    def flush(self, timeout: float | None = None) -> int:
+        """Send everything now and wait; return how many records are still unacknowledged."""
+        check_process(self._thread)
+        return self._thread.run(lambda: self._core.flush(timeout))
+
+    def close(self, timeout: float = 10.0, *, flush: bool = True) -> CloseResult:
+        """Deliver what is left within *timeout* seconds, give up the rest, close connections."""
+        check_process(self._thread)
+        result = self._thread.run(lambda: self._core.close(timeout, flush=flush))
+        self._room()
+        return result
+
+    def close_at_exit(self) -> None:
+        """Deliver what is left as the process ends."""
+        if not self._core.closed:
+            self.close(CLOSE_AT_EXIT)
+
+    def metrics(self) -> dict[str, float]:
+        """Return counters since the start, and what is held now."""
+        return self._core.metrics()
+
+    @property
+    def undelivered(self) -> int:
+        """Records sent and neither acknowledged nor failed yet."""
+        return self._core.undelivered
+
+    # --- inside
+
+    def _put_after_waiting(
+        self, topic: str, partition: int | None, row: Row
+    ) -> tuple[ProducerBatch, int]:
+        """Put a record that did not fit at once: its topic is not known yet, or memory is full."""
+        check_process(self._thread)
+        core = self._core
+        give_up_at = time.monotonic() + self._max_block
+        while True:
+            if core.cluster.metadata.partitions(topic) is None:
+                self._thread.run(lambda: core.partitions_for(topic))
+            self._thread.soon(core.sender.wake)
+            with self._lock:
+                batch = core.put(topic, partition, row)
+                if batch is not None:
+                    return batch, batch.record_count - 1
+                left = give_up_at - time.monotonic()
+                if left <= 0:
+                    raise core.exhausted(self._max_block)
+                self._memory.wait(min(left, 0.5))
+
+    def _room(self) -> None:
+        """Wake the threads that wait for memory. Called on the reactor's thread."""
+        with self._lock:
+            self._memory.notify_all()
+
+    def _register(self, batch: ProducerBatch, index: int, timestamp: int, sink: Any) -> None:
+        """Somebody waits for a record: have its end told, and do not let its batch linger."""
+        check_process(self._thread)
+
+        def register() -> None:
+            leaf, _ = batch.leaf(index)
+            leaf.hurried = True
+            batch.tell(index, timestamp, sink)
+            self._core.sender.wake()
+
+        self._thread.soon(register)

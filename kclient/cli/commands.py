@@ -1,0 +1,127 @@
+"""The command tree: global options here, each group of commands in a module of its own."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from kclient.cli.context import DEFAULT_TIMEOUT_S, Settings, list_settings
+from kclient.cli.output import FORMATS
+
+_GLOBAL: list[Callable[[Any], Any]] = [
+    click.option(
+        "-b",
+        "--bootstrap-server",
+        "--bootstrap-servers",
+        "--brokers",
+        "bootstrap",
+        help="Brokers to ask first: host:port,... (or KCLIENT_BOOTSTRAP_SERVERS).",
+    ),
+    click.option(
+        "-F",
+        "--command-config",
+        "files",
+        multiple=True,
+        help="Client properties file (Java names).",
+    ),
+    click.option(
+        "-X",
+        "pairs",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A client setting; -X list shows all.",
+    ),
+    click.option(
+        "--format",
+        "row_format",
+        type=click.Choice(FORMATS),
+        default=None,
+        help="How rows are printed.",
+    ),
+    click.option("-J", "--json", "as_json", is_flag=True, help="The same as --format json."),
+    click.option(
+        "-m",
+        "--timeout",
+        type=float,
+        default=None,
+        help=f"Seconds; never endless (default {DEFAULT_TIMEOUT_S:g}).",
+    ),
+    click.option("-q", "--quiet", is_flag=True, help="No messages beside the data."),
+    click.option("-y", "--yes", "assume_yes", is_flag=True, help="Do not ask."),
+]
+
+
+def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give *command* the global options, as one `Settings` in front of its own."""
+
+    @functools.wraps(command)
+    @click.pass_context
+    def wrapped(context: click.Context, /, **options: Any) -> Any:
+        settings = context.find_object(Settings) or Settings()
+        _apply(settings, options)
+        return command(settings, **options)
+
+    for option in reversed(_GLOBAL):
+        wrapped = option(wrapped)
+    return wrapped
+
+
+def _apply(settings: Settings, options: dict[str, Any]) -> None:
+    settings.bootstrap = options.pop("bootstrap") or settings.bootstrap
+    settings.files += options.pop("files")
+    settings.pairs += options.pop("pairs")
+    row_format, as_json = options.pop("row_format"), options.pop("as_json")
+    settings.format = row_format or ("json" if as_json else settings.format)
+    timeout = options.pop("timeout")
+    settings.timeout = settings.timeout if timeout is None else timeout
+    settings.quiet = options.pop("quiet") or settings.quiet
+    settings.assume_yes = options.pop("assume_yes") or settings.assume_yes
+    if "list" in settings.pairs:
+        list_settings()
+        raise SystemExit(0)
+
+
+_MODULES = {
+    "topic": "kclient.cli.topic:topic",
+    "group": "kclient.cli.group:group",
+    "cluster": "kclient.cli.cluster:cluster",
+    "produce": "kclient.cli.produce:produce",
+    "consume": "kclient.cli.consume:consume",
+    "info": "kclient.cli.info:info",
+    "reassign": "kclient.cli.reassign:reassign",
+}
+
+
+class _Lazy(click.Group):
+    """Loads a module of commands only when one of its commands is used: start-up is what people feel."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_MODULES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        place = _MODULES.get(cmd_name)
+        if place is None:
+            return None
+        from importlib import import_module
+
+        module, _colon, attribute = place.partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return command
+
+
+@click.group(
+    cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
+@click.version_option(package_name="kbroker", prog_name="kclient")
+@click.pass_context
+def kclient(context: click.Context, /, **options: Any) -> None:
+    """Speak to a Kafka cluster: topics, records, consumer groups."""
+    context.obj = Settings()
+    _apply(context.obj, options)
+
+
+for _option in reversed(_GLOBAL):
+    _option(kclient)

@@ -1,0 +1,190 @@
+"""What every command shares: where the cluster is, client settings, output format, time limit, exit codes.
+
+Exit codes: 0 done, 1 failed, 2 usage, 3 the cluster cannot be reached, 4 it is not healthy or not as wanted,
+124 time is over, 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from kclient.config import NO_EFFECT, CommonConfig, every_setting, read_properties
+from kclient.errors import BootstrapError, ConfigError, ConnectError, KafkaTimeoutError
+from kclient.wire.errors import KafkaError
+
+FAILED, USAGE, UNREACHABLE, UNHEALTHY, TIMED_OUT, INTERRUPTED = 1, 2, 3, 4, 124, 130
+DEFAULT_TIMEOUT_S = 10.0
+_PUT_AWAY_S = 5.0
+"""How long a command may take to end after Ctrl-C."""
+
+Main = Callable[[Any], Awaitable[int | None]]
+"""A command's body: reactor -> exit code (None is 0)."""
+
+
+@dataclass
+class Settings:
+    """The options every command takes."""
+
+    bootstrap: str | None = None
+    files: tuple[str, ...] = ()
+    pairs: tuple[str, ...] = ()
+    format: str = "text"
+    timeout: float = DEFAULT_TIMEOUT_S
+    quiet: bool = False
+    assume_yes: bool = False
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def client(self, kind: type[CommonConfig]) -> dict[str, Any]:
+        """Return the settings for a client of *kind*: file, then -X, then -b, the later winning."""
+        values: dict[str, Any] = {}
+        for name in self.files or _default_file():
+            try:
+                values.update(read_properties(Path(name).read_text(encoding="utf-8")))
+            except OSError as problem:
+                raise ConfigError(f"{name}: {problem.strerror}") from problem
+        for pair in self.pairs:
+            name, given, value = pair.partition("=")
+            if not given:
+                raise ConfigError(f"-X {pair}: expected name=value")
+            values[name.strip()] = value.strip()
+        bootstrap = self.bootstrap or os.environ.get("KCLIENT_BOOTSTRAP_SERVERS")
+        if bootstrap:
+            values["bootstrap.servers"] = bootstrap
+        values.setdefault("client.id", "kclient-cli")
+        values.setdefault("default.api.timeout.ms", int(self.timeout * 1000))
+        values.setdefault("request.timeout.ms", min(30_000, max(1000, int(self.timeout * 1000))))
+        # Every address of the list is tried; together they have the time that -m gives.
+        addresses = str(values.get("bootstrap.servers", "")).count(",") + 1
+        once = min(10_000, max(100, int(self.timeout * 1000 / addresses)))
+        values.setdefault("socket.connection.setup.timeout.ms", once)
+        return values
+
+    def confirm(self, question: str) -> None:
+        """Ask before something that cannot be undone; without a terminal --yes is needed."""
+        if self.assume_yes:
+            return
+        if not sys.stdin.isatty():
+            say(f"{question} This cannot be undone: repeat with --yes.")
+            raise SystemExit(USAGE)
+        click.confirm(question, abort=True, err=True)
+
+
+def _default_file() -> tuple[str, ...]:
+    named = os.environ.get("KCLIENT_CONFIG")
+    if named:
+        return (named,)
+    usual = Path.home() / ".config" / "kclient.conf"
+    return (str(usual),) if usual.exists() else ()
+
+
+def admin_client(settings: Settings, reactor: Any) -> Any:
+    """Return an admin client with the command's settings, not yet started.
+
+    Untyped on purpose: commands let errors be raised, so that answers are never errors.
+    """
+    # Imported here: `kclient --help` should not pay for Twisted.
+    from kclient.admin.client import AdminClient
+    from kclient.config import AdminConfig
+
+    return AdminClient(settings.client(AdminConfig), reactor=reactor)
+
+
+def say(text: str) -> None:
+    """Write a line for a person, to stderr."""
+    click.echo(text, err=True)
+
+
+def list_settings() -> None:
+    """Print every client setting with its default (-X list)."""
+    for name, setting in sorted(every_setting().items()):
+        click.echo(
+            f"{name.replace('_', '.'):<45} {setting.default!s:<25} {setting.metadata['doc']}"
+        )
+    click.echo(f"accepted, no effect: {', '.join(sorted(NO_EFFECT))}")
+
+
+def run(main: Main) -> NoReturn:
+    """Run *main* on a reactor of its own and exit with its code; errors become one line and a code."""
+    from twisted.internet import reactor as imported
+    from twisted.internet.defer import Deferred
+
+    reactor: Any = imported
+    reactor.seconds = time.monotonic
+    outcome: list[Any] = []
+    running: list[Deferred[int | None]] = []
+
+    def ended(result: Any) -> None:
+        outcome.append(result)
+        if reactor.running:
+            reactor.stop()
+
+    def begin() -> None:
+        started = Deferred.fromCoroutine(_coroutine(main, reactor))
+        running.append(started)
+        started.addBoth(ended)
+
+    def interrupt() -> None:
+        """Let the command put away what it holds (commit, leave its group), but not for ever."""
+        reactor.callLater(_PUT_AWAY_S, reactor.stop)
+        for started in running:
+            started.cancel()
+
+    reactor.callWhenRunning(begin)
+    interrupted = _on_interrupt(lambda: reactor.callFromThread(interrupt))
+    reactor.run(installSignalHandlers=False)
+    if interrupted:
+        raise SystemExit(INTERRUPTED)
+    raise SystemExit(_exit_code(outcome[0] if outcome else None))
+
+
+async def _coroutine(main: Main, reactor: Any) -> int | None:
+    return await main(reactor)
+
+
+def _on_interrupt(first: Callable[[], None]) -> list[int]:
+    """Call *first* at the first Ctrl-C (or SIGTERM); the second ends the process on the spot."""
+    import signal
+
+    seen: list[int] = []
+
+    def stop(number: int, _: Any) -> None:
+        seen.append(number)
+        if len(seen) > 1:
+            os._exit(INTERRUPTED)
+        first()
+
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
+    return seen
+
+
+def _exit_code(result: Any) -> int:
+    problem = getattr(result, "value", None)
+    if problem is None:
+        return int(result or 0)
+    if isinstance(problem, BrokenPipeError):
+        # `| head` has seen enough: not a failure, and nothing may be written at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    if isinstance(problem, SystemExit):
+        return int(problem.code or 0)
+    if isinstance(problem, click.ClickException):
+        problem.show()
+        return problem.exit_code
+    if isinstance(problem, KafkaError | ValueError | OSError):
+        say(f"kclient: {problem}")
+        if isinstance(problem, BootstrapError | ConnectError):
+            return UNREACHABLE
+        if isinstance(problem, KafkaTimeoutError):
+            return TIMED_OUT
+        return USAGE if isinstance(problem, ConfigError) else FAILED
+    result.printTraceback()
+    return FAILED

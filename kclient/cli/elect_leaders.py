@@ -1,0 +1,103 @@
+"""`kclient cluster elect-leaders`: give partitions their preferred leader back, or any leader at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from kclient.cli.commands import with_settings
+from kclient.cli.context import FAILED, Settings, admin_client, run, say
+from kclient.cli.output import show
+from kclient.types import TopicPartition
+
+
+def _chosen(text: str) -> tuple[str, tuple[int, ...] | None]:
+    """Read topic or topic:0,1."""
+    name, given, numbers = text.partition(":")
+    try:
+        return name, tuple(int(number) for number in numbers.split(",")) if given else None
+    except ValueError:
+        raise click.UsageError(f"{text!r}: expected topic or topic:0,1,2") from None
+
+
+@click.command("elect-leaders")
+@click.option(
+    "--election-type",
+    type=click.Choice(["preferred", "unclean"]),
+    default="preferred",
+    show_default=True,
+    help="The first replica of each partition; or, where nobody leads, any live replica.",
+)
+@click.option(
+    "-t",
+    "--topic",
+    "texts",
+    multiple=True,
+    metavar="TOPIC[:P,P]",
+    help="Only these partitions; default: all that need an election.",
+)
+@with_settings
+def elect_leaders(settings: Settings, election_type: str, texts: tuple[str, ...]) -> None:
+    """Elect leaders. An unclean leader may lack records that were acknowledged: they are lost."""
+    chosen = [_chosen(text) for text in texts]
+    if election_type == "unclean":
+        where = ", ".join(texts) or "every partition without a leader"
+        settings.confirm(f"Elect replicas that may lack acknowledged records, for {where}?")
+
+    async def main(reactor: Any) -> int:
+        from kclient.admin.elections import ElectionType
+        from kclient.wire.errors import ElectionNotNeeded
+
+        async with admin_client(settings, reactor) as admin:
+            tps = None
+            if chosen:
+                known = await admin.describe_topics({name for name, _ in chosen})
+                tps = [
+                    TopicPartition(name, number)
+                    for name, numbers in chosen
+                    for number in (sorted(known[name].partitions) if numbers is None else numbers)
+                ]
+            answers = await admin.elect_leaders(
+                ElectionType[election_type.upper()], tps, raise_errors=False
+            )
+        rows = []
+        for tp, problem in sorted(answers.items()):
+            needless = isinstance(problem, ElectionNotNeeded)
+            result = "elected" if problem is None else "not_needed" if needless else "failed"
+            rows.append(
+                {
+                    "topic": tp.topic,
+                    "partition": tp.partition,
+                    "result": result,
+                    "error": None if problem is None or needless else str(problem),
+                }
+            )
+        if settings.format == "text":
+            _tell(election_type, rows)
+        else:
+            show(rows, ("topic", "partition", "result", "error"), settings.format)
+        return FAILED if any(row["result"] == "failed" for row in rows) else 0
+
+    run(main)
+
+
+def _tell(election_type: str, rows: list[dict[str, Any]]) -> None:
+    """Print what Kafka's own tool prints."""
+    names: dict[str, list[str]] = {"elected": [], "not_needed": [], "failed": []}
+    for row in rows:
+        names[row["result"]].append(f"{row['topic']}-{row['partition']}")
+    kind = election_type.upper()
+    if names["elected"]:
+        listed = ", ".join(names["elected"])
+        click.echo(f"Successfully completed leader election ({kind}) for partitions {listed}")
+    if names["not_needed"]:
+        click.echo(f"Valid replica already elected for partitions {', '.join(names['not_needed'])}")
+    if not rows:
+        say("No partition needed an election.")
+    for row in rows:
+        if row["result"] == "failed":
+            say(
+                f"Error completing leader election ({kind}) for partition: "
+                f"{row['topic']}-{row['partition']}: {row['error']}"
+            )

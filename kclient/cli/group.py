@@ -1,0 +1,261 @@
+"""`kclient group`: list, describe, lag, seek, delete."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from kclient.cli.commands import with_settings
+from kclient.cli.context import FAILED, Settings, admin_client, run, say
+from kclient.cli.offset_spec import Anchor, parse_offsets
+from kclient.cli.output import show
+from kclient.types import TopicPartition
+
+
+@click.group()
+def group() -> None:
+    """Look at consumer groups, their members and lag; move their offsets."""
+
+
+@group.command("list")
+@click.option("-s", "--state", "states", multiple=True)
+@with_settings
+def list_(settings: Settings, states: tuple[str, ...]) -> None:
+    """List groups."""
+
+    async def main(reactor: Any) -> None:
+        async with admin_client(settings, reactor) as admin:
+            found = await admin.list_groups(states=states)
+        rows = [
+            {
+                "group": g.group_id,
+                "state": g.state,
+                "type": g.protocol_type,
+                "coordinator": g.coordinator,
+            }
+            for g in found
+        ]
+        show(rows, ("group", "state", "type", "coordinator"), settings.format)
+
+    run(main)
+
+
+@group.command("describe")
+@click.argument("names", nargs=-1, required=True, metavar="GROUP...")
+@click.option("--members", is_flag=True, help="The members instead of the offsets.")
+@click.option("--state", "state", is_flag=True, help="The state instead of the offsets.")
+@with_settings
+def describe(settings: Settings, names: tuple[str, ...], members: bool, state: bool) -> None:
+    """Show offsets and lag, or --members, or --state."""
+
+    async def main(reactor: Any) -> int:
+        async with admin_client(settings, reactor) as admin:
+            found = await admin.describe_groups(names)
+            failed = 0
+            for name in names:
+                described = found[name]
+                if described.state == "Dead":
+                    say(f"kclient: consumer group {name!r} does not exist")
+                    failed = FAILED
+                    continue
+                if not described.members:
+                    say(f"Consumer group {name!r} has no active members.")
+                if state:
+                    _show_state(settings, described)
+                elif members:
+                    _show_members(settings, described)
+                else:
+                    await _show_offsets(settings, admin, described)
+        return failed
+
+    run(main)
+
+
+def _show_state(settings: Settings, described: Any) -> None:
+    row = {
+        "group": described.group_id,
+        "coordinator": described.coordinator,
+        "assignment_strategy": described.protocol,
+        "state": described.state,
+        "members": len(described.members),
+    }
+    show([row], tuple(row), settings.format)
+
+
+def _show_members(settings: Settings, described: Any) -> None:
+    rows = [
+        {
+            "group": described.group_id,
+            "consumer_id": m.member_id,
+            "host": m.host,
+            "client_id": m.client_id,
+            "partitions": len(m.assignment),
+            "assignment": [str(tp) for tp in m.assignment],
+        }
+        for m in described.members
+    ]
+    show(
+        rows,
+        ("group", "consumer_id", "host", "client_id", "partitions", "assignment"),
+        settings.format,
+    )
+
+
+async def _offset_rows(admin: Any, described: Any) -> list[dict[str, Any]]:
+    # The group's offsets first, the ends after: a lag read the other way round can be negative.
+    committed = await admin.list_group_offsets(described.group_id)
+    owners = {tp: m for m in described.members for tp in m.assignment}
+    places = sorted(committed.keys() | owners.keys())
+    # A group may have offsets of topics that are gone.
+    ends = (
+        await admin.list_offsets(dict.fromkeys(places, "latest"), timeout=5.0, raise_errors=False)
+        if places
+        else {}
+    )
+    rows = []
+    for tp in places:
+        at, member = committed.get(tp), owners.get(tp)
+        end = getattr(ends[tp], "offset", None)
+        rows.append(
+            {
+                "group": described.group_id,
+                "topic": tp.topic,
+                "partition": tp.partition,
+                "current_offset": None if at is None else at.offset,
+                "log_end_offset": end,
+                "lag": None if at is None or end is None else max(0, end - at.offset),
+                "consumer_id": member.member_id if member else None,
+                "host": member.host if member else None,
+                "client_id": member.client_id if member else None,
+            }
+        )
+    return rows
+
+
+async def _show_offsets(settings: Settings, admin: Any, described: Any) -> None:
+    columns = (
+        *("group", "topic", "partition", "current_offset", "log_end_offset", "lag"),
+        *("consumer_id", "host", "client_id"),
+    )
+    show(await _offset_rows(admin, described), columns, settings.format)
+
+
+@group.command("lag")
+@click.argument("names", nargs=-1, metavar="[GROUP...]")
+@with_settings
+def lag(settings: Settings, names: tuple[str, ...]) -> None:
+    """Sum up the lag of groups (all of them if none are named)."""
+
+    async def main(reactor: Any) -> None:
+        async with admin_client(settings, reactor) as admin:
+            wanted = names or tuple(g.group_id for g in await admin.list_groups())
+            found = await admin.describe_groups(wanted) if wanted else {}
+            rows = []
+            for name in sorted(found):
+                offsets = await _offset_rows(admin, found[name])
+                lags = [row["lag"] for row in offsets if row["lag"] is not None]
+                rows.append(
+                    {
+                        "group": name,
+                        "state": found[name].state,
+                        "members": len(found[name].members),
+                        "partitions": len(offsets),
+                        "lag": sum(lags) if lags else None,
+                        "max_lag": max(lags, default=None),
+                    }
+                )
+        show(rows, ("group", "state", "members", "partitions", "lag", "max_lag"), settings.format)
+
+    run(main)
+
+
+@group.command("seek")
+@click.argument("name", metavar="GROUP")
+@click.option(
+    "--to", "target", required=True, help="start, end, an offset, or @time (as in consume -o)."
+)
+@click.option("--topic", "topics", multiple=True, help="Only these topics.")
+@click.option("--execute", is_flag=True, help="Do it; without it only what would be done is shown.")
+@with_settings
+def seek(
+    settings: Settings, name: str, target: str, topics: tuple[str, ...], execute: bool
+) -> None:
+    """Move a group's committed offsets. The group must have no members."""
+    try:
+        bound = parse_offsets(target, now_ms=int(time.time() * 1000)).first
+    except ValueError as problem:
+        raise click.UsageError(str(problem)) from None
+
+    async def main(reactor: Any) -> None:
+        async with admin_client(settings, reactor) as admin:
+            described = (await admin.describe_groups([name]))[name]
+            if described.members:
+                raise ValueError(
+                    f"group {name!r} has {len(described.members)} members; their offsets can only be "
+                    "moved when they are gone"
+                )
+            committed = await admin.list_group_offsets(name)
+            places = [tp for tp in committed if not topics or tp.topic in topics]
+            for topic in topics:
+                if not any(tp.topic == topic for tp in places):
+                    known = await admin.describe_topics([topic])
+                    places += [TopicPartition(topic, n) for n in known[topic].partitions]
+            if not places:
+                raise ValueError(f"group {name!r} has no offsets; name the topics with --topic")
+            starts = await admin.list_offsets(dict.fromkeys(places, "earliest"))
+            ends = await admin.list_offsets(dict.fromkeys(places, "latest"))
+            times = (
+                await admin.list_offsets(dict.fromkeys(places, bound.number))
+                if bound.anchor is Anchor.TIME
+                else {}
+            )
+            wanted = {}
+            for tp in places:
+                low, high = starts[tp].offset, ends[tp].offset
+                offset = {
+                    Anchor.START: low + bound.number,
+                    Anchor.END: high + bound.number,
+                    Anchor.OFFSET: bound.number,
+                    Anchor.STORED: committed[tp].offset if tp in committed else low,
+                    Anchor.TIME: times[tp].offset
+                    if tp in times and times[tp].offset >= 0
+                    else high,
+                }[bound.anchor]
+                wanted[tp] = max(low, min(offset, high))
+            if execute:
+                await admin.alter_group_offsets(name, wanted)
+        rows = [
+            {"group": name, "topic": tp.topic, "partition": tp.partition, "new_offset": offset}
+            for tp, offset in sorted(wanted.items())
+        ]
+        show(rows, ("group", "topic", "partition", "new_offset"), settings.format)
+        if not execute:
+            say("Nothing was changed; repeat with --execute.")
+
+    run(main)
+
+
+@group.command("delete")
+@click.argument("names", nargs=-1, required=True, metavar="GROUP...")
+@with_settings
+def delete(settings: Settings, names: tuple[str, ...]) -> None:
+    """Delete groups without members, and their offsets."""
+    settings.confirm(f"Delete {', '.join(names)} and the offsets?")
+
+    async def main(reactor: Any) -> int:
+        from kclient.wire.errors import KafkaError
+
+        async with admin_client(settings, reactor) as admin:
+            answers = await admin.delete_groups(names, raise_errors=False)
+        failed = 0
+        for name, answer in answers.items():
+            if isinstance(answer, KafkaError):
+                say(f"kclient: {name}: {answer}")
+                failed = FAILED
+            else:
+                click.echo(f"Deleted group {name}.")
+        return failed
+
+    run(main)

@@ -1,0 +1,58 @@
+"""`kclient info`: brokers, controller and topics at a glance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from kclient.cli.commands import with_settings
+from kclient.cli.context import Settings, admin_client, run
+from kclient.cli.output import show, table
+
+
+@click.command()
+@click.option("-B", "only_brokers", is_flag=True, help="Only the brokers.")
+@click.option("-i", "--internal", is_flag=True, help="Internal topics too.")
+@with_settings
+def info(settings: Settings, only_brokers: bool, internal: bool) -> None:
+    """Show the cluster: its id, brokers (the controller marked *), topics."""
+
+    async def main(reactor: Any) -> None:
+        async with admin_client(settings, reactor) as admin:
+            cluster = await admin.describe_cluster()
+            topics = {} if only_brokers else await admin.describe_topics(internal=internal)
+        brokers = [
+            {
+                "id": f"{b.node_id}{'*' if b.node_id == cluster.controller_id else ''}",
+                "host": b.host,
+                "port": b.port,
+                "rack": b.rack,
+            }
+            for b in sorted(cluster.brokers.values(), key=lambda b: b.node_id)
+        ]
+        rows = [
+            {
+                "topic": name,
+                "partitions": len(each.partitions),
+                "leaderless": sum(p.leader < 0 for p in each.partitions.values()),
+                "under_replicated": sum(
+                    len(p.isr) < len(p.replicas) for p in each.partitions.values()
+                ),
+            }
+            for name, each in sorted(topics.items())
+        ]
+        if settings.format != "text":
+            show(
+                [{"cluster_id": cluster.cluster_id, "brokers": brokers, "topics": rows}],
+                ("cluster_id", "brokers", "topics"),
+                settings.format,
+            )
+            return
+        click.echo(f"CLUSTER  {cluster.cluster_id}")
+        click.echo(table(brokers, ("id", "host", "port", "rack")))
+        if not only_brokers:
+            click.echo("")
+            click.echo(table(rows, ("topic", "partitions", "leaderless", "under_replicated")))
+
+    run(main)

@@ -1,0 +1,111 @@
+"""Where to consume from and to: rpk's offset grammar, with kcat's words beside.
+
+    start | beginning | end | stored       the whole log, only what is new, from what the group has committed
+    47      from offset 47                  +2 / -3     two after the start / three before the end
+    47:99   from 47 to before 99            :end        from the start to what is the end now
+    @ts     from a time                     @ts1:ts2    between two times
+    times: 13-digit ms, 10-digit s, ISO dates and datetimes, -1h (also s, m, d, w: before now), end
+
+Pure: turns a text into two bounds; asking brokers what they mean is the caller's work.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_DURATION = re.compile(r"-(\d+)(ms|s|m|h|d|w)")
+
+
+class Anchor(Enum):
+    """What a bound is counted from."""
+
+    START = "start"
+    END = "end"
+    STORED = "stored"
+    OFFSET = "offset"
+    TIME = "time"
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """An offset (OFFSET), a time in ms (TIME), or so many records from START or END."""
+
+    anchor: Anchor
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetSpec:
+    """From *first* on, up to before *last* (None: no end)."""
+
+    first: Bound
+    last: Bound | None = None
+
+
+def parse_offsets(text: str, *, now_ms: int) -> OffsetSpec:
+    """Read an offset specification; ValueError says what is wrong with it."""
+    if text.startswith("@"):
+        return _times(text[1:], now_ms)
+    first, separator, last = text.partition(":")
+    if not separator:
+        return OffsetSpec(_offset(first, text))
+    return OffsetSpec(
+        _offset(first, text) if first else Bound(Anchor.START),
+        _offset(last, text) if last else None,
+    )
+
+
+def _offset(part: str, whole: str) -> Bound:
+    if part in ("start", "beginning", "earliest", "oldest"):
+        return Bound(Anchor.START)
+    if part in ("end", "latest", "newest"):
+        return Bound(Anchor.END)
+    if part == "stored":
+        return Bound(Anchor.STORED)
+    if re.fullmatch(r"\d+", part):
+        return Bound(Anchor.OFFSET, int(part))
+    if re.fullmatch(r"[+-]\d+", part):
+        number = int(part)
+        return Bound(Anchor.START if part[0] == "+" else Anchor.END, number)
+    raise ValueError(
+        f"{part!r} in {whole!r} is no offset: expected start, end, stored, 47, +2, -3, 47:99, :end or @time"
+    )
+
+
+def _times(text: str, now_ms: int) -> OffsetSpec:
+    """Read one or two times; where ISO times have colons of their own, try every one as the border."""
+    try:
+        return OffsetSpec(_time(text, now_ms))
+    except ValueError as problem:
+        for border in [match.start() for match in re.finditer(":", text)]:
+            try:
+                last = text[border + 1 :].removeprefix("@")
+                return OffsetSpec(_time(text[:border], now_ms), _time(last, now_ms))
+            except ValueError:
+                continue
+        raise problem
+
+
+def _time(text: str, now_ms: int) -> Bound:
+    if text == "end":
+        return Bound(Anchor.END)
+    if re.fullmatch(r"\d{13}", text):
+        return Bound(Anchor.TIME, int(text))
+    if re.fullmatch(r"\d{10}", text):
+        return Bound(Anchor.TIME, int(text) * 1000)
+    duration = _DURATION.fullmatch(text)
+    if duration:
+        return Bound(Anchor.TIME, now_ms - int(duration[1]) * _UNITS_MS[duration[2]])
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is no time: expected 13-digit ms, 10-digit s, an ISO date or datetime, or -1h"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return Bound(Anchor.TIME, int(moment.timestamp() * 1000))

@@ -1,0 +1,378 @@
+"""`kclient reassign`: move partitions to other brokers, with Kafka's files and Kafka's words."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from kclient.admin import reassignment_plan as plans
+from kclient.admin.assignment import Racks
+from kclient.cli.commands import with_settings
+from kclient.cli.context import FAILED, UNHEALTHY, Settings, admin_client, run, say
+from kclient.cli.output import show
+from kclient.cli.reassign_throttles import throttle_moves, unthrottle
+from kclient.types import TopicPartition
+
+T = TypeVar("T")
+
+EXISTING = (
+    "Cannot execute because there is an existing partition assignment.  Use --additional to override this and create a "
+    "new partition assignment in addition to the existing one. The --additional flag can also be used to change the "
+    "throttle by resubmitting the current reassignment."
+)
+VERIFY_LATER = (
+    "Warning: You must run verify periodically, until the reassignment completes, "
+    "to ensure the throttle is removed."
+)
+
+_plan_file = click.option(
+    "-f",
+    "--reassignment-json-file",
+    "path",
+    required=True,
+    metavar="FILE",
+    help="Partitions and their replicas, as `generate` proposes them; - is standard input.",
+)
+_preserve = click.option(
+    "--preserve-throttles", "preserve", is_flag=True, help="Leave throttles as they are."
+)
+
+
+@click.group()
+def reassign() -> None:
+    """Move partitions to other brokers: generate a plan, execute it, verify until it is done."""
+
+
+def _read(path: str, parse: Callable[[str], T]) -> T:
+    try:
+        text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+        return parse(text)
+    except (OSError, UnicodeDecodeError) as problem:
+        raise click.UsageError(f"{path}: {problem}") from None
+    except plans.PlanError as problem:
+        raise click.UsageError(f"{path}: {problem}") from None
+
+
+async def _assignments(admin: Any, topics: set[str]) -> dict[TopicPartition, tuple[int, ...]]:
+    """Return the replicas of every partition of *topics*; one that does not exist has none."""
+    from kclient.wire.errors import KafkaError, UnknownTopicOrPartition
+
+    found = await admin.describe_topics(sorted(topics), raise_errors=False)
+    current = {}
+    for topic in found.values():
+        if isinstance(topic, UnknownTopicOrPartition):
+            continue
+        if isinstance(topic, KafkaError):
+            raise topic
+        current.update(
+            {TopicPartition(topic.name, n): p.replicas for n, p in topic.partitions.items()}
+        )
+    return current
+
+
+# --- generate
+
+
+def _ids(text: str) -> list[int]:
+    try:
+        brokers = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise click.UsageError(f"{text!r}: expected broker ids, as in 1,2,3") from None
+    if len(set(brokers)) < len(brokers):
+        raise click.UsageError(f"{text!r} names a broker twice")
+    return brokers
+
+
+@reassign.command("generate")
+@click.option(
+    "--topics-to-move-json-file",
+    "path",
+    metavar="FILE",
+    help='{"version":1,"topics":[{"topic":"t"}]}',
+)
+@click.option("-t", "--topic", "topics", multiple=True, help="A topic to move, instead of a file.")
+@click.option(
+    "--broker-list", "broker_list", metavar="1,2,3", help="Where to; default: all brokers."
+)
+@click.option("--disable-rack-aware", is_flag=True, help="Do not look at the brokers' racks.")
+@click.option(
+    "-r", "--replication-factor", "factor", type=click.IntRange(1), help="Default: as it is."
+)
+@with_settings
+def generate(
+    settings: Settings,
+    path: str | None,
+    topics: tuple[str, ...],
+    broker_list: str | None,
+    disable_rack_aware: bool,
+    factor: int | None,
+) -> None:
+    """Propose an even assignment of topics to brokers; nothing is moved.
+
+    Prints the current assignment, to be kept for the way back, and the proposed one, for `execute`.
+    """
+    if bool(path) == bool(topics):
+        raise click.UsageError("give --topics-to-move-json-file or --topic, one of them")
+    names = _read(path, plans.read_topics) if path else list(dict.fromkeys(topics))
+    chosen = _ids(broker_list) if broker_list else None
+
+    async def main(reactor: Any) -> None:
+        from kclient.wire.errors import UnknownTopicOrPartition
+
+        async with admin_client(settings, reactor) as admin:
+            current = await _assignments(admin, set(names))
+            live = admin.cluster.metadata.brokers
+        missing = sorted(set(names) - {tp.topic for tp in current})
+        if missing:
+            raise UnknownTopicOrPartition(f"topic {', '.join(missing)} not found")
+        brokers = chosen or sorted(live)
+        plans.check_plan({TopicPartition("", 0): brokers}, {TopicPartition("", 0): ()}, live)
+        racks = {n: live[n].rack for n in brokers if live[n].rack}
+        if racks and len(racks) < len(brokers) and not disable_rack_aware:
+            raise ValueError(
+                "not all brokers have rack information; --disable-rack-aware makes an assignment without racks"
+            )
+        _show_proposal(
+            settings, current, _proposal(current, brokers, racks, disable_rack_aware, factor)
+        )
+
+    run(main)
+
+
+def _proposal(
+    current: plans.Plan, brokers: list[int], racks: Racks, disable_racks: bool, factor: int | None
+) -> plans.Plan:
+    return plans.propose(
+        current,
+        brokers,
+        {} if disable_racks else racks,
+        start_index=random.randrange(len(brokers)),
+        replication_factor=factor,
+    )
+
+
+def _show_proposal(settings: Settings, current: plans.Plan, proposed: plans.Plan) -> None:
+    now, then = plans.plan_as_json(current), plans.plan_as_json(proposed)
+    if settings.format != "text":
+        show(
+            [{"current": json.loads(now), "proposed": json.loads(then)}],
+            ("current", "proposed"),
+            settings.format,
+        )
+        return
+    click.echo(f"Current partition replica assignment\n{now}\n")
+    click.echo(f"Proposed partition reassignment configuration\n{then}")
+
+
+# --- execute
+
+
+@reassign.command("execute")
+@_plan_file
+@click.option(
+    "--throttle", type=click.IntRange(1), metavar="BYTES", help="Bytes per second between brokers."
+)
+@click.option(
+    "--additional", is_flag=True, help="Even if others are under way; or to change the throttle."
+)
+@click.option("-d", "--dry-run", is_flag=True, help="Check the plan, change nothing.")
+@with_settings
+def execute(
+    settings: Settings, path: str, throttle: int | None, additional: bool, dry_run: bool
+) -> None:
+    """Begin to move partitions. The whole plan is checked before anything is written."""
+    plan, tell = _read(path, plans.read_plan), _teller(settings)
+
+    async def main(reactor: Any) -> int:
+        async with admin_client(settings, reactor) as admin:
+            under_way = await admin.list_partition_reassignments()
+            if under_way and not additional:
+                raise ValueError(EXISTING)
+            current = await _assignments(admin, {tp.topic for tp in plan})
+            live = admin.cluster.metadata.brokers
+            plans.check_plan(plan, current, live)
+            rollback = plans.plan_as_json({tp: current[tp] for tp in plan})
+            tell(
+                f"Current partition replica assignment\n\n{rollback}\n\n"
+                "Save this to use as the --reassignment-json-file option during rollback"
+            )
+            answers = {}
+            if dry_run:
+                say(f"Nothing was changed: {len(plan)} partitions would be reassigned.")
+            else:
+                if throttle is not None:
+                    tell(VERIFY_LATER)
+                    throttles = plans.throttles_of(plan, current, under_way)
+                    await throttle_moves(admin, throttles, throttle, tell)
+                answers = await admin.alter_partition_reassignments(plan, raise_errors=False)
+        if settings.format != "text":
+            row = {"current": json.loads(rollback), "partitions": _rows(answers)}
+            show([row], tuple(row), settings.format)
+        return _told(
+            answers,
+            "Error reassigning partition(s):",
+            lambda names, s: tell(f"Successfully started partition reassignment{s} for {names}"),
+        )
+
+    run(main)
+
+
+def _teller(settings: Settings) -> Callable[[str], None]:
+    """Return what tells the user a line that Kafka's tool prints: to stderr where stdout is rows."""
+    return click.echo if settings.format == "text" else say
+
+
+def _rows(answers: dict[TopicPartition, Any]) -> list[dict[str, Any]]:
+    return [
+        {
+            "topic": tp.topic,
+            "partition": tp.partition,
+            "error": None if problem is None else str(problem),
+        }
+        for tp, problem in sorted(answers.items())
+    ]
+
+
+def _told(
+    answers: dict[TopicPartition, Any], failed: str, succeeded: Callable[[str, str], None]
+) -> int:
+    """Say what became of each partition; return the exit code."""
+    problems = {tp: answer for tp, answer in sorted(answers.items()) if answer is not None}
+    good = [str(tp) for tp in sorted(answers) if answers[tp] is None]
+    if good:
+        succeeded(",".join(good), "" if len(good) == 1 else "s")
+    if problems:
+        say("\n".join([failed, *(f"{tp}: {problem}" for tp, problem in problems.items())]))
+    return FAILED if problems else 0
+
+
+# --- verify, cancel, list
+
+
+@reassign.command("verify")
+@_plan_file
+@_preserve
+@with_settings
+def verify(settings: Settings, path: str, preserve: bool) -> None:
+    """Say how far a plan is; take the throttles away when nothing is under way any more.
+
+    Exit code 4 while it is not as planned.
+    """
+    plan, tell = _read(path, plans.read_plan), _teller(settings)
+
+    async def main(reactor: Any) -> int:
+        async with admin_client(settings, reactor) as admin:
+            under_way = await admin.list_partition_reassignments()
+            current = await _assignments(admin, {tp.topic for tp in plan})
+            progress = plans.progress_of(plan, current, under_way)
+            if settings.format == "text":
+                click.echo("Status of partition reassignment:")
+                for each in progress:
+                    click.echo(str(each))
+                click.echo("")
+            else:
+                rows = [
+                    {
+                        "topic": each.tp.topic,
+                        "partition": each.tp.partition,
+                        "state": _state(each),
+                        "replicas": list(each.replicas),
+                        "target_replicas": list(each.wanted),
+                    }
+                    for each in progress
+                ]
+                show(
+                    rows,
+                    ("topic", "partition", "state", "replicas", "target_replicas"),
+                    settings.format,
+                )
+            if not under_way and not preserve:
+                await unthrottle(admin, {tp.topic for tp in current}, tell)
+        return 0 if all(each.is_done for each in progress) else UNHEALTHY
+
+    run(main)
+
+
+def _state(each: plans.Progress) -> str:
+    if each.under_way:
+        return "in_progress"
+    return "completed" if each.is_done else "not_active"
+
+
+@reassign.command("cancel")
+@_plan_file
+@_preserve
+@with_settings
+def cancel(settings: Settings, path: str, preserve: bool) -> None:
+    """Call off the moves of a plan that are under way; the replicas are as they were before."""
+    plan, tell = _read(path, plans.read_plan), _teller(settings)
+
+    async def main(reactor: Any) -> int:
+        failed, answers = 0, {}
+        async with admin_client(settings, reactor) as admin:
+            active = await admin.list_partition_reassignments(list(plan))
+            if active:
+                answers = await admin.alter_partition_reassignments(
+                    dict.fromkeys(active), raise_errors=False
+                )
+                failed = _told(
+                    answers,
+                    "Error cancelling partition reassignment(s):",
+                    lambda names, s: tell(
+                        f"Successfully cancelled partition reassignment{s} for: {names}"
+                    ),
+                )
+            else:
+                tell("None of the specified partition reassignments are active.")
+            if not preserve:
+                current = await _assignments(admin, {tp.topic for tp in plan})
+                await unthrottle(admin, {tp.topic for tp in current}, tell)
+        if settings.format != "text":
+            show(_rows(answers), ("topic", "partition", "error"), settings.format)
+        return failed
+
+    run(main)
+
+
+@reassign.command("list")
+@with_settings
+def list_(settings: Settings) -> None:
+    """List the moves under way."""
+
+    async def main(reactor: Any) -> None:
+        async with admin_client(settings, reactor) as admin:
+            found = await admin.list_partition_reassignments()
+        rows = [
+            {
+                "topic": tp.topic,
+                "partition": tp.partition,
+                "replicas": list(each.replicas),
+                "adding_replicas": list(each.adding),
+                "removing_replicas": list(each.removing),
+            }
+            for tp, each in sorted(found.items())
+        ]
+        if settings.format != "text":
+            show(rows, tuple(rows[0]) if rows else ("topic", "partition"), settings.format)
+            return
+        if not found:
+            click.echo("No partition reassignments found.")
+            return
+        click.echo("Current partition reassignments:")
+        for tp, each in sorted(found.items()):
+            parts = [f"{tp}: replicas: {_listed(each.replicas)}."]
+            parts += [f"adding: {_listed(each.adding)}."] if each.adding else []
+            parts += [f"removing: {_listed(each.removing)}."] if each.removing else []
+            click.echo(" ".join(parts))
+
+    run(main)
+
+
+def _listed(brokers: tuple[int, ...]) -> str:
+    return ",".join(map(str, brokers))

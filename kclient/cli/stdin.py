@@ -1,0 +1,82 @@
+"""Lines of standard input or files, read beside the reactor: records go out while more are awaited.
+
+A thread reads what is there and hands it over whole; at most a few pieces wait. It is a daemon, so that Ctrl-C does
+not have to wait for somebody to press Enter.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import IO, Any
+
+import click
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
+_PIECE = 1 << 16
+_AHEAD = 8
+
+
+class Pieces:
+    """The bytes of *paths* ("-" is standard input), a list of whole lines (or of whole files) at a time."""
+
+    def __init__(self, reactor: Any, paths: Sequence[str], *, whole_files: bool = False) -> None:
+        self._reactor = reactor
+        self._paths = paths
+        self._whole_files = whole_files
+        self._room = threading.Semaphore(_AHEAD)
+        self._pieces: deque[list[bytes] | Failure | None] = deque()
+        self._waiter: Deferred[None] | None = None
+
+    async def __aiter__(self) -> AsyncIterator[list[bytes]]:
+        threading.Thread(target=self._read, name="stdin", daemon=True).start()
+        while True:
+            while not self._pieces:
+                self._waiter = Deferred()
+                await self._waiter
+            piece = self._pieces.popleft()
+            self._room.release()
+            if piece is None:
+                return
+            if isinstance(piece, Failure):
+                piece.raiseException()
+            else:
+                yield piece
+
+    # --- in the thread
+
+    def _read(self) -> None:
+        try:
+            for path in self._paths:
+                with click.open_file(path, "rb") as stream:
+                    for piece in [[stream.read()]] if self._whole_files else _lines(stream):
+                        self._hand_over(piece)
+        except Exception:
+            self._hand_over(Failure())
+        self._hand_over(None)
+
+    def _hand_over(self, piece: list[bytes] | Failure | None) -> None:
+        self._room.acquire()
+        self._reactor.callFromThread(self._came, piece)
+
+    # --- on the reactor's thread
+
+    def _came(self, piece: list[bytes] | Failure | None) -> None:
+        self._pieces.append(piece)
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.called:
+            waiter.callback(None)
+
+
+def _lines(stream: IO[bytes]) -> Iterator[list[bytes]]:
+    """Yield the lines that are there, without their ends, as soon as they are there."""
+    read = getattr(stream, "read1", stream.read)
+    rest = b""
+    while piece := read(_PIECE):
+        *whole, rest = (rest + piece).split(b"\n")
+        if whole:
+            yield [line.removesuffix(b"\r") for line in whole]
+    if rest:
+        yield [rest]

@@ -1,0 +1,184 @@
+"""`kclient topic`: create, list, describe, delete, change settings, add partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from kclient.cli.commands import with_settings
+from kclient.cli.context import FAILED, Settings, admin_client, run, say
+from kclient.cli.output import show
+from kclient.cli.topic_describe import describe
+
+
+@click.group()
+def topic() -> None:
+    """Create, look at, change and delete topics."""
+
+
+def _pairs(texts: tuple[str, ...]) -> dict[str, str | None]:
+    configs: dict[str, str | None] = {}
+    for text in texts:
+        name, given, value = text.partition("=")
+        if not given:
+            raise click.UsageError(f"{text!r}: expected name=value")
+        configs[name.strip()] = value
+    return configs
+
+
+def _assignment(text: str | None) -> dict[int, Sequence[int]] | None:
+    """Read Kafka's --replica-assignment: 1:2,2:3 (replicas by ':', partitions by ',')."""
+    if text is None:
+        return None
+    try:
+        return {
+            number: [int(broker) for broker in replicas.split(":")]
+            for number, replicas in enumerate(text.split(","))
+        }
+    except ValueError:
+        raise click.UsageError(f"{text!r}: expected broker ids, as in 1:2,2:3") from None
+
+
+@topic.command("list")
+@click.option("-i", "--internal", is_flag=True, help="Internal topics too.")
+@with_settings
+def list_(settings: Settings, internal: bool) -> None:
+    """List topics."""
+
+    async def main(reactor: Any) -> None:
+        async with admin_client(settings, reactor) as admin:
+            found = await admin.describe_topics(internal=internal)
+            rows = [
+                {
+                    "topic": name,
+                    "partitions": len(each.partitions),
+                    "replicas": max((len(p.replicas) for p in each.partitions.values()), default=0),
+                    "internal": each.is_internal,
+                }
+                for name, each in sorted(found.items())
+            ]
+            show(rows, ("topic", "partitions", "replicas"), settings.format)
+
+    run(main)
+
+
+@topic.command("create")
+@click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
+@click.option(
+    "-p", "--partitions", type=int, default=-1, help="Default: the broker's num.partitions."
+)
+@click.option("-r", "--replication-factor", "--replicas", "replicas", type=int, default=-1)
+@click.option("-c", "--config", "configs", multiple=True, metavar="NAME=VALUE")
+@click.option(
+    "--replica-assignment", "assignment", metavar="1:2,2:3", help="Brokers of each partition."
+)
+@click.option("--if-not-exists", is_flag=True)
+@click.option("-d", "--dry-run", is_flag=True, help="Have the broker check, create nothing.")
+@with_settings
+def create(
+    settings: Settings,
+    names: tuple[str, ...],
+    partitions: int,
+    replicas: int,
+    configs: tuple[str, ...],
+    assignment: str | None,
+    if_not_exists: bool,
+    dry_run: bool,
+) -> None:
+    """Create topics."""
+    from kclient.types import NewTopic
+    from kclient.wire.errors import KafkaError, TopicAlreadyExists
+
+    wanted = [
+        NewTopic(name, partitions, replicas, _pairs(configs), _assignment(assignment))
+        for name in names
+    ]
+
+    async def main(reactor: Any) -> int:
+        async with admin_client(settings, reactor) as admin:
+            answers = await admin.create_topics(wanted, validate_only=dry_run, raise_errors=False)
+        failed = 0
+        for name, answer in answers.items():
+            if isinstance(answer, TopicAlreadyExists) and if_not_exists:
+                say(f"Topic {name} exists already.")
+            elif isinstance(answer, KafkaError):
+                say(f"kclient: {name}: {answer}")
+                failed = FAILED
+            else:
+                click.echo(f"{'Would create' if dry_run else 'Created'} topic {name}.")
+        return failed
+
+    run(main)
+
+
+@topic.command("delete")
+@click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
+@click.option("--if-exists", is_flag=True)
+@with_settings
+def delete(settings: Settings, names: tuple[str, ...], if_exists: bool) -> None:
+    """Delete topics and all their records."""
+    settings.confirm(f"Delete {', '.join(names)} and all records?")
+
+    async def main(reactor: Any) -> int:
+        from kclient.wire.errors import KafkaError, UnknownTopicOrPartition
+
+        async with admin_client(settings, reactor) as admin:
+            answers = await admin.delete_topics(names, raise_errors=False)
+        failed = 0
+        for name, answer in answers.items():
+            if isinstance(answer, UnknownTopicOrPartition) and if_exists:
+                say(f"Topic {name} does not exist.")
+            elif isinstance(answer, KafkaError):
+                say(f"kclient: {name}: {answer}")
+                failed = FAILED
+            else:
+                click.echo(f"Deleted topic {name}.")
+        return failed
+
+    run(main)
+
+
+@topic.command("alter-config")
+@click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
+@click.option("--set", "changes", multiple=True, metavar="NAME=VALUE")
+@click.option("--delete", "removed", multiple=True, metavar="NAME")
+@with_settings
+def alter_config(
+    settings: Settings, names: tuple[str, ...], changes: tuple[str, ...], removed: tuple[str, ...]
+) -> None:
+    """Change settings of topics."""
+    if not changes and not removed:
+        raise click.UsageError("nothing to change: give --set name=value or --delete name")
+    wanted: dict[str, str | None] = {**_pairs(changes), **dict.fromkeys(removed)}
+
+    async def main(reactor: Any) -> None:
+        from kclient.admin.configs import ConfigResource, ResourceType
+
+        async with admin_client(settings, reactor) as admin:
+            await admin.alter_configs(
+                {ConfigResource(ResourceType.TOPIC, name): wanted for name in names}
+            )
+        for name in names:
+            click.echo(f"Changed topic {name}.")
+
+    run(main)
+
+
+@topic.command("add-partitions")
+@click.argument("name", metavar="TOPIC")
+@click.option("-n", "--total", type=int, required=True, help="How many there are to be in all.")
+@with_settings
+def add_partitions(settings: Settings, name: str, total: int) -> None:
+    """Raise the number of partitions. Keys will be spread anew."""
+
+    async def main(reactor: Any) -> None:
+        async with admin_client(settings, reactor) as admin:
+            await admin.create_partitions({name: total})
+        click.echo(f"Topic {name} has {total} partitions.")
+
+    run(main)
+
+
+topic.add_command(describe)

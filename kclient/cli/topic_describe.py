@@ -1,0 +1,239 @@
+"""`kclient topic describe`: partitions, leaders, replicas, ISR; in Kafka's own lines, for scripts read them."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import click
+
+from kclient.cli.commands import with_settings
+from kclient.cli.context import FAILED, Settings, admin_client, run, say
+from kclient.cli.output import show
+
+if TYPE_CHECKING:
+    from kclient.admin.reassignment_plan import Reassignment
+    from kclient.net.metadata import PartitionMetadata, TopicMetadata
+
+    _Moving = Mapping[tuple[str, int], Reassignment]
+    """Reassignments under way, by topic and partition."""
+
+MIN_ISR = "min.insync.replicas"
+
+
+@dataclass(frozen=True)
+class _Filters:
+    """Which partitions are shown: those that are any of what was asked for; all if nothing was."""
+
+    under_replicated: bool
+    under_min_isr: bool
+    at_min_isr: bool
+    unavailable: bool
+    overridden: bool
+    """Only the lines of topics, of those with settings of their own."""
+    exclude_internal: bool
+
+    @property
+    def any_state(self) -> bool:
+        return self.under_replicated or self.under_min_isr or self.at_min_isr or self.unavailable
+
+
+@dataclass(frozen=True)
+class _Described:
+    """One topic with what its configs say."""
+
+    topic: TopicMetadata
+    overrides: Mapping[str, str | None]
+    min_isr: int
+
+
+@click.command("describe")
+@click.argument("names", nargs=-1, metavar="[TOPIC...]")
+@click.option("-i", "--internal", is_flag=True, help="Internal topics too.")
+@click.option("--exclude-internal", is_flag=True, help="No internal topics, even if named.")
+@click.option(
+    "--under-replicated-partitions",
+    "under_replicated",
+    is_flag=True,
+    help="Only partitions whose ISR lacks a replica.",
+)
+@click.option(
+    "--under-min-isr-partitions",
+    "under_min_isr",
+    is_flag=True,
+    help="Only partitions that refuse acks=all.",
+)
+@click.option(
+    "--at-min-isr-partitions",
+    "at_min_isr",
+    is_flag=True,
+    help="Only partitions that may lose no further replica.",
+)
+@click.option(
+    "--unavailable-partitions",
+    "unavailable",
+    is_flag=True,
+    help="Only partitions without a live leader.",
+)
+@click.option(
+    "--topics-with-overrides",
+    "overridden",
+    is_flag=True,
+    help="Only topics with settings of their own, without their partitions.",
+)
+@with_settings
+def describe(settings: Settings, names: tuple[str, ...], internal: bool, **options: Any) -> None:
+    """Show partitions, leaders, replicas, ISR and the settings that were set.
+
+    With a filter on partitions internal topics count too: those are what an operator must not overlook.
+    """
+    filters = _Filters(**options)
+    with_internal = not filters.exclude_internal and (internal or filters.any_state)
+
+    async def main(reactor: Any) -> int:
+        from kclient.wire.errors import KafkaError
+
+        async with admin_client(settings, reactor) as admin:
+            found = await admin.describe_topics(
+                names or None, internal=with_internal, raise_errors=False
+            )
+            good = {
+                name: topic
+                for name, topic in found.items()
+                if not isinstance(topic, KafkaError)
+                and not (filters.exclude_internal and topic.is_internal)
+            }
+            described = await _with_configs(admin, good)
+            moving = await _moving(admin)
+            live = admin.cluster.metadata.brokers.keys()
+        for name, problem in found.items():
+            if isinstance(problem, KafkaError):
+                say(f"kclient: {name}: {problem}")
+        _show(settings, described, filters, _wanted(filters, live, moving), moving)
+        return FAILED if any(isinstance(t, KafkaError) for t in found.values()) else 0
+
+    run(main)
+
+
+async def _with_configs(admin: Any, topics: Mapping[str, TopicMetadata]) -> list[_Described]:
+    """Add the configs of each topic; one that was deleted meanwhile has none."""
+    from kclient.admin.configs import ConfigResource, ResourceType
+
+    resources = {name: ConfigResource(ResourceType.TOPIC, name) for name in topics}
+    configs = (
+        await admin.describe_configs(resources.values(), raise_errors=False) if resources else {}
+    )
+    found = []
+    for name, topic in sorted(topics.items()):
+        entries = configs.get(resources[name])
+        entries = entries if isinstance(entries, dict) else {}
+        overrides = {e.name: e.value for e in entries.values() if e.source.name.startswith("TOPIC")}
+        min_isr = entries[MIN_ISR].value if MIN_ISR in entries else None
+        found.append(_Described(topic, overrides, int(min_isr or 1)))
+    return found
+
+
+async def _moving(admin: Any) -> _Moving:
+    """Return the reassignments under way; none where the cluster cannot tell."""
+    from kclient.wire.errors import NotController, UnsupportedVersion
+
+    try:
+        found: _Moving = await admin.list_partition_reassignments(timeout=3)
+    except (NotController, UnsupportedVersion, TimeoutError):
+        return {}
+    return found
+
+
+def _wanted(
+    filters: _Filters, live: Any, moving: _Moving
+) -> Callable[[PartitionMetadata, int], bool]:
+    from kclient.admin import health
+
+    def wanted(p: PartitionMetadata, min_isr: int) -> bool:
+        under_way = moving.get((p.topic, p.partition))
+        adding = under_way.adding if under_way else ()
+        return (
+            not filters.any_state
+            or (filters.under_replicated and health.is_under_replicated(p, adding))
+            or (filters.under_min_isr and health.is_under_min_isr(p, min_isr))
+            or (filters.at_min_isr and health.is_at_min_isr(p, min_isr))
+            or (filters.unavailable and health.is_unavailable(p, live))
+        )
+
+    return wanted
+
+
+def _show(
+    settings: Settings,
+    topics: list[_Described],
+    filters: _Filters,
+    wanted: Callable[[PartitionMetadata, int], bool],
+    moving: _Moving,
+) -> None:
+    rows = []
+    for each in topics:
+        if filters.overridden and not each.overrides:
+            continue
+        ordered = sorted(each.topic.partitions.values(), key=lambda p: p.partition)
+        chosen = [p for p in ordered if wanted(p, each.min_isr)]
+        rows += [_row(each, p, moving.get((p.topic, p.partition))) for p in chosen]
+        if settings.format == "text":
+            if not filters.any_state:
+                click.echo(_topic_line(each))
+            for p in () if filters.overridden else chosen:
+                click.echo(_partition_line(p, moving.get((p.topic, p.partition))))
+    if settings.format != "text":
+        show(rows, ("topic", "partition", "leader", "replicas", "isr"), settings.format)
+
+
+def _row(each: _Described, p: PartitionMetadata, moving: Reassignment | None) -> dict[str, Any]:
+    return {
+        "topic": each.topic.name,
+        "topic_id": each.topic.topic_id,
+        "partition": p.partition,
+        "leader": p.leader,
+        "leader_epoch": p.leader_epoch,
+        "replicas": list(p.replicas),
+        "isr": list(p.isr),
+        "offline_replicas": list(p.offline_replicas),
+        "adding_replicas": list(moving.adding) if moving else [],
+        "removing_replicas": list(moving.removing) if moving else [],
+        "min_isr": each.min_isr,
+        "configs": dict(each.overrides),
+    }
+
+
+def _topic_line(each: _Described) -> str:
+    configs = ",".join(f"{k}={v}" for k, v in sorted(each.overrides.items()))
+    partitions = each.topic.partitions
+    factor = max((len(p.replicas) for p in partitions.values()), default=0)
+    return (
+        f"Topic: {each.topic.name}\tTopicId: {_text(each.topic.topic_id)}"
+        f"\tPartitionCount: {len(partitions)}\tReplicationFactor: {factor}\tConfigs: {configs}"
+    )
+
+
+def _text(topic_id: UUID | None) -> str:
+    """Return an id as Kafka writes it: URL-safe base64 without padding."""
+    return b64encode(topic_id.bytes, b"-_").rstrip(b"=").decode() if topic_id else ""
+
+
+def _partition_line(p: PartitionMetadata, moving: Reassignment | None) -> str:
+    leader = p.leader if p.leader >= 0 else "none"
+    line = (
+        f"\tTopic: {p.topic}\tPartition: {p.partition}\tLeader: {leader}\t"
+        f"Replicas: {_listed(p.replicas)}\tIsr: {_listed(p.isr)}"
+    )
+    if moving is None:
+        return line
+    return (
+        f"{line}\tAdding Replicas: {_listed(moving.adding)}"
+        f"\tRemoving Replicas: {_listed(moving.removing)}"
+    )
+
+
+def _listed(brokers: Sequence[int]) -> str:
+    return ",".join(map(str, brokers))

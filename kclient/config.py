@@ -1,0 +1,341 @@
+"""Every setting of the clients once: Kafka's (Java) name, type, default, one line of doc.
+
+A setting is written ``linger.ms`` in dictionaries and files, ``linger_ms`` as a keyword; the field
+names below are the second form, and the first follows from it. One dictionary may serve several
+clients: a consumer takes no offence at a producer's setting. An unknown name is a `ConfigError`
+with the nearest known one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self, TypeVar
+
+from kclient.errors import Address, ConfigError
+
+C = TypeVar("C", bound="CommonConfig")
+
+
+def _setting(
+    default: Any, doc: str, *, choices: tuple[str, ...] = (), minimum: float | None = None
+) -> Any:
+    return field(default=default, metadata={"doc": doc, "choices": choices, "minimum": minimum})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommonConfig:
+    """Settings that every client has."""
+
+    role: ClassVar[str] = "client"
+
+    bootstrap_servers: str = _setting(
+        "localhost:9092", "Brokers to ask first, host:port separated by commas."
+    )
+    client_id: str = _setting("kclient", "Name this client gives of itself in every request.")
+    request_timeout_ms: int = _setting(30_000, "A request unanswered for this long failed.")
+    socket_connection_setup_timeout_ms: int = _setting(
+        10_000, "Bound on one connection attempt, ApiVersions included."
+    )
+    reconnect_backoff_ms: int = _setting(50, "Wait before connecting again to a broker.")
+    reconnect_backoff_max_ms: int = _setting(1_000, "That wait, doubled per failure up to this.")
+    retry_backoff_ms: int = _setting(100, "Wait before a failed request is sent again.")
+    retry_backoff_max_ms: int = _setting(1_000, "That wait, doubled per failure up to this.")
+    metadata_max_age_ms: int = _setting(300_000, "Metadata older than this are fetched anew.")
+    connections_max_idle_ms: int = _setting(540_000, "A connection unused for this long is closed.")
+    default_api_timeout_ms: int = _setting(60_000, "Bound on calls that are given no timeout.")
+    security_protocol: str = _setting(
+        "PLAINTEXT", "How brokers are spoken to.", choices=("PLAINTEXT",)
+    )
+
+    @classmethod
+    def load(cls, config: Mapping[str, Any] | None = None, /, **keywords: Any) -> Self:
+        """Make the settings from dotted names and keywords; keywords win.
+
+        Raise `ConfigError` that lists every problem at once.
+        """
+        known = {f.name: f for f in dataclasses.fields(cls)}
+        values: dict[str, Any] = {}
+        problems: list[str] = []
+        given = {**{_snake(name): (name, value) for name, value in (config or {}).items()}}
+        given.update({name: (name, value) for name, value in keywords.items()})
+        for name, (written, value) in given.items():
+            if name in known:
+                try:
+                    values[name] = _convert(known[name], written, value)
+                except ValueError as problem:
+                    problems.append(str(problem))
+            elif name not in every_setting() and _dotted(name) not in NO_EFFECT:
+                problems.append(_unknown(written))
+        if not problems:
+            made = cls(**values)
+            problems += made.contradictions()
+            if not problems:
+                return made
+        raise ConfigError(
+            problems[0]
+            if len(problems) == 1
+            else "several settings are wrong:" + "".join(f"\n  {p}" for p in problems)
+        )
+
+    def contradictions(self) -> list[str]:
+        """Return what is wrong with the settings taken together."""
+        try:
+            parse_addresses(self.bootstrap_servers)
+        except ConfigError as problem:
+            return [problem.message]
+        return []
+
+    @property
+    def addresses(self) -> list[Address]:
+        """The bootstrap list."""
+        return parse_addresses(self.bootstrap_servers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerConfig(CommonConfig):
+    """Settings of a producer."""
+
+    role: ClassVar[str] = "producer"
+
+    acks: str = _setting(
+        "all",
+        "Who must have a record: 0 nobody, 1 the leader, all the ISR.",
+        choices=("0", "1", "all"),
+    )
+    batch_size: int = _setting(131_072, "Bytes at which a partition's batch is full.", minimum=0)
+    linger_ms: float = _setting(5, "How long a batch waits for company.", minimum=0)
+    buffer_memory: int = _setting(
+        33_554_432, "Bytes of records not yet acknowledged; senders wait beyond.", minimum=1
+    )
+    max_block_ms: int = _setting(60_000, "How long send waits for metadata and memory.", minimum=0)
+    delivery_timeout_ms: int = _setting(
+        120_000, "A record not acknowledged this long after send has failed.", minimum=0
+    )
+    max_request_size: int = _setting(
+        1_048_576, "Bytes: the largest record and the largest Produce request.", minimum=1
+    )
+    compression_type: str = _setting(
+        "none", "Codec of the batches.", choices=("none", "gzip", "snappy", "lz4", "zstd")
+    )
+    retries: int = _setting(
+        2_147_483_647, "Attempts after the first; delivery.timeout.ms bounds them too.", minimum=0
+    )
+    max_in_flight_requests_per_connection: int = _setting(
+        5, "Requests one broker may owe answers to.", minimum=1
+    )
+    enable_idempotence: bool = _setting(
+        True, "Number the batches so that the broker drops repeated ones (KIP-98)."
+    )
+    partitioner_ignore_keys: bool = _setting(False, "Place keyed records as if they had none.")
+    transactional_id: str = _setting("", "Not supported yet.")
+
+    def contradictions(self) -> list[str]:
+        """Return what is wrong with the settings taken together."""
+        problems = CommonConfig.contradictions(self)
+        if self.transactional_id:
+            problems.append("transactional.id: transactions are not supported yet")
+        return problems
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerConfig(CommonConfig):
+    """Settings of a consumer."""
+
+    role: ClassVar[str] = "consumer"
+
+    group_id: str = _setting("", "The group to join; empty for a consumer on its own.")
+    group_instance_id: str = _setting("", "A name that survives restarts: static membership.")
+    auto_offset_reset: str = _setting(
+        "latest", "Where to start without a valid position.", choices=("earliest", "latest", "none")
+    )
+    enable_auto_commit: bool = _setting(True, "Commit what poll has handed out, by and by.")
+    auto_commit_interval_ms: int = _setting(5_000, "How often that is done.", minimum=1)
+    fetch_min_bytes: int = _setting(
+        1, "A fetch waits at the broker for this many bytes.", minimum=0
+    )
+    fetch_max_wait_ms: int = _setting(500, "But not longer than this.", minimum=0)
+    fetch_max_bytes: int = _setting(52_428_800, "Bytes of one fetch; prefetch ends here too.")
+    max_partition_fetch_bytes: int = _setting(1_048_576, "Bytes of one partition in a fetch.")
+    max_poll_records: int = _setting(500, "Records that one poll returns at most.", minimum=1)
+    max_poll_interval_ms: int = _setting(300_000, "A member that does not poll this long leaves.")
+    session_timeout_ms: int = _setting(45_000, "A member silent this long is taken for dead.")
+    heartbeat_interval_ms: int = _setting(3_000, "How often a member says it lives.", minimum=1)
+    rebalance_timeout_ms: int = _setting(
+        0, "How long members may take to rejoin; 0 takes max.poll.interval.ms."
+    )
+    partition_assignment_strategy: str = _setting(
+        "range,cooperative-sticky",
+        "Assignors in order of preference: range, roundrobin, cooperative-sticky.",
+    )
+    isolation_level: str = _setting(
+        "read_uncommitted",
+        "Whether records of open transactions are seen.",
+        choices=("read_uncommitted", "read_committed"),
+    )
+    check_crcs: bool = _setting(True, "Check the CRC of every batch.")
+    client_rack: str = _setting("", "Where this client is, for fetching from the nearest replica.")
+    allow_auto_create_topics: bool = _setting(
+        True, "Let brokers create a topic that is subscribed to, if they are set to."
+    )
+    exclude_internal_topics: bool = _setting(True, "Patterns do not match internal topics.")
+
+    def contradictions(self) -> list[str]:
+        """Return what is wrong with the settings taken together."""
+        problems = CommonConfig.contradictions(self)
+        if self.heartbeat_interval_ms >= self.session_timeout_ms:
+            problems.append(
+                f"heartbeat.interval.ms ({self.heartbeat_interval_ms}) must be below "
+                f"session.timeout.ms ({self.session_timeout_ms}), best a third of it"
+            )
+        return problems
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminConfig(CommonConfig):
+    """Settings of an admin client."""
+
+    role: ClassVar[str] = "admin"
+
+    retries: int = _setting(
+        2_147_483_647, "Attempts after the first; default.api.timeout.ms bounds them.", minimum=0
+    )
+
+
+CONFIGS: tuple[type[CommonConfig], ...] = (
+    CommonConfig,
+    ProducerConfig,
+    ConsumerConfig,
+    AdminConfig,
+)
+
+NO_EFFECT = frozenset(
+    [
+        "auto.include.jmx.reporter",
+        "client.dns.lookup",
+        "enable.metrics.push",
+        "interceptor.classes",
+        "key.serializer",
+        "value.serializer",
+        "key.deserializer",
+        "value.deserializer",
+        "metric.reporters",
+        "metrics.num.samples",
+        "metrics.recording.level",
+        "metrics.sample.window.ms",
+        "receive.buffer.bytes",
+        "send.buffer.bytes",
+        "partitioner.class",
+        "partitioner.adaptive.partitioning.enable",
+        "partitioner.availability.timeout.ms",
+        "socket.connection.setup.timeout.max.ms",
+        "metadata.max.idle.ms",
+        "enable.auto.offset.store",
+    ]
+)
+"""Java settings that are accepted and do nothing here."""
+
+
+def every_setting() -> dict[str, dataclasses.Field[Any]]:
+    """Return all settings of all clients by their keyword name."""
+    return {f.name: f for config in CONFIGS for f in dataclasses.fields(config)}
+
+
+def describe(cls: type[CommonConfig]) -> Iterator[tuple[str, str, Any, str]]:
+    """Yield (dotted name, type, default, doc) of every setting of *cls*."""
+    for f in dataclasses.fields(cls):
+        yield _dotted(f.name), str(f.type), f.default, f.metadata["doc"]
+
+
+def parse_addresses(text: str | list[str] | tuple[str, ...]) -> list[Address]:
+    """Read ``host:port,[::1]:9092``; a missing port is 9092. `ConfigError` if it is none."""
+    found = []
+    for part in text.split(",") if isinstance(text, str) else text:
+        entry = part.strip().partition("://")[2] or part.strip()
+        if not entry:
+            continue
+        host, port = _split_port(entry)
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise ConfigError(f"bootstrap.servers: {entry!r} is not host:port")
+        found.append(Address(host, int(port)))
+    if not found:
+        raise ConfigError("bootstrap.servers: no address is given, expected host:port")
+    return found
+
+
+def read_properties(text: str) -> dict[str, str]:
+    r"""Read a client properties file: ``key=value`` lines, ``#`` comments, ``\\`` continues a line."""
+    values = {}
+    pending = ""
+    for line in text.splitlines():
+        stripped = pending + line.strip()
+        pending = ""
+        if not stripped or stripped[0] in "#!":
+            continue
+        if stripped.endswith("\\"):
+            pending = stripped[:-1]
+            continue
+        name, _, value = stripped.partition("=")
+        values[name.strip()] = value.strip()
+    return values
+
+
+def _split_port(entry: str) -> tuple[str, str]:
+    if entry.startswith("["):
+        host, _, rest = entry[1:].partition("]")
+        return host, rest.lstrip(":") or "9092"
+    if entry.count(":") > 1:
+        return entry, "9092"
+    host, _, port = entry.partition(":")
+    return host, port or "9092"
+
+
+def _snake(name: str) -> str:
+    return name.replace(".", "_")
+
+
+def _dotted(name: str) -> str:
+    return name.replace("_", ".")
+
+
+def _unknown(written: str) -> str:
+    name = _dotted(written)
+    if name.startswith(("ssl.", "sasl.")):
+        return f"{written}: TLS and SASL are not supported yet"
+    candidates = [_dotted(known) for known in every_setting()]
+    near = difflib.get_close_matches(name, candidates, n=1)
+    return f"{written}: unknown setting" + (f", did you mean {near[0]}?" if near else "")
+
+
+_TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
+
+
+def _convert(setting: dataclasses.Field[Any], written: str, value: Any) -> Any:
+    """Return *value* as the setting's type; ValueError saying what is wrong."""
+    kind = setting.type
+    text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value).strip()
+    converted: Any
+    if kind == "bool":
+        if text.lower() not in _TRUE + _FALSE:
+            raise ValueError(f"{written}: {value!r} is neither true nor false")
+        converted = text.lower() in _TRUE
+    elif kind in ("int", "float"):
+        try:
+            converted = int(text) if kind == "int" else float(text)
+        except ValueError:
+            raise ValueError(f"{written}: {value!r} is not a number") from None
+        minimum = setting.metadata["minimum"]
+        if minimum is not None and converted < minimum:
+            raise ValueError(f"{written}: {value!r} is below {minimum}")
+    else:
+        converted = "" if value is None else text
+    choices = setting.metadata["choices"]
+    if choices:
+        converted = {"-1": "all"}.get(converted, converted)
+        matching = [c for c in choices if c.lower() == converted.lower()]
+        if not matching:
+            raise ValueError(f"{written}: {value!r} is none of {', '.join(choices)}")
+        converted = matching[0]
+    return converted

@@ -1,0 +1,1 @@
+"""Consumers: assignment by hand or by group, fetch positions, membership."""

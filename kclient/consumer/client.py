@@ -1,0 +1,400 @@
+"""The consumer: partitions by hand or by group, poll, seek, commit. Its methods answer with Deferreds.
+
+Theory of operation
+===================
+Assignment comes from `assign`, or from the group by `subscribe` (subscription.py, membership.py). Positions come from
+`seek`, else from the group's committed offsets, else from auto.offset.reset (positions.py). The `Fetcher` keeps data
+coming, `poll` hands out what is there and waits only when there is nothing. One poll runs at a time; it is also where
+the caller's rebalance listener is called and where errors that happened meanwhile are raised.
+
+Auto-commit, as in Kafka: a poll commits what the polls before it handed out, so a crash repeats records, never loses
+them. Closing commits all that was handed out; leaving ``async with`` by an error only what was followed by another
+poll, for nobody knows how far the rest was processed. Owner: the reactor's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any, Self
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from kclient.config import ConsumerConfig
+from kclient.consumer.commits import Offsets, offsets_to_commit
+from kclient.consumer.fetcher import Fetcher
+from kclient.consumer.lookup import OffsetLookup
+from kclient.consumer.partitions import Batch, Partitions, PartitionState
+from kclient.consumer.polling import Polling
+from kclient.consumer.positions import Positions
+from kclient.consumer.records import Deserializer, Deserializers
+from kclient.consumer.subscription import (
+    CallbackRunner,
+    GroupSubscription,
+    RebalanceListener,
+    run_here,
+)
+from kclient.consumer.wakeup import Wakeup
+from kclient.errors import ClientClosed, KafkaTimeoutError
+from kclient.net.cluster import Cluster
+from kclient.net.metadata import ClusterMetadata
+from kclient.net.offsets import EARLIEST, LATEST
+from kclient.net.waiting import deferring, within
+from kclient.types import AnyRecord, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from kclient.wire.errors import KafkaError
+
+__all__ = ["CallbackRunner", "Consumer", "RebalanceListener"]
+
+
+class Consumer:
+    """Consumes from one cluster. Owned by the reactor's thread; see `kclient` for plain threads.
+
+    *callback_runner* says how a listener's methods are run: here and awaited by default; the blocking facade runs
+    them in the caller's thread.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self,
+        *topics: str,
+        config: Mapping[str, Any] | None = None,
+        reactor: Any = None,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+        callback_runner: CallbackRunner = run_here,
+        **keywords: Any,
+    ) -> None:
+        if reactor is None:
+            from twisted.internet import reactor
+        self.config = ConsumerConfig.load(config, **keywords)
+        self.cluster = Cluster(reactor, self.config)
+        self.cluster.allow_auto_topic_creation = self.config.allow_auto_create_topics
+        self._partitions = Partitions()
+        self._lookup = OffsetLookup(self.cluster, self.config)
+        ours = (self.cluster, self.config, self._partitions)
+        wakeup = Wakeup(reactor)
+        self._subscription = GroupSubscription(
+            *ours,
+            callback_runner=callback_runner,
+            wake=wakeup.wake,
+            report=lambda about, problem: self.polling.report(about, problem),
+        )
+        self._commits = self._subscription.commits
+        self.polling = Polling(
+            self.cluster,
+            self._partitions,
+            Deserializers(key_deserializer, value_deserializer),
+            self._subscription,
+            wakeup=wakeup,
+            progress=self._progress,
+        )
+        report = self.polling.report
+        self._finder = Positions(*ours, found=self._positions_found, report=report)
+        self._fetcher = Fetcher(
+            *ours, arrived=wakeup.wake, out_of_range=self._out_of_range, report=report
+        )
+        self._wake = wakeup.wake
+        self._closed = False
+        self.cluster.on_change(self._metadata_changed)
+        if topics:
+            self.subscribe(topics)
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.start()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, kind: object, *exc: object) -> None:
+        await self.close(failed=kind is not None)
+
+    async def __aiter__(self) -> AsyncIterator[AnyRecord]:
+        """Iterate over records for ever. What was not yielded is not committed, and comes in the next iteration."""
+        while not self._closed:
+            while (record := self.polling.next_record()) is not None:
+                yield record
+            self.polling.iterate(await self.poll(1000))
+
+    # --- assignment
+
+    @deferring
+    async def start(self) -> Self:
+        """Make the first contact; `BootstrapError` with each address and its cause if it fails."""
+        await self.cluster.start()
+        return self
+
+    def subscribe(
+        self,
+        topics: Iterable[str] = (),
+        *,
+        pattern: str | None = None,
+        listener: RebalanceListener | None = None,
+    ) -> None:
+        """Consume *topics*, or all that match *pattern* (a regular expression), as a member of the group."""
+        self._check_open()
+        self._need_group("subscribe", "use assign to consume without a group")
+        if self._subscription.member is None and len(self._partitions):
+            raise KafkaError("this consumer has partitions by hand; unsubscribe before subscribing")
+        self._subscription.subscribe(topics, pattern, listener)
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Consume exactly *partitions*, outside of any group's assignment."""
+        self._check_open()
+        if self._subscription.member is not None:
+            raise KafkaError("this consumer subscribes; unsubscribe before assigning by hand")
+        wanted = [TopicPartition(*tp) for tp in partitions]
+        self._partitions.assign(wanted)
+        self.polling.keep_left_over(lambda tp: tp in self._partitions)
+        self.cluster.want_only({tp.topic for tp in wanted})
+        self._finder.changed()
+        self._progress()
+
+    @deferring
+    async def unsubscribe(self) -> None:
+        """Give up every partition (committing, if commits are automatic) and leave the group."""
+        await self._subscription.end("unsubscribed", commit=True)
+        self.polling.left_over.clear()
+        self._finder.changed()
+
+    def subscription(self) -> set[str]:
+        """Return the topics subscribed to, as they are known now."""
+        return self._subscription.topics()
+
+    def assignment(self) -> set[TopicPartition]:
+        """Return the partitions this consumer has now."""
+        return self._partitions.assigned()
+
+    # --- consuming
+
+    @deferring
+    async def poll(
+        self, timeout_ms: int = 0, max_records: int | None = None
+    ) -> dict[TopicPartition, list[AnyRecord]]:
+        """Return records, waiting up to *timeout_ms* when there are none. Raise what went wrong meanwhile.
+
+        A record that cannot be read raises what is wrong with it, in every poll until `seek` passes it.
+        """
+        most = self.config.max_poll_records if max_records is None else max_records
+        return await self.polling.records(timeout_ms / 1000, most)
+
+    @deferring
+    async def poll_batches(self, timeout_ms: int = 0) -> dict[TopicPartition, list[Batch]]:
+        """Return whole record batches, undecoded, as (header, buffer that its position points into).
+
+        The first batch of a partition may begin below its position: a batch cannot be cut. Control batches are
+        among them (`is_control`), those of aborted transactions are not, under read_committed.
+        """
+        return await self.polling.batches(timeout_ms / 1000)
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """Hand out nothing of *partitions* until they are resumed."""
+        for tp in partitions:
+            self._state(tp).paused = True
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """Take *partitions* up again."""
+        for tp in partitions:
+            self._state(tp).paused = False
+        self._progress()
+        self._wake()
+
+    def paused(self) -> set[TopicPartition]:
+        """Return the paused partitions."""
+        return {state.tp for state in self._partitions if state.paused}
+
+    # --- positions
+
+    def seek(self, tp: TopicPartition, offset: int) -> None:
+        """Go to *offset*; the next poll returns the record there."""
+        if offset < 0:
+            raise ValueError(f"offset {offset} is negative; see seek_to_beginning and seek_to_end")
+        self._state(tp).seek(offset)
+        self.polling.forget(tp)
+        self._finder.changed()
+        self._progress()
+
+    @deferring
+    async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """Go to the first offset of *partitions* (all assigned ones if none are named)."""
+        await self._seek_to(EARLIEST, partitions)
+
+    @deferring
+    async def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """Go behind the last record of *partitions* (all assigned ones if none are named)."""
+        await self._seek_to(LATEST, partitions)
+
+    @deferring
+    async def seek_to_timestamp(self, timestamp_ms: int, *partitions: TopicPartition) -> None:
+        """Go to the first record at or after *timestamp_ms*, or behind the last where none is."""
+        await self._seek_to(timestamp_ms, partitions)
+
+    @deferring
+    async def position(self, tp: TopicPartition, timeout: float | None = None) -> int:
+        """Return the offset of the next record of *tp*, found first if need be."""
+        self._check_open()
+        state = self._state(tp)
+        if state.position is not None:
+            return state.position
+        return await within(
+            self.cluster.reactor,
+            self._finder.of(state),
+            self._time(timeout),
+            lambda: KafkaTimeoutError(f"the position of {tp} was not found in time"),
+        )
+
+    def next_offset(self, tp: TopicPartition) -> int | None:
+        """Return the offset of the next record of *tp* if it is known already."""
+        return self._state(tp).position
+
+    def highwater(self, tp: TopicPartition) -> int | None:
+        """Return the high watermark of *tp* as the last fetch told it."""
+        return self._state(tp).high_watermark
+
+    def lag(self, tp: TopicPartition) -> int | None:
+        """Return how many records *tp* holds beyond the position; None before the first fetch."""
+        return self._state(tp).lag
+
+    @deferring
+    async def beginning_offsets(
+        self, partitions: Iterable[TopicPartition], timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """Return the first offset of each of *partitions*."""
+        return await self._lookup.edge(partitions, EARLIEST, self._time(timeout))
+
+    @deferring
+    async def end_offsets(
+        self, partitions: Iterable[TopicPartition], timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """Return the high watermark (read_committed: the last stable offset) of each of *partitions*."""
+        return await self._lookup.edge(partitions, LATEST, self._time(timeout))
+
+    @deferring
+    async def offsets_for_times(
+        self, timestamps_ms: Mapping[TopicPartition, int], timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """Return the first offset at or after each time, None where no record is as late."""
+        answers = await self._lookup.at(timestamps_ms, self._time(timeout))
+        return {tp: found if found.offset >= 0 else None for tp, found in answers.items()}
+
+    @deferring
+    async def partitions_for_topic(self, topic: str, timeout: float | None = None) -> list[int]:
+        """Return the partitions of *topic*."""
+        return await self.cluster.partitions(topic, timeout=self._time(timeout))
+
+    # --- commits
+
+    @deferring
+    async def commit(self, offsets: Offsets | None = None, timeout: float | None = None) -> None:
+        """Commit *offsets*, or the positions of all partitions, and wait for the answer.
+
+        RebalanceInProgress, IllegalGeneration or UnknownMemberId: the group went on without this consumer, nothing
+        was committed, and the records may come to another.
+        """
+        self._need_group("commit")
+        chosen = self._positions() if offsets is None else offsets_to_commit(offsets)
+        await self._commits.commit(chosen, timeout=self._time(timeout))
+
+    def commit_async(self, offsets: Offsets | None = None) -> Deferred[None]:
+        """Send a commit, once: a repeated one could undo a later one. The Deferred tells how it went."""
+        self._need_group("commit")
+        chosen = self._positions() if offsets is None else offsets_to_commit(offsets)
+        return self._commits.commit(chosen, timeout=self._time(None), retries=0)
+
+    @deferring
+    async def committed(
+        self, partitions: Iterable[TopicPartition], timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Return what the group has committed for each of *partitions*, None where nothing is."""
+        self._need_group("committed")
+        return await self._commits.committed(partitions, timeout=self._time(timeout))
+
+    @deferring
+    async def close(
+        self, timeout: float = 10.0, *, autocommit: bool = True, failed: bool = False
+    ) -> None:
+        """Commit (if auto-commit is on), leave the group and close; bounded by *timeout* seconds.
+
+        *failed*: the caller's work ended by an error, so only what was followed by another poll is committed.
+        """
+        await self._close(timeout, commit=autocommit, processed=failed)
+
+    def _progress(self) -> None:
+        """Find missing positions and fetch what may be fetched."""
+        if not self._closed:
+            self._finder.find()
+            self._fetcher.pump()
+
+    def _positions_found(self) -> None:
+        self._fetcher.pump()
+        self._wake()
+
+    def _metadata_changed(self, metadata: ClusterMetadata) -> None:
+        self._subscription.metadata_changed(metadata)
+        self._fetcher.pump()
+
+    def _out_of_range(self, state: PartitionState, problem: KafkaError) -> None:
+        self.log.warn("{problem}; auto.offset.reset decides", problem=problem)
+        state.forget()
+        state.reset_because = str(problem)
+        self._finder.find()
+
+    async def _close(self, timeout: float, *, commit: bool, processed: bool = False) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._fetcher.close()
+        self._finder.close()
+        self.polling.close()
+        if not processed:
+            self.polling.count_yielded()
+        processed = processed or bool(self.polling.left_over)
+        reactor = self.cluster.reactor
+        try:
+            await within(
+                reactor,
+                self._subscription.end(
+                    "the consumer was closed", commit=commit, processed=processed
+                ),
+                timeout,
+                lambda: KafkaTimeoutError(f"close took more than {timeout:g} s"),
+            )
+        except KafkaError as problem:
+            self.log.info("closing: {problem}", problem=problem)
+        finally:
+            await within(
+                reactor,
+                self.cluster.close(),
+                max(1.0, timeout),
+                lambda: KafkaTimeoutError("connections did not close in time"),
+            )
+
+    def _positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        return self.polling.positions()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClientClosed("the consumer is closed")
+
+    def _state(self, tp: TopicPartition) -> PartitionState:
+        state = self._partitions.get(tp)
+        if state is None:
+            raise KafkaError(f"partition {TopicPartition(*tp)} is not assigned to this consumer")
+        return state
+
+    def _time(self, timeout: float | None) -> float:
+        return self.config.default_api_timeout_ms / 1000 if timeout is None else timeout
+
+    def _need_group(self, what: str, otherwise: str = "") -> None:
+        if not self.config.group_id:
+            raise KafkaError(f"{what} needs a group.id" + (f"; {otherwise}" if otherwise else ""))
+
+    async def _seek_to(self, timestamp: int, partitions: Iterable[TopicPartition]) -> None:
+        chosen = list(partitions) or sorted(self.assignment())
+        for tp in chosen:
+            self._state(tp)
+        offsets = await self._lookup.at_or_end(chosen, timestamp, self._time(None))
+        for tp in chosen:
+            self.seek(tp, offsets[tp])

@@ -1,0 +1,242 @@
+"""Committing offsets: what the caller asks for, and by itself what polls have handed out.
+
+Theory of operation
+===================
+Commits go to the coordinator one after the other, so that a late one cannot overtake a later one and take the group
+back. The automatic ones are sent once and not repeated for the same reason; the next one says more.
+
+A member that keeps its partitions through a rebalance (KIP-429) may hear that its generation is past or the group
+rebalances, though nobody took anything from it: such a commit is repeated as the member it has become, as long as
+every partition in it has been this consumer's all the time.
+
+Invariants: 1. one commit in flight. 2. nothing is committed for a member that lost its membership. 3. the automatic
+commit never goes beyond what the polls before the present one handed out.
+Owner: the reactor's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from twisted.internet.defer import DeferredLock
+from twisted.logger import Logger
+
+from kclient.config import ConsumerConfig
+from kclient.consumer.membership import GroupMember, MemberState
+from kclient.consumer.partitions import Partitions
+from kclient.consumer.positions import GROUP_LANE
+from kclient.errors import KafkaTimeoutError
+from kclient.net.cluster import Cluster
+from kclient.net.group_offsets import Membership, commit_offsets, committed_offsets
+from kclient.net.waiting import deferring, sleep, within
+from kclient.types import OffsetAndMetadata, TopicPartition
+from kclient.wire.errors import (
+    IllegalGeneration,
+    KafkaError,
+    RebalanceInProgress,
+    UnknownMemberId,
+)
+
+_LAST_COMMIT_S = 5.0
+"""How long a commit may take that something else waits for: a rebalance, the end."""
+
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata | int]
+
+
+class Commits:
+    """The commits of one consumer. *member* tells the membership, None for a consumer on its own."""
+
+    log = Logger()
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        config: ConsumerConfig,
+        partitions: Partitions,
+        member: Callable[[], GroupMember | None],
+    ) -> None:
+        self._cluster = cluster
+        self._config = config
+        self._partitions = partitions
+        self._member = member
+        self._one_by_one = DeferredLock()
+        self._next_automatic = 0.0
+        self._automatic_under_way = False
+        self.unprocessed: dict[TopicPartition, int] = {}
+        """First offsets of what the caller has in hand: handed out, and not yet followed by another poll."""
+
+    def positions(self, *, processed: bool = False) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return what to commit for every partition; *processed*: only up to what the last poll returned."""
+        found = {}
+        for state in self._partitions:
+            if state.position is None:
+                continue
+            if processed and state.tp in self.unprocessed:
+                found[state.tp] = OffsetAndMetadata(self.unprocessed[state.tp])
+            else:
+                epoch = state.leader_epoch if state.leader_epoch >= 0 else None
+                found[state.tp] = OffsetAndMetadata(state.position, "", epoch)
+        return found
+
+    @deferring
+    async def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        *,
+        timeout: float,
+        retries: int | None = None,
+    ) -> None:
+        """Commit *offsets*; the first error of any partition is raised."""
+        owned = {tp: self._partitions.get(tp) for tp in offsets}
+        give_up_at = self._cluster.reactor.seconds() + timeout
+        await within(
+            self._cluster.reactor,
+            self._one_by_one.acquire(),
+            timeout,
+            lambda: KafkaTimeoutError(f"an earlier commit was not answered in {timeout:g} s"),
+        )
+        try:
+            while True:
+                left = max(0.001, give_up_at - self._cluster.reactor.seconds())
+                identity = self._identity()
+                try:
+                    await self._send(offsets, identity, left, retries)
+                    break
+                except (RebalanceInProgress, IllegalGeneration, UnknownMemberId) as problem:
+                    pause = self._config.retry_backoff_ms / 1000
+                    kept = all(
+                        state is not None and self._partitions.get(tp) is state
+                        for tp, state in owned.items()
+                    )
+                    if not kept or not self._moving_on(problem, identity) or left <= pause:
+                        raise
+                    await sleep(self._cluster.reactor, pause)
+        finally:
+            self._one_by_one.release()
+        for tp, state in owned.items():
+            if state is not None:
+                state.committed = offsets[tp]
+
+    def maybe_commit(self) -> None:
+        """Commit what earlier polls handed out, if auto.commit.interval.ms is over. Called by poll, first."""
+        now = self._cluster.reactor.seconds()
+        if not self.automatic or self._automatic_under_way or now < self._next_automatic:
+            return
+        self._next_automatic = now + self._config.auto_commit_interval_ms / 1000
+        changed = self._changed(self.positions())
+        if changed and self._may_commit():
+            self._automatic_under_way = True
+            limit = self._config.default_api_timeout_ms / 1000
+            self.commit(changed, timeout=limit, retries=0).addBoth(self._automatic_done)
+
+    async def commit_last(self, *, processed: bool = False) -> None:
+        """Commit before partitions go, if commits are automatic; what goes wrong is only logged."""
+        changed = self._changed(self.positions(processed=processed))
+        if not self.automatic or not changed or not self._may_commit():
+            return
+        try:
+            await self.commit(changed, timeout=_LAST_COMMIT_S)
+        except KafkaError as problem:
+            self.log.warn("the last commit before partitions go: {problem}", problem=problem)
+
+    async def committed(
+        self, partitions: Iterable[TopicPartition], *, timeout: float
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Return what the group has committed for each of *partitions*, None where nothing is."""
+        wanted = [TopicPartition(*tp) for tp in partitions]
+        group = self._config.group_id
+        found = await committed_offsets(
+            self._cluster, group, wanted, timeout=timeout, lane=GROUP_LANE
+        )
+        return {tp: found.get(tp) for tp in wanted}
+
+    @property
+    def automatic(self) -> bool:
+        """Whether polls commit."""
+        return bool(self._config.group_id) and self._config.enable_auto_commit
+
+    # --- inside
+
+    def _changed(
+        self, positions: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        changed = {}
+        for tp, wanted in positions.items():
+            state = self._partitions.get(tp)
+            known = None if state is None else state.committed
+            if known is None or known.offset != wanted.offset:
+                changed[tp] = wanted
+        return changed
+
+    def _may_commit(self) -> bool:
+        member = self._member()
+        return member is None or member.generation_id >= 0
+
+    def _identity(self) -> Membership:
+        member = self._member()
+        if member is None:
+            return Membership()
+        if member.generation_id < 0:
+            raise RebalanceInProgress(
+                f"this consumer is in no generation of group {self._config.group_id!r} now",
+                hint="poll until it has joined again, then commit what it has then",
+            )
+        return member.identity
+
+    def _moving_on(self, problem: KafkaError, sent_as: Membership) -> bool:
+        """Tell whether the refusal came of a rebalance that this member takes part in."""
+        member = self._member()
+        if member is None or member.generation_id < 0:
+            return False
+        return (
+            isinstance(problem, RebalanceInProgress)
+            or member.identity != sent_as
+            or member.state is MemberState.JOINING
+        )
+
+    async def _send(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        identity: Membership,
+        timeout: float,
+        retries: int | None,
+    ) -> None:
+        answers = await commit_offsets(
+            self._cluster,
+            self._config.group_id,
+            offsets,
+            identity,
+            timeout=timeout,
+            retries=retries,
+            lane=GROUP_LANE,
+        )
+        for answer in answers.values():
+            if answer is not None:
+                raise answer
+
+    def _automatic_done(self, result: Any) -> None:
+        self._automatic_under_way = False
+        problem = getattr(result, "value", None)
+        if isinstance(problem, KafkaError):
+            self.log.warn("auto-commit: {problem}", problem=problem)
+            if problem.retriable:
+                soon = self._cluster.reactor.seconds() + self._config.retry_backoff_ms / 1000
+                self._next_automatic = min(self._next_automatic, soon)
+        elif problem is not None:
+            self.log.failure("auto-commit", failure=result)
+
+
+def offsets_to_commit(offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return *offsets* in their full form; ValueError for one that cannot be committed."""
+    chosen = {
+        TopicPartition(*tp): given
+        if isinstance(given, OffsetAndMetadata)
+        else OffsetAndMetadata(given)
+        for tp, given in offsets.items()
+    }
+    for tp, wanted in chosen.items():
+        if wanted.offset < 0:
+            raise ValueError(f"{tp}: offset {wanted.offset} is negative and cannot be committed")
+    return chosen

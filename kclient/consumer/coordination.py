@@ -1,0 +1,128 @@
+"""The four requests of a group's member to its coordinator: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
+
+JoinGroup v2-9 (v4 MEMBER_ID_REQUIRED, KIP-394; v5 group.instance.id, KIP-345; v8 reason, KIP-800; v9 skip_assignment,
+KIP-814), SyncGroup v1-5, Heartbeat v1-4, LeaveGroup v1-5. Each is sent once; an error code is raised as its class, and
+a coordinator that says it is none is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from kclient.config import ConsumerConfig
+from kclient.consumer.assignors import Place, Strategy
+from kclient.consumer.protocol import PROTOCOL_TYPE, encode_assignment, encode_subscription
+from kclient.net.answers import error_of
+from kclient.net.cluster import Cluster
+from kclient.net.connection import Connection
+from kclient.net.group_offsets import Membership, ask_coordinator
+from kclient.wire.errors import ErrorCode, MemberIdRequired
+from kclient.wire.schema.heartbeat import HeartbeatRequest
+from kclient.wire.schema.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from kclient.wire.schema.leave_group import LeaveGroupRequest, MemberIdentity
+from kclient.wire.schema.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from kclient.wire.versions import ApiKey
+
+_LANE = "group"
+"""The coordinator may hold a JoinGroup back for minutes; commits must not stand behind it."""
+_LAPSE_S = 5.0
+"""What an answer to JoinGroup may take beyond the rebalance timeout, as in Kafka's client."""
+
+
+class JoinWithId(MemberIdRequired):
+    """The coordinator gave this member its name; it is to join again with that."""
+
+    def __init__(self, member_id: str) -> None:
+        super().__init__()
+        self.member_id = member_id
+
+
+class Coordination:
+    """Speaks for one member; keeps nothing but the settings."""
+
+    def __init__(self, cluster: Cluster, config: ConsumerConfig) -> None:
+        self._cluster = cluster
+        self._config = config
+        self._group = config.group_id
+        self.instance_id = config.group_instance_id or None
+
+    async def join(
+        self,
+        member: Membership,
+        strategies: Sequence[Strategy],
+        topics: Iterable[str],
+        owned: Iterable[Place],
+        reason: str,
+    ) -> Any:
+        """Join; return the answer, which comes when every member has joined, or their time is over.
+
+        `JoinWithId` if the coordinator wants to be asked again, under the name it gives (KIP-394).
+        """
+        rebalance_ms = self._config.rebalance_timeout_ms or self._config.max_poll_interval_ms
+        metadata = encode_subscription(topics, owned, member.generation_id)
+        request = JoinGroupRequest(
+            group_id=self._group,
+            session_timeout_ms=self._config.session_timeout_ms,
+            rebalance_timeout_ms=rebalance_ms,
+            member_id=member.member_id,
+            group_instance_id=self.instance_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocols=[
+                JoinGroupRequestProtocol(name=strategy.name, metadata=metadata)
+                for strategy in strategies
+            ],
+            reason=reason,
+        )
+        timeout = max(self._config.request_timeout_ms, rebalance_ms) / 1000 + _LAPSE_S
+        return await self._ask(ApiKey.JOIN_GROUP, request, "join", timeout)
+
+    async def sync(
+        self, member: Membership, strategy: str, assignments: Mapping[str, Iterable[Place]]
+    ) -> bytes:
+        """Hand in what the leader assigned (nothing from the others); return this member's share."""
+        request = SyncGroupRequest(
+            group_id=self._group,
+            generation_id=member.generation_id,
+            member_id=member.member_id,
+            group_instance_id=self.instance_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocol_name=strategy,
+            assignments=[
+                SyncGroupRequestAssignment(member_id=name, assignment=encode_assignment(places))
+                for name, places in assignments.items()
+            ],
+        )
+        response = await self._ask(ApiKey.SYNC_GROUP, request, "sync", None)
+        return bytes(response.assignment)
+
+    async def heartbeat(self, member: Membership) -> None:
+        """Say that the member lives; what is wrong with it is raised."""
+        request = HeartbeatRequest(
+            group_id=self._group,
+            generation_id=member.generation_id,
+            member_id=member.member_id,
+            group_instance_id=self.instance_id,
+        )
+        timeout = self._config.session_timeout_ms / 1000
+        await self._ask(ApiKey.HEARTBEAT, request, "heartbeat", timeout)
+
+    async def leave(self, member: Membership, reason: str) -> None:
+        """Leave, so that others take over at once."""
+        request = LeaveGroupRequest(
+            group_id=self._group,
+            member_id=member.member_id,
+            members=[MemberIdentity(member_id=member.member_id, reason=reason)],
+        )
+        await self._ask(ApiKey.LEAVE_GROUP, request, "leaving", 5.0)
+
+    async def _ask(self, api_key: ApiKey, request: Any, what: str, timeout: float | None) -> Any:
+        async def ask(connection: Connection) -> Any:
+            response = await connection.request(api_key, None, request, timeout=timeout)
+            if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+                raise JoinWithId(response.member_id)
+            if response.error_code:
+                raise error_of(response.error_code, f"{what} of group {self._group!r}")
+            return response
+
+        return await ask_coordinator(self._cluster, self._group, ask, lane=_LANE)

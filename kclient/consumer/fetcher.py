@@ -1,0 +1,311 @@
+"""Keep fetched data ahead of the caller: one Fetch in flight per leader, bounded by bytes.
+
+Theory of operation
+===================
+Whenever something changes (assignment, a seek, a pause, data handed out, an answer) `pump` looks which partitions may
+be fetched, groups them by the broker to read from (the leader, or a follower that it named, read_replica.py) and sends
+one Fetch to every broker that owes no answer. The broker holds it back until there is data or fetch.max.wait.ms has
+passed (long poll), so an idle consumer costs one request per broker and half second. What comes is buffered as whole
+batches, undecoded; decoding happens when the caller asks.
+
+An error that new metadata can mend puts the partition aside for a moment; OFFSET_OUT_OF_RANGE asks for a new position
+by policy; any other is the caller's to hear, through `report`. Under a new leader a position is checked first
+(truncation.py).
+
+Invariants: 1. at most one Fetch per broker in flight. 2. a partition whose buffer holds max.partition.fetch.bytes is
+not fetched. 3. an answer to a question from before a seek or a new assignment changes nothing. 4. a partition that was
+set aside is looked at again when its pause is over, whatever else happens. 5. whatever goes wrong at a follower, the
+leader is asked next: only its word moves a position.
+Owner: the reactor's thread.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from kclient.config import ConsumerConfig
+from kclient.consumer.aborted import HiddenBatches
+from kclient.consumer.partitions import FetchedBatch, Partitions, PartitionState
+from kclient.consumer.truncation import TruncationCheck
+from kclient.errors import LeaderUnavailable
+from kclient.net.cluster import Cluster
+from kclient.net.connection import Connection
+from kclient.types import TopicPartition
+from kclient.wire import batches
+from kclient.wire.errors import ErrorCode, KafkaError, OffsetOutOfRange, for_code
+from kclient.wire.fetch import FetchPartition, FetchRequest, FetchTopic
+from kclient.wire.versions import ApiKey
+
+_FETCH_LANE = "fetch"
+"""A Fetch that the broker holds back must not stand before other requests."""
+_LAST_VERSION_BY_NAME = 12
+
+
+class Fetcher:
+    """Fetches for one consumer.
+
+    *arrived* is called when there is something to hand out; *out_of_range* with a partition whose position the
+    broker no longer (or not yet) has; *report* with a partition and an error the caller must hear.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        config: ConsumerConfig,
+        partitions: Partitions,
+        *,
+        arrived: Callable[[], None],
+        out_of_range: Callable[[PartitionState, KafkaError], None],
+        report: Callable[[TopicPartition, KafkaError], None],
+    ) -> None:
+        self._cluster = cluster
+        self._config = config
+        self._partitions = partitions
+        self._arrived = arrived
+        self._out_of_range = out_of_range
+        self._report = report
+        self._truncation = TruncationCheck(
+            cluster,
+            config,
+            partitions,
+            answered=self._validated,
+            failed=self._failed,
+            lose_position=out_of_range,
+        )
+        self._busy: set[int] = set()
+        self._retry: Any = None
+        self._closed = False
+
+    def pump(self) -> None:
+        """Send every Fetch that may be sent now."""
+        if self._closed:
+            return
+        now = self._cluster.reactor.seconds()
+        if self._partitions.buffered_bytes < self._config.fetch_max_bytes:
+            by_broker: dict[int, list[PartitionState]] = defaultdict(list)
+            doubtful: dict[int, list[PartitionState]] = defaultdict(list)
+            for state in self._partitions.fetchable(now, self._config.max_partition_fetch_bytes):
+                leader = self._cluster.metadata.leader(state.tp)
+                if leader is None:
+                    self._set_aside(state, LeaderUnavailable(f"partition {state.tp} has no leader"))
+                elif self._truncation.needed(state):
+                    doubtful[leader].append(state)
+                elif (node := self._whom(state, leader, now)) not in self._busy:
+                    by_broker[node].append(state)
+            for leader, states in doubtful.items():
+                self._truncation.ask(leader, states)
+            for node, states in by_broker.items():
+                self._send(node, states)
+        self._look_again_in_time(now)
+
+    def close(self) -> None:
+        """Send nothing more; answers that still come are dropped."""
+        self._closed = True
+        self._truncation.close()
+        if self._retry is not None and self._retry.active():
+            self._retry.cancel()
+
+    # --- one request
+
+    def _whom(self, state: PartitionState, leader: int, now: float) -> int:
+        metadata = self._cluster.metadata
+        epoch = metadata.leader_epoch(state.tp)
+        return state.read_replica.whom(leader, epoch, metadata.brokers, now)
+
+    def _send(self, node: int, states: list[PartitionState]) -> None:
+        self._busy.add(node)
+        leader_epoch = self._cluster.metadata.leader_epoch
+        asked = [
+            (state, state.epoch, state.fetch_offset, leader_epoch(state.tp)) for state in states
+        ]
+        for state in states:
+            state.in_flight = True
+        fetch = Deferred.fromCoroutine(self._fetch(node, states))
+        fetch.addBoth(self._answered, node, asked)
+        fetch.addErrback(self._broken)
+
+    async def _fetch(self, node: int, states: list[PartitionState]) -> dict[TopicPartition, Any]:
+        request, names = self._request(states)
+        connection = await self._cluster.connection(node, _FETCH_LANE)
+        version = connection.version_for(ApiKey.FETCH)
+        if version > _LAST_VERSION_BY_NAME and None in names:
+            version = _LAST_VERSION_BY_NAME
+        response = await self._ask(connection, version, request)
+        answers = {}
+        for topic in response.topics:
+            name = topic.name or names.get(topic.topic_id, "")
+            for answer in topic.partitions:
+                answers[TopicPartition(name, answer.partition)] = answer
+        return answers
+
+    def _request(self, states: list[PartitionState]) -> tuple[FetchRequest, dict[UUID | None, str]]:
+        """Return the request and the names of the topic ids in it, as they are known at this moment."""
+        metadata, now = self._cluster.metadata, self._cluster.reactor.seconds()
+        rack = self._config.client_rack
+        topics: dict[str, list[FetchPartition]] = defaultdict(list)
+        for state in states:
+            topics[state.tp.topic].append(
+                FetchPartition(
+                    partition=state.tp.partition,
+                    fetch_offset=state.fetch_offset,
+                    partition_max_bytes=self._config.max_partition_fetch_bytes,
+                    current_leader_epoch=metadata.leader_epoch(state.tp),
+                )
+            )
+        ids = {topic: metadata.topic_id(topic) for topic in topics}
+        request = FetchRequest(
+            max_wait_ms=self._config.fetch_max_wait_ms,
+            min_bytes=self._config.fetch_min_bytes,
+            max_bytes=self._config.fetch_max_bytes,
+            isolation_level=int(self._config.isolation_level == "read_committed"),
+            topics=[FetchTopic(name, each, ids[name]) for name, each in topics.items()],
+            # One that the leader should serve itself keeps the others of this request there, too.
+            rack_id="" if rack and any(s.read_replica.shuns(now) for s in states) else rack,
+        )
+        return request, {topic_id: name for name, topic_id in ids.items()}
+
+    async def _ask(self, connection: Connection, version: int, request: FetchRequest) -> Any:
+        timeout = connection.request_timeout + self._config.fetch_max_wait_ms / 1000
+        response = await connection.request(ApiKey.FETCH, version, request, timeout=timeout)
+        if response.error_code:
+            raise for_code(response.error_code)(f"fetch from {connection.address}")
+        return response
+
+    # --- its answer
+
+    def _answered(
+        self, result: Any, node: int, asked: list[tuple[PartitionState, int, int, int]]
+    ) -> None:
+        self._busy.discard(node)
+        if self._closed:
+            return
+        came = False
+        for state, epoch, offset, leader_epoch in asked:
+            if not self._partitions.current(state, epoch):
+                continue
+            state.in_flight = False
+            if isinstance(result, Failure):
+                self._failed(state, result.value or RuntimeError("no reason given"))
+            elif state.tp not in result:
+                self._set_aside(state, LeaderUnavailable(f"{state.tp} is missing in an answer"))
+            else:
+                answer = result[state.tp]
+                if not answer.error_code:
+                    state.validated_in = max(state.validated_in, leader_epoch)
+                    if answer.preferred_read_replica >= 0:
+                        self._read_from(state, answer.preferred_read_replica, leader_epoch)
+                came = self._take(state, offset, answer, len(asked) == 1) or came
+        if came:
+            self._arrived()
+        self.pump()
+
+    def _read_from(self, state: PartitionState, replica: int, leader_epoch: int) -> None:
+        now, age = self._cluster.reactor.seconds(), self._config.metadata_max_age_ms / 1000
+        state.read_replica.named(replica, leader_epoch, now + age)
+        if replica not in self._cluster.metadata.brokers:
+            self._cluster.update_soon()
+
+    def _validated(self) -> None:
+        """Go on after a question about truncation; it may have come to a problem for poll."""
+        self._arrived()
+        self.pump()
+
+    def _broken(self, failure: Failure) -> None:
+        """Tell the caller of a defect of ours instead of going round and round."""
+        self.log.failure("handling a fetch", failure=failure)
+        problem = KafkaError(f"handling a fetch failed: {failure.value!r}")
+        self._report(TopicPartition("", -1), problem)
+
+    def _take(self, state: PartitionState, asked_offset: int, answer: Any, alone: bool) -> bool:
+        """Buffer one partition's answer; tell whether there is something new to hand out."""
+        if answer.error_code:
+            problem = for_code(answer.error_code)(f"fetch of {state.tp} at offset {asked_offset}")
+            if isinstance(problem, OffsetOutOfRange):
+                if self._failed_at_follower(state):
+                    self._set_aside(state, problem)
+                else:
+                    self._out_of_range(state, problem)
+            else:
+                self._failed(state, problem)
+            return False
+        state.high_watermark = answer.high_watermark
+        state.last_stable_offset = answer.last_stable_offset
+        state.log_start_offset = answer.log_start_offset
+        data = answer.record_set
+        try:
+            whole, next_offset = self._whole_batches(
+                data, asked_offset, HiddenBatches(answer.aborted_transactions)
+            )
+        except KafkaError as problem:
+            problem.message = f"{state.tp} at offset {asked_offset}: {problem.message}"
+            self._failed(state, problem)
+            return False
+        if whole:
+            state.fetched(whole, next_offset, sum(batch.info.size for batch in whole))
+        elif len(data) > 0:
+            # A batch beyond max.partition.fetch.bytes comes whole only to the first in the request (KIP-74): the
+            # next time this one may be it. If it was alone there is no excuse.
+            text = f"{state.tp} at offset {asked_offset}: {len(data)} bytes without a whole batch"
+            cut_off = for_code(ErrorCode.CORRUPT_MESSAGE)(text)
+            self._failed(state, cut_off) if alone else self._set_aside(state, cut_off)
+        return bool(whole)
+
+    def _whole_batches(
+        self, data: memoryview, asked: int, hidden: HiddenBatches
+    ) -> tuple[list[FetchedBatch], int]:
+        """Return the batches in *data* that reach to *asked* or beyond, and the offset after them.
+
+        The first may begin below *asked*; an incomplete one at the end is dropped, as the protocol has it. Those
+        before a broken one are good: it is found again, and complained of, when they have been handed out.
+        """
+        whole: list[FetchedBatch] = []
+        next_offset = asked
+        try:
+            for info in batches.iterate(data):
+                if info.next_offset <= asked:
+                    continue
+                if self._config.check_crcs:
+                    batches.check_crc(data, info)
+                whole.append(FetchedBatch(info, data, hidden.hides(info, data)))
+                next_offset = info.next_offset
+        except KafkaError:
+            if not whole:
+                raise
+        return whole, next_offset
+
+    # --- failures
+
+    def _failed_at_follower(self, state: PartitionState) -> bool:
+        return state.read_replica.failed(self._cluster.reactor.seconds())
+
+    def _failed(self, state: PartitionState, problem: BaseException) -> None:
+        if not isinstance(problem, KafkaError):
+            self.log.failure("fetch of {tp}", tp=state.tp, failure=Failure(problem))
+            problem = for_code(ErrorCode.UNKNOWN_SERVER_ERROR)(f"fetch of {state.tp}: {problem!r}")
+        at_follower = self._failed_at_follower(state)
+        if not at_follower and (not problem.retriable or problem.code == ErrorCode.CORRUPT_MESSAGE):
+            self._report(state.tp, problem)
+        self._set_aside(state, problem)
+
+    def _set_aside(self, state: PartitionState, problem: KafkaError) -> None:
+        """Leave *state* alone for a moment, then try again (`pump` sees to that)."""
+        self.log.debug("fetch of {tp}: {problem}", tp=state.tp, problem=problem)
+        self._failed_at_follower(state)
+        state.not_before = self._cluster.reactor.seconds() + self._config.retry_backoff_ms / 1000
+        if problem.needs_metadata or problem.retriable:
+            self._cluster.update_soon()
+
+    def _look_again_in_time(self, now: float) -> None:
+        # All are set aside for the same time, so a timer that runs already is the first to be due.
+        due = self._partitions.set_aside_until(now)
+        if due is not None and (self._retry is None or not self._retry.active()):
+            self._retry = self._cluster.reactor.callLater(due - now, self.pump)

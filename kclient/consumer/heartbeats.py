@@ -1,0 +1,86 @@
+"""The heartbeats of a group's member: one every interval, sooner again after one that was lost.
+
+Invariants: 1. one in flight. 2. after `stop` nothing is sent and no answer counts.
+Before each one *check* is called, which may `stop`.
+Owner: the reactor's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from kclient.errors import KafkaError
+from kclient.net.waiting import backoff
+
+_FIRST_AGAIN_S = 0.05
+
+
+class Heartbeats:
+    """Calls *send* every *interval* seconds and *verdict* with an answer that time will not mend."""
+
+    log = Logger()
+
+    def __init__(
+        self,
+        reactor: Any,
+        interval: float,
+        send: Callable[[], Coroutine[Any, Any, None]],
+        verdict: Callable[[BaseException], None],
+        check: Callable[[], None],
+    ) -> None:
+        self._reactor = reactor
+        self._interval = interval
+        self._send = send
+        self._verdict = verdict
+        self._check = check
+        self._running = False
+        self._timer: Any = None
+        self._sent: Deferred[None] | None = None
+        self._failures = 0
+
+    def begin(self) -> None:
+        """Send the first one an interval from now."""
+        self.stop()
+        self._running = True
+        self._failures = 0
+        self._next(self._interval)
+
+    def stop(self) -> None:
+        """Send no more."""
+        self._running = False
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+        self._timer = None
+        sent, self._sent = self._sent, None
+        if sent is not None:
+            sent.cancel()
+
+    def _next(self, seconds: float) -> None:
+        self._timer = self._reactor.callLater(seconds, self._beat)
+
+    def _beat(self) -> None:
+        self._check()
+        if not self._running:
+            return
+        sent = self._sent = Deferred.fromCoroutine(self._send())
+        sent.addBoth(self._heard, sent)
+
+    def _heard(self, result: Any, sent: Deferred[None]) -> None:
+        if sent is not self._sent:
+            return
+        self._sent = None
+        problem = getattr(result, "value", None)
+        if isinstance(problem, KafkaError) and problem.retriable:
+            self.log.info("heartbeat: {problem}; trying again", problem=problem)
+            again = backoff(self._failures, _FIRST_AGAIN_S, self._interval)
+            self._failures += 1
+            self._next(min(again, self._interval))
+            return
+        self._failures = 0
+        self._next(self._interval)
+        if problem is not None:
+            self._verdict(problem)

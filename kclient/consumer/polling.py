@@ -1,0 +1,199 @@
+"""Handing out: wait until there is something, take it in turns, raise what went wrong meanwhile.
+
+One poll runs at a time. It begins by counting everything handed out before as processed; it calls what a rebalance has
+to tell the caller; it raises a problem at most once, except the one of a record that cannot be read, which stays until
+a seek passes it. A poll that is cancelled hands out nothing: what it would have returned comes in the next one.
+
+Invariants: 1. a record handed out moves the position, a position moved by a poll was handed out. 2. what some
+partitions gave is never lost to the error of another: it is returned, and the error is raised by the next poll.
+Owner: the reactor's thread.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TypeVar
+
+from kclient.consumer.partitions import Batch, Partitions
+from kclient.consumer.records import Deserializers, take_records
+from kclient.consumer.subscription import GroupSubscription
+from kclient.consumer.wakeup import Wakeup
+from kclient.errors import ClientClosed, KafkaError
+from kclient.net.cluster import Cluster
+from kclient.types import AnyRecord, OffsetAndMetadata, TopicPartition
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Polling:
+    """The polls of one consumer. *progress* is called whenever room was made: it finds positions and fetches."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        partitions: Partitions,
+        deserializers: Deserializers,
+        subscription: GroupSubscription,
+        *,
+        wakeup: Wakeup,
+        progress: Callable[[], None],
+    ) -> None:
+        self._cluster = cluster
+        self._partitions = partitions
+        self._deserializers = deserializers
+        self._subscription = subscription
+        self._unprocessed = subscription.commits.unprocessed
+        self._wakeup = wakeup
+        self._progress = progress
+        self._problems: dict[object, KafkaError] = {}
+        self._running = False
+        self._closed = False
+        self.left_over: deque[AnyRecord] = deque()
+        """Records of the last poll that an iteration has not yielded yet."""
+        self._in_hand: AnyRecord | None = None
+
+    def report(self, about: object, problem: KafkaError) -> None:
+        """Have the next poll raise *problem*, once, in place of an older one about the same."""
+        self._problems[about] = problem
+        self._wakeup.wake()
+
+    def forget(self, tp: TopicPartition) -> None:
+        """Drop what belongs to the old position of *tp*."""
+        self._in_hand = None
+        self._problems.pop(tp, None)
+        self._unprocessed.pop(tp, None)
+        self.keep_left_over(lambda other: other != tp)
+
+    def close(self) -> None:
+        """Let a poll that waits return, with nothing."""
+        self._closed = True
+        self._wakeup.wake()
+
+    # --- polls
+
+    async def records(self, timeout: float, most: int) -> dict[TopicPartition, list[AnyRecord]]:
+        """Return up to *most* records, waiting up to *timeout* seconds for the first."""
+        if self.left_over:
+            return self._take_left_over()
+        return await self._take_or_wait(lambda: self._take_records(most), timeout)
+
+    async def batches(self, timeout: float) -> dict[TopicPartition, list[Batch]]:
+        """Return whole batches, waiting up to *timeout* seconds for the first."""
+        return await self._take_or_wait(self._take_batches, timeout)
+
+    async def _take_or_wait(self, take: Callable[[], dict[K, V]], timeout: float) -> dict[K, V]:
+        if self._is_closed():
+            raise ClientClosed("the consumer is closed")
+        if self._running:
+            raise KafkaError("another poll of this consumer is still waiting; one at a time")
+        self._running = True
+        try:
+            give_up_at = self._cluster.reactor.seconds() + timeout
+            self._unprocessed.clear()
+            await self._cluster.start()
+            self._subscription.poll_begins()
+            self._subscription.commits.maybe_commit()
+            while True:
+                await self._subscription.run_callbacks()
+                self._raise_problem()
+                found = {} if self._is_closed() else take()
+                self._progress()
+                left = give_up_at - self._cluster.reactor.seconds()
+                if found or left <= 0 or self._is_closed():
+                    return found
+                await self._wakeup.wait(left)
+        finally:
+            self._running = False
+            self._subscription.poll_ended()
+
+    def _is_closed(self) -> bool:
+        return self._closed
+
+    def _raise_problem(self) -> None:
+        while self._problems:
+            about = next(iter(self._problems))
+            problem = self._problems.pop(about)
+            if not isinstance(about, TopicPartition) or about in self._partitions:
+                raise problem
+
+    def _take_records(self, most: int) -> dict[TopicPartition, list[AnyRecord]]:
+        found: dict[TopicPartition, list[AnyRecord]] = {}
+        for state in self._partitions.ready():
+            if most <= 0:
+                break
+            try:
+                records = take_records(state, most, self._deserializers)
+            except KafkaError:
+                if not found:
+                    raise
+                break  # What other partitions gave comes first; this one's turn is in the next poll.
+            if records:
+                found[state.tp] = records
+                self._unprocessed[state.tp] = records[0].offset
+                most -= len(records)
+                self._partitions.served(state.tp)
+        return found
+
+    def _take_batches(self) -> dict[TopicPartition, list[Batch]]:
+        found: dict[TopicPartition, list[Batch]] = {}
+        for state in self._partitions.ready():
+            position = state.position
+            assert position is not None, "a partition without a position is not ready"
+            if state.decoded or state.problem is not None:
+                state.seek(
+                    position
+                )  # A batch that a poll for records had begun comes again, whole.
+                continue
+            batches = []
+            while (batch := state.take()) is not None:
+                state.position = batch.info.next_offset
+                if not batch.hidden or batch.info.is_control:
+                    batches.append((batch.info, batch.data))
+            if batches:
+                found[state.tp] = batches
+                self._unprocessed[state.tp] = position
+        return found
+
+    # --- iteration
+
+    def iterate(self, found: dict[TopicPartition, list[AnyRecord]]) -> None:
+        """Let an iteration yield what a poll has *found*."""
+        for records in found.values():
+            self.left_over.extend(records)
+
+    def next_record(self) -> AnyRecord | None:
+        """Return the next record to yield, None if a poll has to find some; the one before is done with."""
+        done, self._in_hand = self._in_hand, None
+        if done is not None and done.topic_partition in self._unprocessed:
+            self._unprocessed[done.topic_partition] = done.offset + 1
+        if self.left_over:
+            self._in_hand = self.left_over.popleft()
+        return self._in_hand
+
+    def _take_left_over(self) -> dict[TopicPartition, list[AnyRecord]]:
+        found: dict[TopicPartition, list[AnyRecord]] = {}
+        for record in self.left_over:
+            found.setdefault(record.topic_partition, []).append(record)
+        self.left_over.clear()
+        return found
+
+    def keep_left_over(self, kept: Callable[[TopicPartition], bool]) -> None:
+        """Drop what is left over of other partitions."""
+        records = [record for record in self.left_over if kept(record.topic_partition)]
+        self.left_over.clear()
+        self.left_over.extend(records)
+
+    def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return what a commit of everything handed out means; of an iteration, of what it has yielded."""
+        commits = self._subscription.commits
+        self.count_yielded()
+        return commits.positions(processed=bool(self.left_over))
+
+    def count_yielded(self) -> None:
+        """Count what an iteration has yielded as processed, what it has not as not."""
+        if self.left_over:
+            self._unprocessed.clear()
+            for record in reversed(self.left_over):
+                self._unprocessed[record.topic_partition] = record.offset

@@ -1,0 +1,70 @@
+"""What consumers tell each other inside JoinGroup and SyncGroup: subscriptions and assignments.
+
+The brokers pass these bytes on unread. Versions: 0 topics and user data · 1 owned partitions (KIP-429) · 2 generation
+(KIP-792) · 3 rack (KIP-881). We write 3 for subscriptions and 0 for assignments (its later versions add nothing), and
+read whatever another client wrote, as far as we know it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from kclient.consumer.assignors import Place, Subscription
+from kclient.wire.messages import decode_consumer_protocol, encode_consumer_protocol
+from kclient.wire.schema import consumer_protocol_assignment as assignment_schema
+from kclient.wire.schema import consumer_protocol_subscription as subscription_schema
+
+PROTOCOL_TYPE = "consumer"
+
+
+def encode_subscription(topics: Iterable[str], owned: Iterable[Place], generation: int) -> bytes:
+    """Return a member's subscription metadata."""
+    message = subscription_schema.ConsumerProtocolSubscription(
+        topics=sorted(topics),
+        owned_partitions=[
+            subscription_schema.TopicPartition(topic, partitions)
+            for topic, partitions in _by_topic(owned)
+        ],
+        generation_id=generation,
+    )
+    return encode_consumer_protocol(3, message)
+
+
+def decode_subscription(data: bytes) -> Subscription:
+    """Read any member's subscription metadata; MalformedMessage if it is none."""
+    _, message = decode_consumer_protocol(subscription_schema.ConsumerProtocolSubscription, data)
+    owned = {
+        Place(each.topic, number) for each in message.owned_partitions for number in each.partitions
+    }
+    return Subscription(frozenset(message.topics), frozenset(owned), message.generation_id)
+
+
+def encode_assignment(places: Iterable[Place]) -> bytes:
+    """Return one member's assignment."""
+    message = assignment_schema.ConsumerProtocolAssignment(
+        assigned_partitions=[
+            assignment_schema.TopicPartition(topic, partitions)
+            for topic, partitions in _by_topic(places)
+        ]
+    )
+    return encode_consumer_protocol(0, message)
+
+
+def decode_assignment(data: bytes) -> list[Place]:
+    """Read an assignment; empty bytes are an empty one."""
+    if not data:
+        return []
+    _, message = decode_consumer_protocol(assignment_schema.ConsumerProtocolAssignment, data)
+    return [
+        Place(each.topic, number)
+        for each in message.assigned_partitions
+        for number in each.partitions
+    ]
+
+
+def _by_topic(places: Iterable[Place]) -> list[tuple[str, list[int]]]:
+    grouped: dict[str, list[int]] = defaultdict(list)
+    for topic, number in sorted(places):
+        grouped[topic].append(number)
+    return sorted(grouped.items())

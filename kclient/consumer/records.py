@@ -1,0 +1,179 @@
+"""From fetched batches to the records a caller gets: decoding, and what to do with one that cannot be.
+
+A record that cannot be read does not take those before it with it, and is not skipped: they are handed out, the
+position stops at it, and from then on every poll raises what is wrong with it, until the caller seeks past it.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any
+
+from kclient.consumer.partitions import FetchedBatch, PartitionState
+from kclient.errors import KafkaError, RecordDeserializationError
+from kclient.types import AnyRecord, Record, TopicPartition
+from kclient.wire.records import decode_columns
+
+Deserializer = Callable[[bytes], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Deserializers:
+    """What turns keys and values into objects; None leaves them bytes. Nulls stay None."""
+
+    key: Deserializer | None = None
+    value: Deserializer | None = None
+
+
+def decode(
+    tp: TopicPartition,
+    batch: FetchedBatch,
+    from_offset: int,
+    deserializers: Deserializers = Deserializers(),
+) -> tuple[list[AnyRecord], KafkaError | None]:
+    """Return the records of *batch* at *from_offset* and above, and what stopped it, if something did.
+
+    A batch whose bytes cannot be read gives no record and says its place. A deserializer that fails gives the
+    records before that one, and a RecordDeserializationError naming its offset.
+    """
+    info, data, hidden = batch
+    if hidden:
+        return [], None
+    try:
+        offsets, timestamps, keys, values, headers = decode_columns(data, info)
+    except KafkaError as broken:
+        broken.message = f"{tp}, batch at offset {info.base_offset}: {broken.message}"
+        return [], broken
+    if offsets and offsets[0] < from_offset:
+        first = next((n for n, offset in enumerate(offsets) if offset >= from_offset), len(offsets))
+        offsets, timestamps = offsets[first:], timestamps[first:]
+        keys, values, headers = keys[first:], values[first:], headers[first:]
+    key_sizes, value_sizes = _sizes(keys), _sizes(values)
+    problem: KafkaError | None = None
+    for which, deserializer in (("key", deserializers.key), ("value", deserializers.value)):
+        if deserializer is None:
+            continue
+        done, failed = _deserialized(
+            tp, offsets, keys if which == "key" else values, deserializer, which
+        )
+        if which == "key":
+            keys = done
+        else:
+            values = done
+        if failed is not None:
+            # The shortest column ends the records: zip stops there.
+            problem = failed
+            offsets = offsets[: len(done)]
+    rows = zip(
+        repeat(tp.topic),
+        repeat(tp.partition),
+        offsets,
+        timestamps,
+        repeat(int(info.log_append_time)),
+        keys,
+        values,
+        headers,
+        repeat(info.leader_epoch if info.leader_epoch >= 0 else None),
+        key_sizes,
+        value_sizes,
+        strict=False,
+    )
+    # Twice as fast as calling the class; the eleven fields are those of Record, in its order.
+    return list(map(tuple.__new__, repeat(Record), rows)), problem
+
+
+def take_records(
+    state: PartitionState, most: int, deserializers: Deserializers = Deserializers()
+) -> list[AnyRecord]:
+    """Return up to *most* next records of *state* and move its position behind them.
+
+    Raise the problem of the record at the position only where there is nothing to return before it.
+    """
+    with _collector_paused():
+        return _taken(state, most, deserializers)
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Keep the garbage collector from looking at records while they are made, by the ten thousand.
+
+    They hold no cycles. Yet each 700 of them would be a reason to look at the youngest objects, and each 70,000 one to
+    look at all objects of the program: a fourth of the time that consuming takes.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _taken(state: PartitionState, most: int, deserializers: Deserializers) -> list[AnyRecord]:
+    taken: list[AnyRecord] = []
+    while len(taken) < most:
+        if state.decoded_from < len(state.decoded):
+            part = _next_decoded(state, most - len(taken))
+            taken = taken + part if taken else part
+        elif state.problem is not None:
+            if taken:
+                break
+            raise state.problem.with_traceback(None)
+        elif (batch := state.take()) is not None:
+            assert state.position is not None, "a partition without a position buffers nothing"
+            state.decoded, state.problem = decode(state.tp, batch, state.position, deserializers)
+            state.decoded_from = 0
+            state.decoded_end = batch.info.next_offset
+            if isinstance(state.problem, RecordDeserializationError):
+                state.decoded_end = state.problem.offset
+            elif state.problem is not None:
+                state.decoded_end = max(state.position, batch.info.base_offset)
+            if not state.decoded:
+                state.position = state.decoded_end
+        else:
+            break
+    return taken
+
+
+def _next_decoded(state: PartitionState, room: int) -> list[AnyRecord]:
+    """Hand out up to *room* of the records decoded already."""
+    first, records = state.decoded_from, state.decoded
+    part = records if first == 0 and len(records) <= room else records[first : first + room]
+    if first + len(part) < len(records):
+        state.decoded_from = first + len(part)
+        state.position = records[state.decoded_from].offset
+    else:
+        state.decoded, state.decoded_from = [], 0
+        state.position = state.decoded_end
+    epoch = part[-1].leader_epoch
+    state.leader_epoch = -1 if epoch is None else epoch
+    return part
+
+
+def _sizes(fields: list[bytes | None]) -> list[int]:
+    if None in fields:
+        return [-1 if field is None else len(field) for field in fields]
+    return list(map(len, fields))  # type: ignore[arg-type]
+
+
+def _deserialized(
+    tp: TopicPartition,
+    offsets: list[int],
+    fields: list[bytes | None],
+    deserializer: Deserializer,
+    what: str,
+) -> tuple[list[Any], RecordDeserializationError | None]:
+    done: list[Any] = []
+    for offset, field in zip(offsets, fields, strict=False):
+        try:
+            done.append(None if field is None else deserializer(field))
+        except Exception as cause:
+            problem = RecordDeserializationError(tp, offset, what, cause)
+            problem.__cause__ = cause
+            return done, problem
+    return done, None

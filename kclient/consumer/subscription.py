@@ -1,0 +1,262 @@
+"""What a consumer subscribed to, and what a rebalance does to it.
+
+Theory of operation
+===================
+`GroupMember` decides when partitions come and go; this tells the caller. Everything the caller is told is told inside
+`poll` (and `close`, `unsubscribe`), never beside the caller's own code: `run_callbacks` is called there, in order.
+
+Giving partitions up happens there too, listener or not: only when the caller polls again has it done with the records
+of the last poll, so only then may they be committed and the partitions go to somebody else. The group waits for it, up
+to the rebalance timeout, as with Kafka's own client. New partitions and lost ones take effect at once, and the listener
+hears of them in the next poll. A poll calls what waits before it takes any record.
+
+What a listener raises, `poll` raises; the partitions come or go all the same.
+Owner: the reactor's thread.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from kclient.config import ConsumerConfig
+from kclient.consumer.assignors import Place, strategies_named
+from kclient.consumer.commits import Commits
+from kclient.consumer.membership import GroupMember, Hooks
+from kclient.consumer.partitions import Partitions
+from kclient.errors import ConsumerLeftGroup, KafkaError
+from kclient.net.answers import error_of
+from kclient.net.cluster import Cluster
+from kclient.net.metadata import ClusterMetadata
+from kclient.types import TopicPartition
+from kclient.wire.errors import for_code
+
+CallbackRunner = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Runs a listener's method where the caller wants it run."""
+
+
+async def run_here(callback: Callable[[], Any]) -> Any:
+    """Run *callback* on the spot, and wait for what it returns if that can be awaited."""
+    result = callback()
+    if isinstance(result, Awaitable):
+        return await result
+    return result
+
+
+class RebalanceListener:
+    """What a caller may override to hear of its partitions coming and going.
+
+    Each may return None, a coroutine or a Deferred; it is waited for. None is called at the same time as another.
+    """
+
+    def on_partitions_revoked(self, partitions: list[TopicPartition]) -> Any:
+        """*partitions* are about to go to somebody else: the last moment to commit."""
+
+    def on_partitions_assigned(self, partitions: list[TopicPartition]) -> Any:
+        """*partitions* are this consumer's from now on; those it kept are not among them."""
+
+    def on_partitions_lost(self, partitions: list[TopicPartition]) -> Any:
+        """*partitions* are somebody else's already: committing cannot succeed any more."""
+        return self.on_partitions_revoked(partitions)
+
+
+class GroupSubscription:
+    """The subscription of one consumer, and its membership while there is one.
+
+    *wake* lets poll look again; *report* takes an error the caller must hear.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        config: ConsumerConfig,
+        partitions: Partitions,
+        *,
+        callback_runner: CallbackRunner,
+        wake: Callable[[], None],
+        report: Callable[[object, KafkaError], None],
+    ) -> None:
+        self._cluster = cluster
+        self._config = config
+        self._partitions = partitions
+        self._callback_runner = callback_runner
+        self._wake = wake
+        self._report = report
+        self._topics: set[str] = set()
+        self._pattern: re.Pattern[str] | None = None
+        self._listener: RebalanceListener | None = None
+        self._callbacks: deque[tuple[Callable[[], Awaitable[None]], Deferred[None]]] = deque()
+        self.member: GroupMember | None = None
+        self.commits = Commits(cluster, config, partitions, lambda: self.member)
+        if config.group_id:
+            strategies_named(config.partition_assignment_strategy)
+
+    # --- for the consumer
+
+    def subscribe(
+        self, topics: Iterable[str], pattern: str | None, listener: RebalanceListener | None
+    ) -> None:
+        """Consume *topics*, or all that match *pattern*, in place of what was subscribed to before."""
+        self._topics = {topics} if isinstance(topics, str) else set(topics)
+        self._pattern = None if pattern is None else re.compile(pattern)
+        self._listener = listener
+        if self._pattern is not None:
+            self._cluster.want_all()
+        else:
+            self._cluster.want_only(self._topics)
+        if self.member is not None:
+            self.member.rejoin_soon("the subscription changed")
+            return
+        hooks = Hooks(
+            topics=self._subscribed,
+            partition_counts=self._partition_counts,
+            revoked=self._revoked,
+            assigned=self._assigned,
+            lost=self._lost,
+            failed=lambda problem: self._report("group", problem),
+        )
+        self.member = GroupMember(self._cluster, self._config, hooks)
+
+    def topics(self) -> set[str]:
+        """Return the topics subscribed to, as they are known now."""
+        return self._matching(self._cluster.metadata)
+
+    def poll_begins(self) -> None:
+        """See to it that this consumer is a member; raise what made it leave, once."""
+        member = self.member
+        if member is None:
+            return
+        if member.left_because is not None:
+            why, member.left_because = member.left_because, None
+            member.polled()
+            raise ConsumerLeftGroup(f"{why}; the next poll joins again")
+        member.start()
+        member.polling()
+
+    def poll_ended(self) -> None:
+        """Start the clock of max.poll.interval.ms."""
+        if self.member is not None:
+            self.member.polled()
+
+    @property
+    def has_callbacks(self) -> bool:
+        """Whether poll has something to tell the caller."""
+        return bool(self._callbacks)
+
+    async def run_callbacks(self) -> None:
+        """Tell the caller, in the order in which it happened; raise what a listener raises."""
+        while self._callbacks:
+            callback, done = self._callbacks.popleft()
+            try:
+                await callback()
+            finally:
+                done.callback(None)
+
+    async def end(self, reason: str, *, commit: bool, processed: bool = False) -> None:
+        """Give everything up and leave the group; *commit* (if commits are automatic) comes first."""
+        member, topics = self.member, self._topics
+        if member is not None:
+            member.stop()
+        self._callbacks.clear()
+        try:
+            if commit:
+                await self.commits.commit_last(processed=processed)
+            held = sorted(self._partitions.assigned())
+            if member is not None and held:
+                lost = member.generation_id < 0
+                await self._tell("on_partitions_lost" if lost else "on_partitions_revoked", held)
+        finally:
+            self._partitions.assign([])
+            if self._topics is topics:
+                self._topics, self._pattern, self._listener = set(), None, None
+            if member is not None and self.member is member:
+                self.member = None
+                await member.leave(reason)
+
+    def metadata_changed(self, metadata: ClusterMetadata) -> None:
+        """Look whether topics or partitions came or went, or a topic cannot be had at all."""
+        if self.member is None:
+            return
+        for name in sorted(self._topics):
+            topic = metadata.topics.get(name)
+            if topic is not None and topic.error_code and not for_code(topic.error_code).retriable:
+                self._report(("topic", name), error_of(topic.error_code, f"topic {name!r}"))
+        self.member.topics_changed(
+            self._matching(metadata), lambda name: len(metadata.partitions(name) or ())
+        )
+
+    # --- what the membership asks
+
+    def _matching(self, metadata: ClusterMetadata) -> set[str]:
+        if self._pattern is None:
+            return set(self._topics)
+        internal = self._config.exclude_internal_topics
+        return {
+            name
+            for name, topic in metadata.topics.items()
+            if self._pattern.fullmatch(name) and not (internal and topic.is_internal)
+        }
+
+    async def _subscribed(self) -> set[str]:
+        return self._matching(await self._cluster.refresh())
+
+    async def _partition_counts(self, topics: set[str]) -> dict[str, int]:
+        self._cluster.want(topics)
+        metadata = await self._cluster.refresh()
+        return {name: len(metadata.partitions(name) or ()) for name in topics}
+
+    async def _revoked(self, places: list[Place]) -> None:
+        partitions = [TopicPartition(*place) for place in places]
+        await self._in_poll(lambda: self._give_up(partitions))
+
+    def _assigned(self, places: list[Place]) -> None:
+        partitions = [TopicPartition(*place) for place in places]
+        self._cluster.want({tp.topic for tp in partitions})
+        self._partitions.assign(self._partitions.assigned() | set(partitions))
+        self._in_poll(lambda: self._tell_assigned(partitions))
+
+    def _lost(self, places: list[Place]) -> None:
+        held = self._partitions.assigned()
+        partitions = [tp for tp in (TopicPartition(*place) for place in places) if tp in held]
+        self._partitions.assign(held - set(partitions))
+        if partitions:
+            self._in_poll(lambda: self._tell("on_partitions_lost", partitions))
+
+    # --- inside poll
+
+    def _in_poll(self, callback: Callable[[], Awaitable[None]]) -> Deferred[None]:
+        """Have poll await callback(); fire when it has."""
+        done: Deferred[None] = Deferred()
+        self._callbacks.append((callback, done))
+        self._wake()
+        return done
+
+    async def _give_up(self, partitions: list[TopicPartition]) -> None:
+        partitions = [tp for tp in partitions if tp in self._partitions]
+        if not partitions:
+            return
+        try:
+            if self.member is None or self.member.generation_id < 0:
+                await self._tell("on_partitions_lost", partitions)
+            else:
+                await self.commits.commit_last()
+                await self._tell("on_partitions_revoked", partitions)
+        finally:
+            self._partitions.assign(self._partitions.assigned() - set(partitions))
+
+    async def _tell_assigned(self, partitions: list[TopicPartition]) -> None:
+        still = [tp for tp in partitions if tp in self._partitions]
+        if still or not partitions:
+            await self._tell("on_partitions_assigned", still)
+
+    async def _tell(self, method: str, partitions: list[TopicPartition]) -> None:
+        if self._listener is not None:
+            call = getattr(self._listener, method)
+            await self._callback_runner(lambda: call(partitions))

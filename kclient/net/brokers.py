@@ -1,0 +1,204 @@
+"""The connections of one client: at most one per broker id and lane, made when first needed.
+
+A lane keeps apart what must not wait for each other: a Fetch that the broker holds back would
+delay everything behind it on the same connection, so consumers speak to their group's coordinator
+on a lane of its own, as Kafka's client does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.defer import Deferred, DeferredList
+
+from kclient.config import CommonConfig
+from kclient.errors import (
+    Address,
+    Cause,
+    ClientClosed,
+    ConnectError,
+    ConnectionClosed,
+    KafkaError,
+)
+from kclient.net.connection import Connection, connect
+from kclient.net.waiting import SingleFlight, backoff, sleep
+
+
+class Lane:
+    """The connection to one broker on one lane, and its history of failures."""
+
+    def __init__(self, reactor: Any, config: CommonConfig, node_id: int, address: Address) -> None:
+        self._reactor = reactor
+        self._config = config
+        self.node_id = node_id
+        self.address = address
+        self.connection: Connection | None = None
+        self._failures = 0
+        self._not_before = float("-inf")
+        self._flight = SingleFlight(self._connect)
+
+    @property
+    def ready(self) -> Connection | None:
+        """The open connection, if there is one."""
+        if self.connection is not None and self.connection.closed is None:
+            return self.connection
+        return None
+
+    def get(self) -> Deferred[Connection]:
+        """Fire with an open connection; `ConnectError` if one attempt, after the backoff, fails."""
+        return self._flight.join()
+
+    def close(self, reason: KafkaError) -> Deferred[None] | None:
+        """End the connection or the attempt at one; return what fires when the socket is gone.
+
+        Whoever waits for either fails with *reason*.
+        """
+        self._flight.cancel(reason)
+        connection, self.connection = self.connection, None
+        if connection is None:
+            return None
+        gone = connection.when_gone()
+        connection.close(reason)
+        return gone
+
+    async def _connect(self) -> Connection:
+        ready = self.ready
+        if ready is not None:
+            return ready
+        wait = self._not_before - self._reactor.seconds()
+        if wait > 0:
+            await sleep(self._reactor, wait)
+        config = self._config
+        try:
+            connection = await connect(
+                self._reactor,
+                self.address,
+                client_id=config.client_id,
+                connect_timeout=config.socket_connection_setup_timeout_ms / 1000,
+                request_timeout=config.request_timeout_ms / 1000,
+            )
+        except ConnectError:
+            self._failed()
+            raise
+        self._failures = 0
+        connection.on_close(lambda _: self._failed())
+        self.connection = connection
+        return connection
+
+    def _failed(self) -> None:
+        wait = backoff(
+            self._failures,
+            self._config.reconnect_backoff_ms / 1000,
+            self._config.reconnect_backoff_max_ms / 1000,
+        )
+        self._failures += 1
+        self._not_before = self._reactor.seconds() + wait
+
+
+class Brokers:
+    """All lanes of one client."""
+
+    def __init__(self, reactor: Any, config: CommonConfig) -> None:
+        self._reactor = reactor
+        self._config = config
+        self._lanes: dict[tuple[int, str], Lane] = {}
+        self._closing: list[Deferred[None]] = []
+        self._sweep: Any = None
+        self.closed = False
+
+    def connection(self, node_id: int, address: Address, lane: str = "") -> Deferred[Connection]:
+        """Fire with an open connection to broker *node_id*, which listens at *address*."""
+        if self.closed:
+            raise ClientClosed("the client is closed")
+        key = (node_id, lane)
+        known = self._lanes.get(key)
+        if known is None or known.address != address:
+            if known is not None:
+                self._retire(known, _left(known))
+            known = self._lanes[key] = Lane(self._reactor, self._config, node_id, address)
+        if self._sweep is None:
+            self._schedule_sweep()
+        return known.get()
+
+    def ready(self, node_id: int, lane: str = "") -> Connection | None:
+        """Return the open connection to broker *node_id*, if there is one."""
+        known = self._lanes.get((node_id, lane))
+        return None if known is None else known.ready
+
+    def least_busy(self) -> tuple[int, Connection] | None:
+        """Return the broker id and connection with the fewest unanswered requests, if any is open.
+
+        Negative ids are those of bootstrap addresses, for which a real one is preferred.
+        """
+        best: tuple[tuple[bool, int], int, Connection] | None = None
+        for (node_id, lane), known in self._lanes.items():
+            connection = known.ready
+            if lane or connection is None:
+                continue
+            rank = (node_id < 0, connection.in_flight)
+            if best is None or rank < best[0]:
+                best = (rank, node_id, connection)
+        return None if best is None else best[1:]
+
+    def forget(self, keep: Callable[[int], bool]) -> None:
+        """Close the connections to brokers that *keep* says no to."""
+        for key in [key for key in self._lanes if not keep(key[0])]:
+            lane = self._lanes.pop(key)
+            self._retire(lane, _left(lane))
+
+    def close(self) -> Deferred[Any]:
+        """Close everything; fires when all sockets are gone."""
+        self.closed = True
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        for lane in self._lanes.values():
+            self._retire(lane, ClientClosed("the client was closed"))
+        self._lanes.clear()
+        waiting, self._closing = self._closing, []
+        return DeferredList(waiting)
+
+    def _retire(self, lane: Lane, reason: KafkaError) -> None:
+        gone = lane.close(reason)
+        self._closing = [d for d in self._closing if not d.called]
+        if gone is not None:
+            self._closing.append(gone)
+
+    def _schedule_sweep(self) -> None:
+        if self._config.connections_max_idle_ms > 0:
+            period = max(1.0, self._config.connections_max_idle_ms / 4000)
+            self._sweep = self._reactor.callLater(period, self._close_idle)
+
+    def _close_idle(self) -> None:
+        oldest = self._reactor.seconds() - self._config.connections_max_idle_ms / 1000
+        for key, lane in list(self._lanes.items()):
+            connection = lane.ready
+            if connection and not connection.in_flight and connection.last_used < oldest:
+                self._retire(self._lanes.pop(key), _left(lane))
+        self._schedule_sweep()
+
+
+def _left(lane: Lane) -> ConnectionClosed:
+    """Return what those hear who wait for a broker that is not used any more: ask again, elsewhere."""
+    return ConnectionClosed(
+        f"broker {lane.node_id} is not at {lane.address} any more; the connection was given up"
+    )
+
+
+def unreachable(node_id: int, problem: ConnectError) -> ConnectError:
+    """Return *problem* with what it means when a broker's advertised address does not work."""
+    if node_id < 0:
+        return problem
+    what = {
+        Cause.DNS: "does not resolve here",
+        Cause.REFUSED: "refuses connections from here",
+        Cause.TIMEOUT: "does not answer from here",
+        Cause.UNREACHABLE: "cannot be reached from here",
+        Cause.NOT_KAFKA: "is not a Kafka port",
+        Cause.CLOSED: "closes connections from here",
+    }.get(problem.cause, problem.cause.value)
+    explained = ConnectError(problem.address, problem.cause, problem.detail)
+    explained.message = f"broker {node_id} advertises {problem.address}, which {what}"
+    explained.hint = "is it down? if not, fix its advertised.listeners"
+    return explained

@@ -1,0 +1,348 @@
+"""A client's view of one cluster: where to send what.
+
+Theory of operation
+===================
+The first use connects to the bootstrap list and asks for metadata. From then on requests go to
+brokers by id; metadata are asked again when they are old (metadata.max.age.ms), when somebody says
+they are wrong (`update_soon`, `refresh`), one request at a time, whoever asks meanwhile shares it.
+Only topics somebody named are asked for, until somebody asks for all.
+
+Invariants: 1. `metadata` is an immutable snapshot: it may be read from any thread. 2. at most one
+Metadata request is in flight. 3. every wait is bounded by a setting or by the caller.
+Owner: the reactor's thread.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, TypeVar
+
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.logger import Logger
+
+from kclient.config import CommonConfig
+from kclient.errors import (
+    ClientClosed,
+    ConnectError,
+    KafkaError,
+    KafkaTimeoutError,
+    LeaderUnavailable,
+)
+from kclient.net.bootstrap import first_that_answers
+from kclient.net.brokers import Brokers, unreachable
+from kclient.net.connection import Connection
+from kclient.net.coordinators import Coordinators, KeyType
+from kclient.net.metadata import ClusterMetadata
+from kclient.net.waiting import SingleFlight, backoff, sleep, within
+from kclient.types import TopicPartition
+from kclient.wire.errors import (
+    BrokerNotAvailable,
+    ErrorCode,
+    UnknownTopicOrPartition,
+    for_code,
+)
+from kclient.wire.schema.metadata import MetadataRequest, MetadataRequestTopic
+from kclient.wire.versions import ApiKey
+
+T = TypeVar("T")
+
+
+class Cluster:
+    """Connections, metadata and routing of one client.
+
+    *on_change* callbacks get every new snapshot. Methods that are coroutines are to be awaited, or
+    made a Deferred by ``Deferred.fromCoroutine``.
+    """
+
+    log = Logger()
+
+    def __init__(self, reactor: Any, config: CommonConfig) -> None:
+        self.reactor = reactor
+        self.config = config
+        self.metadata = ClusterMetadata()
+        self.brokers = Brokers(reactor, config)
+        self.coordinators = Coordinators()
+        self.allow_auto_topic_creation = False
+        self.last_problem: KafkaError | None = None
+        self._wanted: set[str] = set()
+        self._wants_all = False
+        self._refresh = SingleFlight(self._ask_metadata)
+        self._stale = False
+        self._failures = 0
+        self._next_update: Any = None
+        self._listeners: list[Callable[[ClusterMetadata], None]] = []
+        self.closed = False
+
+    # --- metadata
+
+    def on_change(self, callback: Callable[[ClusterMetadata], None]) -> None:
+        """Call *callback* with every new snapshot from now on."""
+        self._listeners.append(callback)
+
+    def want(self, topics: Iterable[str]) -> None:
+        """Keep *topics* in the metadata from the next update on."""
+        self._wanted.update(topics)
+
+    def want_only(self, topics: Iterable[str]) -> None:
+        """Keep *topics* and no others in the metadata."""
+        self._wanted = set(topics)
+        self._wants_all = False
+
+    def want_all(self) -> None:
+        """Keep every topic in the metadata, for those that match a pattern."""
+        self._wants_all = True
+
+    async def start(self) -> ClusterMetadata:
+        """Make the first contact; `BootstrapError` with each address and its cause if it fails.
+
+        A broker that has only just started knows nobody yet: it is given default.api.timeout.ms.
+        """
+        give_up_at = self.reactor.seconds() + self.config.default_api_timeout_ms / 1000
+        while not self.metadata.version:
+            try:
+                await self.refresh()
+            except BrokerNotAvailable:
+                if self.reactor.seconds() >= give_up_at:
+                    raise
+                await sleep(self.reactor, self.config.retry_backoff_ms / 1000)
+        return self.metadata
+
+    def refresh(self) -> Deferred[ClusterMetadata]:
+        """Ask for metadata now (or share the request under way); fire with the new snapshot."""
+        if self.closed:
+            raise ClientClosed("the client is closed")
+        return self._refresh.join()
+
+    def update_soon(self) -> None:
+        """Somebody found the metadata wrong: fetch them again, after the backoff."""
+        if self._stale or self.closed:
+            return
+        self._stale = True
+        age = self.reactor.seconds() - self.metadata.updated_at
+        first, most = self._backoffs()
+        self._schedule(max(0.0, backoff(self._failures, first, most, _jitter()) - age))
+
+    async def partitions(self, topic: str, *, timeout: float) -> list[int]:
+        """Return the partitions of *topic*, waiting for the cluster to tell, at most *timeout* s.
+
+        Raise what the cluster says of it (UnknownTopicOrPartition, InvalidTopic, ...), or
+        `BootstrapError` when nobody could be asked.
+        """
+
+        async def attempt() -> list[int]:
+            known = self.metadata.partitions(topic)
+            if known is None or topic not in self._wanted:
+                self.want([topic])
+                known = (await self.refresh()).partitions(topic)
+            if known:
+                return known
+            found = self.metadata.topics.get(topic)
+            code = found.error_code if found else int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            if found is not None and not code:
+                raise LeaderUnavailable(f"topic {topic!r} has no partitions yet")
+            raise for_code(code)(f"topic {topic!r}: {_says(code)}")
+
+        return await self.retrying(attempt, timeout=timeout, what=f"metadata of topic {topic!r}")
+
+    # --- routing
+
+    def leader_connection(self, tp: TopicPartition) -> Connection | None:
+        """Return the open connection to the leader of *tp*, if there is one and it is open."""
+        leader = self.metadata.leader(tp)
+        return None if leader is None else self.brokers.ready(leader)
+
+    async def connection(self, node_id: int, lane: str = "") -> Connection:
+        """Return an open connection to broker *node_id*; `ConnectError` says what is wrong with it.
+
+        An unknown id makes the metadata be fetched first.
+        """
+        broker = self.metadata.brokers.get(node_id)
+        if broker is None:
+            broker = (await self.refresh()).brokers.get(node_id)
+            if broker is None:
+                self.update_soon()
+                raise LeaderUnavailable(f"broker {node_id} is not in the cluster now")
+        try:
+            return await self.brokers.connection(node_id, broker.address, lane)
+        except ConnectError as problem:
+            self.update_soon()
+            raise unreachable(node_id, problem) from problem
+
+    async def any_connection(self) -> Connection:
+        """Return an open connection to some broker of the cluster."""
+        open_one = self.brokers.least_busy()
+        if open_one is not None:
+            return open_one[1]
+        known = list(self.metadata.brokers.values())
+        random.shuffle(known)
+        for broker in known:
+            try:
+                return await self.brokers.connection(broker.node_id, broker.address)
+            except ConnectError:
+                continue
+        return await first_that_answers(self.brokers, self.config.addresses)
+
+    async def controller(self) -> Connection:
+        """Return an open connection to the controller."""
+        if self.metadata.controller_id not in self.metadata.brokers:
+            await self.refresh()
+        if self.metadata.controller_id not in self.metadata.brokers:
+            raise for_code(ErrorCode.NOT_CONTROLLER)("the cluster has no controller right now")
+        return await self.connection(self.metadata.controller_id)
+
+    async def coordinator(
+        self, key: str, kind: KeyType = KeyType.GROUP, lane: str = ""
+    ) -> Connection:
+        """Return an open connection to the coordinator of a group or transactional id.
+
+        Raises CoordinatorNotAvailable and the like; all of those are worth another try.
+        """
+        known = self.coordinators.known(key, kind)
+        if known is None:
+            await self.start()
+            known = await self.coordinators.find(await self.any_connection(), key, kind)
+        node_id, address = known
+        try:
+            return await self.brokers.connection(node_id, address, lane)
+        except ConnectError as problem:
+            self.coordinators.forget(key, kind)
+            raise unreachable(node_id, problem) from problem
+
+    async def request(
+        self, node_id: int, api_key: int, message: Any, *, timeout: float | None = None
+    ) -> Any:
+        """Send *message* to broker *node_id* and return its answer."""
+        connection = await self.connection(node_id)
+        return await connection.request(api_key, None, message, timeout=timeout)
+
+    async def retrying(
+        self,
+        attempt: Callable[[], Awaitable[T]],
+        *,
+        timeout: float,
+        what: str,
+        retries: int | None = None,
+    ) -> T:
+        """Await attempt() until it does not fail retriably, at most *timeout* seconds.
+
+        The last failure is raised when the time is over, never a bare timeout if there was a cause.
+        """
+        give_up_at = self.reactor.seconds() + timeout
+        first, most = self._backoffs()
+        tries = 0
+        while True:
+            problem: KafkaError
+            left = max(0.001, give_up_at - self.reactor.seconds())
+            try:
+                return await _bounded(self.reactor, attempt, left)
+            except KafkaTimeoutError as late:
+                problem = late
+                if isinstance(late, _OutOfTime):
+                    cause = self.last_problem
+                    raise KafkaTimeoutError(
+                        f"{what}: gave up after {timeout:g} s" + (f": {cause}" if cause else "")
+                    ) from cause
+            except KafkaError as failed:
+                problem = failed
+            if not problem.retriable:
+                raise problem
+            wait = backoff(tries, first, most, _jitter())
+            tries += 1
+            if self.reactor.seconds() + wait >= give_up_at or (
+                retries is not None and tries > retries
+            ):
+                raise problem
+            if isinstance(problem, UnknownTopicOrPartition) or problem.needs_metadata:
+                self.update_soon()
+            await sleep(self.reactor, wait)
+
+    def close(self) -> Deferred[Any]:
+        """Close every connection; fires when the sockets are gone."""
+        self.closed = True
+        if self._next_update is not None:
+            self._next_update.cancel()
+            self._next_update = None
+        self._refresh.cancel(ClientClosed("the client was closed"))
+        return self.brokers.close()
+
+    # --- inside
+
+    def _backoffs(self) -> tuple[float, float]:
+        return self.config.retry_backoff_ms / 1000, self.config.retry_backoff_max_ms / 1000
+
+    async def _ask_metadata(self) -> ClusterMetadata:
+        try:
+            snapshot = await self._ask_until_answered()
+        except KafkaError as problem:
+            self.last_problem = problem
+            self._failures += 1
+            if self.metadata.version and not self.closed:
+                self._stale = False
+                self.update_soon()
+            raise
+        self.last_problem = None
+        self._failures = 0
+        self._stale = False
+        self._schedule(self.config.metadata_max_age_ms / 1000)
+        return snapshot
+
+    async def _ask_until_answered(self) -> ClusterMetadata:
+        """Ask one broker after the other; the loss of a connection only means the next one."""
+        tries = len(self.metadata.brokers) + 1
+        while True:
+            connection = await self.any_connection()
+            wants_all = self._wants_all
+            topics = None if wants_all else [MetadataRequestTopic(name=t) for t in self._wanted]
+            request = MetadataRequest(
+                topics=topics, allow_auto_topic_creation=self.allow_auto_topic_creation
+            )
+            try:
+                response = await connection.request(ApiKey.METADATA, None, request)
+            except KafkaError as problem:
+                tries -= 1
+                if not problem.retriable or tries <= 0:
+                    raise
+                continue
+            break
+        if not response.brokers:
+            raise for_code(ErrorCode.BROKER_NOT_AVAILABLE)(
+                f"{connection.address} knows no brokers yet"
+            )
+        now = self.reactor.seconds()
+        self.metadata = self.metadata.updated(response, now=now, complete=wants_all)
+        self.brokers.forget(lambda node_id: node_id < 0 or node_id in self.metadata.brokers)
+        for listener in self._listeners:
+            listener(self.metadata)
+        return self.metadata
+
+    def _schedule(self, delay: float) -> None:
+        if self.closed:
+            return
+        if self._next_update is not None and self._next_update.active():
+            self._next_update.cancel()
+        self._next_update = self.reactor.callLater(delay, self._update_now)
+
+    def _update_now(self) -> None:
+        self._next_update = None
+        maybeDeferred(self.refresh).addErrback(self._update_failed)
+
+    def _update_failed(self, failure: Any) -> None:
+        self.log.debug("metadata update failed: {problem}", problem=failure.value)
+
+
+class _OutOfTime(KafkaTimeoutError):
+    """The caller's own bound passed, not a request's."""
+
+
+async def _bounded(reactor: Any, attempt: Callable[[], Awaitable[T]], seconds: float) -> T:
+    return await within(reactor, attempt(), seconds, lambda: _OutOfTime("out of time"))
+
+
+def _jitter() -> float:
+    return random.uniform(-1, 1)
+
+
+def _says(code: int) -> str:
+    doc = for_code(code).__doc__ or ""
+    return doc.partition("\n")[0].rstrip(".").lower()

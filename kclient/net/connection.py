@@ -1,0 +1,401 @@
+"""A connection to one broker: requests out, answers matched to them in order.
+
+Theory of operation
+===================
+`connect` resolves the address, tries each of its IPs, and asks the broker for its ApiVersions
+(KIP-511: version 3 or above first; a broker that does not know it answers in version 0 with
+UNSUPPORTED_VERSION, and is asked again in version 0). From then on `request` sends at once, up to
+*max_in_flight* unanswered requests, and queues beyond. A request that is not answered in its time
+closes the connection, as in Kafka's client: answers come in order, so nothing behind it can be
+trusted to come either.
+
+Invariants: 1. every Deferred handed out fires exactly once, at the latest when the connection ends.
+2. no answer reaches another request than its own. 3. after the end nothing is sent.
+Owner: the reactor's thread.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from twisted.internet import error
+from twisted.internet.defer import CancelledError, Deferred, fail
+from twisted.internet.interfaces import IDelayedCall
+from twisted.internet.protocol import Protocol
+
+from kclient.errors import (
+    Address,
+    Cause,
+    ConnectError,
+    ConnectionClosed,
+    KafkaTimeoutError,
+)
+from kclient.net.codecs import decode_response, encode_request
+from kclient.net.dial import connect_to_ip, explain, resolve
+from kclient.net.handshake import learn_versions
+from kclient.net.pending import PendingRequest, PendingRequests
+from kclient.net.transport import PartsClient
+from kclient.wire.batches import Buffer
+from kclient.wire.errors import (
+    KafkaError,
+    ProtocolError,
+)
+from kclient.wire.framing import FrameReader
+from kclient.wire.versions import SPOKEN, ApiKey, VersionRange, negotiate
+
+DEFAULT_MAX_FRAME = 128 << 20
+"""Bytes: the largest answer taken. Above fetch.max.bytes (50 MiB) and one oversized batch."""
+
+_TRUSTED = 16 << 20
+"""Bytes given to an answer at once when its length is known."""
+
+_JOIN_BELOW = 16384
+_LENGTH = struct.Struct(">i")
+
+
+class Connection(Protocol):
+    """One broker connection; made by `connect`.
+
+    *api_versions* is what the broker serves, *features* what it supports by name (KIP-584); *closed*
+    is the reason the connection ended, or None.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        address: Address,
+        *,
+        client_id: str | None = "kclient",
+        request_timeout: float = 30.0,
+        max_in_flight: int = 100,
+        max_frame: int = DEFAULT_MAX_FRAME,
+    ) -> None:
+        self._reactor = reactor
+        self.address = address
+        self.client_id = client_id
+        self.request_timeout = request_timeout
+        self.max_in_flight = max_in_flight
+        self.api_versions: Mapping[int, VersionRange] = {}
+        self.features: Mapping[str, VersionRange] = {}
+        self.closed: KafkaError | None = None
+        self.last_used = 0.0
+        self.transport_ready: Deferred[Any] | None = None
+        self._frames = FrameReader(max_frame, first_growth=_TRUSTED)
+        self._pending = PendingRequests()
+        self._queued: deque[tuple[int, int, Any, float, Deferred[Any]]] = deque()
+        self._timer: IDelayedCall | None = None
+        self._on_close: list[Callable[[Connection], None]] = []
+        self._gone: list[Deferred[None]] = []
+        self._answers = 0
+
+    # --- for callers
+
+    def __repr__(self) -> str:
+        return f"<Connection {self.address} in_flight={len(self._pending)}>"
+
+    @property
+    def in_flight(self) -> int:
+        """Requests sent and not answered."""
+        return len(self._pending)
+
+    def version_for(self, api_key: int) -> int:
+        """Return the version both sides speak best; UnsupportedVersion naming both ranges if none.
+
+        Before ApiVersions was asked the broker is taken to speak what we do.
+        """
+        api = ApiKey(api_key)
+        ours = SPOKEN.get(api)
+        if not self.api_versions:
+            return negotiate(api, ours, ours)
+        return negotiate(api, ours, self.api_versions.get(api_key))
+
+    def request(
+        self, api_key: int, version: int | None, message: Any, *, timeout: float | None = None
+    ) -> Deferred[Any]:
+        """Send *message* and fire with its answer.
+
+        *version* None takes the best both speak. *timeout* in seconds, request_timeout if None.
+        Fails with `ConnectionClosed` or `KafkaTimeoutError` when no answer came (the broker may
+        have done it all the same), `UnsupportedVersion`, or `ProtocolError`. Cancelling gives up
+        the answer; the request itself is not taken back.
+        """
+        if self.closed is not None:
+            return fail(self._closed_error())
+        try:
+            chosen = self.version_for(api_key) if version is None else version
+        except KafkaError as problem:
+            return fail(problem)
+        waiter: Deferred[Any] = Deferred()
+        allowed = self.request_timeout if timeout is None else timeout
+        if len(self._pending) >= self.max_in_flight or self._queued:
+            self._queued.append((api_key, chosen, message, allowed, waiter))
+        else:
+            self._send(api_key, chosen, message, allowed, waiter)
+        return waiter
+
+    def send(self, api_key: int, version: int | None, message: Any) -> None:
+        """Send a request that the broker does not answer (Produce with acks=0)."""
+        if self.closed is not None:
+            raise self._closed_error()
+        chosen = self.version_for(api_key) if version is None else version
+        correlation_id = self._pending.next_correlation_id()
+        self._write(encode_request(api_key, chosen, correlation_id, self.client_id, message))
+
+    def close(self, reason: KafkaError | None = None) -> None:
+        """End the connection; every waiting request fails with *reason*."""
+        self._lost(reason or ConnectionClosed(f"connection to {self.address} was closed here"))
+        if self.transport is not None:
+            self.transport.abortConnection()  # type: ignore[attr-defined]
+
+    def on_close(self, callback: Callable[[Connection], None]) -> None:
+        """Call *callback* with this connection when it ends, at once if it has."""
+        if self.closed is not None:
+            callback(self)
+        else:
+            self._on_close.append(callback)
+
+    def when_gone(self) -> Deferred[None]:
+        """Fire once the socket itself is closed, for clean shutdowns."""
+        gone: Deferred[None] = Deferred()
+        if self.transport is None:
+            gone.callback(None)
+        else:
+            self._gone.append(gone)
+        return gone
+
+    # --- for the transport
+
+    def connectionMade(self) -> None:  # noqa: N802 (Twisted's name)
+        """Set socket options and tell the dialler."""
+        transport: Any = self.transport
+        if hasattr(transport, "setTcpNoDelay"):
+            transport.setTcpNoDelay(True)
+            transport.setTcpKeepAlive(True)
+        self.last_used = self._reactor.seconds()
+        ready, self.transport_ready = self.transport_ready, None
+        if ready is not None:
+            ready.callback(self)
+
+    def get_buffer(self) -> memoryview:
+        """Lend the memory that the next bytes are received into."""
+        return self._frames.get_buffer(65536)
+
+    def buffer_updated(self, count: int) -> None:
+        """Handle *count* received bytes."""
+        try:
+            frames = self._frames.buffer_updated(count)
+        except ProtocolError as problem:
+            self.close(self._not_kafka(problem))
+            return
+        self._frames_received(frames)
+
+    def dataReceived(self, data: bytes) -> None:  # noqa: N802 (Twisted's name)
+        """Handle bytes from a transport that brings its own buffer."""
+        try:
+            frames = self._frames.feed(data)
+        except ProtocolError as problem:
+            self.close(self._not_kafka(problem))
+            return
+        self._frames_received(frames)
+
+    def connectionLost(self, reason: Any = None) -> None:  # noqa: N802 (Twisted's name)
+        """Fail what waits."""
+        self.transport = None
+        clean = reason is None or reason.check(error.ConnectionDone) is not None
+        detail = "the broker closed it" if clean else reason.getErrorMessage()
+        self._lost(
+            ConnectionClosed(f"connection to {self.address} was lost while waiting: {detail}")
+        )
+        gone, self._gone = self._gone, []
+        for waiter in gone:
+            waiter.callback(None)
+
+    # --- inside
+
+    def _send(
+        self, api_key: int, version: int, message: Any, timeout: float, waiter: Deferred[Any]
+    ) -> None:
+        correlation_id = self._pending.next_correlation_id()
+        try:
+            parts = encode_request(api_key, version, correlation_id, self.client_id, message)
+        except Exception as problem:  # a message this version cannot carry: only the caller's fault
+            waiter.errback(problem)
+            return
+        now = self._reactor.seconds()
+        entry = PendingRequest(api_key, version, correlation_id, now, now + timeout, waiter)
+        waiter._canceller = lambda _: _give_up(entry)
+        self._pending.sent(entry)
+        self.last_used = now
+        self._write(parts)
+        if self._timer is None or self._timer.getTime() > entry.deadline:
+            self._arm(entry.deadline)
+
+    def _write(self, parts: Sequence[Buffer]) -> None:
+        transport: Any = self.transport
+        size = sum(len(part) for part in parts)
+        if size > _JOIN_BELOW and isinstance(transport, PartsClient):
+            transport.writeSequence((_LENGTH.pack(size), *parts))
+        else:
+            transport.write(b"".join((_LENGTH.pack(size), *parts)))
+
+    def _frames_received(self, frames: list[memoryview]) -> None:
+        for frame in frames:
+            if self.closed is not None:
+                return
+            try:
+                entry = self._pending.answered(frame)
+            except ProtocolError as problem:
+                self.close(self._not_kafka(problem))
+                return
+            self._answers += 1
+            waiter = entry.waiter
+            if waiter is None:
+                continue
+            try:
+                response = self._decode(entry, frame)
+            except ProtocolError as problem:
+                problem.message = (
+                    f"{ApiKey(entry.api_key).name} v{entry.version} answer of {self.address}: "
+                    f"{problem.message}"
+                )
+                waiter.errback(problem)
+                self.close(problem)
+                return
+            waiter.callback(response)
+        while self._queued and self.closed is None and len(self._pending) < self.max_in_flight:
+            api_key, version, message, timeout, waiter = self._queued.popleft()
+            if not waiter.called:
+                self._send(api_key, version, message, timeout, waiter)
+        if not self._pending and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._frames.broken is not None and self.closed is None:
+            self.close(self._not_kafka(self._frames.broken))
+
+    def _decode(self, entry: PendingRequest, frame: memoryview) -> Any:
+        version = entry.version
+        if entry.api_key == ApiKey.API_VERSIONS and bytes(frame[4:6]) == b"\x00\x23":
+            version = 0  # UNSUPPORTED_VERSION: the broker answered as of version 0 (KIP-511)
+        return decode_response(entry.api_key, version, frame)
+
+    def _arm(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        delay = max(0.0, deadline - self._reactor.seconds())
+        self._timer = self._reactor.callLater(delay, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        late = self._pending.expired(self._reactor.seconds())
+        if late is not None:
+            waited = self._reactor.seconds() - late.sent_at
+            name = ApiKey(late.api_key).name
+            self.close(
+                KafkaTimeoutError(
+                    f"{self.address} did not answer {name} v{late.version} in {waited:.1f} s"
+                )
+            )
+            return
+        deadline = self._pending.earliest_deadline()
+        if deadline is not None:
+            self._arm(deadline)
+
+    def _not_kafka(self, problem: ProtocolError) -> KafkaError:
+        if self._answers:
+            return problem
+        return ConnectError(self.address, Cause.NOT_KAFKA, problem.message)
+
+    def _closed_error(self) -> KafkaError:
+        reason = self.closed
+        assert reason is not None
+        return ConnectionClosed(f"not connected to {self.address}: {reason}")
+
+    def _lost(self, reason: KafkaError) -> None:
+        """End once: remember why, stop the timer, fail everybody who waits, tell who listens."""
+        if self.closed is not None:
+            return
+        self.closed = reason
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        waiters = [entry.waiter for entry in self._pending.take_all()]
+        waiters += [queued[-1] for queued in self._queued]
+        self._queued.clear()
+        callbacks, self._on_close = self._on_close, []
+        for waiter in waiters:
+            if waiter is not None and not waiter.called:
+                waiter.errback(reason)
+        for callback in callbacks:
+            callback(self)
+
+
+def _give_up(entry: PendingRequest) -> None:
+    """Let the answer pass when it comes; the caller no longer waits for it."""
+    entry.waiter = None
+
+
+async def connect(
+    reactor: Any,
+    address: Address,
+    *,
+    client_id: str | None = "kclient",
+    connect_timeout: float = 10.0,
+    request_timeout: float = 30.0,
+    max_in_flight: int = 100,
+    max_frame: int = DEFAULT_MAX_FRAME,
+    negotiate_versions: bool = True,
+) -> Connection:
+    """Connect to *address* within *connect_timeout* seconds, ApiVersions included.
+
+    Raise `ConnectError` naming the address and the cause. Use ``Deferred.fromCoroutine`` where a
+    Deferred is wanted.
+    """
+    give_up_at = reactor.seconds() + connect_timeout
+    ips = await _within(reactor, resolve(reactor, address), connect_timeout, address, Cause.DNS)
+    last: ConnectError | None = None
+    for index, ip in enumerate(ips):
+        left = give_up_at - reactor.seconds()
+        if left <= 0:
+            break
+        connection = Connection(
+            reactor,
+            address,
+            client_id=client_id,
+            request_timeout=request_timeout,
+            max_in_flight=max_in_flight,
+            max_frame=max_frame,
+        )
+        share = left / (len(ips) - index)
+        try:
+            await connect_to_ip(reactor, ip, address.port, connection, timeout=share)
+        except CancelledError:
+            raise
+        except Exception as problem:
+            last = explain(address, problem, share)
+            continue
+        if negotiate_versions:
+            await learn_versions(connection, max(0.1, give_up_at - reactor.seconds()))
+        return connection
+    raise last or ConnectError(address, Cause.TIMEOUT, f"no answer in {connect_timeout:g} s")
+
+
+Dial = Callable[..., Awaitable[Connection]]
+"""`connect`, or what stands for it where there are no sockets: called as it is."""
+
+
+async def _within(
+    reactor: Any, waiting: Deferred[Any], timeout: float, address: Address, cause: Cause
+) -> Any:
+    """Wait for *waiting*, at most *timeout* seconds; after that, a `ConnectError` of *cause*."""
+    waiting.addTimeout(timeout, reactor)
+    try:
+        return await waiting
+    except CancelledError:
+        raise
+    except KafkaError:
+        raise
+    except Exception as problem:
+        raise ConnectError(address, cause, str(problem)) from problem

@@ -1,0 +1,52 @@
+"""Who coordinates a group or a transactional id: FindCoordinator, remembered until it is wrong.
+
+v1 key type (KIP-98) · v3 flexible · v4 several keys in one request (KIP-699)
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+from kclient.errors import Address
+from kclient.net.connection import Connection
+from kclient.wire.errors import for_code
+from kclient.wire.schema.find_coordinator import FindCoordinatorRequest
+from kclient.wire.versions import ApiKey
+
+
+class KeyType(IntEnum):
+    """What is coordinated."""
+
+    GROUP = 0
+    TRANSACTION = 1
+
+
+class Coordinators:
+    """The coordinators found so far: (key type, key) -> (broker id, address)."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[KeyType, str], tuple[int, Address]] = {}
+
+    def known(self, key: str, kind: KeyType = KeyType.GROUP) -> tuple[int, Address] | None:
+        """Return the coordinator remembered for *key*."""
+        return self._found.get((kind, key))
+
+    def forget(self, key: str, kind: KeyType = KeyType.GROUP) -> None:
+        """Drop what is remembered: it answered NOT_COORDINATOR, or not at all."""
+        self._found.pop((kind, key), None)
+
+    async def find(
+        self, connection: Connection, key: str, kind: KeyType = KeyType.GROUP
+    ) -> tuple[int, Address]:
+        """Ask the broker at *connection*; raise what it answers (CoordinatorNotAvailable, ...)."""
+        request = FindCoordinatorRequest(key=key, key_type=int(kind), coordinator_keys=[key])
+        version = connection.version_for(ApiKey.FIND_COORDINATOR)
+        response = await connection.request(ApiKey.FIND_COORDINATOR, version, request)
+        answer: Any = response.coordinators[0] if version >= 4 else response
+        if answer.error_code:
+            said = f": {answer.error_message}" if answer.error_message else ""
+            raise for_code(answer.error_code)(f"coordinator of {kind.name.lower()} {key!r}{said}")
+        found = (answer.node_id, Address(answer.host, answer.port))
+        self._found[(kind, key)] = found
+        return found

@@ -1,0 +1,119 @@
+"""Connect to one address: resolve, try each IP address in turn, and say exactly what failed.
+
+The transport is ours (`kclient.net.transport`), which copies nothing. Where the reactor is not a
+POSIX one (Twisted's in-memory test reactors) ordinary ``connectTCP`` serves, and bytes are fed.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Any, cast
+
+from twisted.internet import error
+from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.interfaces import IAddress, IHostResolution
+from twisted.internet.protocol import ClientFactory
+from twisted.python.failure import Failure
+
+from kclient.errors import Address, Cause, ConnectError
+from kclient.net.transport import PartsConnector
+
+
+class _OneProtocol(ClientFactory):
+    """Hands out the one protocol it was made for and reports whether it got connected."""
+
+    noisy = False
+
+    def __init__(self, protocol: Any, connected: Deferred[Any]) -> None:
+        self._made = protocol
+        self._connected: Deferred[Any] | None = connected
+
+    def buildProtocol(self, addr: IAddress | None) -> Any:  # noqa: N802 (Twisted's name)
+        """Give the protocol to the transport that connected."""
+        waiting, self._connected = self._connected, None
+        if waiting is not None:
+            self._made.transport_ready = waiting
+        return self._made
+
+    def clientConnectionFailed(self, connector: Any, reason: Failure) -> None:  # noqa: N802
+        """Tell the dialler that this IP address did not answer."""
+        waiting, self._connected = self._connected, None
+        if waiting is not None:
+            waiting.errback(reason)
+
+
+def is_ip_literal(host: str) -> bool:
+    """Say whether *host* is an IPv4 or IPv6 address rather than a name."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, host)
+        except (OSError, ValueError):
+            continue
+        return True
+    return False
+
+
+def resolve(reactor: Any, address: Address) -> Deferred[list[str]]:
+    """Resolve *address* to IP addresses in the resolver's order; `ConnectError` if none."""
+    if is_ip_literal(address.host):
+        return succeed([address.host])
+    found: list[str] = []
+    done: Deferred[list[str]] = Deferred()
+
+    class Receiver:
+        """Collects what the name resolver finds."""
+
+        def resolutionBegan(self, resolution: IHostResolution) -> None:  # noqa: N802
+            """Nothing to do: results follow."""
+
+        def addressResolved(self, resolved: IAddress) -> None:  # noqa: N802
+            """Keep one address."""
+            host = cast(Any, resolved).host
+            if host not in found:
+                found.append(host)
+
+        def resolutionComplete(self) -> None:  # noqa: N802
+            """Answer with all of them."""
+            if done.called:
+                return
+            if found:
+                done.callback(found)
+            else:
+                done.errback(ConnectError(address, Cause.DNS))
+
+    try:
+        reactor.nameResolver.resolveHostName(cast(Any, Receiver()), address.host, address.port)
+    except Exception as problem:  # a name that cannot even be asked for, such as one with spaces
+        return fail(ConnectError(address, Cause.DNS, str(problem)))
+    return done
+
+
+def explain(address: Address, problem: BaseException, timeout: float) -> ConnectError:
+    """Turn what Twisted says about a failed connect into an error that names the cause."""
+    if isinstance(problem, ConnectError):
+        return problem
+    if isinstance(problem, error.ConnectionRefusedError):
+        return ConnectError(address, Cause.REFUSED)
+    if isinstance(problem, error.TimeoutError | error.TCPTimedOutError):
+        return ConnectError(address, Cause.TIMEOUT, f"no answer in {timeout:g} s")
+    if isinstance(problem, error.DNSLookupError):
+        return ConnectError(address, Cause.DNS)
+    return ConnectError(address, Cause.UNREACHABLE, str(problem) or type(problem).__name__)
+
+
+def connect_to_ip(
+    reactor: Any, ip: str, port: int, protocol: Any, *, timeout: float
+) -> Deferred[Any]:
+    """Connect *protocol* to one IP address; fires with the protocol once its transport is made.
+
+    The protocol's ``transport_ready`` attribute is a Deferred that it fires in connectionMade.
+    """
+    connected: Deferred[Any] = Deferred()
+    factory = _OneProtocol(protocol, connected)
+    if hasattr(reactor, "addReader"):
+        connector: Any = PartsConnector(ip, port, factory, timeout, None, reactor)
+        connector.connect()
+    else:
+        connector = reactor.connectTCP(ip, port, factory, timeout)
+    connected._canceller = lambda _: connector.disconnect()
+    return connected

@@ -1,0 +1,215 @@
+"""Requests to a group's coordinator, and the group's committed offsets: one way for consumer and admin.
+
+OffsetFetch v1-9 (v8 several groups, KIP-709), OffsetCommit v2-9. A coordinator that has moved, or does not answer,
+is forgotten and found again within the caller's bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from kclient.net.answers import error_of
+from kclient.net.cluster import Cluster
+from kclient.net.connection import Connection
+from kclient.types import OffsetAndMetadata, TopicPartition
+from kclient.wire.errors import ErrorCode, KafkaError
+from kclient.wire.schema.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from kclient.wire.schema.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
+from kclient.wire.versions import ApiKey
+
+T = TypeVar("T")
+
+_COORDINATOR_MOVED = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+_ASK_AGAIN = (*_COORDINATOR_MOVED, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """As whom a group's offsets are committed; the defaults are those of a client in no generation."""
+
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
+
+
+async def ask_coordinator(
+    cluster: Cluster,
+    group: str,
+    ask: Callable[[Connection], Awaitable[T]],
+    *,
+    lane: str = "",
+) -> T:
+    """Await ask(connection to the group's coordinator) once; one that is none any more is forgotten."""
+    connection = await cluster.coordinator(group, lane=lane)
+    try:
+        return await ask(connection)
+    except KafkaError as problem:
+        if problem.code in _COORDINATOR_MOVED or problem.needs_metadata or connection.closed:
+            cluster.coordinators.forget(group)
+        raise
+
+
+async def at_coordinator(
+    cluster: Cluster,
+    group: str,
+    ask: Callable[[Connection], Awaitable[T]],
+    *,
+    timeout: float,
+    what: str,
+    lane: str = "",
+    retries: int | None = None,
+) -> T:
+    """Like `ask_coordinator`, again while it fails retriably, at most *timeout* seconds."""
+
+    async def attempt() -> T:
+        return await ask_coordinator(cluster, group, ask, lane=lane)
+
+    return await cluster.retrying(attempt, timeout=timeout, what=what, retries=retries)
+
+
+def raise_if_coordinator_moved(code: int, group: str) -> None:
+    """Raise for the codes that mean: ask again, perhaps elsewhere."""
+    if code in _ASK_AGAIN:
+        raise error_of(code, f"group {group!r}")
+
+
+async def committed_offsets(
+    cluster: Cluster,
+    group: str,
+    tps: Iterable[TopicPartition] | None,
+    *,
+    timeout: float,
+    require_stable: bool = False,
+    retries: int | None = None,
+    lane: str = "",
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return what *group* has committed for *tps* (None: for all); those without a commit are left out.
+
+    *require_stable* waits while a transaction with offsets of these partitions is open (KIP-447).
+    """
+    request = _fetch_request(group, None if tps is None else by_topic(sorted(tps)), require_stable)
+
+    async def ask(connection: Connection) -> dict[TopicPartition, OffsetAndMetadata]:
+        version = connection.version_for(ApiKey.OFFSET_FETCH)
+        response = await connection.request(ApiKey.OFFSET_FETCH, version, request)
+        answer: Any = response.groups[0] if version >= 8 else response
+        if answer.error_code:
+            raise error_of(answer.error_code, f"offsets of group {group!r}")
+        found = {}
+        for topic in answer.topics:
+            for p in topic.partitions:
+                tp = TopicPartition(topic.name, p.partition_index)
+                if p.error_code:
+                    raise error_of(p.error_code, f"offset of group {group!r} in {tp}")
+                if p.committed_offset >= 0:
+                    epoch = p.committed_leader_epoch
+                    found[tp] = OffsetAndMetadata(
+                        p.committed_offset, p.metadata or "", epoch if epoch >= 0 else None
+                    )
+        return found
+
+    return await at_coordinator(
+        cluster,
+        group,
+        ask,
+        timeout=timeout,
+        what=f"offsets of group {group!r}",
+        lane=lane,
+        retries=retries,
+    )
+
+
+async def commit_offsets(
+    cluster: Cluster,
+    group: str,
+    offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+    member: Membership,
+    *,
+    timeout: float,
+    retries: int | None = None,
+    lane: str = "",
+) -> dict[TopicPartition, KafkaError | None]:
+    """Commit *offsets* for *group* as *member*; return each partition's error, None for those committed.
+
+    IllegalGeneration, UnknownMemberId and RebalanceInProgress mean that the group has moved on: nothing was
+    written, and repeating the same commit cannot help.
+    """
+    if not offsets:
+        return {}
+    topics: dict[str, list[OffsetCommitRequestPartition]] = {}
+    for tp, given in sorted(offsets.items()):
+        wanted = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
+        topics.setdefault(tp.topic, []).append(
+            OffsetCommitRequestPartition(
+                partition_index=tp.partition,
+                committed_offset=wanted.offset,
+                committed_leader_epoch=-1 if wanted.leader_epoch is None else wanted.leader_epoch,
+                committed_metadata=wanted.metadata,
+            )
+        )
+    request = OffsetCommitRequest(
+        group_id=group,
+        generation_id_or_member_epoch=member.generation_id,
+        member_id=member.member_id,
+        group_instance_id=member.group_instance_id,
+        topics=[OffsetCommitRequestTopic(name=t, partitions=ps) for t, ps in topics.items()],
+    )
+
+    async def ask(connection: Connection) -> dict[TopicPartition, KafkaError | None]:
+        response = await connection.request(ApiKey.OFFSET_COMMIT, None, request)
+        return partition_answers(response.topics, group)
+
+    return await at_coordinator(
+        cluster,
+        group,
+        ask,
+        timeout=timeout,
+        what=f"commit of group {group!r}",
+        lane=lane,
+        retries=retries,
+    )
+
+
+def partition_answers(topics: Iterable[Any], group: str) -> dict[TopicPartition, KafkaError | None]:
+    """Return the error of each partition in an answer, None where all went well."""
+    answers: dict[TopicPartition, KafkaError | None] = {}
+    for topic in topics:
+        for p in topic.partitions:
+            tp = TopicPartition(topic.name, p.partition_index)
+            raise_if_coordinator_moved(p.error_code, group)
+            code = p.error_code
+            answers[tp] = error_of(code, f"group {group!r}, {tp}") if code else None
+    return answers
+
+
+def by_topic(tps: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Return the partitions of each topic."""
+    topics: dict[str, list[int]] = {}
+    for tp in tps:
+        topics.setdefault(tp.topic, []).append(tp.partition)
+    return topics
+
+
+def _fetch_request(
+    group: str, topics: Mapping[str, list[int]] | None, require_stable: bool
+) -> OffsetFetchRequest:
+    """Fill in both shapes, that of one group and that of several; the version picks one."""
+    one = None if topics is None else [OffsetFetchRequestTopic(*t) for t in topics.items()]
+    many = None if topics is None else [OffsetFetchRequestTopics(*t) for t in topics.items()]
+    return OffsetFetchRequest(
+        group_id=group,
+        topics=one,
+        groups=[OffsetFetchRequestGroup(group_id=group, topics=many)],
+        require_stable=require_stable,
+    )

@@ -1,0 +1,67 @@
+"""The first exchange on a connection: which versions of which APIs the broker serves (KIP-511)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from twisted.internet.defer import Deferred
+
+from kclient.errors import Address, Cause, ConnectError, ConnectionClosed, KafkaTimeoutError
+from kclient.wire.errors import ErrorCode, KafkaError, MalformedMessage, for_code
+from kclient.wire.schema.api_versions import ApiVersionsRequest
+from kclient.wire.versions import ApiKey, VersionRange
+
+SOFTWARE_NAME = "kclient"
+SOFTWARE_VERSION = "0.1.0"
+
+
+class Asks(Protocol):
+    """What a handshake needs of a connection."""
+
+    address: Address
+    api_versions: Mapping[int, VersionRange]
+    features: Mapping[str, VersionRange]
+
+    def request(
+        self, api_key: int, version: int | None, message: Any, *, timeout: float | None = None
+    ) -> Deferred[Any]:
+        """Send a request; fire with its answer."""
+
+    def close(self, reason: KafkaError | None = None) -> None:
+        """End the connection."""
+
+
+async def learn_versions(connection: Asks, timeout: float) -> None:
+    """Ask what the broker serves; close the connection and raise `ConnectError` if it won't say."""
+    address = connection.address
+    request = ApiVersionsRequest(
+        client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION
+    )
+    try:
+        response = await connection.request(ApiKey.API_VERSIONS, 3, request, timeout=timeout)
+        if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
+            response = await connection.request(ApiKey.API_VERSIONS, 0, request, timeout=timeout)
+        if response.error_code:
+            raise for_code(response.error_code)(f"ApiVersions of {address}")
+    except ConnectError:
+        raise
+    except ConnectionClosed as problem:
+        detail = "before it said which versions it speaks"
+        raise ConnectError(address, Cause.CLOSED, detail) from problem
+    except KafkaTimeoutError as problem:
+        detail = "connected, but no answer to ApiVersions: not a Kafka port, or TLS is expected?"
+        raise ConnectError(address, Cause.TIMEOUT, detail) from problem
+    except MalformedMessage as problem:
+        connection.close()
+        raise ConnectError(address, Cause.NOT_KAFKA, problem.message) from problem
+    except BaseException:
+        connection.close()
+        raise
+    connection.api_versions = {
+        api.api_key: VersionRange(api.min_version, api.max_version) for api in response.api_keys
+    }
+    connection.features = {
+        feature.name: VersionRange(feature.min_version, feature.max_version)
+        for feature in response.supported_features
+    }

@@ -1,0 +1,161 @@
+"""A snapshot of the cluster as Metadata answers describe it. Pure and immutable.
+
+A snapshot may be read from any thread; a newer one replaces it whole. Leader epochs only rise: an
+answer of a broker that lags behind does not take a partition back to its old leader (KIP-320),
+unless the topic was deleted and made anew (its id differs, KIP-516).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from uuid import UUID
+
+from kclient.errors import Address
+from kclient.types import TopicPartition
+from kclient.wire.errors import ErrorCode
+from kclient.wire.schema.metadata import MetadataResponse, MetadataResponseTopic
+
+NO_LEADER = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A broker as it advertises itself."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+    @property
+    def address(self) -> Address:
+        """Where it listens."""
+        return Address(self.host, self.port)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMetadata:
+    """One partition: its leader (-1 if none), replicas and ISR as broker ids."""
+
+    topic: str
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    offline_replicas: tuple[int, ...] = ()
+    error_code: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMetadata:
+    """One topic; *error_code* tells why there are no partitions, if there are none."""
+
+    name: str
+    topic_id: UUID | None
+    is_internal: bool
+    partitions: Mapping[int, PartitionMetadata]
+    error_code: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterMetadata:
+    """Everything known at one moment. *updated_at* is the client's monotonic clock in seconds."""
+
+    brokers: Mapping[int, Broker] = field(default_factory=dict)
+    topics: Mapping[str, TopicMetadata] = field(default_factory=dict)
+    cluster_id: str | None = None
+    controller_id: int = -1
+    updated_at: float = float("-inf")
+    version: int = 0
+
+    def partitions(self, topic: str) -> list[int] | None:
+        """Return the partition numbers of *topic* in order, None if it is not known."""
+        found = self.topics.get(topic)
+        if found is None or found.error_code:
+            return None
+        return sorted(found.partitions)
+
+    def partition(self, tp: TopicPartition) -> PartitionMetadata | None:
+        """Return what is known of one partition."""
+        found = self.topics.get(tp.topic)
+        return None if found is None else found.partitions.get(tp.partition)
+
+    def leader(self, tp: TopicPartition) -> int | None:
+        """Return the id of the leader, None if there is none or it is not known."""
+        found = self.partition(tp)
+        return None if found is None or found.leader == NO_LEADER else found.leader
+
+    def leader_epoch(self, tp: TopicPartition) -> int:
+        """Return the partition's leader epoch, -1 if it is not known."""
+        found = self.partition(tp)
+        return -1 if found is None else found.leader_epoch
+
+    def topic_id(self, topic: str) -> UUID | None:
+        """Return the id of *topic* (KIP-516), None if it has none or is not known."""
+        found = self.topics.get(topic)
+        return None if found is None else found.topic_id
+
+    def without(self, topics: Iterable[str]) -> ClusterMetadata:
+        """Return a snapshot that has forgotten *topics*."""
+        kept = {name: topic for name, topic in self.topics.items() if name not in set(topics)}
+        return replace(self, topics=kept, version=self.version + 1)
+
+    def updated(self, response: MetadataResponse, *, now: float, complete: bool) -> ClusterMetadata:
+        """Return the snapshot after *response*; *complete* if it was about all topics."""
+        topics = {} if complete else dict(self.topics)
+        for answer in response.topics:
+            if answer.name is not None:
+                topics[answer.name] = _topic(answer, self.topics.get(answer.name))
+        return ClusterMetadata(
+            brokers={
+                b.node_id: Broker(b.node_id, b.host, b.port, b.rack) for b in response.brokers
+            },
+            topics=topics,
+            cluster_id=response.cluster_id or self.cluster_id,
+            controller_id=response.controller_id,
+            updated_at=now,
+            version=self.version + 1,
+        )
+
+    def with_leader(self, tp: TopicPartition, leader: int, leader_epoch: int) -> ClusterMetadata:
+        """Return a snapshot with the leader that an error answer named (KIP-951), if it is newer."""
+        known = self.partition(tp)
+        if known is None or leader_epoch <= known.leader_epoch or leader not in self.brokers:
+            return self
+        topic = self.topics[tp.topic]
+        changed = replace(known, leader=leader, leader_epoch=leader_epoch)
+        partitions = {**topic.partitions, tp.partition: changed}
+        topics = {**self.topics, tp.topic: replace(topic, partitions=partitions)}
+        return replace(self, topics=topics, version=self.version + 1)
+
+
+def _topic(answer: MetadataResponseTopic, known: TopicMetadata | None) -> TopicMetadata:
+    topic_id = answer.topic_id if answer.topic_id and answer.topic_id.int else None
+    same = known is not None and known.topic_id == topic_id
+    name = answer.name or ""
+    if answer.error_code and same and known is not None and _passing(answer.error_code):
+        return known
+    partitions = {}
+    for p in answer.partitions:
+        old = known.partitions.get(p.partition_index) if same and known is not None else None
+        if old is not None and 0 <= p.leader_epoch < old.leader_epoch:
+            partitions[p.partition_index] = old
+            continue
+        partitions[p.partition_index] = PartitionMetadata(
+            topic=name,
+            partition=p.partition_index,
+            leader=p.leader_id,
+            leader_epoch=p.leader_epoch,
+            replicas=tuple(p.replica_nodes),
+            isr=tuple(p.isr_nodes),
+            offline_replicas=tuple(p.offline_replicas),
+            error_code=p.error_code,
+        )
+    return TopicMetadata(name, topic_id, answer.is_internal, partitions, answer.error_code)
+
+
+def _passing(code: int) -> bool:
+    """Tell whether an error says nothing about what was known before."""
+    return code == ErrorCode.LEADER_NOT_AVAILABLE

@@ -1,0 +1,134 @@
+"""A client's TCP connection: receives into the frame being read, sends what it is given as it is.
+
+Theory of operation
+===================
+Twisted's own transport reads 64 KiB at a time and joins everything written into one string, which
+costs a copy of every record in each direction. Here the kernel copies and Python does not: received
+bytes go where the protocol says (``recv_into``), and parts are handed to ``sendmsg`` together, at once; what the
+kernel does not take is kept in a queue.
+
+Invariants: 1. parts leave in order, each once. 2. what is written after the connection is lost or
+being closed goes nowhere.
+Owner: the reactor's thread.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
+from twisted.internet.tcp import Client, Connector
+
+from kclient.wire.batches import Buffer
+
+GATHER = 64
+"""Parts that one sendmsg takes."""
+
+TURN_BYTES = 4 * 1024 * 1024
+"""Bytes sent before other connections get their turn."""
+
+
+class ReceivesIntoBuffer(Protocol):
+    """A Twisted protocol that lends the transport the buffer to receive into."""
+
+    def get_buffer(self) -> memoryview:
+        """Return writable memory for the next bytes; at least one byte long."""
+
+    def buffer_updated(self, count: int) -> None:
+        """Handle *count* bytes having been written to the buffer last lent."""
+
+
+class PartsClient(Client):
+    """The transport; `PartsConnector` makes it."""
+
+    protocol: Any
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._queue: deque[memoryview] = deque()
+        super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+    # --- receiving
+
+    def doRead(self) -> Any:  # noqa: N802 (Twisted's name)
+        """Receive once; level-triggered readiness brings us back for the rest."""
+        try:
+            count = self.socket.recv_into(self.protocol.get_buffer())
+        except BlockingIOError:
+            return None
+        except OSError:
+            return CONNECTION_LOST
+        if not count:
+            return CONNECTION_DONE
+        self.protocol.buffer_updated(count)
+        return None
+
+    # --- sending
+
+    def write(self, data: Buffer) -> None:
+        """Send *data*."""
+        self.writeSequence((data,))
+
+    def writeSequence(self, iovec: Iterable[Buffer]) -> None:  # noqa: N802 (Twisted's name)
+        """Send all of *iovec*; none of it may change from now on."""
+        if not self.connected or self.disconnecting:
+            return
+        queue = self._queue
+        is_first = not queue
+        queue.extend(memoryview(part) for part in iovec if len(part))
+        if is_first and queue:
+            # At once, for a turn of the reactor is most of what a small request costs. What is wrong
+            # with the connection is found by `doWrite`: never from inside a caller.
+            with suppress(OSError):
+                self._send(queue)
+        if queue:
+            self.startWriting()  # type: ignore[no-untyped-call]
+
+    def doWrite(self) -> Any:  # noqa: N802 (Twisted's name)
+        """Send what the socket takes, at most `TURN_BYTES`."""
+        queue = self._queue
+        budget = TURN_BYTES
+        try:
+            while queue and budget > 0:
+                budget -= self._send(queue)
+        except BlockingIOError:
+            return None
+        except OSError:
+            return CONNECTION_LOST
+        if queue:
+            return None
+        self.stopWriting()  # type: ignore[no-untyped-call]
+        return self._postLoseConnection() if self.disconnecting else None  # type: ignore[no-untyped-call]
+
+    def _send(self, queue: deque[memoryview]) -> int:
+        """Hand the head of the queue to the kernel; return how many bytes it took."""
+        alone = len(queue) == 1
+        sent = self.socket.send(queue[0]) if alone else self.socket.sendmsg(_first(queue, GATHER))
+        left = sent
+        while queue and left >= len(queue[0]):
+            left -= len(queue.popleft())
+        if left:
+            queue[0] = queue[0][left:]
+        return sent
+
+    def connectionLost(self, reason: Any) -> None:  # noqa: N802 (Twisted's name)
+        """Forget what was not sent."""
+        self._queue.clear()
+        super().connectionLost(reason)  # type: ignore[no-untyped-call]
+
+
+class PartsConnector(Connector):
+    """Makes transports of the kind above."""
+
+    def _makeTransport(self) -> Client:  # noqa: N802 (Twisted's name)
+        make: Any = PartsClient
+        transport: Client = make(self.host, self.port, self.bindAddress, self, self.reactor)
+        return transport
+
+
+def _first(queue: deque[memoryview], number: int) -> Sequence[memoryview]:
+    if len(queue) <= number:
+        return list(queue)
+    return [queue[n] for n in range(number)]

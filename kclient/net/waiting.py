@@ -1,0 +1,143 @@
+"""Waiting with a bound: sleeping, time limits, doubling backoffs, one flight for many waiters."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from twisted.internet.defer import CancelledError, Deferred, DeferredList
+from twisted.python.failure import Failure
+
+from kclient.wire.errors import KafkaError
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+def deferring(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Deferred[T]]:
+    """Make a coroutine method answer with a Deferred: it starts at once and can be cancelled."""
+
+    @functools.wraps(method)
+    def started(*args: P.args, **kwargs: P.kwargs) -> Deferred[T]:
+        return Deferred.fromCoroutine(method(*args, **kwargs))
+
+    return started
+
+
+def sleep(reactor: Any, seconds: float) -> Deferred[None]:
+    """Fire after *seconds*; cancelling stops the clock."""
+    done: Deferred[None] = Deferred(lambda _: call.cancel() if call.active() else None)
+    call = reactor.callLater(max(0.0, seconds), done.callback, None)
+    return done
+
+
+def as_deferred(awaitable: Awaitable[T]) -> Deferred[T]:
+    """Return *awaitable*, a coroutine or already a Deferred, as a Deferred."""
+    if isinstance(awaitable, Deferred):
+        return awaitable
+    coroutine: Coroutine[Any, Any, T] = awaitable  # type: ignore[assignment]
+    return Deferred.fromCoroutine(coroutine)
+
+
+async def all_of(awaitables: Iterable[Awaitable[T]]) -> list[T]:
+    """Await all at once; raise the first failure when all have ended."""
+    results: list[T] = []
+    for answer in await all_settled(awaitables):
+        if isinstance(answer, KafkaError):
+            raise answer
+        results.append(answer)
+    return results
+
+
+async def all_settled(awaitables: Iterable[Awaitable[T]]) -> list[T | KafkaError]:
+    """Await all at once; a Kafka error takes the place of its result."""
+    waiting = [as_deferred(each) for each in awaitables]
+    results: list[Any] = await DeferredList(waiting, consumeErrors=True)
+    answers: list[T | KafkaError] = []
+    for succeeded, result in results:
+        if not succeeded and not isinstance(result.value, KafkaError):
+            result.raiseException()
+        answers.append(result if succeeded else result.value)
+    return answers
+
+
+def within(
+    reactor: Any, awaitable: Awaitable[T], seconds: float, late: Callable[[], BaseException]
+) -> Deferred[T]:
+    """Fire with the result of *awaitable*, or after *seconds* cancel it and fail with late()."""
+    inner = as_deferred(awaitable)
+    timed_out = False
+
+    def give_up() -> None:
+        nonlocal timed_out
+        timed_out = True
+        inner.cancel()
+
+    call = reactor.callLater(max(0.0, seconds), give_up)
+
+    def ended(result: Any) -> Any:
+        if call.active():
+            call.cancel()
+        if timed_out and isinstance(result, Failure) and result.check(CancelledError):
+            return Failure(late())
+        return result
+
+    return inner.addBoth(ended)
+
+
+def backoff(attempt: int, first: float, most: float, jitter: float = 0.0) -> float:
+    """Return the wait before attempt number *attempt* (0 = the first repetition).
+
+    Doubling from *first* to *most* seconds; *jitter* in [-1, 1] moves it by up to a fifth (KIP-580).
+    """
+    return min(most, first * 2.0 ** min(attempt, 30)) * (1 + 0.2 * jitter)
+
+
+class SingleFlight(Generic[T]):
+    """Runs a coroutine once at a time; whoever asks while it runs waits for that run.
+
+    A waiter that cancels only stops waiting itself. Nobody left waiting does not stop the run.
+    """
+
+    def __init__(self, run: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self._run = run
+        self._waiters: list[Deferred[T]] = []
+        self.flight: Deferred[None] | None = None
+        self._stopped_by: BaseException | None = None
+
+    def join(self) -> Deferred[T]:
+        """Start a run if none is under way; fire with its result."""
+        waiter: Deferred[T] = Deferred(lambda d: self._forget(d))
+        self._waiters.append(waiter)
+        if self.flight is None:
+            flight = Deferred.fromCoroutine(self._fly())
+            if not flight.called:
+                self.flight = flight
+        return waiter
+
+    def cancel(self, reason: BaseException) -> None:
+        """Stop the run; its waiters, who did not cancel anything themselves, fail with *reason*."""
+        if self.flight is not None:
+            self._stopped_by = reason
+            self.flight.cancel()
+
+    def _forget(self, waiter: Deferred[T]) -> None:
+        if waiter in self._waiters:
+            self._waiters.remove(waiter)
+
+    async def _fly(self) -> None:
+        result: Any
+        try:
+            result = await self._run()
+        except GeneratorExit:
+            raise  # Nobody will ever hear: the reactor is gone, and this with it.
+        except BaseException as problem:
+            result = Failure(self._stopped_by or problem)
+        self.flight = self._stopped_by = None
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if isinstance(result, Failure):
+                waiter.errback(result)
+            else:
+                waiter.callback(result)

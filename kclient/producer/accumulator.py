@@ -1,0 +1,229 @@
+"""Records waiting to be sent: a queue of batches per partition, within a bound of memory.
+
+Theory of operation
+===================
+`append` puts a record in the open batch of its partition. A partition is *ready* when its first
+batch is full, old enough (linger.ms), hurried (somebody waits for it), behind it there is another,
+or everything is being flushed; never while that batch waits for its retry, for then the ones
+behind it would overtake it. `take` hands out the first batch; it is in flight until `finished` or
+`put_back`. A batch not acknowledged within delivery.timeout.ms is `expired`.
+
+Invariants: 1. Batches of a partition leave in the order of their numbers, retries included.
+2. At most *in_flight_limit* of them are in flight. 3. used <= buffer_memory, except that a single
+record larger than what is left is taken when nothing else is held. 4. Nothing is dropped: every
+batch is handed to finished(), by acknowledgement, failure, expiry or abort.
+In: records, answers, the time.   Out: batches to send.   Owner: the sender, under its guard.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from kclient.producer.batch import ProducerBatch, Row
+from kclient.types import TopicPartition
+from kclient.wire.batches import HEADER_SIZE, Buffer
+
+
+class PartitionQueue:
+    """The batches of one partition: those waiting, in order, and how many are in flight."""
+
+    __slots__ = ("in_flight", "next_number", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: deque[ProducerBatch] = deque()
+        self.in_flight: list[ProducerBatch] = []
+        self.next_number = 0
+
+    def number(self, count: int = 1) -> int:
+        """Take the next *count* numbers; return the first."""
+        first = self.next_number
+        self.next_number = first + count
+        return first
+
+
+class Accumulator:
+    """All queues of one producer. Sizes in bytes, times in seconds; *clock* tells when a batch began."""
+
+    def __init__(
+        self,
+        *,
+        batch_size: int,
+        linger: float,
+        buffer_memory: int,
+        delivery_timeout: float,
+        in_flight_limit: int = 1,
+        clock: Callable[[], float],
+    ) -> None:
+        self._clock = clock
+        self.batch_size = max(batch_size, HEADER_SIZE + 1)
+        self.linger = linger
+        self.buffer_memory = buffer_memory
+        self.delivery_timeout = delivery_timeout
+        self.in_flight_limit = in_flight_limit
+        self.used = 0
+        self.records = 0
+        """Records appended and not finished."""
+        self.flushing = False
+        """Send everything now: somebody waits for all of it, or for memory."""
+        self.queues: dict[TopicPartition, PartitionQueue] = {}
+
+    # --- filling
+
+    def has_room(self, size: int) -> bool:
+        """Tell whether *size* more bytes fit."""
+        return self.used + size <= self.buffer_memory or not self.used
+
+    def append(self, tp: TopicPartition, row: Row, size: int) -> ProducerBatch:
+        """Put a record of *size* bytes (`record_size`) in its batch, as the last one there.
+
+        The caller has checked has_room(). The sender wants to know of the first record of a batch
+        and of a batch that is closed by this.
+        """
+        queue = self.queues.get(tp)
+        if queue is None:
+            queue = self.queues[tp] = PartitionQueue()
+        waiting = queue.waiting
+        batch = waiting[-1] if waiting else None
+        if batch is None or batch.closed or batch.size + size > self.batch_size:
+            if batch is not None:
+                batch.closed = True
+            batch = ProducerBatch(tp, queue.number(), self._clock())
+            waiting.append(batch)
+            self.used += HEADER_SIZE
+        batch.rows.append(row)
+        batch.record_count += 1
+        self.used += size
+        self.records += 1
+        filled = batch.size = batch.size + size
+        if filled >= self.batch_size:
+            batch.closed = True
+        return batch
+
+    def append_bytes(self, tp: TopicPartition, raw: Buffer, record_count: int) -> ProducerBatch:
+        """Queue a whole batch to be sent as it is."""
+        queue = self.queues.setdefault(tp, PartitionQueue())
+        if queue.waiting:
+            queue.waiting[-1].closed = True
+        batch = ProducerBatch.of_bytes(tp, queue.number(), self._clock(), raw, record_count)
+        queue.waiting.append(batch)
+        self.used += batch.size
+        self.records += record_count
+        return batch
+
+    # --- emptying
+
+    def ready(self, now: float) -> tuple[list[TopicPartition], float | None]:
+        """Return the partitions that can send now, and when the next one will (None: never)."""
+        found = []
+        next_at: float | None = None
+        for tp, queue in self.queues.items():
+            waiting = queue.waiting
+            if not waiting or len(queue.in_flight) >= self.in_flight_limit:
+                continue
+            first = waiting[0]
+            if first.raw is not None and queue.in_flight:
+                continue  # without a sequence of ours only one in flight keeps the order
+            due = self._due(first, len(waiting) > 1)
+            if due <= now:
+                found.append(tp)
+            elif next_at is None or due < next_at:
+                next_at = due
+        return found, next_at
+
+    def first(self, tp: TopicPartition) -> ProducerBatch:
+        """Return the batch of *tp* that goes next."""
+        return self.queues[tp].waiting[0]
+
+    def in_flight(self, tp: TopicPartition) -> int:
+        """Return how many batches of *tp* are in flight."""
+        queue = self.queues.get(tp)
+        return 0 if queue is None else len(queue.in_flight)
+
+    def take(self, tp: TopicPartition) -> ProducerBatch:
+        """Hand out the first batch of *tp*: it is in flight and takes no more records."""
+        queue = self.queues[tp]
+        batch = queue.waiting.popleft()
+        batch.closed = True
+        batch.attempts += 1
+        queue.in_flight.append(batch)
+        return batch
+
+    def put_back(self, batch: ProducerBatch, retry_at: float) -> None:
+        """Queue a batch in flight again, in its place, not before *retry_at*."""
+        queue = self.queues[batch.tp]
+        queue.in_flight.remove(batch)
+        batch.retry_at = retry_at
+        self._insert(queue, batch)
+
+    def replace_by_halves(self, batch: ProducerBatch) -> None:
+        """Put the two halves of a batch in flight in its place."""
+        queue = self.queues[batch.tp]
+        queue.in_flight.remove(batch)
+        later = list(queue.waiting)
+        number = batch.number
+        first, second = batch.split(number)
+        for waiting in later:
+            waiting.number += 1
+        queue.next_number += 1
+        queue.waiting = deque([first, second, *later])
+        self.used += first.size + second.size - batch.size
+
+    def finished(self, batch: ProducerBatch) -> None:
+        """Free the memory of a batch in flight: it is done with, one way or the other."""
+        queue = self.queues.get(batch.tp)
+        if queue is None or batch not in queue.in_flight:
+            return  # aborted meanwhile
+        queue.in_flight.remove(batch)
+        self._released(queue, batch)
+
+    def expired(self, now: float) -> list[ProducerBatch]:
+        """Take out the waiting batches whose delivery.timeout.ms is over."""
+        late = []
+        for queue in list(self.queues.values()):
+            while queue.waiting and queue.waiting[0].created_at + self.delivery_timeout <= now:
+                batch = queue.waiting.popleft()
+                late.append(batch)
+                self._released(queue, batch)
+        return late
+
+    def abort(self) -> list[ProducerBatch]:
+        """Take out everything, what is in flight too; the answers to those find nothing."""
+        everything = list(self.unfinished())
+        self.queues.clear()
+        self.used = self.records = 0
+        return everything
+
+    def unfinished(self) -> Iterator[ProducerBatch]:
+        """Yield every batch that is not done, in flight or waiting."""
+        for queue in self.queues.values():
+            yield from queue.in_flight
+            yield from queue.waiting
+
+    def next_expiry(self) -> float | None:
+        """Return when the oldest waiting batch expires."""
+        oldest = min(
+            (q.waiting[0].created_at for q in self.queues.values() if q.waiting), default=None
+        )
+        return None if oldest is None else oldest + self.delivery_timeout
+
+    # --- inside
+
+    def _due(self, batch: ProducerBatch, followed: bool) -> float:
+        if batch.closed or followed or batch.hurried or self.flushing:
+            return batch.retry_at
+        return max(batch.retry_at, batch.created_at + self.linger)
+
+    def _insert(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        waiting = queue.waiting
+        for i, other in enumerate(waiting):
+            if other.number > batch.number:
+                waiting.insert(i, batch)
+                return
+        waiting.append(batch)
+
+    def _released(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        self.used -= batch.size
+        self.records -= batch.record_count
+        if not queue.waiting and not queue.in_flight:
+            self.queues.pop(batch.tp, None)

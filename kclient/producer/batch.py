@@ -1,0 +1,217 @@
+"""A batch on its way: records of one partition that are sent, retried and acknowledged together.
+
+Nobody is told record by record: who wants to know of a record holds the batch and an index, and
+looks when the batch is done (or registers to be told). A batch the broker finds too large is split
+in two; `leaf` leads from the old index to the new one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, cast
+
+from kclient.types import Headers, RecordMetadata, TopicPartition
+from kclient.wire import batches
+from kclient.wire.batches import Buffer
+from kclient.wire.compression import compress
+from kclient.wire.errors import KafkaError
+from kclient.wire.records import EncodedRecords, Record, encode_records
+
+Row = tuple[int, int, bytes | None, bytes | None, Headers]
+"""The fields of a `Record` (its offset is not used) as a plain tuple, which the garbage collector
+stops to look at: a producer holds hundreds of thousands of them."""
+
+RECORD_OVERHEAD = 12
+"""Bytes of a record beside key, value and headers: its varints, generously."""
+
+
+class Sink(Protocol):
+    """Who is told how one record ended: a Deferred, or what looks like one."""
+
+    def callback(self, result: Any) -> Any:
+        """Take the RecordMetadata."""
+
+    def errback(self, fail: Any) -> Any:
+        """Take the error."""
+
+
+def record_size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
+    """Return about how many bytes a record takes in a batch, never too few."""
+    size = RECORD_OVERHEAD + (len(key) if key else 0) + (len(value) if value else 0)
+    for name, content in headers:
+        size += 10 + 3 * len(name) + (len(content) if content else 0)
+    return size
+
+
+class ProducerBatch:
+    """Records of one partition. Times in seconds of the client's clock.
+
+    *number* rises per partition: the order in which batches must reach the log.
+    *base_sequence* is -1 until the sequencer numbers the batch.
+    """
+
+    __slots__ = (
+        "_compressed",
+        "_encoded",
+        "attempts",
+        "base_offset",
+        "base_sequence",
+        "closed",
+        "created_at",
+        "error",
+        "hurried",
+        "last_problem",
+        "log_append_time",
+        "number",
+        "parts",
+        "producer_epoch",
+        "producer_id",
+        "raw",
+        "record_count",
+        "retry_at",
+        "rows",
+        "size",
+        "tp",
+        "waiters",
+    )
+
+    def __init__(self, tp: TopicPartition, number: int, created_at: float) -> None:
+        self.tp = tp
+        self.number = number
+        self.created_at = created_at
+        self.record_count = 0
+        self.size = batches.HEADER_SIZE
+        self.closed = False
+        self.hurried = False
+        self.attempts = 0
+        self.retry_at = 0.0
+        self.last_problem: KafkaError | None = None
+        self.producer_id = self.producer_epoch = self.base_sequence = -1
+        self.raw: Buffer | None = None
+        self.error: KafkaError | None = None
+        self.base_offset: int | None = None
+        self.log_append_time = -1
+        self.parts: tuple[ProducerBatch, ProducerBatch] | None = None
+        self.waiters: list[tuple[int, int, Sink]] = []
+        self.rows: list[Row] = []
+        self._encoded: EncodedRecords | None = None
+        self._compressed: Buffer | None = None
+
+    @classmethod
+    def of_bytes(
+        cls, tp: TopicPartition, number: int, created_at: float, raw: Buffer, record_count: int
+    ) -> ProducerBatch:
+        """Return a batch that is sent as it is, byte for byte."""
+        batch = cls(tp, number, created_at)
+        batch.raw, batch.record_count, batch.size = raw, record_count, len(raw)
+        batch.closed = True
+        return batch
+
+    @property
+    def done(self) -> bool:
+        """Whether it is known how it ended."""
+        return self.base_offset is not None or self.error is not None
+
+    def add(self, row: Row, size: int) -> None:
+        """Take a record of about *size* bytes; it is the last one now."""
+        self.rows.append(row)
+        self.size += size
+        self.record_count += 1
+
+    def encode(self, codec: int, level: int | None = None) -> Buffer:
+        """Return the batch's bytes. Encodes and compresses once, however often it is sent."""
+        self.closed = True
+        if self.raw is not None:
+            return self.raw
+        if self._encoded is None or self._compressed is None:
+            self._encoded = encode_records(cast(list[Record], self.rows))
+            self._compressed = compress(codec, self._encoded.payload, level)
+        encoded = self._encoded
+        return batches.build(
+            self._compressed,
+            record_count=encoded.record_count,
+            last_offset_delta=encoded.last_offset_delta,
+            base_timestamp=encoded.base_timestamp,
+            max_timestamp=encoded.max_timestamp,
+            attributes=codec,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            base_sequence=self.base_sequence,
+        )
+
+    def leaf(self, index: int) -> tuple[ProducerBatch, int]:
+        """Return the batch that record *index* is in by now, and its index there."""
+        batch = self
+        while batch.parts is not None:
+            first, second = batch.parts
+            if index < first.record_count:
+                batch = first
+            else:
+                index -= first.record_count
+                batch = second
+        return batch, index
+
+    def outcome(self, index: int, timestamp: int) -> RecordMetadata | KafkaError | None:
+        """Return how record *index* ended, None while nobody knows."""
+        batch, index = self.leaf(index)
+        if batch.error is not None:
+            return batch.error
+        if batch.base_offset is None:
+            return None
+        offset = batch.base_offset + index if batch.base_offset >= 0 else -1
+        appended = batch.log_append_time
+        topic, partition = batch.tp
+        if appended >= 0:
+            return RecordMetadata(topic, partition, offset, appended, 1)
+        return RecordMetadata(topic, partition, offset, timestamp, 0)
+
+    def tell(self, index: int, timestamp: int, sink: Sink) -> None:
+        """Tell *sink* how record *index* ended, now or when it is known."""
+        batch, index = self.leaf(index)
+        if batch.done:
+            batch._tell_now(index, timestamp, sink)
+        else:
+            batch.waiters.append((index, timestamp, sink))
+
+    def acknowledged(self, base_offset: int, log_append_time: int = -1) -> None:
+        """End well: the broker has it; *base_offset* -1 if it did not say where."""
+        self.log_append_time = log_append_time  # first: base_offset says that the rest is known
+        self.base_offset = base_offset
+        self._finish()
+
+    def failed(self, error: KafkaError) -> None:
+        """End badly: it is given up."""
+        self.error = error
+        self._finish()
+
+    def split(self, number: int) -> tuple[ProducerBatch, ProducerBatch]:
+        """Divide into two halves, numbered *number* and the next; only for two records or more."""
+        middle = self.record_count // 2
+        first = ProducerBatch(self.tp, number, self.created_at)
+        second = ProducerBatch(self.tp, number + 1, self.created_at)
+        for i, row in enumerate(self.rows):
+            half = first if i < middle else second
+            half.add(row, record_size(row[2], row[3], row[4]))
+        for half in (first, second):
+            half.closed = True
+            half.attempts = self.attempts
+        waiters, self.waiters = self.waiters, []
+        self.parts = (first, second)
+        for index, timestamp, sink in waiters:
+            self.tell(index, timestamp, sink)
+        self.rows = []
+        return first, second
+
+    def _finish(self) -> None:
+        self.closed = True
+        self.rows = []
+        self._encoded = self._compressed = self.raw = None
+        waiters, self.waiters = self.waiters, []
+        for index, timestamp, sink in waiters:
+            self._tell_now(index, timestamp, sink)
+
+    def _tell_now(self, index: int, timestamp: int, sink: Sink) -> None:
+        outcome = self.outcome(index, timestamp)
+        if isinstance(outcome, KafkaError):
+            sink.errback(outcome)
+        else:
+            sink.callback(outcome)

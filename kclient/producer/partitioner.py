@@ -1,0 +1,72 @@
+"""Which partition a record goes to, as Kafka's own clients decide it.
+
+A record with a key goes to murmur2(key) modulo the number of partitions, so that every client puts
+the same key in the same place. Records without a key stick to one partition until about a batch's
+worth of bytes went there, then another is drawn (KIP-480, KIP-794): fuller batches, even spread.
+Pure: randomness is passed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Protocol
+
+_M = 0x5BD1E995
+_SEED = 0x9747B28C
+_MASK = 0xFFFFFFFF
+
+
+class Partitioner(Protocol):
+    """What a caller may put in the place of the default: key and partitions to a partition."""
+
+    def __call__(self, topic: str, key: bytes | None, partitions: Sequence[int]) -> int | None:
+        """Return a partition, or None to let the record go where records without a key go."""
+
+
+def murmur2(data: bytes) -> int:
+    """Return Kafka's 32 bit murmur2 hash of *data*, unsigned."""
+    length = len(data)
+    h = _SEED ^ length
+    whole = length & ~3
+    for i in range(0, whole, 4):
+        k = int.from_bytes(data[i : i + 4], "little") * _M & _MASK
+        k = (k ^ k >> 24) * _M & _MASK
+        h = h * _M & _MASK ^ k
+    if length & 3:
+        h = (h ^ int.from_bytes(data[whole:], "little")) * _M & _MASK
+    h = (h ^ h >> 13) * _M & _MASK
+    return h ^ h >> 15
+
+
+@lru_cache(maxsize=1 << 16)
+def partition_for_key(key: bytes, partition_count: int) -> int:
+    """Return the partition of *key*. Cached: keys come again, and hashing is slow in Python."""
+    return (murmur2(key) & 0x7FFFFFFF) % partition_count
+
+
+class StickyPartitioner:
+    """Where records without a key go: one partition at a time per topic.
+
+    *draw* picks one of a sequence, such as random.choice.
+    """
+
+    def __init__(self, batch_size: int, draw: Callable[[Sequence[int]], int]) -> None:
+        self._batch_size = max(1, batch_size)
+        self._draw = draw
+        self._current: dict[str, tuple[int, int]] = {}  # topic -> (partition, bytes left)
+
+    def partition(self, topic: str, available: Sequence[int], size: int) -> int:
+        """Return the partition for the next *size* bytes, one of *available* (never empty)."""
+        current = self._current.get(topic)
+        if current is None or current[1] <= 0 or current[0] not in available:
+            others = [p for p in available if current is None or p != current[0]] or available
+            current = (self._draw(others), self._batch_size)
+        self._current[topic] = (current[0], current[1] - size)
+        return current[0]
+
+    def batch_full(self, topic: str) -> None:
+        """Let the next record of *topic* begin elsewhere: its current batch is closed."""
+        current = self._current.get(topic)
+        if current is not None:
+            self._current[topic] = (current[0], 0)

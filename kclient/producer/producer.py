@@ -1,0 +1,392 @@
+"""The producer: records in, Deferreds out that fire when brokers acknowledged them.
+
+`Producer` is the Twisted face. What is below its ``put`` (choosing the partition, appending) is
+plain code under a guard, so that the blocking face can call it from its own threads: a Deferred and
+a hop between threads per record would cost more than everything else together.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import Any, Generic, Self
+
+from twisted.internet.defer import Deferred, fail, succeed
+
+from kclient.config import ProducerConfig
+from kclient.errors import (
+    BufferExhausted,
+    ClientClosed,
+    KafkaTimeoutError,
+)
+from kclient.net.cluster import Cluster
+from kclient.net.waiting import as_deferred, deferring, within
+from kclient.producer.accumulator import Accumulator
+from kclient.producer.batch import RECORD_OVERHEAD, ProducerBatch, Row, record_size
+from kclient.producer.parked import AllDone, FlushTimeout, Parked
+from kclient.producer.partitioner import Partitioner, StickyPartitioner, partition_for_key
+from kclient.producer.rows import HeadersGiven, RowMaker, Serializer
+from kclient.producer.sender import Sender, closed_error
+from kclient.producer.sequencer import Sequencer
+from kclient.producer.topics import TopicView, view_of
+from kclient.types import CloseResult, K, RecordMetadata, TopicPartition, V
+from kclient.wire import batches
+from kclient.wire.batches import Buffer
+from kclient.wire.errors import KafkaError, MessageTooLarge, UnknownTopicOrPartition
+
+
+class Producer(Generic[K, V]):
+    """Sends records; see `ProducerConfig` for its settings.
+
+    *key_serializer* and *value_serializer* turn what `send` is given into bytes; without one it
+    must be bytes, str (UTF-8) or None. *partitioner* may choose partitions.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | None = None,
+        /,
+        *,
+        key_serializer: Serializer | None = None,
+        value_serializer: Serializer | None = None,
+        partitioner: Partitioner | None = None,
+        reactor: Any = None,
+        guard: AbstractContextManager[Any] | None = None,
+        **keywords: Any,
+    ) -> None:
+        if reactor is None:
+            from twisted.internet import reactor
+        self.config = ProducerConfig.load(config, **keywords)
+        self.cluster = Cluster(reactor, self.config)
+        self.cluster.allow_auto_topic_creation = True
+        self._reactor = reactor
+        self._guard = nullcontext() if guard is None else guard
+        self.row = RowMaker(key_serializer, value_serializer)
+        self._partitioner = partitioner
+        self._largest = self.config.max_request_size
+        self._sticky = StickyPartitioner(self.config.batch_size, random.choice)
+        self._topics: dict[str, TopicView] = {}
+        idempotent = self.config.enable_idempotence and self.config.acks == "all"
+        self.accumulator = Accumulator(
+            batch_size=min(self.config.batch_size, self.config.max_request_size),
+            linger=self.config.linger_ms / 1000,
+            buffer_memory=self.config.buffer_memory,
+            delivery_timeout=self.config.delivery_timeout_ms / 1000,
+            in_flight_limit=(
+                min(5, self.config.max_in_flight_requests_per_connection) if idempotent else 1
+            ),
+            clock=reactor.seconds,
+        )
+        self.sender = Sender(
+            reactor,
+            self.cluster,
+            self.config,
+            self.accumulator,
+            Sequencer() if idempotent else None,
+            self._guard,
+        )
+        self.sender.on_progress = self._progress
+        self._parked: deque[Parked] = deque()
+        self._rooms: list[Deferred[None]] = []
+        self._closing: CloseResult | None = None
+        self.on_room: Callable[[], None] | None = None
+        """Called when memory was freed or the metadata changed, for callers that wait outside."""
+        self.closed = False
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    # --- the Twisted face
+
+    @deferring
+    async def start(self) -> Self:
+        """Make the first contact; `BootstrapError` with each address and its cause if it fails."""
+        await self.cluster.start()
+        return self
+
+    def send(
+        self,
+        topic: str,
+        value: V | None = None,
+        key: K | None = None,
+        *,
+        headers: HeadersGiven = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Deferred[RecordMetadata]:
+        """Send a record; fire when it is acknowledged (with acks=0: when it is on its way).
+
+        Records of one partition are stored in the order of their sends. When buffer.memory is full
+        or the topic unknown the record waits for max.block.ms; `ready` says when there is room.
+        """
+        done: Deferred[RecordMetadata] = Deferred()
+        try:
+            row = self.row(topic, value, key, headers, timestamp_ms)
+            batch = None if self._parked else self.put(topic, partition, row)
+        except KafkaError as problem:
+            return fail(problem)
+        if batch is None:
+            self._park(topic, partition, row, done)
+        else:
+            batch.tell(batch.record_count - 1, row[1], done)
+            if batch.record_count == 1 or batch.closed:
+                self.sender.wake()
+        return done
+
+    send_and_wait = send
+
+    def produce(
+        self,
+        topic: str,
+        value: V | None = None,
+        key: K | None = None,
+        partition: int = -1,
+        on_delivery: Callable[[KafkaError | None, RecordMetadata | None], None] | None = None,
+        timestamp: int = 0,
+        headers: HeadersGiven = None,
+    ) -> None:
+        """Send a record and call on_delivery(error, metadata) at its end (confluent's habit)."""
+        done = self.send(
+            topic,
+            value,
+            key,
+            headers=headers,
+            partition=None if partition < 0 else partition,
+            timestamp_ms=timestamp or None,
+        )
+        if on_delivery is None:
+            done.addErrback(lambda _: None)
+        else:
+            tell = on_delivery
+            done.addCallbacks(lambda m: tell(None, m), lambda f: tell(f.value, None))
+
+    @deferring
+    async def send_batch_bytes(self, topic: str, partition: int, batch: Buffer) -> int:
+        """Send one whole record batch as it is; return the offset its first record was given.
+
+        The bytes must stay unchanged until then. They are not looked at beyond their header.
+        """
+        info = batches.parse(batch)
+        await self.ready(len(batch))
+        tp = TopicPartition(topic, partition)
+        if self.cluster.metadata.partition(tp) is None:
+            await self.partitions_for(topic)
+        done: Deferred[RecordMetadata] = Deferred()
+        with self._guard:
+            self._check_open()
+            queued = self.accumulator.append_bytes(tp, batch, info.record_count)
+        queued.tell(0, info.max_timestamp, done)
+        self.sender.wake()
+        return (await done).offset
+
+    @deferring
+    async def partitions_for(self, topic: str) -> list[int]:
+        """Return the partitions of *topic*, waiting at most max.block.ms for the cluster to say."""
+        return await self.cluster.partitions(topic, timeout=self.config.max_block_ms / 1000)
+
+    def ready(self, size: int = 1) -> Deferred[None]:
+        """Fire when *size* more bytes fit in buffer.memory; `BufferExhausted` after max.block.ms."""
+        if self.accumulator.has_room(size):
+            return succeed(None)
+
+        async def wait() -> None:
+            while not self.accumulator.has_room(size):
+                self.accumulator.flushing = True
+                self.sender.wake()
+                room: Deferred[None] = Deferred()
+                self._rooms.append(room)
+                await room
+
+        seconds = self.config.max_block_ms / 1000
+        return within(self._reactor, wait(), seconds, lambda: self.exhausted(seconds))
+
+    @deferring
+    async def flush(self, timeout: float | None = None) -> int:
+        """Send everything now and wait for it; return how many records are still unacknowledged.
+
+        Waits at most *timeout* seconds, delivery.timeout.ms if None. A failed record is not waited
+        for: its own Deferred says so.
+        """
+        seconds = self.config.delivery_timeout_ms / 1000 if timeout is None else timeout
+        while self._parked and not self.closed:
+            give_up = within(self._reactor, self._parked[-1].settled(), seconds, KafkaTimeoutError)
+            try:
+                await give_up
+            except KafkaTimeoutError:
+                break
+        with self._guard:
+            unfinished = list(self.accumulator.unfinished())
+            for batch in unfinished:
+                batch.closed = True
+        self.sender.wake()
+        if unfinished:
+            all_done = AllDone(unfinished)
+            with suppress(FlushTimeout):
+                await within(self._reactor, all_done.fired, seconds, FlushTimeout)
+        return self.undelivered
+
+    @deferring
+    async def close(self, timeout: float = 10.0, *, flush: bool = True) -> CloseResult:
+        """Deliver what is left within *timeout* seconds, give up the rest, close connections."""
+        if self._closing is not None:
+            return self._closing
+        self._closing = CloseResult(self.sender.delivered, 0)
+        if flush and timeout > 0:
+            await self.flush(timeout)
+        self.closed = True
+        reason = closed_error()
+        parked, self._parked = list(self._parked), deque()
+        for waiting in parked:
+            waiting.fail(reason)
+        lost = self.sender.close(reason) + len(parked)
+        self._closing = CloseResult(self.sender.delivered, lost)
+        self._progress()
+        await self.cluster.close()
+        return self._closing
+
+    @property
+    def undelivered(self) -> int:
+        """Records sent and neither acknowledged nor failed yet."""
+        return self.accumulator.records + len(self._parked)
+
+    def metrics(self) -> dict[str, float]:
+        """Return counters since the start, and what is held now."""
+        sender, accumulator = self.sender, self.accumulator
+        return {
+            "records_delivered": sender.delivered,
+            "records_failed": sender.failures,
+            "records_waiting": self.undelivered,
+            "requests": sender.requests,
+            "batches": sender.batches,
+            "batch_retries": sender.retries,
+            "buffer_bytes_used": accumulator.used,
+        }
+
+    # --- what may be called from any thread
+
+    def put(self, topic: str, partition: int | None, row: Row) -> ProducerBatch | None:
+        """Append a record to its batch, as its last one; None if topic or memory are not there.
+
+        To be called under the guard. The sender must be woken when the batch is new (record_count
+        1) or closed now.
+        """
+        known = self._topics.get(topic)
+        if known is None or known.version != self.cluster.metadata.version or self.closed:
+            known = self._learn(topic)
+            if known is None:
+                return None
+        _, _, key, value, headers = row
+        if headers:
+            size = record_size(key, value, headers)
+        else:
+            size = RECORD_OVERHEAD + (len(key) if key else 0) + (len(value) if value else 0)
+        accumulator = self.accumulator
+        if size > self._largest:
+            self._too_large(topic, size)
+        if accumulator.used + size > accumulator.buffer_memory and accumulator.used:
+            accumulator.flushing = True
+            return None
+        if partition is None:
+            partition = self._choose(topic, known, key, size)
+        tp = known.tps.get(partition)
+        if tp is None:
+            raise UnknownTopicOrPartition(
+                f"{topic} has partitions 0 to {known.count - 1}, not {partition}"
+            )
+        return accumulator.append(tp, row, size)
+
+    def exhausted(self, seconds: float) -> KafkaError:
+        """Return the error of waiting *seconds* for memory, with what holds things up."""
+        problem = self.sender.last_problem or self.cluster.last_problem
+        return BufferExhausted(
+            f"buffer.memory ({self.config.buffer_memory} bytes) stayed full for {seconds:g} s "
+            "(max.block.ms)" + (f"; last problem: {problem}" if problem else "")
+        )
+
+    # --- inside
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ClientClosed("the producer is closed")
+
+    def _too_large(self, topic: str, size: int) -> None:
+        raise MessageTooLarge(
+            f"{topic}: a record of about {size} bytes is larger than max.request.size "
+            f"({self._largest})",
+            hint="raise max.request.size and the topic's max.message.bytes",
+        )
+
+    def _learn(self, topic: str) -> TopicView | None:
+        """Return the topic as of the newest metadata, None if they do not know it."""
+        self._check_open()
+        known = view_of(topic, self.cluster.metadata)
+        if known is not None:
+            self._topics[topic] = known
+        return known
+
+    def _choose(self, topic: str, known: TopicView, key: bytes | None, size: int) -> int:
+        if self._partitioner is not None:
+            chosen = self._partitioner(topic, key, list(known.tps))
+            if chosen is not None:
+                return chosen
+        if key is not None and not self.config.partitioner_ignore_keys:
+            return partition_for_key(key, known.count)
+        if known.count == 1:
+            return 0
+        return self._sticky.partition(topic, known.available, size)
+
+    def _park(self, topic: str, partition: int | None, row: Row, done: Any) -> None:
+        """Let a record wait for metadata or memory, behind those that wait already."""
+        self._check_open()
+        parked = Parked(topic, partition, row, done)
+        self._parked.append(parked)
+        seconds = self.config.max_block_ms / 1000
+        parked.timer = self._reactor.callLater(seconds, self._too_long, parked, seconds)
+        if self.cluster.metadata.partitions(topic) is None:
+            waiting = as_deferred(self.cluster.partitions(topic, timeout=seconds))
+            waiting.addCallbacks(lambda _: self._unpark(), lambda f: self._topic_failed(topic, f))
+        self.sender.wake()
+
+    def _topic_failed(self, topic: str, failure: Any) -> None:
+        for parked in [p for p in self._parked if p.topic == topic]:
+            self._parked.remove(parked)
+            parked.fail(failure.value)
+        self._unpark()
+
+    def _too_long(self, parked: Parked, seconds: float) -> None:
+        if parked in self._parked:
+            self._parked.remove(parked)
+            parked.fail(self.exhausted(seconds))
+
+    def _unpark(self) -> None:
+        while self._parked and not self.closed:
+            parked = self._parked[0]
+            try:
+                batch = self.put(parked.topic, parked.partition, parked.row)
+            except KafkaError as problem:
+                self._parked.popleft()
+                parked.fail(problem)
+                continue
+            if batch is None:
+                break
+            self._parked.popleft()
+            parked.placed(batch)
+        self.sender.wake()
+
+    def _progress(self) -> None:
+        """Memory was freed, or the end has come."""
+        if not self._parked:
+            self.accumulator.flushing = False
+        rooms, self._rooms = self._rooms, []
+        for room in rooms:
+            room.callback(None)
+        if self._parked:
+            self._unpark()
+        if self.on_room is not None:
+            self.on_room()

@@ -1,0 +1,75 @@
+"""From what a caller sends to what the accumulator takes: bytes, checked, with a timestamp."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from time import time
+from typing import Any
+
+from kclient.errors import SerializationError
+from kclient.producer.batch import Row
+from kclient.types import Headers
+from kclient.wire.errors import KafkaError
+
+Serializer = Callable[[Any], bytes | None]
+HeadersGiven = Iterable[tuple[str, bytes | None]] | Mapping[str, bytes | None] | None
+
+_NO_HEADERS: Headers = ()
+
+
+class RowMaker:
+    """Makes the rows of one producer."""
+
+    def __init__(self, key_serializer: Serializer | None, value_serializer: Serializer | None):
+        self._key = key_serializer
+        self._value = value_serializer
+
+    def __call__(
+        self, topic: str, value: Any, key: Any, headers: HeadersGiven, timestamp_ms: int | None
+    ) -> Row:
+        """Return a record serialized; `SerializationError` if something in it is no bytes."""
+        if self._key is not None:
+            key = _serialized(self._key, key, topic, "key")
+        elif key is not None and type(key) is not bytes:
+            key = _as_bytes(key, topic, "key")
+        if self._value is not None:
+            value = _serialized(self._value, value, topic, "value")
+        elif value is not None and type(value) is not bytes:
+            value = _as_bytes(value, topic, "value")
+        own = _checked_headers(headers, topic) if headers else _NO_HEADERS
+        return 0, int(time() * 1000) if timestamp_ms is None else timestamp_ms, key, value, own
+
+
+def _serialized(serializer: Serializer, data: Any, topic: str, what: str) -> bytes | None:
+    try:
+        made = serializer(data)
+    except KafkaError:
+        raise
+    except Exception as problem:
+        raise SerializationError(
+            f"{what} for topic {topic!r} cannot be serialized: {problem}"
+        ) from problem
+    return made if made is None or type(made) is bytes else _as_bytes(made, topic, what)
+
+
+def _as_bytes(data: Any, topic: str, what: str) -> bytes:
+    if isinstance(data, str):
+        return data.encode()
+    if isinstance(data, bytes | bytearray | memoryview):
+        return bytes(data)
+    raise SerializationError(
+        f"{what} for topic {topic!r} is a {type(data).__name__}: give bytes, str or None, "
+        f"or a {what}_serializer"
+    )
+
+
+def _checked_headers(headers: HeadersGiven, topic: str) -> Headers:
+    pairs = headers.items() if isinstance(headers, Mapping) else headers or ()
+    checked = []
+    for name, content in pairs:
+        if not isinstance(name, str):
+            raise SerializationError(f"header names are str, not {type(name).__name__} ({topic})")
+        if content is not None and not isinstance(content, bytes):
+            content = _as_bytes(content, topic, "header")
+        checked.append((name, content))
+    return checked

@@ -1,0 +1,409 @@
+"""Carries batches to their leaders: one Produce request per broker and turn, answers sorted out.
+
+Theory of operation
+===================
+`wake` asks for a turn of the loop; any number of wakes before it are one. A turn fails what
+expired, takes what is ready from the accumulator, groups it by leader and sends one request to
+each leader that is connected and owes fewer answers than max.in.flight.requests.per.connection.
+What cannot go now (no leader, no connection yet, no producer id yet) stays in its queue, is
+remembered as the reason should it expire, and is tried again when that changes.
+
+Owner: the reactor's thread. The accumulator is touched only under *guard*: in the blocking face
+callers append to it from their own threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from twisted.internet.defer import CancelledError
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from kclient.config import ProducerConfig
+from kclient.errors import ClientClosed, KafkaTimeoutError, LeaderUnavailable
+from kclient.net.answers import error_of
+from kclient.net.cluster import Cluster
+from kclient.net.connection import Connection
+from kclient.net.waiting import SingleFlight, as_deferred, backoff
+from kclient.producer.accumulator import Accumulator
+from kclient.producer.batch import ProducerBatch
+from kclient.producer.producer_id import ask_producer_id
+from kclient.producer.sequencer import Sequencer
+from kclient.types import TopicPartition
+from kclient.wire.compression import Codec
+from kclient.wire.errors import ErrorCode, KafkaError, UnsupportedVersion
+from kclient.wire.produce import (
+    ProducePartition,
+    ProducePartitionResponse,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopic,
+)
+from kclient.wire.versions import ApiKey
+
+_ACKS = {"0": 0, "1": 1, "all": -1}
+_SEQUENCE_ERRORS = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID)
+
+
+class Sender:
+    """Sends what the accumulator holds. *sequencer* is None for a producer without idempotence."""
+
+    log = Logger()
+
+    def __init__(
+        self,
+        reactor: Any,
+        cluster: Cluster,
+        config: ProducerConfig,
+        accumulator: Accumulator,
+        sequencer: Sequencer | None,
+        guard: AbstractContextManager[Any],
+    ) -> None:
+        self._reactor = reactor
+        self._cluster = cluster
+        self._config = config
+        self._accumulator = accumulator
+        self._sequencer = sequencer
+        self._guard = guard
+        self._codec = Codec.named(config.compression_type)
+        self.acks = _ACKS[config.acks]
+        self._turn: Any = None
+        self._timer: Any = None
+        self._owed: dict[int, int] = {}  # broker id -> requests without an answer
+        self._connecting: set[int] = set()
+        self._producer_id = SingleFlight(lambda: ask_producer_id(cluster))
+        self._round = 0
+        self.on_progress: Any = None
+        """Called after batches ended, when memory was freed."""
+        self.requests = self.batches = self.delivered = self.failures = self.retries = 0
+        self.last_problem: KafkaError | None = None
+        self.closed = False
+        cluster.on_change(lambda _: self.wake())
+
+    def wake(self) -> None:
+        """Take a turn soon. To be called on the reactor's thread."""
+        if self._turn is None and not self.closed:
+            self._turn = self._reactor.callLater(0, self._take_turn)
+
+    def close(self, reason: KafkaError) -> int:
+        """Stop; fail everything that is left with *reason*, return how many records that were."""
+        self.closed = True
+        for call in (self._turn, self._timer):
+            if call is not None and call.active():
+                call.cancel()
+        self._producer_id.cancel(reason)
+        with self._guard:
+            lost = self._accumulator.records
+            left = self._accumulator.abort()
+        for batch in left:
+            batch.failed(reason)
+        return lost
+
+    # --- a turn
+
+    def _take_turn(self) -> None:
+        self._turn = None
+        now = self._reactor.seconds()
+        with self._guard:
+            late = self._accumulator.expired(now)
+            ready, next_at = self._accumulator.ready(now)
+            expiry = self._accumulator.next_expiry()
+        for batch in late:
+            self._give_up(batch, self._expired(batch))
+        if ready and self._sequencer is not None and self._sequencer.needs_producer_id:
+            self._get_producer_id()
+            ready = []
+        if ready:
+            self._round += 1
+            self._send_ready(ready)
+        if late and self.on_progress is not None:
+            self.on_progress()
+        self._set_timer(min((at for at in (next_at, expiry) if at is not None), default=None), now)
+
+    def _send_ready(self, ready: list[TopicPartition]) -> None:
+        turn = self._round % len(ready)
+        by_leader: dict[int, list[TopicPartition]] = {}
+        for tp in ready[turn:] + ready[:turn]:
+            leader = self._cluster.metadata.leader(tp)
+            if leader is None:
+                self._note(tp, LeaderUnavailable(f"{tp} has no leader"))
+                self._cluster.update_soon()
+            else:
+                by_leader.setdefault(leader, []).append(tp)
+        for node, tps in by_leader.items():
+            connection = self._cluster.brokers.ready(node)
+            if connection is None:
+                self._connect(node, tps)
+            elif self._owed.get(node, 0) < self._config.max_in_flight_requests_per_connection:
+                taken = self._take(tps)
+                if taken:
+                    self._send(node, connection, taken)
+
+    def _take(self, tps: Sequence[TopicPartition]) -> list[ProducerBatch]:
+        """Take the first batch of each partition, as many as one request may hold."""
+        taken: list[ProducerBatch] = []
+        size = 0
+        accumulator, sequencer = self._accumulator, self._sequencer
+        with self._guard:
+            for tp in tps:
+                first = accumulator.first(tp)
+                in_flight = accumulator.in_flight(tp)
+                if sequencer is not None and not sequencer.may_send(first, in_flight):
+                    continue
+                if taken and size + first.size > self._config.max_request_size:
+                    break
+                size += first.size
+                batch = accumulator.take(tp)
+                taken.append(batch)
+                if sequencer is not None and batch.raw is None:
+                    sequencer.number(batch)
+        return taken
+
+    def _send(self, node: int, connection: Connection, taken: list[ProducerBatch]) -> None:
+        topics: dict[str, list[ProducePartition]] = {}
+        sent = []
+        for batch in taken:
+            try:
+                data = batch.encode(self._codec)
+            except Exception as problem:
+                self._give_up_in_flight(batch, _not_encodable(batch, problem))
+                continue
+            topics.setdefault(batch.tp.topic, []).append(
+                ProducePartition(batch.tp.partition, memoryview(data))
+            )
+            sent.append(batch)
+        if not sent:
+            return
+        request = ProduceRequest(
+            acks=self.acks,
+            timeout_ms=self._config.request_timeout_ms,
+            topics=[ProduceTopic(name, partitions) for name, partitions in topics.items()],
+        )
+        self.requests += 1
+        self.batches += len(sent)
+        if self.acks == 0:
+            self._send_unanswered(connection, request, sent)
+            return
+        self._owed[node] = self._owed.get(node, 0) + 1
+        answer = connection.request(ApiKey.PRODUCE, None, request)
+        answer.addBoth(self._answered, node, sent)
+
+    def _send_unanswered(
+        self, connection: Connection, request: ProduceRequest, sent: list[ProducerBatch]
+    ) -> None:
+        try:
+            connection.send(ApiKey.PRODUCE, None, request)
+        except KafkaError as problem:
+            for batch in sent:
+                self._retry_or_give_up(batch, problem)
+        else:
+            for batch in sent:
+                self._acknowledge(batch, -1, -1)
+        self._after_answers()
+
+    # --- answers
+
+    def _answered(self, result: Any, node: int, sent: list[ProducerBatch]) -> None:
+        self._owed[node] -= 1
+        if self.closed:
+            return
+        if isinstance(result, Failure):
+            problem = result.value
+            if not isinstance(problem, KafkaError):
+                self.log.failure("sending failed", result)
+                problem = KafkaError(f"sending failed: {problem!r}")
+            for batch in sent:
+                self._retry_or_give_up(batch, problem)
+        else:
+            self._sort_out(result, sent)
+        self._after_answers()
+
+    def _sort_out(self, response: ProduceResponse, sent: list[ProducerBatch]) -> None:
+        answers = {(topic.name, p.index): p for topic in response.topics for p in topic.partitions}
+        for batch in sent:
+            answer = answers.get(batch.tp)
+            if answer is None:
+                self._retry_or_give_up(
+                    batch, KafkaError(f"{batch.tp}: the broker said nothing of this partition")
+                )
+            elif not answer.error_code:
+                self._acknowledge(batch, answer.base_offset, answer.log_append_time_ms)
+            elif answer.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+                self._acknowledge(batch, -1, -1)
+            else:
+                self._refused(batch, answer)
+
+    def _refused(self, batch: ProducerBatch, answer: ProducePartitionResponse) -> None:
+        problem = error_of(answer.error_code, batch.tp, answer.error_message)
+        if answer.record_errors:
+            first = answer.record_errors[0]
+            problem.message += f" (record {first.batch_index}: {first.message or 'refused'})"
+        leader = answer.current_leader
+        if leader is not None and leader.leader_id >= 0:
+            self._cluster.metadata = self._cluster.metadata.with_leader(
+                batch.tp, leader.leader_id, leader.leader_epoch
+            )
+        code = answer.error_code
+        if code == ErrorCode.MESSAGE_TOO_LARGE and batch.record_count > 1 and batch.raw is None:
+            if self._sequencer is not None:
+                self._sequencer.split(batch)
+            with self._guard:
+                self._accumulator.replace_by_halves(batch)
+        elif code in _SEQUENCE_ERRORS and self._was_only_the_number(batch):
+            self._put_back(batch, problem)
+        else:
+            self._retry_or_give_up(batch, problem)
+
+    def _was_only_the_number(self, batch: ProducerBatch) -> bool:
+        """Tell whether *batch* is refused for one before it, which is to be stored or was given up.
+
+        Then nothing is wrong with it: it goes again, behind that one or under a new number.
+        """
+        if self._sequencer is None:
+            return False
+        queue = self._accumulator.queues.get(batch.tp)
+        before = () if queue is None else (*queue.in_flight, *queue.waiting)
+        if any(b.number < batch.number and b.base_sequence >= 0 for b in before):
+            return True
+        return self._sequencer.refused_behind_a_hole(batch)
+
+    def _retry_or_give_up(self, batch: ProducerBatch, problem: KafkaError) -> None:
+        if problem.needs_metadata:
+            self._cluster.update_soon()
+        over = self._reactor.seconds() >= batch.created_at + self._config.delivery_timeout_ms / 1000
+        if not problem.retriable or batch.attempts > self._config.retries or over:
+            self._give_up_in_flight(batch, problem)
+        else:
+            self._put_back(batch, problem)
+
+    def _put_back(self, batch: ProducerBatch, problem: KafkaError) -> None:
+        wait = backoff(
+            batch.attempts - 1,
+            self._config.retry_backoff_ms / 1000,
+            self._config.retry_backoff_max_ms / 1000,
+        )
+        batch.last_problem = self.last_problem = problem
+        self.retries += 1
+        with self._guard:
+            self._accumulator.put_back(batch, self._reactor.seconds() + wait)
+
+    def _acknowledge(self, batch: ProducerBatch, base_offset: int, log_append_time: int) -> None:
+        with self._guard:
+            self._accumulator.finished(batch)
+        self.delivered += batch.record_count
+        batch.acknowledged(base_offset, log_append_time)
+
+    def _give_up_in_flight(self, batch: ProducerBatch, problem: KafkaError) -> None:
+        with self._guard:
+            self._accumulator.finished(batch)
+        self._give_up(batch, problem)
+
+    def _give_up(self, batch: ProducerBatch, problem: KafkaError) -> None:
+        self.failures += batch.record_count
+        self.last_problem = problem
+        if self._sequencer is not None:
+            self._sequencer.given_up(batch)
+        batch.failed(problem)
+
+    def _after_answers(self) -> None:
+        self.wake()
+        if self.on_progress is not None:
+            self.on_progress()
+
+    # --- what has to be there first
+
+    def _connect(self, node: int, tps: Sequence[TopicPartition]) -> None:
+        if node in self._connecting:
+            return
+        self._connecting.add(node)
+
+        def connected(result: Any) -> None:
+            self._connecting.discard(node)
+            if isinstance(result, Failure):
+                if not result.check(KafkaError, CancelledError):
+                    self.log.failure("connecting failed", result)
+                if isinstance(result.value, KafkaError):
+                    for tp in tps:
+                        self._note(tp, result.value)
+            self.wake()
+
+        as_deferred(self._cluster.connection(node)).addBoth(connected)
+
+    def _get_producer_id(self) -> None:
+        assert self._sequencer is not None
+        if self._producer_id.flight is None:
+            self._producer_id.join().addBoth(self._got_producer_id, self._sequencer)
+
+    def _got_producer_id(self, result: Any, sequencer: Sequencer) -> None:
+        if self.closed:
+            return
+        if not isinstance(result, Failure):
+            sequencer.given(*result)
+        elif isinstance(result.value, UnsupportedVersion):
+            self._go_on_without_idempotence(result.value)
+        elif isinstance(result.value, KafkaError):
+            self._ask_again_later(result.value)
+            return
+        else:
+            self.log.failure("asking for a producer id failed", result)
+        self.wake()
+
+    def _ask_again_later(self, problem: KafkaError) -> None:
+        self.last_problem = problem
+        with self._guard:
+            waiting = list(self._accumulator.unfinished())
+        for batch in waiting:
+            batch.last_problem = problem
+        now = self._reactor.seconds()
+        self._set_timer(now + self._config.retry_backoff_ms / 1000, now)
+
+    def _go_on_without_idempotence(self, problem: KafkaError) -> None:
+        self.log.warn(
+            "the cluster gives no producer ids, going on without idempotence: {problem}",
+            problem=problem,
+        )
+        self._sequencer = None
+        self._accumulator.in_flight_limit = 1
+
+    # --- small things
+
+    def _note(self, tp: TopicPartition, problem: KafkaError) -> None:
+        """Remember on the batch that waits why it waits, for the day it expires."""
+        self.last_problem = problem
+        with self._guard:
+            queue = self._accumulator.queues.get(tp)
+            if queue is not None and queue.waiting:
+                queue.waiting[0].last_problem = problem
+
+    def _expired(self, batch: ProducerBatch) -> KafkaError:
+        cause = batch.last_problem or self._cluster.last_problem
+        seconds = self._config.delivery_timeout_ms / 1000
+        error = KafkaTimeoutError(
+            f"{batch.tp}: {batch.record_count} records not acknowledged in {seconds:g} s "
+            f"(delivery.timeout.ms), sent {batch.attempts} times"
+            + (f"; last problem: {cause}" if cause else "")
+        )
+        error.__cause__ = cause
+        return error
+
+    def _set_timer(self, at: float | None, now: float | None) -> None:
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+        self._timer = None
+        if at is not None and not self.closed:
+            now = self._reactor.seconds() if now is None else now
+            self._timer = self._reactor.callLater(max(0.0005, at - now), self.wake)
+
+
+def closed_error() -> ClientClosed:
+    """Return the error of records that a closing producer gave up."""
+    return ClientClosed("the producer was closed before this record was acknowledged")
+
+
+def _not_encodable(batch: ProducerBatch, problem: Exception) -> KafkaError:
+    if isinstance(problem, KafkaError):
+        return problem
+    return KafkaError(f"{batch.tp}: the batch cannot be encoded: {problem}")

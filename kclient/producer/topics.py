@@ -1,0 +1,28 @@
+"""What sending to a topic needs to know, worked out once per metadata snapshot."""
+
+from __future__ import annotations
+
+from kclient.net.metadata import ClusterMetadata
+from kclient.types import TopicPartition
+
+
+class TopicView:
+    """Partitions of one topic; *available* are those with a leader, all if none has one."""
+
+    __slots__ = ("available", "count", "tps", "version")
+
+    def __init__(self, version: int, tps: dict[int, TopicPartition], available: list[int]):
+        self.version = version
+        self.available = available
+        self.count = len(tps)
+        self.tps = tps
+
+
+def view_of(topic: str, metadata: ClusterMetadata) -> TopicView | None:
+    """Return the topic as of *metadata*, None if they do not know it."""
+    partitions = metadata.partitions(topic)
+    if not partitions:
+        return None
+    tps = {p: TopicPartition(topic, p) for p in partitions}
+    available = [p for p, tp in tps.items() if metadata.leader(tp) is not None]
+    return TopicView(metadata.version, tps, available or partitions)

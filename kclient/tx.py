@@ -1,0 +1,40 @@
+"""The Twisted face: every call answers with a Deferred, which may be awaited or given callbacks."""
+
+from __future__ import annotations
+
+from kclient.admin.client import AdminClient, ClusterDescription
+from kclient.admin.configs import ConfigEntry, ConfigResource, ConfigSource, ResourceType
+from kclient.admin.groups import GroupDescription, GroupListing, GroupMember
+from kclient.consumer.client import Consumer, RebalanceListener
+from kclient.producer.producer import Producer
+from kclient.types import (
+    CloseResult,
+    NewTopic,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    Record,
+    RecordMetadata,
+    TopicPartition,
+)
+
+__all__ = [
+    "AdminClient",
+    "CloseResult",
+    "ClusterDescription",
+    "ConfigEntry",
+    "ConfigResource",
+    "ConfigSource",
+    "Consumer",
+    "GroupDescription",
+    "GroupListing",
+    "GroupMember",
+    "NewTopic",
+    "OffsetAndMetadata",
+    "OffsetAndTimestamp",
+    "Producer",
+    "RebalanceListener",
+    "Record",
+    "RecordMetadata",
+    "ResourceType",
+    "TopicPartition",
+]

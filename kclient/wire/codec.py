@@ -1,0 +1,81 @@
+"""From the description of a struct to the functions that read and write it.
+
+Theory of operation
+===================
+A message, and every struct inside it, is a dataclass whose class attribute ``WIRE`` says how its
+fields travel, one line per field, in wire order, in the words of Kafka's own message definitions::
+
+    "rack string 1+ null=1+"                   name, type, versions that have it, versions with null
+    "supported_features []SupportedFeatureKey 3+ tag=0"      a tagged field (KIP-482)
+
+A type is a primitive, ``string``, ``bytes``, a struct's class name in the same module, or ``[]``
+and one of these. One dataclass serves all versions: what a version lacks is not written, and has
+its default after reading. For each (struct, version) in use a reader and a writer are put together
+as Python source once, as `dataclasses` does for ``__init__``: adjacent numbers and the length
+after them become one `struct` call, which is what makes a metadata response of 10,000
+partitions affordable.
+
+Rules of reading, whatever the bytes:
+1. A count is compared with the bytes that are left, at the element's least size, before anything
+   is allocated for it; and a message may not have more elements in all than its reader allows,
+   because two bytes of an element can become a hundred of an object.
+2. null where the version has no null, negative or overlong sizes, bad UTF-8, varints above five
+   bytes, tags out of order: `MalformedMessage`, and never another exception.
+3. Unknown tagged fields are skipped.
+
+Not read as strictly: a bool is any byte but 0, as Kafka's own reader has it.
+"""
+
+import struct
+from typing import Any
+
+from kclient.wire.errors import MalformedMessage
+from kclient.wire.primitives import Buffer
+from kclient.wire.reading import reader
+from kclient.wire.structs import WireStruct
+from kclient.wire.writing import writer
+
+_READ_ERRORS = (struct.error, IndexError, ValueError, OverflowError, MemoryError)
+_WRITE_ERRORS = (struct.error, AttributeError, TypeError, ValueError, OverflowError)
+
+
+def read_struct(
+    cls: type[WireStruct],
+    version: int,
+    flexible: bool,
+    buf: Buffer,
+    pos: int,
+    max_elements: int,
+) -> tuple[Any, int]:
+    """Read a *cls* at *pos*; return it and the position after it. MalformedMessage if it is not one."""
+    try:
+        return reader(cls, version, flexible)(buf, pos, len(buf), [max_elements])
+    except _READ_ERRORS as error:
+        raise MalformedMessage(f"{cls.__name__} v{version}: {error}") from None
+
+
+def read_message(
+    cls: type[WireStruct],
+    version: int,
+    flexible: bool,
+    buf: Buffer,
+    pos: int,
+    max_elements: int,
+) -> Any:
+    """Read a *cls* that takes all of *buf* from *pos*; bytes left over are malformed too."""
+    message, stop = read_struct(cls, version, flexible, buf, pos, max_elements)
+    if stop != len(buf):
+        raise MalformedMessage(f"{cls.__name__} v{version}: {len(buf) - stop} bytes too many")
+    return message
+
+
+def write_message(
+    cls: type[WireStruct], version: int, flexible: bool, out: bytearray, message: object
+) -> None:
+    """Append *message*, a *cls*; ValueError naming it when a field's value cannot be written."""
+    if type(message) is not cls:
+        raise ValueError(f"expected a {cls.__name__}, got a {type(message).__name__}")
+    try:
+        writer(cls, version, flexible)(out, message)
+    except _WRITE_ERRORS as error:
+        raise ValueError(f"{cls.__name__} v{version} cannot be written: {error}") from error

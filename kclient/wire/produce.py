@@ -1,0 +1,367 @@
+"""Produce (api key 0), versions 3-11, by hand: records stay views of the frame they came in.
+
+v3 transactional id, message format 2 (KIP-98) · v5 log start offset · v7 zstd (KIP-110) · v8 record
+errors and error message (KIP-467) · v9 flexible (KIP-482) · v10 current leader and node endpoints
+(KIP-951) · v11 TRANSACTION_ABORTABLE (KIP-890)
+
+An extension of ours, from v9 on, in tagged fields that other brokers and clients skip (KIP-482):
+the conditional append, by which a mirror copies batches with their offsets exactly once. Tag 10000
+of a partition in the request says what the append is meant to follow: the log end offset (int64) and
+the CRC (uint32) of the batch that ends there, 0 where the log is empty (an empty log that ends
+before that offset begins there anew). The records may then be several whole batches, which keep their
+base offsets. Like Raft's check of the previous entry, it
+makes two logs that agree at one offset agree below it, and an append behind a lost one fail.
+Tag 10000 of a partition in the response holds the log end offset (int64) that the leader has, when
+something else is there and nothing was appended. A broker that knows this says so by the feature
+CONDITIONAL_APPEND in its ApiVersions answer; without it the tag must not be sent, for it would
+be ignored.
+
+Frames are without their length prefix. Decoding raises only MalformedMessage.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from kclient.wire.batches import Buffer
+from kclient.wire.errors import MalformedMessage
+from kclient.wire.fields import (
+    I32,
+    MAX_ENTRIES,
+    NO_TAGS,
+    count,
+    decodes,
+    read_count,
+    read_nullable_string,
+    read_records,
+    read_response_header,
+    read_string,
+    read_tags,
+    request_header,
+    skip_tags,
+    string,
+    tags,
+    uvarint,
+)
+from kclient.wire.leaders import (
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    decode_endpoints,
+    decode_leader,
+    encode_endpoints,
+    encode_leader,
+)
+
+API_KEY: Final = 0
+VERSIONS: Final = range(3, 12)
+FIRST_FLEXIBLE: Final = 9
+
+CONDITIONAL_APPEND: Final = "kbroker.conditional.append"
+"""Name of the supported feature (ApiVersions v3+) of brokers that serve conditional appends."""
+
+CONDITIONAL_APPEND_VERSION: Final = 1
+LOG_END_TAG: Final = 10_000
+"""Far above the tags that Kafka gives out, which count from 0."""
+
+_FOLLOWS = struct.Struct(">qI")
+_LOG_END = struct.Struct(">q")
+_ACKS_AND_TIMEOUT = struct.Struct(">hi")
+_PARTITION_V3 = struct.Struct(">ihqq")
+_PARTITION_V5 = struct.Struct(">ihqqq")
+_ERRORS = {False: struct.pack(">ih", 0, -1), True: b"\x01\x00"}  # no record errors, null message
+
+
+@dataclass(slots=True)
+class ProducePartition:
+    """What is produced to one partition: a view of one record batch, not yet checked.
+
+    With *expected_log_end* (not -1) it is a conditional append, and may be several batches;
+    *previous_crc* is that of the batch before them.
+    """
+
+    index: int
+    records: Buffer | None
+    expected_log_end: int = -1
+    previous_crc: int = 0
+
+
+@dataclass(slots=True)
+class ProduceTopic:
+    """The partitions of one topic."""
+
+    name: str
+    partitions: list[ProducePartition]
+
+
+@dataclass(slots=True)
+class ProduceRequest:
+    """Append batches. acks: 0 no answer, 1 the leader has it, -1 every in-sync replica has it."""
+
+    acks: int
+    timeout_ms: int
+    topics: list[ProduceTopic]
+    transactional_id: str | None = None
+
+
+@dataclass(slots=True)
+class RecordError:
+    """Why one record (its index within the batch) made the broker refuse the batch (KIP-467)."""
+
+    batch_index: int
+    message: str | None = None
+
+
+@dataclass(slots=True)
+class ProducePartitionResponse:
+    """The outcome for one partition. log_append_time_ms is -1 unless the topic uses LogAppendTime.
+
+    *log_end_offset* is that of the leader when a conditional append expected another, else -1.
+    """
+
+    index: int
+    error_code: int = 0
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+    record_errors: Sequence[RecordError] = ()
+    error_message: str | None = None
+    current_leader: LeaderIdAndEpoch | None = None
+    log_end_offset: int = -1
+
+
+@dataclass(slots=True)
+class ProduceTopicResponse:
+    """The outcomes for the partitions of one topic."""
+
+    name: str
+    partitions: list[ProducePartitionResponse]
+
+
+@dataclass(slots=True)
+class ProduceResponse:
+    """The outcomes, in any order."""
+
+    topics: list[ProduceTopicResponse]
+    throttle_time_ms: int = 0
+    node_endpoints: Sequence[NodeEndpoint] = field(default=())
+
+
+@decodes("Produce request")
+def decode_request(body: memoryview, version: int) -> ProduceRequest:
+    """Read a request whose header is already cut off; records are views of *body*.
+
+    Bytes after the request are ignored, as Kafka does: librdkafka leaves some after its requests.
+    """
+    flexible = version >= FIRST_FLEXIBLE
+    transactional_id, pos = read_nullable_string(body, 0, flexible)
+    acks, timeout_ms = _ACKS_AND_TIMEOUT.unpack_from(body, pos)
+    topic_count, pos = read_count(body, pos + 6, flexible, 3)
+    topics = []
+    entries = topic_count
+    for _ in range(topic_count):
+        name, pos = read_string(body, pos, flexible)
+        partition_count, pos = read_count(body, pos, flexible, 5)
+        entries += partition_count
+        if entries > MAX_ENTRIES:
+            raise MalformedMessage(f"more than {MAX_ENTRIES} partitions")
+        partitions = []
+        for _ in range(partition_count):
+            (index,) = I32.unpack_from(body, pos)
+            records, pos = read_records(body, pos + 4, flexible)
+            partition = ProducePartition(index, records)
+            if flexible:
+                if body[pos]:
+                    pos = _read_condition(body, pos, partition)
+                else:
+                    pos += 1
+            partitions.append(partition)
+        if flexible:
+            pos = skip_tags(body, pos)
+        topics.append(ProduceTopic(name, partitions))
+    if flexible:
+        skip_tags(body, pos)
+    return ProduceRequest(acks, timeout_ms, topics, transactional_id)
+
+
+def encode_response(response: ProduceResponse, version: int, correlation_id: int) -> bytes:
+    """Return the response frame, header included."""
+    flexible = version >= FIRST_FLEXIBLE
+    parts = [I32.pack(correlation_id)]
+    if flexible:
+        parts.append(NO_TAGS)
+    parts.append(count(len(response.topics), flexible))
+    for topic in response.topics:
+        parts.append(string(topic.name, flexible))
+        parts.append(count(len(topic.partitions), flexible))
+        for partition in topic.partitions:
+            _encode_outcome(parts, partition, version)
+        if flexible:
+            parts.append(NO_TAGS)
+    parts.append(I32.pack(response.throttle_time_ms))
+    if flexible:
+        if version >= 10 and response.node_endpoints:
+            parts.append(tags([(0, encode_endpoints(response.node_endpoints))]))
+        else:
+            parts.append(NO_TAGS)
+    return b"".join(parts)
+
+
+def _encode_outcome(parts: list[bytes], partition: ProducePartitionResponse, version: int) -> None:
+    if version >= 5:
+        parts.append(
+            _PARTITION_V5.pack(
+                partition.index,
+                partition.error_code,
+                partition.base_offset,
+                partition.log_append_time_ms,
+                partition.log_start_offset,
+            )
+        )
+    else:
+        parts.append(
+            _PARTITION_V3.pack(
+                partition.index,
+                partition.error_code,
+                partition.base_offset,
+                partition.log_append_time_ms,
+            )
+        )
+    if version < 8:
+        return
+    flexible = version >= FIRST_FLEXIBLE
+    if partition.record_errors or partition.error_message is not None:
+        parts.append(count(len(partition.record_errors), flexible))
+        for error in partition.record_errors:
+            parts += (I32.pack(error.batch_index), string(error.message, flexible))
+            if flexible:
+                parts.append(NO_TAGS)
+        parts.append(string(partition.error_message, flexible))
+    else:
+        parts.append(_ERRORS[flexible])
+    if flexible:
+        parts.append(_encode_outcome_tags(partition, version))
+
+
+def _encode_outcome_tags(partition: ProducePartitionResponse, version: int) -> bytes:
+    fields = []
+    if version >= 10 and partition.current_leader is not None:
+        fields.append((0, encode_leader(partition.current_leader)))
+    if partition.log_end_offset >= 0:
+        fields.append((LOG_END_TAG, _LOG_END.pack(partition.log_end_offset)))
+    return tags(fields)
+
+
+def _read_condition(body: memoryview, pos: int, partition: ProducePartition) -> int:
+    """Read the tagged fields of a partition; return the position after them."""
+    fields, pos = read_tags(body, pos)
+    for tag, data in fields:
+        if tag == LOG_END_TAG:
+            log_end, partition.previous_crc = _FOLLOWS.unpack_from(data, 0)
+            if log_end < 0:
+                raise MalformedMessage(f"log end offset {log_end} is negative")
+            partition.expected_log_end = log_end
+    return pos
+
+
+def encode_request(
+    request: ProduceRequest, version: int, correlation_id: int, client_id: str | None
+) -> list[Buffer]:
+    """Return the request frame in pieces, header included; records are pieces of their own."""
+    flexible = version >= FIRST_FLEXIBLE
+    pieces: list[Buffer] = []
+    small = [
+        request_header(API_KEY, version, flexible, correlation_id, client_id),
+        string(request.transactional_id, flexible),
+        _ACKS_AND_TIMEOUT.pack(request.acks, request.timeout_ms),
+        count(len(request.topics), flexible),
+    ]
+    for topic in request.topics:
+        small += (string(topic.name, flexible), count(len(topic.partitions), flexible))
+        for partition in topic.partitions:
+            records = partition.records
+            size = -1 if records is None else len(records)
+            small.append(I32.pack(partition.index))
+            small.append(uvarint(size + 1) if flexible else I32.pack(size))
+            if records is not None:
+                pieces += (b"".join(small), records)
+                small = []
+            expected = partition.expected_log_end
+            if expected >= 0:
+                if not flexible:
+                    raise ValueError(f"Produce v{version} cannot carry a conditional append")
+                condition = _FOLLOWS.pack(expected, partition.previous_crc)
+                small.append(tags([(LOG_END_TAG, condition)]))
+            elif flexible:
+                small.append(NO_TAGS)
+        if flexible:
+            small.append(NO_TAGS)
+    if flexible:
+        small.append(NO_TAGS)
+    if small:
+        pieces.append(b"".join(small))
+    return pieces
+
+
+@decodes("Produce response")
+def decode_response(frame: memoryview, version: int) -> tuple[int, ProduceResponse]:
+    """Read a response frame; return (correlation id, response)."""
+    flexible = version >= FIRST_FLEXIBLE
+    endpoints: tuple[NodeEndpoint, ...] = ()
+    correlation_id, pos = read_response_header(frame, flexible)
+    topic_count, pos = read_count(frame, pos, flexible, 3)
+    topics = []
+    for _ in range(topic_count):
+        name, pos = read_string(frame, pos, flexible)
+        partition_count, pos = read_count(frame, pos, flexible, 22)
+        partitions = []
+        for _ in range(partition_count):
+            partition, pos = _decode_outcome(frame, pos, version)
+            partitions.append(partition)
+        if flexible:
+            pos = skip_tags(frame, pos)
+        topics.append(ProduceTopicResponse(name, partitions))
+    (throttle_time_ms,) = I32.unpack_from(frame, pos)
+    pos += 4
+    if flexible:
+        fields, pos = read_tags(frame, pos)
+        for tag, data in fields:
+            if tag == 0:
+                endpoints = decode_endpoints(data)
+    if pos != len(frame):
+        raise MalformedMessage(f"{len(frame) - pos} bytes follow its end")
+    return correlation_id, ProduceResponse(topics, throttle_time_ms, endpoints)
+
+
+def _decode_outcome(
+    frame: memoryview, pos: int, version: int
+) -> tuple[ProducePartitionResponse, int]:
+    if version >= 5:
+        partition = ProducePartitionResponse(*_PARTITION_V5.unpack_from(frame, pos))
+        pos += _PARTITION_V5.size
+    else:
+        partition = ProducePartitionResponse(*_PARTITION_V3.unpack_from(frame, pos))
+        pos += _PARTITION_V3.size
+    if version < 8:
+        return partition, pos
+    flexible = version >= FIRST_FLEXIBLE
+    error_count, pos = read_count(frame, pos, flexible, 5)
+    errors = []
+    for _ in range(error_count):
+        (index,) = I32.unpack_from(frame, pos)
+        message, pos = read_nullable_string(frame, pos + 4, flexible)
+        if flexible:
+            pos = skip_tags(frame, pos)
+        errors.append(RecordError(index, message))
+    partition.record_errors = tuple(errors)
+    partition.error_message, pos = read_nullable_string(frame, pos, flexible)
+    if flexible:
+        fields, pos = read_tags(frame, pos)
+        for tag, data in fields:
+            if tag == 0:
+                partition.current_leader = decode_leader(data)
+            elif tag == LOG_END_TAG:
+                (partition.log_end_offset,) = _LOG_END.unpack_from(data, 0)
+    return partition, pos

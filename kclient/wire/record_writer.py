@@ -1,0 +1,303 @@
+"""Records to bytes: the inside of a batch of message format 2 (KIP-98). See records.py.
+
+A record is length, attributes, timestamp delta, offset delta, key, value and headers; every number
+is a zigzag varint. Varints of small numbers come from a table, and a record without headers is one
+join: about 0.2 us each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+from kclient.wire import batches
+from kclient.wire.batches import Buffer
+from kclient.wire.compression import compress
+from kclient.wire.errors import InvalidRecord
+
+Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
+"""Headers in the order they were given; a key may occur more than once."""
+
+
+class Record(NamedTuple):
+    """One record. timestamp is in ms, -1 for none; a null value is a tombstone."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+class EncodedRecords(NamedTuple):
+    """Records in a row, not yet compressed, and what the batch header says of them."""
+
+    payload: bytes
+    record_count: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+
+
+_NULL: Final = b"\x01"  # length -1
+_NOTHING: Final = b"\x00"  # no headers
+
+
+def _zigzag(value: int) -> bytes:
+    rest = (value << 1) ^ (value >> 63)
+    out = bytearray()
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out)
+
+
+_TABLE = 1 << 13
+_VARINTS = tuple(_zigzag(n) for n in range(_TABLE))
+_AFTER_ATTRIBUTES = tuple(b"\x00" + number for number in _VARINTS)
+
+
+def varint(value: int) -> bytes:
+    """Encode a zigzag varint of up to 64 bits."""
+    return _VARINTS[value] if 0 <= value < _TABLE else _zigzag(value)
+
+
+def encode_record(
+    offset_delta: int,
+    timestamp_delta: int,
+    key: Buffer | None,
+    value: Buffer | None,
+    headers: Headers = (),
+) -> bytes:
+    """Encode one record, its length included, whatever it holds."""
+    parts: list[Buffer] = [_NOTHING, varint(timestamp_delta), varint(offset_delta)]
+    for field in (key, value):
+        if field is None:
+            parts.append(_NULL)
+        elif isinstance(field, bytes | bytearray | memoryview):
+            parts += (varint(len(field)), field)
+        else:
+            raise TypeError(f"keys and values are bytes or None, not {type(field).__name__}")
+    parts.append(varint(len(headers)))
+    for name, content in headers:
+        raw = name.encode()
+        parts += (varint(len(raw)), raw)
+        parts += (_NULL,) if content is None else (varint(len(content)), content)
+    body = b"".join(parts)
+    return varint(len(body)) + body
+
+
+def encode_records(
+    records: Iterable[Record], *, base_offset: int = 0, keep_offsets: bool = False
+) -> EncodedRecords:
+    """Encode *records* in order with offset deltas 0, 1, 2, ...
+
+    With *keep_offsets* (compaction) the deltas are those of the records' own offsets, which must
+    increase from *base_offset* on.
+    """
+    out: list[bytes] = []
+    append = out.append
+    small, after_attributes = _VARINTS, _AFTER_ATTRIBUTES
+    base_timestamp = max_timestamp = batches.NO_TIMESTAMP
+    delta = -1
+    count = 0
+    for offset, timestamp, key, value, headers in records:
+        if not count:
+            base_timestamp = max_timestamp = timestamp
+        count += 1
+        if keep_offsets:
+            if offset - base_offset <= delta:
+                raise InvalidRecord(f"offset {offset} does not follow {base_offset + delta}")
+            delta = offset - base_offset
+        else:
+            delta += 1
+        since = timestamp - base_timestamp
+        if timestamp > max_timestamp:
+            max_timestamp = timestamp
+        if headers or value is None or since < 0:
+            append(encode_record(delta, since, key, value, headers))
+            continue
+        try:
+            body = b"".join(
+                (after_attributes[since], small[delta], _NULL, small[len(value)], value, _NOTHING)
+                if key is None
+                else (
+                    after_attributes[since],
+                    small[delta],
+                    small[len(key)],
+                    key,
+                    small[len(value)],
+                    value,
+                    _NOTHING,
+                )
+            )
+            head = small[len(body)]
+        except (IndexError, TypeError):  # a number beyond the table, or no bytes
+            append(encode_record(delta, since, key, value, headers))
+            continue
+        append(head)
+        append(body)
+    if not count:
+        raise InvalidRecord("a record batch needs at least one record")
+    return EncodedRecords(b"".join(out), count, delta, base_timestamp, max_timestamp)
+
+
+def encode_batch(
+    records: Iterable[Record],
+    *,
+    codec: int = 0,
+    level: int | None = None,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+    producer_id: int = batches.NO_PRODUCER_ID,
+    producer_epoch: int = batches.NO_PRODUCER_EPOCH,
+    base_sequence: int = batches.NO_SEQUENCE,
+    attributes: int = 0,
+    keep_offsets: bool = False,
+    last_offset_delta: int | None = None,
+) -> bytes:
+    """Return one whole batch. *attributes* adds flags such as batches.TRANSACTIONAL.
+
+    Compaction passes keep_offsets=True and the old batch's last_offset_delta, which must survive
+    its last record (KIP-98, duplicate detection).
+    """
+    encoded = encode_records(records, base_offset=base_offset, keep_offsets=keep_offsets)
+    return batches.build(
+        compress(codec, encoded.payload, level),
+        record_count=encoded.record_count,
+        last_offset_delta=(
+            encoded.last_offset_delta if last_offset_delta is None else last_offset_delta
+        ),
+        base_timestamp=encoded.base_timestamp,
+        max_timestamp=encoded.max_timestamp,
+        attributes=attributes | codec,
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+    )
+
+
+class BatchBuilder:
+    """A batch that grows record by record, for a producer's accumulator.
+
+    *max_bytes* bounds what the batch is expected to take: its header and its records times
+    *expected_ratio*, the compression ratio seen lately (1.0 = count on none). The first record is
+    taken whatever its size. Records are encoded as they come, so closing costs one compression.
+    """
+
+    __slots__ = (
+        "_base_timestamp",
+        "_compressed",
+        "_max_bytes",
+        "_max_timestamp",
+        "_parts",
+        "codec",
+        "expected_ratio",
+        "level",
+        "payload_size",
+        "record_count",
+    )
+
+    def __init__(
+        self,
+        max_bytes: int,
+        *,
+        codec: int = 0,
+        level: int | None = None,
+        expected_ratio: float = 1.0,
+    ) -> None:
+        self.codec = codec
+        self.level = level
+        self.expected_ratio = expected_ratio if codec else 1.0
+        self.record_count = 0
+        self.payload_size = 0
+        self._max_bytes = max_bytes
+        self._parts: list[bytes] = []
+        self._base_timestamp = self._max_timestamp = batches.NO_TIMESTAMP
+        self._compressed: Buffer | None = None
+
+    @property
+    def estimated_size(self) -> int:
+        """Bytes that the batch is expected to take as it is; exact without compression."""
+        return batches.HEADER_SIZE + int(self.payload_size * self.expected_ratio)
+
+    @property
+    def compression_ratio(self) -> float:
+        """Compressed by uncompressed size; known only after build()."""
+        if self._compressed is None or not self.payload_size:
+            return 1.0
+        return len(self._compressed) / self.payload_size
+
+    def append(
+        self, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers = ()
+    ) -> bool:
+        """Add a record; return False, and change nothing, when the batch is full or built."""
+        if self._compressed is not None:
+            return False
+        since = timestamp - self._base_timestamp if self.record_count else 0
+        encoded = _encode_one(self.record_count, since, key, value, headers)
+        size = self.payload_size + len(encoded)
+        if self.record_count and batches.HEADER_SIZE + size * self.expected_ratio > self._max_bytes:
+            return False
+        if not self.record_count:
+            self._base_timestamp = self._max_timestamp = timestamp
+        elif timestamp > self._max_timestamp:
+            self._max_timestamp = timestamp
+        self._parts.append(encoded)
+        self.payload_size = size
+        self.record_count += 1
+        return True
+
+    def build(
+        self,
+        *,
+        producer_id: int = batches.NO_PRODUCER_ID,
+        producer_epoch: int = batches.NO_PRODUCER_EPOCH,
+        base_sequence: int = batches.NO_SEQUENCE,
+        transactional: bool = False,
+    ) -> bytes:
+        """Return the whole batch; from now on it is full.
+
+        May be called again with another producer epoch and sequence: it compresses only once.
+        """
+        if self._compressed is None:
+            if not self.record_count:
+                raise InvalidRecord("a record batch needs at least one record")
+            self._compressed = compress(self.codec, b"".join(self._parts), self.level)
+            self._parts.clear()
+        return batches.build(
+            self._compressed,
+            record_count=self.record_count,
+            last_offset_delta=self.record_count - 1,
+            base_timestamp=self._base_timestamp,
+            max_timestamp=self._max_timestamp,
+            attributes=self.codec | (batches.TRANSACTIONAL if transactional else 0),
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+        )
+
+
+def _encode_one(
+    offset_delta: int,
+    timestamp_delta: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Headers,
+) -> bytes:
+    """Encode one record by the table where it reaches."""
+    if headers or value is None or timestamp_delta < 0:
+        return encode_record(offset_delta, timestamp_delta, key, value, headers)
+    try:
+        small = _VARINTS
+        start = _AFTER_ATTRIBUTES[timestamp_delta], small[offset_delta]
+        if key is None:
+            body = b"".join((*start, _NULL, small[len(value)], value, _NOTHING))
+        else:
+            body = b"".join((*start, small[len(key)], key, small[len(value)], value, _NOTHING))
+        return small[len(body)] + body
+    except (IndexError, TypeError):
+        return encode_record(offset_delta, timestamp_delta, key, value, headers)

@@ -1,0 +1,84 @@
+"""Records inside a batch: encode and decode, as rows and as columns.
+
+The broker never needs this on its hot path; clients, compaction, timestamp look-ups, tools and the
+audit do. Writing is in record_writer.py, reading in record_reader.py; both know the whole of KIP-98's
+record: null keys and values, headers with order and repeated keys (KIP-82), control records.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from kclient.wire.batches import CONTROL, TRANSACTIONAL
+from kclient.wire.errors import InvalidRecord
+from kclient.wire.record_reader import Columns, decode_batch, decode_columns
+from kclient.wire.record_writer import (
+    BatchBuilder,
+    EncodedRecords,
+    Headers,
+    Record,
+    encode_batch,
+    encode_record,
+    encode_records,
+)
+
+__all__ = [
+    "ABORT",
+    "COMMIT",
+    "BatchBuilder",
+    "Columns",
+    "EncodedRecords",
+    "Headers",
+    "Record",
+    "control_type",
+    "decode_batch",
+    "decode_columns",
+    "encode_batch",
+    "encode_record",
+    "encode_records",
+    "encode_transaction_marker",
+]
+
+ABORT: Final = 0
+"""Type of a control record that ends a transaction by taking it back."""
+
+COMMIT: Final = 1
+"""Type of a control record that ends a transaction by making it visible."""
+
+_CONTROL_KEY = struct.Struct(">hh")
+_MARKER_VALUE = struct.Struct(">hi")
+
+
+def control_type(key: bytes | None) -> int:
+    """Return the type in the key of a control record: ABORT, COMMIT, or one that is newer."""
+    if key is None or len(key) < _CONTROL_KEY.size:
+        raise InvalidRecord("a control record has no version and type in its key")
+    version, kind = _CONTROL_KEY.unpack_from(key)
+    if version < 0:
+        raise InvalidRecord(f"a control record has version {version}")
+    return int(kind)
+
+
+def encode_transaction_marker(
+    kind: int,
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    timestamp: int,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+) -> bytes:
+    """Return the control batch that ends a producer's transaction (*kind* ABORT or COMMIT)."""
+    marker = Record(
+        0, timestamp, _CONTROL_KEY.pack(0, kind), _MARKER_VALUE.pack(0, coordinator_epoch)
+    )
+    return encode_batch(
+        [marker],
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        attributes=CONTROL | TRANSACTIONAL,
+    )

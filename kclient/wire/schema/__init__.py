@@ -1,0 +1,1 @@
+"""The messages as plain dataclasses, one module per API (generated)."""

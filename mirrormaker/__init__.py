@@ -1,0 +1,1 @@
+"""MirrorMaker: bridges two clusters batch by batch."""

@@ -1,0 +1,140 @@
+"""``kmirror``: mirrors topics between clusters. `python -m mirrormaker` is the same."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kclient.errors import ConfigError, KafkaError
+from mirrormaker.config import MirrorConfig
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="kbroker", prog_name="kmirror")
+def main() -> None:
+    """Copy topics from one cluster to another: whole batches, at the same offsets, each exactly once.
+
+    Exit codes: 0 done, 1 failed, 2 wrong configuration, 3 a cluster cannot be reached, 5 some
+    partitions could not be copied, 130 Ctrl-C.
+    """
+
+
+@main.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--once", is_flag=True, help="Copy what the source holds now, then end.")
+@click.option("-q", "--quiet", is_flag=True, help="No status line.")
+def run(file: Path, once: bool, quiet: bool) -> None:
+    """Mirror as FILE says (names as in connect-mirror-maker.properties)."""
+    config = _load(file)
+
+    def start(reactor: Any, on_signal: Callable[[Callable[[int], None]], None]) -> Awaitable[int]:
+        from mirrormaker.app import MirrorProcess
+
+        process = MirrorProcess(reactor, config, once=once, quiet=quiet)
+        on_signal(lambda number: process.stop(130 if number == signal.SIGINT else 0))
+        return process.run()
+
+    sys.exit(_in_reactor(start))
+
+
+@main.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+def status(file: Path) -> None:
+    """Show how far behind every partition is: offsets are the same on both sides."""
+    config = _load(file)
+
+    def start(reactor: Any, _: object) -> Awaitable[int]:
+        from mirrormaker.status import show_status
+
+        return show_status(reactor, config, click.echo)
+
+    sys.exit(_in_reactor(start))
+
+
+@main.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+def plan(file: Path) -> None:
+    """Show what a run would create and change at the target, and change nothing."""
+    config = _load(file)
+
+    def start(reactor: Any, _: object) -> Awaitable[int]:
+        from mirrormaker.status import show_plan
+
+        return show_plan(reactor, config, click.echo)
+
+    sys.exit(_in_reactor(start))
+
+
+def _load(file: Path) -> MirrorConfig:
+    try:
+        return MirrorConfig.load(file)
+    except ConfigError as problem:
+        click.echo(f"kmirror: {problem}", err=True)
+        sys.exit(2)
+
+
+def _in_reactor(start: Callable[[Any, Any], Awaitable[int]]) -> int:
+    """Run the reactor until *start*'s coroutine ends; return its exit code.
+
+    The first SIGINT or SIGTERM is given to whoever asked for it, the second ends the process.
+    """
+    from twisted.internet import reactor as _reactor
+    from twisted.internet.defer import Deferred
+    from twisted.logger import (
+        FilteringLogObserver,
+        LogLevel,
+        LogLevelFilterPredicate,
+        globalLogBeginner,
+        textFileLogObserver,
+    )
+
+    reactor: Any = _reactor
+    quiet = FilteringLogObserver(
+        textFileLogObserver(sys.stderr), [LogLevelFilterPredicate(LogLevel.error)]
+    )
+    globalLogBeginner.beginLoggingTo([quiet], redirectStandardIO=False)
+    codes: list[int] = []
+    listeners: list[Callable[[int], None]] = []
+
+    def signalled(number: int, _frame: object) -> None:
+        if listeners:
+            reactor.callFromThread(listeners.pop(), number)
+        else:
+            codes.append(128 + number)
+            reactor.callFromThread(_stop, reactor)
+
+    def ended(result: Any) -> None:
+        problem = getattr(result, "value", None)
+        if isinstance(problem, KafkaError):
+            click.echo(f"kmirror: {problem}", err=True)
+            codes.append(3 if problem.retriable else 1)
+        elif problem is not None:
+            click.echo(result.getTraceback(), err=True)
+            codes.append(70)
+        else:
+            codes.append(result)
+        _stop(reactor)
+
+    def begin() -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signalled)
+        running: Any = start(reactor, listeners.append)
+        Deferred.fromCoroutine(running).addBoth(ended)
+
+    reactor.callWhenRunning(begin)
+    reactor.run(installSignalHandlers=False)
+    return codes[0] if codes else 1
+
+
+def _stop(reactor: Any) -> None:
+    if reactor.running:
+        reactor.stop()
+
+
+if __name__ == "__main__":
+    main()

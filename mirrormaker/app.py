@@ -1,0 +1,187 @@
+"""The mirror process: its flows, the status line, signals, the last words and the exit code."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, TextIO
+
+from twisted.internet.defer import Deferred, DeferredList
+from twisted.python.failure import Failure
+
+from kclient.errors import BootstrapError, ConnectError, KafkaError
+from mirrormaker.config import MirrorConfig
+from mirrormaker.mirror import Mirror, Standstill
+from mirrormaker.progress import line, size
+
+OK = 0
+FAILED = 1
+USAGE = 2
+UNREACHABLE = 3
+PARTLY = 5
+INTERRUPTED = 130
+
+STATUS_EVERY = 1.0
+"""Seconds between two status lines."""
+
+SAID_AGAIN_AFTER = 10.0
+"""Seconds before the same trouble of the same place is told again."""
+
+
+class Console:
+    """Writes lines, and one status line that is replaced in place on a terminal."""
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float], *, quiet: bool = False) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._in_place = stream.isatty()
+        self._shown = 0
+        self._said: dict[tuple[str, str], float] = {}
+        self._quiet = quiet
+
+    def say(self, text: str) -> None:
+        """Write a line that stays."""
+        self._write(text)
+        self._stream.write("\n")
+        self._shown = 0
+        self._stream.flush()
+
+    def trouble(self, about: str, what: str) -> None:
+        """Write what happened somewhere, but not the same again and again."""
+        now = self._clock()
+        if now - self._said.get((about, what), float("-inf")) >= SAID_AGAIN_AFTER:
+            if len(self._said) > 1000:
+                self._said.clear()
+            self._said[about, what] = now
+            self.say(f"{about}: {what}")
+
+    def status(self, text: str) -> None:
+        """Show the status line."""
+        if self._quiet:
+            return
+        if self._in_place:
+            self._write(text)
+            self._stream.flush()
+        else:
+            self.say(text)
+
+    def _write(self, text: str) -> None:
+        padding = " " * (self._shown - len(text)) if self._in_place else ""
+        self._stream.write(f"\r{text}{padding}" if self._in_place else text)
+        self._shown = len(text)
+
+
+class MirrorProcess:
+    """All flows of one configuration file; `run` gives the exit code."""
+
+    def __init__(
+        self,
+        reactor: Any,
+        config: MirrorConfig,
+        *,
+        once: bool,
+        quiet: bool = False,
+        stream: TextIO | None = None,
+    ) -> None:
+        self._reactor = reactor
+        self._console = Console(stream or sys.stderr, reactor.seconds, quiet=quiet)
+        self._config = config
+        self._once = once
+        self._mirrors = [
+            Mirror(reactor, flow, once=once, report=self._reporter(flow.name))
+            for flow in config.flows
+        ]
+        self._started = reactor.seconds()
+        self._timer: Any = None
+        self._asked_to_stop: Deferred[int] | None = None
+        self._stop_code = OK
+
+    def _reporter(self, name: str) -> Callable[[str, str], None]:
+        return lambda about, what: self._console.trouble(f"{name}  {about}", what)
+
+    async def run(self) -> int:
+        """Mirror until done (once) or stopped; return the exit code."""
+        for warning in self._config.warnings:
+            self._console.say(f"configuration: {warning}")
+        for mirror in self._mirrors:
+            config = mirror.config
+            self._console.say(
+                f"{config.name}: {config.source_client.bootstrap_servers} -> "
+                f"{config.target_client.bootstrap_servers}"
+                + ("  up to the source's present log ends" if self._once else "")
+            )
+        self._tick()
+        running = [mirror.run() for mirror in self._mirrors]
+        ended: Deferred[Any] = DeferredList(running, fireOnOneErrback=True, consumeErrors=True)
+        self._ended = ended
+        code = OK
+        try:
+            await ended
+        except Exception as problem:
+            code = self._tell(Failure())
+            if code == FAILED and not isinstance(_cause(problem), KafkaError):
+                raise
+        finally:
+            if self._timer is not None and self._timer.active():
+                self._timer.cancel()
+            for mirror in self._mirrors:
+                await mirror.stop()
+        self._last_words()
+        return code or self._verdict()
+
+    def stop(self, code: int) -> None:
+        """Stop cleanly, within seconds; the process ends with *code* if nothing else is wrong."""
+        self._stop_code = code
+        self._console.say("stopping: waiting for appends in flight")
+        for mirror in self._mirrors:
+            stopping: Deferred[None] = Deferred.fromCoroutine(mirror.stop())
+            stopping.addErrback(lambda failure: self._console.say(str(failure.value)))
+
+    def _tell(self, failure: Failure) -> int:
+        problem = _cause(failure.value or RuntimeError("no reason given"))
+        if isinstance(problem, KafkaError):
+            self._console.say(f"kmirror: {problem}")
+        unreachable = isinstance(problem, Standstill | BootstrapError | ConnectError)
+        return UNREACHABLE if unreachable else FAILED
+
+    def _verdict(self) -> int:
+        bad = sum(len(mirror.stopped_links) + len(mirror.conflicts) for mirror in self._mirrors)
+        total = sum(len(mirror.flow.links) + len(mirror.conflicts) for mirror in self._mirrors)
+        if bad:
+            return FAILED if bad == total else PARTLY
+        return self._stop_code
+
+    # --- status
+
+    def _tick(self) -> None:
+        self._timer = self._reactor.callLater(STATUS_EVERY, self._tick)
+        self._console.status("   ".join(self._lines()))
+
+    def _lines(self) -> list[str]:
+        now, wall = self._reactor.seconds(), time.time_ns() // 1_000_000
+        return [
+            line(m.config.name, m.flow.progress.snapshot(m.flow.links.values(), now, wall))
+            for m in self._mirrors
+        ]
+
+    def _last_words(self) -> None:
+        elapsed = self._reactor.seconds() - self._started
+        for mirror, text in zip(self._mirrors, self._lines(), strict=True):
+            rate = size(mirror.flow.progress.mean_rate)
+            self._console.say(f"{text}  |  {elapsed:.1f} s, {rate}/s while copying")
+            for link in mirror.stopped_links:
+                self._console.say(f"  stopped {link.tp}: {link.problem}")
+            for name, conflict in mirror.conflicts.items():
+                self._console.say(f"  not mirrored {name}: {conflict}")
+            for link in mirror.flow.links.values():
+                for gap in link.gaps[:10]:
+                    self._console.say(
+                        f"  gap {link.tp} {gap.first}-{gap.until - 1}: {gap.cause.value}"
+                    )
+
+
+def _cause(problem: BaseException) -> BaseException:
+    """Return what is inside a DeferredList's FirstError."""
+    inner = getattr(problem, "subFailure", None)
+    return problem if inner is None else inner.value

@@ -1,0 +1,187 @@
+"""The mirror's configuration file: connect-mirror-maker.properties, read as a whole.
+
+``clusters = east, west`` names the clusters; ``east.bootstrap.servers`` and other client settings say
+how each is reached; ``east->west.enabled = true`` switches a direction on, ``east->west.topics`` and
+the other link settings say what it does; a link setting without a prefix counts for all directions,
+and ``east.consumer.X`` / ``west.producer.X`` for those that read from or write to that cluster.
+
+All problems are found and told at once. An unknown name is a warning with the nearest known one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kclient.config import CommonConfig, every_setting, read_properties
+from kclient.errors import ConfigError
+from mirrormaker.settings import NOT_DONE, NOT_NEEDED, LinkSettings, link_settings
+
+_ARROW = "->"
+
+
+@dataclass(frozen=True, slots=True)
+class FlowConfig:
+    """One direction: records of cluster *source* go to cluster *target* (both aliases)."""
+
+    source: str
+    target: str
+    source_client: CommonConfig
+    target_client: CommonConfig
+    settings: LinkSettings
+
+    @property
+    def name(self) -> str:
+        """As it is written in the file."""
+        return f"{self.source}->{self.target}"
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorConfig:
+    """What one mirror process does; *warnings* are for the operator."""
+
+    flows: tuple[FlowConfig, ...]
+    warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def load(cls, path: Path) -> MirrorConfig:
+        """Read a file; `ConfigError` lists everything that is wrong with it."""
+        try:
+            text = path.read_text()
+        except (OSError, UnicodeDecodeError) as problem:
+            reason = getattr(problem, "strerror", None) or "it is not text"
+            raise ConfigError(f"{path} cannot be read: {reason}") from None
+        return cls.of(read_properties(text))
+
+    @classmethod
+    def of(cls, values: Mapping[str, str]) -> MirrorConfig:
+        """Make the configuration from names and values."""
+        reading = _Reading(values)
+        flows = reading.flows()
+        if reading.problems:
+            listed = "".join(f"\n  {problem}" for problem in reading.problems)
+            raise ConfigError(f"the configuration is wrong:{listed}")
+        return cls(tuple(flows), tuple(reading.warnings))
+
+
+class _Reading:
+    """One pass over a file: what was found, what was wrong, which names were used."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self.values = values
+        self.problems: list[str] = []
+        self.warnings: list[str] = []
+        self.aliases = _listed(values.get("clusters", ""))
+
+    def flows(self) -> list[FlowConfig]:
+        if len(self.aliases) < 2:
+            self.problems.append(
+                "clusters: name at least two, as in: clusters = east, west"
+                if "clusters" in self.values
+                else "clusters: is missing, name the clusters as in: clusters = east, west"
+            )
+        for alias in self.aliases:
+            if self.aliases.count(alias) > 1 or _ARROW in alias or "." in alias:
+                self.problems.append(f"clusters: {alias!r} is twice there or no good alias")
+        self._judge_names()
+        settings = {pair: self._settings(*pair) for pair in self._pairs()}
+        enabled = [pair for pair, found in settings.items() if found.enabled]
+        if not enabled and not self.problems:
+            example = f"{self.aliases[0]}->{self.aliases[1]}"
+            self.problems.append(f"no direction is enabled; one is by: {example}.enabled = true")
+        clients = {alias: self._client(alias) for alias in dict.fromkeys(sum(enabled, ()))}
+        return [
+            FlowConfig(source, target, clients[source], clients[target], settings[source, target])
+            for source, target in enabled
+        ]
+
+    def _pairs(self) -> list[tuple[str, str]]:
+        return [(a, b) for a in self.aliases for b in self.aliases if a != b]
+
+    def _settings(self, source: str, target: str) -> LinkSettings:
+        """Return the settings of one direction, the most special name first."""
+        found: dict[str, Any] = {}
+        flow = f"{source}{_ARROW}{target}"
+        for name, setting in link_settings().items():
+            side = setting.metadata["side"]
+            names = [f"{flow}.{name}"]
+            if side:
+                cluster = source if side == "consumer" else target
+                names += [f"{flow}.{side}.{name}", f"{cluster}.{side}.{name}"]
+            if name != "enabled":
+                names.append(name)
+            written = next((n for n in names if n in self.values), None)
+            if written is None:
+                continue
+            try:
+                found[setting.name] = setting.metadata["read"](self.values[written].strip())
+            except ValueError as problem:
+                text = f"{written}: {problem}"
+                if text not in self.problems:
+                    self.problems.append(text)
+        return LinkSettings(**found)
+
+    def _client(self, alias: str) -> CommonConfig:
+        """Return how the cluster *alias* is reached."""
+        known = {f.name.replace("_", ".") for f in dataclasses.fields(CommonConfig)}
+        given: dict[str, str] = {"client.id": "kmirror"}
+        for name in known:
+            for prefix in (f"{alias}.", f"{alias}.admin."):
+                if f"{prefix}{name}" in self.values:
+                    given[name] = self.values[f"{prefix}{name}"]
+        if "bootstrap.servers" not in given:
+            self.problems.append(f"{alias}.bootstrap.servers: is missing")
+            return CommonConfig()
+        try:
+            return CommonConfig.load(given)
+        except ConfigError as problem:
+            self.problems.append(f"{alias}: {problem.message}")
+            return CommonConfig()
+
+    # --- names
+
+    def _judge_names(self) -> None:
+        """Warn about names that mean nothing, and about settings that do nothing."""
+        for written in self.values:
+            name = written
+            for prefix in self._prefixes():
+                if written.startswith(prefix):
+                    name = written[len(prefix) :]
+                    break
+            for role in ("consumer.", "producer.", "admin."):
+                name = name.removeprefix(role)
+            if name in NOT_DONE:
+                self.warnings.append(f"{written}: has no effect, that is not done by this mirror")
+            elif name in NOT_NEEDED:
+                self.warnings.append(f"{written}: accepted, has no effect here")
+            elif not self._is_known(name, written):
+                self.warnings.append(self._unknown(name, written))
+
+    def _prefixes(self) -> list[str]:
+        flows = [f"{a}{_ARROW}{b}." for a, b in self._pairs()]
+        return flows + [f"{alias}." for alias in self.aliases]
+
+    def _is_known(self, name: str, written: str) -> bool:
+        if written == "clusters" or name in link_settings():
+            return True
+        return name != written and name.replace(".", "_") in every_setting()
+
+    def _unknown(self, name: str, written: str) -> str:
+        if _ARROW in written and name == written:
+            return (
+                f"{written}: unknown, {written.partition('.')[0]} is no pair of the clusters named"
+            )
+        known = [*link_settings(), "clusters", *(s.replace("_", ".") for s in every_setting())]
+        near = difflib.get_close_matches(name, known, n=1)
+        prefix = written[: len(written) - len(name)]
+        return f"{written}: unknown setting" + (
+            f", did you mean {prefix}{near[0]}?" if near else ""
+        )
+
+
+def _listed(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]

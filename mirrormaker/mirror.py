@@ -1,0 +1,277 @@
+"""One direction of the mirror from its first contact to its end: plan, refresh, cut, stop.
+
+Theory of operation
+===================
+Start: both clusters are reached (a cluster that is down is waited for), the target's brokers are
+asked for the conditional append, then topics are compared and links begin. From then on topics are
+compared again every ``refresh.topics.interval.seconds``: new ones and new partitions get links, a
+topic that vanished at the source is let go of (the copy stays), one with a new id is stopped.
+
+With *once* the source's log ends are read when the links are made: that is the cut. Each link ends
+there, and the mirror with the last of them. Then a standstill is an error too: when nothing moved for
+`STANDSTILL` seconds the mirror ends with the last trouble it had.
+
+Owner: the reactor's thread
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.python.failure import Failure
+
+from kclient.errors import ClientError, ConfigError, KafkaError, KafkaTimeoutError
+from kclient.net.cluster import Cluster
+from kclient.net.offsets import LATEST, list_offsets
+from kclient.net.waiting import sleep
+from kclient.types import TopicPartition
+from mirrormaker.catalog import Catalog
+from mirrormaker.config import FlowConfig
+from mirrormaker.flow import Flow
+from mirrormaker.link import PartitionLink
+from mirrormaker.target import ForeignTarget, check_targets
+from mirrormaker.topics import Plan, Selection, Topic
+from mirrormaker.words import GapPolicy, LinkState
+
+STANDSTILL = 60.0
+"""Seconds without any progress after which `--once` gives up."""
+
+RETRY = 2.0
+"""Seconds before a cluster that could not be reached is tried again."""
+
+DRAIN = 5.0
+"""Seconds that a stop waits for appends in flight."""
+
+
+class Standstill(ClientError):
+    """Nothing could be copied for a long time; the text says what stood in the way."""
+
+
+class Mirror:
+    """Mirrors one direction. *report* gets (about what, what happened) for the operator."""
+
+    def __init__(
+        self,
+        reactor: Any,
+        config: FlowConfig,
+        *,
+        once: bool,
+        report: Callable[[str, str], None],
+    ) -> None:
+        self.config = config
+        self.once = once
+        self._reactor = reactor
+        self._report_line = report
+        self._last_trouble = ""
+        self.source = Cluster(reactor, config.source_client)
+        self.target = Cluster(reactor, config.target_client)
+        self._finished: Deferred[None] = Deferred()
+        self.flow = Flow(
+            self.source,
+            self.target,
+            config.settings,
+            report=self._report,
+            done=self._maybe_finished,
+            defect=self._end,
+        )
+        self._selection = Selection(config.source, config.target, config.settings)
+        self._source_topics = Catalog(self.source)
+        self._target_topics = Catalog(self.target)
+        self._ids: dict[str, Topic] = {}
+        self._conflicts: dict[str, str] = {}
+        self._configs_due = 0.0
+        self._running: Deferred[None] | None = None
+        self._planned = False
+        self._seen: dict[str, Topic] = {}
+
+    # --- life
+
+    def run(self) -> Deferred[None]:
+        """Mirror until everything below the cut is copied (once), or `stop`; fail with what ends it."""
+        self._running = Deferred.fromCoroutine(self._run())
+        self._running.addErrback(self._end)
+        return self._finished
+
+    async def stop(self) -> None:
+        """Stop within `DRAIN` seconds and a bit; what was sent is waited for that long."""
+        if self._running is not None:
+            self._running.cancel()
+        self.flow.stop()
+        until = self._reactor.seconds() + DRAIN
+        while self.flow.unanswered and self._reactor.seconds() < until:
+            await sleep(self._reactor, 0.02)
+        await self.source.close()
+        await self.target.close()
+        if not self._finished.called:
+            self._finished.callback(None)
+
+    @property
+    def stopped_links(self) -> list[PartitionLink]:
+        """Links that a problem ended."""
+        return [link for link in self.flow.links.values() if link.state is LinkState.STOPPED]
+
+    @property
+    def conflicts(self) -> dict[str, str]:
+        """Topics that cannot be mirrored, and why."""
+        return self._conflicts
+
+    async def _run(self) -> None:
+        await self._reach(self.source, self.config.source)
+        await self._reach(self.target, self.config.target)
+        self._check_clusters()
+        while True:
+            try:
+                await check_targets(self.target, list(self.target.metadata.brokers))
+                await self._refresh()
+                break
+            except ForeignTarget:
+                raise
+            except KafkaError as problem:
+                self._trouble("topics", problem)
+                self._check_standstill()
+                await sleep(self._reactor, RETRY)
+        self._planned = True
+        self._maybe_finished()
+        settings = self.config.settings
+        while self.once or settings.refresh_topics:
+            await sleep(self._reactor, 1.0 if self.once else settings.refresh_interval)
+            if self.once:
+                self._check_standstill()
+                continue
+            try:
+                await self._refresh()
+            except KafkaError as problem:
+                self._trouble("topics", problem)
+
+    async def _reach(self, cluster: Cluster, alias: str) -> None:
+        """Make the first contact, for as long as it takes (once: as long as a standstill may)."""
+        while True:
+            try:
+                await cluster.start()
+                return
+            except ConfigError:
+                raise
+            except KafkaError as problem:
+                self._trouble(f"cluster {alias}", problem)
+                self._check_standstill()
+            await sleep(self._reactor, RETRY)
+
+    def _check_clusters(self) -> None:
+        ids = self.source.metadata.cluster_id, self.target.metadata.cluster_id
+        if ids[0] is not None and ids[0] == ids[1]:
+            raise ConfigError(
+                f"{self.config.source} and {self.config.target} are the same cluster ({ids[0]})"
+            )
+
+    def _check_standstill(self) -> None:
+        still = self._reactor.seconds() - self.flow.progress.changed_at
+        if self.once and still > STANDSTILL:
+            what = self._last_trouble or "no broker says why"
+            raise Standstill(f"{self.config.name}: nothing was copied for {still:.0f} s: {what}")
+
+    def _maybe_finished(self) -> None:
+        if self.once and self._planned and self.flow.settled and not self._finished.called:
+            self._finished.callback(None)
+
+    def _end(self, failure: Failure) -> None:
+        """End with what went wrong; being stopped is not wrong."""
+        if self._finished.called or failure.check(CancelledError):
+            return
+        self._finished.errback(failure)
+
+    def _trouble(self, about: str, problem: KafkaError) -> None:
+        self._report(about, str(problem))
+
+    def _report(self, about: str, what: str) -> None:
+        self._last_trouble = f"{about}: {what}"
+        self._report_line(about, what)
+
+    # --- topics
+
+    async def plan(self) -> Plan:
+        """Compare both clusters' topics."""
+        now = self._reactor.seconds()
+        configs_too = now >= self._configs_due
+        if configs_too:
+            self._configs_due = now + self.config.settings.sync_configs_interval
+        wanted = [name for name in await self._source_topics.names() if self._selection.wants(name)]
+        source = await self._source_topics.topics(wanted, configs_too=configs_too)
+        copies = [self._selection.target_name(name) for name in source]
+        target = await self._target_topics.topics(copies, configs_too=configs_too)
+        self._seen = source
+        return self._selection.plan(source, target)
+
+    async def _refresh(self) -> None:
+        """Compare, change the target, and give new partitions their links."""
+        plan = await self.plan()
+        failed = await self._target_topics.apply(
+            plan, replication_factor=self.config.settings.replication_factor
+        )
+        conflicts = dict(plan.conflicts)
+        conflicts |= {
+            name: f"cannot be made ready at the target: {problem}"
+            for name, problem in failed.items()
+        }
+        for name, conflict in conflicts.items():
+            if self._conflicts.get(name) != conflict:
+                self._report(f"topic {name}", conflict)
+        self._conflicts = conflicts
+        for creation in plan.create:
+            if creation.name not in failed:
+                self._report_line(
+                    f"topic {creation.name}", f"created with {creation.partitions} partitions"
+                )
+        self._let_go(self._seen)
+        await self._link(plan, self._seen, set(failed))
+
+    def _let_go(self, source: dict[str, Topic]) -> None:
+        """Drop what the source has no more, stop what is another topic under an old name."""
+        for name, known in list(self._ids.items()):
+            found = source.get(name)
+            tps = [tp for tp in self.flow.links if tp.topic == name]
+            if found is None:
+                self._report_line(f"topic {name}", "is gone at the source; the copy is kept")
+                for tp in tps:
+                    self.flow.remove(tp)
+                del self._ids[name]
+            elif found.topic_id != known.topic_id and known.topic_id is not None:
+                for tp in tps:
+                    detail = f"topic id {known.topic_id} became {found.topic_id}"
+                    self.flow.recreated(tp, detail)
+                self._ids[name] = found
+
+    async def _link(self, plan: Plan, source: dict[str, Topic], failed: set[str]) -> None:
+        new: dict[TopicPartition, TopicPartition] = {}
+        for name, copy in plan.mirrored.items():
+            if copy in failed:
+                continue
+            self._ids.setdefault(name, source[name])
+            for partition in range(source[name].partitions):
+                tp = TopicPartition(name, partition)
+                if tp not in self.flow.links:
+                    new[tp] = TopicPartition(copy, partition)
+        cuts = await self._cuts(list(new)) if self.once else {}
+        for tp, copied in new.items():
+            topic = source[tp.topic]
+            link = PartitionLink(
+                tp,
+                topic_id=topic.topic_id,
+                cut=cuts.get(tp),
+                compacted=topic.compacted,
+                gap_policy=GapPolicy(self.config.settings.gap_policy),
+            )
+            self.flow.add(link, copied)
+
+    async def _cuts(self, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return where the source's logs end now."""
+        ends = await list_offsets(
+            self.source, dict.fromkeys(tps, LATEST), read_committed=True, timeout=15.0
+        )
+        cuts = {}
+        for tp, end in ends.items():
+            if isinstance(end, KafkaError):
+                raise KafkaTimeoutError(f"the end of {tp} is not known: {end}")
+            cuts[tp] = end.offset
+        return cuts

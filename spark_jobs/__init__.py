@@ -1,0 +1,1 @@
+"""Spark jobs that prove a mirror holds what was written."""

@@ -1,0 +1,222 @@
+"""The report's pictures as inline SVG: no script, no network, the same bytes for the same run.
+
+Each answers one question: where is it bad (`heatmap`), when did it begin (`timeline`), is it still growing
+(`cumulative`), how far behind is each partition (`coverage`). Colour never stands alone: every mark has a title
+that says it in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from html import escape
+
+from spark_jobs.report.document import Document
+
+_COLOURS = {
+    "equal": "#cfe8d5",
+    "moved": "#f2c14e",
+    "content": "#e4572e",
+    "count": "#9b2335",
+    "missing": "#9b2335",
+    "extra": "#5b3a8c",
+    "duplicate": "#3a6ea5",
+    "corrupt": "#e4572e",
+    "reordered": "#c9930a",
+}
+_WORDS = {
+    "equal": "equal",
+    "moved": "same records at other offsets",
+    "content": "other content",
+    "count": "other number of records",
+}
+_MAX_COLUMNS = 240
+
+
+def heatmap(document: Document) -> str:
+    """Draw partitions down, offset windows across; a cell is as bad as the worst window it stands for."""
+    size = document["windows"]["offsets"]
+    states = {(t, p, w): (state, s, d) for t, p, w, state, s, d in document["windows"]["states"]}
+    rows = [
+        (topic["topic"], partition)
+        for topic in document["topics"]
+        for partition in topic["partitions"]
+    ]
+    last = max((max(p["high"], p["target_end"], 1) - 1) // size for _, p in rows) if rows else 0
+    per_cell = last // _MAX_COLUMNS + 1
+    columns = last // per_cell + 1
+    cell_width = min(26.0, 860 / columns)
+    cell_height, left, top = 16, 170, 8
+    marks = []
+    for row, (topic, partition) in enumerate(rows):
+        y = top + row * (cell_height + 2)
+        label = escape(f"{topic} p{partition['partition']}")
+        marks.append(f'<text x="{left - 8}" y="{y + 12}" text-anchor="end">{label}</text>')
+        if partition["high"] == partition["low"] and partition["target_end"] <= partition["low"]:
+            marks.append(f'<text x="{left}" y="{y + 12}" class="faint">nothing to compare</text>')
+            continue
+        first = partition["low"] // size // per_cell
+        end = (max(partition["high"], partition["target_end"]) - 1) // size // per_cell
+        for column in range(first, end + 1):
+            state, title = _cell(states, topic, partition["partition"], column, per_cell, size)
+            marks.append(
+                f'<rect x="{left + column * cell_width:.1f}" y="{y}" width="{cell_width - 1:.1f}" '
+                f'height="{cell_height}" fill="{_COLOURS[state]}"><title>{label}: {title}</title></rect>'
+            )
+    legend_y = top + len(rows) * (cell_height + 2) + 16
+    marks.append(_legend(left, legend_y, [(_COLOURS[name], word) for name, word in _WORDS.items()]))
+    return _svg(left + 870, legend_y + 10, marks)
+
+
+def _cell(
+    states: Mapping[tuple[str, int, int], tuple[str, int, int]],
+    topic: str,
+    partition: int,
+    column: int,
+    per_cell: int,
+    size: int,
+) -> tuple[str, str]:
+    severity = ["equal", "moved", "content", "count"]
+    worst, title = "equal", ""
+    low = column * per_cell
+    for window in range(low, low + per_cell):
+        state, source, target = states.get((topic, partition, window), ("equal", 0, 0))
+        if severity.index(state) > severity.index(worst):
+            worst = state
+            title = f"{_WORDS[state]}, {source} records in the source, {target} in the target"
+    span = f"offsets {low * size} to {(low + per_cell) * size - 1}"
+    return worst, f"{span}: {title or _WORDS[worst]}"
+
+
+def timeline(document: Document, topic: str) -> str:
+    """Draw records per time bucket of one topic, source against target, the difference shaded."""
+    line = document["timeline"]
+    source = line["source"].get(topic, [0])
+    target = line["target"].get(topic, [0] * len(source))
+    top = max(*source, *target, 1)
+    width, height, left = 860.0, 120.0, 170.0
+
+    def points(series: Sequence[int]) -> list[tuple[float, float]]:
+        step = width / len(series)
+        steps = []
+        for index, count in enumerate(series):
+            y = 10 + height * (1 - count / top)
+            steps += [(left + index * step, y), (left + (index + 1) * step, y)]
+        return steps
+
+    def path(series: Sequence[int]) -> str:
+        return " ".join(f"{x:.1f},{y:.1f}" for x, y in points(series))
+
+    gap = path(source) + " " + " ".join(f"{x:.1f},{y:.1f}" for x, y in reversed(points(target)))
+    lost = sum(source) - sum(target)
+    marks = [
+        f'<polygon points="{gap}" fill="#9b2335" opacity="0.55"><title>difference: {lost} records</title></polygon>',
+        f'<polyline points="{path(source)}" fill="none" stroke="#24476b" stroke-width="1.6"/>',
+        f'<polyline points="{path(target)}" fill="none" stroke="#c9930a" stroke-width="1.6" stroke-dasharray="4 3"/>',
+        f'<text x="{left - 8}" y="18" text-anchor="end">{top:,}</text>',
+        f'<text x="{left - 8}" y="{height + 10:.0f}" text-anchor="end">0</text>',
+        f'<text x="{left}" y="{height + 28:.0f}">{_day(line["first_ms"])}</text>',
+        f'<text x="{left + width}" y="{height + 28:.0f}" text-anchor="end">'
+        f"{_day(line['first_ms'] + line['bucket_ms'] * len(source))}</text>",
+        _legend(
+            left + 300,
+            height + 28,
+            [("#24476b", "source"), ("#c9930a", "target (dashed)"), ("#9b2335", "difference")],
+        ),
+    ]
+    return _svg(left + width + 10, height + 40, marks)
+
+
+def cumulative(document: Document) -> str:
+    """Draw findings by class, summed along record time; empty where nothing was found."""
+    series = document["timeline"]["findings"]
+    if not series:
+        return ""
+    totals = {name: _running(counts) for name, counts in series.items()}
+    top = max(total[-1] for total in totals.values())
+    width, height, left = 860.0, 120.0, 170.0
+    marks = [f'<text x="{left - 8}" y="18" text-anchor="end">{top:,}</text>']
+    for name, total in totals.items():
+        step = width / len(total)
+        path = " ".join(
+            f"{left + (index + 1) * step:.1f},{10 + height * (1 - count / top):.1f}"
+            for index, count in enumerate(total)
+        )
+        marks.append(
+            f'<polyline points="{left:.1f},{10 + height:.1f} {path}" fill="none" stroke="{_COLOURS[name]}" '
+            f'stroke-width="2"><title>{name}: {total[-1]}</title></polyline>'
+        )
+    marks.append(_legend(left, height + 28, [(_COLOURS[name], name) for name in totals]))
+    return _svg(left + width + 10, height + 40, marks)
+
+
+def coverage(document: Document) -> str:
+    """Draw per partition what aged out, what is proven, what is after the first difference, what lags."""
+    rows = [
+        (topic["topic"], partition)
+        for topic in document["topics"]
+        for partition in topic["partitions"]
+    ]
+    width, left, bar = 860.0, 170.0, 12
+    longest = max((max(p["source_end"], 1) for _, p in rows), default=1)
+    marks = []
+    for row, (topic, p) in enumerate(rows):
+        y = 6 + row * (bar + 6)
+        label = escape(f"{topic} p{p['partition']}")
+        marks.append(f'<text x="{left - 8}" y="{y + 10}" text-anchor="end">{label}</text>')
+        low = p["low"] - p["aged_out"]
+        for start, end, colour, word in (
+            (low, p["low"], "#bbbbbb", "aged out"),
+            (p["low"], p["proven_up_to"], "#5a9e6f", "proven equal"),
+            (p["proven_up_to"], p["high"], "#e4a08f", "after the first difference"),
+            (p["high"], p["source_end"], "#f2e2b3", "lagging"),
+        ):
+            if end > start:
+                marks.append(
+                    f'<rect x="{left + width * start / longest:.1f}" y="{y}" '
+                    f'width="{max(0.5, width * (end - start) / longest):.1f}" height="{bar}" fill="{colour}">'
+                    f"<title>{label}: {word}, offsets {start} to {end - 1}</title></rect>"
+                )
+    y = 6 + len(rows) * (bar + 6) + 14
+    marks.append(
+        _legend(
+            left,
+            y,
+            [
+                ("#5a9e6f", "proven equal"),
+                ("#e4a08f", "after the first difference"),
+                ("#f2e2b3", "lagging"),
+                ("#bbbbbb", "aged out"),
+            ],
+        )
+    )
+    return _svg(left + width + 10, y + 10, marks)
+
+
+def _running(counts: Sequence[int]) -> list[int]:
+    total, running = 0, []
+    for count in counts:
+        total += count
+        running.append(total)
+    return running
+
+
+def _legend(x: float, y: float, entries: Sequence[tuple[str, str]]) -> str:
+    parts = []
+    for colour, word in entries:
+        parts.append(f'<rect x="{x:.0f}" y="{y - 9:.0f}" width="10" height="10" fill="{colour}"/>')
+        parts.append(f'<text x="{x + 14:.0f}" y="{y:.0f}">{escape(word)}</text>')
+        x += 30 + 6.6 * len(word)
+    return "".join(parts)
+
+
+def _svg(width: float, height: float, marks: Sequence[str]) -> str:
+    return (
+        f'<svg viewBox="0 0 {width:.0f} {height:.0f}" role="img" xmlns="http://www.w3.org/2000/svg">'
+        + "".join(marks)
+        + "</svg>"
+    )
+
+
+def _day(timestamp_ms: int) -> str:
+    return datetime.fromtimestamp(timestamp_ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M")

@@ -1,0 +1,77 @@
+"""The one place that makes a SparkSession."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@contextlib.contextmanager
+def _stderr_into(log: Path | None) -> Iterator[None]:
+    """Let what is started meanwhile (the JVM, and its workers) write its stderr to *log*, if one is given."""
+    if log is None:
+        yield
+        return
+    log.parent.mkdir(parents=True, exist_ok=True)
+    kept = os.dup(2)
+    try:
+        with log.open("ab") as stream:
+            os.dup2(stream.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+@contextlib.contextmanager
+def spark_session(
+    app: str, *, master: str = "local[*]", log: Path | None = None
+) -> Iterator[SparkSession]:
+    """Yield a session that reads Kafka through `spark_jobs.source` and stops at the end.
+
+    *log* takes what Spark's processes have to say, which is much and seldom of use to who reads a verdict.
+
+    On one machine the defaults of a big cluster (200 shuffle partitions, a web page, a Hive catalogue) cost more
+    than the work; everything is bound to loopback there.
+    """
+    # Workers must run this interpreter: the one that has kclient and pyarrow.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "conf"))
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    from pyspark.sql import SparkSession
+
+    from spark_jobs.source import KafkaBatchSource
+
+    builder = (
+        SparkSession.builder.appName(app)
+        .master(master)
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.execution.arrow.pyspark.enabled", "true")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.catalogImplementation", "in-memory")
+    )
+    if master.startswith("local"):
+        builder = (
+            builder.config("spark.driver.host", "127.0.0.1")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.sql.shuffle.partitions", "4")
+            .config("spark.driver.memory", "1g")
+            .config("spark.driver.extraJavaOptions", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
+        )
+    with _stderr_into(log):
+        session = builder.getOrCreate()
+    try:
+        session.dataSource.register(KafkaBatchSource)
+        yield session
+    finally:
+        session.stop()

@@ -1,0 +1,142 @@
+"""Window digests compared: which windows are equal, and what is wrong with the others.
+
+Pure: rows of sums in, verdicts per window out. A window that differs is not yet a finding, only the reason to look
+at its records one by one (spark_jobs.drill).
+
+Invariant: two windows with equal digests hold the same records at the same offsets, up to a collision of 64-bit sums
+(an accident, not an attack: the hashes are not keyed).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import NamedTuple
+
+_MASK = (1 << 64) - 1
+
+
+class WindowKey(NamedTuple):
+    """Window *window* of one partition: offsets [window * size, (window + 1) * size)."""
+
+    topic: str
+    partition: int
+    window: int
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """Additive sums over a set of records; hashes modulo 2**64."""
+
+    records: int = 0
+    bytes: int = 0
+    content: int = 0
+    placed: int = 0
+
+    def __add__(self, other: Digest) -> Digest:
+        return Digest(
+            self.records + other.records,
+            self.bytes + other.bytes,
+            (self.content + other.content) & _MASK,
+            (self.placed + other.placed) & _MASK,
+        )
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, int]) -> Digest:
+        """Build from a row of `window_digests`, whose hash sums come as two halves."""
+        return cls(
+            row["records"],
+            row["bytes"],
+            (row["content_low"] + (row["content_high"] << 32)) & _MASK,
+            (row["placed_low"] + (row["placed_high"] << 32)) & _MASK,
+        )
+
+
+class WindowState(Enum):
+    """What the comparison of one window says."""
+
+    EQUAL = "equal"
+    MOVED = "moved"
+    """The same contents at other offsets."""
+    CONTENT = "content"
+    """As many records, not the same ones."""
+    COUNT = "count"
+    """Not as many records."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowResult:
+    """One compared window."""
+
+    key: WindowKey
+    state: WindowState
+    source: Digest
+    target: Digest
+
+
+def compare_windows(
+    source: Mapping[WindowKey, Digest], target: Mapping[WindowKey, Digest]
+) -> list[WindowResult]:
+    """Compare window by window, sorted by key; a window that one side lacks counts as empty there."""
+    nothing = Digest()
+    results = []
+    for key in sorted(source.keys() | target.keys()):
+        here, there = source.get(key, nothing), target.get(key, nothing)
+        results.append(WindowResult(key, _state(here, there), here, there))
+    return results
+
+
+def _state(source: Digest, target: Digest) -> WindowState:
+    if source == target:
+        return WindowState.EQUAL
+    if source.records != target.records:
+        return WindowState.COUNT
+    return WindowState.MOVED if source.content == target.content else WindowState.CONTENT
+
+
+def root(digests: Iterable[Digest]) -> Digest:
+    """Merge digests into the one of everything they cover."""
+    total = Digest()
+    for digest in digests:
+        total += digest
+    return total
+
+
+def by_window(rows: Iterable[Mapping[str, int]]) -> dict[WindowKey, Digest]:
+    """Merge the rows of `window_digests` (one per window and time bucket) into windows."""
+    merged: dict[WindowKey, Digest] = defaultdict(Digest)
+    for row in rows:
+        key = WindowKey(str(row["topic"]), row["partition"], row["window"])
+        merged[key] += Digest.from_row(row)
+    return dict(merged)
+
+
+def by_bucket(rows: Iterable[Mapping[str, int]], buckets: int) -> dict[str, list[int]]:
+    """Return for each topic how many records each time bucket holds."""
+    counts: dict[str, list[int]] = {}
+    for row in rows:
+        series = counts.setdefault(str(row["topic"]), [0] * buckets)
+        series[row["bucket"]] += row["records"]
+    return counts
+
+
+def offset_ranges(
+    results: Iterable[WindowResult], size: int
+) -> dict[tuple[str, int], list[tuple[int, int]]]:
+    """Return per partition the offset ranges [low, high) of windows that differ, neighbours joined."""
+    ranges: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
+    for result in results:
+        if result.state is WindowState.EQUAL:
+            continue
+        low, high = result.key.window * size, (result.key.window + 1) * size
+        of_partition = ranges[(result.key.topic, result.key.partition)]
+        if of_partition and of_partition[-1][1] == low:
+            of_partition[-1] = (of_partition[-1][0], high)
+        else:
+            of_partition.append((low, high))
+    return dict(ranges)
+
+
+DIGEST_FIELDS = tuple(field.name for field in fields(Digest))

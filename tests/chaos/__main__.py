@@ -1,0 +1,46 @@
+"""``python -m tests.chaos --seed S --minutes M --out DIR [--scenario S1]``: hurt a cluster, and judge it.
+
+Exit code 0: clean, 1: not. Everything (history, logs, data, ZooKeeper's journal, verdict) stays under DIR.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+from pathlib import Path
+
+from tests.chaos.run import Run
+from tests.chaos.scenarios import SCENARIOS
+
+
+def main() -> int:
+    """Play one scenario."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=1.0)
+    parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--scenario", choices=[*SCENARIOS, "list"], default="mixed")
+    parser.add_argument("--zookeepers", type=int, choices=(1, 3), default=0)
+    arguments = parser.parse_args()
+    if arguments.scenario == "list":
+        for name, one in SCENARIOS.items():
+            print(f"{name:6} {one.about}")
+        return 0
+    name = f"{arguments.scenario}-{arguments.seed}-{time.time():.0f}"
+    out = arguments.out or Path("chaos-out", name)
+    for library in ("kazoo", "kafka"):  # they tell of every lost connection, which is our doing
+        logging.getLogger(library).setLevel(logging.CRITICAL)
+    scenario = SCENARIOS[arguments.scenario]
+    print(f"{arguments.scenario}: {scenario.about}; seed {arguments.seed}, {out}", flush=True)
+    run = Run(
+        scenario, arguments.seed, arguments.minutes * 60, out, zookeepers=arguments.zookeepers
+    )
+    result = run.play()
+    print(result.to_text())
+    return 0 if result.clean else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

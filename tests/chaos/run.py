@@ -1,0 +1,307 @@
+"""A run from beginning to end: a world, workers, a scenario; then heal, read everything, stop, audit, judge."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from tests.audits.health import audit_log_lines
+from tests.audits.logs import LogAudit, audit_logs
+from tests.audits.problem import Problem
+from tests.audits.zookeeper_journal import read_journal
+from tests.audits.zookeeper_rules import ClusterAudit
+from tests.chaos.client import Client, Reader
+from tests.chaos.figures import Figures, figures
+from tests.chaos.group_worker import GroupWorker
+from tests.chaos.other_clients import KafkaPythonClient, LibrdkafkaClient, LibrdkafkaReader
+from tests.chaos.raw_client import RawClient
+from tests.chaos.recorder import Recorder
+from tests.chaos.scenarios import Scenario, say
+from tests.chaos.worker import Worker
+from tests.chaos.world import PATIENCE, REPLICAS, World
+from tests.checker.anomaly import Anomaly
+from tests.checker.derived import derive
+from tests.checker.verdict import Judgement, Verdict, check
+
+OUT_OF_TIME = frozenset({"isr-not-full", "no-progress", "not-readable"})
+"""Problems that a machine may have that is too slow; nothing is wrong or lost by them."""
+PARTITIONS = 4
+LEAD_IN = 3.0
+WORKERS = ("raw", "raw", "librdkafka", "librdkafka", "librdkafka", "kafka-python", "raw-acks-1")
+GROUP_MEMBERS = 2
+RATE = 15.0
+"""Operations a second and worker."""
+
+
+@dataclass
+class Result:
+    """What came out."""
+
+    verdict: Verdict
+    problems: list[Problem] = field(default_factory=list)
+    figures: Figures = field(default_factory=Figures)
+    logs: LogAudit = field(default_factory=LogAudit)
+    controllers: int = 0
+    elections: int = 0
+
+    @property
+    def clean(self) -> bool:
+        """Whether no promise was broken, as far as clients and audits saw."""
+        return self.verdict.judgement is Judgement.CLEAN and not self.problems
+
+    @property
+    def broken(self) -> bool:
+        """Whether a promise was broken for certain: not merely that something took too long."""
+        wrong = [problem for problem in self.problems if problem.rule not in OUT_OF_TIME]
+        return self.verdict.judgement is Judgement.BROKEN or bool(wrong)
+
+    def to_text(self) -> str:
+        """Give what a person reads."""
+        lines = [self.verdict.to_text(), self.figures.to_text()]
+        lines.append(
+            f"audits: {self.logs.replicas} replicas of {self.logs.partitions} partitions,"
+            f" {self.logs.batches} batches; {self.controllers} controllers, {self.elections} elections"
+        )
+        lines += [f"BAD: {problem}" for problem in self.problems[:20]]
+        lines.append("CLEAN" if self.clean else "BROKEN")
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """Give all of it."""
+        return {
+            "clean": self.clean,
+            **self.verdict.to_json(),
+            "problems": [problem._asdict() for problem in self.problems],
+            "first_acks": self.figures.first_acks,
+            "full_isrs": self.figures.full_isrs,
+            "windows": self.figures.windows,
+        }
+
+
+def excuse_renumbered(anomaly: Anomaly, logs: LogAudit) -> Anomaly:
+    """Only report a duplicate whose copies are of different epochs of one producer.
+
+    Its client raised its epoch by itself (KIP-360) and sent again, with new sequences, what it could not know the fate
+    of; no broker can tell. librdkafka does so after OUT_OF_ORDER_SEQUENCE_NUMBER, for all its partitions.
+    """
+    if anomaly.name != "duplicate":
+        return anomaly
+    producers = [logs.producers.get(anomaly.key, {}).get(at) for at in anomaly.offsets]
+    known = {one for one in producers if one is not None}
+    if len(known) < len(anomaly.offsets) or len({producer_id for producer_id, _ in known}) > 1:
+        return anomaly
+    return replace(anomaly, name="duplicate-renumbered-by-client", bad=False)
+
+
+class Run:
+    """One run; everything it makes is under *out*."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        seed: int,
+        seconds: float,
+        out: Path,
+        *,
+        zookeepers: int = 0,
+        members: int = GROUP_MEMBERS,
+    ) -> None:
+        out.mkdir(parents=True, exist_ok=True)
+        self.out = out
+        self.scenario = scenario
+        self.seed = seed
+        self.seconds = seconds
+        self.members = members
+        self.recorder = Recorder(out / "history.jsonl")
+        self.world = World(
+            out,
+            self.recorder,
+            brokers=scenario.brokers,
+            zookeepers=zookeepers or scenario.zookeepers,
+        )
+        self.world.unclean_election = scenario.unclean_election
+        self.workers: list[Worker | GroupWorker] = []
+        self.problems: list[Problem] = []
+
+    def play(self) -> Result:
+        """Do it all."""
+        world = self.world
+        try:
+            world.begin()
+            for n in (1, 2):
+                world.keys += world.create_topic(f"chaos-{n}", PARTITIONS // 2)
+            self._not_in_sync("at the beginning")
+            self._start_workers()
+            time.sleep(LEAD_IN)
+            self._hurt()
+            say(world, "healing")
+            world.heal()
+            self._not_in_sync("after healing")
+            self._progress()
+            self._stop_workers()
+            ends = self._read_everything()
+            world.stop(*world.alive)
+            return self._judge(ends)
+        finally:
+            self.recorder.close()
+            world.end()
+
+    # -- the parts -----------------------------------------------------------------------------
+
+    def _start_workers(self) -> None:
+        for number in range(self.members):
+            self.workers.append(
+                GroupWorker(
+                    f"member-{number}", self.world.bootstrap, self.world.keys, self.recorder,
+                    seed=self.seed * 100 + 50 + number,
+                )
+            )  # fmt: skip
+            self.workers[-1].start()
+        for number, kind in enumerate(WORKERS):
+            chance = random.Random(self.seed * 100 + number)
+            worker = Worker(
+                f"{kind}-{number}", self._maker(kind, chance), self.world.keys, self.recorder,
+                seed=self.seed * 100 + number, rate=RATE,
+            )  # fmt: skip
+            self.workers.append(worker)
+            worker.start()
+
+    def _maker(self, kind: str, chance: random.Random) -> Callable[[], Client]:
+        world = self.world
+        if kind == "librdkafka":
+            return lambda: LibrdkafkaClient(
+                world.bootstrap, RawClient(world.entrances, acks="all", chance=chance)
+            )
+        if kind == "kafka-python":
+            return lambda: KafkaPythonClient(world.bootstrap)
+        acks = "1" if kind.endswith("1") else "all"
+        return lambda: RawClient(world.entrances, acks=acks, chance=chance)
+
+    def _hurt(self) -> None:
+        chance = random.Random(self.seed)
+        until = time.monotonic() + self.seconds
+        while time.monotonic() < until:
+            self.scenario.play(self.world, chance)
+            died = [worker for worker in self.workers if worker.problem is not None]
+            if died:
+                raise AssertionError(f"worker {died[0].name} ended") from died[0].problem
+
+    def _not_in_sync(self, when: str) -> None:
+        missing = self.world.wait_in_sync()
+        for key in missing:
+            self.problems.append(
+                Problem(
+                    "isr-not-full", key, f"{when}, after {PATIENCE:g} s: {self.world.state(key)}"
+                )
+            )
+        for key, replicas in self.world.replicas.items():
+            if key in self.world.keys and (found := self.world.assigned(key)) != replicas:
+                text = f"{when}: {found}, not {replicas}"
+                self.problems.append(Problem("replicas-not-as-asked", key, text))
+
+    def _progress(self) -> None:
+        """Every key has to be written to again."""
+        seen = len(self.recorder.events)
+        missing = set(self.world.keys)
+        deadline = time.monotonic() + PATIENCE
+        while missing and time.monotonic() < deadline:
+            time.sleep(0.2)
+            events = self.recorder.events[seen:]
+            missing -= {e.v[0][1] for e in events if e.f == "send" and e.type == "ok"}
+        self.problems += [
+            Problem("no-progress", key, "nothing was acknowledged after healing") for key in missing
+        ]
+
+    def _stop_workers(self) -> None:
+        for worker in self.workers:
+            worker.finish()
+        for worker in self.workers:
+            worker.join(PATIENCE)
+            if worker.is_alive() and isinstance(worker, GroupWorker):
+                say(self.world, f"{worker.name} hangs in its client, and is left behind")
+            elif worker.is_alive():
+                raise AssertionError(f"worker {worker.name} does not end")
+            if worker.problem is not None:
+                raise AssertionError(f"worker {worker.name} ended") from worker.problem
+
+    def _read_everything(self) -> dict[str, int]:
+        """Final polls, by two clients, from offset 0 to the end."""
+        chance = random.Random(self.seed)
+        raw = RawClient(self.world.entrances, acks="all", chance=chance)
+        ends: dict[str, int] = {}
+        deadline = time.monotonic() + PATIENCE
+        while len(ends) < len(self.world.keys) and time.monotonic() < deadline:
+            for key in self.world.keys:
+                if key not in ends and (end := raw.end_of(key)) is not None:
+                    ends[key] = end
+            time.sleep(0.05)
+        for client in (raw, LibrdkafkaReader(self.world.bootstrap)):
+            self._final(client, ends)
+        return ends
+
+    def _final(self, client: Reader, ends: dict[str, int]) -> None:
+        p = self.recorder.new_process()
+        client.assign(dict.fromkeys(ends, 0))
+        self.recorder.event(p, "ok", "assign", list(ends))
+        self.recorder.event(p, "ok", "seek", dict.fromkeys(ends, 0))
+        at = dict.fromkeys(ends, 0)
+        deadline = time.monotonic() + 2 * PATIENCE
+        while any(at[key] < end for key, end in ends.items()) and time.monotonic() < deadline:
+            found = client.poll(0.2)
+            if found:
+                self.recorder.event(p, "ok", "poll", [["poll", found]], catching_up=True)
+                at.update({key: records[-1][0] + 1 for key, records in found.items()})
+        client.close()
+        reached = {key: end for key, end in ends.items() if at[key] >= end}
+        self.recorder.event(p, "ok", "final", reached)
+        for key in ends.keys() - reached.keys():
+            self.problems.append(
+                Problem("not-readable", key, f"polls came to {at[key]}, the end is {ends[key]}")
+            )
+
+    def _judge(self, ends: dict[str, int]) -> Result:
+        world = self.world
+        audit = ClusterAudit(world.chroot, unclean_election=world.unclean_election)
+        audit.follow(read_journal(world.shelve_journals()))
+        for change in audit.history:
+            if change.elected:
+                elected = {change.key: [change.state.leader, change.state.leader_epoch]}
+                at = self.recorder.monotonic_ns(change.time_ms)
+                self.recorder.event("zookeeper", "info", "election", elected, t=at)
+        acknowledged = {
+            key: {
+                write.offset: value
+                for value, write in log.writes.items()
+                if write.binding and write.offset is not None
+            }
+            for key, log in derive(self.recorder.events).logs.items()
+        }
+        logs = audit_logs(
+            {n: world.brokers[n].data for n in world.ids},
+            clean=world.ids,
+            high_watermarks=ends,
+            acknowledged=acknowledged,
+            topics={key.rpartition("-")[0] for key in world.keys},
+        )
+        for n in world.ids:
+            self.problems += audit_log_lines(
+                world.brokers[n].home / "broker.log", world.allowed_log_lines
+            )
+        verdict = check(self.recorder.events)
+        anomalies = tuple(excuse_renumbered(one, logs) for one in verdict.anomalies)
+        result = Result(
+            replace(verdict, anomalies=anomalies),
+            self.problems + audit.problems + logs.problems,
+            figures(self.recorder, audit.history, world.keys, REPLICAS),
+            logs,
+            len(audit.controllers),
+            sum(change.elected for change in audit.history),
+        )
+        (self.out / "verdict.json").write_text(json.dumps(result.to_json(), indent=1))
+        (self.out / "verdict.txt").write_text(result.to_text() + "\n")
+        return result

@@ -1,0 +1,376 @@
+"""Scenarios: the numbers of reliability.md section 2, each a script of faults that is played until the time is up.
+
+``faults`` scripts are rounds: a fault, a while (longer than a session where that is the point), its repair, a quiet
+while. The others are functions that play one round each.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaException
+
+from tests.chaos import faults
+from tests.chaos.client import split_key
+from tests.chaos.faults import LONGER_THAN_A_SESSION, Fault
+from tests.chaos.world import PATIENCE, REPLICAS, SESSION_TIMEOUT, World
+
+Round = Callable[[World, random.Random], None]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What is played, and on what."""
+
+    about: str
+    play: Round
+    zookeepers: int = 1
+    brokers: int = 3
+    unclean_election: bool = False
+    """Whether the script lets stale replicas be elected."""
+
+
+def play_fault(
+    world: World, chance: random.Random, fault: Fault, lasting: float, quiet: float
+) -> None:
+    """Hurt, wait, repair, wait."""
+    running: Iterator[str] = fault(world, chance)
+    words = next(running, "")
+    say(world, words)
+    time.sleep(lasting)
+    for _ in running:
+        pass
+    time.sleep(quiet)
+
+
+def say(world: World, words: str) -> None:
+    """Print a line of progress."""
+    seconds = (time.monotonic_ns() - world.recorder.began_ns) / 1e9
+    print(f"{seconds:7.1f} s  {words}", flush=True)  # noqa: T201
+
+
+def rounds(
+    *of: Fault, lasting: tuple[float, float] = (1, 7), quiet: tuple[float, float] = (2, 5)
+) -> Round:
+    """Play one of *of*, drawn anew each time."""
+
+    def play(world: World, chance: random.Random) -> None:
+        play_fault(world, chance, chance.choice(of), chance.uniform(*lasting), chance.uniform(*quiet))  # fmt: skip
+
+    return play
+
+
+def chase(world: World, chance: random.Random) -> None:
+    """S1: the leader five times, the controller, both; sometimes back within the session, sometimes not."""
+    script = [faults.kill_leader] * 5 + [faults.kill_controller, faults.kill_leader_and_controller]
+    for fault in script:
+        lasting = chance.choice((0.2, LONGER_THAN_A_SESSION))
+        play_fault(world, chance, fault, lasting, 0)
+        world.wait_in_sync()
+        time.sleep(2)
+
+
+def zombie_controller(world: World, chance: random.Random) -> None:
+    """S3: the old controller wakes up while the new one works."""
+    old = world.controller(chance)
+    world.pause(old)
+    say(world, f"broker {old}, the controller, is paused")
+    time.sleep(LONGER_THAN_A_SESSION)
+    name = f"made-meanwhile-{chance.randrange(10**6)}"
+    with suppress(KafkaException):
+        world.create_topic(name, 4)
+    world.resume(old)
+    with suppress(KafkaException):
+        world.delete_topic(name)
+    time.sleep(3)
+
+
+def follower_then_leader(world: World, chance: random.Random) -> None:
+    """S6: a follower dies, comes back, and the leader dies at once."""
+    leader = world.any_leader(chance)
+    follower = chance.choice([n for n in world.alive if n != leader])
+    world.kill(follower)
+    world.start(follower)
+    world.kill(leader)
+    say(world, f"broker {follower} came back, then the leader, {leader}, died")
+    time.sleep(chance.choice((0.5, LONGER_THAN_A_SESSION)))
+    world.start(leader)
+    world.wait_in_sync()
+
+
+def double_failover(world: World, chance: random.Random) -> None:
+    """S7: elections faster than followers fetch."""
+    key = chance.choice(world.keys)
+    first = world.leader(key)
+    if first < 0:
+        time.sleep(1)
+        return
+    world.end_session(first)
+    world.kill(first)
+    deadline = time.monotonic() + LONGER_THAN_A_SESSION
+    while world.leader(key) in (first, -1) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    second = world.leader(key)
+    world.start(first, wait=False)
+    if second in world.alive and second != first:
+        world.end_session(second)
+        world.kill(second)
+        say(world, f"{key}: leader {first} died, then {second}")
+    world.wait_ready(first)
+    time.sleep(chance.uniform(0, 2))
+    world.start(second)
+    world.wait_in_sync()
+    time.sleep(1)
+
+
+def last_one_standing(world: World, chance: random.Random) -> None:
+    """S8: the ISR is one broker; it dies, and comes back without its disk. Nobody was promised what it held alone."""
+    last = world.any_leader(chance)
+    others = [n for n in world.alive if n != last]
+    for n in others:
+        world.stop(n)
+        time.sleep(1)
+    world.kill(last)
+    world.wipe(last)
+    say(world, f"broker {last} was the last one standing, and comes back empty")
+    world.start(*others, wait=False)
+    world.wait_ready(*others)
+    world.start(last)
+    time.sleep(SESSION_TIMEOUT)
+    if world.not_in_sync():
+        # Who has everything is not in the ISR, who is in it has nothing: the operator decides.
+        for topic in {key.rpartition("-")[0] for key in world.keys}:
+            world.configure_topic(topic, unclean_leader_election_enable="true")
+    world.wait_in_sync()
+    time.sleep(3)
+
+
+def session_storm(world: World, chance: random.Random) -> None:
+    """S10: sessions end, twice within 100 ms, again and again."""
+    n = chance.choice(world.alive)
+    world.end_session(n)
+    if chance.random() < 0.3:
+        time.sleep(0.1)
+        world.end_session(n)
+    say(world, f"broker {n} has lost its session")
+    time.sleep(chance.uniform(0.2, 3))
+
+
+def bit_rot(world: World, chance: random.Random) -> None:
+    """S14: a bit of a dead broker's log turns over; it says so, its partition is put aside and fetched anew."""
+    n = chance.choice(world.alive)
+    world.kill(n)
+    time.sleep(LONGER_THAN_A_SESSION)
+    key = chance.choice(world.keys)
+    segment = world.segments(n, key)[0]
+    content = bytearray(segment.read_bytes())
+    if len(content) > 1000:
+        content[chance.randrange(len(content) // 2)] ^= 1 << chance.randrange(8)
+        segment.write_bytes(content)
+        world.recorder.nemesis(bit_rot=f"broker-{n}/{key}")
+    say(world, f"a bit of broker {n}'s {key} turned over")
+    world.start(n)
+    time.sleep(5)
+    world.kill(n)
+    for path in (world.brokers[n].data / key).glob("*"):
+        path.unlink()  # the operator's part: a damaged replica is fetched anew
+    time.sleep(LONGER_THAN_A_SESSION)
+    world.start(n)
+    world.wait_in_sync()
+
+
+def file_size_limit(world: World, chance: random.Random) -> None:
+    """S15: from now on every write of a broker fails (EFBIG), until it is restarted."""
+    import resource
+
+    n = world.any_leader(chance)
+    process = world.brokers[n].process
+    assert process is not None
+    world.recorder.nemesis(fail_writes=n)
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (4096, 4096))
+    say(world, f"broker {n} cannot write any more")
+    time.sleep(LONGER_THAN_A_SESSION)
+    world.kill(n)
+    world.start(n)
+    world.wait_in_sync()
+    time.sleep(2)
+
+
+def unclean_election(world: World, chance: random.Random) -> None:
+    """S18, off: the whole ISR is down and a stale replica up: nobody leads, until the ISR is back."""
+    leader = world.any_leader(chance)
+    stale, other = chance.sample([n for n in world.ids if n != leader], 2)
+    world.kill(stale)
+    time.sleep(LONGER_THAN_A_SESSION + 2)
+    world.kill(leader, other)
+    world.start(stale)
+    time.sleep(LONGER_THAN_A_SESSION)
+    led = [key for key in world.keys if world.leader(key) == stale]
+    say(world, f"only broker {stale}, a stale one, is up; it leads {led}")
+    world.start(leader, other)
+    world.wait_in_sync()
+
+
+def controller_dies_at_work(world: World, chance: random.Random) -> None:
+    """S19: the controller dies somewhere within the making or ending of a topic."""
+    import threading
+
+    name = f"half-made-{chance.randrange(10**6)}"
+
+    def work() -> None:
+        with suppress(KafkaException):
+            world.create_topic(name, 8)
+            world.delete_topic(name)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    time.sleep(chance.uniform(0.02, 0.6))
+    n = world.controller(chance)
+    world.kill(n)
+    say(world, f"the controller, {n}, died while {name} was made or deleted")
+    thread.join(60)
+    time.sleep(chance.choice((0.0, LONGER_THAN_A_SESSION)))
+    world.start(n)
+    with suppress(KafkaException):
+        world.delete_topic(name)
+    world.wait_in_sync()
+
+
+def recreate_topic(world: World, chance: random.Random) -> None:
+    """S27: a topic is deleted and made again while a broker that has it is down."""
+    name = "again-" + "x" * 200
+    n = chance.choice(world.alive)
+    with suppress(KafkaException):
+        world.create_topic(name, 3)
+    world.kill(n)
+    time.sleep(LONGER_THAN_A_SESSION)
+    with suppress(KafkaException):
+        world.delete_topic(name)
+        world.create_topic(name, 3)
+    say(world, f"a topic was made anew while broker {n} was down")
+    world.start(n)
+    time.sleep(2)
+    with suppress(KafkaException):
+        world.delete_topic(name)
+    world.wait_in_sync()
+
+
+def rolling_restart(world: World, chance: random.Random) -> None:
+    """S28: SIGTERM, one after another, each waiting for the one before to be in sync."""
+    for n in world.ids:
+        play_fault(world, chance, faults.restart_cleanly, 0.5, 0)
+        say(world, f"{n} of {len(world.ids)} restarted")
+        world.wait_in_sync()
+        time.sleep(1)
+
+
+def preferred_leaders(world: World, chance: random.Random) -> None:
+    """S29: leaders go back to the preferred ones, of which one lags."""
+    from confluent_kafka import ElectionType, TopicPartition
+
+    n = chance.choice(world.ids)
+    world.kill(n)
+    time.sleep(LONGER_THAN_A_SESSION)
+    world.start(n)
+    with suppress(KafkaException):
+        wanted = [TopicPartition(*split_key(key)) for key in world.keys]
+        world.admin().elect_leaders(ElectionType.PREFERRED, wanted).result(20)
+    say(world, f"the preferred leaders were asked for while broker {n} caught up")
+    world.wait_in_sync()
+    time.sleep(2)
+
+
+def reassignment(world: World, chance: random.Random) -> None:
+    """S26: every partition moves, while brokers and the controller die."""
+    plan = {key: chance.sample(world.ids, REPLICAS) for key in world.keys}
+    world.reassign(plan)
+    say(world, f"partitions move to {list(plan.values())}")
+    time.sleep(chance.uniform(0, 0.5))
+    fault = chance.choice((faults.kill_controller, faults.kill_leader, faults.bounce))
+    play_fault(world, chance, fault, chance.choice((0.2, LONGER_THAN_A_SESSION)), 1)
+    deadline = time.monotonic() + PATIENCE
+    while world.reassigning() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    world.wait_in_sync()
+
+
+MIXED: tuple[Fault, ...] = (
+    faults.kill_leader,
+    faults.kill_controller,
+    faults.kill_leader_and_controller,
+    faults.bounce,
+    faults.pause_leader,
+    faults.pause_controller,
+    faults.pause_follower,
+    faults.end_session,
+    faults.kill_zookeeper,
+    faults.cut_from_zookeeper,
+    faults.cut_from_brokers,
+    faults.leader_alone_with_clients,
+    faults.one_way,
+    faults.lose_answers_to_clients,
+    faults.lose_answers_of_zookeeper,
+    faults.lose_words_of_controller,
+    faults.slow_link,
+    faults.kill_all,
+    faults.come_back_empty,
+    faults.restart_cleanly,
+    faults.topics_come_and_go,
+    faults.stutter,
+    faults.tear_tail,
+)
+
+LONG = (SESSION_TIMEOUT + 1, 3 * SESSION_TIMEOUT)
+
+SCENARIOS: dict[str, Scenario] = {
+    "mixed": Scenario("faults of all kinds", rounds(*MIXED)),
+    "S1": Scenario("kill -9 chases leader and controller", chase),
+    "S2": Scenario("zombie leader", rounds(faults.pause_leader, lasting=LONG)),
+    "S3": Scenario("zombie controller", zombie_controller),
+    "S4": Scenario(
+        "broker and ZooKeeper are cut", rounds(faults.cut_from_zookeeper, lasting=(5.5, 7))
+    ),
+    "S5": Scenario(
+        "outcome of ISR writes unknown", rounds(faults.lose_answers_of_zookeeper, lasting=(0, 4))
+    ),
+    "S6": Scenario("a follower returns, the leader dies", follower_then_leader),
+    "S7": Scenario("double failover", double_failover),
+    "S8": Scenario("last replica standing comes back empty", last_one_standing, unclean_election=True),
+    "S9": Scenario(
+        "bounced within a session",
+        rounds(faults.bounce, faults.come_back_empty, lasting=(0, 1), quiet=(0, 3)),
+    ),
+    "S10": Scenario("session storm", session_storm),
+    "S11": Scenario(
+        "leader alone with clients",
+        rounds(
+            faults.leader_alone_with_clients, faults.cut_from_brokers, faults.one_way, lasting=LONG
+        ),
+    ),
+    "S12": Scenario(
+        "retries", rounds(faults.lose_answers_to_clients, lasting=(0, 1), quiet=(0.2, 2))
+    ),
+    "S13": Scenario("torn tails", rounds(faults.tear_tail, lasting=(6, 8))),
+    "S14": Scenario("bit rot", bit_rot),
+    "S15": Scenario("writes fail", file_size_limit),
+    "S17": Scenario("all at once", rounds(faults.kill_all, lasting=(0, 6), quiet=(4, 8))),
+    "S18": Scenario("unclean election is off", unclean_election),
+    "S19": Scenario("the controller dies at work", controller_dies_at_work),
+    "S20": Scenario("the controller's words are lost", rounds(faults.lose_words_of_controller)),
+    "S22": Scenario(
+        "ZooKeeper's servers fail",
+        rounds(faults.kill_zookeeper, faults.kill_most_of_zookeeper, faults.pause_zookeeper, lasting=LONG),
+        zookeepers=3,
+    ),
+    "S26": Scenario("partitions move under fire", reassignment, brokers=4),
+    "S27": Scenario("a topic is made again", recreate_topic),
+    "S28": Scenario("rolling restarts", rolling_restart),
+    "S29": Scenario("preferred leaders", preferred_leaders),
+    "S32": Scenario(
+        "slow followers", rounds(faults.stutter, faults.slow_link, faults.pause_follower)
+    ),
+}  # fmt: skip

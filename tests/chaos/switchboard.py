@@ -1,0 +1,255 @@
+"""Every connection of the world goes through here, so that any of them can be cut, slowed down or forgotten.
+
+Theory of operation
+===================
+One thread, one selector. Each route listens on a port and leads to a target. Who calls is said by the route, or, on the
+inter-broker listener that all brokers call, by the client id of the first request (``broker-2-fetcher-0``).
+
+Bytes flow in two directions, and each may be held: nothing is read, so the sender's bytes wait as they do in a network
+that loses packets, and flow on when it is healed. `reset` ends connections, and what was held is lost: held replies
+that are reset are requests whose outcome nobody knows. A throttled direction reads so many bytes a second.
+
+Owner: its own thread; the methods may be called from any.
+"""
+
+from __future__ import annotations
+
+import re
+import selectors
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+_CALLER = re.compile(rb"broker-\d+")
+_CHUNK = 65536
+_TICK = 0.02
+
+
+@dataclass(eq=False)
+class _Side:
+    """One socket of a connection."""
+
+    socket: socket.socket
+    connection: _Connection
+    outgoing: bytearray = field(default_factory=bytearray)
+    """Bytes for this socket."""
+    events: int = 0
+    may_read_at: float = 0.0
+    ended: bool = False
+
+
+@dataclass(eq=False)
+class _Connection:
+    """A caller's socket and the target's."""
+
+    source: str
+    target: str
+    sides: list[_Side] = field(default_factory=list)
+    known: bool = True
+    first: bytearray = field(default_factory=bytearray)
+
+
+@dataclass(frozen=True)
+class _Route:
+    source: str | None
+    target: str
+    address: tuple[str, int]
+
+
+class Switchboard:
+    """Routes from ports of ours to addresses."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._connections: set[_Connection] = set()
+        self._held: frozenset[tuple[str, str]] = frozenset()
+        self._rates: dict[tuple[str, str], int] = {}
+        self._todo: list[Callable[[], None]] = []
+        self._ending = False
+        self._listeners: list[socket.socket] = []
+        self._thread = threading.Thread(target=self._run, name="switchboard", daemon=True)
+        self._thread.start()
+
+    # -- what the nemesis asks for -------------------------------------------------------------
+
+    def route(self, source: str | None, target: str, port: int) -> int:
+        """Listen for *source* (None: whoever says its name) and lead to *port*; return our port."""
+        listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        listener.setblocking(False)
+        self._listeners.append(listener)
+        route = _Route(source, target, ("127.0.0.1", port))
+        self._soon(lambda: self._selector.register(listener, selectors.EVENT_READ, route) and None)
+        return int(listener.getsockname()[1])
+
+    def hold(self, *directions: tuple[str, str]) -> None:
+        """Let nothing through from the first to the second of each pair."""
+        self._soon(lambda: self._set_held(self._held | set(directions)))
+
+    def cut(self, one: str, *others: str) -> None:
+        """Hold both directions between *one* and each of *others*."""
+        self.hold(*((one, other) for other in others), *((other, one) for other in others))
+
+    def throttle(self, source: str, target: str, bytes_per_second: int) -> None:
+        """Let so many bytes through, per connection."""
+        self._soon(lambda: self._rates.update({(source, target): bytes_per_second}))
+
+    def reset(self, one: str, other: str) -> None:
+        """End every connection between the two, with what is on its way."""
+
+        def end() -> None:
+            for connection in list(self._connections):
+                if {connection.source, connection.target} == {one, other}:
+                    self._close(connection)
+
+        self._soon(end)
+
+    def heal(self) -> None:
+        """Let everything flow again."""
+
+        def free() -> None:
+            self._rates.clear()
+            self._set_held(frozenset())
+            for connection in self._connections:
+                for side in connection.sides:
+                    side.may_read_at = 0.0
+
+        self._soon(free)
+
+    def settle(self) -> None:
+        """Wait until what was asked for before is so."""
+        done = threading.Event()
+        self._soon(done.set)
+        done.wait(5)
+
+    def close(self) -> None:
+        """End everything."""
+        self._ending = True
+        self._thread.join(5)
+        for connection in list(self._connections):
+            self._close(connection)
+        for listener in self._listeners:
+            listener.close()
+        self._selector.close()
+
+    # -- the thread ----------------------------------------------------------------------------
+
+    def _soon(self, action: Callable[[], None]) -> None:
+        self._todo.append(action)
+
+    def _set_held(self, directions: frozenset[tuple[str, str]] | set[tuple[str, str]]) -> None:
+        self._held = frozenset(directions)
+
+    def _run(self) -> None:
+        while not self._ending:
+            todo, self._todo = self._todo, []
+            if todo or self._rates:
+                for action in todo:
+                    action()
+                for connection in self._connections:
+                    self._watch(connection)
+            for key, events in self._selector.select(_TICK):
+                if isinstance(key.data, _Route):
+                    self._accept(key.fileobj, key.data)  # type: ignore[arg-type]
+                elif key.data.connection in self._connections:
+                    self._handle(key.data, events)
+
+    def _accept(self, listener: socket.socket, route: _Route) -> None:
+        with suppress(OSError):
+            caller, _ = listener.accept()
+            caller.setblocking(False)
+            target = socket.socket()
+            target.setblocking(False)
+            target.connect_ex(route.address)
+            connection = _Connection(route.source or "?", route.target, known=bool(route.source))
+            connection.sides = [_Side(caller, connection), _Side(target, connection)]
+            for one in (caller, target):
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._connections.add(connection)
+            self._watch(connection)
+
+    def _handle(self, side: _Side, events: int) -> None:
+        try:
+            if events & selectors.EVENT_WRITE:
+                sent = side.socket.send(side.outgoing) if side.outgoing else 0
+                del side.outgoing[:sent]
+            if events & selectors.EVENT_READ:
+                self._read(side)
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError:
+            self._close(side.connection)
+            return
+        if side.connection in self._connections:
+            self._watch(side.connection)
+
+    def _read(self, side: _Side) -> None:
+        connection = side.connection
+        other = connection.sides[1 - connection.sides.index(side)]
+        rate = self._rates.get(self._direction(side))
+        size = _CHUNK if rate is None else max(1, int(rate * _TICK * 2))
+        data = side.socket.recv(size)
+        if not data:
+            self._close(connection)
+            return
+        if rate is not None:
+            side.may_read_at = time.monotonic() + len(data) / rate
+        if not connection.known:
+            connection.first += data
+            if not self._know(connection):
+                return
+            data, connection.first = bytes(connection.first), bytearray()
+        other.outgoing += data
+
+    def _know(self, connection: _Connection) -> bool:
+        """Find out who calls, from the header of its first request."""
+        first = connection.first
+        if len(first) < 14:
+            return False
+        (size,) = struct.unpack_from(">h", first, 12)
+        if len(first) < 14 + max(0, size):
+            return False
+        match = _CALLER.match(first[14 : 14 + max(0, size)])
+        connection.source = match[0].decode() if match else "client"
+        connection.known = True
+        return True
+
+    def _direction(self, side: _Side) -> tuple[str, str]:
+        """Whence and whither what is read from *side* flows."""
+        connection = side.connection
+        pair = (connection.source, connection.target)
+        return pair if side is connection.sides[0] else (pair[1], pair[0])
+
+    def _watch(self, connection: _Connection) -> None:
+        now = time.monotonic()
+        for side, other in zip(connection.sides, reversed(connection.sides), strict=True):
+            events = 0
+            held = connection.known and self._direction(side) in self._held
+            if not held and len(other.outgoing) < 4 * _CHUNK and side.may_read_at <= now:
+                events |= selectors.EVENT_READ
+            arriving_held = connection.known and self._direction(other) in self._held
+            if side.outgoing and not arriving_held:
+                events |= selectors.EVENT_WRITE
+            if events == side.events:
+                continue
+            if not side.events:
+                self._selector.register(side.socket, events, side)
+            elif events:
+                self._selector.modify(side.socket, events, side)
+            else:
+                self._selector.unregister(side.socket)
+            side.events = events
+
+    def _close(self, connection: _Connection) -> None:
+        self._connections.discard(connection)
+        for side in connection.sides:
+            if side.events:
+                with suppress(KeyError, ValueError):
+                    self._selector.unregister(side.socket)
+                side.events = 0
+            if not side.ended:
+                side.ended = True
+                side.socket.close()

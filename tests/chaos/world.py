@@ -1,0 +1,408 @@
+"""The world to be hurt: ZooKeeper, brokers, and every connection through a switchboard.
+
+Names on the switchboard: ``zk``, ``broker-N``, ``client``. Brokers reach ZooKeeper and each other through it (they have
+a listener of their own for that), and clients reach the brokers through it.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException
+from kazoo.handlers.threading import KazooTimeoutError
+
+from kbroker.local.zookeeper import free_ports
+from tests.audits.zookeeper_journal import keep_files
+from tests.chaos.client import split_key
+from tests.chaos.recorder import Recorder
+from tests.chaos.switchboard import Switchboard
+from tests.kit.brokers import Broker, Cluster
+from tests.kit.zookeeper import Ensemble
+
+SESSION_TIMEOUT = 4.0
+REPLICAS = 3
+PATIENCE = 60.0
+"""Seconds that anything may take on a slow machine before the run gives up."""
+
+SETTINGS: Mapping[str, str] = {
+    "zookeeper.session.timeout.ms": str(int(SESSION_TIMEOUT * 1000)),
+    "replica.lag.time.max.ms": "3000",
+    "min.insync.replicas": "2",
+    "default.replication.factor": "3",
+    "offsets.topic.replication.factor": "3",
+    "auto.leader.rebalance.enable": "true",
+    "leader.imbalance.check.interval.seconds": "15",
+    "controlled.shutdown.max.retries": "3",
+    "log.segment.bytes": "262144",
+    "log.index.interval.bytes": "512",
+    "log.retention.check.interval.ms": "5000",
+    "log.flush.scheduler.interval.ms": "2000",
+}
+ZOOKEEPER_ERRORS = (KazooException, KazooTimeoutError)
+
+
+class _Brokers(Cluster):
+    """Brokers whose connections all lead through the switchboard."""
+
+    def __init__(
+        self, directory: Path, board: Switchboard, ensemble: Ensemble, chroot: str, brokers: int
+    ) -> None:
+        super().__init__(directory, ensemble.connect + chroot, brokers, overrides=SETTINGS)
+        inner = free_ports(brokers)
+        self._own: dict[int, dict[str, str]] = {}
+        self.entrances: dict[int, int] = {}
+        """Where clients reach each broker."""
+        for (number, broker), port in zip(self.brokers.items(), inner, strict=True):
+            name = f"broker-{number}"
+            self.entrances[number] = board.route("client", name, broker.port)
+            peers = board.route(None, name, port)
+            zookeepers = ",".join(
+                f"127.0.0.1:{board.route(name, 'zk', server.client_port)}"
+                for server in ensemble.servers
+            )
+            self._own[number] = {
+                "listeners": f"PLAINTEXT://{broker.address},PEERS://127.0.0.1:{port}",
+                "advertised.listeners": (
+                    f"PLAINTEXT://127.0.0.1:{self.entrances[number]},PEERS://127.0.0.1:{peers}"
+                ),
+                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PEERS:PLAINTEXT",
+                "inter.broker.listener.name": "PEERS",
+                "zookeeper.connect": zookeepers + chroot,
+            }
+
+    def _launch(self, broker: Broker, overrides: Mapping[str, str]) -> None:
+        super()._launch(broker, {**self._own[broker.broker_id], **overrides})
+
+
+class World:
+    """Everything a fault can be done to, and what it can ask."""
+
+    chroot = "/chaos"
+
+    def __init__(
+        self, directory: Path, recorder: Recorder, *, brokers: int = 3, zookeepers: int = 1
+    ) -> None:
+        self.directory = directory
+        self.recorder = recorder
+        self.ensemble = Ensemble(directory / "ensemble", zookeepers)
+        self.board = Switchboard()
+        self.brokers = _Brokers(
+            directory / "brokers", self.board, self.ensemble, self.chroot, brokers
+        )
+        self.dead: set[int] = set()
+        self.paused: set[int] = set()
+        self.dead_servers: set[int] = set()
+        self.paused_servers: set[int] = set()
+        self.keys: list[str] = []
+        self.replicas: dict[str, list[int]] = {}
+        """Per key where it is to be."""
+        self.unclean_election = False
+        self.allowed_log_lines: list[str] = []
+        self._states: dict[str, dict[str, Any]] = {}
+        self._observer: KazooClient | None = None
+
+    # -- life ----------------------------------------------------------------------------------
+
+    @property
+    def ids(self) -> list[int]:
+        """All brokers."""
+        return list(self.brokers.brokers)
+
+    @property
+    def alive(self) -> list[int]:
+        """Those that run, and are not paused."""
+        return [n for n in self.ids if n not in self.dead | self.paused]
+
+    @property
+    def entrances(self) -> list[tuple[str, int]]:
+        """Where clients begin."""
+        return [("127.0.0.1", port) for port in self.brokers.entrances.values()]
+
+    @property
+    def bootstrap(self) -> str:
+        """The same, as in bootstrap.servers."""
+        return ",".join(f"{host}:{port}" for host, port in self.entrances)
+
+    def begin(self) -> None:
+        """Start everything."""
+        self.ensemble.start()
+        with self.observer() as zookeeper:
+            zookeeper.ensure_path(self.chroot)
+        self.brokers.start(wait=False)
+        self.brokers.wait_ready(timeout=PATIENCE)
+
+    def end(self) -> None:
+        """End everything, however it stands."""
+        if self._observer is not None:
+            self._observer.stop()
+            self._observer.close()
+            self._observer = None
+        self.brokers.stop_all()
+        self.ensemble.kill()
+        self.board.close()
+
+    def heal(self) -> None:
+        """Undo every fault that may still be on: network, ZooKeeper, brokers, in this order."""
+        self.board.heal()
+        self.resume_zookeeper(*self.paused_servers)
+        self.start_zookeeper(*self.dead_servers)
+        for n in list(self.paused):
+            self.resume(n)
+        dead = list(self.dead)
+        for n in dead:
+            self.start(n, wait=False)
+        self.wait_ready(*dead)
+
+    # -- brokers -------------------------------------------------------------------------------
+
+    def kill(self, *numbers: int) -> None:
+        """kill -9, all at the same moment."""
+        for n in numbers:
+            process = self.brokers[n].process
+            if process is not None:
+                process.kill()
+        for n in numbers:
+            self.recorder.nemesis(kill=n)
+            self.brokers.kill(n)
+            self.dead.add(n)
+            self.paused.discard(n)
+
+    def start(self, *numbers: int, wait: bool = True) -> None:
+        """Start dead brokers."""
+        started = [n for n in numbers if n in self.dead]
+        for n in started:
+            self.recorder.nemesis(start=n)
+            self.brokers.start(n, wait=False)
+            self.dead.discard(n)
+        if wait:
+            self.wait_ready(*started)
+
+    def wait_ready(self, *numbers: int) -> None:
+        """Wait for their ready lines."""
+        for n in numbers:
+            self.brokers.wait_ready(n, timeout=PATIENCE)
+            self.recorder.nemesis(ready=n)
+
+    def stop(self, *numbers: int) -> None:
+        """SIGTERM, and wait for the end."""
+        for n in numbers:
+            self.recorder.nemesis(terminate=n)
+            self.brokers.terminate(n, timeout=PATIENCE)
+            self.dead.add(n)
+
+    def pause(self, n: int) -> None:
+        """SIGSTOP."""
+        self.recorder.nemesis(pause=n)
+        self.brokers.pause(n)
+        self.paused.add(n)
+
+    def resume(self, n: int) -> None:
+        """SIGCONT."""
+        self.brokers.resume(n)
+        self.paused.discard(n)
+        self.recorder.nemesis(resume=n)
+
+    def wipe(self, n: int) -> None:
+        """Remove a dead broker's log directory, its identity and all."""
+        self.recorder.nemesis(wipe=n)
+        shutil.rmtree(self.brokers[n].data)
+
+    def segments(self, n: int, key: str) -> list[Path]:
+        """The segment files of a broker's replica, oldest first."""
+        return sorted((self.brokers[n].data / key).glob("*.log"))
+
+    # -- ZooKeeper -----------------------------------------------------------------------------
+
+    def shelve_journals(self) -> list[Path]:
+        """Put the journals where no purge takes them; return where."""
+        shelves = []
+        for server in self.ensemble.servers:
+            shelves.append(self.directory / f"journal-{server.number}")
+            home = self.ensemble.directory / f"zookeeper-{server.number}"
+            keep_files(home / "data", shelves[-1])
+        return shelves
+
+    def kill_zookeeper(self, *numbers: int) -> None:
+        """kill -9 servers."""
+        self.recorder.nemesis(kill_zookeeper=list(numbers))
+        self.ensemble.kill(*numbers)
+        self.dead_servers |= set(numbers)
+
+    def start_zookeeper(self, *numbers: int) -> None:
+        """Start dead servers, and wait until they serve."""
+        chosen = [n for n in numbers if n in self.dead_servers]
+        if chosen:
+            self.shelve_journals()
+            self.ensemble.start(*chosen, wait=False)
+            self.dead_servers -= set(chosen)
+            self.ensemble.wait_until_serving(*chosen, timeout=PATIENCE)
+            self.recorder.nemesis(start_zookeeper=chosen)
+
+    def pause_zookeeper(self, *numbers: int) -> None:
+        """SIGSTOP servers."""
+        self.recorder.nemesis(pause_zookeeper=list(numbers))
+        self.ensemble.pause(*numbers)
+        self.paused_servers |= set(numbers)
+
+    def resume_zookeeper(self, *numbers: int) -> None:
+        """SIGCONT servers."""
+        chosen = [n for n in numbers if n in self.paused_servers]
+        if chosen:
+            self.ensemble.resume(*chosen)
+            self.paused_servers -= set(chosen)
+            self.recorder.nemesis(resume_zookeeper=chosen)
+
+    def end_session(self, n: int) -> bool:
+        """End a broker's session as nobody but its owner should: with its own id and password."""
+        try:
+            text = (self.brokers[n].data / "zookeeper-session").read_text()
+            value = json.loads(text)
+        except (OSError, ValueError):
+            return False
+        self.recorder.nemesis(end_session=n)
+        client = KazooClient(
+            self.ensemble.connect,
+            client_id=(int(value["id"]), bytes.fromhex(value["password"])),
+            timeout=SESSION_TIMEOUT,
+        )
+        with suppress(*ZOOKEEPER_ERRORS):
+            client.start(5)
+            client.stop()
+        client.close()
+        return True
+
+    @contextmanager
+    def observer(self) -> Iterator[KazooClient]:
+        """Lend a client of ZooKeeper that lasts, and does not go through the switchboard."""
+        if self._observer is None:
+            self._observer = KazooClient(self.ensemble.connect, timeout=10)
+            self._observer.start(10)
+        if not self._observer.connected:
+            raise KazooTimeoutError("not connected")
+        yield self._observer
+
+    # -- questions -----------------------------------------------------------------------------
+
+    def state(self, key: str) -> dict[str, Any]:
+        """Return a partition's state as ZooKeeper has it; what was known last if it does not answer."""
+        topic, partition = split_key(key)
+        path = f"{self.chroot}/brokers/topics/{topic}/partitions/{partition}/state"
+        with suppress(*ZOOKEEPER_ERRORS), self.observer() as zookeeper:
+            self._states[key] = json.loads(zookeeper.get(path)[0])
+        return self._states.get(key, {"leader": -1, "leader_epoch": -1, "isr": []})
+
+    def leader(self, key: str) -> int:
+        """Return who leads; -1: nobody."""
+        return int(self.state(key)["leader"])
+
+    def any_leader(self, chance: random.Random) -> int:
+        """Return a living broker that leads something."""
+        leaders = {self.leader(key) for key in self.keys} & set(self.alive)
+        return chance.choice(sorted(leaders or self.alive or self.ids))
+
+    def controller(self, chance: random.Random) -> int:
+        """Return the controller; any living broker if there is none."""
+        with suppress(*ZOOKEEPER_ERRORS), self.observer() as zookeeper:
+            found = int(json.loads(zookeeper.get(self.chroot + "/controller")[0])["brokerid"])
+            if found in self.alive:
+                return found
+        return chance.choice(self.alive or self.ids)
+
+    def not_in_sync(self) -> list[str]:
+        """Return the keys whose ISR is not full, or that have no leader."""
+        return [
+            key
+            for key in self.keys
+            if set(self.state(key)["isr"]) != set(self.replicas[key]) or self.leader(key) < 0
+        ]
+
+    def wait_in_sync(self, timeout: float = PATIENCE) -> list[str]:
+        """Wait until every ISR is full; return the keys that are not."""
+        deadline = time.monotonic() + timeout
+        while (missing := self.not_in_sync()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return missing
+
+    # -- topics --------------------------------------------------------------------------------
+
+    def admin(self) -> AdminClient:
+        """Give an admin client."""
+        return AdminClient(
+            {"bootstrap.servers": self.bootstrap, "log_level": 0, "socket.timeout.ms": 5000}
+        )
+
+    def create_topic(
+        self, name: str, partitions: int, settings: Mapping[str, str] | None = None
+    ) -> list[str]:
+        """Create a topic of three replicas, leaders spread; return its keys."""
+        ids, first = self.ids, len(self.replicas)
+        turns = [(first + n) % len(ids) for n in range(partitions)]
+        assignment = [(ids[turn:] + ids[:turn])[:REPLICAS] for turn in turns]
+        new = NewTopic(name, partitions, replica_assignment=assignment, config=dict(settings or {}))
+        admin = self.admin()
+        for future in admin.create_topics([new], operation_timeout=30).values():
+            future.result(40)
+        self.recorder.nemesis(create_topic=name)
+        keys = [f"{name}-{n}" for n in range(partitions)]
+        self.replicas.update(zip(keys, assignment, strict=True))
+        return keys
+
+    def reassign(self, replicas: Mapping[str, list[int]]) -> None:
+        """Move partitions as the classic tool does: by a znode, if there is none."""
+        rows = [
+            {"topic": topic, "partition": partition, "replicas": replicas[key]}
+            for key in replicas
+            for topic, partition in [split_key(key)]
+        ]
+        value = json.dumps({"version": 1, "partitions": rows}).encode()
+        with self.observer() as zookeeper:
+            zookeeper.create(self.chroot + "/admin/reassign_partitions", value)
+        self.recorder.nemesis(reassign=dict(replicas))
+        self.replicas.update(replicas)
+
+    def reassigning(self) -> bool:
+        """Whether a move is under way."""
+        with self.observer() as zookeeper:
+            return zookeeper.exists(self.chroot + "/admin/reassign_partitions") is not None
+
+    def assigned(self, key: str) -> list[int]:
+        """Return where a partition is, as ZooKeeper has it."""
+        topic, partition = split_key(key)
+        with self.observer() as zookeeper:
+            value = json.loads(zookeeper.get(f"{self.chroot}/brokers/topics/{topic}")[0])
+        return [int(n) for n in value["partitions"][str(partition)]]
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic."""
+        admin = self.admin()
+        for future in admin.delete_topics([name], operation_timeout=10).values():
+            future.result(20)
+        self.recorder.nemesis(delete_topic=name)
+
+    def configure_topic(self, name: str, **settings: str) -> None:
+        """Set settings, with underscores for dots."""
+        entries = [
+            ConfigEntry(key.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+            for key, value in settings.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
+        admin = self.admin()
+        for future in admin.incremental_alter_configs([resource]).values():
+            future.result(20)
+        self.recorder.nemesis(configure=name, settings=settings)

@@ -1,0 +1,130 @@
+"""Apache Kafka's own operators' tools, and its consumer in a rack, on three of our brokers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from kclient import Producer
+from tests.kit.brokers import Cluster, MakeCluster
+from tests.kit.replicated import Observer, eventually
+
+JARS = Path.home() / ".cache" / "kbroker" / "kafka-3.9.1"
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.compat,
+    pytest.mark.timeout(180),
+    pytest.mark.skipif(not JARS.is_dir(), reason=f"Apache Kafka's jars are not in {JARS}"),
+    pytest.mark.skipif(shutil.which("java") is None, reason="needs Java"),
+]
+
+RACKS = {1: "east", 2: "west", 3: "west"}
+_names = count(1)
+
+
+@pytest.fixture(scope="module")
+def cluster(module_clusters: MakeCluster) -> Cluster:
+    return module_clusters(
+        3,
+        {
+            "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+            "auto.leader.rebalance.enable": "false",
+            "zookeeper.session.timeout.ms": "30000",
+            "replica.lag.time.max.ms": "60000",
+        },
+        racks=RACKS,
+    )
+
+
+def java(tool: str, *words: str) -> list[str]:
+    """Return the command that runs one of Kafka's tools."""
+    quiet = "-Dlog4j.configuration=file:/dev/null"
+    return ["java", "-Xmx128m", quiet, "-cp", f"{JARS}/*", f"org.apache.kafka.tools.{tool}", *words]
+
+
+def run(cluster: Cluster, tool: str, *words: str) -> str:
+    """Run a tool and return what it printed; it must succeed."""
+    command = java(tool, "--bootstrap-server", cluster.bootstrap, *words)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def topic_on(cluster: Cluster, *replicas: list[int], records: int = 0) -> str:
+    name = f"tools-{next(_names)}"
+    Observer(cluster).create(name, list(replicas))
+    with Producer(bootstrap_servers=cluster.bootstrap, acks="all") as producer:
+        for n in range(records):
+            producer.send(name, b"%06d" % n * 100)
+    return name
+
+
+def test_log_dirs_and_elections(cluster: Cluster) -> None:
+    name = topic_on(cluster, [1, 2], records=10)
+    told = run(cluster, "LogDirsCommand", "--describe", "--topic-list", name)
+    brokers = json.loads(told.splitlines()[-1])["brokers"]
+    found = {
+        broker["broker"]: [p for d in broker["logDirs"] for p in d["partitions"]]
+        for broker in brokers
+    }
+    assert [len(found[n]) for n in (1, 2, 3)] == [1, 1, 0]
+    assert found[1][0]["partition"] == f"{name}-0"
+    assert found[1][0]["size"] > 6000
+    assert (found[1][0]["offsetLag"], found[1][0]["isFuture"]) == (0, False)
+    told = run(
+        cluster, "LeaderElectionCommand", "--election-type", "preferred",
+        "--topic", name, "--partition", "0",
+    )  # fmt: skip
+    assert f"Valid replica already elected for partitions {name}-0" in told
+
+
+def test_partitions_are_moved(cluster: Cluster, tmp_path: Path) -> None:
+    name, topics, plan = topic_on(cluster, [1], records=10), tmp_path / "topics", tmp_path / "plan"
+    topics.write_text(json.dumps({"version": 1, "topics": [{"topic": name}]}))
+    tool = "reassign.ReassignPartitionsCommand"
+    told = run(
+        cluster, tool, "--generate", "--topics-to-move-json-file", str(topics),
+        "--broker-list", "3",
+    )  # fmt: skip
+    plan.write_text(told.strip().splitlines()[-1])
+    file = ("--reassignment-json-file", str(plan))
+    told = run(cluster, tool, "--execute", *file, "--throttle", "50000000")
+    assert f"Successfully started partition reassignment for {name}-0" in told
+    eventually(
+        "the move to end",
+        lambda: (
+            f"Reassignment of partition {name}-0 is completed."
+            in run(cluster, tool, "--verify", *file)
+        ),
+        60,
+    )
+    assert Observer(cluster).placement(name).leader == 3
+
+
+def test_the_consumer_reads_from_its_rack_while_the_leader_stands_still(cluster: Cluster) -> None:
+    records = 5000
+    name = topic_on(cluster, [1, 2], records=records)
+    command = java(
+        "consumer.ConsoleConsumer", "--bootstrap-server", cluster.bootstrap,
+        "--topic", name, "--partition", "0", "--offset", "earliest",
+        "--consumer-property", "client.rack=west",
+        "--consumer-property", "max.partition.fetch.bytes=1000",
+        "--consumer-property", "max.poll.records=1",
+    )  # fmt: skip
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as consumer:
+        assert consumer.stdout is not None
+        try:
+            found = [consumer.stdout.readline()]
+            cluster.pause(1)
+            while len(found) < records:
+                found.append(consumer.stdout.readline())
+        finally:
+            cluster.resume(1)
+            consumer.kill()
+    assert [line[:6] for line in found] == [f"{n:06}" for n in range(records)]

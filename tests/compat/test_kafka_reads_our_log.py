@@ -1,0 +1,224 @@
+"""Apache Kafka's own tools read our files, and we open what Apache Kafka wrote."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from kbroker.config.log import LogConfig
+from kbroker.local.processes import start_bound_to_us
+from kbroker.local.zookeeper import free_ports
+from kbroker.log.log_dirs import LogDirs
+from kclient.wire.batches import parse
+from tests.kit.logs import append, batch_of, open_log, records
+from tests.kit.producer_batches import append_numbered
+
+JARS = Path(os.environ.get("KAFKA_JARS", Path.home() / ".cache/kbroker/kafka-3.9.1"))
+LOG = "00000000000000000000"
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.compat,
+    pytest.mark.skipif(
+        not list(JARS.glob("kafka_2.*.jar")) or shutil.which("java") is None,
+        reason=f"no Apache Kafka jars in {JARS} (KAFKA_JARS), or no java",
+    ),
+]
+
+
+def dump(*arguments: str) -> str:
+    """Run DumpLogSegments and return what it says."""
+    done = subprocess.run(
+        ["java", "-Xmx128m", "-cp", f"{JARS}/*", "kafka.tools.DumpLogSegments", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_dump_log_segments_reads_our_segment_and_finds_our_indexes_right(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0", index_interval_bytes=200)
+    for n in range(100):
+        append(log, 1000 + n, 1000 + n, value=b"value-%d" % n, epoch=n // 40)
+    for codec in (1, 2, 3, 4):
+        batch = batch_of(2000, 2001, value=b"compressed", codec=codec)
+        log.append_as_leader(batch, parse(batch), 3, 0)
+    log.close()
+    files = ",".join(
+        str(tmp_path / "t-0" / LOG) + suffix for suffix in (".log", ".index", ".timeindex")
+    )
+    said = dump("--deep-iteration", "--print-data-log", "--files", files)
+    batches = re.findall(
+        r"^baseOffset: (\d+) .* partitionLeaderEpoch: (\d+) .* isvalid: true$", said, re.M
+    )
+    assert [int(base) for base, _ in batches] == [2 * n for n in range(104)]
+    assert {epoch for _, epoch in batches} == {"0", "1", "2", "3"}
+    assert said.count("payload: value-") == 200
+    assert said.count("payload: compressed") == 8
+    assert "compresscodec: zstd" in said
+    assert "Index timestamp mismatch" not in said
+    assert "mismatch" not in said.lower(), said
+    assert len(re.findall(r"^offset: \d+ position: \d+$", said, re.M)) > 30
+    assert len(re.findall(r"^timestamp: \d+ offset: \d+$", said, re.M)) > 30
+    checked = dump("--index-sanity-check", "--files", str(tmp_path / "t-0" / f"{LOG}.index"))
+    assert "passed sanity check" in checked
+
+
+def test_dump_log_segments_reads_our_producer_snapshots(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0")
+    for sequence in range(3):
+        append_numbered(log, 77, sequence * 2, 2, epoch=4, now_ms=1000)
+    append_numbered(log, 78, 9, now_ms=2000)
+    log.close()
+    said = dump("--files", str(tmp_path / "t-0" / "00000000000000000007.snapshot"))
+    rows = re.findall(
+        r"producerId: (\d+) producerEpoch: (\d+) coordinatorEpoch: (-?\d+)"
+        r" currentTxnFirstOffset: (\S+) lastTimestamp: (\d+)"
+        r" firstSequence: (\d+) lastSequence: (\d+) lastOffset: (\d+) offsetDelta: (\d+)"
+        r" timestamp: (\d+)",
+        said,
+    )
+    assert [(row[0], row[1], *row[5:9]) for row in rows] == [
+        ("77", "4", "0", "1", "1", "1"),
+        ("77", "4", "2", "3", "3", "1"),
+        ("77", "4", "4", "5", "5", "1"),
+        ("78", "0", "9", "9", "6", "0"),
+    ], said
+
+
+class ApacheKafka:
+    """One Apache Kafka broker on *directory*, registered in *zookeeper*."""
+
+    def __init__(self, directory: Path, zookeeper: str) -> None:
+        self.address = f"127.0.0.1:{free_ports(1)[0]}"
+        self.output = directory.with_suffix(".output")
+        settings = directory.with_suffix(".properties")
+        settings.write_text(
+            f"broker.id=1\nzookeeper.connect={zookeeper}\nlog.dirs={directory}\n"
+            f"listeners=PLAINTEXT://{self.address}\noffsets.topic.replication.factor=1\n"
+            "log.flush.offset.checkpoint.interval.ms=500\nzookeeper.session.timeout.ms=2000\n"
+        )
+        command = ["java", "-Xmx256m", "-cp", f"{JARS}/*", "kafka.Kafka", str(settings)]
+        with self.output.open("ab") as output:
+            self.process = start_bound_to_us(command, output=output)
+
+    def client(self) -> dict[str, str]:
+        return {"bootstrap.servers": self.address, "log_level": "0"}
+
+    @classmethod
+    def started(cls, directory: Path, zookeeper: str) -> ApacheKafka:
+        """Start a broker and wait until it answers.
+
+        It gives up while ZooKeeper still has the node of one that was killed: then start again.
+        """
+        deadline = time.monotonic() + 60
+        kafka = cls(directory, zookeeper)
+        admin = AdminClient(kafka.client())
+        while time.monotonic() < deadline:
+            if kafka.process.poll() is not None:
+                kafka = cls(directory, zookeeper)
+                admin = AdminClient(kafka.client())
+            with suppress(KafkaException):
+                if admin.list_topics(timeout=1).brokers:
+                    return kafka
+        raise AssertionError(kafka.output.read_text()[-3000:])
+
+    def stop(self, *, clean: bool) -> None:
+        if clean:
+            self.process.terminate()
+        else:
+            self.process.kill()
+        self.process.wait(30)
+
+
+def open_dirs(directory: Path, settings: LogConfig) -> LogDirs:
+    dirs = LogDirs(
+        (str(directory),),
+        config_of=lambda topic: settings,
+        executor=ThreadPoolExecutor(1),
+        call_owner=lambda call: call(),
+        now_ms=lambda: int(time.time() * 1000),
+        on_failure=lambda *what: pytest.fail(str(what)),
+    )
+    dirs.claim()
+    owner = dirs.stored_identity()
+    assert owner.broker_id == 1
+    assert owner.cluster_id is not None
+    dirs.take_identity(1, owner.cluster_id)
+    dirs.load()
+    return dirs
+
+
+def values(address: str, count: int) -> list[bytes | None]:
+    """The first *count* values of the topic, as librdkafka reads them."""
+    consumer = Consumer(
+        {"bootstrap.servers": address, "group.id": "g", "enable.auto.commit": False}
+    )
+    consumer.assign([TopicPartition("t", 0, 0)])
+    found: list[bytes | None] = []
+    deadline = time.monotonic() + 30
+    while len(found) < count and time.monotonic() < deadline:
+        found += [message.value() for message in consumer.consume(count - len(found), 1.0)]
+    consumer.close()
+    return found
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("clean", [True, False], ids=["shut down", "killed"])
+def test_a_directory_of_apache_kafka_is_opened_and_given_back(
+    tmp_path: Path, zookeeper_connect: str, clean: bool
+) -> None:
+    directory = tmp_path / "data"
+    topic = {"segment.bytes": "20000", "index.interval.bytes": "500"}
+    kafka = ApacheKafka.started(directory, zookeeper_connect)
+    admin = AdminClient(kafka.client())
+    created = admin.create_topics([NewTopic("t", 1, 1, config=topic)])
+    created["t"].result(20)
+    producer = Producer({**kafka.client(), "compression.type": "lz4", "batch.num.messages": "20"})
+    expected = [b"%d " % n + random.Random(n).randbytes(60) for n in range(2000)]
+    for n, value in enumerate(expected):
+        producer.produce("t", value, timestamp=1_700_000_000_000 + n)
+        if n % 100 == 0:
+            producer.flush(10)
+    assert producer.flush(30) == 0
+    kafka.stop(clean=clean)
+
+    settings = LogConfig(segment_bytes=20000, index_interval_bytes=500, retention_ms=-1)
+    dirs = open_dirs(directory, settings)
+    assert dirs.clean is clean
+    assert dirs.failed == {}
+    log = dirs.get("t", 0)
+    assert log is not None
+    assert (log.log_end_offset, log.topic_id is not None) == (2000, True)
+    assert len(log.segments) > 3
+    assert [value for _, value in records(log)] == expected
+    for n in (0, 1, 777, 1999):
+        found = log.offset_for_timestamp(1_700_000_000_000 + n)
+        assert found is not None
+        assert found.offset == n
+    epoch = log.leader_epochs.latest
+    assert epoch >= 0
+    for n in range(100):
+        append(log, 1_700_000_002_000 + n, value=b"ours %d" % n, epoch=epoch)
+        expected.append(b"ours %d" % n)
+    assert dirs.close(broker_epoch=7)
+
+    kafka = ApacheKafka.started(directory, zookeeper_connect)
+    try:
+        assert values(kafka.address, len(expected)) == expected
+    finally:
+        kafka.stop(clean=False)

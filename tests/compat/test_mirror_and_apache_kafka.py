@@ -1,0 +1,118 @@
+"""Apache Kafka as the source of a mirror is copied batch for batch; as the target it is refused."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from kbroker.local import processes
+from kbroker.local.zookeeper import free_ports
+from kclient.wire.batches import iterate
+from tests.kit.brokers import MakeCluster
+from tests.kit.mirrors import Mirror, eventually, stored
+
+JARS = Path.home() / ".cache" / "kbroker" / "kafka-3.9.1"
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.compat,
+    pytest.mark.skipif(
+        not (JARS.is_dir() and shutil.which("java")), reason=f"no Kafka jars in {JARS}, or no Java"
+    ),
+]
+
+
+@dataclass
+class ApacheKafka:
+    """One broker of Apache Kafka."""
+
+    bootstrap: str
+    data: Path
+    process: subprocess.Popen[bytes]
+
+
+@pytest.fixture
+def apache(tmp_path: Path, zookeeper_connect: str) -> Iterator[ApacheKafka]:
+    home = tmp_path / "apache"
+    home.mkdir()
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    (home / "server.properties").write_text(
+        f"broker.id=1\nlisteners=PLAINTEXT://{address}\nzookeeper.connect={zookeeper_connect}/apache\n"
+        f"log.dirs={home / 'data'}\noffsets.topic.replication.factor=1\n"
+        "transaction.state.log.replication.factor=1\ntransaction.state.log.min.isr=1\n"
+        "offsets.topic.num.partitions=1\ntransaction.state.log.num.partitions=1\n"
+    )
+    command = ["java", "-Xmx512m", "-cp", f"{JARS}/*", "kafka.Kafka", "server.properties"]
+    command[-1] = str(home / "server.properties")
+    with (home / "kafka.log").open("wb") as log:
+        process = processes.start_bound_to_us(command, output=log)
+    try:
+        eventually(lambda: _answers(address), timeout=40, what="Apache Kafka")
+        yield ApacheKafka(address, home / "data", process)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _answers(address: str) -> bool:
+    try:
+        client = AdminClient({"bootstrap.servers": address, "log_level": 0})
+        return bool(client.list_topics(timeout=1).brokers)
+    except KafkaException:
+        return False
+
+
+def kafka_holds(apache: ApacheKafka, topic: str) -> list[tuple[int, int, bytes]]:
+    found = []
+    for path in sorted((apache.data / f"{topic}-0").glob("*.log")):
+        data = path.read_bytes()
+        found += [
+            (info.base_offset, info.next_offset, data[info.position + 16 : info.end])
+            for info in iterate(data)
+        ]
+    return found
+
+
+def test_its_topics_are_copied_markers_and_aborted_records_too(
+    apache: ApacheKafka, broker_clusters: MakeCluster, tmp_path: Path
+) -> None:
+    west = broker_clusters(1)
+    client = AdminClient({"bootstrap.servers": apache.bootstrap, "log_level": 0})
+    for future in client.create_topics([NewTopic("plain", 1, 1), NewTopic("tx", 1, 1)]).values():
+        future.result(10)
+    settings = {"bootstrap.servers": apache.bootstrap, "log_level": 0}
+    plain = Producer({**settings, "enable.idempotence": True, "compression.type": "zstd"})
+    for n in range(3000):
+        plain.produce("plain", b"value-%d" % n, headers=[("n", b"%d" % n)])
+    assert plain.flush(20) == 0
+    tx = Producer({**settings, "transactional.id": "x"})
+    tx.init_transactions(20)
+    for number in range(4):
+        tx.begin_transaction()
+        tx.produce("tx", b"value")
+        (tx.abort_transaction if number % 2 else tx.commit_transaction)(20)
+    copier = Mirror(tmp_path / "mirror", apache, west, None)  # type: ignore[arg-type]
+    assert copier.run_once() == 0, copier.said
+    for topic in ("plain", "tx"):
+        there = kafka_holds(apache, topic)
+        assert there
+        assert [(b.base_offset, b.next_offset, b.rest) for b in stored(west, topic)] == there
+
+
+def test_it_is_no_target_for_it_would_append_blindly(
+    apache: ApacheKafka, broker_clusters: MakeCluster, tmp_path: Path
+) -> None:
+    east = broker_clusters(1)
+    client = AdminClient({"bootstrap.servers": east.bootstrap, "log_level": 0})
+    client.create_topics([NewTopic("t", 1, 1)])["t"].result(10)
+    copier = Mirror(tmp_path / "mirror", east, apache, None)  # type: ignore[arg-type]
+    assert copier.run_once() == 1
+    assert "does not serve kbroker.conditional.append" in copier.said
+    assert not (apache.data / "t-0").exists(), "not even a topic was created"

@@ -1,0 +1,157 @@
+"""Kafka's tools call a throttled move off and take leaders back; kafka-python's admin client moves partitions, too."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import warnings
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.kit.brokers import Cluster, MakeCluster
+from tests.kit.operators import Operator, until_directories
+from tests.kit.replicated import Observer, eventually
+
+JARS = Path(os.environ.get("KAFKA_JARS", Path.home() / ".cache" / "kbroker" / "kafka-3.9.1"))
+REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+SIDES = ("leader", "follower")
+ELECT = "org.apache.kafka.tools.LeaderElectionCommand"
+
+pytestmark = [pytest.mark.slow, pytest.mark.compat, pytest.mark.timeout(180)]
+with_tools = pytest.mark.skipif(
+    not list(JARS.glob("kafka-tools-[0-9]*.jar")) or shutil.which("java") is None,
+    reason=f"no Apache Kafka tools in {JARS} (KAFKA_JARS), or no java",
+)
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def cluster(module_clusters: MakeCluster) -> Cluster:
+    return module_clusters(
+        3,
+        {
+            "auto.leader.rebalance.enable": "false",
+            "log.segment.delete.delay.ms": "0",
+            "replica.fetch.max.bytes": "100000",  # what the first fetch brings is not held back
+        },
+    )
+
+
+@pytest.fixture
+def topic(cluster: Cluster) -> str:
+    """Make a topic with two partitions of 2.5 MB on brokers 1 and 2, under a name of its own."""
+    name = f"topic-{next(_numbers)}"
+    Observer(cluster).create(name, [[1, 2], [2, 1]])
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    for n in range(500):
+        producer.produce(name, bytes(10_000), partition=n % 2)
+    assert producer.flush(20) == 0
+    return name
+
+
+def tool(cluster: Cluster, command: str, *arguments: str) -> str:
+    """Run one of Kafka's tools; what it says."""
+    done = subprocess.run(
+        [
+            "java",
+            "-Xmx128m",
+            "-cp",
+            f"{JARS}/*",
+            command,
+            "--bootstrap-server",
+            cluster.bootstrap,
+            *arguments,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def plan(path: Path, topic: str, *replicas: list[int]) -> str:
+    """Write a plan as the tool reads it; its path."""
+    path.write_text(
+        json.dumps(
+            {
+                "version": 1,
+                "partitions": [
+                    {"topic": topic, "partition": n, "replicas": each}
+                    for n, each in enumerate(replicas)
+                ],
+            }
+        )
+    )
+    return str(path)
+
+
+@with_tools
+def test_kafka_reassign_partitions_lists_and_calls_off_what_it_began(
+    cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    moves = plan(tmp_path / "moves.json", topic, [3, 2], [2, 3])
+    observer = Observer(cluster)
+    # The brokers hear of what the tool sets when the move has begun already: so it is set before.
+    observer.configure(topic, {f"{s}.replication.throttled.replicas": "*" for s in SIDES})
+    for broker_id in cluster.brokers:
+        observer.configure_broker(
+            broker_id, {f"{side}.replication.throttled.rate": "1" for side in SIDES}
+        )
+    said = tool(  # so slow that it is still under way when the next tool has started
+        cluster, REASSIGN, "--reassignment-json-file", moves, "--execute", "--throttle", "1"
+    )
+    assert "Successfully started" in said
+    assert f"{topic}-" in tool(cluster, REASSIGN, "--list")
+    said = tool(cluster, REASSIGN, "--reassignment-json-file", moves, "--cancel")
+    assert "Successfully cancelled partition reassignments for:" in said
+    until_directories(cluster, topic, {0: [1, 2], 1: [2, 1]})
+    assert Operator(cluster).moving() == {}
+
+
+@with_tools
+def test_kafka_leader_election_gets_the_preferred_leaders_back(
+    cluster: Cluster, topic: str
+) -> None:
+    observer = Observer(cluster)
+    cluster.restart(1)
+    observer.led_by_another(topic, 0, 1)
+    observer.in_sync(topic, 0, [1, 2])
+    said = tool(
+        cluster, ELECT, "--election-type", "preferred", "--topic", topic, "--partition", "0"
+    )
+    assert f"Successfully completed leader election (PREFERRED) for partitions {topic}-0" in said
+    assert observer.placement(topic, 0).leader == 1
+    said = tool(
+        cluster, ELECT, "--election-type", "preferred", "--topic", topic, "--partition", "0"
+    )
+    assert f"Valid replica already elected for partitions {topic}-0" in said
+
+
+def test_kafka_python_moves_lists_and_calls_off(cluster: Cluster, topic: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # it reads its schemas the old way
+        from kafka import TopicPartition
+        from kafka.admin import KafkaAdminClient
+
+        admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap.split(","))
+    with admin:
+        first, none = TopicPartition(topic, 0), TopicPartition("none", 0)
+        answers = admin.alter_partition_reassignments({first: [3, 1], none: [1]})
+        assert answers[first] is None
+        assert answers[none].errno == 3
+        eventually("the move to be done", lambda: not admin.list_partition_reassignments(), 30)
+        until_directories(cluster, topic, {0: [3, 1], 1: [2, 1]})
+        answers = admin.alter_partition_reassignments({first: None})
+        assert answers[first].errno == 85
+        answers = admin.alter_partition_reassignments({first: [1, 7]})
+        assert answers[first].errno == 39
+        result = admin.elect_leaders(0, {topic: [0]}, timeout_ms=10_000)
+        assert [e.error_code for e in result.replica_election_results[0].partition_result] == [0]
+        assert Observer(cluster).placement(topic, 0).leader == 3

@@ -1,0 +1,67 @@
+"""Kafka's own message classes read our bytes, inter-broker messages included, and write the same."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from tests.kit.wire_messages import MESSAGES, body, everything_set, structs, versions_of
+
+JARS = Path.home() / ".cache" / "kbroker" / "kafka-3.9.1"
+PROGRAM = Path(__file__).parent / "java" / "EchoMessages.java"
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.compat,
+    pytest.mark.skipif(not JARS.is_dir(), reason=f"Apache Kafka's jars are not in {JARS}"),
+    pytest.mark.skipif(shutil.which("javac") is None, reason="needs a JDK, not only a JRE"),
+]
+
+
+def examples(strategy, count):
+    """*count* values of a strategy."""
+    found = []
+
+    @given(strategy)
+    @settings(
+        max_examples=count,
+        database=None,
+        derandomize=True,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        deadline=None,
+    )
+    def collect(value):
+        found.append(value)
+
+    collect()
+    return found
+
+
+def test_kafkas_classes_read_our_bytes_and_write_the_same():
+    cases = []
+    for (api, direction), cls in MESSAGES.items():
+        for version in versions_of(api):
+            drawn = examples(structs(cls, version, ours=False), 5)
+            for message in [everything_set(cls, version, ours=False), *drawn]:
+                ours = body(api, direction, version, message)
+                cases.append((f"{int(api)} {version} {direction}", ours, message))
+    classpath = f"{JARS}/*"
+    done = subprocess.run(
+        ["java", "-Xmx256m", "-cp", classpath, str(PROGRAM)],
+        input="".join(f"{head} {ours.hex()}\n" for head, ours, _ in cases),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=55,
+    )
+    answers = done.stdout.splitlines()
+    assert len(answers) == len(cases)
+    wrong = [
+        f"{head}: {message}\n  ours   {ours.hex()}\n  theirs {answer}"
+        for (head, ours, message), answer in zip(cases, answers, strict=True)
+        if answer != f"{ours.hex()} 0"
+    ]
+    assert not wrong, f"{len(wrong)} of {len(cases)}:\n" + "\n".join(wrong[:10])

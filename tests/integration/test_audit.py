@@ -1,0 +1,288 @@
+"""The audit on real clusters and real Spark: what differs is named, what does not is proven, exit codes hold."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as Place
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from spark_jobs.cluster import read_side, time_span
+from spark_jobs.reconcile import Options, Reconciliation, reconcile
+from spark_jobs.session import spark_session
+from spark_jobs.source import kafka_reader
+from spark_jobs.verdict import ExitCode, Verdict
+from tests.kit.brokers import Cluster
+from tests.kit.zookeeper import Ensemble
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+class Message(NamedTuple):
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    headers: Sequence[tuple[str, bytes | None]] = ()
+
+
+def messages(count: int) -> list[Message]:
+    """Records with everything Kafka can hold: nulls, empties, headers in order with repeated keys."""
+    return [
+        Message(
+            [b"k%d" % (n % 7), b"", None][n % 3],
+            None if n % 11 == 5 else b"value %d" % n,
+            1_700_000_000_000 + n * 1000,
+            [("a", b"1"), ("a", None), ("b", b"")] if n % 4 == 0 else [],
+        )
+        for n in range(count)
+    ]
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    with spark_session("kbroker-tests", master="local[2]") as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def clusters(
+    tmp_path_factory: pytest.TempPathFactory, zookeeper_server: Ensemble
+) -> Iterator[tuple[Cluster, Cluster]]:
+    made = [
+        Cluster(
+            tmp_path_factory.mktemp(name),
+            f"{zookeeper_server.connect}/audit-{os.getpid()}-{name}",
+            1,
+        )
+        for name in ("east", "west")
+    ]
+    try:
+        for cluster in made:
+            cluster.start()
+        yield made[0], made[1]
+    finally:
+        for cluster in made:
+            cluster.stop_all()
+    assert [line for cluster in made for line in cluster.complaints()] == []
+
+
+class Pair:
+    """One topic on both clusters."""
+
+    def __init__(self, clusters: tuple[Cluster, Cluster], topic: str) -> None:
+        self.east, self.west = (cluster.bootstrap for cluster in clusters)
+        self.topic = topic
+        for bootstrap in (self.east, self.west):
+            admin = AdminClient({"bootstrap.servers": bootstrap})
+            for future in admin.create_topics([NewTopic(topic, 2, 1)]).values():
+                future.result(20)
+
+    def write(self, bootstrap: str, records: Sequence[Message], codec: str = "none") -> None:
+        producer = Producer(
+            {"bootstrap.servers": bootstrap, "compression.type": codec, "linger.ms": 20}
+        )
+        for n, message in enumerate(records):
+            producer.produce(
+                self.topic,
+                message.value,
+                message.key,
+                partition=n % 2,
+                timestamp=message.timestamp,
+                headers=list(message.headers),
+            )
+        assert producer.flush(20) == 0
+
+    def audit(self, spark: SparkSession, *, complete: bool = True) -> Reconciliation:
+        target = read_side("west", self.west, [self.topic])
+        source = read_side("east", self.east, [self.topic])
+        return reconcile(
+            kafka_reader(spark, slice_offsets=100),
+            source,
+            target,
+            Options(window=50, complete=complete),
+            span_ms=time_span(source),
+        )
+
+
+def named(run: Reconciliation) -> list[tuple[str, int, int | None, int | None, str | None]]:
+    return [
+        (f.finding_class.value, f.partition, f.source_offset, f.target_offset, f.field)
+        for f in run.findings
+    ]
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_a_copy_in_any_codec_is_consistent(
+    spark: SparkSession, clusters: tuple[Cluster, Cluster], codec: str
+) -> None:
+    pair = Pair(clusters, f"equal-{codec}")
+    pair.write(pair.east, messages(400), codec)
+    pair.write(pair.west, messages(400), "none")
+    run = pair.audit(spark)
+    assert (run.outcome.verdict, named(run)) == (Verdict.CONSISTENT, [])
+    assert run.counts.verified == 400
+
+
+def test_every_kind_of_difference_is_named(
+    spark: SparkSession, clusters: tuple[Cluster, Cluster]
+) -> None:
+    pair = Pair(clusters, "damaged")
+    source = messages(400)
+    target = [list(source[0::2]), list(source[1::2])]
+    first, second = target
+    del first[20]
+    first[100] = first[100]._replace(value=b"changed")
+    second.insert(60, second[40])
+    second.insert(160, second.pop(150))
+    second[10] = second[10]._replace(key=b"" if second[10].key is None else None)
+    second.append(Message(b"stranger", b"from elsewhere", 1))
+    pair.write(pair.east, source)
+    write_apart(pair, target)
+    run = pair.audit(spark)
+    assert run.outcome.exit_code is ExitCode.DIVERGED
+    assert sorted(named(run), key=str) == sorted(
+        [
+            ("missing", 0, 20, None, None),
+            ("corrupt", 0, 101, 100, "value"),
+            ("duplicate", 1, None, 60, None),
+            ("corrupt", 1, 10, 10, "key"),
+            ("reordered", 1, 149, 160, None),
+            ("extra", 1, None, 201, None),
+        ],
+        key=str,
+    )
+
+
+def write_apart(pair: Pair, partitions: Sequence[Sequence[Message]]) -> None:
+    producer = Producer({"bootstrap.servers": pair.west, "linger.ms": 20})
+    for number, records in enumerate(partitions):
+        for message in records:
+            producer.produce(
+                pair.topic,
+                message.value,
+                message.key,
+                partition=number,
+                timestamp=message.timestamp,
+                headers=list(message.headers),
+            )
+    assert producer.flush(20) == 0
+
+
+def test_a_tail_not_received_is_lag_and_a_complete_mirror_has_lost_it(
+    spark: SparkSession, clusters: tuple[Cluster, Cluster]
+) -> None:
+    pair = Pair(clusters, "lagging")
+    pair.write(pair.east, messages(100))
+    pair.write(pair.west, messages(90))
+    run = pair.audit(spark, complete=False)
+    assert (run.outcome.verdict, run.counts.lagging, named(run)) == (Verdict.LAGGING, 10, [])
+    run = pair.audit(spark, complete=True)
+    assert {name[0] for name in named(run)} == {"missing"}
+    assert len(run.findings) == 10
+
+
+def test_what_retention_removed_from_the_copy_can_not_be_verified(
+    spark: SparkSession, clusters: tuple[Cluster, Cluster]
+) -> None:
+    pair = Pair(clusters, "aged")
+    for bootstrap in (pair.east, pair.west):
+        pair.write(bootstrap, messages(100))
+    admin = AdminClient({"bootstrap.servers": pair.west})
+    for future in admin.delete_records([Place(pair.topic, 0, 30)]).values():
+        future.result(20)
+    run = pair.audit(spark)
+    assert (run.outcome.verdict, run.outcome.exit_code) == (Verdict.INCOMPLETE, ExitCode.AGED_OUT)
+    assert (run.counts.aged_out, run.counts.verified, named(run)) == (30, 70, [])
+
+
+def kaudit(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "spark_jobs", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+
+
+def test_the_command_writes_its_reports_and_exits_with_the_verdict(
+    clusters: tuple[Cluster, Cluster], tmp_path: Path
+) -> None:
+    pair = Pair(clusters, "by-command")
+    pair.write(pair.east, messages(60))
+    pair.write(pair.west, messages(59))
+    done = kaudit(
+        *("reconcile", "--source", pair.east, "--target", pair.west, "--topics", "by-comm.nd"),
+        *("--out", str(tmp_path / "report"), "--complete", "--master", "local[2]"),
+    )
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.startswith("VERDICT  DIVERGED")
+    assert len(done.stdout.splitlines()) <= 40
+    document = json.loads((tmp_path / "report" / "report.json").read_text())
+    assert (document["verdict"], document["totals"]["findings"]["missing"]) == ("DIVERGED", 1)
+    (finding,) = (tmp_path / "report" / "findings.jsonl").read_text().splitlines()
+    assert json.loads(finding)["class"] == "missing"
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "<svg" in page
+    assert "src=" not in page
+    assert "href=" not in page
+
+
+def test_a_side_that_can_not_be_reached_is_no_verdict(tmp_path: Path) -> None:
+    done = kaudit(
+        *("reconcile", "--source", "127.0.0.1:1", "--target", "127.0.0.1:1", "--topics", "x"),
+        *("--out", str(tmp_path)),
+    )
+    assert done.returncode == 4
+    assert "connection refused" in done.stderr
+
+
+def test_a_topic_nobody_has_is_no_verdict(
+    clusters: tuple[Cluster, Cluster], tmp_path: Path
+) -> None:
+    east, west = clusters
+    done = kaudit(
+        *(
+            "reconcile",
+            "--source",
+            east.bootstrap,
+            "--target",
+            west.bootstrap,
+            "--topics",
+            "no-such",
+        ),
+        *("--out", str(tmp_path)),
+    )
+    assert done.returncode == 4
+    assert "no topic matching" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "wrong", [("--fail-on", "nonsense"), ("--window", "0"), ("--min-coverage", "2")]
+)
+def test_wrong_options_are_usage_errors(tmp_path: Path, wrong: tuple[str, str]) -> None:
+    done = kaudit(
+        *(
+            "reconcile",
+            "--source",
+            "a:1",
+            "--target",
+            "b:1",
+            "--topics",
+            "x",
+            "--out",
+            str(tmp_path),
+        ),
+        *wrong,
+    )
+    assert done.returncode == 2

@@ -1,0 +1,54 @@
+"""A short piece of chaos, the same every time: one cluster, faults of several kinds, nothing promised is lost.
+
+Longer ones and all scenarios: ``make chaos`` (tests/SCENARIOS.md says which).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException
+
+from tests.chaos import faults
+from tests.chaos.run import Result, Run
+from tests.chaos.scenarios import Scenario, rounds
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+SHORT = Scenario(
+    "a few faults, quickly",
+    rounds(
+        faults.kill_leader_and_controller,
+        faults.pause_leader,
+        faults.end_session,
+        faults.lose_answers_to_clients,
+        faults.cut_from_brokers,
+        lasting=(1, 5),
+        quiet=(1, 2),
+    ),
+)
+
+
+@pytest.mark.flaky(
+    reruns=0
+)  # what was lost once is lost; only a run that came to no end is tried again
+@pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnhandledThreadExceptionWarning"
+)
+def test_nothing_that_was_promised_is_lost_under_faults(tmp_path: Path) -> None:
+    try:
+        result = play(tmp_path / "first")
+    except (AssertionError, KafkaException) as error:  # a broker was not ready in a minute, say
+        print(f"tried again: {error}")  # noqa: T201
+        result = play(tmp_path / "second")
+    assert not result.broken, result.to_text()
+    if not result.clean:
+        result = play(tmp_path / "third")
+    assert result.clean, result.to_text()
+    assert result.figures.acknowledged > 100
+
+
+def play(out: Path) -> Result:
+    """Play it. Without members of a group: librdkafka's consumer may hang (tests.chaos.other_clients)."""
+    return Run(SHORT, seed=4, seconds=25, out=out, members=0).play()

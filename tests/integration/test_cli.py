@@ -1,0 +1,350 @@
+"""The command line against a real broker, as a process: what it prints, and what it exits with."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+
+from tests.kit.brokers import MakeCluster
+from tests.kit.cli import COMMAND, Cli, command_line
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
+
+_names = count(1)
+AVRO = {"type": "record", "name": "Flight", "fields": [{"name": "number", "type": "int"}]}
+
+
+@pytest.fixture(scope="module")
+def cli(module_clusters: MakeCluster) -> Iterator[Cli]:
+    cluster = module_clusters(1, {"auto.create.topics.enable": "false"})
+    with command_line(cluster) as cli:
+        yield cli
+
+
+def read_for(stream: Any, wanted: bytes, seconds: float = 10.0) -> bytes:
+    """Read until *wanted* came."""
+    deadline, found = time.monotonic() + seconds, b""
+    while wanted not in found:
+        left = deadline - time.monotonic()
+        assert left > 0, found
+        if select.select([stream], [], [], left)[0]:
+            piece = os.read(stream.fileno(), 65536)
+            assert piece, found
+            found += piece
+    return found
+
+
+# --- topics
+
+
+def test_the_life_of_a_topic(cli):
+    name = f"life-{next(_names)}"
+    assert cli.out("topic", "create", name, "-p", "2", "-c", "retention.ms=60000") == (
+        f"Created topic {name}.\n"
+    )
+    assert b"exists already" in cli.run("topic", "create", name, "--if-not-exists").stderr
+    again = cli.run("topic", "create", name, code=1)
+    assert f"kclient: {name}: TOPIC_ALREADY_EXISTS".encode() in again.stderr
+    (row,) = [row for row in cli.json("topic", "list") if row["topic"] == name]
+    assert row == {"topic": name, "partitions": 2, "replicas": 1, "internal": False}
+    first, *partitions = cli.out("topic", "describe", name).splitlines()
+    assert first.startswith(f"Topic: {name}\tTopicId: ")
+    assert first.endswith("\tPartitionCount: 2\tReplicationFactor: 1\tConfigs: retention.ms=60000")
+    assert partitions[1] == f"\tTopic: {name}\tPartition: 1\tLeader: 1\tReplicas: 1\tIsr: 1"
+    cli.run(
+        "topic", "alter-config", name, "--set", "retention.ms=70000", "--set", "segment.ms=9000"
+    )
+    cli.run("topic", "alter-config", name, "--delete", "segment.ms")
+    assert cli.json("topic", "describe", name)[0]["configs"] == {"retention.ms": "70000"}
+    assert (
+        cli.out("topic", "add-partitions", name, "-n", "4") == f"Topic {name} has 4 partitions.\n"
+    )
+    assert len(cli.json("topic", "describe", name)) == 4
+    refused = cli.run("topic", "delete", name, code=2)
+    assert b"repeat with --yes" in refused.stderr
+    assert cli.out("topic", "delete", name, "-y") == f"Deleted topic {name}.\n"
+    cli.run("topic", "delete", name, "-y", code=1)
+    cli.run("topic", "delete", name, "-y", "--if-exists")
+
+
+def test_a_dry_run_creates_nothing(cli):
+    name = f"dry-{next(_names)}"
+    assert cli.out("topic", "create", name, "-d") == f"Would create topic {name}.\n"
+    cli.run("topic", "describe", name, code=1)
+
+
+def test_rows_come_in_every_format(cli):
+    name = cli.topic(1)
+    assert cli.out("topic", "list").startswith("TOPIC  ")
+    assert f"{name},1,1" in cli.out("topic", "list", "--format", "csv").splitlines()
+    lines = cli.out("topic", "list", "--format", "jsonl").splitlines()
+    assert name in [json.loads(line)["topic"] for line in lines]
+    (cluster,) = cli.json("info")
+    assert [b["id"] for b in cluster["brokers"]] == ["1*"]
+
+
+# --- records
+
+
+def test_records_survive_the_way_out_and_back_in_byte_for_byte(cli):
+    there, back = cli.topic(1), cli.topic(1)
+    lines = [
+        {"key": None, "value": None, "headers": []},
+        {"key": "", "value": "", "headers": [["a", "1", "utf8"], ["a", None, "null"]]},
+        {"key": "/wA=", "key_encoding": "base64", "value": "AAEC/w==", "value_encoding": "base64"},
+        {"key": "größe", "value": "two\nlines\r", "headers": [["b", "/w==", "base64"]]},
+        {"value": "x", "timestamp": 1_600_000_000_000},
+    ]
+    given = "".join(json.dumps(line) + "\n" for line in lines)
+    cli.run("produce", there, "--input", "json", stdin=given.encode())
+    once = cli.run("consume", there, "-e", "-q").stdout
+    cli.run("produce", back, "--input", "json", stdin=once)
+    twice = cli.run("consume", back, "-e", "-q").stdout
+    assert once.replace(there.encode(), b"") == twice.replace(back.encode(), b"")
+    read = [json.loads(line) for line in once.splitlines()]
+    assert [(r["key"], r["value"]) for r in read] == [
+        (None, None), ("", ""), ("/wA=", "AAEC/w=="), ("größe", "two\nlines\r"), (None, "x"),
+    ]  # fmt: skip
+    assert read[1]["headers"] == [["a", "1", "utf8"], ["a", None, "null"]]
+    assert read[3]["headers"] == [["b", "/w==", "base64"]]
+    assert read[4]["timestamp"] == 1_600_000_000_000
+
+
+def test_lines_keys_headers_and_nulls_are_produced(cli):
+    name = cli.topic(1)
+    words = ("-K", "\\t", "-H", "h=1", "-H", "nothing", "-Z", "-z", "zstd")
+    done = cli.run("produce", name, *words, stdin=b"k1\tv1\nk2\t\nonly\r\n\xff\t\xfe")
+    assert done.stderr == f"4 of 4 records delivered to {name}\n".encode()
+    assert cli.run("consume", name, "-e", "-q", "-f", "%k=%v(%V) %h|").stdout == (
+        b"k1=v1(2) h=1,nothing=NULL|k2=(-1) h=1,nothing=NULL|"
+        b"=only(4) h=1,nothing=NULL|\xff=\xfe(1) h=1,nothing=NULL|"
+    )
+
+
+def test_files_are_produced_by_line_or_whole(cli, tmp_path):
+    (tmp_path / "a").write_bytes(b"1\n2\n")
+    (tmp_path / "b").write_bytes(b"3")
+    name = cli.topic(1)
+    cli.run("produce", name, str(tmp_path / "a"), str(tmp_path / "b"), "-k", "key")
+    cli.run("produce", name, str(tmp_path / "a"), "--input", "raw")
+    assert cli.out("consume", name, "-e", "-f", "[%k:%v]") == "[key:1][key:2][key:3][:1\n2\n]"
+
+
+def test_a_broken_line_is_named(cli):
+    name = cli.topic(1)
+    given = b'{"value": "a"}\nno json\n'
+    assert (
+        b"record 2: not a record in JSON"
+        in cli.run("produce", name, "--input", "json", stdin=given, code=1).stderr
+    )
+
+
+def test_a_record_goes_out_while_the_next_is_awaited(cli):
+    name = cli.topic(1)
+    with (
+        cli.start("consume", name, "-o", "start", "-f", "%v\n", "-m", "5") as consumer,
+        cli.start("produce", name, stdin=subprocess.PIPE) as producer,
+    ):
+        assert producer.stdin is not None
+        producer.stdin.write(b"first\n")
+        producer.stdin.flush()
+        assert read_for(consumer.stdout, b"first\n") == b"first\n"
+        producer.stdin.write(b"second")
+        producer.stdin.close()
+        assert read_for(consumer.stdout, b"second\n") == b"second\n"
+        assert producer.wait(10) == 0
+        consumer.send_signal(signal.SIGINT)
+        assert consumer.wait(10) == 130
+
+
+def test_avro_is_shown_as_json(cli, tmp_path):
+    from kclient.avro import AvroSerializer
+
+    schema = tmp_path / "flight.avsc"
+    schema.write_text(json.dumps(AVRO))
+    name = cli.topic(1)
+    (tmp_path / "value").write_bytes(AvroSerializer(AVRO)({"number": 7}) or b"")
+    cli.run("produce", name, "--input", "raw", str(tmp_path / "value"))
+    read = json.loads(cli.out("consume", name, "-e", "--avro", str(schema)))
+    assert (read["value"], read["value_encoding"]) == ({"number": 7}, "deserialized")
+    cli.run("produce", name, stdin=b"not avro")
+    failed = cli.run("consume", name, "-e", "--avro", str(schema), code=1)
+    assert f"the value of the record at {name}-0, offset 1 cannot be".encode() in failed.stderr
+
+
+# --- where to begin and end
+
+
+def test_the_grammar_of_offsets_on_real_ones(cli):
+    name = cli.topic(1)
+    lines = [{"value": f"{n}", "timestamp": 1_600_000_000_000 + 1000 * n} for n in range(10)]
+    given = "".join(json.dumps(line) + "\n" for line in lines)
+    cli.run("produce", name, "--input", "json", stdin=given.encode())
+    expected = {
+        (): "0123456789",
+        ("-o", "+8"): "89",
+        ("-o", "-3"): "789",
+        ("-o", "2:5"): "234",
+        ("-o", ":3"): "012",
+        ("-o", "end"): "",
+        ("-o", "99"): "",
+        ("-o", "@1600000006000"): "6789",
+        ("-o", "@1600000001:1600000003"): "12",
+        ("-o", "4", "-n", "2"): "45",
+    }
+    for words, found in expected.items():
+        assert cli.out("consume", name, "-e", "-q", "-f", "%v", *words) == found, words
+
+
+def test_a_range_waits_for_what_is_not_there_yet(cli):
+    name = cli.topic(1, "0", "1")
+    with cli.start("consume", name, "-o", "1:3", "-f", "%v\n") as consumer:
+        read_for(consumer.stdout, b"1\n")
+        cli.run("produce", name, stdin=b"2\n3\n")
+        rest, said = consumer.communicate(timeout=10)
+        assert rest == b"2\n"
+        assert said == b"Processed a total of 2 messages\n"
+        assert consumer.returncode == 0
+
+
+def test_partitions_are_chosen_by_number(cli):
+    name = cli.topic(3, *"abcdef")
+    assert sorted(cli.out("consume", name, "-e", "-p", "0,2", "-f", "%v")) == list("acdf")
+    refused = cli.run("consume", name, "-e", "-p", "1,9", code=1)
+    assert f"topic '{name}' has no partition 9; it has 0 to 2".encode() in refused.stderr
+
+
+def test_consuming_stops_after_a_time_without_records(cli):
+    name = cli.topic(1, "a")
+    assert cli.out("consume", name, "-o", "start", "--idle-timeout", "0.5", "-f", "%v") == "a"
+
+
+# --- groups
+
+
+def test_a_group_remembers_what_was_printed_and_no_more(cli):
+    name, group = cli.topic(1, *"abcdef"), f"group-{next(_names)}"
+    words = ("consume", name, "-g", group, "-f", "%v", "-q")
+    assert cli.out(*words, "-o", "start", "-n", "2") == "ab"
+    assert cli.out(*words, "-n", "1") == "c"
+    assert cli.out(*words, "-e", "-n", "1") == "d"
+    assert cli.out(*words, "-o", "stored:5", "-p", "0") == "e"
+    assert cli.out(*words, "-e") == "f"
+    assert cli.out(*words, "-e") == ""
+
+
+def test_the_life_of_a_group(cli):
+    name, group = cli.topic(2, *"abcdef"), f"group-{next(_names)}"
+    with cli.start("consume", name, "-g", group, "-o", "start", "-f", "%v\n") as consumer:
+        found = b""
+        while found.count(b"\n") < 6:
+            found += read_for(consumer.stdout, b"\n")
+        assert group in [row["group"] for row in cli.json("group", "list")]
+        (row,) = cli.json("group", "describe", group, "--state")
+        assert (row["state"], row["members"]) == ("Stable", 1)
+        (row,) = cli.json("group", "describe", group, "--members")
+        assert row["assignment"] == [f"{name}-0", f"{name}-1"]
+        refused = cli.run("group", "seek", group, "--to", "start", code=1)
+        assert b"has 1 members" in refused.stderr
+        consumer.send_signal(signal.SIGINT)
+        assert consumer.wait(10) == 130
+    rows = cli.json("group", "describe", group)
+    assert [(r["partition"], r["current_offset"], r["lag"]) for r in rows] == [(0, 3, 0), (1, 3, 0)]
+    cli.run("group", "seek", group, "--to", "+1")
+    assert cli.json("group", "lag", group)[0]["lag"] == 0, "nothing without --execute"
+    cli.run("group", "seek", group, "--to", "+1", "--execute")
+    (row,) = cli.json("group", "lag", group)
+    assert (row["state"], row["lag"], row["max_lag"]) == ("Empty", 4, 2)
+    assert sorted(cli.out("consume", name, "-g", group, "-e", "-f", "%v")) == list("cdef")
+    cli.run("topic", "delete", name, "-y")
+    assert cli.out("group", "delete", group, "-y") == f"Deleted group {group}.\n"
+    assert b"does not exist" in cli.run("group", "describe", group, code=1).stderr
+
+
+# --- how it ends
+
+
+def test_nobody_at_the_address_is_said_at_once(cli):
+    failed = cli.run("-b", "127.0.0.1:1", "topic", "list", code=3)
+    assert b"127.0.0.1:1: connection refused" in failed.stderr
+
+
+@pytest.mark.parametrize("words", [("topic", "list"), ("consume", "t", "-e"), ("produce", "t")])
+def test_a_port_that_says_nothing_takes_no_longer_than_it_may(cli, words):
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(8)
+        began = time.monotonic()
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        cli.run("-b", f"{address},{address}", "-m", "1", *words, stdin=b"x\n", code=3)
+        assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("words", [("consume", "nosuch", "-e"), ("produce", "nosuch")])
+def test_an_unknown_topic_is_a_failure(cli, words):
+    failed = cli.run("-m", "1", *words, stdin=b"x\n", code=1)
+    assert b"UNKNOWN_TOPIC_OR_PARTITION" in failed.stderr
+    assert b"nosuch" in failed.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("consume",),
+        ("consume", "t", "-o", "tomorrow"),
+        ("consume", "t", "-o", "stored"),
+        ("consume", "t", "-g", "g", "-o", "47"),
+        ("consume", "t", "-f", "%q"),
+        ("consume", "t", "-p", "one"),
+        ("consume", "t", "-s", "value=protobuf"),
+        ("consume", "t", "-s", "value=avro"),
+        ("topic", "create", "t", "-c", "novalue"),
+        ("topic", "alter-config", "t"),
+        ("-X", "no.such.setting=1", "topic", "list"),
+        ("-X", "heartbeat", "topic", "list"),
+        ("no-such-command",),
+    ],
+)
+def test_what_makes_no_sense_is_a_usage_error(cli, words):
+    assert cli.run(*words, code=2).stderr
+
+
+def test_a_reader_that_has_seen_enough_is_no_failure(cli):
+    name = cli.topic(1, *[f"{n:050d}" for n in range(5000)])
+    with (
+        cli.start("consume", name, "-e", "-f", "%v\n") as consumer,
+        subprocess.Popen(["head", "-1"], stdin=consumer.stdout, stdout=subprocess.PIPE) as head,
+    ):
+        assert consumer.stdout is not None
+        consumer.stdout.close()
+        assert head.communicate(timeout=10)[0] == b"0" * 50 + b"\n"
+        assert consumer.wait(10) == 0
+        assert consumer.stderr is not None
+        assert b"Traceback" not in consumer.stderr.read()
+
+
+def test_settings_come_from_a_file_and_the_command_line_wins(cli, tmp_path):
+    path = tmp_path / "client.properties"
+    path.write_text(f"bootstrap.servers={cli.cluster.bootstrap}\nclient.id=from-file\n")
+    environment = dict(cli.environment)
+    environment.pop("KCLIENT_BOOTSTRAP_SERVERS")
+    command = [*COMMAND, "-F", str(path), "topic", "list"]
+    assert subprocess.run(command, env=environment, capture_output=True).returncode == 0
+    command[-2:-2] = ["-b", "127.0.0.1:1"]
+    assert subprocess.run(command, env=environment, capture_output=True).returncode == 3
+
+
+def test_every_setting_is_listed(cli):
+    listed = cli.out("-X", "list", "topic", "list")
+    assert "bootstrap.servers" in listed
+    assert "max.poll.records" in listed

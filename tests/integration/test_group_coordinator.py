@@ -1,0 +1,667 @@
+"""Coordinators over a real ZooKeeper: what one leaves, the next one finds; the old one cannot write."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+import pytest_twisted
+from twisted.internet import reactor
+from twisted.internet.defer import ensureDeferred, gatherResults
+from twisted.internet.task import deferLater
+
+from kbroker.groups.commits import OffsetCommit
+from kbroker.groups.effects import Joined, MemberIdentity, Sync, Synced
+from kbroker.groups.placement import OFFSETS_TOPIC
+from kbroker.groups.records import CommitDetail
+from kbroker.groups.states import GroupState
+from kbroker.runtime import membership
+from kbroker.runtime.group_coordinator import GroupCoordinator
+from kbroker.runtime.offset_expiry import OffsetExpiry
+from kbroker.zk import znodes
+from kbroker.zk.errors import NoNode
+from kbroker.zk.previous_session import PreviousSession
+from kbroker.zk.session import ZooKeeperSession
+from kclient.wire.error_codes import ErrorCode
+from tests.kit.groups import LIMITS, join_request
+from tests.kit.waiting import until
+from tests.kit.zookeeper import Ensemble
+
+pytestmark = pytest.mark.slow
+
+QUICK = replace(LIMITS, initial_rebalance_delay=0.0)
+Offsets = dict[str, dict[int, int]]
+
+
+class Broker:
+    """A session with a coordinator of the only partition of __consumer_offsets."""
+
+    def __init__(self, zk: ZooKeeperSession, broker_id: int) -> None:
+        self.zk = zk
+        self.broker_id = broker_id
+        self.coordinator = GroupCoordinator(reactor, zk, broker_id=broker_id, limits=QUICK)
+
+    async def lead(self, leader_epoch: int) -> None:
+        """Become leader: ZooKeeper first, then the word of the controller, as it is in a cluster."""
+        await self.write_state(leader_epoch)
+        self.coordinator.partition_led(0, leader_epoch)
+        await until(self.loaded, what="the coordinator to load")
+
+    async def write_state(self, leader_epoch: int) -> None:
+        path = znodes.partition_state_path(OFFSETS_TOPIC, 0)
+        state = znodes.PartitionState(self.broker_id, leader_epoch, (self.broker_id,), 1)
+        data = znodes.encode_partition_state(state)
+        if await self.zk.exists(path) is None:
+            await self.write_topic(partitions=1)
+            await self.zk.create(path, data, make_parents=True)
+        else:
+            await self.zk.set(path, data, -1)
+
+    async def write_topic(self, partitions: int) -> None:
+        replicas = dict.fromkeys(range(partitions), znodes.ReplicaAssignment((1, 2)))
+        data = znodes.encode_topic(znodes.TopicAssignment(uuid4(), replicas))
+        path = znodes.topic_path(OFFSETS_TOPIC)
+        if await self.zk.exists(path) is None:
+            await self.zk.create(path, data, make_parents=True)
+        else:
+            await self.zk.set(path, data, -1)
+
+    def loaded(self) -> bool:
+        return (
+            self.coordinator.listing()[1] is ErrorCode.NONE
+            and 0 in self.coordinator._groups.partitions
+        )
+
+    async def join(self, name: str, member_id: str = "", group: str = "g") -> Joined:
+        request = join_request(name, member_id, requires_known_member_id=False)
+        return await self.coordinator.join(group, request)
+
+    async def sync(self, name: str, generation: int, **assignments: bytes) -> Synced:
+        by_id = {f"{member}-id": data for member, data in assignments.items()}
+        return await self.coordinator.sync("g", Sync(f"{name}-id", generation, by_id))
+
+    def heartbeat(self, name: str, generation: int) -> ErrorCode:
+        return self.coordinator.heartbeat("g", f"{name}-id", None, generation)
+
+    async def commit(self, offsets: Offsets, group: str = "g", **who: object) -> list[ErrorCode]:
+        flat = [(t, p, OffsetCommit(o)) for t, ps in offsets.items() for p, o in ps.items()]
+        return await self.coordinator.commit(group, flat, **who)  # type: ignore[arg-type]
+
+    async def offsets(self, group: str = "g") -> Offsets:
+        found = await self.coordinator.offsets(group)
+        assert isinstance(found, dict), found
+        return {t: {p: c.offset for p, c in ps.items()} for t, ps in found.items()}
+
+
+Open = Callable[..., Awaitable[Broker]]
+
+
+@pytest_twisted.async_yield_fixture
+async def open_broker(zookeeper_connect: str) -> AsyncIterator[Open]:
+    brokers = []
+
+    async def open_one(broker_id: int = 1, connect: str = zookeeper_connect) -> Broker:
+        zk = ZooKeeperSession(reactor, connect, session_timeout=4.0)
+        await zk.start(10)
+        await membership.ensure_paths(zk)
+        brokers.append(Broker(zk, broker_id))
+        return brokers[-1]
+
+    yield open_one
+    for broker in brokers:
+        broker.coordinator.stop()
+        await broker.zk.stop(2)
+
+
+async def stable(broker: Broker) -> None:
+    """Make group g Stable with members a and b in generation 2."""
+    assert (await broker.join("a")).error is ErrorCode.NONE
+    joined = broker.coordinator.join("g", join_request("b", requires_known_member_id=False))
+    a = await broker.join("a", "a-id")
+    await joined
+    assert (a.generation_id, len(a.members)) == (2, 2)
+    await broker.sync("a", 2, a=b"A", b=b"B")
+    assert (await broker.sync("b", 2)).assignment == b"B"
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_group_is_in_zookeeper_for_all_to_see(open_broker: Open) -> None:
+    broker = await open_broker()
+    await broker.lead(0)
+    await stable(broker)
+    ids = (await broker.zk.children("/consumers/g/ids")).names
+    assert ids == ["a-id", "b-id"]
+    node = await broker.zk.get("/consumers/g/ids/a-id")
+    assert node.stat.ephemeral_owner == broker.zk.session.id
+    assert b'"generation":2' in (await broker.zk.get("/consumers/g/state")).data
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_member_that_leaves_takes_its_znode_with_it(open_broker: Open) -> None:
+    broker = await open_broker()
+    await broker.lead(0)
+    await stable(broker)
+    await broker.coordinator.leave("g", [MemberIdentity("b-id")])
+    assert (await broker.zk.children("/consumers/g/ids")).names == ["a-id"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_offsets_are_plain_numbers(open_broker: Open) -> None:
+    broker = await open_broker()
+    await broker.lead(0)
+    assert await broker.commit({"t": {0: 5, 1: 7}}) == [ErrorCode.NONE] * 2
+    assert await broker.commit({"t": {0: 6}, "u": {3: 1}}) == [ErrorCode.NONE] * 2
+    assert (await broker.zk.get("/consumers/g/offsets/t/0")).data == b"6"
+    assert (await broker.zk.get("/consumers/g/offsets/u/3")).data == b"1"
+    assert await broker.offsets() == {"t": {0: 6, 1: 7}, "u": {3: 1}}
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_next_coordinator_carries_on(open_broker: Open) -> None:
+    old, new = await open_broker(1), await open_broker(2)
+    await old.lead(0)
+    await stable(old)
+    await old.commit({"t": {0: 5}}, member_id="a-id", generation_id=2)
+    await new.lead(1)
+    assert new.heartbeat("a", 2) is new.heartbeat("b", 2) is ErrorCode.NONE
+    assert (await new.sync("b", 2)).assignment == b"B"
+    assert await new.offsets() == {"t": {0: 5}}
+    committed = await new.commit({"t": {0: 6}}, member_id="a-id", generation_id=2)
+    assert committed == [ErrorCode.NONE]
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_live_members_belong_to_the_session_of_the_next_coordinator(
+    open_broker: Open,
+) -> None:
+    old, new = await open_broker(1), await open_broker(2)
+    await old.lead(0)
+    await stable(old)
+    await new.lead(1)
+
+    async def owners() -> set[int]:
+        names = (await new.zk.children("/consumers/g/ids")).names
+        nodes = [await new.zk.get(f"/consumers/g/ids/{name}") for name in names]
+        return {node.stat.ephemeral_owner for node in nodes} if len(nodes) == 2 else set()
+
+    for _ in range(100):
+        if await owners() == {new.zk.session.id}:
+            return
+    raise AssertionError("the ephemerals still belong to the old session")
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_deposed_coordinator_cannot_write(open_broker: Open) -> None:
+    old, new = await open_broker(1), await open_broker(2)
+    await old.lead(0)
+    await stable(old)
+    await old.commit({"t": {0: 5}}, member_id="a-id", generation_id=2)
+    await new.lead(1)
+    await new.commit({"t": {0: 9}}, member_id="a-id", generation_id=2)
+    # The old one was not told anything, and still believes.
+    assert old.heartbeat("a", 2) is ErrorCode.NONE
+    refused = await old.commit({"t": {0: 6}}, member_id="a-id", generation_id=2)
+    assert refused == [ErrorCode.NOT_COORDINATOR]
+    assert (await new.zk.get("/consumers/g/offsets/t/0")).data == b"9"
+    assert old.heartbeat("a", 2) is ErrorCode.NOT_COORDINATOR
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_deposed_coordinator_cannot_rebalance(open_broker: Open) -> None:
+    old, new = await open_broker(1), await open_broker(2)
+    await old.lead(0)
+    await stable(old)
+    await new.write_state(1)
+    waiting = old.coordinator.join("g", join_request("c", requires_known_member_id=False))
+    left = await old.coordinator.leave("g", [MemberIdentity("b-id")])
+    assert left.error is ErrorCode.NOT_COORDINATOR
+    assert (await waiting).error is ErrorCode.NOT_COORDINATOR
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_isr_change_does_not_depose(open_broker: Open) -> None:
+    broker = await open_broker()
+    await broker.lead(0)
+    await broker.commit({"t": {0: 1}})
+    await broker.write_state(0)  # same leader and epoch, another version
+    commits = gatherResults(
+        [ensureDeferred(broker.commit({"t": {n: n}}, group=f"g{n}")) for n in range(20)]
+    )
+    assert await commits == [[ErrorCode.NONE]] * 20
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_wrong_picture_of_the_znodes_fails_no_commit(open_broker: Open) -> None:
+    broker = await open_broker()
+    await broker.lead(0)
+    await broker.commit({"t": {0: 1}}, group="good")
+    await broker.commit({"t": {0: 1}}, group="bad")
+    # Somebody else deletes an offset, and creates the one that comes next.
+    await broker.zk.delete("/consumers/bad/offsets/t/0")
+    await broker.zk.create("/consumers/bad/offsets/t/1", b"77")
+    commits = gatherResults(
+        [
+            ensureDeferred(broker.commit({"t": {n: 2 + n}}, group=g))
+            for g in ("good", "bad")
+            for n in (0, 1)
+        ]
+    )
+    assert await commits == [[ErrorCode.NONE]] * 4
+    for group in ("good", "bad"):
+        assert await broker.offsets(group) == {"t": {0: 2, 1: 3}}
+        assert (await broker.zk.get(f"/consumers/{group}/offsets/t/1")).data == b"3"
+
+
+@pytest_twisted.ensureDeferred
+async def test_metadata_and_leader_epoch_survive(open_broker: Open) -> None:
+    old, new = await open_broker(1), await open_broker(2)
+    await old.lead(0)
+    detail = CommitDetail(7, "métadonnées")
+    await old.coordinator.commit("g", [("t", 0, OffsetCommit(5, detail))])
+    await old.coordinator.commit("g", [("t", 1, OffsetCommit(5, detail))])
+    await old.coordinator.commit("g", [("t", 1, OffsetCommit(6))])
+    await new.lead(1)
+    found = await new.coordinator.offsets("g")
+    assert isinstance(found, dict)
+    assert found["t"][0].detail == detail
+    assert found["t"][1].detail == CommitDetail()
+    assert found["t"][0].timestamp_ms > 1_600_000_000_000
+
+
+@pytest_twisted.ensureDeferred
+async def test_too_much_metadata_fails_its_partition_only(open_broker: Open) -> None:
+    broker = await open_broker()
+    await broker.lead(0)
+    errors = await broker.coordinator.commit(
+        "g",
+        [
+            ("t", 0, OffsetCommit(5, CommitDetail(-1, "x" * 4097))),
+            ("t", 1, OffsetCommit(5, CommitDetail(-1, "x" * 4096))),
+            ("../t", 2, OffsetCommit(5)),
+        ],
+    )
+    assert errors == [
+        ErrorCode.OFFSET_METADATA_TOO_LARGE,
+        ErrorCode.NONE,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+    ]
+
+
+@pytest.mark.parametrize(
+    "group", ["../../x", "/a/b", ".", "..", "ünï", "a b", "%2F", "x" * 1024, "😀"]
+)
+@pytest_twisted.ensureDeferred
+async def test_any_group_id_has_its_own_place(open_broker: Open, group: str) -> None:
+    broker = await open_broker()
+    await broker.lead(0)
+    assert await broker.commit({"t": {0: 1}}, group=group) == [ErrorCode.NONE]
+    assert len((await broker.zk.children("/consumers")).names) == 1
+    await broker.lead(1)
+    assert await broker.offsets(group) == {"t": {0: 1}}
+
+
+@pytest.mark.parametrize("group", ["", "x" * 1025])
+@pytest_twisted.ensureDeferred
+async def test_an_impossible_group_id_is_refused(open_broker: Open, group: str) -> None:
+    broker = await open_broker()
+    await broker.lead(0)
+    assert await broker.commit({"t": {0: 1}}, group=group) == [ErrorCode.INVALID_GROUP_ID]
+    assert (await broker.join("a", group=group)).error is ErrorCode.INVALID_GROUP_ID
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_commit_of_many_partitions_is_split_and_whole(open_broker: Open) -> None:
+    broker = await open_broker()
+    await broker.lead(0)
+    offsets = {"t": {p: p for p in range(5000)}}
+    assert await broker.commit(offsets) == [ErrorCode.NONE] * 5000
+    await broker.lead(1)
+    assert await broker.offsets() == offsets
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_deleted_group_leaves_nothing(open_broker: Open) -> None:
+    broker = await open_broker()
+    await broker.lead(0)
+    assert await broker.coordinator.delete("g") is ErrorCode.GROUP_ID_NOT_FOUND
+    await stable(broker)
+    await broker.coordinator.commit(
+        "g", [("t", 0, OffsetCommit(5, CommitDetail(1, "m")))], member_id="a-id", generation_id=2
+    )
+    assert await broker.coordinator.delete("g") is ErrorCode.NON_EMPTY_GROUP
+    await broker.coordinator.leave("g", [MemberIdentity("a-id"), MemberIdentity("b-id")])
+    assert await broker.coordinator.delete("g") is ErrorCode.NONE
+    assert await broker.zk.exists("/consumers/g") is None
+    assert await broker.offsets() == {}
+    assert broker.coordinator.listing() == ([], ErrorCode.NONE)
+    assert await broker.commit({"t": {0: 1}}) == [ErrorCode.NONE]
+
+
+@pytest_twisted.ensureDeferred
+async def test_offsets_of_topics_in_use_are_not_deleted(open_broker: Open) -> None:
+    broker = await open_broker()
+    await broker.lead(0)
+    await broker.commit({"t": {0: 1, 1: 2}})
+    errors = await broker.coordinator.delete_offsets("g", [("t", 0), ("t", 9)])
+    assert errors == [ErrorCode.NONE] * 2
+    assert await broker.offsets() == {"t": {1: 2}}
+    with pytest.raises(NoNode):
+        await broker.zk.get("/consumers/g/offsets/t/0")
+    subscription = (("range", b"\0\0" + b"\0\0\0\1" + b"\0\1t" + b"\xff\xff\xff\xff"),)
+    request = join_request("a", requires_known_member_id=False, protocols=subscription)
+    assert (await broker.coordinator.join("g", request)).error is ErrorCode.NONE
+    in_use = await broker.coordinator.delete_offsets("g", [("t", 1)])
+    assert in_use == [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_poisoned_group_does_not_stop_the_others(open_broker: Open) -> None:
+    broker = await open_broker()
+    await broker.zk.create("/consumers/bad/state", b"{", make_parents=True)
+    await broker.zk.create("/consumers/bad/offsets/t/0", b"many", make_parents=True)
+    await broker.zk.create("/consumers/bad/offsets/t/1", b"1", make_parents=True)
+    await broker.lead(0)
+    await stable(broker)
+    assert await broker.offsets("bad") == {"t": {1: 1}}
+    assert await broker.commit({"t": {0: 4}}, group="bad") == [ErrorCode.NONE]
+    assert (await broker.join("x", group="bad")).error is ErrorCode.NONE
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_expired_session_takes_over_again_without_a_rebalance(
+    open_broker: Open, tmp_path: Path
+) -> None:
+    broker = await open_broker()
+    await broker.lead(0)
+    await stable(broker)
+    await broker.commit({"t": {0: 5}}, member_id="a-id", generation_id=2)
+    first = broker.zk.session.id
+    previous = PreviousSession(tmp_path)
+    previous.remember(broker.zk)
+    await previous.end(reactor, broker.zk.hosts, 5)
+    await until(lambda: broker.zk.session and broker.zk.session.id != first, what="a new session")
+    await until(broker.loaded, what="the coordinator to load again")
+    assert broker.heartbeat("a", 2) is ErrorCode.NONE
+    assert await broker.offsets() == {"t": {0: 5}}
+    assert await broker.commit({"t": {0: 6}}, member_id="a-id", generation_id=2) == [ErrorCode.NONE]
+
+
+@pytest_twisted.ensureDeferred
+async def test_without_zookeeper_heartbeats_live_and_commits_fail_fast(
+    own_ensemble: Ensemble, open_broker: Open
+) -> None:
+    broker = await open_broker(1, own_ensemble.connect)
+    await broker.lead(0)
+    await stable(broker)
+    await broker.commit({"t": {0: 5}}, member_id="a-id", generation_id=2)
+    own_ensemble.kill()
+    await until(lambda: not broker.zk.connected, what="the connection to break")
+    assert broker.heartbeat("a", 2) is ErrorCode.NONE
+    refused = await broker.commit({"t": {0: 6}}, member_id="a-id", generation_id=2)
+    assert refused == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    assert await broker.offsets() == {"t": {0: 5}}
+    # A rebalance waits for ZooKeeper, and goes through when it is back.
+    joining = broker.coordinator.join("g", join_request("c", requires_known_member_id=False))
+    leaving = broker.coordinator.leave("g", [MemberIdentity("a-id"), MemberIdentity("b-id")])
+    own_ensemble.start(wait=False)
+    await until(lambda: broker.zk.connected, timeout=20, what="ZooKeeper to be back")
+    assert (await leaving).error is ErrorCode.NONE
+    assert (await joining).error in (ErrorCode.NONE, ErrorCode.NOT_COORDINATOR)
+
+
+@pytest_twisted.ensureDeferred
+async def test_commits_in_flight_when_the_connection_breaks_are_not_served_unread(
+    own_ensemble: Ensemble, open_broker: Open
+) -> None:
+    broker = await open_broker(1, own_ensemble.connect)
+    await broker.lead(0)
+    await broker.commit({"t": {0: 0}})
+    own_ensemble.pause()
+    commits = [ensureDeferred(broker.commit({"t": {p: 8}})) for p in range(50)]
+    await until(lambda: broker.coordinator._writer._in_flight, what="the commits to be sent")
+    own_ensemble.kill()
+    results = await gatherResults(commits)
+    assert {error for errors in results for error in errors} == {
+        ErrorCode.COORDINATOR_NOT_AVAILABLE
+    }
+    assert await broker.coordinator.offsets("g") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    own_ensemble.start()
+    deadline = reactor.seconds() + 20
+    while not isinstance(served := await broker.coordinator.offsets("g"), dict):
+        assert reactor.seconds() < deadline, served
+        await deferLater(reactor, 0.05)
+    for partition, committed in served["t"].items():
+        node = await broker.zk.get(f"/consumers/g/offsets/t/{partition}")
+        assert node.data == b"%d" % committed.offset
+
+
+@pytest_twisted.ensureDeferred
+async def test_groups_of_other_partitions_are_not_ours(open_broker: Open) -> None:
+    broker = await open_broker()
+    await broker.lead(0)
+    await broker.write_topic(partitions=50)
+    await broker.lead(1)
+    assert await broker.commit({"t": {0: 1}}, group="my-group") == [ErrorCode.NOT_COORDINATOR]
+    assert broker.coordinator.heartbeat("my-group", "m", None, 1) is ErrorCode.NOT_COORDINATOR
+
+
+@pytest_twisted.ensureDeferred
+async def test_while_it_loads_clients_are_told_to_wait(open_broker: Open) -> None:
+    broker = await open_broker()
+    await broker.write_state(0)
+    broker.coordinator.partition_led(0, 0)
+    loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert (await broker.join("a")).error is loading
+    assert broker.heartbeat("a", 1) is ErrorCode.NONE
+    assert await broker.commit({"t": {0: 1}}) == [loading]
+    assert await broker.coordinator.offsets("g") is loading
+    await until(broker.loaded)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_coordinator_that_was_told_wrongly_holds_nothing(open_broker: Open) -> None:
+    one, two = await open_broker(1), await open_broker(2)
+    await one.lead(3)
+    two.coordinator.partition_led(0, 2)
+    await until(lambda: not two.coordinator._groups.partitions, what="it to find out")
+    assert two.heartbeat("a", 1) is ErrorCode.NOT_COORDINATOR
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_group_nobody_joined_is_not_kept(open_broker: Open) -> None:
+    broker = await open_broker()
+    await broker.lead(0)
+    refused = join_request("a", session_timeout=0.0)
+    assert (await broker.coordinator.join("g", refused)).error is ErrorCode.INVALID_SESSION_TIMEOUT
+    assert broker.coordinator.listing() == ([], ErrorCode.NONE)
+    assert broker.coordinator.describe("g") is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_state_of_a_group_of_assigned_consumers_is_empty(open_broker: Open) -> None:
+    broker = await open_broker()
+    await broker.lead(0)
+    await broker.commit({"t": {0: 1}})
+    described = broker.coordinator.describe("g")
+    assert not isinstance(described, ErrorCode)
+    assert described.machine.state is GroupState.EMPTY
+    assert [listing.group_id for listing in broker.coordinator.listing()[0]] == ["g"]
+
+
+class Expiry:
+    """An `OffsetExpiry` on a broker, an hour of retention, and a wall clock that can be moved."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.topics = {"t", "u"}
+        self.ahead_ms = 0
+        self.expiry = OffsetExpiry(
+            reactor,
+            broker.zk,
+            broker.coordinator,
+            retention_ms=3_600_000,
+            interval=600.0,
+            topics=lambda: set(self.topics),
+            now_ms=lambda: int(time.time() * 1000) + self.ahead_ms,
+        )
+
+
+@pytest_twisted.ensureDeferred
+async def test_offsets_of_a_group_that_is_empty_for_long_expire(open_broker: Open) -> None:
+    broker = await open_broker()
+    await broker.lead(0)
+    await stable(broker)
+    await broker.commit({"t": {0: 1}}, group="simple")
+    await broker.commit({"t": {0: 1}}, member_id="a-id", generation_id=2)
+    expiry = Expiry(broker)
+    await expiry.expiry.sweep()
+    assert await broker.offsets("simple") == {"t": {0: 1}}
+    expiry.ahead_ms = 3_600_001
+    await expiry.expiry.sweep()
+    assert await broker.zk.exists("/consumers/simple") is None
+    assert await broker.offsets() == {"t": {0: 1}}  # it has members
+    await broker.coordinator.leave("g", [MemberIdentity("a-id"), MemberIdentity("b-id")])
+    expiry.ahead_ms = 3_500_000
+    await expiry.expiry.sweep()
+    assert await broker.offsets() == {"t": {0: 1}}
+    expiry.ahead_ms = 3_700_000
+    await expiry.expiry.sweep()
+    assert await broker.zk.exists("/consumers/g") is None
+    assert broker.coordinator.listing()[0] == []
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_deleted_topic_takes_its_offsets_with_it(open_broker: Open) -> None:
+    broker = await open_broker()
+    await broker.lead(0)
+    await broker.commit({"t": {0: 1}, "u": {0: 2}})
+    await broker.zk.create("/brokers/topics/u", b"")
+    expiry = Expiry(broker)
+    expiry.expiry.start()
+    expiry.topics.clear()  # the cache lost both, but u is still in ZooKeeper
+    await expiry.expiry.forget_topics({"t", "u"})
+    assert await broker.offsets() == {"t": {}, "u": {0: 2}}
+    assert await broker.zk.exists("/consumers/g/offsets/t/0") is None
+    expiry.expiry.stop()
+
+
+@pytest_twisted.ensureDeferred
+async def test_no_acknowledged_offset_is_lost_while_leadership_moves(open_broker: Open) -> None:
+    """S31: clients commit ever larger offsets to whoever takes them, while two brokers take turns."""
+    brokers = [await open_broker(1), await open_broker(2)]
+    acknowledged: dict[tuple[str, int], int] = {}
+    refusals: set[ErrorCode] = set()
+    moving = True
+
+    async def commit_on(client: int) -> None:
+        offset = 0
+        while moving:
+            offset += 1
+            for broker in brokers:  # one of them believes, rightly or not, that it coordinates
+                errors = await broker.commit({"t": {client: offset, 100: offset}}, group="g")
+                if errors[0] is ErrorCode.NONE:
+                    acknowledged["t", client] = offset
+                refusals.update(errors)
+            await deferLater(reactor, 0)
+
+    clients = [ensureDeferred(commit_on(client)) for client in range(8)]
+    for epoch in range(30):
+        await brokers[epoch % 2].lead(epoch)
+        if epoch % 3:  # the old one often is not told
+            brokers[(epoch + 1) % 2].coordinator.partition_lost(0)
+        await deferLater(reactor, 0.03)
+    moving = False
+    await gatherResults(clients)
+    kept = await brokers[1].offsets()
+    assert len(acknowledged) == 8
+    for (topic, partition), offset in acknowledged.items():
+        assert kept[topic][partition] >= offset
+        data = (await brokers[0].zk.get(f"/consumers/g/offsets/{topic}/{partition}")).data
+        assert int(data) == kept[topic][partition]
+    loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert refusals <= {ErrorCode.NONE, ErrorCode.NOT_COORDINATOR, loading}
+
+
+@pytest_twisted.ensureDeferred
+async def test_many_members_rebalance_while_leadership_moves(open_broker: Open) -> None:
+    """S30: generations only grow, and in each a partition has one owner, whoever coordinates."""
+    brokers = [await open_broker(1), await open_broker(2)]
+    await brokers[0].lead(0)
+    owners: dict[tuple[int, bytes], str] = {}
+    generations: dict[str, int] = {}
+    moving = True
+    leading = 0
+
+    async def member(number: int) -> None:
+        member_id = ""
+        while moving:
+            request = join_request(f"m{number}", member_id, requires_known_member_id=False)
+            joined = await brokers[leading].coordinator.join("g", request)
+            if joined.error is not ErrorCode.NONE:
+                if joined.error is ErrorCode.UNKNOWN_MEMBER_ID:
+                    member_id = ""
+                await deferLater(reactor, 0.01)
+                continue
+            member_id = joined.member_id
+            assert joined.generation_id >= generations.get(member_id, 0)
+            generations[member_id] = joined.generation_id
+            assignment = {m.member_id: b"p%d" % i for i, m in enumerate(joined.members)}
+            sync = Sync(member_id, joined.generation_id, assignment)
+            synced = await brokers[leading].coordinator.sync("g", sync)
+            if synced.error is ErrorCode.NONE and synced.assignment:
+                owned = (joined.generation_id, synced.assignment)
+                assert owners.setdefault(owned, member_id) == member_id
+            await deferLater(reactor, 0.02)
+
+    members = [ensureDeferred(member(number)) for number in range(20)]
+    for epoch in range(1, 16):
+        await deferLater(reactor, 0.1)
+        leading = epoch % 2
+        await brokers[leading].lead(epoch)
+    await until(lambda: len(set(owners.values())) == 20, what="20 owners")
+    moving = False
+    brokers[0].coordinator.stop()
+    brokers[1].coordinator.stop()
+    await gatherResults(members)
+    assert len({generation for generation, _ in owners}) > 3
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_group_as_large_as_its_znode_allows_is_written_and_one_larger_refused(
+    open_broker: Open,
+) -> None:
+    broker = await open_broker()
+    await broker.lead(0)
+
+    async def join(name: str, size: int) -> Joined:
+        request = join_request(
+            name, requires_known_member_id=False, protocols=(("range", bytes(size)),)
+        )
+        return await broker.coordinator.join("g", request)
+
+    assert (await join("a", 1 << 20)).error is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert (await join("a", 670_000)).error is ErrorCode.NONE
+    assert (await join("b", 670_000)).error is ErrorCode.GROUP_MAX_SIZE_REACHED
+    data = (await broker.zk.get("/consumers/g/state")).data
+    assert 890_000 < len(data) < 900_000
+    assert broker.heartbeat("a", 1) is ErrorCode.NONE
+
+
+@pytest_twisted.ensureDeferred
+async def test_many_members_are_written_in_several_multis(open_broker: Open) -> None:
+    broker = await open_broker()
+    await broker.lead(0)
+    first = await broker.join("m0")
+    joining = [
+        broker.coordinator.join("g", join_request(f"m{n}", requires_known_member_id=False))
+        for n in range(1, 700)
+    ]
+    again = await broker.join("m0", first.member_id)
+    assert {joined.error for joined in await gatherResults(joining)} == {ErrorCode.NONE}
+    assert len(again.members) == 700
+    assert len((await broker.zk.children("/consumers/g/ids")).names) == 700
+    await broker.coordinator.leave("g", [MemberIdentity(f"m{n}-id") for n in range(600)])
+    assert len((await broker.zk.children("/consumers/g/ids")).names) == 100

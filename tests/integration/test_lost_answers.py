@@ -1,0 +1,71 @@
+"""S5 for the control plane: a write whose answer is lost may have been applied, or not. Nobody may care."""
+
+from __future__ import annotations
+
+import pytest
+import pytest_twisted
+from twisted.internet import reactor
+
+from kbroker.runtime.config_entries import Change
+from kbroker.runtime.membership import ensure_paths
+from kbroker.runtime.topics import NewTopic
+from kbroker.zk import znodes
+from kbroker.zk.session import ZooKeeperSession
+from tests.kit.controllers import Member, PaperCluster, register
+from tests.kit.dying import Fate, ForgetfulZooKeeper
+from tests.kit.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+
+async def run_scenario(connect, fate, applied):
+    session = ZooKeeperSession(reactor, connect, session_timeout=4.0)
+    await session.start(10)
+    await ensure_paths(session)
+    cluster = PaperCluster()
+    await register(session, 1)
+    await register(session, 2)
+    member = Member(ForgetfulZooKeeper(session, fate, applied=applied), cluster, 1)
+    try:
+        member.controller.start()
+        await until(lambda: set(member.cache.brokers) == {1, 2})
+        created = await member.topics.create(NewTopic("t", 3, configs={"retention.ms": "5"}))
+        assert await member.topics.until_led("t", range(3), 10)
+        assert member.cache.topic("t").topic_id == created.topic_id
+        assert await member.topics.add_partitions("t", 5) == range(3, 5)
+        assert await member.topics.until_led("t", range(5), 10)
+        await member.dynamic.alter_topic("t", [Change("segment.ms", 0, "7")])
+        wanted = {"retention.ms": "5", "segment.ms": "7"}
+        assert await member.dynamic.read("topics", "t") == wanted
+        await session.delete(znodes.broker_path(2))
+        await until(lambda: member.cache.partition("t", 1).leader == -1)
+        await register(session, 2)
+        await until(lambda: member.cache.is_led("t", range(5)))
+        await member.topics.delete("t")
+        assert await member.topics.until_gone("t", created.topic_id, 10)
+        for path in (znodes.topic_path("t"), "/config/topics/t", znodes.delete_topic_path("t")):
+            while await session.exists(path) is not None:
+                pass
+        again = await member.topics.create(NewTopic("t", 1))
+        assert await member.topics.until_led("t", [0], 10)
+        assert member.cache.topic("t").topic_id == again.topic_id
+    except BaseException:
+        print(f"lost: {fate.steps_taken[fate.at - 1 : fate.at]}")  # noqa: T201
+        raise
+    finally:
+        member.controller.stop()
+        await session.stop(2)
+
+
+@pytest.mark.parametrize("applied", [True, False], ids=["applied", "refused"])
+@pytest_twisted.ensureDeferred
+async def test_no_lost_answer_does_any_harm(zookeeper_connect: str, applied: bool) -> None:
+    at = 0
+    while True:
+        at += 1
+        fate = Fate(at, after=applied)
+        await run_scenario(f"{zookeeper_connect}/run-{at}", fate, applied)
+        if fate.steps < at:
+            break
+    print(f"{at - 1} writes")  # noqa: T201
+    assert at > 10

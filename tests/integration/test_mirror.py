@@ -1,0 +1,381 @@
+"""Two real clusters and a mirror between them: every batch once, in order, at its own offset."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic
+
+from tests.kit.brokers import Cluster, MakeCluster
+from tests.kit.mirrors import Mirror, eventually, stored, until_same
+
+pytestmark = pytest.mark.slow
+
+MakeMirror = Callable[..., Mirror]
+
+
+@pytest.fixture
+def east(broker_clusters: MakeCluster) -> Cluster:
+    return broker_clusters(1)
+
+
+@pytest.fixture
+def west(broker_clusters: MakeCluster) -> Cluster:
+    return broker_clusters(1)
+
+
+@pytest.fixture
+def mirror(tmp_path: Path, east: Cluster, west: Cluster) -> Iterator[MakeMirror]:
+    made: list[Mirror] = []
+
+    def make(settings: dict[str, str] | None = None) -> Mirror:
+        made.append(Mirror(tmp_path / f"mirror-{len(made)}", east, west, settings))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.kill()
+        assert "Traceback" not in each.said, each.said
+
+
+def admin(cluster: Cluster) -> AdminClient:
+    return AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+
+
+def make_topic(cluster: Cluster, name: str, partitions: int = 1, **config: str) -> None:
+    topic = NewTopic(
+        name, partitions, 1, config={k.replace("_", "."): v for k, v in config.items()}
+    )
+    client = admin(cluster)
+    client.create_topics([topic])[name].result(10)
+
+
+def delete_records(cluster: Cluster, topic: str, before: int) -> None:
+    client, cut = admin(cluster), TopicPartition(topic, 0, before)
+    client.delete_records([cut])[cut].result(10)
+
+
+def produce(
+    cluster: Cluster,
+    topic: str,
+    count: int,
+    *,
+    partitions: int = 1,
+    size: int = 100,
+    **settings: Any,
+) -> None:
+    """Produce records that differ from each other, some with headers, null keys and null values."""
+    producer = Producer(
+        {"bootstrap.servers": cluster.bootstrap, "linger.ms": 1, "log_level": 0, **settings}
+    )
+    for n in range(count):
+        producer.produce(
+            topic,
+            key=None if n % 3 == 0 else b"key-%d" % n,
+            value=None if n % 7 == 0 else (b"%d " % n) * (size // 4),
+            headers=[("h", b"1"), ("h", None), ("trace", b"%d" % n)] if n % 2 else None,
+            partition=n % partitions,
+        )
+        if n % 1000 == 999:
+            producer.poll(0)
+    assert producer.flush(30) == 0
+
+
+def test_once_copies_what_is_there_and_ends(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    make_topic(east, "orders", 3, max_message_bytes="2000000", retention_ms="86400000000")
+    make_topic(east, "empty")
+    for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+        produce(east, "orders", 2000, partitions=3, **{"compression.type": codec})
+    copier = mirror()
+    assert copier.run_once() == 0, copier.said
+    for partition in range(3):
+        there = stored(east, "orders", partition)
+        assert len(there) >= 5
+        assert stored(west, "orders", partition) == there
+    assert stored(west, "empty") == []
+    assert copier.run_once() == 0, "a second run finds nothing to do"
+    assert stored(west, "orders", 0) == stored(east, "orders", 0)
+
+
+def test_topics_are_made_as_they_are_at_the_source(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    make_topic(
+        east,
+        "orders",
+        4,
+        cleanup_policy="compact,delete",
+        max_message_bytes="3000000",
+        message_timestamp_type="LogAppendTime",
+    )
+    produce(east, "orders", 100, partitions=4, size=4, **{"message.max.bytes": 2_500_000})
+    copier = mirror()
+    assert copier.run_once() == 0, copier.said
+    client = admin(west)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, "orders")
+    entries = client.describe_configs([resource])[resource].result(10)
+    assert entries["cleanup.policy"].value == "compact,delete"
+    assert entries["max.message.bytes"].value == "3000000"
+    assert entries["message.timestamp.type"].value == "CreateTime"
+    assert len(client.list_topics(timeout=10).topics["orders"].partitions) == 4
+    assert [stored(west, "orders", p) for p in range(4)] == [
+        stored(east, "orders", p) for p in range(4)
+    ]
+
+
+def test_new_topics_and_partitions_are_noticed(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    make_topic(east, "first")
+    copier = mirror({"east->west.topics": "first|second.*"})
+    copier.start()
+    produce(east, "first", 500)
+    until_same(east, west, "first")
+    make_topic(east, "second-one", 2)
+    make_topic(east, "third")
+    produce(east, "second-one", 500, partitions=2)
+    produce(east, "third", 10)
+    until_same(east, west, "second-one", 2)
+    client = admin(east)
+    client.create_partitions([NewPartitions("second-one", 3)])["second-one"].result(10)
+    eventually(lambda: (east[1].data / "second-one-2").exists(), what="the third partition")
+    produce(east, "second-one", 500, partitions=3)
+    until_same(east, west, "second-one", 3)
+    assert copier.stop() == 0, copier.said
+    assert stored(west, "third") == []
+
+
+def test_a_mirror_killed_again_and_again_copies_everything_once(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    make_topic(east, "orders", 2)
+    produce(east, "orders", 60_000, partitions=2, size=400, **{"batch.size": 20_000})
+    expected = [stored(east, "orders", p) for p in range(2)]
+    small = {"fetch.max.bytes": "20000", "max.partition.fetch.bytes": "20000"}
+    copier = mirror(small)
+    ends = [0, 0]
+    kills = 0
+    for _ in range(8):
+        copier.start()
+        before = sum(ends)
+
+        def moved() -> bool:
+            ends[:] = [len(stored(west, "orders", p)) for p in range(2)]
+            return sum(ends) > before  # noqa: B023
+
+        eventually(moved, what="batches at the target")
+        copier.kill()
+        if ends == [len(batches) for batches in expected]:
+            break
+        kills += 1
+    assert copier.run_once() == 0
+    assert kills > 1, "the data was copied too fast for this test"
+    assert [stored(west, "orders", p) for p in range(2)] == expected
+    assert copier.run_once() == 0
+
+
+def test_a_target_broker_killed_in_the_middle_loses_and_doubles_nothing(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    make_topic(east, "orders", 2)
+    produce(east, "orders", 40_000, partitions=2, size=400, **{"batch.size": 20_000})
+    copier = mirror({"max.partition.fetch.bytes": "100000", "fetch.max.bytes": "200000"})
+    copier.start()
+    for _ in range(3):
+        had = len(stored(west, "orders"))
+        eventually(lambda: len(stored(west, "orders")) > had, what="batches")  # noqa: B023
+        west.restart(1)
+    until_same(east, west, "orders", 2)
+    assert copier.stop() == 0, copier.said
+
+
+def test_a_source_broker_killed_in_the_middle_is_waited_for(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    make_topic(east, "orders")
+    produce(east, "orders", 30_000, size=400, **{"batch.size": 20_000})
+    copier = mirror({"max.partition.fetch.bytes": "100000", "fetch.max.bytes": "100000"})
+    copier.start()
+    eventually(lambda: stored(west, "orders"), what="batches")
+    east.kill(1)
+    eventually(lambda: "broker 1" in copier.said, what="the mirror to name the broker")
+    east.start(1)
+    produce(east, "orders", 1000)
+    until_same(east, west, "orders")
+    assert copier.stop(signal.SIGINT) == 130, copier.said
+
+
+def test_somebody_elses_record_at_the_target_stops_the_partition(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    make_topic(east, "orders", 2)
+    produce(east, "orders", 10, partitions=2, **{"batch.num.messages": 1})
+    copier = mirror()
+    copier.start()
+    until_same(east, west, "orders", 2)
+    produce(west, "orders", 1)
+    produce(east, "orders", 10, partitions=2, **{"batch.num.messages": 1})
+    eventually(lambda: "STOPPED orders-0" in copier.said, what="the link to stop")
+    eventually(
+        lambda: stored(east, "orders", 1) == stored(west, "orders", 1), what="the other partition"
+    )
+    assert copier.stop() == 5, copier.said
+    assert "source and target hold different records at the same offset" in copier.said
+    assert len(stored(west, "orders")) == 6, "nothing was written over it or behind it"
+
+
+def test_a_source_that_deleted_what_was_not_copied_is_told(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    make_topic(east, "orders")
+    produce(east, "orders", 100, **{"batch.num.messages": 1})
+    assert mirror().run_once() == 0
+    produce(east, "orders", 100, **{"batch.num.messages": 1})
+    delete_records(east, "orders", 150)
+    copier = mirror()
+    assert copier.run_once() == 1, copier.said
+    assert "offsets 100-149 are gone" in copier.said
+    skipping = mirror({"gap.policy": "skip"})
+    assert skipping.run_once() == 0, skipping.said
+    assert "gap orders-0 100-149" in skipping.said
+    assert [batch.base_offset for batch in stored(west, "orders")] == [
+        *range(100),
+        *range(150, 200),
+    ]
+
+
+def test_a_fresh_copy_begins_where_the_source_does(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    make_topic(east, "orders")
+    produce(east, "orders", 100, **{"batch.num.messages": 1})
+    delete_records(east, "orders", 60)
+    assert mirror().run_once() == 0
+    assert [batch.base_offset for batch in stored(west, "orders")] == list(range(60, 100))
+
+
+def make_anew(cluster: Cluster, topic: str, count: int) -> None:
+    """Delete a topic and make one of the same name, with *count* other records."""
+    client = admin(cluster)  # it has to outlive its answer
+    client.delete_topics([topic])[topic].result(10)
+    eventually(lambda: not (cluster[1].data / f"{topic}-0").exists(), what="the deletion")
+    make_topic(cluster, topic)
+    produce(cluster, topic, count, **{"batch.num.messages": 1})
+
+
+def test_a_topic_recreated_at_the_source_is_not_mixed_with_its_copy(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    make_topic(east, "orders")
+    produce(east, "orders", 100, **{"batch.num.messages": 1})
+    copier = mirror()
+    copier.start()
+    until_same(east, west, "orders")
+    before = stored(west, "orders")
+    make_anew(east, "orders", 200)
+    eventually(lambda: "STOPPED orders-0" in copier.said or "is gone" in copier.said)
+    copier.stop()
+    again = mirror()
+    assert again.run_once() == 1, again.said
+    assert "hold different records" in again.said
+    assert stored(west, "orders") == before
+
+
+def test_the_records_of_a_recreated_topic_never_follow_the_old_ones(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    """Epochs begin again at zero, so only the topic id tells the new log from the old one (KIP-516)."""
+    make_topic(east, "orders")
+    produce(east, "orders", 100, **{"batch.num.messages": 1})
+    unaware = mirror({"refresh.topics.interval.seconds": "3600"})
+    unaware.start()
+    until_same(east, west, "orders")
+    before = stored(west, "orders")
+    make_anew(east, "orders", 200)
+    refused = "UNKNOWN_TOPIC_ID"
+    eventually(lambda: refused in unaware.said or stored(west, "orders") != before)
+    assert stored(west, "orders") == before
+    unaware.stop()
+
+
+def test_two_mirrors_at_once_copy_everything_once(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    """As when a mirror that was thought dead comes back: both are refused in turn, none doubles."""
+    make_topic(east, "orders", 2)
+    produce(east, "orders", 20_000, partitions=2, size=400, **{"batch.size": 20_000})
+    small = {"max.partition.fetch.bytes": "60000", "fetch.max.bytes": "120000"}
+    first, second = mirror(small), mirror(small)
+    first.start("--once")
+    second.start("--once")
+    assert (first.wait(), second.wait()) == (0, 0), first.said + second.said
+    assert [stored(west, "orders", p) for p in range(2)] == [
+        stored(east, "orders", p) for p in range(2)
+    ]
+
+
+def test_plan_and_status_say_what_is_to_be_done(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    make_topic(east, "orders", 2, retention_ms="77000000")
+    produce(east, "orders", 10)
+    copier = mirror()
+    code, said = copier.ask("plan")
+    assert code == 0
+    assert "create orders with 2 partitions" in said
+    assert "retention.ms=77000000" in said
+    code, said = copier.ask("status")
+    assert "not yet at the target" in said
+    assert copier.run_once() == 0
+    produce(east, "orders", 5)
+    code, said = copier.ask("status")
+    assert code == 0
+    assert [line.split() for line in said.splitlines() if "orders-" in line] == [
+        ["orders-0", "15", "10", "5"],
+        ["orders-1", "0", "0", "0"],
+    ]
+
+
+def test_a_dead_cluster_is_named(east: Cluster, west: Cluster, mirror: MakeMirror) -> None:
+    west.kill(1)
+    copier = mirror()
+    copier.start()
+    named = re.compile(rf"cluster west: .*{re.escape(west[1].address)}.*refused", re.DOTALL)
+    eventually(lambda: named.search(copier.said), what="the address and why it does not answer")
+    west.start(1)
+    make_topic(east, "orders")
+    produce(east, "orders", 10)
+    until_same(east, west, "orders")
+    assert copier.stop() == 0
+
+
+def test_a_source_that_is_its_own_target_is_refused(east: Cluster, mirror: MakeMirror) -> None:
+    copier = mirror({"west.bootstrap.servers": east.bootstrap})
+    assert copier.run_once() == 1
+    assert "are the same cluster" in copier.said
+
+
+def test_partitions_of_several_brokers_are_copied(
+    broker_clusters: MakeCluster, tmp_path: Path
+) -> None:
+    east, west = broker_clusters(3), broker_clusters(2)
+    make_topic(east, "orders", 6)
+    produce(east, "orders", 6000, partitions=6, **{"compression.type": "lz4"})
+    copier = Mirror(tmp_path / "mirror", east, west, None)
+    copier.start()
+    until_same(east, west, "orders", 6)
+    produce(east, "orders", 600, partitions=6)
+    east.restart(2)
+    west.restart(1)
+    produce(east, "orders", 600, partitions=6)
+    until_same(east, west, "orders", 6)
+    assert copier.stop() == 0, copier.said
+    assert "Traceback" not in copier.said

@@ -1,0 +1,125 @@
+"""A process that dies at a chosen step: before or after one of its writes or requests, and never again speaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.defer import Deferred, fail
+
+from kbroker.zk.errors import ConnectionLoss
+from kbroker.zk.interface import Session
+
+
+class Fate:
+    """Dies at step *at*; *after*: the step still takes effect, but nobody hears of it."""
+
+    def __init__(self, at: int, *, after: bool) -> None:
+        self.at = at
+        self.after = after
+        self.steps = 0
+        self.is_dead = False
+        self.steps_taken: list[str] = []
+
+    def step(self, name: str, act: Callable[[], Deferred[Any]]) -> Deferred[Any]:
+        """Take a step, if alive."""
+        if self.is_dead:
+            return Deferred()
+        self.steps += 1
+        self.steps_taken.append(name)
+        if self.steps < self.at:
+            return act()
+        self.is_dead = True
+        if self.after:
+            act().addErrback(lambda _: None)
+        return Deferred()
+
+
+class DyingZooKeeper:
+    """A client whose writes are steps of a `Fate`; dead, it neither answers nor calls back."""
+
+    def __init__(self, client: Any, fate: Fate) -> None:
+        self._client = client
+        self._fate = fate
+
+    @property
+    def session(self) -> Session | None:
+        return self._client.session
+
+    @property
+    def connected(self) -> bool:
+        return self._client.connected
+
+    def in_session(self, session: Session) -> DyingZooKeeper:
+        return DyingZooKeeper(self._client.in_session(session), self._fate)
+
+    def on_session(self, callback: Callable[[Any], None]) -> None:
+        self._client.on_session(self._alive(callback))
+
+    def watch_data(self, path: str, callback: Callable[[Any], None]) -> Any:
+        return self._client.watch_data(path, self._alive(callback))
+
+    def watch_children(self, path: str, callback: Callable[[Any], None]) -> Any:
+        return self._client.watch_children(path, self._alive(callback))
+
+    def _alive(self, callback: Callable[[Any], None]) -> Callable[[Any], None]:
+        return lambda value: None if self._fate.is_dead else callback(value)
+
+    def __getattr__(self, name: str) -> Any:
+        operation = getattr(self._client, name)
+
+        def call(*args: Any, **kwargs: Any) -> Deferred[Any]:
+            if name in ("multi", "set", "create", "delete"):
+                what = args[0][-1] if name == "multi" else args[0]
+                return self._fate.step(
+                    f"{name} {what}", lambda: self._mute(operation(*args, **kwargs))
+                )
+            if self._fate.is_dead:
+                return Deferred()
+            return self._mute(operation(*args, **kwargs))
+
+        return call
+
+    def _mute(self, answer: Deferred[Any]) -> Deferred[Any]:
+        """Pass *answer* on, unless we died meanwhile."""
+        heard: Deferred[Any] = Deferred()
+
+        def pass_on(result: Any) -> None:
+            if not self._fate.is_dead:
+                heard.callback(result)
+
+        answer.addBoth(pass_on)
+        return heard
+
+
+class ForgetfulZooKeeper(DyingZooKeeper):
+    """A client that loses the answer of one write (applied or, if not *applied*, not), and only that."""
+
+    def __init__(self, client: Any, fate: Fate, *, applied: bool) -> None:
+        super().__init__(client, fate)
+        self._applied = applied
+
+    def in_session(self, session: Session) -> ForgetfulZooKeeper:
+        return ForgetfulZooKeeper(
+            self._client.in_session(session), self._fate, applied=self._applied
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        operation = getattr(self._client, name)
+        if name not in ("multi", "set", "create", "delete"):
+            return operation
+
+        def call(*args: Any, **kwargs: Any) -> Deferred[Any]:
+            fate = self._fate
+            fate.steps += 1
+            fate.steps_taken.append(f"{name} {args[0][-1] if name == 'multi' else args[0]}")
+            if fate.steps != fate.at:
+                return operation(*args, **kwargs)
+            lost = ConnectionLoss("", "the answer was lost")
+            if not self._applied:
+                return fail(lost)
+            heard: Deferred[Any] = Deferred()
+            operation(*args, **kwargs).addBoth(lambda _: heard.errback(lost))
+            return heard
+
+        return call

@@ -1,0 +1,178 @@
+"""A consumer group in a test: performs the machine's effects and remembers what was answered."""
+
+from dataclasses import replace
+
+from kbroker.groups.effects import (
+    Answer,
+    Effect,
+    Join,
+    Joined,
+    Left,
+    MemberIdentity,
+    Note,
+    Persist,
+    SetTimer,
+    Sync,
+    Synced,
+    Token,
+)
+from kbroker.groups.group import Group
+from kbroker.groups.limits import GroupLimits
+from kbroker.groups.records import GroupSnapshot
+from kclient.wire.error_codes import ErrorCode
+
+LIMITS = GroupLimits(initial_rebalance_delay=3.0)
+RANGE = (("range", b"topics"),)
+
+
+def join_request(name: str, member_id: str = "", **changes: object) -> Join:
+    """Build what member *name* sends, with a fresh member id of its own."""
+    request = Join(
+        member_id=member_id,
+        fresh_member_id=f"{name}-id",
+        client_id=name,
+        client_host="/127.0.0.1",
+        session_timeout=10.0,
+        rebalance_timeout=60.0,
+        protocol_type="consumer",
+        protocols=RANGE,
+    )
+    return replace(request, **changes)  # type: ignore[arg-type]
+
+
+class GroupOnTheTable:
+    """A `Group` with a clock, a ZooKeeper that acknowledges at once or when told, and answers."""
+
+    def __init__(self, limits: GroupLimits = LIMITS, *, auto_persist: bool = True) -> None:
+        self.limits = limits
+        self.group = Group("g", limits)
+        self.now = 0.0
+        self.auto_persist = auto_persist
+        self.unacknowledged: list[Persist] = []
+        self.durable: GroupSnapshot | None = None
+        self.answers: dict[Token, Joined | Synced | Left] = {}
+        self.waiting: set[Token] = set()
+        self.notes: list[str] = []
+        self.timer: float | None = None
+        self._tokens = 0
+
+    # Requests: each returns its token.
+
+    def join(self, name: str, member_id: str = "", **changes: object) -> Token:
+        """Send one JoinGroup."""
+        token = self._token()
+        self.perform(self.group.join(token, join_request(name, member_id, **changes), self.now))
+        return token
+
+    def enter(self, name: str, **changes: object) -> Token:
+        """Join as a new member does: ask for an id, then join with it."""
+        first = self.answers[self.join(name, **changes)]
+        assert isinstance(first, Joined)
+        assert first.error is ErrorCode.MEMBER_ID_REQUIRED
+        return self.join(name, first.member_id, **changes)
+
+    def sync(self, name: str, generation_id: int | None = None, **assignments: bytes) -> Token:
+        """Send SyncGroup for ``name-id``; *assignments* by member name."""
+        token = self._token()
+        by_id = {f"{member}-id": data for member, data in assignments.items()}
+        generation = self.group.generation_id if generation_id is None else generation_id
+        self.perform(self.group.sync(token, Sync(f"{name}-id", generation, by_id), self.now))
+        return token
+
+    def leave(self, *identities: MemberIdentity) -> Token:
+        """Send LeaveGroup."""
+        token = self._token()
+        self.perform(self.group.leave(token, identities, "", self.now))
+        return token
+
+    def heartbeat(self, name: str, generation_id: int | None = None) -> ErrorCode:
+        """Send a heartbeat for ``name-id``."""
+        generation = self.group.generation_id if generation_id is None else generation_id
+        return self.group.heartbeat(f"{name}-id", None, generation, self.now)
+
+    # The world.
+
+    def advance(self, seconds: float, *heartbeats: str) -> None:
+        """Let time pass and timers fire; *heartbeats* name members that beat every second."""
+        end = self.now + seconds
+        beat = self.now + 1.0 if heartbeats else end
+        while True:
+            due = min(self.timer if self.timer is not None else end, beat, end)
+            self.now = max(due, self.now)
+            for name in heartbeats if self.now >= beat else ():
+                self.heartbeat(name)
+            beat = beat if self.now < beat else self.now + 1.0
+            if self.timer is not None and self.timer <= self.now:
+                self.timer = None
+                self.perform(self.group.tick(self.now))
+            elif self.now >= end:
+                return
+
+    def acknowledge(self) -> None:
+        """Let ZooKeeper acknowledge everything written so far."""
+        while self.unacknowledged:
+            persist = self.unacknowledged.pop(0)
+            self.durable = persist.snapshot
+            self.perform(self.group.persisted(persist.sequence, self.now))
+
+    def take_over(self) -> "GroupOnTheTable":
+        """Return the group as the next coordinator loads it."""
+        heir = GroupOnTheTable(self.limits, auto_persist=self.auto_persist)
+        heir.now = self.now
+        if self.durable is not None:
+            heir.durable = self.durable
+            heir.perform(heir.group.restore(self.durable, heir.now))
+        return heir
+
+    def perform(self, effects: list[Effect]) -> None:
+        """Do what the machine asks for."""
+        for effect in effects:
+            match effect:
+                case Answer(token, value):
+                    assert token in self.waiting, f"{token} answered twice"
+                    self.waiting.remove(token)
+                    self.answers[token] = value
+                case Persist():
+                    self.unacknowledged.append(effect)
+                case SetTimer(at):
+                    self.timer = at
+                case Note(text):
+                    self.notes.append(text)
+        if self.auto_persist:
+            self.acknowledge()
+
+    def _token(self) -> Token:
+        self._tokens += 1
+        self.waiting.add(Token(self._tokens))
+        return Token(self._tokens)
+
+    # What was answered.
+
+    def joined(self, token: Token) -> Joined:
+        """Return the answer to a JoinGroup."""
+        answer = self.answers[token]
+        assert isinstance(answer, Joined)
+        return answer
+
+    def synced(self, token: Token) -> Synced:
+        """Return the answer to a SyncGroup."""
+        answer = self.answers[token]
+        assert isinstance(answer, Synced)
+        return answer
+
+    def left(self, token: Token) -> list[ErrorCode]:
+        """Return the error of every identity of a LeaveGroup."""
+        answer = self.answers[token]
+        assert isinstance(answer, Left)
+        return [error for _, error in answer.members]
+
+
+def stable_group(*names: str, limits: GroupLimits = LIMITS) -> GroupOnTheTable:
+    """Return a Stable group of *names* in generation 1; the first one leads, and owns b"name"."""
+    table = GroupOnTheTable(limits)
+    tokens = [table.enter(name) for name in names]
+    table.advance(6.0)
+    assert all(table.joined(token).error is ErrorCode.NONE for token in tokens)
+    for name in reversed(names):
+        table.sync(name, **{member: member.encode() for member in names})
+    return table

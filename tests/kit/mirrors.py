@@ -1,0 +1,126 @@
+"""Mirror processes for tests, and what the logs of two clusters hold, read from the disk."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kbroker.local import processes
+from kclient.wire.batches import iterate
+from tests.kit.brokers import Cluster
+
+FLOW = "east->west"
+
+
+class StoredBatch(NamedTuple):
+    """A batch as it lies in a segment, without its leader epoch, which belongs to the cluster."""
+
+    base_offset: int
+    next_offset: int
+    length: int
+    rest: bytes
+    """From the magic byte on: CRC, attributes, records."""
+
+
+def stored(cluster: Cluster, topic: str, partition: int = 0) -> list[StoredBatch]:
+    """Every batch of a partition, from the segment files of whichever broker has it."""
+    found = []
+    for broker in cluster.brokers.values():
+        for path in sorted((broker.data / f"{topic}-{partition}").glob("*.log")):
+            data = path.read_bytes()
+            for info in iterate(data):
+                rest = data[info.position + 16 : info.end]
+                found.append(StoredBatch(info.base_offset, info.next_offset, info.length, rest))
+    return found
+
+
+class Mirror:
+    """`kmirror run` from *source* to *target*, with the configuration in *directory*."""
+
+    def __init__(
+        self, directory: Path, source: Cluster, target: Cluster, settings: dict[str, str] | None
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.path = directory / "mirror.properties"
+        self.output = directory / "mirror.log"
+        values = {
+            "clusters": "east, west",
+            "east.bootstrap.servers": source.bootstrap,
+            "west.bootstrap.servers": target.bootstrap,
+            f"{FLOW}.enabled": "true",
+            "refresh.topics.interval.seconds": "1",
+            **(settings or {}),
+        }
+        self.path.write_text("".join(f"{key} = {value}\n" for key, value in values.items()))
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *arguments: str) -> None:
+        """Start it in the background."""
+        command = [sys.executable, "-m", "mirrormaker", "run", str(self.path), *arguments]
+        with self.output.open("ab") as log:
+            self.process = processes.start_bound_to_us(command, output=log)
+
+    def wait(self, timeout: float = 40.0) -> int:
+        """Wait for its end; return the exit code."""
+        assert self.process is not None
+        code = self.process.wait(timeout)
+        self.process = None
+        return code
+
+    def run_once(self, timeout: float = 40.0) -> int:
+        """Run it with --once; return the exit code."""
+        self.start("--once")
+        return self.wait(timeout)
+
+    def ask(self, command: str, timeout: float = 30.0) -> tuple[int, str]:
+        """Run another command on the same configuration; return exit code and output."""
+        done = subprocess.run(
+            [sys.executable, "-m", "mirrormaker", command, str(self.path)],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    def kill(self) -> None:
+        """kill -9."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def stop(self, number: signal.Signals = signal.SIGTERM, timeout: float = 15.0) -> int:
+        """Signal it and wait for its end."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.wait(timeout)
+
+    @property
+    def said(self) -> str:
+        """Everything it wrote, over all its lives."""
+        return self.output.read_text() if self.output.exists() else ""
+
+
+def eventually(condition: Callable[[], object], *, timeout: float = 30.0, what: str = "") -> None:
+    """Wait until *condition* is true."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {timeout:g} s for {what or condition}"
+        time.sleep(0.05)
+
+
+def until_same(
+    source: Cluster, target: Cluster, topic: str, partitions: int = 1, **options: Any
+) -> None:
+    """Wait until the target's log of every partition is the source's, batch for batch."""
+
+    def same() -> bool:
+        return all(stored(source, topic, p) == stored(target, topic, p) for p in range(partitions))
+
+    eventually(same, what=f"{topic} to be mirrored", **options)

@@ -1,0 +1,182 @@
+"""One broker without ZooKeeper: the real network, dispatcher, handlers and log, led by hand.
+
+For tests and profiles of the data path alone: `python -m tests.kit.one_broker DIR PORT topic:partitions ...` prints
+READY and serves until it is terminated. LeaderAndIsr and UpdateMetadata are made here, as a controller would send them.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable
+from random import randrange
+from typing import Any
+from uuid import UUID, uuid5
+
+from twisted.internet.defer import Deferred
+
+from kbroker.apis import Dispatcher, lazily
+from kbroker.config import BrokerConfig, LogConfig
+from kbroker.net.listener import Network
+from kbroker.runtime.metadata_cache import MetadataCache
+from kbroker.runtime.replicas import Replicas
+from kclient.wire.interbroker import (
+    LeaderAndIsrPartitionState,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopicState,
+    UpdateMetadataBroker,
+    UpdateMetadataEndpoint,
+    UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
+    UpdateMetadataTopicState,
+)
+from kclient.wire.versions import ApiKey
+
+CLUSTER = UUID(int=0x5EED)
+BROKER = 1
+
+
+class OneBroker:
+    """The data path of broker 1, alone in its cluster."""
+
+    def __init__(
+        self, reactor: Any, directory: str, settings: dict[str, str] | None = None
+    ) -> None:
+        self.reactor = reactor
+        self.config = BrokerConfig.of(
+            {
+                "broker.id": str(BROKER),
+                "listeners": "PLAINTEXT://127.0.0.1:0",
+                "zookeeper.connect": "none:1",
+                "log.dirs": directory,
+                **(settings or {}),
+            }
+        )
+        self.topic_configs: dict[str, LogConfig] = {}
+        self.cache = MetadataCache("one-broker-cluster-idx")
+        self.fatal: list[str] = []
+        self.replicas = Replicas(
+            reactor,
+            self.config,
+            broker_id=BROKER,
+            topic_config=self.topic_config,
+            is_known=lambda topic, index: self.cache.partition(topic, index) is not None,
+            fatal=self.fatal.append,
+        )
+        self.dispatcher = Dispatcher({})
+        self._register()
+        self.network = Network(reactor, self.config, self.dispatcher)
+        self.port = 0
+
+    def topic_config(self, topic: str) -> LogConfig:
+        """Return what `topic_configs` says, else the broker's defaults."""
+        return self.topic_configs.get(topic, self.config.log_defaults)
+
+    def _register(self) -> None:
+        apis = "kbroker.apis.api"
+        replicas = self.replicas
+        for api, factory in {
+            ApiKey.PRODUCE: lazily(apis + "00_produce:Produce", replicas),
+            ApiKey.FETCH: lazily(
+                apis + "01_fetch:Fetch",
+                replicas,
+                self.config,
+                random_below=randrange,
+                name_of=lambda topic_id: getattr(self.cache.topic_by_id(topic_id), "name", None),
+                is_live=lambda broker: broker in self.cache.brokers,
+            ),
+            ApiKey.LIST_OFFSETS: lazily(apis + "02_list_offsets:ListOffsets", replicas),
+            ApiKey.METADATA: lazily(
+                apis + "03_metadata:Metadata", self.cache, None, lambda: False, time.monotonic
+            ),
+            ApiKey.API_VERSIONS: lazily(
+                apis + "18_api_versions:ApiVersions", lambda: self.dispatcher.served
+            ),
+            ApiKey.DELETE_RECORDS: lazily(apis + "21_delete_records:DeleteRecords", replicas),
+            ApiKey.OFFSET_FOR_LEADER_EPOCH: lazily(
+                apis + "23_offset_for_leader_epoch:OffsetForLeaderEpoch", replicas
+            ),
+        }.items():
+            self.dispatcher.register(api, factory)
+
+    def start(self) -> Deferred[int]:
+        """Load the logs and listen; fires with the port."""
+        self.replicas.log_dirs.claim()
+        self.replicas.log_dirs.take_identity(BROKER, self.cache.cluster_id)
+        return self.replicas.load().addCallback(lambda _: self._listen())
+
+    def _listen(self) -> int:
+        self.port = self.network.start()[0].port
+        self._update()
+        return self.port
+
+    def lead(self, topic: str, partitions: int, *, leader_epoch: int = 0) -> list[int]:
+        """Become leader of every partition of *topic*; return the error codes."""
+        topic_id = uuid5(CLUSTER, topic)
+        response = self.replicas.apply_leader_and_isr(
+            LeaderAndIsrRequest(
+                controller_id=BROKER,
+                controller_epoch=1,
+                topic_states=[
+                    LeaderAndIsrTopicState(
+                        topic,
+                        topic_id,
+                        [
+                            LeaderAndIsrPartitionState(
+                                index, 1, BROKER, leader_epoch, [BROKER], 0, [BROKER], is_new=True
+                            )
+                            for index in range(partitions)
+                        ],
+                    )
+                ],
+            )
+        )
+        states = [
+            UpdateMetadataPartitionState(index, 1, BROKER, leader_epoch, [BROKER], 0, [BROKER])
+            for index in range(partitions)
+        ]
+        self._update(UpdateMetadataTopicState(topic, topic_id, states))
+        return [error.error_code for topic in response.topics for error in topic.partition_errors]
+
+    def _update(self, *topics: UpdateMetadataTopicState) -> None:
+        endpoint = UpdateMetadataEndpoint(self.port, "127.0.0.1", "PLAINTEXT", 0)
+        self.cache.update(
+            UpdateMetadataRequest(
+                controller_id=BROKER,
+                controller_epoch=1,
+                topic_states=list(topics),
+                live_brokers=[UpdateMetadataBroker(BROKER, [endpoint])],
+            )
+        )
+
+    def stop(self) -> Deferred[bool]:
+        """Close the connections, then the logs."""
+        self.network.stop()
+        return self.replicas.close()
+
+
+def main(directory: str, port: str, topics: Iterable[str]) -> None:
+    """Serve until SIGTERM."""
+    from twisted.internet import reactor as _reactor
+    from twisted.logger import FileLogObserver, formatEventAsClassicLogText, globalLogBeginner
+
+    reactor: Any = _reactor
+    globalLogBeginner.beginLoggingTo(
+        [FileLogObserver(sys.stderr, lambda event: formatEventAsClassicLogText(event))],
+        redirectStandardIO=False,
+    )
+    broker = OneBroker(reactor, directory, {"listeners": f"PLAINTEXT://127.0.0.1:{port}"})
+
+    def ready(bound: int) -> None:
+        for item in topics:
+            name, _, partitions = item.partition(":")
+            broker.lead(name, int(partitions or 1))
+        print(f"READY broker.id=1 PLAINTEXT://127.0.0.1:{bound}", flush=True)  # noqa: T201
+
+    broker.start().addCallback(ready)
+    reactor.addSystemEventTrigger("before", "shutdown", broker.stop)
+    reactor.run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3:])

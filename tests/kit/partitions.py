@@ -1,0 +1,121 @@
+"""Builders of hosted partitions over real logs, and a follower that fetches without a network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from kbroker.runtime import followed_partition
+from kbroker.runtime.partition import Partition, Read, Surroundings
+from kclient.wire.errors import KafkaError, OffsetOutOfRange, code_of
+from kclient.wire.fetch import EpochEndOffset, FetchPartitionResponse
+from kclient.wire.interbroker import LeaderAndIsrPartitionState
+from tests.kit.logs import batch_of, open_log
+
+KEY = ("t", 0)
+
+
+class HostedPartition(Partition):
+    """A partition on broker *broker_id*, its log below *directory*; *clock* is turned by hand."""
+
+    def __init__(self, directory: Path, broker_id: int, **settings: Any) -> None:
+        self.clock = 0.0
+        self.woken = 0
+        around = Surroundings(lambda: self.clock, lag_time_max=10)
+        super().__init__(KEY, broker_id, self._wake, around)
+        self.around = around
+        self._own_log = open_log(directory / f"broker-{broker_id}", **settings)
+
+    def _wake(self, _key: object) -> None:
+        self.woken += 1
+
+    def take(
+        self,
+        leader: int,
+        epoch: int,
+        isr: Sequence[int] = (1, 2, 3),
+        *,
+        replicas: Sequence[int] = (1, 2, 3),
+        version: int = 0,
+        mark: int = 0,
+    ) -> None:
+        """Take the role that a controller gives."""
+        state = LeaderAndIsrPartitionState(
+            0, 1, leader, epoch, list(isr), version, list(replicas), is_new=False
+        )
+        self.take_role(state, None, self._own_log, mark)
+
+    def put(self, *timestamps: int, acks: int = 1, value: bytes = b"v") -> None:
+        """Append one batch as leader."""
+        self.append(batch_of(*(timestamps or (1000,)), value=value), acks, 1000)
+
+    @property
+    def end(self) -> int:
+        """The log's end."""
+        assert self.log is not None
+        return self.log.log_end_offset
+
+    def content(self) -> bytes:
+        """Every byte of the log."""
+        directory = Path(self._own_log.directory)
+        return b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
+
+
+def fetch(follower: HostedPartition, leader: HostedPartition, max_bytes: int = 1 << 20) -> int:
+    """Make one fetch as the brokers do; return the bytes appended. Raise what the leader refuses."""
+    asked = followed_partition.question(follower, max_bytes)
+    answer = FetchPartitionResponse(0)
+    try:
+        leader.led(asked.current_leader_epoch)
+        diverging = (
+            leader.diverges(asked.fetch_offset, asked.last_fetched_epoch)
+            if asked.last_fetched_epoch >= 0
+            else None
+        )
+        if diverging is not None:
+            answer.diverging_epoch = EpochEndOffset(*diverging)
+        else:
+            _fill(answer, _read(leader, follower, asked.fetch_offset, max_bytes))
+    except OffsetOutOfRange:
+        assert leader.log is not None
+        log = leader.log
+        followed_partition.start_over(follower, log.log_start_offset, log.log_end_offset, 0)
+        return 0
+    return followed_partition.take_answer(follower, answer, 0)
+
+
+def _read(leader: HostedPartition, follower: HostedPartition, offset: int, max_bytes: int) -> Read:
+    return leader.read_as_follower(
+        follower.role.broker_id,
+        offset,
+        max_bytes,
+        min_one_batch=True,
+        current_leader_epoch=follower.role.leader_epoch,
+    )
+
+
+def _fill(answer: FetchPartitionResponse, read: Read) -> None:
+    answer.high_watermark = read.high_watermark
+    answer.log_start_offset = read.log_start_offset
+    answer.records = (b"".join(part.read() for part in read.found.slices),)
+    for part in read.found.slices:
+        part.release()
+
+
+def fetch_all(follower: HostedPartition, leader: HostedPartition) -> None:
+    """Fetch until nothing comes any more."""
+    for _ in range(100):
+        end = follower.end
+        if not fetch(follower, leader) and follower.end == end:
+            return
+    raise AssertionError("a follower that never catches up")
+
+
+def refusal(call: Callable[[], object]) -> str:
+    """Return the name of the error that *call* ends with; empty if it does not."""
+    try:
+        call()
+    except KafkaError as error:
+        return code_of(error).name
+    return ""

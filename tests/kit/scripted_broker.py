@@ -1,0 +1,86 @@
+"""The other end of a client connection, played by the test: no sockets, no clock but a `Clock`."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
+from twisted.python.failure import Failure
+
+from kclient.errors import Address
+from kclient.net.connection import Connection
+from kclient.wire import messages
+from kclient.wire.framing import FrameReader
+
+
+class Outcome:
+    """What a Deferred came to; `value` raises what it failed with."""
+
+    def __init__(self, deferred: Deferred[Any]) -> None:
+        self.results: list[Any] = []
+        deferred.addBoth(self.results.append)
+
+    @property
+    def fired(self) -> bool:
+        return bool(self.results)
+
+    @property
+    def value(self) -> Any:
+        assert self.results, "nothing came of it yet"
+        result = self.results[0]
+        if isinstance(result, Failure):
+            result.raiseException()
+        return result
+
+    @property
+    def error(self) -> BaseException:
+        assert self.results, "nothing came of it yet"
+        assert isinstance(self.results[0], Failure), f"it succeeded: {self.results[0]!r}"
+        problem = self.results[0].value
+        assert problem is not None
+        return problem
+
+
+class AbortableTransport(StringTransport):
+    """A transport that remembers being aborted."""
+
+    aborted = False
+
+    def abortConnection(self) -> None:  # noqa: N802 (Twisted's name)
+        self.aborted = True
+
+
+class ScriptedBroker:
+    """A `Connection` whose peer is the test."""
+
+    def __init__(self, **options: Any) -> None:
+        self.clock = Clock()
+        self.connection = Connection(self.clock, Address("broker", 9092), **options)
+        self.transport = AbortableTransport()
+        self.connection.makeConnection(self.transport)
+        self._requests = FrameReader(1 << 20)
+
+    def requests(self) -> list[tuple[messages.RequestHeader, Any]]:
+        """Return the requests that came since the last call."""
+        frames = self._requests.feed(self.transport.value())
+        self.transport.clear()
+        found = []
+        for frame in frames:
+            header, offset = messages.decode_request_header(frame)
+            found.append((header, messages.decode_request(header, frame, offset)))
+        return found
+
+    def answer(self, header: messages.RequestHeader, response: object) -> None:
+        """Answer one request."""
+        self.send(
+            messages.encode_response(
+                header.api_key, header.api_version, header.correlation_id, response
+            )
+        )
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame, whatever is in it."""
+        self.connection.dataReceived(struct.pack(">i", len(frame)) + frame)

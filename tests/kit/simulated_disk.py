@@ -1,0 +1,255 @@
+"""A disk in memory that forgets: what was not synced may be gone after a power loss, page by page.
+
+The model is a journalling file system. Names and sizes change in the order in which they were
+changed, up to some moment before the loss; what was synced is there even if it came later. Below
+its size a file may lack any 512-byte page that was not synced: it reads as zeros. Syncing a file
+does not sync its name.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from kbroker.log.disk import Buffer
+
+PAGE = 512
+
+
+_moments = itertools.count(1)
+
+
+@dataclass(eq=False)
+class File:
+    """Content as the process sees it, as the disk has it, and the operations between the two."""
+
+    content: bytearray = field(default_factory=bytearray)
+    durable: bytes = b""
+    pending: list[tuple[int, int, bytes | None]] = field(default_factory=list)
+
+    def write(self, offset: int, data: bytes) -> None:
+        _put(self.content, offset, data)
+        self.pending.append((next(_moments), offset, data))
+
+    def truncate(self, size: int) -> None:
+        _resize(self.content, size)
+        self.pending.append((next(_moments), size, None))
+
+    def sync(self) -> None:
+        self.durable = bytes(self.content)
+        self.pending.clear()
+
+    def lose_power(self, rng: random.Random, last: int) -> None:
+        """Become what the disk has: the synced content and some of what came up to *last*."""
+        content = bytearray(self.durable)
+        chance = rng.choice([0.0, 0.5, 1.0])
+        for moment, offset, data in self.pending:
+            if moment > last:
+                break
+            if data is None:
+                _resize(content, offset)
+                continue
+            _resize(content, max(len(content), offset + len(data)))
+            start = offset
+            while start < offset + len(data):
+                end = min(start // PAGE * PAGE + PAGE, offset + len(data))
+                if rng.random() < chance:
+                    _put(content, start, data[start - offset : end - offset])
+                start = end
+        self.content = content
+        self.sync()
+
+
+def _put(content: bytearray, offset: int, data: bytes) -> None:
+    if len(content) < offset:
+        _resize(content, offset)
+    content[offset : offset + len(data)] = data
+
+
+def _resize(content: bytearray, size: int) -> None:
+    if len(content) > size:
+        del content[size:]
+    else:
+        content += bytes(size - len(content))
+
+
+@dataclass(eq=False)
+class Directory:
+    """Names as the process sees them, as the disk has them, and the steps between the two."""
+
+    names: dict[str, File | Directory] = field(default_factory=dict)
+    durable: dict[str, File | Directory] = field(default_factory=dict)
+    pending: list[tuple[int, dict[str, File | Directory | None]]] = field(default_factory=list)
+
+    def change(self, **step: File | Directory | None) -> None:
+        """Give names to nodes (None: take the name away), in one step."""
+        _apply(self.names, step)
+        self.pending.append((next(_moments), step))
+
+    def sync(self) -> None:
+        self.durable = dict(self.names)
+        self.pending.clear()
+
+    def lose_power(self, rng: random.Random, last: int) -> None:
+        """Become what the disk has, and everything below with it."""
+        names = dict(self.durable)
+        for moment, step in self.pending:
+            if moment <= last:
+                _apply(names, step)
+        self.names = names
+        self.sync()
+        for node in names.values():
+            node.lose_power(rng, last)
+
+    def moments(self) -> list[int]:
+        """When the operations happened that are not synced yet, here and below."""
+        found = [moment for moment, _ in self.pending]
+        for node in self.names.values():
+            if isinstance(node, Directory):
+                found += node.moments()
+            else:
+                found += [moment for moment, _, _ in node.pending]
+        return found
+
+
+def _apply(names: dict[str, File | Directory], step: dict[str, File | Directory | None]) -> None:
+    for name, node in step.items():
+        if node is None:
+            names.pop(name, None)
+        else:
+            names[name] = node
+
+
+class SimulatedDisk:
+    """The `Disk` protocol in memory; `kill` ends the process, `lose_power` the machine.
+
+    Directories are renamed within their parent only, which is all that the log does.
+    """
+
+    def __init__(self) -> None:
+        self._root = Directory()
+        self._open: dict[int, File] = {}
+        self._next_fd = 1000
+
+    # The end
+
+    def kill(self) -> None:
+        """End the process: descriptors and locks are gone, the page cache is not."""
+        self._open.clear()
+
+    def lose_power(self, rng: random.Random) -> None:
+        """End the machine: what was not synced is there or not, as *rng* decides."""
+        self.kill()
+        self._root.lose_power(rng, rng.choice([0, *self._root.moments()]))
+
+    # The protocol
+
+    def open(self, path: str, flags: int, mode: int = 0, /) -> int:
+        parent, name = self._place(path)
+        node = parent.names.get(name)
+        if node is None:
+            if not flags & os.O_CREAT:
+                raise _error(errno.ENOENT, path)
+            node = File()
+            parent.change(**{name: node})
+        if isinstance(node, Directory):
+            raise _error(errno.EISDIR, path)
+        if flags & os.O_TRUNC and node.content:
+            node.truncate(0)
+        self._next_fd += 1
+        self._open[self._next_fd] = node
+        return self._next_fd
+
+    def close(self, fd: int, /) -> None:
+        self._open.pop(fd, None)  # those of a killed process are closed by its objects later
+
+    def pread(self, fd: int, size: int, offset: int, /) -> bytes:
+        return bytes(self._open[fd].content[offset : offset + size])
+
+    def pwritev(self, fd: int, buffers: Sequence[Buffer], offset: int, /) -> int:
+        data = b"".join(buffers)
+        self._open[fd].write(offset, data)
+        return len(data)
+
+    def ftruncate(self, fd: int, size: int, /) -> None:
+        self._open[fd].truncate(size)
+
+    def fsync(self, fd: int, /) -> None:
+        self._open[fd].sync()
+
+    def sync_dir(self, path: str, /) -> None:
+        self._directory(path).sync()
+
+    def size(self, path: str, /) -> int:
+        parent, name = self._place(path)
+        node = parent.names.get(name)
+        if not isinstance(node, File):
+            raise _error(errno.ENOENT, path)
+        return len(node.content)
+
+    def modified_ms(self, path: str, /) -> int:
+        self.size(path)
+        return 0
+
+    def is_dir(self, path: str, /) -> bool:
+        try:
+            self._directory(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def listdir(self, path: str, /) -> list[str]:
+        return list(self._directory(path).names)
+
+    def mkdir(self, path: str, mode: int = 0, /) -> None:
+        parent, name = self._place(path)
+        if name in parent.names:
+            raise _error(errno.EEXIST, path)
+        parent.change(**{name: Directory()})
+
+    def rename(self, source: str, target: str, /) -> None:
+        parent, name = self._place(source)
+        new_parent, new_name = self._place(target)
+        assert parent is new_parent, "the log renames within a directory"
+        if name not in parent.names:
+            raise _error(errno.ENOENT, source)
+        parent.change(**{new_name: parent.names[name], name: None})
+
+    def unlink(self, path: str, /) -> None:
+        self.size(path)
+        parent, name = self._place(path)
+        parent.change(**{name: None})
+
+    def rmdir(self, path: str, /) -> None:
+        if self.listdir(path):
+            raise _error(errno.ENOTEMPTY, path)
+        parent, name = self._place(path)
+        parent.change(**{name: None})
+
+    def lock(self, path: str, /) -> int | None:
+        fd = self.open(path, os.O_CREAT)
+        if any(one != fd and file is self._open[fd] for one, file in self._open.items()):
+            self.close(fd)
+            return None
+        return fd
+
+    def _directory(self, path: str) -> Directory:
+        node: File | Directory | None = self._root
+        for name in path.split("/"):
+            if name:
+                node = node.names.get(name) if isinstance(node, Directory) else None
+        if not isinstance(node, Directory):
+            raise _error(errno.ENOENT, path)
+        return node
+
+    def _place(self, path: str) -> tuple[Directory, str]:
+        parent, _, name = path.rpartition("/")
+        return self._directory(parent), name
+
+
+def _error(code: int, path: str) -> OSError:
+    return OSError(code, os.strerror(code), path)

@@ -1,0 +1,253 @@
+"""Both sides of a fetch session, any order of events: what was told is what a full fetch would tell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import count
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from kbroker.replication.fetch_session import FetchSession, SessionPartition
+from kbroker.replication.fetch_sessions import FetchSessions
+from kclient.net import fetch_session as fetching
+from kclient.wire.error_codes import ErrorCode
+from kclient.wire.fetch import FetchPartition, FetchPartitionResponse, FetchResponse, FetchTopic
+from kclient.wire.fetch import FetchTopicResponse as TopicResponse
+
+pytestmark = pytest.mark.timeout(300)
+
+PARTITIONS = range(6)
+TOPIC = "t"
+NUMBERS = count(1)
+"""Of sessions: random ones are not met again, either."""
+
+
+@dataclass
+class Log:
+    """A leader's partition: so many records, each of one byte."""
+
+    start: int = 0
+    end: int = 0
+    high_watermark: int = 0
+    error: int = 0
+
+
+@dataclass
+class Heard:
+    """What the fetcher knows of one partition."""
+
+    offset: int = 0
+    told: tuple[int, int, int] = (0, -1, -1)
+    """Error, high watermark, log start."""
+
+
+@dataclass
+class Leader:
+    """What `kbroker.apis.api01_fetch` does with the machines, without files, waits and wire."""
+
+    logs: dict[int, Log] = field(default_factory=lambda: {index: Log() for index in PARTITIONS})
+
+    def __post_init__(self) -> None:
+        self.sessions = FetchSessions(2, NUMBERS.__next__)
+        self.now = 0.0
+
+    def happened(self, index: int) -> None:
+        for _ in self.sessions.appended((TOPIC, index)):
+            pass
+        self.sessions.committed((TOPIC, index))
+
+    def read(self, asked: FetchPartition, room: int) -> tuple[FetchPartitionResponse, bool]:
+        log = self.logs[asked.partition]
+        if log.error:
+            return FetchPartitionResponse(asked.partition, log.error), False
+        size = max(min(room, log.end - asked.fetch_offset), 0)
+        answer = FetchPartitionResponse(
+            asked.partition, 0, log.high_watermark, log.high_watermark, log.start
+        )
+        answer.records_size = size
+        return answer, asked.fetch_offset >= log.end
+
+    def fetch(self, saying: fetching.Saying, room: int) -> FetchResponse:
+        self.now += 1
+        session = self.sessions.get(saying.session_id)
+        if saying.session_epoch == 0:
+            if session is not None:
+                self.sessions.remove(session)
+            return self.full(saying, room)
+        if session is None:
+            return FetchResponse([], error_code=int(ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
+        if session.epoch != saying.session_epoch:
+            return FetchResponse([], error_code=int(ErrorCode.INVALID_FETCH_SESSION_EPOCH))
+        session.accepted(self.now)
+        added, removed = session.update(saying.topics, saying.forgotten)
+        self.watch(added)
+        self.sessions.unwatch(removed)
+        if not session.partitions:
+            self.sessions.remove(session)
+            return FetchResponse([])
+        answers = []
+        for partition in list(session.due):
+            answer, is_clean = self.read(partition.asked, room)
+            room -= answer.records_size
+            if session.looked_at(partition, answer, is_clean=is_clean):
+                session.told(partition, answer, is_clean=is_clean)
+                answers.append(answer)
+        topics = [TopicResponse(TOPIC, answers)] if answers else []
+        return FetchResponse(topics, session_id=session.id)
+
+    def full(self, saying: fetching.Saying, room: int) -> FetchResponse:
+        asked = [each for topic in saying.topics for each in topic.partitions]
+        found = []
+        for each in asked:
+            found.append(self.read(each, room))
+            room -= found[-1][0].records_size
+        session = None
+        if asked:
+            session = self.sessions.begin(None, len(asked), uses_topic_ids=False, now=self.now)
+        if session is not None:
+            added, _ = session.update([FetchTopic(TOPIC, asked)], ())
+            self.watch(added)
+            for answer, is_clean in found:
+                session.told(session.partitions[TOPIC, answer.partition], answer, is_clean=is_clean)
+        answers = [answer for answer, _ in found]
+        return FetchResponse(
+            [TopicResponse(TOPIC, answers)], session_id=session.id if session else 0
+        )
+
+    def watch(self, added: list[SessionPartition]) -> None:
+        for partition in added:
+            self.sessions.watch(partition, (TOPIC, partition.asked.partition))
+
+
+class SessionsAgree(RuleBasedStateMachine):
+    """A fetcher and its leader."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.leader = Leader()
+        self.session = fetching.FetchSession()
+        self.heard: dict[int, Heard] = {}
+        """What it follows."""
+        self.former: dict[int, Heard] = {}
+        """What it followed, and still knows of."""
+
+    def of_leader(self) -> FetchSession | None:
+        return self.leader.sessions.get(self.session._id)
+
+    # -- what happens at the leader ------------------------------------------------------------
+
+    @rule(index=st.sampled_from(PARTITIONS), records=st.integers(1, 4))
+    def append(self, index: int, records: int) -> None:
+        self.leader.logs[index].end += records
+        self.leader.happened(index)
+
+    @rule(index=st.sampled_from(PARTITIONS))
+    def commit(self, index: int) -> None:
+        log = self.leader.logs[index]
+        log.high_watermark = log.end
+        self.leader.happened(index)
+
+    @rule(index=st.sampled_from(PARTITIONS))
+    def delete(self, index: int) -> None:
+        log = self.leader.logs[index]
+        log.start = log.high_watermark
+        self.leader.happened(index)
+
+    @rule(index=st.sampled_from(PARTITIONS), error=st.sampled_from([0, 6]))
+    def fail(self, index: int, error: int) -> None:
+        self.leader.logs[index].error = error
+        self.leader.happened(index)
+
+    @rule()
+    def restart(self) -> None:
+        logs = self.leader.logs
+        self.leader = Leader(logs)
+
+    # -- what the fetcher does -----------------------------------------------------------------
+
+    @rule(index=st.sampled_from(PARTITIONS))
+    def follow(self, index: int) -> None:
+        if index not in self.heard:
+            self.heard[index] = self.former.pop(index, Heard())
+            self.want(index)
+
+    def want(self, index: int) -> None:
+        self.session.want(TOPIC, FetchPartition(index, self.heard[index].offset, 1000))
+
+    @rule(index=st.sampled_from(PARTITIONS))
+    def unfollow(self, index: int) -> None:
+        if index in self.heard:
+            self.former[index] = self.heard.pop(index)
+            self.session.leave(TOPIC, index)
+
+    @rule(room=st.integers(1, 6))
+    def fetch(self, room: int) -> None:
+        self.take(self.leader.fetch(self.session.request(), room))
+
+    @rule(room=st.integers(1, 6))
+    def lose_an_answer(self, room: int) -> None:
+        self.leader.fetch(self.session.request(), room)
+        self.session.lost()
+
+    @rule()
+    def lose_a_request(self) -> None:
+        self.session.request()
+        self.session.lost()
+
+    @rule()
+    def others_take_all_slots(self) -> None:
+        self.leader.now += 1000
+        for _ in range(3):
+            self.leader.sessions.begin((7, str(self.leader.now)), 9, uses_topic_ids=False,
+                                       now=self.leader.now)  # fmt: skip
+            self.leader.now += 1000
+
+    def take(self, response: FetchResponse) -> None:
+        self.session.answered(response)
+        if response.error_code:
+            return
+        for topic in response.topics:
+            for answer in topic.partitions:
+                heard = self.heard[answer.partition]
+                heard.told = (answer.error_code, answer.high_watermark, answer.log_start_offset)
+                if answer.records_size:
+                    heard.offset += answer.records_size
+                    self.want(answer.partition)
+
+    # -- what must hold ------------------------------------------------------------------------
+
+    @invariant()
+    def what_is_not_due_has_nothing_to_say(self) -> None:
+        session = self.of_leader()
+        if session is None or self.session.is_full:
+            return
+        for (_, index), partition in session.partitions.items():
+            if partition not in session.due and index in self.heard:
+                answer, _ = self.leader.read(partition.asked, 1000)
+                assert not answer.records_size
+                said = (answer.error_code, answer.high_watermark, answer.log_start_offset)
+                assert said == self.heard[index].told
+
+    def teardown(self) -> None:
+        """With no more events both come to rest, and the fetcher knows everything."""
+        for _ in range(200):
+            self.fetch(3)
+        for index, heard in self.heard.items():
+            log = self.leader.logs[index]
+            if log.error:
+                assert heard.told[0] == log.error
+            else:
+                assert heard.told == (0, log.high_watermark, log.start)
+                assert heard.offset >= log.end
+        session = self.of_leader()
+        if session is not None and self.heard:
+            failed = {index for index in self.heard if self.leader.logs[index].error}
+            assert {partition.asked.partition for partition in session.due} == failed
+            assert set(session.partitions) == {(TOPIC, index) for index in self.heard}
+
+
+TestSessionsAgree = SessionsAgree.TestCase
+TestSessionsAgree.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

@@ -1,0 +1,153 @@
+"""Every message of the wire: round trips, hostile bytes."""
+
+import contextlib
+import tracemalloc
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from kclient.wire import messages
+from kclient.wire.errors import MalformedMessage
+from kclient.wire.messages import RequestHeader
+from kclient.wire.versions import SPOKEN
+from tests.kit.wire_messages import (
+    APIS,
+    CONSUMER_PROTOCOL,
+    MESSAGES,
+    body,
+    structs,
+    versions_of,
+)
+
+BY_KEY = {int(api) for api in APIS}
+each_api = pytest.mark.parametrize("api", APIS, ids=lambda api: api.name.lower())
+each_direction = pytest.mark.parametrize("direction", ["request", "response"])
+
+
+def spoken_message(api, direction):
+    """(version, message) of one API and direction."""
+    return st.sampled_from(list(versions_of(api))).flatmap(
+        lambda version: st.tuples(st.just(version), structs(MESSAGES[api, direction], version))
+    )
+
+
+def encode(api, direction, version, message):
+    if direction == "request":
+        return messages.encode_request(RequestHeader(api, version, 7, "me"), message)
+    return messages.encode_response(api, version, 7, message)
+
+
+def decode(api, direction, version, frame):
+    if direction == "request":
+        header, start = messages.decode_request_header(frame)
+        return messages.decode_request(header, frame, start)
+    return messages.decode_response(api, version, frame)[1]
+
+
+@each_direction
+@each_api
+@given(data=st.data())
+@settings(max_examples=12, deadline=None)
+def test_a_message_survives_the_wire_in_every_version(api, direction, data):
+    version, message = data.draw(spoken_message(api, direction))
+    frame = encode(api, direction, version, message)
+    assert decode(api, direction, version, frame) == message
+    assert decode(api, direction, version, memoryview(frame)) == message
+
+
+@pytest.mark.parametrize("cls", CONSUMER_PROTOCOL)
+@given(data=st.data())
+@settings(deadline=None)
+def test_the_consumer_protocol_survives_and_ignores_what_newer_versions_add(cls, data):
+    version = data.draw(st.integers(0, 3))
+    message = data.draw(structs(cls, version))
+    encoded = messages.encode_consumer_protocol(version, message)
+    assert messages.decode_consumer_protocol(cls, encoded) == (version, message)
+    if version == 3:
+        newer = b"\0\x09" + encoded[2:] + b"what version 9 adds"
+        assert messages.decode_consumer_protocol(cls, newer) == (9, message)
+
+
+@given(st.binary(max_size=200))
+@example(b"")
+@example(b"\0\0\0\x0c\x7f\xff\0\0\0\0\0\0")
+@settings(max_examples=300, deadline=None)
+def test_random_bytes_are_a_request_or_malformed(frame):
+    with contextlib.suppress(MalformedMessage):
+        header, start = messages.decode_request_header(frame)
+        if header.api_key in BY_KEY and header.api_version in SPOKEN[header.api_key]:
+            messages.decode_request(header, frame, start)
+
+
+@each_direction
+@each_api
+@given(data=st.data())
+@settings(max_examples=12, deadline=None)
+def test_random_bytes_are_a_body_or_malformed(api, direction, data):
+    version = data.draw(st.sampled_from(list(versions_of(api))))
+    frame = bytes(4) + data.draw(st.binary(max_size=60))
+    with contextlib.suppress(MalformedMessage):
+        if direction == "request":
+            messages.decode_request(RequestHeader(api, version, 0), frame, 4)
+        else:
+            messages.decode_response(api, version, frame)
+
+
+@each_direction
+@each_api
+@given(data=st.data())
+@settings(max_examples=12, deadline=None)
+def test_a_mutated_message_is_a_message_or_malformed(api, direction, data):
+    version, message = data.draw(spoken_message(api, direction))
+    frame = bytearray(encode(api, direction, version, message))
+    start = len(frame) - len(body(api, direction, version, message))
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(start, max(start, len(frame))))
+        match data.draw(st.sampled_from(["flip", "cut", "insert", "huge"])):
+            case "flip" if at < len(frame):
+                frame[at] ^= data.draw(st.integers(1, 255))
+            case "cut":
+                del frame[at:]
+            case "insert":
+                frame[at:at] = data.draw(st.binary(min_size=1, max_size=5))
+            case "huge":
+                frame[at : at + 5] = b"\x7f\xff\xff\xff\x0f"
+    with contextlib.suppress(MalformedMessage):
+        decode(api, direction, version, memoryview(bytes(frame)))
+
+
+@each_direction
+@each_api
+@given(data=st.data())
+@settings(max_examples=10, deadline=None)
+def test_every_cut_of_a_message_is_malformed_and_so_is_a_response_with_more(api, direction, data):
+    version, message = data.draw(spoken_message(api, direction))
+    frame = encode(api, direction, version, message)
+    start = len(frame) - len(body(api, direction, version, message))
+    for end in range(start, len(frame)):
+        with pytest.raises(MalformedMessage):
+            decode(api, direction, version, frame[:end])
+    if direction == "request":  # librdkafka's Metadata has bytes left over
+        assert decode(api, direction, version, frame + b"\0") == message
+    else:
+        with pytest.raises(MalformedMessage, match="1 bytes too many"):
+            decode(api, direction, version, frame + b"\0")
+
+
+@each_direction
+@each_api
+def test_a_huge_count_allocates_nothing(api, direction):
+    tracemalloc.start()
+    for version in versions_of(api):
+        for huge in (b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x07", b"\xff\xff\xff\xff\x0f"):
+            for place in range(8):
+                frame = bytes(4 + place) + huge + bytes(20)
+                with contextlib.suppress(MalformedMessage):
+                    if direction == "request":
+                        messages.decode_request(RequestHeader(api, version, 0), frame, 4)
+                    else:
+                        messages.decode_response(api, version, frame)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 << 20  # compiling the readers is all that takes memory

@@ -1,0 +1,24 @@
+"""A whole cluster in one process, played from a seed: our own brokers, and around them a world that can be broken.
+
+What is real and what is not
+============================
+`node.py` starts `kbroker.app.broker.Broker`, the broker itself: replicas, fetchers, ISR writer, controller,
+log, recovery, the APIs, the protocols of both ends of every connection, our ZooKeeper session with its watches.
+A `World` gives it what it would otherwise take from the machine: `clock.py` (time, threads), `network.py`
+(connections), `zookeeper.py` (kazoo's thread and the ensemble behind it), `tests/kit/simulated_disk.py` (files,
+which a power loss may take).
+
+`script.py` draws from a seed what happens: brokers are killed, paused, cut off, lose power, are shut down;
+connections break; sessions expire, answers of ZooKeeper are lost, a server lags; clients produce, read, make
+and delete topics. `run.py` plays it; `predicates.py` looks at the whole cluster after every step, and at the
+end, when everything was healed, waits for the cluster to be whole again. `shrink.py` makes a failing script
+short. `mutants.py` shows that known bugs are found.
+
+One seed is one story: no wall clock, no thread, no set of strings or objects is iterated over, one source of chance.
+
+    python -m tests.simulation --seed 17 --log      one story, told
+    python -m tests.simulation --seeds 1..2000 --jobs 2
+    make soak                                       100,000 seeds
+
+A bug it found is fixed at its root, and its script kept in `scripts/`.
+"""

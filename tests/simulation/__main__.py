@@ -1,0 +1,105 @@
+"""Run schedules: `python -m tests.simulation --seed 17`, `--seeds 1..1000 --jobs 2`, `--script FILE`.
+
+A schedule that fails is made shorter and printed; save what is printed and run it again with --script. With
+--mutant NAME a known bug is put in first (tests.simulation.mutants). Exit code 1: something was broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from tests.simulation.batch import all_outcomes
+from tests.simulation.mutants import MUTANTS, planted
+from tests.simulation.run import Result, Simulation
+from tests.simulation.script import Script, draw, parse
+from tests.simulation.shrink import shrink
+
+
+def explain(failed: Result, mutant: str | None, *, shorter: bool = True) -> None:
+    """Print a failed schedule, shrunk."""
+    with planted(mutant):
+        found = shrink(failed) if shorter else failed
+    print(f"seed {failed.script.seed}: {found.failure}\n\n{found.script}")
+
+
+def _seeds(text: str) -> range:
+    first, dots, last = text.partition("..")
+    return range(int(first), int(last if dots else first) + 1)
+
+
+def _one(script: Script, mutant: str | None, *, log: bool, shorter: bool) -> int:
+    with planted(mutant):
+        result = Simulation(script, story=True, log=log).run()
+    print(script)
+    print("\n".join(result.story))
+    print(
+        f"\n{result.steps} steps, {result.seconds:.1f} s, whole after {result.whole_after:g} s,"
+        f" {result.acknowledged} acknowledged, digest {result.digest:08x}"
+    )
+    if result.failure is None:
+        return 0
+    if shorter:
+        explain(result, mutant)
+    return 1
+
+
+def _many(seeds: range, jobs: int, mutant: str | None, *, keep_going: bool) -> int:
+    began = time.monotonic()
+    steps = done = acknowledged = 0
+    simulated = slowest = 0.0
+    failed: list[Result] = []
+    kinds: Counter[str] = Counter()
+    said = began
+    for result in all_outcomes(seeds, jobs, mutant):
+        done += 1
+        steps += result.steps
+        acknowledged += result.acknowledged
+        simulated += result.seconds
+        slowest = max(slowest, result.whole_after)
+        if result.failure is not None:
+            failed.append(result)
+            kinds[result.kind] += 1
+            print(f"seed {result.script.seed}: {result.failure[:400]}", flush=True)
+            if not keep_going:
+                break
+        if time.monotonic() - said > 10:
+            said = time.monotonic()
+            print(f"{done} of {len(seeds)} seeds, {done / (said - began):.0f} a second", flush=True)
+    took = time.monotonic() - began
+    print(
+        f"{done} seeds in {took:.1f} s: {done / took:.0f} seeds/s, {steps / took:.0f} steps/s,"
+        f" {simulated / 3600:.1f} h simulated, {acknowledged} acknowledged, whole after"
+        f" {slowest:g} s at most, {len(failed)} failed {dict(kinds)}"
+    )
+    shown: set[str] = set()
+    for result in failed:
+        if result.kind not in shown:
+            shown.add(result.kind)
+            explain(result, mutant)
+    return 1 if failed else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="tests.simulation", description=__doc__)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--seed", type=int, help="one seed, its story told")
+    what.add_argument("--seeds", type=_seeds, help="FIRST..LAST")
+    what.add_argument("--script", type=Path, help="a file as printed here")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--mutant", choices=sorted(MUTANTS), help="put a known bug in")
+    parser.add_argument("--log", action="store_true", help="with what the brokers log")
+    parser.add_argument("--keep-going", action="store_true", help="after a failure, too")
+    parser.add_argument("--no-shrink", action="store_true")
+    given = parser.parse_args()
+    if given.seeds is not None:
+        return _many(given.seeds, given.jobs, given.mutant, keep_going=given.keep_going)
+    script = draw(given.seed) if given.script is None else parse(given.script.read_text())
+    return _one(script, given.mutant, log=given.log, shorter=not given.no_shrink)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,375 @@
+"""Clients: producers that repeat what was not answered, consumers, and an administrator.
+
+They speak the real protocol over real connections (`kclient.net.connection`), but choose their broker by what
+the brokers believe themselves, so that a deposed leader that knows nothing of it is asked, too.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from twisted.internet.defer import Deferred, FirstError, gatherResults
+from twisted.python.failure import Failure
+
+from kclient.errors import Address, ConnectError
+from kclient.net.connection import Connection
+from kclient.wire.batches import parse
+from kclient.wire.error_codes import ErrorCode
+from kclient.wire.errors import KafkaError
+from kclient.wire.fetch import FetchPartition, FetchRequest, FetchTopic
+from kclient.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+from kclient.wire.records import Record, encode_batch
+from kclient.wire.schema.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from kclient.wire.schema.create_topics import CreatableTopic, CreateTopicsRequest
+from kclient.wire.schema.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from kclient.wire.versions import ApiKey
+from tests.simulation.clock import Process
+from tests.simulation.node import EPOCH, PORT, Node
+from tests.simulation.predicates import Observer
+
+if TYPE_CHECKING:
+    from tests.simulation.network import Wires
+
+CLIENTS = 50
+"""The clients' node on the network."""
+
+PRODUCE_TIMEOUT_MS = 3000
+PAUSE = (0.1, 0.5)
+PRODUCER_IDS = 1000
+MOVE_ATTEMPTS = 5
+
+ALREADY_THERE = (ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.NONE)
+GONE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NONE)
+
+
+class Clients:
+    """Everybody outside of the cluster."""
+
+    def __init__(
+        self, process: Process, wires: Wires, nodes: dict[int, Node], observer: Observer, say: Any
+    ) -> None:
+        self.process = process
+        self.nodes = nodes
+        self.observer = observer
+        self.say = say
+        self.rng: Random = Random(process._rng.getrandbits(64))
+        self.topics: dict[str, int] = {}
+        """The topics that are to exist, with their numbers of partitions."""
+        self.failure: Failure | None = None
+        self.acknowledged = 0
+        self.consumed = 0
+        self._dial = wires.dialler(process, CLIENTS)
+        self._connections: dict[tuple[int, str], Connection] = {}
+        self._writers: dict[tuple[str, int, str], Writer] = {}
+        self._positions: dict[tuple[UUID, int], int] = {}
+        self._administration: dict[str, bool] = {}
+        """What is being done to a topic: whether it is to exist."""
+        self._doomed: set[UUID] = set()
+        """Topics whose deletion was asked for; until they are gone no namesake can be made."""
+
+    # -- what the script asks for
+
+    def produce(self, topic: str, partition: int, kind: str, count: int) -> None:
+        if topic not in self.topics or partition >= self.topics[topic]:
+            return
+        writer = self._writers.get((topic, partition, kind))
+        if writer is None:
+            number = PRODUCER_IDS + len(self._writers)
+            writer = Writer(self, topic, partition, kind, number)
+            self._writers[topic, partition, kind] = writer
+        writer.send(count)
+
+    def read(self, topic: str, partition: int, node: int) -> None:
+        self._spawn(self._read(topic, partition, node))
+
+    def create(self, topic: str, partitions: int) -> None:
+        if topic not in self._administration:
+            self.topics[topic] = partitions
+            self._administration[topic] = True
+            self._spawn(self._create(topic, partitions))
+
+    def delete(self, topic: str) -> None:
+        if topic in self.topics and topic not in self._administration:
+            del self.topics[topic]
+            self._administration[topic] = False
+            if topic in self.observer.topics:
+                self._doomed.add(self.observer.topics[topic])
+            for key in [key for key in self._writers if key[0] == topic]:
+                self._writers.pop(key).stop()
+            self._spawn(self._delete(topic))
+
+    def move(self, topic: str, partition: int, replicas: list[int]) -> None:
+        if topic in self.topics and topic not in self._administration:
+            self._spawn(self._move(topic, partition, replicas))
+
+    @property
+    def unfinished(self) -> str | None:
+        """What is still under way."""
+        if self._administration:
+            return f"topics are being made or deleted: {self._administration}"
+        for writer in self._writers.values():
+            if writer.unfinished:
+                return f"{writer} waits for {writer.unfinished} acknowledgements"
+        return None
+
+    # -- finding brokers
+
+    def leader(self, topic: str, partition: int) -> int | None:
+        """Return one of those who believe that they lead, mostly the one of the newest epoch."""
+        found = []
+        for number, node in self.nodes.items():
+            broker = node.broker
+            if not node.running or broker is None:
+                continue
+            held = broker.replicas._partitions.get((topic, partition))
+            if held is not None and held.leading is not None:
+                found.append((held.role.leader_epoch, number))
+        if not found:
+            return None
+        return max(found)[1] if self.rng.random() < 0.7 else self.rng.choice(sorted(found))[1]
+
+    def controller(self) -> int | None:
+        found = [
+            number
+            for number, node in self.nodes.items()
+            if node.running
+            and node.broker is not None
+            and hasattr(node.broker, "controller")
+            and node.broker.controller.is_active
+        ]
+        return self.rng.choice(found) if found else None
+
+    async def connection(self, node: int, lane: str) -> Connection:
+        connection = self._connections.get((node, lane))
+        if connection is None or connection.closed is not None:
+            connection = await self._dial(
+                self.process,
+                Address(f"node{node}", PORT),
+                client_id=lane,
+                connect_timeout=3.0,
+                request_timeout=4.0,
+            )
+            self._connections[node, lane] = connection
+        return connection
+
+    async def pause(self) -> None:
+        waiting: Deferred[None] = Deferred()
+        self.process.callLater(self.rng.uniform(*PAUSE), waiting.callback, None)
+        await waiting
+
+    def _spawn(self, work: Any) -> None:
+        Deferred.fromCoroutine(work).addErrback(self.failed)
+
+    def failed(self, failure: Failure) -> None:
+        """Keep what a client found wrong until the end of the step."""
+        if failure.check(FirstError):
+            failure = failure.value.subFailure
+        self.failure = self.failure or failure
+
+    # -- reading
+
+    async def _read(self, topic: str, partition: int, node: int) -> None:
+        topic_id = self.observer.topics.get(topic)
+        if topic_id is None:
+            return
+        position = self._positions.get((topic_id, partition), 0)
+        request = FetchRequest(
+            500,
+            1,
+            [FetchTopic("", [FetchPartition(partition, position, 1 << 20, -1)], topic_id)],
+        )
+        try:
+            connection = await self.connection(node, "consumer")
+            response = await connection.request(ApiKey.FETCH, 15, request)
+        except KafkaError:
+            return
+        for answered in response.topics:
+            for part in answered.partitions:
+                if part.error_code or not part.record_set:
+                    continue
+                end = self.observer.consumed(topic_id, partition, memoryview(part.record_set))
+                self.consumed += 1
+                key = (topic_id, partition)
+                self._positions[key] = max(self._positions.get(key, 0), end)
+
+    # -- topics
+
+    async def _create(self, topic: str, partitions: int) -> None:
+        request = CreateTopicsRequest(
+            topics=[CreatableTopic(name=topic, num_partitions=partitions, replication_factor=3)],
+            timeout_ms=3000,
+        )
+        await self._administer(topic, ApiKey.CREATE_TOPICS, 7, request, ALREADY_THERE)
+
+    async def _delete(self, topic: str) -> None:
+        request = DeleteTopicsRequest(topics=[DeleteTopicState(name=topic)], timeout_ms=3000)
+        await self._administer(topic, ApiKey.DELETE_TOPICS, 6, request, GONE)
+
+    async def _move(self, topic: str, partition: int, replicas: list[int]) -> None:
+        """Ask for other replicas, a few times; whether it is heard or not, the cluster is to be whole."""
+        wanted = ReassignableTopic(
+            name=topic, partitions=[ReassignablePartition(partition, replicas)]
+        )
+        request = AlterPartitionReassignmentsRequest(timeout_ms=3000, topics=[wanted])
+        for _ in range(MOVE_ATTEMPTS):
+            controller = self.controller()
+            if controller is not None and topic in self.topics:
+                try:
+                    connection = await self.connection(controller, "admin")
+                    api = ApiKey.ALTER_PARTITION_REASSIGNMENTS
+                    response = await connection.request(api, 0, request)
+                    code = response.error_code or response.responses[0].partitions[0].error_code
+                    self.say(f"moving {topic}-{partition}: {ErrorCode(code).name}")
+                    if not code:
+                        return
+                except KafkaError as error:
+                    self.say(f"moving {topic}-{partition}: {error}")
+            await self.pause()
+
+    async def _administer(
+        self, topic: str, api: ApiKey, version: int, request: Any, enough: Any
+    ) -> None:
+        while True:
+            controller = self.controller()
+            if controller is not None:
+                try:
+                    connection = await self.connection(controller, "admin")
+                    response = await connection.request(api, version, request)
+                    found = (getattr(response, "topics", None) or response.responses)[0]
+                    self.say(f"{api.name} of {topic}: {ErrorCode(found.error_code).name}")
+                    waits = found.error_code == ErrorCode.TOPIC_ALREADY_EXISTS and (
+                        self.observer.topics.get(topic) in (None, *self._doomed)
+                    )
+                    if found.error_code in enough and not waits:
+                        self._administration.pop(topic)
+                        return
+                except KafkaError as error:
+                    self.say(f"{api.name} of {topic}: {error}")
+            await self.pause()
+
+
+def gather(work: list[Any]) -> Deferred[list[Any]]:
+    """Do it all at once."""
+    return gatherResults([Deferred.fromCoroutine(each) for each in work], consumeErrors=True)
+
+
+class Writer:
+    """A producer of one partition: batches in order, up to four in flight, repeated until answered.
+
+    Kinds: `idempotent` (acks=all), `all` (acks=all, not repeated after an error), `one` (acks=1).
+    """
+
+    def __init__(
+        self, clients: Clients, topic: str, partition: int, kind: str, number: int
+    ) -> None:
+        self._clients = clients
+        self._topic, self._partition, self._kind = topic, partition, kind
+        self._number = number
+        self._next = 0
+        self._sequence = 0
+        self._wanted = 0
+        self._unanswered = 0
+        self._in_flight = clients.rng.choice((1, 2, 4))
+        self._stopped = False
+        self._busy = False
+
+    def __repr__(self) -> str:
+        return f"the {self._kind} producer of {self._topic}-{self._partition}"
+
+    def move(self, topic: str, partition: int, replicas: list[int]) -> None:
+        if topic in self.topics and topic not in self._administration:
+            self._spawn(self._move(topic, partition, replicas))
+
+    @property
+    def unfinished(self) -> int:
+        return self._wanted + self._unanswered if self._kind == "idempotent" else 0
+
+    def send(self, count: int) -> None:
+        self._wanted += count
+        if not self._busy:
+            self._busy = True
+            Deferred.fromCoroutine(self._run()).addErrback(self._clients.failed)
+
+    def stop(self) -> None:
+        """Give up: the topic is to be deleted."""
+        self._stopped = True
+        self._wanted = 0
+
+    async def _run(self) -> None:
+        window: list[bytes] = []
+        while (self._wanted or window) and not self._stopped:
+            while self._wanted and len(window) < self._in_flight:
+                window.append(self._batch())
+                self._wanted -= 1
+            answers = await self._offer_all(window)
+            if self._kind != "idempotent":
+                window.clear()
+                continue
+            window = [batch for batch, done in zip(window, answers, strict=True) if not done]
+            self._unanswered = len(window)
+            if window:
+                await self._clients.pause()
+        self._unanswered = 0
+        self._busy = False
+
+    def _batch(self) -> bytes:
+        numbers: dict[str, int] = {}
+        count = self._clients.rng.choice((1, 1, 1, 3))
+        if self._kind == "idempotent":
+            numbers = {
+                "producer_id": self._number,
+                "producer_epoch": 0,
+                "base_sequence": self._sequence,
+            }
+        self._sequence += count
+        self._next += 1
+        now_ms = int((EPOCH + self._clients.process.seconds()) * 1000)
+        value = b"%d/%d" % (self._number, self._next)
+        return encode_batch([Record(n, now_ms, None, value, ()) for n in range(count)], **numbers)
+
+    async def _offer_all(self, window: list[bytes]) -> list[bool]:
+        """Send them once, all by one connection; which are acknowledged."""
+        clients = self._clients
+        leader = clients.leader(self._topic, self._partition)
+        try:
+            if leader is not None:
+                connection = await clients.connection(leader, self._kind)
+                return await gather([self._offer(leader, connection, each) for each in window])
+        except ConnectError:
+            pass
+        return [False] * len(window)
+
+    async def _offer(self, leader: int, connection: Connection, batch: bytes) -> bool:
+        clients = self._clients
+        acks = 1 if self._kind == "one" else -1
+        request = ProduceRequest(
+            acks,
+            PRODUCE_TIMEOUT_MS,
+            [ProduceTopic(self._topic, [ProducePartition(self._partition, batch)])],
+        )
+        try:
+            response = await connection.request(ApiKey.PRODUCE, 9, request)
+        except KafkaError:
+            return False
+        outcome = response.topics[0].partitions[0]
+        if outcome.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+            return True
+        if outcome.error_code:
+            clients.say(f"{self!r}: broker {leader}: {ErrorCode(outcome.error_code).name}")
+            if outcome.error_code == ErrorCode.UNKNOWN_SERVER_ERROR:
+                clients.nodes[leader].fatal.append(
+                    f"Produce answered UNKNOWN_SERVER_ERROR: {outcome}"
+                )
+            return False
+        if acks == -1 and not self._stopped:
+            clients.observer.acknowledged(
+                self._topic, self._partition, outcome.base_offset, parse(batch).crc
+            )
+            clients.acknowledged += 1
+        return True

@@ -1,0 +1,416 @@
+"""The network between brokers and from clients: the real protocols on both ends, and between them bytes that take time.
+
+A connection keeps the order of what is sent in one direction; connections do not keep step with each other. A
+link that is blocked loses nothing for good, as TCP does not: what was sent arrives once it is open again,
+unless the connection was given up. Who closes a connection stops hearing; what he had sent may be heard all
+the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionDone
+from twisted.python.failure import Failure
+
+from kbroker.config import BrokerConfig, Endpoint
+from kbroker.log.slices import FileSlice
+from kbroker.net.listener import Listener, Network
+from kclient.errors import Address, Cause, ConnectError
+from kclient.net.connection import Connection
+from tests.simulation.clock import Process, Scheduler
+
+LATENCY = (0.0003, 0.004)
+SLOW_LATENCY = (0.02, 0.6)
+SYN_SECONDS = (1.0, 3.0)
+"""When a connection that gets no answer knocks again."""
+
+CONNECTION_DONE = Failure(ConnectionDone())
+
+
+class Host:
+    """Where a process is: its name on the network and who lives there now."""
+
+    def __init__(self, node: int) -> None:
+        self.node = node
+        self.process: Process | None = None
+        self.listeners: dict[int, Listener] = {}
+        """By port."""
+
+
+class Wires:
+    """Every host, every connection, and what stands between them."""
+
+    def __init__(self, scheduler: Scheduler, rng: Random) -> None:
+        self.scheduler = scheduler
+        self.rng = rng
+        self.hosts: dict[str, Host] = {}
+        self.links: list[Link] = []
+        self._blocked: set[tuple[int, int]] = set()
+        self._slow: set[tuple[int, int]] = set()
+
+    def host(self, node: int) -> Host:
+        return self.hosts.setdefault(f"node{node}", Host(node))
+
+    # -- faults
+
+    def block(self, source: int, target: int) -> None:
+        """Let nothing pass from *source* to *target*."""
+        self._blocked.add((source, target))
+
+    def unblock(self, source: int, target: int) -> None:
+        self._blocked.discard((source, target))
+        for link in list(self.links):
+            link.moved()
+
+    def heal(self) -> None:
+        self._slow.clear()
+        for source, target in sorted(self._blocked):
+            self.unblock(source, target)
+
+    def slow(self, source: int, target: int, slow: bool = True) -> None:
+        (self._slow.add if slow else self._slow.discard)((source, target))
+
+    def blocked(self, source: int, target: int) -> bool:
+        return (source, target) in self._blocked
+
+    def cut(self, one: int, other: int) -> None:
+        """Break every connection between two nodes (a reset); what is under way is lost."""
+        for link in list(self.links):
+            if {link.caller, link.callee} == {one, other}:
+                link.reset()
+
+    def process_ended(self, process: Process) -> None:
+        """Tell the other ends of a dead process's connections."""
+        for link in list(self.links):
+            link.process_ended(process)
+
+    def machine_vanished(self, process: Process) -> None:
+        for link in list(self.links):
+            link.machine_vanished(process)
+
+    def machine_returned(self, node: int) -> None:
+        """Refuse what belongs to connections of before."""
+        for link in list(self.links):
+            if node in (link.caller, link.callee) and link.is_dead:
+                link.reset()
+
+    def latency(self, source: int, target: int) -> float:
+        low, high = SLOW_LATENCY if (source, target) in self._slow else LATENCY
+        return self.rng.uniform(low, high)
+
+    # -- dialling
+
+    def dialler(self, process: Process, node: int) -> Callable[..., Any]:
+        """Return what stands for `kclient.net.connection.connect` in *process*."""
+
+        async def dial(
+            _reactor: Any,
+            address: Address,
+            *,
+            client_id: str | None = "kclient",
+            connect_timeout: float = 10.0,
+            request_timeout: float = 30.0,
+            negotiate_versions: bool = False,
+        ) -> Connection:
+            give_up_at = process.seconds() + connect_timeout
+            host = self.hosts.get(address.host)
+            if host is None:
+                raise ConnectError(address, Cause.DNS)
+            tries = iter(SYN_SECONDS)
+            while True:
+                there, back = self.latency(node, host.node), self.latency(host.node, node)
+                if not self.blocked(node, host.node) and not self.blocked(host.node, node):
+                    break
+                pause = next(tries, connect_timeout)
+                left = give_up_at - process.seconds()
+                await _later(process, min(pause, left))
+                if pause >= left:
+                    raise ConnectError(address, Cause.TIMEOUT)
+            await _later(process, there + back)
+            listener = host.listeners.get(address.port)
+            server = host.process
+            if listener is None or server is None or not server.alive:
+                raise ConnectError(address, Cause.REFUSED)
+            connection = Connection(
+                process, address, client_id=client_id, request_timeout=request_timeout
+            )
+            link = Link(self, process, node, server, host.node)
+            link.open(connection, listener)
+            return connection
+
+        return dial
+
+    def network(self, host: Host) -> Callable[..., Network]:
+        """Return what stands for `kbroker.net.listener.Network` on *host*."""
+
+        def make(process: Process, config: BrokerConfig, service: Any) -> Network:
+            return _Network(process, config, service, host)
+
+        return make
+
+
+class _Network(Network):
+    """A broker's listeners, without sockets."""
+
+    def __init__(self, process: Process, config: BrokerConfig, service: Any, host: Host) -> None:
+        super().__init__(process, config, service, clock=process.seconds)
+        self._host = host
+
+    def start(self, endpoints: tuple[Endpoint, ...] | None = None) -> tuple[Endpoint, ...]:
+        for endpoint in self.config.endpoints:
+            listener = Listener(endpoint, self)
+            self.listeners.append(listener)
+            self._host.listeners[endpoint.port] = listener
+        return self.config.endpoints
+
+    def stop_listening(self) -> None:
+        super().stop_listening()
+        self._host.listeners.clear()
+
+    def set_buffers(self, socket: Any) -> None:
+        pass
+
+
+class Link:
+    """One connection: two directions, each in order."""
+
+    def __init__(
+        self, wires: Wires, client: Process, caller: int, server: Process, callee: int
+    ) -> None:
+        self.wires = wires
+        self.caller, self.callee = caller, callee
+        self._client, self._server = client, server
+        self._up = _Direction(self, caller, callee, server)
+        self._down = _Direction(self, callee, caller, client)
+
+    def open(self, connection: Connection, listener: Listener) -> None:
+        self.wires.links.append(self)
+        self._near = _ClientEnd(self._client, self._up, connection)
+        self._down.receiver = self._near
+        connection.transport = self._near  # type: ignore[assignment]
+        connection.connectionMade()
+        self._up.send(lambda: self._accept(listener))
+
+    def _accept(self, listener: Listener) -> None:
+        address = SimpleNamespace(host=f"10.0.0.{self.caller}", port=1000)
+        protocol = listener.buildProtocol(address)  # type: ignore[arg-type]
+        if protocol is None:
+            self._down.finish()
+            return
+        end = _ServerEnd(self._server, self._down, protocol)
+        self._up.receiver = end
+        protocol.transport = end  # type: ignore[assignment]
+        protocol.connectionMade()
+
+    @property
+    def is_dead(self) -> bool:
+        return self._up.dropped and self._down.dropped
+
+    def moved(self) -> None:
+        self._up.pump()
+        self._down.pump()
+
+    def reset(self) -> None:
+        """Lose what is under way and tell both ends."""
+        self.forget()
+        for direction in (self._up, self._down):
+            direction.dropped = True
+            receiver, process = direction.receiver, direction.process
+            if receiver is not None:
+                process.arrives(self.wires.scheduler.now, receiver.lost)
+
+    def process_ended(self, process: Process) -> None:
+        """The kernel closes the dead process's end: what it had sent arrives, then the end."""
+        if process is self._server:
+            self._up.dropped = True
+            self._down.finish()
+        elif process is self._client:
+            self._down.dropped = True
+            self._up.finish()
+
+    def machine_vanished(self, process: Process) -> None:
+        """Let a machine that lost its power say nothing; who waits for it, waits."""
+        if process in (self._client, self._server):
+            self._up.dropped = self._down.dropped = True
+
+    def forget(self) -> None:
+        if self in self.wires.links:
+            self.wires.links.remove(self)
+
+
+class _Direction:
+    """What goes one way."""
+
+    def __init__(self, link: Link, source: int, target: int, process: Process) -> None:
+        self._link = link
+        self._source, self._target = source, target
+        self.process = process
+        """Where it arrives."""
+        self.receiver: _End | None = None
+        self.dropped = False
+        """Whether nothing arrives any more."""
+        self._waiting: list[Callable[[], None]] = []
+        self._last = 0.0
+        self._finished = False
+
+    def send(self, arrive: Callable[[], None]) -> None:
+        if self.dropped or self._finished:
+            return
+        self._waiting.append(arrive)
+        self.pump()
+
+    def data(self, data: bytes) -> None:
+        def arrive() -> None:
+            if self.receiver is not None:
+                self.receiver.received(data)
+
+        self.send(arrive)
+
+    def finish(self) -> None:
+        """Send the end."""
+
+        def arrive() -> None:
+            if self.receiver is not None:
+                self.receiver.lost()
+            self._link.forget()
+
+        self.send(arrive)
+        self._finished = True
+
+    def pump(self) -> None:
+        """Put what waits on its way, if the way is free."""
+        wires = self._link.wires
+        if not self._waiting or wires.blocked(self._source, self._target):
+            return
+        waiting, self._waiting = self._waiting, []
+        for arrive in waiting:
+            when = wires.scheduler.now + wires.latency(self._source, self._target)
+            self._last = max(self._last, when)
+            self.process.arrives(self._last, self._arrived, arrive)
+
+    def _arrived(self, arrive: Callable[[], None]) -> None:
+        if not self.dropped:
+            arrive()
+
+
+class _End:
+    """A transport: writes into one direction, is read by a protocol."""
+
+    connected = True
+    disconnecting = False
+    unsent = 0
+    unsent_memory = 0
+    total_sent = 0
+    socket = None
+
+    def __init__(self, process: Process, out: _Direction) -> None:
+        self._process = process
+        self._out = out
+
+    def setTcpNoDelay(self, _on: bool) -> None:  # noqa: N802
+        pass
+
+    setTcpKeepAlive = setTcpNoDelay  # noqa: N815
+
+    def abortConnection(self) -> None:  # noqa: N802
+        self._out.finish()
+        if self.connected:
+            self._process.callLater(0, self.lost)
+
+    loseConnection = abortConnection  # noqa: N815
+
+    def received(self, data: bytes) -> None:
+        raise NotImplementedError
+
+    def lost(self) -> None:
+        raise NotImplementedError
+
+
+class _ClientEnd(_End):
+    def __init__(self, process: Process, out: _Direction, protocol: Connection) -> None:
+        super().__init__(process, out)
+        self._protocol = protocol
+
+    def write(self, data: bytes) -> None:
+        self._out.data(data)
+
+    def writeSequence(self, parts: Any) -> None:  # noqa: N802
+        self._out.data(b"".join(parts))
+
+    def received(self, data: bytes) -> None:
+        if self.connected:
+            self._protocol.dataReceived(data)
+
+    def lost(self) -> None:
+        if self.connected:
+            self.connected = False
+            self._protocol.connectionLost(CONNECTION_DONE)
+
+
+class _ServerEnd(_End):
+    """What `kbroker.net.connection` takes for its `RecordTransport`."""
+
+    def __init__(self, process: Process, out: _Direction, protocol: Any) -> None:
+        super().__init__(process, out)
+        self._protocol = protocol
+        self._queue: list[bytes] = []
+        self._stopped = False
+        self._unread: list[bytes] = []
+
+    def send(self, parts: Any) -> None:
+        for part in parts:
+            if isinstance(part, FileSlice):
+                data = part.read()
+                part.release()
+                if len(data) < part.size:  # cut off under the slice: the promise cannot be kept
+                    self._queue.clear()
+                    self.abortConnection()
+                    return
+            else:
+                data = bytes(part)
+            self._queue.append(data)
+
+    def flush(self) -> None:
+        if self._queue and self.connected:
+            queue, self._queue = self._queue, []
+            self._out.data(b"".join(queue))
+
+    def stopReading(self) -> None:  # noqa: N802
+        self._stopped = True
+
+    def startReading(self) -> None:  # noqa: N802
+        self._stopped = False
+        while self._unread and not self._stopped and self.connected:
+            self._take(self._unread.pop(0))
+
+    def received(self, data: bytes) -> None:
+        if self._stopped:
+            self._unread.append(data)
+        elif self.connected:
+            self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view and self.connected:
+            buffer = self._protocol.get_buffer()
+            count = min(len(buffer), len(view))
+            buffer[:count] = view[:count]
+            view = view[count:]
+            self._protocol.buffer_updated(count)
+
+    def lost(self) -> None:
+        if self.connected:
+            self.connected = False
+            self._queue.clear()
+            self._protocol.connectionLost(CONNECTION_DONE)
+
+
+def _later(process: Process, seconds: float) -> Deferred[None]:
+    passed: Deferred[None] = Deferred()
+    process.callLater(seconds, passed.callback, None)
+    return passed

@@ -1,0 +1,302 @@
+"""One machine with a broker: its disk, which outlives the process, and the process, which does not.
+
+The broker is `kbroker.app.broker.Broker` itself, composed by its own code; only the world around it is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from random import Random
+from typing import Any
+from uuid import UUID
+
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
+from kbroker.app.broker import Broker, CannotStartError
+from kbroker.app.world import World
+from kbroker.config import BrokerConfig
+from kbroker.zk.previous_session import PreviousSession
+from kbroker.zk.session import ZooKeeperSession
+from tests.kit.simulated_disk import SimulatedDisk
+from tests.simulation.clock import DiskPool, Process, Scheduler
+from tests.simulation.network import Wires
+from tests.simulation.zookeeper import ZOOKEEPER, Ensemble, ZkConnection
+
+PORT = 9092
+BOOT_SECONDS = 0.3
+AGAIN_SECONDS = 2.0
+"""Before a broker that could not start, or gave up, is started again."""
+
+EPOCH = 1_700_000_000.0
+"""What the wall clocks show at the beginning."""
+
+SETTINGS = {
+    "zookeeper.connect": "zookeeper:2181",
+    "zookeeper.session.timeout.ms": "4000",
+    "zookeeper.connection.timeout.ms": "20000",
+    "replica.lag.time.max.ms": "4000",
+    "replica.fetch.wait.max.ms": "1500",
+    "replica.fetch.backoff.ms": "500",
+    "replica.socket.timeout.ms": "5000",
+    "controller.socket.timeout.ms": "3000",
+    "replica.high.watermark.checkpoint.interval.ms": "3000",
+    "log.flush.offset.checkpoint.interval.ms": "3000",
+    "min.insync.replicas": "2",
+    "default.replication.factor": "3",
+    "offsets.topic.replication.factor": "3",
+    "num.recovery.threads.per.data.dir": "1",
+    "log.segment.bytes": "4096",
+    "log.index.interval.bytes": "512",
+    "log.segment.delete.delay.ms": "2000",
+    "leader.imbalance.check.interval.seconds": "20",
+    "controlled.shutdown.retry.backoff.ms": "500",
+    "auto.create.topics.enable": "false",
+    "unclean.leader.election.enable": "false",
+    "log.dirs": "/data",
+}
+
+
+@lru_cache(maxsize=16)
+def config_of(node: int, extra: tuple[tuple[str, str], ...] = ()) -> BrokerConfig:
+    """Return the configuration of broker *node*."""
+    given = {
+        **SETTINGS,
+        "broker.id": str(node),
+        "listeners": f"PLAINTEXT://node{node}:{PORT}",
+        **dict(extra),
+    }
+    return BrokerConfig.of(given)
+
+
+class Node:
+    """A machine, and the broker on it if it runs."""
+
+    def __init__(
+        self,
+        number: int,
+        scheduler: Scheduler,
+        wires: Wires,
+        ensemble: Ensemble,
+        rng: Random,
+        *,
+        say: Callable[[str], None],
+        settings: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        self.number = number
+        self.disk = SimulatedDisk()
+        self.process: Process | None = None
+        self.broker: Broker | None = None
+        self.wanted = False
+        """Whether it is to run: one that gives up is started again."""
+        self.lost_power = False
+        self._boots = 1
+        self.stopping = False
+        self.lives = 0
+        self.fatal: list[str] = []
+        self._settings = settings
+        self._scheduler = scheduler
+        self._wires = wires
+        self._ensemble = ensemble
+        self._rng = rng
+        self._say = say
+        self._zookeepers: list[ZkConnection] = []
+        self._credentials: tuple[int, bytes] | None = None
+        """What the file zookeeper-session holds."""
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.alive
+
+    @property
+    def paused(self) -> bool:
+        return self.process is not None and self.process.alive and self.process.paused
+
+    def zookeeper(self) -> ZkConnection | None:
+        return self._zookeepers[-1] if self._zookeepers and self.running else None
+
+    # -- starting
+
+    def start(self) -> None:
+        """Start the broker, now and whenever it gives up."""
+        self.wanted = True
+        if self.running:
+            return
+        rng = Random(self._rng.getrandbits(64))
+        process = self.process = Process(self._scheduler, f"broker {self.number}", rng)
+        self.lives += 1
+        self.stopping = False
+        self._zookeepers = []
+        host = self._wires.host(self.number)
+        host.process = process
+        host.listeners = {}
+        self._wires.machine_returned(self.number)
+        world = World(
+            disk=self.disk,
+            disk_pool=lambda _threads: DiskPool(process, rng),
+            wall_clock=lambda: EPOCH + self._scheduler.now,
+            new_uuid=lambda: UUID(int=rng.getrandbits(128), version=4),
+            random_below=rng.randrange,
+            boot_id=lambda: f"boot {self._boots}",
+            dial=self._wires.dialler(process, self.number),
+            network=self._wires.network(host),
+            zookeeper=self._zookeeper_session,
+            previous_session=lambda directory: _Remembered(self, process, directory),
+        )
+        config = config_of(self.number, self._settings)
+        broker = self.broker = Broker(
+            process, config, on_fatal=self._gives_up(process), world=world
+        )
+        process.callLater(BOOT_SECONDS, self._boot, process, broker)
+
+    def _boot(self, process: Process, broker: Broker) -> None:
+        def failed(failure: Failure) -> None:
+            if not process.alive:
+                return
+            if not failure.check(CannotStartError):
+                self.fatal.append(f"broker {self.number} could not start: {failure.getTraceback()}")
+            self._say(f"broker {self.number} could not start: {failure.value}")
+            self._exit(process)
+
+        Deferred.fromCoroutine(broker.start()).addErrback(failed)
+
+    def _gives_up(self, process: Process) -> Callable[[BaseException], None]:
+        def gives_up(error: BaseException) -> None:
+            if process.alive:
+                self._say(f"broker {self.number} gives up: {error}")
+                process.callLater(0, self._exit, process)
+
+        return gives_up
+
+    def _zookeeper_session(
+        self, process: Process, connect: str, session_timeout: float
+    ) -> ZooKeeperSession:
+        def connection(_hosts: str, **given: Any) -> ZkConnection:
+            made = ZkConnection(self._ensemble, process, self.number, **given)
+            self._zookeepers.append(made)
+            return made
+
+        return ZooKeeperSession(
+            process,
+            connect,
+            session_timeout=session_timeout,
+            connection=connection,
+            now=process.seconds,
+        )
+
+    # -- ending
+
+    def _exit(self, process: Process) -> None:
+        if process is self.process and process.alive:
+            self._end(process)
+            self.disk.kill()
+            self._wires.process_ended(process)
+            if self.wanted:
+                self._scheduler.after(AGAIN_SECONDS, self._start_again, process)
+
+    def _start_again(self, former: Process) -> None:
+        if self.wanted and self.process is former:
+            self.start()
+
+    def _end(self, process: Process) -> None:
+        process.kill()
+        host = self._wires.host(self.number)
+        host.listeners = {}
+        host.process = None
+        for connection in self._zookeepers:
+            connection.process_died()
+
+    def kill(self) -> None:
+        """End the process (kill -9): the page cache stays."""
+        self.wanted = False
+        if self.running:
+            assert self.process is not None
+            self._end(self.process)
+            self.disk.kill()
+            self._wires.process_ended(self.process)
+
+    def lose_power(self) -> None:
+        """End the machine: what was not synced may be gone, and nobody is told."""
+        self.wanted = False
+        self.lost_power = True
+        self._boots += 1
+        if self.running:
+            assert self.process is not None
+            self._end(self.process)
+            self._wires.machine_vanished(self.process)
+        self.disk.lose_power(Random(self._rng.getrandbits(64)))
+        if self._rng.random() < 0.5:
+            self._credentials = None
+
+    def stop(self) -> None:
+        """Shut it down in order (SIGTERM)."""
+        self.wanted = False
+        process, broker = self.process, self.broker
+        if process is None or broker is None or not process.alive or self.stopping:
+            return
+        self.stopping = True
+
+        def stopped(_result: object) -> None:
+            self._say(f"broker {self.number} has stopped")
+            self._exit(process)
+
+        def begin() -> None:
+            stopping = Deferred.fromCoroutine(broker.stop())
+            stopping.addErrback(lambda f: self.fatal.append(f"stop failed: {f.getTraceback()}"))
+            stopping.addBoth(stopped)
+
+        process.callLater(0, begin)
+
+    def pause(self) -> None:
+        if self.running and not self.paused:
+            assert self.process is not None
+            self.process.pause()
+            for connection in self._zookeepers:
+                connection.process_paused()
+
+    def resume(self) -> None:
+        if self.paused:
+            assert self.process is not None
+            self.process.resume()
+            for connection in self._zookeepers:
+                connection.process_resumed()
+
+
+class _Remembered(PreviousSession):
+    """The file with the session's password, and the burial of the session it names."""
+
+    def __init__(self, node: Node, process: Process, directory: Path) -> None:
+        super().__init__(directory)
+        self._node = node
+        self._process = process
+
+    def remember(self, client: ZooKeeperSession) -> None:
+        self._node._credentials = client.credentials
+
+    def forget(self) -> None:
+        self._node._credentials = None
+
+    def end(self, reactor: Any, hosts: str, timeout: float) -> Deferred[None]:
+        ended: Deferred[None] = Deferred()
+        node = self._node
+        give_up_at = self._process.seconds() + timeout
+        wires, ensemble = node._wires, node._ensemble
+        credentials = node._credentials
+
+        def attempt() -> None:
+            session = ensemble.sessions.get(credentials[0]) if credentials else None
+            if session is None:
+                ended.callback(None)
+            elif not ensemble.up or wires.blocked(node.number, ZOOKEEPER):
+                if self._process.seconds() >= give_up_at:
+                    ended.callback(None)
+                else:
+                    self._process.callLater(0.2, attempt)
+            else:
+                ensemble.end(session)
+                ended.callback(None)
+
+        self._process.callLater(0.02, attempt)
+        return ended

@@ -1,0 +1,340 @@
+"""One schedule, from an empty cluster to a whole one: the same script gives the same story, step by step."""
+
+from __future__ import annotations
+
+import gc
+import traceback
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from twisted.logger import LogEvent, LogLevel, formatEvent, globalLogPublisher
+
+from kbroker.zk import znodes
+from tests.simulation.clients import CLIENTS, Clients
+from tests.simulation.clock import Process, Scheduler
+from tests.simulation.network import Wires
+from tests.simulation.node import Node
+from tests.simulation.predicates import Broken, Observer
+from tests.simulation.script import Event, Script
+from tests.simulation.zookeeper import ZOOKEEPER, Ensemble
+
+PATIENCE = 60.0
+"""Seconds after the last fault within which the cluster must be whole, with no restart."""
+
+LOOK_SECONDS = 0.5
+TAIL_SECONDS = 1.0
+"""Between the last event and the healing of everything."""
+
+CLUSTER_ID = "simulatedSimulatedSimu"
+MOST_STEPS = 400_000
+"""More than that and something goes round in circles."""
+
+
+@dataclass
+class Result:
+    """How a schedule ended."""
+
+    script: Script
+    failure: str | None
+    """What was broken, or None."""
+    steps: int
+    seconds: float
+    """Simulated."""
+    digest: int
+    """Of everything that was said: two runs of one script agree in it."""
+    whole_after: float = 0.0
+    """Seconds from the healing to a whole cluster."""
+    acknowledged: int = 0
+    consumed: int = 0
+    story: list[str] = field(default_factory=list)
+
+    @property
+    def kind(self) -> str:
+        """The name of the predicate that was broken."""
+        return (self.failure or "").partition(":")[0]
+
+
+class Simulation:
+    """A cluster and what befalls it."""
+
+    def __init__(self, script: Script, *, story: bool = False, log: bool = False) -> None:
+        self.script = script
+        self.scheduler = Scheduler()
+        self._rng = Random(script.seed ^ 0x5EED)
+        self._story: list[str] | None = [] if story else None
+        self._log = log
+        self._digest = 0
+        self.wires = Wires(self.scheduler, self._fork())
+        self.ensemble = Ensemble(self.scheduler, self._fork(), self.wires)
+        self.nodes = {
+            number: Node(
+                number, self.scheduler, self.wires, self.ensemble, self._fork(), say=self.say
+            )
+            for number in range(1, script.brokers + 1)
+        }
+        self.observer = Observer(self.nodes, self.say)
+        self.ensemble.on_commit.append(self.observer.committed)
+        process = Process(self.scheduler, "clients", self._fork())
+        self.wires.host(CLIENTS).process = process
+        self.clients = Clients(process, self.wires, self.nodes, self.observer, self.say)
+        self._of: dict[Process, Node] = {}
+        self._errors: list[str] = []
+        self._whole_after = 0.0
+
+    def _fork(self) -> Random:
+        return Random(self._rng.getrandbits(64))
+
+    def say(self, text: str) -> None:
+        """Take note of something that happened."""
+        line = f"{self.scheduler.now:10.4f} {text}"
+        self._digest = zlib.crc32(line.encode(), self._digest)
+        if self._story is not None:
+            self._story.append(line)
+
+    # -- running
+
+    def run(self) -> Result:
+        failure: str | None = None
+        with self._errors_of_brokers():
+            try:
+                self._run()
+            except Broken as broken:
+                failure = str(broken)
+            except Exception:
+                failure = f"Crashed: {traceback.format_exc()}"
+        if failure is not None:
+            self.say(failure)
+        return Result(
+            self.script,
+            failure,
+            self.scheduler.steps,
+            self.scheduler.now,
+            self._digest,
+            self._whole_after,
+            self.clients.acknowledged,
+            self.clients.consumed,
+            self._story or [],
+        )
+
+    def _run(self) -> None:
+        self.ensemble.put(znodes.CLUSTER_ID, znodes.encode_cluster_id(CLUSTER_ID))
+        for node in self.nodes.values():
+            node.start()
+        for event in self.script.events:
+            self._advance(event.time)
+            self.say(f"--- {event.verb} {' '.join(event.words)}")
+            self._do(event)
+        self._advance(self.scheduler.now + TAIL_SECONDS)
+        self._heal()
+        self._await_whole()
+
+    def _advance(self, until: float) -> None:
+        scheduler, observer, nodes = self.scheduler, self.observer, self.nodes
+        clients = self.clients
+        while True:
+            process = scheduler.step(until)
+            if process is False:
+                return
+            if process is not None:
+                for node in nodes.values():
+                    if node.process is process:
+                        observer.after(node)
+            if clients.failure is not None:
+                clients.failure.raiseException()
+            if self._errors:
+                raise Broken(f"NoErrors: {self._errors[0]}")
+            if scheduler.steps > MOST_STEPS:
+                raise Broken("Liveness: it goes round in circles")
+
+    def _await_whole(self) -> None:
+        healed_at = self.scheduler.now
+        missing: str | None = ""
+        while self.scheduler.now < healed_at + PATIENCE:
+            self._advance(self.scheduler.now + LOOK_SECONDS)
+            missing = self._missing()
+            if missing is None:
+                self._whole_after = self.scheduler.now - healed_at
+                return
+        raise Broken(f"Liveness: {PATIENCE:g} s after everything was healed: {missing}")
+
+    def _missing(self) -> str | None:
+        for node in self.nodes.values():
+            if not node.running or not hasattr(node.broker, "membership"):
+                return f"broker {node.number} does not run yet"
+        unfinished = self.clients.unfinished
+        if unfinished is not None:
+            return unfinished
+        return self.observer.not_whole(self.ensemble.tree, self.clients.topics)
+
+    @contextmanager
+    def _errors_of_brokers(self) -> Iterator[None]:
+        globalLogPublisher.addObserver(self._heard)
+        try:
+            yield
+        finally:
+            globalLogPublisher.removeObserver(self._heard)
+
+    def _heard(self, event: LogEvent) -> None:
+        level = event.get("log_level")
+        if level is LogLevel.critical:
+            failure = event.get("log_failure")
+            text = formatEvent(event)
+            self._errors.append(
+                f"{text}\n{failure.getTraceback()}" if failure is not None else text
+            )
+        elif self._log and level is not LogLevel.debug:
+            self.say(f"      {event.get('log_namespace')}: {formatEvent(event)}")
+
+    # -- what a script can ask for
+
+    def _do(self, event: Event) -> None:
+        verb: Callable[..., None] = getattr(self, f"_{event.verb}")
+        verb(*event.words)
+
+    def _node(self, word: str) -> Node:
+        return self.nodes[int(word)]
+
+    def _create(self, topic: str, partitions: str) -> None:
+        self.clients.create(topic, int(partitions))
+
+    def _delete(self, topic: str) -> None:
+        self.clients.delete(topic)
+
+    def _produce(self, topic: str, partition: str, kind: str, count: str) -> None:
+        self.clients.produce(topic, int(partition), kind, int(count))
+
+    def _read(self, topic: str, partition: str, broker: str) -> None:
+        self.clients.read(topic, int(partition), int(broker))
+
+    def _move(self, topic: str, partition: str, replicas: str) -> None:
+        if self.observer.excused:
+            return  # who takes replicas away while a disk's loss is being repaired asks for trouble
+        self.clients.move(topic, int(partition), [int(each) for each in replicas.split(",")])
+
+    def _start(self, broker: str) -> None:
+        node = self._node(broker)
+        if not node.running:
+            node.start()
+        node.wanted = True
+
+    def _kill(self, broker: str) -> None:
+        self._node(broker).kill()
+
+    def _power(self, broker: str) -> None:
+        node = self._node(broker)
+        if self.observer.may_lose_power(node.number):
+            node.lose_power()
+            self.observer.lost_power(node.number)
+
+    def _stop(self, broker: str) -> None:
+        node = self._node(broker)
+        if not node.paused:
+            node.stop()
+
+    def _pause(self, broker: str) -> None:
+        self._node(broker).pause()
+
+    def _resume(self, broker: str) -> None:
+        self._node(broker).resume()
+
+    def _oneway(self, one: str, other: str) -> None:
+        self.wires.block(int(one), int(other))
+
+    def _block(self, one: str, other: str) -> None:
+        self.wires.block(int(one), int(other))
+        self.wires.block(int(other), int(one))
+
+    def _unblock(self, one: str, other: str) -> None:
+        self.wires.unblock(int(one), int(other))
+        self.wires.unblock(int(other), int(one))
+
+    def _cut(self, one: str, other: str) -> None:
+        self.wires.cut(int(one), int(other))
+
+    def _slow(self, one: str, other: str) -> None:
+        self.wires.slow(int(one), int(other))
+        self.wires.slow(int(other), int(one))
+
+    def _fast(self, one: str, other: str) -> None:
+        self.wires.slow(int(one), int(other), slow=False)
+        self.wires.slow(int(other), int(one), slow=False)
+
+    def _isolate(self, broker: str) -> None:
+        for other in self.nodes:
+            if other != int(broker):
+                self._block(broker, str(other))
+        self._zkcut(broker)
+
+    def _rejoin(self, broker: str) -> None:
+        for other in self.nodes:
+            self._unblock(broker, str(other))
+        self._zkheal(broker)
+
+    def _zkcut(self, broker: str) -> None:
+        self._block(broker, str(ZOOKEEPER))
+        connection = self._node(broker).zookeeper()
+        if connection is not None:
+            connection.unreachable()
+
+    def _zkheal(self, broker: str) -> None:
+        self._unblock(broker, str(ZOOKEEPER))
+        connection = self._node(broker).zookeeper()
+        if connection is not None:
+            connection.reachable()
+
+    def _zkdrop(self, broker: str) -> None:
+        connection = self._node(broker).zookeeper()
+        if connection is not None and connection.live:
+            connection.broken()
+
+    def _zkexpire(self, broker: str) -> None:
+        connection = self._node(broker).zookeeper()
+        session = connection and connection.session
+        if session:
+            self.ensemble.end(session)
+
+    def _zklose(self, broker: str) -> None:
+        connection = self._node(broker).zookeeper()
+        if connection is not None:
+            connection.lose_next_reply = True
+
+    def _zkdown(self) -> None:
+        self.ensemble.stop()
+
+    def _zkup(self) -> None:
+        self.ensemble.start()
+
+    def _zklag(self) -> None:
+        self.ensemble.lag(True)
+
+    def _zkcatchup(self) -> None:
+        self.ensemble.lag(False)
+
+    def _heal(self) -> None:
+        self.say("--- everything is healed")
+        self.ensemble.start()
+        self.ensemble.lag(False)
+        for number in self.nodes:
+            self._rejoin(str(number))
+        self.wires.heal()
+        for node in self.nodes.values():
+            connection = node.zookeeper()
+            if connection is not None:
+                connection.lose_next_reply = False
+            node.resume()
+            self._start(str(node.number))
+
+
+def run(script: Script, **options: Any) -> Result:
+    """Run one schedule. Python's cyclic collector waits until it is over: its moments are nobody's business."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return Simulation(script, **options).run()
+    finally:
+        if collecting:
+            gc.enable()

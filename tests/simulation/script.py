@@ -1,0 +1,184 @@
+"""What happens to the cluster, and when: a short text, drawn from a seed or written by hand.
+
+    # seed 17, brokers 3
+    1.250 create a 2
+    3.010 produce a 0 idempotent 3
+    4.733 kill 2
+
+A line is a time in seconds, a verb and its words. Everything else, how long each message takes for instance,
+follows from the seed in the first line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from random import Random
+
+BROKERS = 3
+TOPICS = ("a", "b")
+KINDS = ("idempotent", "idempotent", "idempotent", "all", "one")
+BEGIN = 2.5
+"""Seconds that the cluster has to itself before anything happens to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One line."""
+
+    time: float
+    verb: str
+    words: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return " ".join((f"{self.time:.3f}", self.verb, *self.words))
+
+
+@dataclass(frozen=True)
+class Script:
+    """A whole schedule."""
+
+    seed: int
+    events: tuple[Event, ...]
+    brokers: int = BROKERS
+
+    def __str__(self) -> str:
+        head = f"# seed {self.seed}, brokers {self.brokers}"
+        return "\n".join((head, *map(str, self.events))) + "\n"
+
+    def without(self, dropped: Sequence[int]) -> Script:
+        gone = set(dropped)
+        return replace(self, events=tuple(e for n, e in enumerate(self.events) if n not in gone))
+
+
+def parse(text: str) -> Script:
+    """Read a script; ValueError with the line that is none."""
+    seed, brokers = 0, BROKERS
+    events = []
+    for line in text.splitlines():
+        words = line.split()
+        if not words:
+            continue
+        if words[0] == "#":
+            for name, value in pairwise(words):
+                if name == "seed":
+                    seed = int(value.rstrip(","))
+                elif name == "brokers":
+                    brokers = int(value)
+            continue
+        try:
+            events.append(Event(float(words[0]), words[1], tuple(words[2:])))
+        except (ValueError, IndexError) as error:
+            raise ValueError(f"{line!r} is no event") from error
+    return Script(seed, tuple(sorted(events, key=lambda event: event.time)), brokers)
+
+
+Trouble = Callable[[Random, int], list[tuple[float, str, tuple[str, ...]]]]
+"""Draws one fault among so many brokers: what happens how many seconds later."""
+
+
+def _outage(verb: str, end: str, low: float, high: float) -> Trouble:
+    def draw(rng: Random, brokers: int) -> list[tuple[float, str, tuple[str, ...]]]:
+        broker = (str(rng.randint(1, brokers)),)
+        return [(0.0, verb, broker), (rng.uniform(low, high), end, broker)]
+
+    return draw
+
+
+def _once(verb: str) -> Trouble:
+    return lambda rng, brokers: [(0.0, verb, (str(rng.randint(1, brokers)),))]
+
+
+def _between(verb: str, end: str | None, low: float = 0.0, high: float = 0.0) -> Trouble:
+    def draw(rng: Random, brokers: int) -> list[tuple[float, str, tuple[str, ...]]]:
+        one, other = rng.sample(range(1, brokers + 1), 2)
+        words = (str(one), str(other))
+        drawn = [(0.0, verb, words)]
+        if end is not None:
+            drawn.append((rng.uniform(low, high), end, words))
+        return drawn
+
+    return draw
+
+
+def _everywhere(verb: str, end: str, low: float, high: float) -> Trouble:
+    return lambda rng, _: [(0.0, verb, ()), (rng.uniform(low, high), end, ())]
+
+
+TROUBLES: dict[str, Trouble] = {
+    "kill": _outage("kill", "start", 0.2, 9.0),
+    "bounce": _outage("kill", "start", 0.0, 0.4),
+    "power": _outage("power", "start", 0.2, 9.0),
+    "stop": _outage("stop", "start", 1.0, 9.0),
+    "pause": _outage("pause", "resume", 0.3, 9.0),
+    "block": _between("block", "unblock", 0.5, 9.0),
+    "oneway": _between("oneway", "unblock", 0.5, 9.0),
+    "cut": _between("cut", None),
+    "slow": _between("slow", "fast", 1.0, 8.0),
+    "isolate": _outage("isolate", "rejoin", 0.5, 9.0),
+    "zkcut": _outage("zkcut", "zkheal", 0.3, 9.0),
+    "zkdrop": _once("zkdrop"),
+    "zkexpire": _once("zkexpire"),
+    "zklose": _once("zklose"),
+    "zkdown": _everywhere("zkdown", "zkup", 0.3, 7.0),
+    "zklag": _everywhere("zklag", "zkcatchup", 0.5, 6.0),
+}
+
+WEATHERS: dict[str, tuple[str, ...]] = {
+    "crashes": ("kill", "kill", "bounce", "stop"),
+    "power": ("power", "kill", "bounce", "stop"),
+    "zookeeper": ("zkcut", "zkdrop", "zkexpire", "zklose", "zklose", "zkdown", "zklag"),
+    "network": ("block", "oneway", "cut", "slow", "isolate"),
+    "zombies": ("pause", "pause", "isolate", "zkcut", "zkexpire"),
+    "storm": tuple(name for name in TROUBLES if name != "power"),
+    "everything": tuple(TROUBLES),
+}
+"""Which troubles come together."""
+
+
+def draw(seed: int) -> Script:
+    """Return the schedule of *seed*."""
+    rng = Random(seed)
+    weather = WEATHERS[rng.choice(list(WEATHERS))]
+    partitions = rng.choice((1, 1, 2))
+    events = [Event(1.0, "create", (TOPICS[0], str(partitions)))]
+    alive = {TOPICS[0]: partitions}
+    troubles = rng.randint(2, 9)
+    pause = rng.choice((0.3, 0.8, 1.5))
+    calm = rng.choice((1.0, 2.5, 5.0))
+    time = BEGIN
+    manages_topics = rng.random() < 0.35
+    brokers = rng.choice((BROKERS, BROKERS, BROKERS, BROKERS + 1))
+    moves = brokers > BROKERS or rng.random() < 0.1
+    for _ in range(troubles):
+        for _ in range(rng.randint(0, 5)):
+            time += rng.expovariate(1 / pause)
+            topic = rng.choice(sorted(alive))
+            partition = str(rng.randrange(alive[topic]))
+            if rng.random() < 0.7:
+                words = (topic, partition, rng.choice(KINDS), str(rng.choice((1, 1, 2, 4))))
+                events.append(Event(time, "produce", words))
+            else:
+                words = (topic, partition, str(rng.randint(1, brokers)))
+                events.append(Event(time, "read", words))
+        if manages_topics and rng.random() < 0.4:
+            time += rng.expovariate(1 / pause)
+            other = TOPICS[1]
+            if other in alive:
+                del alive[other]
+                events.append(Event(time, "delete", (other,)))
+            else:
+                alive[other] = 1
+                events.append(Event(time, "create", (other, "1")))
+        if moves and rng.random() < 0.6:
+            time += rng.expovariate(1 / pause)
+            topic = rng.choice(sorted(alive))
+            wanted = rng.sample(range(1, brokers + 1), rng.choice((2, 3, 3, 3)))
+            words = (topic, str(rng.randrange(alive[topic])), ",".join(map(str, wanted)))
+            events.append(Event(time, "move", words))
+        time += rng.expovariate(1 / calm)
+        for after, verb, words in TROUBLES[rng.choice(weather)](rng, brokers):
+            events.append(Event(time + after, verb, words))
+    rounded = [replace(event, time=round(event.time, 3)) for event in events]
+    return Script(seed, tuple(sorted(rounded, key=lambda event: event.time)), brokers)

@@ -1,0 +1,13 @@
+"""The first half of the seeds: every schedule ends with a whole cluster that lost nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.schedules import CHUNKS, check_chunk
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.timeout(300)
+def test_every_seed_ends_with_a_whole_cluster_that_lost_nothing(chunk: int) -> None:
+    check_chunk(chunk)

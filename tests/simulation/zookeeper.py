@@ -1,0 +1,624 @@
+"""ZooKeeper as a model: a tree of which every server has a copy, sessions that expire, connections that break.
+
+It takes the place of kazoo's thread (`kbroker.zk.connection.Connection`): everything above it, our own session, watches
+and reconnecting, is the product's. Requests are kazoo's messages; they reach the server in order, take effect at the
+leader, and are answered in order, so a connection that breaks in between leaves a write whose outcome nobody was told.
+One server may lag: it applies what is committed later, and answers reads from what it has.
+
+A session expires when its server has not heard of it for its timeout; pings are not simulated one by one: a client that
+can be heard is heard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from kazoo import exceptions as kazoo_errors
+from kazoo.protocol import serialization as wire
+from kazoo.protocol.states import EventType, KeeperState, WatchedEvent
+
+from kbroker.zk.connection import ConnectionState, Inbox
+from tests.simulation.clock import Call, Process, Scheduler
+from tests.simulation.network import Wires
+
+ZOOKEEPER = 99
+"""The ensemble's node on the network: links to it can be blocked."""
+
+LATENCY = (0.0005, 0.006)
+EPHEMERAL, SEQUENTIAL = 1, 2
+
+Stat = tuple[int, int, int, int, int, int, int, int, int, int, int]
+Change = tuple[str, str, bytes, int, int]
+"""create, set or delete; path, data, owner, zxid."""
+
+
+class Znode:
+    """One znode."""
+
+    __slots__ = ("children", "cversion", "czxid", "data", "mzxid", "owner", "pzxid", "version")
+
+    def __init__(self, data: bytes, zxid: int, owner: int) -> None:
+        self.data = data
+        self.czxid = self.mzxid = self.pzxid = zxid
+        self.version = self.cversion = 0
+        self.owner = owner
+        self.children: dict[str, None] = {}
+
+    def stat(self) -> Stat:
+        return (
+            self.czxid, self.mzxid, 0, 0, self.version, self.cversion, 0, self.owner,
+            len(self.data), len(self.children), self.pzxid,
+        )  # fmt: skip
+
+
+class Server:
+    """One server's copy of the tree, and the watches left there."""
+
+    def __init__(self) -> None:
+        self.tree: dict[str, Znode] = {"/": Znode(b"", 0, 0)}
+        self.behind: list[Change] = []
+        """What is committed and not applied here yet."""
+        self.lags = False
+        self._data_watches: dict[str, dict[Callable[[Any], None], ZkConnection]] = {}
+        self._child_watches: dict[str, dict[Callable[[Any], None], ZkConnection]] = {}
+
+    def take(self, change: Change) -> None:
+        self.behind.append(change)
+        if not self.lags:
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        behind, self.behind = self.behind, []
+        for change in behind:
+            self._apply(change)
+
+    def _apply(self, change: Change) -> None:
+        kind, path, data, owner, zxid = change
+        tree = self.tree
+        if kind == "set":
+            node = tree[path]
+            node.data, node.mzxid, node.version = data, zxid, node.version + 1
+            self._fire(self._data_watches, path, EventType.CHANGED)
+            return
+        parent_path, _, name = path.rpartition("/")
+        parent_path = parent_path or "/"
+        parent = tree[parent_path]
+        parent.cversion += 1
+        parent.pzxid = zxid
+        if kind == "create":
+            tree[path] = Znode(data, zxid, owner)
+            parent.children[name] = None
+            self._fire(self._data_watches, path, EventType.CREATED)
+        else:
+            del tree[path]
+            del parent.children[name]
+            self._fire(self._data_watches, path, EventType.DELETED)
+            self._fire(self._child_watches, path, EventType.DELETED)
+        self._fire(self._child_watches, parent_path, EventType.CHILD)
+
+    def _fire(self, watches: dict[str, Any], path: str, event: Any) -> None:
+        for fired, connection in watches.pop(path, {}).items():
+            connection.tell(fired, WatchedEvent(event, KeeperState.CONNECTED, path))
+
+    def forget(self, connection: ZkConnection) -> None:
+        for watches in (self._data_watches, self._child_watches):
+            for path in list(watches):
+                watches[path] = {f: c for f, c in watches[path].items() if c is not connection}
+
+    def read(self, message: Any, connection: ZkConnection) -> Any:
+        node = self.tree.get(message.path)
+        watch = message.watcher
+        if isinstance(message, wire.GetChildren2):
+            if node is None:
+                return kazoo_errors.NoNodeError()
+            if watch is not None:
+                self._child_watches.setdefault(message.path, {})[watch] = connection
+            return list(node.children), node.stat()
+        exists = isinstance(message, wire.Exists)
+        if node is None and not exists:
+            return kazoo_errors.NoNodeError()
+        if watch is not None:
+            self._data_watches.setdefault(message.path, {})[watch] = connection
+        if exists:
+            return None if node is None else node.stat()
+        assert node is not None
+        return node.data, node.stat()
+
+
+class ZkSession:
+    """One session, as the leader knows it."""
+
+    def __init__(self, number: int, timeout: float) -> None:
+        self.number = number
+        self.timeout = timeout
+        self.connection: ZkConnection | None = None
+        self.ephemerals: dict[str, None] = {}
+        self.expiry: Call | None = None
+
+
+class Ensemble:
+    """The leader (server 0), who is in step by definition, and a follower that may lag."""
+
+    def __init__(self, scheduler: Scheduler, rng: Random, wires: Wires) -> None:
+        self.scheduler = scheduler
+        self.rng = rng
+        self.wires = wires
+        self.servers = [Server(), Server()]
+        self.zxid = 0
+        self.sessions: dict[int, ZkSession] = {}
+        self.up = True
+        self.on_commit: list[Callable[[Change], None]] = []
+        self._next_session = 0x1000
+        self._sequences: dict[str, int] = {}
+
+    @property
+    def tree(self) -> dict[str, Znode]:
+        """The truth."""
+        return self.servers[0].tree
+
+    def put(self, path: str, data: bytes = b"") -> None:
+        """Create a znode by hand, with its parents."""
+        elements = path.split("/")[1:]
+        for depth in range(1, len(elements)):
+            parent = "/" + "/".join(elements[:depth])
+            if parent not in self.tree:
+                self._commit(("create", parent, b"", 0, self._next_zxid()))
+        self._commit(("create", path, data, 0, self._next_zxid()))
+
+    def _next_zxid(self) -> int:
+        self.zxid += 1
+        return self.zxid
+
+    def _commit(self, change: Change) -> None:
+        for server in self.servers:
+            server.take(change)
+        for heard in self.on_commit:
+            heard(change)
+
+    # -- writes
+
+    def write(self, message: Any, session: ZkSession) -> Any:
+        """Do a write at the leader; return kazoo's result or exception."""
+        zxid = self._next_zxid()
+        if not isinstance(message, wire.Transaction):
+            planned = _Plan(self, session, zxid)
+            result = planned.do(message)
+            if not isinstance(result, Exception):
+                planned.commit()
+            return result
+        planned = _Plan(self, session, zxid)
+        results: list[Any] = []
+        for position, operation in enumerate(message.operations):
+            result = planned.do(operation)
+            if isinstance(result, Exception):
+                rest = len(message.operations) - position - 1
+                return [
+                    *[kazoo_errors.RolledBackError() for _ in results],
+                    result,
+                    *[kazoo_errors.RuntimeInconsistency() for _ in range(rest)],
+                ]
+            results.append(result)
+        planned.commit()
+        return results
+
+    # -- sessions
+
+    def begin(self, timeout: float) -> ZkSession:
+        self._next_session += 1
+        session = self.sessions[self._next_session] = ZkSession(self._next_session, timeout)
+        self._next_zxid()
+        return session
+
+    def end(self, session: ZkSession) -> None:
+        """Close a session, by its owner or because it expired: its ephemerals go at once."""
+        if self.sessions.pop(session.number, None) is None:
+            return
+        if session.expiry is not None and session.expiry.active():
+            session.expiry.cancel()
+        zxid = self._next_zxid()
+        for path in list(session.ephemerals):
+            if path in self.tree:
+                self._commit(("delete", path, b"", 0, zxid))
+        if session.connection is not None:
+            session.connection.broken()
+
+    def unheard(self, session: ZkSession, since: float) -> None:
+        """Let a session run out that nobody has heard of since then."""
+        if session.expiry is None or not session.expiry.active():
+            session.expiry = self.scheduler.at(since + session.timeout, self.end, session)
+
+    def heard(self, session: ZkSession) -> None:
+        if session.expiry is not None and session.expiry.active():
+            session.expiry.cancel()
+
+    # -- faults
+
+    def stop(self) -> None:
+        """Lose the quorum: nobody is served, nobody's session ends."""
+        self.up = False
+        for session in list(self.sessions.values()):
+            self.heard(session)
+            if session.connection is not None:
+                session.connection.broken()
+                self.heard(session)
+
+    def start(self) -> None:
+        """Serve again; every session has all its time from now on."""
+        self.up = True
+        for session in list(self.sessions.values()):
+            if session.connection is None:
+                self.unheard(session, self.scheduler.now)
+
+    def lag(self, on: bool) -> None:
+        self.servers[1].lags = on
+        if not on:
+            self.servers[1].catch_up()
+
+
+class _Plan:
+    """A transaction under way: checked against the leader's tree with its own changes on top."""
+
+    def __init__(self, ensemble: Ensemble, session: ZkSession, zxid: int) -> None:
+        self._ensemble = ensemble
+        self._session = session
+        self._zxid = zxid
+        self._changes: list[Change] = []
+        self._nodes: dict[str, tuple[int, int, int] | None] = {}
+        """version, number of children, owner as they will be; None: gone."""
+
+    def _look(self, path: str) -> tuple[int, int, int] | None:
+        if path in self._nodes:
+            return self._nodes[path]
+        node = self._ensemble.tree.get(path)
+        return None if node is None else (node.version, len(node.children), node.owner)
+
+    def do(self, message: Any) -> Any:
+        path = message.path
+        if isinstance(message, wire.Create):
+            return self._create(path, message)
+        found = self._look(path)
+        if found is None:
+            return kazoo_errors.NoNodeError()
+        version, children, owner = found
+        if message.version not in (-1, version):
+            return kazoo_errors.BadVersionError()
+        if isinstance(message, wire.CheckVersion):
+            return True
+        if isinstance(message, wire.Delete):
+            if children:
+                return kazoo_errors.NotEmptyError()
+            self._nodes[path] = None
+            self._count(path, -1)
+            self._changes.append(("delete", path, b"", owner, self._zxid))
+            return True
+        self._nodes[path] = (version + 1, children, owner)
+        self._changes.append(("set", path, bytes(message.data), 0, self._zxid))
+        node = self._ensemble.tree.get(path)
+        stat = Znode(message.data, self._zxid, owner) if node is None else node
+        return (
+            stat.czxid, self._zxid, 0, 0, version + 1, stat.cversion, 0, owner,
+            len(message.data), children, stat.pzxid,
+        )  # fmt: skip
+
+    def _create(self, path: str, message: Any) -> Any:
+        parent_path = path.rpartition("/")[0] or "/"
+        parent = self._look(parent_path)
+        if parent is None:
+            return kazoo_errors.NoNodeError()
+        if parent[2]:
+            return kazoo_errors.NoChildrenForEphemeralsError()
+        if message.flags & SEQUENTIAL:
+            sequences = self._ensemble._sequences
+            number = sequences[parent_path] = sequences.get(parent_path, -1) + 1
+            path = f"{path}{number:010d}"
+        if self._look(path) is not None:
+            return kazoo_errors.NodeExistsError()
+        owner = self._session.number if message.flags & EPHEMERAL else 0
+        self._nodes[path] = (0, 0, owner)
+        self._count(path, 1)
+        self._changes.append(("create", path, bytes(message.data), owner, self._zxid))
+        return path
+
+    def _count(self, path: str, change: int) -> None:
+        parent_path = path.rpartition("/")[0] or "/"
+        parent = self._look(parent_path)
+        assert parent is not None
+        self._nodes[parent_path] = (parent[0], parent[1] + change, parent[2])
+
+    def commit(self) -> None:
+        ensemble = self._ensemble
+        for change in self._changes:
+            kind, path, _, owner, _ = change
+            if owner:
+                session = ensemble.sessions.get(owner)
+                if session is not None:
+                    if kind == "create":
+                        session.ephemerals[path] = None
+                    else:
+                        session.ephemerals.pop(path, None)
+            ensemble._commit(change)
+
+
+class ZkConnection:
+    """What `SessionLife` takes for kazoo's thread: one process's way to the ensemble."""
+
+    def __init__(self, ensemble: Ensemble, process: Process, node: int, **given: Any) -> None:
+        self.ensemble = ensemble
+        self._process = process
+        self._node = node
+        self._inbox: Inbox = given["inbox"]
+        self._listener: Any = given["listener"]
+        self._timeout: float = given["session_timeout"]
+        self._identity: tuple[int, bytes] = given["resume"] or (0, b"")
+        self._server = ensemble.servers[0]
+        self._seen = 0
+        self.live = False
+        self._stopped = False
+        self._generation = 0
+        """Which of its connections this is: what belongs to an earlier one is lost."""
+        self._up_last = self._down_last = 0.0
+        self._stuck: list[tuple[Any, Any]] = []
+        self._held: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self._outstanding: dict[Any, None] = {}
+        self.lose_next_reply = False
+        self._heard_at = process.seconds()
+
+    # -- the reactor's side
+
+    def open(self) -> None:
+        self._process.callLater(self._rng.uniform(*LATENCY), self._connect)
+
+    def enqueue(self, message: Any, request: Any) -> None:
+        if request.session_id != self._identity[0]:
+            request.set_exception(kazoo_errors.SessionExpiredError())
+        elif self.live:
+            self._outstanding[request] = None
+            self._send(message, request)
+
+    def end_session(self) -> None:
+        self._stopped = True
+        if self.live:
+            self._send(wire.CloseInstance, None)
+        else:
+            self._process.callLater(0, self._ended)
+
+    def close(self) -> None:
+        pass
+
+    # -- connecting
+
+    @property
+    def _rng(self) -> Random:
+        return self.ensemble.rng
+
+    @property
+    def session(self) -> ZkSession | None:
+        return self.ensemble.sessions.get(self._identity[0])
+
+    def _cut_off(self) -> bool:
+        wires = self.ensemble.wires
+        return (
+            not self.ensemble.up
+            or wires.blocked(self._node, ZOOKEEPER)
+            or wires.blocked(ZOOKEEPER, self._node)
+        )
+
+    def _connect(self) -> None:
+        if self._stopped:
+            self._ended()
+            return
+        if self._cut_off():
+            self._process.callLater(self._rng.uniform(0.05, 0.5), self._connect)
+            return
+        number = self._identity[0]
+        session = self.ensemble.sessions.get(number)
+        if number and session is None:
+            self._state(connected=False, expired=True)
+            self._identity = (0, b"")
+            self._process.callLater(self._rng.uniform(*LATENCY), self._connect)
+            return
+        if session is None:
+            session = self.ensemble.begin(self._timeout)
+        self.ensemble.heard(session)
+        if session.connection is not None and session.connection is not self:
+            session.connection.broken()
+            self.ensemble.heard(session)
+        session.connection = self
+        self._server = self._rng.choice(self.ensemble.servers)
+        if self._server.behind and self._server.behind[0][-1] <= self._seen:
+            self._server.catch_up()  # a client refuses a server that knows less than itself
+        self._identity = (session.number, b"secret")
+        self._generation += 1
+        self._up_last = self._down_last = self.ensemble.scheduler.now
+        self._reply(self._connected, self._generation)
+
+    def _connected(self, generation: int) -> None:
+        if generation == self._generation:
+            self.live = True
+            self._state(connected=True, expired=False)
+
+    def _state(self, *, connected: bool, expired: bool) -> None:
+        number, password = self._identity
+        self._heard_at = (
+            max(self._heard_at, self._process.seconds()) if connected else self._heard_at
+        )
+        state = ConnectionState(
+            connected=connected,
+            expired=expired,
+            session_id=number,
+            password=password,
+            timeout=self._timeout,
+            heard_at=self._heard_at,
+        )
+        self._inbox.push(self._listener.connection_state, self, state)
+
+    def _ended(self) -> None:
+        self.live = False
+        self._inbox.push(self._listener.connection_ended, self, None)
+
+    # -- what is sent and answered
+
+    def _latency(self) -> float:
+        return self._rng.uniform(*LATENCY)
+
+    def _send(self, message: Any, request: Any) -> None:
+        if self.ensemble.wires.blocked(self._node, ZOOKEEPER):
+            self._stuck.append((message, request))
+            return
+        scheduler = self.ensemble.scheduler
+        self._up_last = max(self._up_last, scheduler.now + self._latency())
+        scheduler.at(self._up_last, self._at_server, self._generation, message, request)
+
+    def _at_server(self, generation: int, message: Any, request: Any) -> None:
+        session = self.session
+        if generation != self._generation or session is None or not self.ensemble.up:
+            return
+        if message is wire.CloseInstance:
+            session.connection = None
+            self.ensemble.end(session)
+            self._reply(self._closed, generation)
+            return
+        reads = isinstance(message, wire.GetData | wire.Exists | wire.GetChildren2)
+        if reads:
+            result = self._server.read(message, self)
+        elif isinstance(message, wire.Sync):
+            self._server.catch_up()
+            result = message.path
+        else:
+            result = self.ensemble.write(message, session)
+            self._server.catch_up()
+            if self.lose_next_reply:
+                self.lose_next_reply = False
+                self.broken()
+                return
+        self._reply(self._answered, generation, request, result)
+
+    def tell(self, fired: Callable[[Any], None], event: Any) -> None:
+        """Deliver a watch event, in order with the answers."""
+        self._reply(self._fired, self._generation, fired, event)
+
+    def _reply(self, function: Callable[..., None], *args: Any) -> None:
+        scheduler = self.ensemble.scheduler
+        self._down_last = max(self._down_last, scheduler.now + self._latency())
+        self._process.arrives(self._down_last, self._arrived, function, args)
+
+    def _arrived(self, function: Callable[..., None], args: tuple[Any, ...]) -> None:
+        if args[0] != self._generation:
+            return
+        if self.ensemble.wires.blocked(ZOOKEEPER, self._node):
+            self._held.append((function, args))
+            return
+        function(*args)
+
+    def _answered(self, _generation: int, request: Any, result: Any) -> None:
+        self._outstanding.pop(request, None)
+        self._seen = max(self._seen, self.ensemble.zxid if not self._server.behind else 0)
+        if isinstance(result, Exception):
+            request.set_exception(result)
+        else:
+            request.set(result)
+
+    def _fired(self, _generation: int, fired: Callable[[Any], None], event: Any) -> None:
+        fired(event)
+
+    def _closed(self, _generation: int) -> None:
+        self._generation += 1
+        self._ended()
+
+    # -- faults
+
+    def broken(self) -> None:
+        """Break the connection; what is under way is lost. The client hears of it, if it can."""
+        self._generation += 1
+        self._server.forget(self)
+        self._stuck.clear()
+        now = self.ensemble.scheduler.now
+        session = self.session
+        if session is not None and session.connection is self:
+            session.connection = None
+            if self.ensemble.up:
+                self.ensemble.unheard(session, now)
+        self._process.arrives(now, self._lost, self._generation)
+
+    def _lost(self, generation: int) -> None:
+        if generation != self._generation:
+            return
+        was_live, self.live = self.live, False
+        if self._stopped:
+            self._ended()
+            return
+        if was_live:
+            self._heard_at = self._process.seconds()
+            self._state(connected=False, expired=False)
+            outstanding, self._outstanding = self._outstanding, {}
+            for request in outstanding:
+                request.set_exception(kazoo_errors.ConnectionLoss())
+        self._process.callLater(self._rng.uniform(0.02, 0.3), self._connect)
+
+    def unreachable(self) -> None:
+        """Let the link be blocked from now on: both sides notice when they have heard nothing for long."""
+        session = self.session
+        if session is None or session.connection is not self:
+            return
+        timeout = session.timeout
+        now = self.ensemble.scheduler.now
+        last = now - self._rng.uniform(0, timeout / 3)
+        self._heard_at = max(last, 0.0)
+        self.ensemble.unheard(session, last)
+        self._process.callLater(
+            max(last + 2 * timeout / 3 - now, 0), self._silence, self._generation
+        )
+
+    def _silence(self, generation: int) -> None:
+        if generation != self._generation or not self._cut_off():
+            return
+        heard_at = self._heard_at
+        self._generation += 1
+        self._server.forget(self)
+        self._stuck.clear()
+        session = self.session
+        if session is not None and session.connection is self:
+            session.connection = None
+        self.live = False
+        self._heard_at = heard_at
+        self._state(connected=False, expired=False)
+        outstanding, self._outstanding = self._outstanding, {}
+        for request in outstanding:
+            request.set_exception(kazoo_errors.ConnectionLoss())
+        self._process.callLater(self._rng.uniform(0.02, 0.3), self._connect)
+
+    def reachable(self) -> None:
+        """Let what was stuck pass, if the connection outlived the silence."""
+        session = self.session
+        if session is None or session.connection is not self:
+            return
+        self.ensemble.heard(session)
+        stuck, self._stuck = self._stuck, []
+        for message, request in stuck:
+            self._send(message, request)
+        held, self._held = self._held, []
+        for function, args in held:
+            self._reply(function, *args)
+
+    def process_died(self) -> None:
+        """Hear nothing of the client any more (kill -9: the kernel closes the connection)."""
+        session = self.session
+        self._generation += 1
+        self._server.forget(self)
+        if session is not None and session.connection is self:
+            session.connection = None
+            last = self.ensemble.scheduler.now - self._rng.uniform(0, session.timeout / 3)
+            self.ensemble.unheard(session, last)
+
+    def process_paused(self) -> None:
+        session = self.session
+        if session is not None and session.connection is self:
+            last = self.ensemble.scheduler.now - self._rng.uniform(0, session.timeout / 3)
+            self.ensemble.unheard(session, last)
+
+    def process_resumed(self) -> None:
+        session = self.session
+        if session is not None and session.connection is self and not self._cut_off():
+            self.ensemble.heard(session)

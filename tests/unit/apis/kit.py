@@ -1,0 +1,125 @@
+"""Requests as bytes into the dispatcher of one broker, responses out; the clock is turned by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+
+from kbroker.log.slices import FileSlice
+from kbroker.net.service import Peer
+from kclient.wire import fetch, messages, produce
+from kclient.wire.fetch import FetchPartition, FetchRequest, FetchTopic
+from kclient.wire.messages import RequestHeader
+from kclient.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+from tests.kit.logs import batch_of
+from tests.kit.one_broker import OneBroker
+
+PEER = Peer("10.0.0.1", 1234, "PLAINTEXT")
+
+
+class TestReactor(Clock):
+    """A clock that takes calls from threads at once; nothing here uses one."""
+
+    __test__ = False
+
+    def callFromThread(self, call: Callable[..., Any], *args: Any) -> None:  # noqa: N802
+        call(*args)
+
+
+class ApiBroker(OneBroker):
+    """One broker that is asked without a socket."""
+
+    def __init__(self, directory: Path, settings: dict[str, str] | None = None) -> None:
+        self.clock = TestReactor()
+        super().__init__(self.clock, str(directory), settings)
+        self.replicas.log_dirs.claim()
+        self.replicas.log_dirs.take_identity(1, self.cache.cluster_id)
+        self.replicas.log_dirs.load()
+        self._update()
+
+    def ask_raw(self, frame: bytes, peer: Peer = PEER) -> Any:
+        """Return what the dispatcher returns: parts, None or a Deferred."""
+        return self.dispatcher(memoryview(frame), peer)
+
+    def ask(self, api: int, version: int, request: object, client_id: str | None = "c") -> Any:
+        """Return the decoded response."""
+        header = RequestHeader(api, version, 7, client_id)
+        answer = self.ask_raw(messages.encode_request(header, request))
+        correlation_id, response = messages.decode_response(api, version, joined(answer))
+        assert correlation_id == 7
+        return response
+
+    def produce(
+        self,
+        *batches: bytes | None,
+        topic: str = "t",
+        acks: int = 1,
+        version: int = 9,
+        timeout_ms: int = 1000,
+    ) -> Any:
+        """Produce one batch to each of partitions 0, 1, ...; return the outcomes, or a Deferred."""
+        partitions = [ProducePartition(index, batch) for index, batch in enumerate(batches)]
+        request = ProduceRequest(acks, timeout_ms, [ProduceTopic(topic, partitions)])
+        answer = self.ask_raw(b"".join(produce.encode_request(request, version, 7, "c")))
+
+        def decode(parts: Any) -> Any:
+            return produce.decode_response(joined(parts), version)[1].topics[0].partitions
+
+        if isinstance(answer, Deferred):
+            return answer.addCallback(decode)
+        return None if answer is None else decode(answer)
+
+    def fetch(
+        self,
+        *partitions: FetchPartition,
+        topic: str = "t",
+        version: int = 12,
+        topic_id: Any = None,
+        peer: Peer = PEER,
+        **fields: Any,
+    ) -> Any:
+        """Fetch; return the response, or a Deferred of it."""
+        request = FetchRequest(
+            **{
+                "max_wait_ms": 0,
+                "min_bytes": 1,
+                "topics": [FetchTopic(topic, list(partitions), topic_id)],
+                **fields,
+            }
+        )
+        answer = self.ask_raw(fetch.encode_request(request, version, 7, "c"), peer)
+
+        def decode(parts: Any) -> Any:
+            return fetch.decode_response(joined(parts), version)[1]
+
+        return answer.addCallback(decode) if isinstance(answer, Deferred) else decode(answer)
+
+    def fill(self, *counts: int, topic: str = "t") -> None:
+        """Lead *topic* with a partition per count, and put so many one-record batches into each."""
+        assert self.lead(topic, len(counts)) == [0] * len(counts)
+        for index, count in enumerate(counts):
+            for _ in range(count):
+                self.replicas.partition(topic, index).append(batch_of(1000), 1, 1000)
+
+
+def joined(parts: Any) -> memoryview:
+    """Return the bytes of an answer, its file slices read."""
+    return memoryview(
+        b"".join(part.read() if isinstance(part, FileSlice) else bytes(part) for part in parts)
+    )
+
+
+@contextmanager
+def broker_in(directory: Path, settings: dict[str, str] | None = None) -> Iterator[ApiBroker]:
+    """Give a broker with its logs in *directory*."""
+    broker = ApiBroker(directory, settings)
+    try:
+        yield broker
+    finally:
+        broker.replicas._pool.shutdown()
+        broker.replicas.log_dirs.close()

@@ -1,0 +1,178 @@
+"""A mirror's append happens at the log end it expects, once, or not at all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kclient.wire import produce
+from kclient.wire.batches import iterate, parse
+from kclient.wire.error_codes import ErrorCode
+from kclient.wire.produce import CONDITIONAL_APPEND, ProducePartition, ProduceRequest, ProduceTopic
+from kclient.wire.schema.api_versions import ApiVersionsRequest
+from kclient.wire.versions import ApiKey
+from tests.kit.logs import batch_of, open_log, read_bytes
+from tests.unit.apis.kit import ApiBroker, joined
+
+
+def at(base_offset: int, records: int = 2, **fields: Any) -> bytes:
+    fields.setdefault("value", b"%d" % base_offset)
+    return batch_of(*range(1000, 1000 + records), base_offset=base_offset, leader_epoch=7, **fields)
+
+
+def append(
+    broker: ApiBroker, data: bytes, expected: int, *, after: bytes = b"", acks: int = -1
+) -> Any:
+    """Append behind *after*, the batch that is thought to be the log's last."""
+    crc = parse(after).crc if after else 0
+    partition = ProducePartition(0, data, expected, crc)
+    request = ProduceRequest(acks, 1000, [ProduceTopic("t", [partition])])
+    answer = broker.ask_raw(b"".join(produce.encode_request(request, 11, 7, "c")))
+    return produce.decode_response(joined(answer), 11)[1].topics[0].partitions[0]
+
+
+def log_of(broker: ApiBroker) -> Any:
+    return broker.replicas.partition("t", 0).log
+
+
+def held(broker: ApiBroker) -> list[tuple[int, int, int]]:
+    """(first offset, next offset, leader epoch) of every batch in the log."""
+    log = log_of(broker)
+    if log.log_start_offset == log.log_end_offset:
+        return []
+    data = read_bytes(log, log.log_start_offset)
+    return [(info.base_offset, info.next_offset, info.leader_epoch) for info in iterate(data)]
+
+
+def test_batches_keep_their_offsets_and_get_the_leaders_epoch(broker: ApiBroker) -> None:
+    broker.lead("t", 1, leader_epoch=3)
+    outcome = append(broker, at(0) + at(2), 0)
+    assert (outcome.error_code, outcome.base_offset, outcome.log_end_offset) == (0, 0, -1)
+    assert held(broker) == [(0, 2, 3), (2, 4, 3)]
+    assert broker.replicas.partition("t", 0).high_watermark == 4
+    assert log_of(broker).leader_epochs.epoch_at(1) == 3
+
+
+def test_the_same_append_again_is_refused_with_the_log_end(broker: ApiBroker) -> None:
+    broker.lead("t", 1)
+    append(broker, at(0), 0)
+    outcome = append(broker, at(0), 0)
+    assert outcome.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert (outcome.base_offset, outcome.log_end_offset) == (-1, 2)
+    assert held(broker) == [(0, 2, 0)]
+
+
+def test_what_comes_behind_a_lost_append_is_refused(broker: ApiBroker) -> None:
+    broker.lead("t", 1)
+    outcome = append(broker, at(2), 2, after=at(0))
+    assert (outcome.base_offset, outcome.log_end_offset) == (-1, 0)
+    assert held(broker) == []
+
+
+def test_what_comes_behind_another_batch_than_expected_is_refused(broker: ApiBroker) -> None:
+    """Else somebody's record could take the place of one that was refused, and go unnoticed."""
+    broker.lead("t", 1)
+    append(broker, at(0), 0)
+    assert broker.produce(batch_of(5, 6))[0].base_offset == 2
+    outcome = append(broker, at(4), 4, after=at(2))
+    assert outcome.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert (outcome.base_offset, outcome.log_end_offset) == (-1, 4)
+    assert append(broker, at(4), 4, after=batch_of(5, 6)).error_code == 0
+    assert append(broker, at(6), 6, after=batch_of(5, 6)).log_end_offset == 6
+    assert append(broker, at(6), 6, after=at(4)).error_code == 0
+
+
+def test_the_batch_before_is_found_in_an_older_segment_too(broker: ApiBroker) -> None:
+    broker.topic_configs["t"] = replace(broker.config.log_defaults, segment_bytes=100)
+    broker.lead("t", 1)
+    append(broker, at(0), 0)
+    log_of(broker).roll(0)
+    broker.replicas.partition("t", 0)._last_copied = (-1, -1, 0)  # as after a restart
+    assert append(broker, at(2), 2, after=at(4)).log_end_offset == 2
+    assert append(broker, at(2), 2, after=at(0)).error_code == 0
+
+
+def test_a_gap_is_taken_when_it_is_declared(broker: ApiBroker) -> None:
+    broker.lead("t", 1)
+    append(broker, at(0), 0)
+    assert append(broker, at(100) + at(200), 2, after=at(0)).error_code == 0
+    assert held(broker) == [(0, 2, 0), (100, 102, 0), (200, 202, 0)]
+
+
+def test_a_gap_at_the_beginning_is_no_other_log_start(broker: ApiBroker) -> None:
+    broker.lead("t", 1)
+    outcome = append(broker, at(900), 0)
+    assert (outcome.error_code, outcome.log_start_offset) == (0, 0)
+    assert held(broker) == [(900, 902, 0)]
+
+
+def test_only_an_empty_log_begins_elsewhere(broker: ApiBroker) -> None:
+    broker.lead("t", 1)
+    assert append(broker, at(10), 8, after=at(6)).log_end_offset == 0, "something was lost before"
+    append(broker, at(0), 0)
+    assert append(broker, at(10), 10).log_end_offset == 2
+    assert held(broker) == [(0, 2, 0)]
+
+
+def test_an_empty_log_begins_where_the_source_does(broker: ApiBroker) -> None:
+    broker.lead("t", 1)
+    outcome = append(broker, at(5_000_000_000), 5_000_000_000)
+    assert (outcome.error_code, outcome.log_start_offset) == (0, 5_000_000_000)
+    assert append(broker, at(5_000_000_002), 5_000_000_002, after=at(5_000_000_000)).error_code == 0
+    log = log_of(broker)
+    assert (log.log_start_offset, log.log_end_offset) == (5_000_000_000, 5_000_000_004)
+    log.flush()
+    again = open_log(Path(log.directory))
+    assert (again.log_start_offset, again.log_end_offset) == (5_000_000_000, 5_000_000_004)
+    again.close(clean=False)
+
+
+def test_one_bad_batch_refuses_all(broker: ApiBroker) -> None:
+    broker.lead("t", 1)
+    corrupt = bytearray(at(0) + at(2))
+    corrupt[-1] ^= 1
+    outcome = append(broker, bytes(corrupt), 0)
+    assert outcome.error_code == ErrorCode.CORRUPT_MESSAGE
+    assert outcome.log_end_offset == -1, "it is no matter of where the log ends"
+    assert held(broker) == []
+    assert append(broker, at(0), 0).error_code == 0
+
+
+def test_batches_go_over_as_many_segments_as_they_need(broker: ApiBroker) -> None:
+    broker.topic_configs["t"] = replace(broker.config.log_defaults, segment_bytes=200)
+    broker.lead("t", 1)
+    data = b"".join(at(2 * n) for n in range(20))
+    assert append(broker, data, 0).error_code == 0
+    log = log_of(broker)
+    assert len(log.segments) > 5
+    assert log.log_end_offset == 40
+    large = append(broker, at(40, value=b"x" * 300), 40, after=at(38))
+    assert large.error_code == ErrorCode.RECORD_LIST_TOO_LARGE
+    assert log.log_end_offset == 40
+
+
+def test_old_timestamps_are_taken_as_they_are(broker: ApiBroker) -> None:
+    broker.topic_configs["t"] = replace(
+        broker.config.log_defaults, message_timestamp_before_max_ms=1
+    )
+    broker.lead("t", 1)
+    assert append(broker, at(0), 0).error_code == 0
+
+
+@pytest.mark.parametrize("acks", [0, 1, -1])
+def test_ordinary_appends_follow_on(broker: ApiBroker, acks: int) -> None:
+    broker.lead("t", 1)
+    append(broker, at(0), 0)
+    broker.produce(batch_of(1000), acks=acks)
+    assert held(broker) == [(0, 2, 0), (2, 3, 0)]
+
+
+def test_a_broker_says_that_it_knows_conditional_appends(broker: ApiBroker) -> None:
+    request = ApiVersionsRequest(client_software_name="x", client_software_version="1")
+    features = broker.ask(ApiKey.API_VERSIONS, 3, request).supported_features
+    assert [(f.name, f.min_version, f.max_version) for f in features] == [
+        (CONDITIONAL_APPEND, 1, 1)
+    ]

@@ -1,0 +1,175 @@
+"""Settings as clients see and change them."""
+
+import pytest
+
+from kbroker.config import BrokerConfig
+from kbroker.runtime.config_entries import (
+    BrokerLayers,
+    Change,
+    ConfigSource,
+    broker_entries,
+    changed_broker,
+    changed_topic,
+    default_broker_entries,
+    topic_entries,
+    usable_broker_config,
+    usable_topic_config,
+)
+from kclient.wire.errors import InvalidConfig, InvalidRequest
+
+SET, DELETE, APPEND, SUBTRACT = range(4)
+
+
+def config(**given):
+    base = {"zookeeper.connect": "z:2181", "broker.id": "1", "log.dirs": "/nowhere"}
+    return BrokerConfig.of({**base, **{k.replace("_", "."): v for k, v in given.items()}})
+
+
+def entry(name, overrides=None, *, static=None, dynamic=None, default=None):
+    """Resolve one topic setting: (value, source, [(synonym, value, source)])."""
+    static = static or config()
+    layers = BrokerLayers(static, dynamic or {}, default or {})
+    effective = static.with_values({**layers.dynamic_default, **layers.dynamic}).log_defaults
+    effective = effective.overridden(overrides or {})
+    (found,) = topic_entries(overrides or {}, effective, layers, [name])
+    assert not found.read_only
+    return found.value, found.source, [(s.name, s.value, s.source) for s in found.synonyms]
+
+
+def test_a_default_is_named_after_the_place_it_comes_from():
+    value, source, synonyms = entry("retention.ms")
+    assert (value, source) == ("604800000", ConfigSource.DEFAULT)
+    assert synonyms == [("log.retention.hours", "168", ConfigSource.DEFAULT)]
+
+
+def test_what_the_file_says_comes_before_the_default():
+    value, source, synonyms = entry("retention.ms", static=config(log_retention_minutes="1"))
+    assert (value, source) == ("60000", ConfigSource.STATIC_BROKER)
+    assert synonyms[0] == ("log.retention.minutes", "1", ConfigSource.STATIC_BROKER)
+
+
+def test_the_nearest_place_decides():
+    value, source, synonyms = entry(
+        "retention.ms",
+        {"retention.ms": "1"},
+        static=config(log_retention_ms="4"),
+        dynamic={"log.retention.ms": "2"},
+        default={"log.retention.ms": "3"},
+    )
+    assert (value, source) == ("1", ConfigSource.DYNAMIC_TOPIC)
+    assert [(v, int(s)) for _, v, s in synonyms] == [
+        ("1", 1),
+        ("2", 2),
+        ("3", 3),
+        ("4", 4),
+        ("168", 5),
+    ]
+
+
+def test_a_setting_without_a_broker_level_has_its_own_default():
+    value, source, synonyms = entry("leader.replication.throttled.replicas")
+    assert (value, source) == ("", ConfigSource.DEFAULT)
+    assert synonyms == [("leader.replication.throttled.replicas", "", ConfigSource.DEFAULT)]
+
+
+def test_a_brokers_settings_say_whether_they_can_change():
+    static = config(num_partitions="7")
+    layers = BrokerLayers(static, {}, {})
+    entries = {e.setting.name: e for e in broker_entries(static, layers)}
+    assert entries["num.partitions"].value == "7"
+    assert entries["num.partitions"].source is ConfigSource.STATIC_BROKER
+    assert entries["num.partitions"].read_only
+    assert not entries["min.insync.replicas"].read_only
+
+
+def test_secrets_are_never_shown():
+    layers = BrokerLayers(config(), {}, {})
+    for found in broker_entries(config(), layers):
+        if found.setting.sensitive:
+            assert found.value is None
+            assert all(s.value is None for s in found.synonyms)
+
+
+def test_the_cluster_wide_defaults_are_only_what_is_set():
+    layers = BrokerLayers(config(), {}, {"log.retention.ms": "3"})
+    (found,) = default_broker_entries(layers)
+    assert (found.setting.name, found.value, found.source) == ("log.retention.ms", "3", 3)
+
+
+# -- changes -----------------------------------------------------------------------------------
+
+
+def change(overrides, *changes):
+    return changed_topic(overrides, [Change(*c) for c in changes], config().log_defaults)
+
+
+def test_settings_are_set_and_deleted():
+    assert change({"retention.ms": "1"}, ("retention.ms", DELETE, None)) == {}
+    assert change({}, ("retention.ms", SET, "5")) == {"retention.ms": "5"}
+    assert change({}, ("retention.ms", DELETE, None)) == {}
+
+
+def test_lists_are_appended_to_and_subtracted_from():
+    assert change({}, ("cleanup.policy", APPEND, "compact")) == {"cleanup.policy": "delete,compact"}
+    both = {"cleanup.policy": "delete,compact"}
+    assert change(both, ("cleanup.policy", SUBTRACT, "delete")) == {"cleanup.policy": "compact"}
+    assert change(both, ("cleanup.policy", APPEND, "compact")) == both
+
+
+@pytest.mark.parametrize(
+    ("name", "operation", "value", "error"),
+    [
+        ("retention.ms", SET, "soon", InvalidConfig),
+        ("segment.bytes", SET, "1", InvalidConfig),
+        ("retention.ms", SET, None, InvalidRequest),
+        ("retention.ms", APPEND, "1", InvalidConfig),
+        ("retention.ms", 9, "1", InvalidRequest),
+        ("nonsense", SET, "1", InvalidConfig),
+        ("cleanup.policy", SET, "", InvalidConfig),
+        ("cleanup.policy", SUBTRACT, "delete", InvalidConfig),
+        ("min.compaction.lag.ms", SET, "99999999999999999999", InvalidConfig),
+    ],
+)
+def test_bad_changes_are_refused(name, operation, value, error):
+    with pytest.raises(error):
+        change({}, (name, operation, value))
+
+
+def test_a_setting_changed_twice_is_refused():
+    with pytest.raises(InvalidRequest):
+        change({}, ("retention.ms", SET, "1"), ("retention.ms", SET, "2"))
+
+
+def test_what_is_wrong_already_does_not_stand_in_the_way():
+    stored = {"retention.ms": "soon", "old.name": "x"}
+    assert change(stored, ("segment.ms", SET, "5")) == {**stored, "segment.ms": "5"}
+    assert change(stored, ("old.name", DELETE, None)) == {"retention.ms": "soon"}
+
+
+def test_settings_that_do_not_go_together_are_refused():
+    with pytest.raises(InvalidConfig, match=r"max\.compaction"):
+        change({"max.compaction.lag.ms": "5"}, ("min.compaction.lag.ms", SET, "10"))
+
+
+def test_fixed_broker_settings_cannot_be_changed_while_it_runs():
+    with pytest.raises(InvalidRequest, match="dynamically"):
+        changed_broker({}, [Change("num.partitions", SET, "3")], config())
+    assert changed_broker({}, [Change("min.insync.replicas", SET, "2")], config()) == {
+        "min.insync.replicas": "2"
+    }
+    with pytest.raises(InvalidConfig):
+        changed_broker({}, [Change("min.insync.replicas", SET, "0")], config())
+    with pytest.raises(InvalidConfig):
+        changed_broker({}, [Change("nonsense", SET, "0")], config())
+
+
+def test_what_zookeeper_holds_is_used_as_far_as_it_can_be():
+    stored = {"retention.ms": "soon", "segment.ms": "5", "nonsense": "1"}
+    usable, problems = usable_topic_config(stored, config().log_defaults)
+    assert usable == {"segment.ms": "5"}
+    assert len(problems) == 2
+    usable, problems = usable_broker_config(
+        {"num.partitions": "4", "min.insync.replicas": "2", "num.replica.fetchers": "no"}
+    )
+    assert usable == {"min.insync.replicas": "2"}
+    assert len(problems) == 2

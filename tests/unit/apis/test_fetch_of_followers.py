@@ -1,0 +1,77 @@
+"""Followers' fetches: they see the log to its end, and are woken by what is appended, not by what is committed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kclient.wire.fetch import FetchPartition
+from kclient.wire.interbroker import (
+    LeaderAndIsrPartitionState,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopicState,
+)
+from tests.kit.logs import batch_of
+from tests.unit.apis.kit import ApiBroker
+
+
+@pytest.fixture
+def leader(broker: ApiBroker) -> ApiBroker:
+    """Broker 1 leads r-0 in epoch 0, broker 2 follows and is alive."""
+    take(broker, 0)
+    broker.cache.brokers[2] = broker.cache.brokers[1]
+    return broker
+
+
+def take(broker: ApiBroker, epoch: int, leader: int = 1) -> None:
+    state = LeaderAndIsrPartitionState(0, 1, leader, epoch, [1, 2], 0, [1, 2])
+    broker.replicas.apply_leader_and_isr(
+        LeaderAndIsrRequest(
+            controller_epoch=1, topic_states=[LeaderAndIsrTopicState("r", None, [state])]
+        )
+    )
+
+
+def follow(broker: ApiBroker, offset: int, epoch: int = 0) -> Any:
+    asked = FetchPartition(0, offset, 1 << 20, epoch)
+    return broker.fetch(asked, topic="r", replica_id=2, max_wait_ms=500)
+
+
+def consume(broker: ApiBroker, offset: int) -> Any:
+    return broker.fetch(FetchPartition(0, offset, 1 << 20), topic="r", max_wait_ms=500)
+
+
+def test_a_follower_is_woken_by_an_append_and_a_consumer_by_the_watermark(
+    leader: ApiBroker,
+) -> None:
+    follower, consumer = follow(leader, 0), consume(leader, 0)
+    leader.produce(batch_of(1), topic="r")
+    leader.clock.advance(0)
+    assert follower.result.topics[0].partitions[0].records_size
+    assert not consumer.called
+    again = follow(leader, 1)
+    leader.clock.advance(0)
+    assert consumer.result.topics[0].partitions[0].high_watermark == 1
+    assert not again.called
+    leader.clock.advance(0.5)
+    assert again.result.topics[0].partitions[0].high_watermark == 1
+
+
+def test_a_follower_that_waits_hears_at_once_of_another_epoch(leader: ApiBroker) -> None:
+    waiting = follow(leader, 0)
+    take(leader, 1)
+    leader.clock.advance(0)
+    assert waiting.result.topics[0].partitions[0].error_code == 74  # FENCED_LEADER_EPOCH
+
+
+def test_a_follower_of_a_later_epoch_is_told_that_we_do_not_know_it(leader: ApiBroker) -> None:
+    answer = follow(leader, 0, epoch=5)
+    assert answer.topics[0].partitions[0].error_code == 75  # UNKNOWN_LEADER_EPOCH
+
+
+def test_nothing_waits_once_all_is_answered(leader: ApiBroker) -> None:
+    follow(leader, 0)
+    assert len(leader.replicas.waiting_followers) == 1
+    leader.clock.advance(0.5)
+    assert len(leader.replicas.waiting_followers) == 0

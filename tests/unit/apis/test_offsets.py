@@ -1,0 +1,125 @@
+"""ListOffsets, DeleteRecords and OffsetForLeaderEpoch: what the log knows of offsets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kclient.wire.error_codes import ErrorCode
+from kclient.wire.schema import delete_records, list_offsets, offset_for_leader_epoch
+from tests.kit.logs import batch_of
+from tests.unit.apis.kit import ApiBroker
+
+
+def ask(broker: ApiBroker, *asked: tuple[int, int], version: int = 9, epoch: int = -1) -> list[Any]:
+    partitions = [
+        list_offsets.ListOffsetsPartition(
+            partition_index=index, current_leader_epoch=epoch, timestamp=timestamp
+        )
+        for index, timestamp in asked
+    ]
+    request = list_offsets.ListOffsetsRequest(
+        replica_id=-1, topics=[list_offsets.ListOffsetsTopic(name="t", partitions=partitions)]
+    )
+    found: list[Any] = broker.ask(2, version, request).topics[0].partitions
+    return found
+
+
+@pytest.fixture
+def filled(broker: ApiBroker) -> ApiBroker:
+    broker.lead("t", 1)
+    for timestamps in ((1000, 2000), (9000,), (3000,)):
+        broker.produce(batch_of(*timestamps))
+    return broker
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "found"),
+    [(-1, (-1, 4)), (-2, (-1, 0)), (-3, (9000, 2)), (-4, (-1, 0)), (-5, (-1, -1)), (0, (1000, 0)),
+     (1500, (2000, 1)), (2001, (9000, 2)), (9001, (-1, -1))],
+)  # fmt: skip
+def test_offsets_are_found_by_time(
+    filled: ApiBroker, timestamp: int, found: tuple[int, int]
+) -> None:
+    answer = ask(filled, (0, timestamp))[0]
+    assert (answer.error_code, (answer.timestamp, answer.offset)) == (0, found)
+
+
+@pytest.mark.parametrize("version", range(1, 10))
+def test_every_version_tells_both_ends(filled: ApiBroker, version: int) -> None:
+    (latest,) = ask(filled, (0, -1), version=version)
+    (earliest,) = ask(filled, (0, -2), version=version)
+    assert (earliest.offset, latest.offset) == (0, 4)
+
+
+@pytest.mark.parametrize(("timestamp", "version"), [(-9, 9), (-3, 6), (-4, 7), (-5, 8)])
+def test_special_timestamps_unknown_to_the_version_are_refused(
+    filled: ApiBroker, timestamp: int, version: int
+) -> None:
+    assert (
+        ask(filled, (0, timestamp), version=version)[0].error_code == ErrorCode.UNSUPPORTED_VERSION
+    )
+
+
+def test_a_partition_named_twice_is_refused(filled: ApiBroker) -> None:
+    assert [a.error_code for a in ask(filled, (0, -1), (0, -2))] == [ErrorCode.INVALID_REQUEST] * 2
+
+
+def test_leader_epochs_are_checked(filled: ApiBroker) -> None:
+    filled.lead("t", 1, leader_epoch=3)
+    assert ask(filled, (0, -1), epoch=2)[0].error_code == ErrorCode.FENCED_LEADER_EPOCH
+    assert ask(filled, (0, -1), epoch=4)[0].error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert ask(filled, (0, -1), epoch=3)[0].error_code == 0
+
+
+def delete(broker: ApiBroker, offset: int, topic: str = "t") -> Any:
+    partition = delete_records.DeleteRecordsPartition(partition_index=0, offset=offset)
+    request = delete_records.DeleteRecordsRequest(
+        topics=[delete_records.DeleteRecordsTopic(name=topic, partitions=[partition])]
+    )
+    return broker.ask(21, 2, request).topics[0].partitions[0]
+
+
+@pytest.mark.parametrize(("offset", "low"), [(0, 0), (3, 3), (4, 4), (-1, 4)])
+def test_records_are_deleted_up_to_an_offset(filled: ApiBroker, offset: int, low: int) -> None:
+    result = delete(filled, offset)
+    assert (result.error_code, result.low_watermark) == (0, low)
+    assert ask(filled, (0, -2))[0].offset == low
+
+
+@pytest.mark.parametrize("offset", [5, -2, 2**63 - 1])
+def test_nothing_is_deleted_beyond_the_high_watermark(filled: ApiBroker, offset: int) -> None:
+    result = delete(filled, offset)
+    assert (result.error_code, result.low_watermark) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
+    assert ask(filled, (0, -2))[0].offset == 0
+
+
+def test_a_topic_that_is_only_compacted_keeps_its_records(broker: ApiBroker) -> None:
+    broker.topic_configs["t"] = replace(broker.config.log_defaults, cleanup_policy=("compact",))
+    broker.lead("t", 1)
+    assert delete(broker, -1).error_code == ErrorCode.POLICY_VIOLATION
+
+
+def test_the_log_start_offset_does_not_go_back(filled: ApiBroker) -> None:
+    delete(filled, 3)
+    assert delete(filled, 1).low_watermark == 3
+
+
+@pytest.mark.parametrize(
+    ("epoch", "answer"), [(0, (0, 4)), (2, (0, 4)), (3, (3, 5)), (4, (-1, -1)), (-1, (-1, -1))]
+)
+def test_the_end_of_a_leader_epoch_is_told(
+    filled: ApiBroker, epoch: int, answer: tuple[int, int]
+) -> None:
+    filled.lead("t", 1, leader_epoch=3)
+    filled.produce(batch_of(1))
+    partition = offset_for_leader_epoch.OffsetForLeaderPartition(
+        partition=0, current_leader_epoch=3, leader_epoch=epoch
+    )
+    request = offset_for_leader_epoch.OffsetForLeaderEpochRequest(
+        topics=[offset_for_leader_epoch.OffsetForLeaderTopic(topic="t", partitions=[partition])]
+    )
+    found = filled.ask(23, 4, request).topics[0].partitions[0]
+    assert (found.error_code, (found.leader_epoch, found.end_offset)) == (0, answer)

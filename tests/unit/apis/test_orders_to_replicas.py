@@ -1,0 +1,346 @@
+"""LeaderAndIsr and StopReplica: fences, identity, what is told to whom, and what stays on the disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from twisted.internet.defer import Deferred
+
+from kbroker.config import LogConfig
+from kclient.wire.error_codes import ErrorCode
+from kclient.wire.errors import (
+    KafkaError,
+    KafkaStorageError,
+    NotLeaderOrFollower,
+    UnknownTopicOrPartition,
+)
+from kclient.wire.interbroker import (
+    LeaderAndIsrPartitionState,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopicState,
+    StopReplicaPartitionState,
+    StopReplicaRequest,
+    StopReplicaTopicState,
+)
+from tests.kit.logs import batch_of
+from tests.unit.apis.kit import ApiBroker, broker_in
+
+A, B = UUID(int=0xA), UUID(int=0xB)
+
+
+def lead(
+    broker: ApiBroker,
+    *,
+    leader: int = 1,
+    leader_epoch: int = 0,
+    controller_epoch: int = 1,
+    broker_epoch: int = -1,
+    topic_id: UUID | None = A,
+    replicas: tuple[int, ...] = (1,),
+    isr: tuple[int, ...] = (),
+    partition: int = 0,
+    recovering: int = 0,
+) -> ErrorCode:
+    state = LeaderAndIsrPartitionState(
+        partition,
+        controller_epoch,
+        leader,
+        leader_epoch,
+        list(isr or replicas),
+        4,
+        list(replicas),
+        leader_recovery_state=recovering,
+    )
+    response = broker.replicas.apply_leader_and_isr(
+        LeaderAndIsrRequest(
+            controller_id=9,
+            controller_epoch=controller_epoch,
+            broker_epoch=broker_epoch,
+            topic_states=[LeaderAndIsrTopicState("t", topic_id, [state])],
+        )
+    )
+    if response.error_code:
+        return ErrorCode(response.error_code)
+    return ErrorCode(response.topics[0].partition_errors[0].error_code)
+
+
+def stop(
+    broker: ApiBroker, *, leader_epoch: int = -2, delete: bool = True, controller_epoch: int = 1
+) -> ErrorCode:
+    response = broker.replicas.stop_replicas(
+        StopReplicaRequest(
+            controller_epoch=controller_epoch,
+            topic_states=[
+                StopReplicaTopicState("t", [StopReplicaPartitionState(0, leader_epoch, delete)])
+            ],
+        )
+    )
+    return ErrorCode(response.error_code or response.partition_errors[0].error_code)
+
+
+def append(broker: ApiBroker) -> int:
+    return broker.replicas.partition("t", 0).append(batch_of(1), 1, 1).base_offset
+
+
+def error_of(broker: ApiBroker) -> type[Exception]:
+    with pytest.raises(KafkaError) as caught:
+        append(broker)
+    return caught.type
+
+
+def test_stale_orders_are_refused_and_change_nothing(broker: ApiBroker) -> None:
+    broker.replicas.broker_epoch = 100
+    assert lead(broker, leader_epoch=3, controller_epoch=5, broker_epoch=100) is ErrorCode.NONE
+    assert (
+        lead(broker, leader=2, leader_epoch=4, controller_epoch=4)
+        is ErrorCode.STALE_CONTROLLER_EPOCH
+    )
+    assert (
+        lead(broker, leader=2, leader_epoch=2, controller_epoch=5)
+        is ErrorCode.STALE_CONTROLLER_EPOCH
+    )
+    assert (
+        lead(broker, leader=2, leader_epoch=4, controller_epoch=5, broker_epoch=99)
+        is ErrorCode.STALE_BROKER_EPOCH
+    )
+    assert stop(broker, controller_epoch=4) is ErrorCode.STALE_CONTROLLER_EPOCH
+    assert stop(broker, controller_epoch=5, leader_epoch=2) is ErrorCode.FENCED_LEADER_EPOCH
+    assert append(broker) == 0
+
+
+def test_an_order_for_a_newer_life_of_the_broker_is_taken(broker: ApiBroker) -> None:
+    broker.replicas.broker_epoch = 100
+    assert lead(broker, broker_epoch=101) is ErrorCode.NONE
+
+
+def test_s11_after_its_session_a_broker_leads_by_orders_for_the_next_only(
+    broker: ApiBroker,
+) -> None:
+    broker.replicas.registered(100)
+    lead(broker, leader_epoch=3, broker_epoch=100)
+    broker.replicas.expired()
+    assert error_of(broker) is NotLeaderOrFollower
+    assert lead(broker, leader_epoch=4, broker_epoch=100) is ErrorCode.STALE_BROKER_EPOCH
+    assert broker.replicas.epoch_to_join_by == -1
+    assert lead(broker, leader_epoch=5, broker_epoch=101) is ErrorCode.NONE
+    assert append(broker) == 0
+    assert broker.replicas.epoch_to_join_by == 101
+
+
+def test_s11_cut_off_a_broker_leads_what_nobody_else_can_until_it_is_registered_again(
+    broker: ApiBroker,
+) -> None:
+    broker.replicas.registered(100)
+    lead(broker, leader_epoch=3, replicas=(1, 2), isr=(1,))
+    assert append(broker) == 0
+    broker.replicas.cut_off()
+    assert error_of(broker) is NotLeaderOrFollower
+    broker.replicas.registered(100)  # in the same session: nobody took us for dead
+    assert append(broker) == 1
+
+
+def test_s08_a_replica_without_its_log_says_so_and_follows_until_somebody_accepts_that(
+    broker: ApiBroker,
+) -> None:
+    broker.replicas.log_dirs.vanished.add(("t", 0))
+    assert lead(broker, leader_epoch=3) is ErrorCode.INELIGIBLE_REPLICA
+    assert lead(broker, leader=-1, leader_epoch=4) is ErrorCode.NONE
+    assert lead(broker, leader_epoch=5) is ErrorCode.INELIGIBLE_REPLICA
+    assert lead(broker, leader_epoch=6, recovering=1) is ErrorCode.NONE
+    assert append(broker) == 0
+    assert lead(broker, leader_epoch=7) is ErrorCode.NONE
+
+
+def test_a_follower_refuses_clients(broker: ApiBroker) -> None:
+    lead(broker, leader=2, replicas=(1, 2))
+    assert error_of(broker) is NotLeaderOrFollower
+
+
+def test_a_partition_of_others_is_told_from_one_of_nobody(broker: ApiBroker) -> None:
+    assert error_of(broker) is UnknownTopicOrPartition
+    broker.replicas._is_known = lambda topic, partition: True
+    assert error_of(broker) is NotLeaderOrFollower
+
+
+def test_another_topic_id_is_another_topic(broker: ApiBroker) -> None:
+    lead(broker)
+    assert lead(broker, leader_epoch=9, topic_id=B) is ErrorCode.INCONSISTENT_TOPIC_ID
+
+
+def test_after_a_restart_the_log_of_an_earlier_topic_makes_room_and_is_kept(tmp_path: Path) -> None:
+    with broker_in(tmp_path) as broker:
+        lead(broker)
+        append(broker)
+    with broker_in(tmp_path) as broker:
+        assert lead(broker, topic_id=A) is ErrorCode.NONE
+        assert lead(broker, leader_epoch=9, topic_id=B) is ErrorCode.INCONSISTENT_TOPIC_ID
+    with broker_in(tmp_path) as broker:
+        assert lead(broker, topic_id=B) is ErrorCode.NONE
+        assert append(broker) == 0
+    (stray,) = tmp_path.rglob("t-0.*-stray")
+    assert (stray / "00000000000000000000.log").stat().st_size > 0
+    with broker_in(tmp_path) as broker:
+        assert lead(broker, topic_id=B, leader_epoch=10) is ErrorCode.NONE
+        assert append(broker) == 1
+
+
+def test_records_and_epochs_survive_a_restart(tmp_path: Path) -> None:
+    with broker_in(tmp_path) as broker:
+        lead(broker, leader_epoch=2)
+        append(broker)
+    with broker_in(tmp_path) as broker:
+        lead(broker, leader_epoch=3)
+        partition = broker.replicas.partition("t", 0)
+        assert (append(broker), partition.high_watermark) == (1, 2)
+        assert partition.epoch_end(2, 3) == (2, 1)
+
+
+def test_a_deleted_topic_can_be_made_anew_at_once(broker: ApiBroker) -> None:
+    lead(broker)
+    append(broker)
+    assert stop(broker) is ErrorCode.NONE
+    assert broker.replicas.topic_name(A) is None
+    assert error_of(broker) is UnknownTopicOrPartition
+    assert lead(broker, topic_id=B) is ErrorCode.NONE
+    assert append(broker) == 0
+
+
+def test_a_log_is_deleted_even_before_anybody_led_it(tmp_path: Path) -> None:
+    with broker_in(tmp_path) as broker:
+        lead(broker)
+    with broker_in(tmp_path) as broker:
+        assert stop(broker) is ErrorCode.NONE
+        assert not (tmp_path / "t-0").exists()
+
+
+def test_a_stop_without_deletion_keeps_the_log(broker: ApiBroker) -> None:
+    lead(broker)
+    append(broker)
+    assert stop(broker, leader_epoch=0, delete=False) is ErrorCode.NONE
+    assert error_of(broker) is NotLeaderOrFollower
+    assert lead(broker, leader_epoch=1) is ErrorCode.NONE
+    assert append(broker) == 1
+
+
+def test_deleting_what_is_not_here_is_done_already(broker: ApiBroker) -> None:
+    assert stop(broker) is ErrorCode.NONE
+
+
+def test_leadership_is_told_when_it_comes_and_when_it_goes(broker: ApiBroker) -> None:
+    heard: list[Any] = []
+    broker.replicas.on_leadership(lambda *what: heard.append(what))
+    lead(broker)
+    lead(broker)
+    lead(broker, leader_epoch=1)
+    lead(broker, leader=2, leader_epoch=2, replicas=(1, 2))
+    lead(broker, leader=2, leader_epoch=3, replicas=(1, 2))
+    lead(broker, leader_epoch=4)
+    stop(broker)
+    assert heard == [
+        ("t", 0, 0, 4, True),
+        ("t", 0, 1, 4, True),
+        ("t", 0, 2, 4, False),
+        ("t", 0, 4, 4, True),
+        ("t", 0, 4, 4, False),
+    ]
+
+
+def test_a_listener_that_breaks_does_not_break_the_order(broker: ApiBroker) -> None:
+    heard: list[Any] = []
+
+    def broken(*_what: Any) -> None:
+        raise RuntimeError("broken")
+
+    broker.replicas.on_leadership(broken)
+    broker.replicas.on_leadership(lambda *what: heard.append(what))
+    assert lead(broker) is ErrorCode.NONE
+    assert len(heard) == 1
+
+
+def test_a_failed_directory_takes_its_partitions_offline_and_no_others(tmp_path: Path) -> None:
+    paths = f"{tmp_path}/one,{tmp_path}/two"
+    with broker_in(tmp_path / "unused", {"log.dirs": paths}) as broker:
+        for partition in (0, 1):
+            lead(broker, partition=partition)
+        heard: list[Any] = []
+        broker.replicas.on_leadership(lambda *what: heard.append(what))
+        dirs = broker.replicas.log_dirs
+        lost = dirs.directory_of("t", 0)
+        dirs._directory_failed(dirs._where["t", 0], OSError("gone"))
+        assert error_of(broker) is KafkaStorageError
+        assert broker.replicas.partition("t", 1).append(batch_of(1), 1, 1).base_offset == 0
+        assert heard == [("t", 0, 0, 4, False)]
+        assert lead(broker, leader_epoch=1) is ErrorCode.KAFKA_STORAGE_ERROR
+        assert stop(broker) is ErrorCode.KAFKA_STORAGE_ERROR
+        assert broker.fatal == []
+        dirs._directory_failed(dirs._where["t", 1], OSError("gone, too"))
+        assert "gone, too" in broker.fatal[0]
+        assert lost in dirs.offline
+
+
+def test_a_topics_new_settings_reach_its_logs(broker: ApiBroker) -> None:
+    from dataclasses import replace
+
+    lead(broker)
+    broker.topic_configs["t"] = replace(broker.config.log_defaults, max_message_bytes=10)
+    broker.replicas.reconfigure("t")
+    assert error_of(broker).__name__ == "MessageTooLarge"
+
+
+def many(count: int, controller_epoch: int = 1, leader_epoch: int = 0) -> LeaderAndIsrRequest:
+    states = [
+        LeaderAndIsrPartitionState(index, controller_epoch, 1, leader_epoch, [1], 0, [1])
+        for index in range(count)
+    ]
+    return LeaderAndIsrRequest(
+        controller_epoch=controller_epoch, topic_states=[LeaderAndIsrTopicState("t", A, states)]
+    )
+
+
+def test_thousands_have_their_turn_a_hundred_at_a_time(broker: ApiBroker) -> None:
+    answer: Any = Deferred.fromCoroutine(broker.replicas.obey_leader_and_isr(many(250)))
+    assert not answer.called
+    assert sum(broker.replicas.leads("t", index) for index in range(250)) == 100
+    broker.clock.advance(0)
+    assert sum(broker.replicas.leads("t", index) for index in range(250)) == 250
+    errors = answer.result.topics[0].partition_errors
+    assert [(each.partition_index, each.error_code) for each in errors] == [
+        (index, 0) for index in range(250)
+    ]
+    stops = [StopReplicaPartitionState(index, -2, True) for index in range(250)]
+    request = StopReplicaRequest(
+        controller_epoch=1, topic_states=[StopReplicaTopicState("t", stops)]
+    )
+    stopped: Any = Deferred.fromCoroutine(broker.replicas.obey_stop_replicas(request))
+    assert len(list(broker.replicas.hosted)) == 150
+    broker.clock.advance(0)
+    broker.clock.advance(0)
+    assert [each.error_code for each in stopped.result.partition_errors] == [0] * 250
+    assert not broker.replicas.hosts_topic("t")
+
+
+def test_an_order_is_broken_off_when_a_later_controller_has_spoken(broker: ApiBroker) -> None:
+    answer: Any = Deferred.fromCoroutine(broker.replicas.obey_leader_and_isr(many(250)))
+    broker.replicas.apply_leader_and_isr(many(1, controller_epoch=2, leader_epoch=1))
+    broker.clock.advance(0)
+    assert answer.result.error_code == ErrorCode.STALE_CONTROLLER_EPOCH
+    assert not broker.replicas.leads("t", 100)
+
+
+def test_and_fewer_where_each_takes_long(broker: ApiBroker) -> None:
+    class SlowSettings(dict[str, LogConfig]):
+        """Every log that is made asks for its settings; to ask takes 15 ms."""
+
+        def get(self, _topic: str, default: Any = None) -> Any:
+            broker.clock.rightNow += 0.015
+            return default
+
+    broker.topic_configs = SlowSettings()
+    answer: Any = Deferred.fromCoroutine(broker.replicas.obey_leader_and_isr(many(5)))
+    assert not answer.called
+    assert sum(broker.replicas.leads("t", index) for index in range(5)) == 2
+    broker.clock.advance(0)
+    assert [each.error_code for each in answer.result.topics[0].partition_errors] == [0] * 5

@@ -1,0 +1,187 @@
+"""Produce: what is appended, what is refused, and when it is answered."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kbroker.net.service import RequestRefusedError
+from kclient.wire.error_codes import ErrorCode
+from kclient.wire.interbroker import (
+    LeaderAndIsrPartitionState,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopicState,
+)
+from tests.kit.logs import batch_of
+from tests.unit.apis.kit import ApiBroker
+
+
+def code(outcome: Any) -> ErrorCode:
+    assert outcome.error_code == 0 or outcome.base_offset == -1, "S45: no offset with an error"
+    return ErrorCode(outcome.error_code)
+
+
+@pytest.mark.parametrize("version", range(3, 12))
+def test_batches_get_the_next_offsets(broker: ApiBroker, version: int) -> None:
+    broker.lead("t", 2)
+    broker.produce(batch_of(1, 2, 3), version=version)
+    first, second = broker.produce(batch_of(1), batch_of(1), version=version)
+    assert (first.base_offset, second.base_offset) == (3, 0)
+    assert (first.error_code, first.log_append_time_ms) == (0, -1)
+
+
+def test_each_partition_fails_alone(broker: ApiBroker) -> None:
+    broker.lead("t", 2)
+    corrupt = bytearray(batch_of(1))
+    corrupt[-1] ^= 1
+    outcomes = broker.produce(bytes(corrupt), batch_of(1), batch_of(1))
+    assert [code(outcome) for outcome in outcomes] == [
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
+
+
+def test_no_records_are_refused(broker: ApiBroker) -> None:
+    broker.lead("t", 2)
+    assert all(code(outcome) is not ErrorCode.NONE for outcome in broker.produce(None, b""))
+
+
+@pytest.mark.parametrize("acks", [2, -2, 7])
+def test_other_acks_than_none_one_and_all_do_not_exist(broker: ApiBroker, acks: int) -> None:
+    broker.lead("t", 1)
+    assert code(broker.produce(batch_of(1), acks=acks)[0]) is ErrorCode.INVALID_REQUIRED_ACKS
+    assert broker.replicas.partition("t", 0).high_watermark == 0
+
+
+def test_a_batch_above_max_message_bytes_is_refused(broker: ApiBroker) -> None:
+    broker.topic_configs["t"] = replace(broker.config.log_defaults, max_message_bytes=100)
+    broker.lead("t", 1)
+    large = batch_of(1, value=b"x" * 200)
+    assert code(broker.produce(large)[0]) is ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_log_append_time_is_told(broker: ApiBroker) -> None:
+    broker.topic_configs["t"] = replace(
+        broker.config.log_defaults, message_timestamp_type="LogAppendTime"
+    )
+    broker.lead("t", 1)
+    assert broker.produce(batch_of(1))[0].log_append_time_ms > 1_700_000_000_000
+
+
+@pytest.mark.parametrize(
+    "bound", ["message_timestamp_before_max_ms", "message_timestamp_after_max_ms"]
+)
+def test_timestamps_out_of_bounds_are_refused(broker: ApiBroker, bound: str) -> None:
+    broker.topic_configs["t"] = replace(broker.config.log_defaults, **{bound: 1000})
+    broker.lead("t", 1)
+    now = broker.replicas.now_ms()
+    stamped = now - 60_000 if "before" in bound else now + 60_000
+    assert code(broker.produce(batch_of(stamped))[0]) is ErrorCode.INVALID_TIMESTAMP
+    assert code(broker.produce(batch_of(now))[0]) is ErrorCode.NONE
+
+
+def test_internal_topics_are_not_written_by_clients(broker: ApiBroker) -> None:
+    broker.lead("__consumer_offsets", 1)
+    outcome = broker.produce(batch_of(1), topic="__consumer_offsets")[0]
+    assert code(outcome) is ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+def test_acks_none_gets_no_answer(broker: ApiBroker) -> None:
+    broker.lead("t", 1)
+    assert broker.produce(batch_of(1), acks=0) is None
+    assert broker.replicas.partition("t", 0).high_watermark == 1
+
+
+def test_an_error_under_acks_none_closes_the_connection(broker: ApiBroker) -> None:
+    with pytest.raises(RequestRefusedError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+        broker.produce(batch_of(1), acks=0)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_old_message_formats_close_the_connection(broker: ApiBroker, version: int) -> None:
+    with pytest.raises(RequestRefusedError, match="message format"):
+        broker.ask_raw(
+            bytes([0, 0, 0, version, 0, 0, 0, 7, 255, 255, 0, 1, 0, 0, 0, 9, 0, 0, 0, 0])
+        )
+
+
+def lead_with_follower(
+    broker: ApiBroker, min_insync_replicas: int = 1, isr: tuple[int, ...] = (1, 2)
+) -> None:
+    broker.topic_configs["r"] = replace(
+        broker.config.log_defaults, min_insync_replicas=min_insync_replicas
+    )
+    state = LeaderAndIsrPartitionState(0, 1, 1, 0, list(isr), 0, [1, 2])
+    broker.replicas.apply_leader_and_isr(
+        LeaderAndIsrRequest(
+            controller_epoch=1, topic_states=[LeaderAndIsrTopicState("r", None, [state])]
+        )
+    )
+
+
+def test_acks_all_waits_for_the_followers(broker: ApiBroker) -> None:
+    lead_with_follower(broker)
+    waiting = broker.produce(batch_of(1, 2), topic="r", acks=-1)
+    assert not waiting.called
+    partition = broker.replicas.partition("r", 0)
+    partition.read_as_follower(2, 2, 100, min_one_batch=True, current_leader_epoch=0)
+    broker.clock.advance(0)
+    assert waiting.result[0].base_offset == 0
+    assert not broker.clock.getDelayedCalls()
+
+
+def test_acks_all_times_out(broker: ApiBroker) -> None:
+    lead_with_follower(broker)
+    waiting = broker.produce(batch_of(1), topic="r", acks=-1, timeout_ms=500)
+    broker.clock.advance(0.6)
+    assert code(waiting.result[0]) is ErrorCode.REQUEST_TIMED_OUT
+    assert len(broker.replicas.waiting) == 0
+
+
+def test_acks_all_ends_when_leadership_goes(broker: ApiBroker) -> None:
+    lead_with_follower(broker)
+    waiting = broker.produce(batch_of(1), topic="r", acks=-1)
+    state = LeaderAndIsrPartitionState(0, 1, 2, 1, [1, 2], 0, [1, 2])
+    broker.replicas.apply_leader_and_isr(
+        LeaderAndIsrRequest(
+            controller_epoch=1, topic_states=[LeaderAndIsrTopicState("r", None, [state])]
+        )
+    )
+    broker.clock.advance(0)
+    assert code(waiting.result[0]) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_acks_all_is_refused_under_min_insync_replicas(broker: ApiBroker) -> None:
+    lead_with_follower(broker, min_insync_replicas=2, isr=(1,))
+    assert code(broker.produce(batch_of(1), topic="r", acks=-1)[0]) is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert code(broker.produce(batch_of(1), topic="r", acks=1)[0]) is ErrorCode.NONE
+
+
+def test_a_client_that_goes_while_it_waits_leaves_nothing(broker: ApiBroker) -> None:
+    lead_with_follower(broker)
+    waiting = broker.produce(batch_of(1), topic="r", acks=-1)
+    waiting.addErrback(lambda _: None)
+    waiting.cancel()
+    assert len(broker.replicas.waiting) == 0
+    assert not broker.clock.getDelayedCalls()
+
+
+def test_a_failed_disk_is_a_storage_error_for_this_and_all_that_follow(broker: ApiBroker) -> None:
+    broker.lead("t", 1)
+    log = broker.replicas.partition("t", 0).log
+    assert log is not None
+
+    class Full:
+        def __getattr__(self, name: str) -> Any:
+            if name == "pwritev":
+                raise OSError(errno.ENOSPC, "no space left")
+            return getattr(kept, name)
+
+    kept, log._disk = log._disk, Full()
+    assert code(broker.produce(batch_of(1))[0]) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert code(broker.produce(batch_of(1))[0]) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert "no space left" in broker.fatal[0]

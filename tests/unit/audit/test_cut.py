@@ -1,0 +1,51 @@
+"""What is compared, what lags and what has aged out is decided once and never mixed up."""
+
+from __future__ import annotations
+
+from spark_jobs.cut import LogRange, PartitionCut, freeze
+
+
+def cut_of(source: LogRange, target: LogRange | None) -> PartitionCut:
+    there = {} if target is None else {("t", 0): target}
+    (cut,) = freeze(there, {("t", 0): source})
+    return cut
+
+
+def test_equal_ranges_are_compared_whole() -> None:
+    cut = cut_of(LogRange(0, 10), LogRange(0, 10))
+    assert (cut.low, cut.high, cut.lagging, cut.aged_out) == (0, 10, 0, 0)
+
+
+def test_what_the_target_has_not_received_is_lag() -> None:
+    cut = cut_of(LogRange(0, 10), LogRange(0, 7))
+    assert (cut.compared, cut.lagging) == (7, 3)
+
+
+def test_a_partition_the_target_lacks_lags_by_all_it_holds() -> None:
+    cut = cut_of(LogRange(5, 10), None)
+    assert (cut.compared, cut.lagging, cut.aged_out) == (0, 5, 0)
+
+
+def test_an_empty_target_partition_lags_and_nothing_has_aged_out() -> None:
+    cut = cut_of(LogRange(5, 10), LogRange(0, 0))
+    assert (cut.low, cut.compared, cut.lagging, cut.aged_out) == (5, 0, 5, 0)
+
+
+def test_what_retention_removed_from_the_source_is_not_compared() -> None:
+    cut = cut_of(LogRange(4, 10), LogRange(0, 10))
+    assert (cut.low, cut.high, cut.aged_out) == (4, 10, 0)
+
+
+def test_what_retention_removed_from_the_target_only_has_aged_out() -> None:
+    cut = cut_of(LogRange(0, 10), LogRange(4, 10))
+    assert (cut.low, cut.high, cut.aged_out) == (4, 10, 4)
+
+
+def test_a_target_that_holds_more_than_the_source_is_cut_at_the_source_and_its_tail_known() -> None:
+    cut = cut_of(LogRange(0, 10), LogRange(0, 12))
+    assert (cut.high, cut.target_end, cut.lagging) == (10, 12, 0)
+
+
+def test_two_empty_sides_compare_nothing() -> None:
+    cut = cut_of(LogRange(0, 0), LogRange(0, 0))
+    assert (cut.compared, cut.lagging, cut.aged_out) == (0, 0, 0)

@@ -1,0 +1,76 @@
+"""Figures of a run, on a history told by hand: times in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.audits.zookeeper_rules import State, StateChange
+from tests.chaos.figures import figures
+from tests.chaos.recorder import Recorder
+
+SECOND = 1_000_000_000
+KEY = "t-0"
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Iterator[Recorder]:
+    recorder = Recorder(tmp_path / "history.jsonl")
+    recorder.wall_minus_monotonic_ns = 0
+    yield recorder
+    recorder.close()
+
+
+def state(at: int, leader: int, epoch: int, isr: set[int], *, elected: bool = True) -> StateChange:
+    return StateChange(at * 1000, at, KEY, State(leader, epoch, frozenset(isr), 1), elected)
+
+
+def acknowledge(recorder: Recorder, at: float) -> None:
+    recorder.event(1, "ok", "send", [["send", KEY, [0, 1]]], t=int(at * SECOND))
+
+
+def do(recorder: Recorder, at: float, **what: int) -> None:
+    recorder.event("nemesis", "info", "nemesis", what, t=int(at * SECOND))
+
+
+STATES = [
+    state(0, 1, 0, {1, 2, 3}),
+    state(14, 2, 1, {2, 3}),
+    state(22, 2, 1, {1, 2, 3}, elected=False),
+]
+
+
+def test_a_failover_is_timed_from_the_kill_to_the_next_leaders_acknowledgement(
+    recorder: Recorder,
+) -> None:
+    acknowledge(recorder, 1)
+    do(recorder, 10, kill=1)
+    acknowledge(recorder, 10.1)  # the old leader's word, heard late
+    acknowledge(recorder, 15)
+    do(recorder, 20, ready=1)
+    acknowledge(recorder, 15.5)
+    found = figures(recorder, STATES, [KEY], 3)
+    assert found.first_acks == [5.0]
+    assert found.first_acks_of_few == []
+    assert found.full_isrs == [2.0]
+    assert found.windows == {KEY: pytest.approx([9.1, 4.9])}
+    assert found.acknowledged == 4
+
+
+def test_two_kills_at_once_are_a_figure_of_their_own(recorder: Recorder) -> None:
+    acknowledge(recorder, 1)
+    do(recorder, 10, kill=1)
+    do(recorder, 10.1, kill=3)
+    acknowledge(recorder, 17)
+    found = figures(recorder, STATES, [KEY], 3)
+    assert found.first_acks == []
+    assert found.first_acks_of_few == [7.0]
+
+
+def test_a_return_that_was_disturbed_is_not_timed(recorder: Recorder) -> None:
+    acknowledge(recorder, 1)
+    do(recorder, 20, ready=1)
+    do(recorder, 21, kill=3)
+    assert figures(recorder, STATES, [KEY], 3).full_isrs == []

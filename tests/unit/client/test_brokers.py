@@ -1,0 +1,63 @@
+"""The connections of one client: what those hear who wait for one that is given up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from twisted.internet.task import Clock
+
+from kclient.config import CommonConfig
+from kclient.errors import Address, ClientClosed, ConnectionClosed
+from kclient.net.brokers import Brokers
+from tests.kit.paper_cluster import now
+
+HERE, THERE = Address("here", 9), Address("there", 9)
+
+
+class SlowNames(Clock):
+    """A reactor whose name server does not answer: every connection is for ever about to be made."""
+
+    @property
+    def nameResolver(self) -> Any:  # noqa: N802 (Twisted's name)
+        return self
+
+    def resolveHostName(self, *_: object) -> None:  # noqa: N802 (Twisted's name)
+        pass
+
+
+@pytest.fixture
+def brokers() -> Brokers:
+    return Brokers(SlowNames(), CommonConfig())
+
+
+def test_a_broker_that_left_makes_those_who_wait_for_it_ask_again(brokers: Brokers) -> None:
+    waiting = brokers.connection(1, HERE)
+    assert not waiting.called
+    brokers.forget(lambda _: False)
+    with pytest.raises(ConnectionClosed, match="broker 1 is not at here:9 any more") as caught:
+        now(waiting)
+    assert caught.value.retriable
+    assert caught.value.needs_metadata
+
+
+def test_a_broker_that_moved_makes_those_who_wait_for_it_ask_again(brokers: Brokers) -> None:
+    waiting = brokers.connection(1, HERE)
+    elsewhere = brokers.connection(1, THERE)
+    with pytest.raises(ConnectionClosed):
+        now(waiting)
+    assert not elsewhere.called
+
+
+def test_closing_tells_those_who_wait_that_it_was_that(brokers: Brokers) -> None:
+    waiting = brokers.connection(1, HERE)
+    brokers.close()
+    with pytest.raises(ClientClosed):
+        now(waiting)
+
+
+def test_one_who_waits_no_more_takes_the_connection_from_nobody(brokers: Brokers) -> None:
+    first, second = brokers.connection(1, HERE), brokers.connection(1, HERE)
+    first.addErrback(lambda _: None)
+    first.cancel()
+    assert not second.called

@@ -1,0 +1,167 @@
+"""Records and rows as text."""
+
+import json
+
+import pytest
+
+from kclient.cli.formats import envelope, formatter, from_envelope, unescaped
+from kclient.cli.output import show, table
+from kclient.cli.stdin import _lines
+from kclient.types import Record
+
+RECORD = Record(
+    topic="t",
+    partition=3,
+    offset=47,
+    timestamp=1_700_000_000_123,
+    timestamp_type=0,
+    key=b"k\xff",
+    value="größe".encode(),
+    headers=[("a", b"1"), ("a", None), ("b", b"\xff")],
+    leader_epoch=0,
+    serialized_key_size=2,
+    serialized_value_size=7,
+)
+TOMBSTONE = RECORD._replace(key=None, value=None, leader_epoch=None, headers=())
+
+
+@pytest.mark.parametrize(
+    ("template", "written"),
+    [
+        ("%t %p %o\\n", b"t 3 47\n"),
+        ("%k|%v", b"k\xff|" + "größe".encode()),
+        ("%s", "größe".encode()),
+        ("%K %V %S", b"2 7 7"),
+        ("%d", b"1700000000123"),
+        ("%d{%Y-%m-%d}", b"2023-11-14"),
+        ("%k{hex} %v{base64}", b"6bff Z3LDtsOfZQ=="),
+        ("%h %H", b"a=1,a=NULL,b=\\xff 3"),
+        ("%e", b"0"),
+        ("100%%\\t\\\\\\x00\\xff", b"100%\t\\\0\xff"),
+        ("größe %o", "größe 47".encode()),
+    ],
+)
+def test_every_escape_is_written(template, written):
+    assert formatter(template)(RECORD) == written
+
+
+def test_nulls_are_written_as_nothing_with_size_minus_one():
+    record = TOMBSTONE._replace(serialized_key_size=-1, serialized_value_size=-1)
+    assert formatter("[%k|%v|%K|%V|%e]")(record) == b"[||-1|-1|]"
+
+
+def test_raw_is_the_value_alone():
+    assert formatter("raw")(RECORD) == RECORD.value
+
+
+@pytest.mark.parametrize("template", ["%x", "%v{rot13}", "%o{hexx}"])
+def test_an_unknown_escape_is_refused(template):
+    with pytest.raises(ValueError, match="%"):
+        formatter(template)
+
+
+def test_the_envelope_has_headers_as_a_list_and_says_how_bytes_are_written():
+    assert envelope(RECORD) == {
+        "topic": "t",
+        "partition": 3,
+        "offset": 47,
+        "timestamp": 1_700_000_000_123,
+        "timestamp_type": 0,
+        "leader_epoch": 0,
+        "key": "a/8=",
+        "key_encoding": "base64",
+        "value": "größe",
+        "value_encoding": "utf8",
+        "headers": [["a", "1", "utf8"], ["a", None, "null"], ["b", "/w==", "base64"]],
+        "key_size": 2,
+        "value_size": 7,
+    }
+
+
+def test_an_envelope_is_one_line_of_json():
+    line = formatter("json")(RECORD._replace(value=b"two\nlines"))
+    assert line.count(b"\n") == 1
+    assert json.loads(line)["value"] == "two\nlines"
+
+
+def test_a_short_envelope_written_by_hand_is_enough():
+    assert from_envelope('{"value": "v"}') == (None, b"v", [], None)
+    assert from_envelope('{"key": "k", "value": {"a": 1}}') == (b"k", b'{"a": 1}', [], None)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["", "no json", "[1]", '{"value": "!", "value_encoding": "base64"}', '{"headers": [["a"]]}'],
+)
+def test_what_is_no_envelope_is_refused(line):
+    with pytest.raises(ValueError, match="not a record in JSON"):
+        from_envelope(line)
+
+
+def test_escapes_of_an_option_are_bytes():
+    assert unescaped(r"\t") == b"\t"
+    assert unescaped(r"ä\x01") == "ä".encode() + b"\x01"
+
+
+# --- rows
+
+ROWS = [
+    {"name": "a", "size": 5, "note": None, "ids": [1, 2]},
+    {"name": "long", "size": 500, "note": "x", "ids": []},
+]
+
+
+def test_a_table_is_aligned_with_numbers_to_the_right():
+    assert table(ROWS, ("name", "size", "note", "ids")).splitlines() == [
+        "NAME  SIZE  NOTE  IDS",
+        "a        5  -     1,2",
+        "long   500  x",
+    ]
+
+
+def test_a_table_without_rows_is_its_heading():
+    assert table([], ("name", "some_size")) == "NAME  SOME-SIZE"
+
+
+@pytest.mark.parametrize(
+    ("form", "written"),
+    [
+        ("csv", "name,size\na,5\nlong,500\n"),
+        (
+            "jsonl",
+            "".join(json.dumps(row) + "\n" for row in ROWS),
+        ),
+    ],
+)
+def test_rows_for_programs(form, written, capsys):
+    show(ROWS, ("name", "size"), form)
+    assert capsys.readouterr().out == written
+
+
+def test_json_shows_every_key_whatever_the_columns(capsys):
+    show(ROWS, ("name",), "json")
+    assert json.loads(capsys.readouterr().out) == ROWS
+
+
+# --- lines
+
+
+class Trickle:
+    """A stream that gives what is there, like a pipe."""
+
+    def __init__(self, *pieces):
+        self._pieces = list(pieces)
+
+    def read1(self, _size):
+        return self._pieces.pop(0) if self._pieces else b""
+
+    read = read1
+
+
+def test_lines_come_as_soon_as_they_are_whole():
+    pieces = _lines(Trickle(b"a\nb", b"c\n\r\n", b"d\r\n\xff\n", b"rest"))
+    assert list(pieces) == [[b"a"], [b"bc", b""], [b"d", b"\xff"], [b"rest"]]
+
+
+def test_a_line_may_be_longer_than_a_piece():
+    assert list(_lines(Trickle(b"a", b"b", b"c\n"))) == [[b"abc"]]

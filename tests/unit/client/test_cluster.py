@@ -1,0 +1,240 @@
+"""Routing and metadata: asked once for many, again when wrong, bounded, with the cause told."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from twisted.internet.defer import Deferred
+
+from kclient.config import AdminConfig
+from kclient.errors import (
+    Address,
+    BootstrapError,
+    Cause,
+    ConnectError,
+    KafkaTimeoutError,
+    LeaderUnavailable,
+)
+from kclient.net.brokers import unreachable
+from kclient.net.cluster import Cluster
+from kclient.types import TopicPartition
+from kclient.wire.errors import (
+    BrokerNotAvailable,
+    CoordinatorNotAvailable,
+    InvalidTopicException,
+    NotLeaderOrFollower,
+)
+from kclient.wire.schema.find_coordinator import Coordinator, FindCoordinatorResponse
+from kclient.wire.schema.metadata import MetadataResponse
+from kclient.wire.versions import ApiKey
+from tests.kit.paper_cluster import HELD, PaperCluster
+from tests.kit.scripted_broker import Outcome
+
+CONFIG = AdminConfig.load(bootstrap_servers="one:1,two:2")
+
+
+def started(coroutine: Any) -> Outcome:
+    return Outcome(Deferred.fromCoroutine(coroutine))
+
+
+def fresh(paper: PaperCluster) -> Cluster:
+    return paper.attach(Cluster(paper.clock, CONFIG))
+
+
+def test_metadata_are_asked_once_for_all_who_wait() -> None:
+    paper = PaperCluster({"t": 2})
+    cluster = fresh(paper)
+    both = [started(cluster.start()), started(cluster.start())]
+    paper.turn()
+    assert paper.count(ApiKey.METADATA) == 1
+    assert [outcome.value.cluster_id for outcome in both] == ["paper", "paper"]
+
+
+def test_no_broker_of_the_list_gives_every_address_with_its_cause() -> None:
+    paper = PaperCluster()
+    paper.down = {1}
+    outcome = started(fresh(paper).start())
+    assert isinstance(outcome.error, BootstrapError)
+    assert [str(a.address) for a in outcome.error.attempts] == ["one:1", "two:2"]
+    assert "one:1: connection refused" in str(outcome.error)
+
+
+def test_a_broker_that_knows_nobody_yet_is_given_time() -> None:
+    paper = PaperCluster()
+    knows_all = paper.answers[ApiKey.METADATA]
+    paper.answers[ApiKey.METADATA] = lambda _: MetadataResponse(brokers=[])
+    outcome = started(fresh(paper).start())
+    paper.pass_time(1.0)
+    assert not outcome.fired
+    paper.answers[ApiKey.METADATA] = knows_all
+    paper.pass_time(1.0)
+    assert list(outcome.value.brokers) == [1]
+
+
+def test_a_broker_that_never_knows_anybody_is_told() -> None:
+    paper = PaperCluster()
+    paper.answers[ApiKey.METADATA] = lambda _: MetadataResponse(brokers=[])
+    outcome = started(fresh(paper).start())
+    paper.pass_time(62.0, step=0.5)
+    assert isinstance(outcome.error, BrokerNotAvailable)
+
+
+def test_metadata_lost_on_the_way_are_asked_of_the_next_broker() -> None:
+    paper = PaperCluster({"t": 1}, brokers=2)
+    cluster = paper.cluster(CONFIG)
+    paper.answers[ApiKey.METADATA] = lambda _: HELD
+    outcome = Outcome(cluster.refresh())
+    paper.one(ApiKey.METADATA).fail()
+    del paper.answers[ApiKey.METADATA]
+    paper.one(ApiKey.METADATA).answer(paper._metadata(paper.one(ApiKey.METADATA).message))
+    assert outcome.value.brokers.keys() == {1, 2}
+
+
+def test_whoever_finds_the_metadata_wrong_makes_one_update_after_the_backoff() -> None:
+    paper = PaperCluster({"t": 1})
+    cluster = paper.cluster(CONFIG)
+    paper.turn(10)
+    for _ in range(5):
+        cluster.update_soon()
+    paper.pass_time(1)
+    assert paper.count(ApiKey.METADATA) == 2
+
+
+def test_old_metadata_are_asked_again() -> None:
+    paper = PaperCluster({"t": 1})
+    paper.cluster(CONFIG)
+    paper.turn(301)
+    paper.turn()
+    assert paper.count(ApiKey.METADATA) == 2
+
+
+def test_a_topic_that_appears_is_found_without_anybody_asking_again() -> None:
+    paper = PaperCluster()
+    cluster = paper.cluster(CONFIG)
+    outcome = started(cluster.partitions("late", timeout=5))
+    paper.pass_time(1)
+    assert not outcome.fired
+    paper.topics["late"] = 3
+    paper.pass_time(2)
+    assert outcome.value == [0, 1, 2]
+
+
+def test_a_topic_that_does_not_appear_fails_in_time_with_the_clusters_own_error() -> None:
+    paper = PaperCluster()
+    cluster = paper.cluster(CONFIG)
+    outcome = started(cluster.partitions("never", timeout=2))
+    paper.pass_time(2.5)
+    assert "UNKNOWN_TOPIC_OR_PARTITION: topic 'never'" in str(outcome.error)
+
+
+def test_a_name_that_can_never_exist_fails_at_once() -> None:
+    paper = PaperCluster()
+    paper.topic_errors["no good"] = 17
+    outcome = started(paper.cluster(CONFIG).partitions("no good", timeout=60))
+    paper.turn()
+    assert isinstance(outcome.error, InvalidTopicException)
+
+
+def test_a_call_that_keeps_failing_ends_with_its_last_failure_not_a_bare_timeout() -> None:
+    paper = PaperCluster()
+    cluster = paper.cluster(CONFIG)
+    tries: list[float] = []
+
+    async def attempt() -> None:
+        tries.append(paper.clock.seconds())
+        raise NotLeaderOrFollower("t-0")
+
+    outcome = started(cluster.retrying(attempt, timeout=3, what="trying"))
+    paper.pass_time(4)
+    assert isinstance(outcome.error, NotLeaderOrFollower)
+    gaps = [b - a for a, b in pairwise(tries)]
+    assert gaps[0] < 0.2
+    assert 0.7 < gaps[-1] < 1.3
+
+
+def test_a_call_that_hangs_ends_in_time_and_names_what_it_was() -> None:
+    paper = PaperCluster()
+    cluster = paper.cluster(CONFIG)
+    never: Deferred[None] = Deferred()
+
+    async def attempt() -> None:
+        await never
+
+    outcome = started(cluster.retrying(attempt, timeout=3, what="listing groups"))
+    paper.pass_time(4)
+    assert isinstance(outcome.error, KafkaTimeoutError)
+    assert "listing groups: gave up after 3 s" in str(outcome.error)
+
+
+def test_a_failure_that_no_repetition_cures_is_raised_at_once() -> None:
+    paper = PaperCluster()
+    cluster = paper.cluster(CONFIG)
+
+    async def attempt() -> None:
+        raise InvalidTopicException("x")
+
+    assert isinstance(
+        started(cluster.retrying(attempt, timeout=3, what="x")).error, InvalidTopicException
+    )
+
+
+def test_the_coordinator_is_remembered_until_it_is_wrong() -> None:
+    paper = PaperCluster(brokers=2)
+    cluster = paper.cluster(CONFIG)
+    for _ in range(2):
+        outcome = started(cluster.coordinator("g"))
+        paper.turn()
+        assert outcome.value.node == 1
+    assert paper.count(ApiKey.FIND_COORDINATOR) == 1
+    cluster.coordinators.forget("g")
+    paper.coordinator = 2
+    outcome = started(cluster.coordinator("g"))
+    paper.turn()
+    assert outcome.value.node == 2
+
+
+def test_no_coordinator_yet_is_told_as_such() -> None:
+    paper = PaperCluster()
+    cluster = paper.cluster(CONFIG)
+    nobody = FindCoordinatorResponse(coordinators=[Coordinator(key="g", error_code=15)])
+    paper.answers[ApiKey.FIND_COORDINATOR] = lambda _: nobody
+    outcome = started(cluster.coordinator("g"))
+    paper.turn()
+    assert isinstance(outcome.error, CoordinatorNotAvailable)
+
+
+def test_a_coordinator_that_cannot_be_reached_is_forgotten() -> None:
+    paper = PaperCluster(brokers=2)
+    cluster = paper.cluster(CONFIG)
+    paper.coordinator = 2
+    paper.down = {2}
+    outcome = started(cluster.coordinator("g"))
+    paper.turn()
+    assert isinstance(outcome.error, ConnectError)
+    assert cluster.coordinators.known("g") is None
+
+
+def test_a_broker_that_left_the_cluster_is_looked_for_once_more() -> None:
+    paper = PaperCluster({"t": 1})
+    cluster = paper.cluster(CONFIG)
+    outcome = started(cluster.connection(7))
+    paper.turn()
+    assert isinstance(outcome.error, LeaderUnavailable)
+    assert paper.count(ApiKey.METADATA) == 2
+
+
+def test_an_advertised_address_that_does_not_work_is_named_with_its_broker() -> None:
+    problem = unreachable(2, ConnectError(Address("kafka", 29092), Cause.DNS))
+    assert "broker 2 advertises kafka:29092, which does not resolve here" in str(problem)
+    assert "advertised.listeners" in str(problem)
+    assert problem.cause is Cause.DNS
+
+
+def test_a_leader_that_is_down_has_no_connection_but_a_cause() -> None:
+    paper = PaperCluster({"t": 2}, brokers=2)
+    cluster = paper.cluster(CONFIG)
+    paper.down = {2}
+    assert cluster.leader_connection(TopicPartition("t", 1)) is None
+    outcome = started(cluster.connection(2))
+    assert "broker 2 advertises broker-2:9092, which refuses connections" in str(outcome.error)

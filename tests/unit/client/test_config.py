@@ -1,0 +1,75 @@
+"""Settings: Kafka's names, snake_case twins, all problems at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from kclient.config import (
+    AdminConfig,
+    ConsumerConfig,
+    ProducerConfig,
+    parse_addresses,
+    read_properties,
+)
+from kclient.errors import Address, ConfigError
+
+
+def test_dotted_names_and_keywords_are_the_same_setting_and_keywords_win() -> None:
+    config = ProducerConfig.load({"linger.ms": "7", "acks": "1"}, linger_ms=9)
+    assert (config.linger_ms, config.acks) == (9, "1")
+
+
+def test_an_unknown_name_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(ConfigError, match=r"linger\.sm: unknown setting, did you mean linger\.ms"):
+        ProducerConfig.load({"linger.sm": 1})
+
+
+def test_one_dictionary_may_serve_several_clients() -> None:
+    shared = {"group.id": "g", "linger.ms": 1, "bootstrap.servers": "a:1"}
+    assert ConsumerConfig.load(shared).group_id == "g"
+    assert AdminConfig.load(shared).addresses == [Address("a", 1)]
+
+
+def test_every_problem_is_told_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        ProducerConfig.load({"linger.ms": "soon", "compression.type": "rar", "sasl.mechanism": "X"})
+    text = str(caught.value)
+    assert all(name in text for name in ("linger.ms", "compression.type", "sasl.mechanism"))
+
+
+@pytest.mark.parametrize(("given", "meant"), [("all", "all"), (-1, "all"), ("1", "1"), (0, "0")])
+def test_acks_may_be_written_in_all_the_usual_ways(given: object, meant: str) -> None:
+    assert ProducerConfig.load(acks=given).acks == meant
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("a:1,b:2", [Address("a", 1), Address("b", 2)]),
+        (" a ", [Address("a", 9092)]),
+        ("PLAINTEXT://a:1", [Address("a", 1)]),
+        ("[::1]:5,[fe80::1]", [Address("::1", 5), Address("fe80::1", 9092)]),
+    ],
+)
+def test_addresses_are_read(text: str, found: list[Address]) -> None:
+    assert parse_addresses(text) == found
+
+
+@pytest.mark.parametrize("text", ["", "a:b", "a:0", "a:70000", ":9092"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"bootstrap\.servers"):
+        parse_addresses(text)
+
+
+def test_an_ipv6_address_is_written_in_brackets() -> None:
+    assert str(Address("::1", 9092)) == "[::1]:9092"
+
+
+def test_a_heartbeat_slower_than_the_session_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"heartbeat\.interval\.ms"):
+        ConsumerConfig.load(session_timeout_ms=3000)
+
+
+def test_a_properties_file_is_read() -> None:
+    text = "# comment\nbootstrap.servers = a:1,\\\n  b:2\n\n! also\nacks=1\n"
+    assert read_properties(text) == {"bootstrap.servers": "a:1,b:2", "acks": "1"}

@@ -1,0 +1,632 @@
+"""A group's member, on brokers of paper: joining, keeping, losing and leaving, whatever the coordinator says."""
+
+import pytest
+from twisted.internet.defer import Deferred
+
+from kclient.config import ConsumerConfig
+from kclient.consumer.assignors import Place
+from kclient.consumer.membership import GroupMember, Hooks, MemberState
+from kclient.consumer.protocol import (
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from kclient.wire.errors import (
+    ErrorCode,
+    FencedInstanceId,
+    GroupAuthorizationFailed,
+    IllegalGeneration,
+    UnknownMemberId,
+)
+from kclient.wire.schema.heartbeat import HeartbeatResponse
+from kclient.wire.schema.join_group import JoinGroupResponse, JoinGroupResponseMember
+from kclient.wire.schema.leave_group import LeaveGroupResponse
+from kclient.wire.schema.sync_group import SyncGroupResponse
+from kclient.wire.versions import ApiKey
+from tests.kit.paper_cluster import PaperCluster, now
+
+JOIN, SYNC = ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP
+HEARTBEAT, LEAVE = ApiKey.HEARTBEAT, ApiKey.LEAVE_GROUP
+SETTINGS = {
+    "group_id": "g",
+    "session_timeout_ms": 10_000,
+    "heartbeat_interval_ms": 1_000,
+    "max_poll_interval_ms": 60_000,
+    "partition_assignment_strategy": "range",
+}
+
+
+def places(*numbers, topic="t"):
+    return [Place(topic, number) for number in numbers]
+
+
+class Membership:
+    """A member on paper, what it told its consumer, and the coordinator's lines."""
+
+    def __init__(self, paper=None, **settings):
+        self.paper = paper or PaperCluster({"t": 4})
+        self.config = ConsumerConfig.load({**SETTINGS, **settings})
+        self.cluster = self.paper.cluster(self.config)
+        self.told = []
+        self.topics = {"t"}
+        self.revoking = None
+        self.gives_up_at_once = True
+        self.failures = []
+        self.member = GroupMember(
+            self.cluster,
+            self.config,
+            Hooks(
+                topics=self._topics,
+                partition_counts=self._counts,
+                revoked=self._revoked,
+                assigned=lambda gained: self.told.append(("assigned", gained)),
+                lost=lambda lost: self.told.append(("lost", lost)),
+                failed=self.failures.append,
+            ),
+        )
+
+    async def _topics(self):
+        return set(self.topics)
+
+    async def _counts(self, topics):
+        return {topic: self.paper.topics.get(topic, 0) for topic in topics}
+
+    async def _revoked(self, gone):
+        self.told.append(("revoked", gone))
+        if not self.gives_up_at_once:
+            self.revoking = Deferred()
+            await self.revoking
+
+    def gave_up(self):
+        """The consumer's poll came round and gave up what was revoked."""
+        self.revoking.callback(None)
+        self.paper.turn()
+
+    # the coordinator's lines
+
+    def start(self):
+        self.member.start()
+        self.paper.turn()
+
+    def name(self, member_id="m-1"):
+        """Answer the first JoinGroup: join again, under this name."""
+        self.paper.one(JOIN).answer(
+            JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)
+        )
+        self.paper.turn()
+
+    def joined(self, generation, *, leader="m-0", members=(), code=0, strategy=None):
+        """Answer the JoinGroup that waits."""
+        asked = self.paper.one(JOIN)
+        strategy = strategy or asked.message.protocols[0].name
+        asked.answer(
+            JoinGroupResponse(
+                error_code=code,
+                generation_id=generation,
+                member_id=asked.message.member_id,
+                protocol_name=strategy,
+                leader=leader,
+                members=[JoinGroupResponseMember(member_id=m, metadata=d) for m, d in members],
+            )
+        )
+        self.paper.turn()
+
+    def synced(self, *assigned, code=0):
+        """Answer the SyncGroup that waits."""
+        data = encode_assignment(assigned) if not code else b""
+        self.paper.one(SYNC).answer(SyncGroupResponse(error_code=code, assignment=data))
+        self.paper.turn()
+
+    def stable(self, *assigned, generation=1):
+        """Go through a whole first join."""
+        self.start()
+        self.name()
+        self.joined(generation)
+        self.synced(*assigned)
+        assert self.member.state is MemberState.STABLE
+        return self
+
+    def heartbeat(self, code=0):
+        """Let the next heartbeat come and answer it."""
+        for _ in range(40):
+            if self.paper.waiting(HEARTBEAT):
+                break
+            self.member.polled()
+            self.paper.turn(0.05)
+        self.paper.one(HEARTBEAT).answer(HeartbeatResponse(error_code=code))
+        self.paper.turn()
+
+    def forget_told(self):
+        self.told.clear()
+        return self
+
+
+# --- joining
+
+
+def test_a_member_joins_under_the_name_it_is_given():
+    it = Membership()
+    it.start()
+    assert it.paper.one(JOIN).message.member_id == ""
+    it.name("m-7")
+    asked = it.paper.one(JOIN).message
+    assert (asked.member_id, asked.protocol_type, asked.group_id) == ("m-7", "consumer", "g")
+    assert [p.name for p in asked.protocols] == ["range"]
+    assert decode_subscription(asked.protocols[0].metadata).topics == {"t"}
+    it.joined(1)
+    sync = it.paper.one(SYNC).message
+    assert (sync.generation_id, sync.member_id, sync.assignments) == (1, "m-7", [])
+    it.synced(*places(0, 1))
+    assert it.told == [("assigned", places(0, 1))]
+    assert (it.member.generation_id, it.member.identity.member_id) == (1, "m-7")
+
+
+def test_a_name_is_kept_when_the_next_join_is_lost():
+    it = Membership()
+    it.start()
+    it.name("m-7")
+    it.paper.one(JOIN).fail()
+    it.paper.pass_time(1.0)
+    assert it.paper.one(JOIN).message.member_id == "m-7"
+
+
+def test_the_leader_assigns_for_everybody():
+    it = Membership()
+    it.start()
+    it.name()
+    subscription = encode_subscription({"t"}, [], -1)
+    it.joined(1, leader="m-1", members=[("m-1", subscription), ("m-2", subscription)])
+    shares = {
+        a.member_id: decode_assignment(a.assignment) for a in it.paper.one(SYNC).message.assignments
+    }
+    assert shares == {"m-1": places(0, 1), "m-2": places(2, 3)}
+
+
+def test_join_waits_as_long_as_others_may_take():
+    it = Membership(max_poll_interval_ms=300_000)
+    it.start()
+    assert it.paper.one(JOIN).message.rebalance_timeout_ms == 300_000
+
+
+def test_no_heartbeat_goes_out_while_a_join_is_under_way():
+    it = Membership().stable(*places(0))
+    it.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    sent = it.paper.count(HEARTBEAT)
+    it.paper.pass_time(5.0)
+    assert it.paper.count(HEARTBEAT) == sent
+    assert it.paper.one(JOIN)
+
+
+def test_a_join_that_is_lost_is_repeated_under_the_same_name():
+    it = Membership()
+    it.start()
+    it.name()
+    it.paper.one(JOIN).fail()
+    it.paper.pass_time(0.5)
+    assert it.paper.one(JOIN).message.member_id == "m-1"
+    it.joined(1)
+    it.synced(*places(0))
+    assert it.told == [("assigned", places(0))]
+
+
+def test_a_sync_that_meets_another_rebalance_joins_again():
+    it = Membership()
+    it.start()
+    it.name()
+    it.joined(1)
+    it.synced(code=ErrorCode.REBALANCE_IN_PROGRESS)
+    assert it.paper.one(JOIN).message.member_id == "m-1"
+    assert it.told == []
+
+
+def test_a_coordinator_that_is_loading_is_asked_again():
+    it = Membership()
+    it.start()
+    it.name()
+    it.joined(-1, code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    it.paper.pass_time(0.5)
+    it.joined(1)
+    it.synced(*places(0))
+    assert it.failures == []
+
+
+def test_an_unknown_member_joins_as_somebody_new():
+    it = Membership()
+    it.start()
+    it.name()
+    it.joined(-1, code=ErrorCode.UNKNOWN_MEMBER_ID)
+    assert it.paper.one(JOIN).message.member_id == ""
+
+
+def test_what_repeating_cannot_mend_is_told_and_tried_again_only_by_the_next_start():
+    it = Membership()
+    it.start()
+    it.joined(-1, code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    assert [type(problem) for problem in it.failures] == [GroupAuthorizationFailed]
+    it.paper.pass_time(3.0)
+    assert it.paper.waiting(JOIN) == []
+    it.start()
+    assert it.paper.one(JOIN)
+
+
+def test_a_strategy_that_nobody_here_knows_is_told():
+    it = Membership()
+    it.start()
+    it.joined(1, strategy="homemade")
+    assert "homemade" in str(it.failures[0])
+
+
+def test_a_cancellation_that_nobody_here_asked_for_is_told():
+    it = Membership()
+    it.start()
+    it.paper.one(JOIN).waiter.cancel()
+    it.paper.turn()
+    assert "CancelledError" in str(it.failures[0])
+    it.start()
+    assert it.paper.one(JOIN)
+
+
+# --- eager
+
+
+def test_the_eager_protocol_gives_up_everything_before_it_joins():
+    it = Membership().stable(*places(0, 1)).forget_told()
+    it.gives_up_at_once = False
+    it.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    assert it.told == [("revoked", places(0, 1))]
+    assert it.paper.waiting(JOIN) == []
+    it.gave_up()
+    assert decode_subscription(it.paper.one(JOIN).message.protocols[0].metadata).owned == set()
+    it.joined(2)
+    it.synced(*places(1))
+    assert it.told[1:] == [("assigned", places(1))]
+
+
+def test_heartbeats_go_on_while_the_consumer_takes_its_time_to_give_up():
+    it = Membership().stable(*places(0))
+    it.gives_up_at_once = False
+    it.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    for _ in range(5):
+        it.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    it.gave_up()
+    it.joined(2)
+    it.synced(*places(0))
+    it.heartbeat()
+    assert it.paper.waiting(JOIN) == [], "the rebalance that it joined for is over"
+    assert it.told[-1] == ("assigned", places(0))
+
+
+def test_the_generation_stays_good_for_commits_until_the_join_is_answered():
+    it = Membership().stable(*places(0))
+    it.gives_up_at_once = False
+    it.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    assert it.member.identity.generation_id == 1
+    it.gave_up()
+    assert it.member.identity.generation_id == 1
+
+
+def test_membership_lost_while_giving_up_is_noticed_before_the_join():
+    it = Membership().stable(*places(0))
+    it.gives_up_at_once = False
+    it.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    it.heartbeat(ErrorCode.UNKNOWN_MEMBER_ID)
+    assert it.member.generation_id == -1, "so that nothing is committed any more"
+    it.gave_up()
+    assert it.paper.one(JOIN).message.member_id == ""
+
+
+# --- cooperative
+
+
+def cooperative(*assigned, **settings):
+    it = Membership(partition_assignment_strategy="cooperative-sticky", **settings)
+    return it.stable(*assigned).forget_told()
+
+
+def test_the_cooperative_protocol_joins_with_what_it_owns():
+    it = cooperative(*places(0, 1))
+    it.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    assert it.told == []
+    subscription = decode_subscription(it.paper.one(JOIN).message.protocols[0].metadata)
+    assert (subscription.owned, subscription.generation) == (set(places(0, 1)), 1)
+
+
+def test_the_cooperative_protocol_gives_up_only_what_it_is_to_give_up_and_joins_once_more():
+    it = cooperative(*places(0, 1))
+    it.gives_up_at_once = False
+    it.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    it.joined(2)
+    it.synced(*places(0))
+    assert it.told == [("revoked", places(1))]
+    it.heartbeat()
+    assert it.paper.waiting(JOIN) == []
+    it.gave_up()
+    assert it.told[1:] == [("assigned", [])]
+    subscription = decode_subscription(it.paper.one(JOIN).message.protocols[0].metadata)
+    assert subscription.owned == set(places(0))
+
+
+def test_the_cooperative_protocol_tells_only_of_what_is_new():
+    it = cooperative(*places(0))
+    it.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    it.joined(2)
+    it.synced(*places(0, 3))
+    assert it.told == [("assigned", places(3))]
+    assert it.paper.waiting(JOIN) == []
+
+
+def test_the_cooperative_protocol_gives_up_what_is_not_subscribed_to_any_more():
+    it = cooperative(*places(0), Place("u", 0))
+    it.topics = {"t"}
+    it.member.rejoin_soon("the subscription changed")
+    it.paper.turn()
+    assert it.told == [("revoked", [Place("u", 0)])]
+    subscription = decode_subscription(it.paper.one(JOIN).message.protocols[0].metadata)
+    assert subscription.owned == set(places(0))
+
+
+def test_membership_lost_while_giving_up_cooperatively_loses_the_rest_too():
+    it = cooperative(*places(0, 1))
+    it.gives_up_at_once = False
+    it.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    it.joined(2)
+    it.synced(*places(0))
+    it.heartbeat(ErrorCode.UNKNOWN_MEMBER_ID)
+    it.gave_up()
+    assert it.told == [("revoked", places(1)), ("lost", places(0))]
+    assert it.paper.one(JOIN).message.member_id == ""
+
+
+def test_a_mix_of_strategies_is_eager():
+    assert not Membership(
+        partition_assignment_strategy="range,cooperative-sticky"
+    ).member.cooperative
+
+
+# --- staying
+
+
+def test_a_heartbeat_goes_out_every_interval():
+    it = Membership().stable(*places(0))
+    for _ in range(3):
+        it.heartbeat()
+    assert it.paper.clock.seconds() == pytest.approx(3.0, abs=0.2)
+    sent = it.paper.asked[-1].message
+    assert (sent.generation_id, sent.member_id) == (1, "m-1")
+
+
+def test_an_unknown_member_loses_its_partitions_and_joins_as_somebody_new():
+    it = Membership().stable(*places(0)).forget_told()
+    it.heartbeat(ErrorCode.UNKNOWN_MEMBER_ID)
+    assert it.told == [("lost", places(0))]
+    assert it.paper.one(JOIN).message.member_id == ""
+    assert it.member.generation_id == -1
+
+
+def test_a_past_generation_loses_its_partitions_and_keeps_its_name():
+    it = Membership().stable(*places(0)).forget_told()
+    it.heartbeat(ErrorCode.ILLEGAL_GENERATION)
+    assert it.told == [("lost", places(0))]
+    assert it.paper.one(JOIN).message.member_id == "m-1"
+
+
+def test_a_coordinator_that_moved_is_found_and_the_generation_goes_on():
+    paper = PaperCluster({"t": 4}, brokers=2)
+    it = Membership(paper).stable(*places(0)).forget_told()
+    paper.coordinator = 2
+    it.heartbeat(ErrorCode.NOT_COORDINATOR)
+    it.heartbeat()
+    assert paper.asked[-1].node == 2
+    assert (it.told, it.member.generation_id) == ([], 1)
+    assert paper.waiting(JOIN) == []
+
+
+def test_a_coordinator_that_is_away_for_a_while_costs_nothing():
+    it = Membership().stable(*places(0)).forget_told()
+    for _ in range(4):
+        it.paper.pass_time(1.0)
+        it.paper.one(HEARTBEAT).fail()
+    it.heartbeat()
+    assert (it.told, it.member.generation_id, it.failures) == ([], 1, [])
+
+
+def test_a_lost_heartbeat_is_repeated_sooner_than_the_next_is_due():
+    it = Membership().stable(*places(0))
+    it.paper.pass_time(1.0)
+    it.paper.one(HEARTBEAT).fail()
+    it.paper.pass_time(0.1)
+    assert it.paper.one(HEARTBEAT)
+
+
+def test_a_fenced_instance_stops_for_good():
+    it = Membership(group_instance_id="i").stable(*places(0)).forget_told()
+    it.heartbeat(ErrorCode.FENCED_INSTANCE_ID)
+    assert it.told == [("lost", places(0))]
+    assert [type(problem) for problem in it.failures] == [FencedInstanceId]
+    with pytest.raises(FencedInstanceId):
+        it.member.start()
+    assert it.paper.waiting(JOIN) == []
+
+
+# --- topics
+
+
+def test_the_leader_joins_again_when_partitions_were_added():
+    it = Membership()
+    it.start()
+    it.joined(1, leader="", members=[("", encode_subscription({"t", "u"}, [], -1))])
+    it.synced(*places(0))
+    counts = {"t": 4, "u": 0}
+    it.member.topics_changed({"t"}, counts.__getitem__)
+    it.paper.turn()
+    assert it.paper.waiting(JOIN) == [], "nothing changed, though others subscribe to more"
+    counts["u"] = 2
+    it.member.topics_changed({"t"}, counts.__getitem__)
+    it.paper.turn()
+    assert it.paper.one(JOIN)
+
+
+def test_a_follower_leaves_added_partitions_to_the_leader():
+    it = Membership().stable(*places(0))
+    it.member.topics_changed({"t"}, lambda _: 99)
+    it.paper.turn()
+    assert it.paper.waiting(JOIN) == []
+
+
+def test_any_member_joins_again_when_its_pattern_matches_other_topics():
+    it = Membership().stable(*places(0))
+    it.member.topics_changed({"t", "new"}, lambda _: 4)
+    it.paper.turn()
+    assert it.paper.one(JOIN)
+
+
+def test_a_subscription_that_changes_during_a_join_is_not_forgotten():
+    it = Membership()
+    it.start()
+    it.name()
+    it.topics = {"t", "u"}
+    it.member.rejoin_soon("the subscription changed")
+    it.joined(1)
+    it.synced(*places(0))
+    again = it.paper.one(JOIN).message
+    assert decode_subscription(again.protocols[0].metadata).topics == {"t", "u"}
+
+
+# --- leaving
+
+
+def goodbyes(it):
+    return [asked.message for asked in it.paper.asked if asked.api is LEAVE]
+
+
+def leave(it):
+    it.paper.answers[LEAVE] = lambda _: LeaveGroupResponse()
+    leaving = Deferred.fromCoroutine(it.member.leave())
+    it.paper.turn()
+    now(leaving)
+
+
+def assert_silence(it):
+    """Nothing more is sent, whatever was under way."""
+    for asked in it.paper.asked:
+        if asked.waits:
+            asked.fail()
+    sent = len(it.paper.asked)
+    it.paper.pass_time(20.0)
+    assert it.paper.asked[sent:] == []
+    assert it.failures == []
+
+
+def test_leaving_tells_the_coordinator():
+    it = Membership().stable(*places(0))
+    leave(it)
+    (said,) = goodbyes(it)
+    assert [m.member_id for m in said.members] == ["m-1"]
+    assert_silence(it)
+
+
+def test_leaving_while_a_heartbeat_is_on_its_way_ends_it():
+    it = Membership().stable(*places(0))
+    it.paper.pass_time(1.0)
+    heartbeat = it.paper.one(HEARTBEAT)
+    leave(it)
+    assert len(goodbyes(it)) == 1
+    assert not heartbeat.waits, "given up"
+    assert_silence(it)
+
+
+def test_leaving_while_joining_ends_it():
+    it = Membership()
+    it.start()
+    it.name()
+    leave(it)
+    assert [m.member_id for m in goodbyes(it)[0].members] == ["m-1"]
+    assert_silence(it)
+
+
+def test_leaving_while_the_consumer_gives_up_partitions_ends_it():
+    it = Membership().stable(*places(0))
+    it.gives_up_at_once = False
+    it.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    leave(it)
+    assert len(goodbyes(it)) == 1
+    assert_silence(it)
+
+
+def test_leaving_while_waiting_after_a_failure_ends_it():
+    it = Membership()
+    it.start()
+    it.paper.one(JOIN).fail()
+    it.paper.turn()
+    leave(it)
+    assert goodbyes(it) == []
+    assert_silence(it)
+
+
+def test_a_static_member_does_not_say_goodbye():
+    it = Membership(group_instance_id="i").stable(*places(0))
+    leave(it)
+    assert goodbyes(it) == []
+    assert_silence(it)
+
+
+def test_a_goodbye_that_is_lost_is_no_error():
+    it = Membership().stable(*places(0))
+    done = Deferred.fromCoroutine(it.member.leave())
+    it.paper.one(LEAVE).fail()
+    assert now(done) is None
+
+
+def test_a_member_whose_caller_does_not_poll_leaves():
+    it = Membership(max_poll_interval_ms=5_000, rebalance_timeout_ms=5_000).stable(*places(0))
+    it.forget_told()
+    it.paper.answers[HEARTBEAT] = lambda _: HeartbeatResponse()
+    it.paper.answers[LEAVE] = lambda _: LeaveGroupResponse()
+    it.paper.pass_time(7.0)
+    assert it.told == [("lost", places(0))]
+    assert "max.poll.interval.ms (5000 ms)" in it.member.left_because
+    assert len(goodbyes(it)) == 1
+    beats = it.paper.count(HEARTBEAT)
+    it.paper.pass_time(5.0)
+    assert it.paper.count(HEARTBEAT) == beats
+    it.start()
+    assert it.paper.one(JOIN).message.member_id == ""
+
+
+def test_a_caller_that_waits_in_a_long_poll_is_not_overdue():
+    it = Membership(max_poll_interval_ms=5_000).stable(*places(0))
+    it.paper.answers[HEARTBEAT] = lambda _: HeartbeatResponse()
+    it.member.polling()
+    it.paper.pass_time(10.0)
+    assert it.member.state is MemberState.STABLE
+
+
+def test_a_caller_that_does_not_come_back_to_give_up_its_partitions_leaves_too():
+    it = Membership(max_poll_interval_ms=5_000).stable(*places(0))
+    it.gives_up_at_once = False
+    it.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+    it.paper.answers[HEARTBEAT] = lambda _: HeartbeatResponse(
+        error_code=ErrorCode.REBALANCE_IN_PROGRESS
+    )
+    it.paper.answers[LEAVE] = lambda _: LeaveGroupResponse()
+    it.paper.pass_time(7.0)
+    assert len(goodbyes(it)) == 1
+    assert it.member.state is MemberState.LEFT
+
+
+@pytest.mark.parametrize("problem", [UnknownMemberId, IllegalGeneration])
+def test_answers_from_before_a_generation_do_not_matter_in_it(problem):
+    it = Membership().stable(*places(0))
+    it.paper.pass_time(1.0)
+    late = it.paper.one(HEARTBEAT)
+    it.member.rejoin_soon("for this test")
+    it.paper.turn()
+    it.joined(2)
+    it.synced(*places(0))
+    assert not late.waits
+    it.heartbeat()
+    assert it.member.generation_id == 2
+    it.member.rejoin_soon("again")
+    it.paper.turn()
+    assert it.paper.one(JOIN)

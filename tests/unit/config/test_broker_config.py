@@ -1,0 +1,164 @@
+"""server.properties: every problem at once, nothing of Kafka's own file refused without a reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kbroker.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig, ConfigError, LogConfig
+
+GOOD = {"broker.id": "1", "zookeeper.connect": "127.0.0.1:2181/east", "log.dirs": "/tmp/kb-none"}
+
+
+def problems_of(**given: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        BrokerConfig.of({**GOOD, **{key.replace("_", "."): value for key, value in given.items()}})
+    return caught.value.problems
+
+
+def test_all_problems_are_listed_at_once() -> None:
+    problems = problems_of(
+        broker_id="five", num_partitions="0", listeners="X://h:1", log_cleanup_policy="burn"
+    )
+    assert [problem.split(":")[0] for problem in problems] == [
+        "broker.id",
+        "num.partitions",
+        "log.cleanup.policy",
+        "listeners",
+    ]
+
+
+@pytest.mark.parametrize("text", ["1e3", "0x10", "five", "5;6", "", "2147483648", "1_000", "١"])
+def test_what_is_no_int_is_refused(text: str) -> None:
+    assert problems_of(num_partitions=text)[0].startswith("num.partitions: ")
+
+
+def test_numbers_may_have_blanks_around_them() -> None:
+    assert BrokerConfig.of({**GOOD, "num.partitions": " 5 "}).num_partitions == 5
+
+
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("TRUE", True), ("False", False)])
+def test_booleans_are_true_and_false_in_any_case(text: str, value: bool) -> None:
+    assert BrokerConfig.of({**GOOD, "delete.topic.enable": text}).delete_topic_enable is value
+
+
+@pytest.mark.parametrize("text", ["yes", "1", ""])
+def test_other_words_are_no_booleans(text: str) -> None:
+    assert problems_of(delete_topic_enable=text)
+
+
+@pytest.mark.parametrize(
+    "listeners",
+    [
+        "PLAINTEXT://h",
+        "PLAINTEXT://h:65536",
+        "PLAINTEXT://h:1,PLAINTEXT://h:2",
+        "PLAINTEXT://h:1,B://:1",
+        "WHAT://h:1",
+        "SSL://h:1",
+        "nonsense",
+        "",
+    ],
+)
+def test_unusable_listeners_are_refused(listeners: str) -> None:
+    assert problems_of(
+        listeners=listeners,
+        listener_security_protocol_map="PLAINTEXT:PLAINTEXT,B:PLAINTEXT,SSL:SSL",
+    )
+
+
+def test_ipv6_listeners_are_read() -> None:
+    config = BrokerConfig.of({**GOOD, "listeners": "PLAINTEXT://[::1]:9092"})
+    assert (config.endpoints[0].host, str(config.endpoints[0])) == ("::1", "PLAINTEXT://[::1]:9092")
+
+
+def test_the_wildcard_cannot_be_advertised() -> None:
+    assert "cannot be dialled" in problems_of(advertised_listeners="PLAINTEXT://0.0.0.0:9092")[0]
+
+
+def test_a_listener_at_the_wildcard_advertises_localhost() -> None:
+    assert str(BrokerConfig.of(GOOD).advertised[0]) == "PLAINTEXT://localhost:9092"
+
+
+@pytest.mark.parametrize("connect", ["", "  ", "h:0", "h:1,,k:2", "h:1/a//b", "h:1/a,k:2/a"])
+def test_unusable_zookeeper_connect_is_refused(connect: str) -> None:
+    assert any("zookeeper.connect" in problem for problem in problems_of(zookeeper_connect=connect))
+
+
+def test_an_unknown_key_is_a_warning_with_the_nearest_name() -> None:
+    config = BrokerConfig.of({**GOOD, "log.retention.hour": "1"})
+    assert "did you mean log.retention.hours?" in config.warnings[0]
+
+
+def test_an_authorizer_is_not_ignored_in_silence() -> None:
+    assert (
+        "everybody"
+        in problems_of(authorizer_class_name="kafka.security.authorizer.AclAuthorizer")[0]
+    )
+
+
+def test_keys_without_effect_are_named_in_one_line() -> None:
+    config = BrokerConfig.of({**GOOD, "num.io.threads": "8", "num.network.threads": "3"})
+    assert config.warnings == ("accepted, no effect: num.io.threads, num.network.threads",)
+
+
+@pytest.mark.parametrize(
+    ("given", "retention_ms"),
+    [
+        ({}, 604_800_000),
+        ({"log.retention.hours": "1"}, 3_600_000),
+        ({"log.retention.hours": "1", "log.retention.minutes": "2"}, 120_000),
+        ({"log.retention.minutes": "2", "log.retention.ms": "7"}, 7),
+        ({"log.retention.hours": "-1"}, -1),
+    ],
+)
+def test_the_nearest_synonym_of_retention_counts(given: dict[str, str], retention_ms: int) -> None:
+    assert BrokerConfig.of({**GOOD, **given}).log_defaults.retention_ms == retention_ms
+
+
+def test_a_topics_own_settings_win() -> None:
+    config = LogConfig().overridden({"cleanup.policy": "compact,delete", "segment.bytes": "1024"})
+    assert (config.cleanup_policy, config.segment_bytes) == (("compact", "delete"), 1024)
+
+
+@pytest.mark.parametrize(
+    "given", [{"segment.byte": "1"}, {"cleanup.policy": ""}, {"retention.ms": "-2"}]
+)
+def test_bad_topic_settings_are_refused(given: dict[str, str]) -> None:
+    with pytest.raises(ConfigError):
+        LogConfig().overridden(given)
+
+
+def test_every_synonym_of_a_topic_setting_is_a_broker_setting() -> None:
+    missing = {name for s in TOPIC_SETTINGS.values() for name in s.synonyms} - set(BROKER_SETTINGS)
+    assert missing == set()
+
+
+def test_every_default_satisfies_its_own_bounds() -> None:
+    for setting in [*BROKER_SETTINGS.values(), *TOPIC_SETTINGS.values()]:
+        if setting.default is not None and setting.validator is not None:
+            assert setting.validator(setting.default) is None, setting.name
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (lambda path: None, "no such file"),
+        (lambda path: path.mkdir(), "is a directory"),
+        (lambda path: path.write_bytes(b"a=" + b"x" * (2 << 20)), "larger than"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_a_problem(make, problem: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "server.properties"
+    make(path)
+    with pytest.raises(ConfigError, match=problem):
+        BrokerConfig.load(path)
+
+
+def test_overrides_win_over_the_file_and_must_be_pairs(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text("".join(f"{key}={value}\n" for key, value in GOOD.items()))
+    assert BrokerConfig.load(path, ["broker.id=7"]).broker_id == 7
+    with pytest.raises(ConfigError, match="is not key=value"):
+        BrokerConfig.load(path, ["broker.id"])

@@ -1,0 +1,293 @@
+"""The controller, one rule at a time. (Its invariants: tests/property/test_controller.py.)"""
+
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from kbroker.controller import effects as fx
+from kbroker.controller import events
+from kbroker.controller.context import Broker, LeaderAndIsr, Topic
+from kbroker.controller.machine import Controller
+from kbroker.controller.states import InvalidStateChangeError, PartitionState, ReplicaState
+
+ID = UUID(int=1)
+
+
+def broker(broker_id, epoch=1):
+    return Broker(broker_id, epoch, ())
+
+
+def brokers(*ids):
+    return {n: broker(n) for n in ids}
+
+
+def topic(name="t", topic_id=ID, **assignment):
+    return Topic(name, topic_id, {int(p[1:]): tuple(r) for p, r in assignment.items()})
+
+
+def of_kind(effects, kind):
+    return [effect for effect in effects if isinstance(effect, kind)]
+
+
+def written(machine, effects, version=0):
+    """Answer the one WriteStates in *effects* with success."""
+    (order,) = of_kind(effects, fx.WriteStates)
+    return machine.handle(events.StatesWritten({w.partition: version for w in order.writes}))
+
+
+@pytest.fixture
+def machine():
+    """A controller of brokers 1, 2, 3 with topic t: partition 0 on 1, 2, 3, partition 1 on 2."""
+    made = Controller()
+    states = {
+        ("t", 0): LeaderAndIsr(1, 5, (1, 2, 3), 1, 10),
+        ("t", 1): LeaderAndIsr(2, 3, (2,), 1, 4),
+    }
+    made.handle(
+        events.BecameController(2, brokers(1, 2, 3), {"t": topic(p0=[1, 2, 3], p1=[2])}, states)
+    )
+    return made
+
+
+def test_a_new_controller_tells_metadata_then_leaders_then_metadata():
+    made = Controller()
+    states = {("t", 0): LeaderAndIsr(1, 5, (1,), 1, 10)}
+    effects = made.handle(events.BecameController(2, brokers(1), {"t": topic(p0=[1])}, states))
+    assert [type(e) for e in effects] == [
+        fx.OpenChannel,
+        fx.SendUpdateMetadata,
+        fx.SendLeaderAndIsr,
+        fx.SendUpdateMetadata,
+    ]
+    assert effects[1].full
+    assert effects[1].before_leaders
+    assert not effects[3].before_leaders
+
+
+def test_nothing_is_announced_before_it_is_written(machine):
+    effects = machine.handle(events.BrokersChanged(brokers(2, 3)))
+    assert [type(e) for e in effects] == [fx.CloseChannel, fx.WriteStates]
+    write = effects[1].writes[0]
+    assert (write.state.leader, write.state.isr, write.expected_version) == (2, (2, 3), 10)
+    told = written(machine, effects, 11)
+    (to_two, to_three) = of_kind(told, fx.SendLeaderAndIsr)
+    assert (to_two.broker_id, to_three.broker_id) == (2, 3)
+    assert to_two.partitions[0].state.zk_version == 11
+    (metadata,) = of_kind(told, fx.SendUpdateMetadata)
+    assert metadata.broker_ids == (2, 3)
+    assert metadata.partitions[0].offline_replicas == (1,)
+
+
+def test_a_write_that_lost_a_race_is_decided_again_from_what_is_there(machine):
+    machine.handle(events.BrokersChanged(brokers(2, 3)))
+    found = LeaderAndIsr(1, 5, (1, 3), 1, 11)
+    effects = machine.handle(events.StatesWritten(conflicts={("t", 0): found}))
+    (order,) = of_kind(effects, fx.WriteStates)
+    assert order.writes[0].state.leader == 3
+    assert order.writes[0].expected_version == 11
+
+
+def test_events_wait_while_a_write_is_under_way(machine):
+    machine.handle(events.BrokersChanged(brokers(2, 3)))
+    assert machine.handle(events.BrokersChanged(brokers(3))) == []
+    effects = machine.handle(events.StatesWritten({("t", 0): 11}))
+    assert of_kind(effects, fx.CloseChannel) == [fx.CloseChannel(2)]
+    (order,) = of_kind(effects, fx.WriteStates)
+    assert {w.partition: w.state.leader for w in order.writes} == {("t", 0): 3, ("t", 1): -1}
+
+
+def test_a_bounced_broker_died_before_it_joined(machine):
+    effects = machine.handle(events.BrokersChanged({**brokers(1, 2), 3: broker(3, epoch=2)}))
+    (order,) = of_kind(effects, fx.WriteStates)
+    assert order.writes[0].state.isr == (1, 2)
+    after = written(machine, effects, 11)
+    assert of_kind(after, fx.OpenChannel) == [fx.OpenChannel(broker(3, epoch=2))]
+
+
+def test_a_broker_that_joins_is_told_of_its_partitions_and_of_all_metadata(machine):
+    written(machine, machine.handle(events.BrokersChanged(brokers(1, 2))), 11)
+    effects = machine.handle(events.BrokersChanged(brokers(1, 2, 3)))
+    (leaders,) = of_kind(effects, fx.SendLeaderAndIsr)
+    assert leaders.broker_id == 3
+    assert [u.partition for u in leaders.partitions] == [0]
+    others, newcomer = of_kind(effects, fx.SendUpdateMetadata)
+    assert others.broker_ids == (1, 2)
+    assert newcomer.broker_ids == (3,)
+    assert newcomer.full
+    assert len(newcomer.partitions) == 2
+
+
+def test_new_topics_are_created_in_one_round_of_writes(machine):
+    effects = machine.handle(
+        events.TopicsChanged(
+            (topic("u", UUID(int=2), p0=[1], p1=[3]), topic("v", UUID(int=3), p0=[2]))
+        )
+    )
+    (order,) = of_kind(effects, fx.WriteStates)
+    assert [w.expected_version for w in order.writes] == [None, None, None]
+    told = written(machine, effects)
+    assert all(u.is_new for e in of_kind(told, fx.SendLeaderAndIsr) for u in e.partitions)
+    assert machine.context.partition_states["u", 1] is PartitionState.ONLINE
+
+
+def test_a_topic_on_dead_brokers_only_stays_new_until_one_comes(machine):
+    assert not machine.handle(events.TopicsChanged((topic("u", UUID(int=2), p0=[9]),)))
+    assert machine.context.partition_states["u", 0] is PartitionState.NEW
+    effects = machine.handle(events.BrokersChanged(brokers(1, 2, 3, 9)))
+    told = written(machine, effects)
+    assert 9 in {e.broker_id for e in of_kind(told, fx.SendLeaderAndIsr)}
+
+
+def test_only_partitions_that_are_new_are_created(machine):
+    effects = machine.handle(events.TopicsChanged((topic(p0=[3], p1=[2], p2=[3]),)))
+    (order,) = of_kind(effects, fx.WriteStates)
+    assert [w.partition for w in order.writes] == [("t", 2)]
+    assert machine.context.replicas(("t", 0)) == (1, 2, 3)
+
+
+def test_a_deleted_topic_leaves_the_metadata_first_and_zookeeper_last(machine):
+    effects = machine.handle(events.TopicDeletionRequested(frozenset({"t"})))
+    (metadata,) = of_kind(effects, fx.SendUpdateMetadata)
+    assert {u.state.leader for u in metadata.partitions} == {-2}
+    stops = of_kind(effects, fx.SendStopReplica)
+    assert [e.broker_id for e in stops] == [1, 2, 3]
+    assert all(s.delete and s.leader_epoch == -2 for e in stops for s in e.stops)
+    first = frozenset({("t", 0)})
+    assert machine.handle(events.StopReplicaAcked(1, 1, first)) == []
+    assert machine.handle(events.StopReplicaAcked(2, 1, first | {("t", 1)})) == []
+    assert machine.handle(events.StopReplicaAcked(3, 1, first)) == [fx.DeleteTopicZnodes("t")]
+    assert machine.handle(events.StopReplicaAcked(3, 1, first)) == []
+    machine.handle(events.TopicZnodesDeleted("t"))
+    assert not machine.context.topics
+    assert not machine.context.replica_states
+
+
+def test_a_deletion_waits_for_a_dead_broker_and_for_a_failed_one(machine):
+    written(machine, machine.handle(events.BrokersChanged(brokers(1, 2))), 11)
+    effects = machine.handle(events.TopicDeletionRequested(frozenset({"t"})))
+    assert [e.broker_id for e in of_kind(effects, fx.SendStopReplica)] == [1, 2]
+    first = frozenset({("t", 0)})
+    machine.handle(events.StopReplicaAcked(1, 1, first))
+    machine.handle(events.StopReplicaAcked(2, 1, first, frozenset({("t", 1)})))
+    effects = machine.handle(events.BrokersChanged({1: broker(1), 2: broker(2, 2), 3: broker(3)}))
+    assert {
+        e.broker_id: {s.partition for s in e.stops} for e in of_kind(effects, fx.SendStopReplica)
+    } == {
+        2: {("t", 1)},
+        3: {("t", 0)},
+    }
+    machine.handle(events.StopReplicaAcked(2, 2, frozenset({("t", 1)})))
+    assert machine.handle(events.StopReplicaAcked(3, 1, first)) == [fx.DeleteTopicZnodes("t")]
+
+
+def test_an_answer_of_an_earlier_life_counts_for_nothing(machine):
+    machine.handle(events.TopicDeletionRequested(frozenset({"t"})))
+    machine.handle(events.StopReplicaAcked(1, 77, frozenset({("t", 0)})))
+    state = machine.context.replica_states[("t", 0), 1]
+    assert state is ReplicaState.DELETION_STARTED
+
+
+def test_deleting_what_does_not_exist_drops_the_request(machine):
+    effects = machine.handle(events.TopicDeletionRequested(frozenset({"x"})))
+    assert effects == [fx.DropDeletionRequests(("x",))]
+
+
+def test_a_topic_that_comes_with_another_id_is_another_topic(machine):
+    effects = machine.handle(events.TopicsChanged((topic("t", UUID(int=8), p0=[1]),)))
+    ended = of_kind(effects, fx.SendUpdateMetadata)[0]
+    assert {(u.topic_id, u.state.leader) for u in ended.partitions} == {(ID, -2)}
+    (order,) = of_kind(effects, fx.WriteStates)
+    assert order.writes[0].expected_version is None
+    assert machine.context.topics["t"].topic_id == UUID(int=8)
+
+
+def test_a_failed_log_directory_moves_leadership(machine):
+    effects = machine.handle(events.LeaderAndIsrAcked(1, 1, frozenset({("t", 0)})))
+    (order,) = of_kind(effects, fx.WriteStates)
+    assert (order.writes[0].state.leader, order.writes[0].state.isr) == (2, (2, 3))
+
+
+def test_controlled_shutdown_answers_after_leadership_has_moved(machine):
+    effects = machine.handle(events.ControlledShutdownRequested(7, 1, 1))
+    assert not of_kind(effects, fx.AnswerControlledShutdown)
+    after = written(machine, effects, 11)
+    assert of_kind(after, fx.AnswerControlledShutdown) == [
+        fx.AnswerControlledShutdown(7, fx.ShutdownVerdict.MOVED)
+    ]
+    (stop,) = of_kind(after, fx.SendStopReplica)
+    assert stop.broker_id == 1
+    assert [s.delete for s in stop.stops] == [False]
+
+
+def shuts_down(machine, broker_id=3):
+    """Have a broker leave partition 0 in order; return all that was said."""
+    effects = machine.handle(events.ControlledShutdownRequested(9, broker_id, 1))
+    return effects + written(machine, effects, 11)
+
+
+def test_s28_everybody_is_told_who_is_about_to_go(machine):
+    (told,) = of_kind(shuts_down(machine), fx.SendUpdateMetadata)
+    assert {b.broker_id: b.is_shutting_down for b in told.live_brokers} == {
+        1: False,
+        2: False,
+        3: True,
+    }
+
+
+def test_s28_a_broker_that_is_about_to_go_leaves_an_isr_that_took_it_back(machine):
+    shuts_down(machine)
+    state = machine.context.leader_and_isr["t", 0]
+    assert state.isr == (1, 2)
+    again = replace(state, isr=(1, 2, 3), isr_epochs=(), zk_version=12)
+    effects = machine.handle(events.IsrChanged({("t", 0): again}))
+    (order,) = of_kind(effects, fx.WriteStates)
+    assert order.writes[0].state.isr == (1, 2)
+
+
+def test_s28_orders_still_reach_a_broker_that_is_about_to_go(machine):
+    shuts_down(machine)
+    effects = machine.handle(events.BrokersChanged(brokers(1, 3)))
+    told = written(machine, effects, 12)
+    assert {effect.broker_id for effect in of_kind(told, fx.SendLeaderAndIsr)} == {1, 3}
+
+
+def test_partitions_with_one_replica_do_not_hold_a_shutdown_up(machine):
+    effects = machine.handle(events.ControlledShutdownRequested(7, 2, -1))
+    after = written(machine, effects, 11)
+    (answer,) = of_kind(after, fx.AnswerControlledShutdown)
+    assert answer.remaining == ()
+    assert machine.context.leader_and_isr["t", 1].leader == 2
+
+
+def test_it_is_asked_whether_a_replica_out_of_the_isr_may_lead(machine):
+    machine.context.leader_and_isr["t", 0] = LeaderAndIsr(1, 5, (1,), 1, 10)
+    asked = machine.handle(events.BrokersChanged(brokers(2, 3)))
+    assert of_kind(asked, fx.AskUncleanElection) == [fx.AskUncleanElection(("t",))]
+    written(machine, asked, 11)
+    assert machine.context.leader_and_isr["t", 0].leader == -1
+    assert machine.context.leader_and_isr["t", 0].isr == (1,)
+
+
+def test_unclean_election_brings_a_partition_back(machine):
+    written(machine, machine.handle(events.BrokersChanged(brokers(2, 3))), 11)
+    only_one = LeaderAndIsr(1, 6, (1,), 2, 12)
+    machine.context.leader_and_isr["t", 0] = only_one
+    effects = machine.handle(events.UncleanElectionEnabled("t"))
+    (order,) = of_kind(effects, fx.WriteStates)
+    assert (order.writes[0].state.leader, order.writes[0].state.isr) == (2, (2,))
+
+
+def test_the_tables_forbid_moves_that_make_no_sense(machine):
+    with pytest.raises(InvalidStateChangeError):
+        machine.context.move_partition(("t", 0), PartitionState.NEW)
+    with pytest.raises(InvalidStateChangeError):
+        machine.context.move_replica(("t", 0), 1, ReplicaState.DELETION_SUCCESSFUL)
+
+
+def test_isr_changes_only_ever_go_forward(machine):
+    older = LeaderAndIsr(1, 5, (1,), 1, 9)
+    assert machine.handle(events.IsrChanged({("t", 0): older})) == []
+    newer = LeaderAndIsr(1, 5, (1, 2), 1, 11)
+    (effect,) = machine.handle(events.IsrChanged({("t", 0): newer}))
+    assert effect.partitions[0].state == newer

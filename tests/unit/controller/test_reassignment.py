@@ -1,0 +1,438 @@
+"""Other replicas for a partition, step by step. (The invariants over random schedules: property/test_controller.py.)"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from kbroker.controller import effects as fx
+from kbroker.controller import events, reassignment
+from kbroker.controller.context import (
+    EPOCH_DURING_DELETE,
+    NO_LEADER,
+    Assignment,
+    Broker,
+    LeaderAndIsr,
+    Topic,
+)
+from kbroker.controller.effects import ReassignmentOutcome
+from kbroker.controller.machine import Controller
+
+T0 = ("t", 0)
+ID = UUID(int=1)
+
+
+class World:
+    """A controller of topic t, one partition, and a ZooKeeper that does what it is told."""
+
+    def __init__(
+        self,
+        *replicas: int,
+        live: tuple[int, ...] = (1, 2, 3, 4, 5, 6),
+        isr: tuple[int, ...] | None = None,
+        leader: int | None = None,
+        moving: Assignment | None = None,
+    ) -> None:
+        self.machine = Controller()
+        self.state = LeaderAndIsr(
+            replicas[0] if leader is None else leader, 5, isr or replicas, 1, 10
+        )
+        self.assignment = moving or Assignment(replicas)
+        self.said: list[fx.Effect] = []
+        self.order: list[str] = []
+        self.live = live
+        topic = Topic("t", ID, {0: self.assignment.replicas}, {0: moving} if moving else {})
+        brokers = {n: Broker(n, 100 + n, ()) for n in live}
+        self.feed(events.BecameController(2, brokers, {"t": topic}, {T0: self.state}))
+
+    def feed(self, event: events.Event) -> None:
+        """Tell the machine, and do what it wants until it wants nothing."""
+        pending = [event]
+        while pending:
+            for effect in self.machine.handle(pending.pop()):
+                if isinstance(effect, fx.WriteStates):
+                    (write,) = effect.writes
+                    assert write.expected_version == self.state.zk_version
+                    self.state = replace(write.state, zk_version=self.state.zk_version + 1)
+                    self.order.append("state")
+                    pending.append(events.StatesWritten({T0: self.state.zk_version}))
+                elif isinstance(effect, fx.WriteAssignments):
+                    self.assignment = effect.assignments[T0]
+                    self.order.append("assignment")
+                    pending.append(events.AssignmentsWritten())
+                else:
+                    self.said.append(effect)
+
+    def ask(self, *target: int) -> ReassignmentOutcome:
+        return self._ask(target)
+
+    def cancel(self) -> ReassignmentOutcome:
+        return self._ask(None)
+
+    def _ask(self, target: tuple[int, ...] | None) -> ReassignmentOutcome:
+        self.said, self.order = [], []
+        self.feed(events.ReassignmentRequested(7, {T0: target}))
+        (answer,) = self.all_said(fx.AnswerReassignment)
+        assert answer.request_id == 7
+        self.why = answer.results[T0].why
+        return ReassignmentOutcome(answer.results[T0].outcome)
+
+    def isr_becomes(self, *isr: int) -> None:
+        """The leader changes the ISR and announces it."""
+        self.said, self.order = [], []
+        version = self.state.zk_version + 1
+        self.state = replace(self.state, isr=isr, isr_epochs=(), zk_version=version)
+        self.feed(events.IsrChanged({T0: self.state}))
+
+    def brokers_become(self, *live: int) -> None:
+        self.said, self.order = [], []
+        self.feed(events.BrokersChanged({n: Broker(n, 100 + n, ()) for n in live}))
+
+    def all_said(self, kind: type) -> list[Any]:
+        return [effect for effect in self.said if isinstance(effect, kind)]
+
+    @property
+    def told(self) -> dict[int, fx.PartitionUpdate]:
+        """The last LeaderAndIsr to each broker."""
+        return {e.broker_id: e.partitions[0] for e in self.all_said(fx.SendLeaderAndIsr)}
+
+    @property
+    def deleted(self) -> dict[int, int]:
+        """Leader epoch of the StopReplica with delete, by broker."""
+        return {
+            e.broker_id: stop.leader_epoch
+            for e in self.all_said(fx.SendStopReplica)
+            for stop in e.stops
+            if stop.delete
+        }
+
+
+def test_the_assignment_towards_a_target_names_who_comes_and_who_goes() -> None:
+    moving = Assignment((1, 2, 3)).towards((4, 2, 5))
+    assert moving == Assignment((4, 2, 5, 1, 3), (4, 5), (1, 3))
+    assert moving.target == (4, 2, 5)
+    assert set(moving.origin) == {1, 2, 3}
+    assert moving.towards((6,)) == Assignment((6, 2, 1, 3), (6,), (2, 1, 3))
+    assert not moving.towards(moving.origin).is_moving
+
+
+def test_new_replicas_are_told_to_follow_and_the_znode_says_so_first() -> None:
+    world = World(1, 2, 3)
+    assert world.ask(4, 5, 6) is ReassignmentOutcome.ACCEPTED
+    assert world.assignment == Assignment((4, 5, 6, 1, 2, 3), (4, 5, 6), (1, 2, 3))
+    assert (world.state.leader, world.state.leader_epoch, world.state.isr) == (1, 6, (1, 2, 3))
+    assert world.told.keys() == {1, 2, 3, 4, 5, 6}
+    update = world.told[4]
+    assert update.replicas == (4, 5, 6, 1, 2, 3)
+    assert (update.adding_replicas, update.removing_replicas) == ((4, 5, 6), (1, 2, 3))
+    assert world.deleted == {}
+    assert world.order == ["state", "assignment"]
+
+
+def test_it_is_completed_when_all_of_the_target_are_in_sync() -> None:
+    world = World(1, 2, 3)
+    world.ask(4, 5, 6)
+    world.isr_becomes(1, 2, 3, 4, 6)
+    assert world.assignment.is_moving
+    world.isr_becomes(1, 2, 3, 4, 5, 6)
+    assert world.order == ["state", "assignment"]
+    assert world.assignment == Assignment((4, 5, 6))
+    assert (world.state.leader, world.state.isr, world.state.leader_epoch) == (4, (4, 5, 6), 7)
+    assert world.told.keys() == {4, 5, 6}
+    assert world.deleted == {1: 7, 2: 7, 3: 7}
+    assert world.machine.context.moving == set()
+
+
+def test_the_leader_stays_if_it_is_in_the_target() -> None:
+    world = World(1, 2, 3)
+    world.ask(4, 1)
+    world.isr_becomes(1, 2, 3, 4)
+    assert (world.state.leader, world.state.isr) == (1, (1, 4))
+    assert world.assignment == Assignment((4, 1))
+    assert world.deleted.keys() == {2, 3}
+
+
+def test_fewer_replicas_need_one_step() -> None:
+    world = World(1, 2, 3)
+    assert world.ask(2, 3) is ReassignmentOutcome.ACCEPTED
+    assert world.order == ["state", "assignment"]
+    assert world.assignment == Assignment((2, 3))
+    assert (world.state.leader, world.state.isr, world.state.leader_epoch) == (2, (2, 3), 6)
+    assert world.deleted == {1: 6}
+
+
+def test_more_replicas_delete_nothing() -> None:
+    world = World(1)
+    world.ask(1, 2, 3)
+    world.isr_becomes(1, 2, 3)
+    assert world.assignment == Assignment((1, 2, 3))
+    assert world.deleted == {}
+
+
+def test_another_order_of_the_same_replicas_moves_no_leader() -> None:
+    world = World(1, 2, 3)
+    world.ask(3, 2, 1)
+    assert world.assignment == Assignment((3, 2, 1))
+    assert (world.state.leader, world.state.leader_epoch) == (1, 6)
+
+
+def test_the_same_replicas_again_change_nothing() -> None:
+    world = World(1, 2, 3)
+    assert world.ask(1, 2, 3) is ReassignmentOutcome.ACCEPTED
+    assert world.order == []
+    world.ask(4, 5)
+    assert world.ask(4, 5) is ReassignmentOutcome.ACCEPTED
+    assert world.order == []
+
+
+def test_calling_it_off_restores_the_replicas_and_deletes_the_new_ones() -> None:
+    world = World(1, 2, 3)
+    world.ask(4, 5)
+    world.isr_becomes(1, 2, 3, 4)
+    assert world.cancel() is ReassignmentOutcome.ACCEPTED
+    assert world.assignment == Assignment((1, 2, 3))
+    assert world.state.isr == (1, 2, 3)
+    assert world.deleted == {4: world.state.leader_epoch, 5: world.state.leader_epoch}
+    assert world.told.keys() == {1, 2, 3}
+
+
+def test_leadership_comes_back_from_a_new_replica_when_it_is_called_off() -> None:
+    world = World(1, 2)
+    world.ask(4, 2)
+    world.isr_becomes(1, 4)
+    world.brokers_become(2, 3, 4, 5, 6)
+    assert (world.state.leader, world.state.isr) == (4, (4,))
+    world.brokers_become(1, 2, 3, 4, 5, 6)
+    world.isr_becomes(4, 1)
+    assert world.cancel() is ReassignmentOutcome.ACCEPTED
+    assert (world.state.leader, world.state.isr) == (1, (1,))
+
+
+def test_the_last_in_sync_replicas_are_not_taken_away() -> None:
+    world = World(1, 2)
+    world.ask(4, 5)
+    world.isr_becomes(1, 4)
+    world.brokers_become(4, 5, 6)
+    assert world.state.isr == (4,)
+    assert world.cancel() is ReassignmentOutcome.INVALID
+    assert "only brokers 4 are in sync" in world.why
+    assert world.order == []
+    assert world.ask(5, 6) is ReassignmentOutcome.INVALID
+
+
+def test_another_target_replaces_the_one_under_way() -> None:
+    world = World(1, 2)
+    world.ask(3, 4)
+    world.isr_becomes(1, 2, 3)
+    assert world.ask(3, 5) is ReassignmentOutcome.ACCEPTED
+    assert world.assignment == Assignment((3, 5, 1, 2), (3, 5), (1, 2))
+    assert world.state.isr == (1, 2, 3)
+    assert world.deleted.keys() == {4}
+    world.isr_becomes(1, 2, 3, 5)
+    assert world.assignment == Assignment((3, 5))
+    assert world.deleted.keys() == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        ((), "empty"),
+        ((4, 4), "more than once"),
+        ((4, -1), "no broker id"),
+        ((4, 9), "not alive"),
+    ],
+)
+def test_what_cannot_be_is_refused(target: tuple[int, ...], why: str) -> None:
+    world = World(1, 2)
+    assert world.ask(*target) is ReassignmentOutcome.INVALID
+    assert why in world.why
+    assert world.order == []
+
+
+def test_what_is_not_there_cannot_be_moved_or_called_off() -> None:
+    world = World(1, 2)
+    assert world.cancel() is ReassignmentOutcome.NOTHING_TO_CANCEL
+    said = world.machine.handle(
+        events.ReassignmentRequested(8, {("u", 0): (1,), ("t", 9): None, T0: (2, 1)})
+    )
+    assert [type(e) for e in said] == [fx.WriteStates]
+    world.machine.handle(events.StatesWritten({T0: 11}))
+    said = world.machine.handle(events.AssignmentsWritten())
+    (answer,) = [e for e in said if isinstance(e, fx.AnswerReassignment)]
+    assert {p: r.outcome for p, r in answer.results.items()} == {
+        ("u", 0): ReassignmentOutcome.UNKNOWN,
+        ("t", 9): ReassignmentOutcome.UNKNOWN,
+        T0: ReassignmentOutcome.ACCEPTED,
+    }
+
+
+def test_a_race_with_the_leader_is_judged_again() -> None:
+    """The target left the ISR while its completion was being written."""
+    world = World(1, 2)
+    world.ask(3)
+    lost = replace(world.state, isr=(1, 2, 3), isr_epochs=(), zk_version=world.state.zk_version + 1)
+    world.machine.handle(events.IsrChanged({T0: lost}))
+    found = replace(lost, isr=(1, 2), zk_version=lost.zk_version + 1)
+    effects = world.machine.handle(events.StatesWritten(conflicts={T0: found}))
+    assert not [e for e in effects if isinstance(e, fx.WriteStates | fx.WriteAssignments)]
+    assert world.machine.context.assignment(T0).is_moving
+
+
+def test_a_wish_that_a_race_made_dangerous_is_refused() -> None:
+    """Called off while the ISR shrank to the new replica alone."""
+    world = World(1, 2)
+    world.ask(3, 4)
+    world.isr_becomes(1, 2, 3)
+    asked = world.machine.handle(events.ReassignmentRequested(8, {T0: None}))
+    assert [type(e) for e in asked] == [fx.WriteStates]
+    found = replace(
+        world.state, leader=3, isr=(3,), isr_epochs=(), zk_version=world.state.zk_version + 1
+    )
+    effects = world.machine.handle(events.StatesWritten(conflicts={T0: found}))
+    (answer,) = [e for e in effects if isinstance(e, fx.AnswerReassignment)]
+    assert answer.results[T0].outcome is ReassignmentOutcome.INVALID
+    assert not [e for e in effects if isinstance(e, fx.SendStopReplica)]
+
+
+def test_the_next_controller_goes_on_where_the_last_one_died() -> None:
+    moving = Assignment((3, 4, 1, 2), (3, 4), (1, 2))
+    begun = World(1, 2, moving=moving)
+    begun.isr_becomes(1, 2, 3, 4)
+    assert begun.assignment == Assignment((3, 4))
+    in_sync = World(1, 2, moving=moving, isr=(1, 2, 3, 4))
+    assert in_sync.order == ["state", "assignment"]
+    assert in_sync.deleted.keys() == {1, 2}
+    state_written = World(3, 4, moving=moving)
+    assert state_written.assignment == Assignment((3, 4))
+
+
+def test_a_target_that_is_down_is_waited_for() -> None:
+    world = World(1, 2)
+    world.ask(3, 4)
+    world.isr_becomes(1, 2, 3, 4)
+    world = World(1, 2)
+    world.ask(3, 4)
+    world.brokers_become(1, 2, 3)
+    world.isr_becomes(1, 2, 3)
+    assert world.assignment.is_moving
+    world.brokers_become(1, 2, 3, 4)
+    assert world.told[4].replicas == (3, 4, 1, 2)
+    world.isr_becomes(1, 2, 3, 4)
+    assert world.assignment == Assignment((3, 4))
+
+
+def test_a_replica_to_go_that_is_down_holds_nothing_up() -> None:
+    world = World(1, 2)
+    world.brokers_become(2, 3, 4)
+    world.ask(3, 4)
+    world.isr_becomes(2, 3, 4)
+    assert world.assignment == Assignment((3, 4))
+    assert world.deleted.keys() == {2}
+    world.brokers_become(1, 2, 3, 4)
+    full = [e for e in world.all_said(fx.SendUpdateMetadata) if e.full]
+    assert [e.broker_ids for e in full] == [(1,)]
+    assert full[0].partitions[0].replicas == (3, 4)  # by which broker 1 sees what is left over
+
+
+def test_a_partition_without_a_leader_gets_one_from_new_replicas_only_if_it_never_had_one() -> None:
+    world = World(1, 2, live=(3, 4), leader=NO_LEADER)
+    assert world.ask(3, 4) is ReassignmentOutcome.ACCEPTED
+    assert world.state.leader == NO_LEADER
+    assert world.assignment.is_moving
+    assert world.state.isr == (1, 2)
+
+
+def test_a_topic_is_deleted_from_old_and_new_replicas() -> None:
+    world = World(1, 2)
+    world.ask(3)
+    world.said = []
+    world.feed(events.TopicDeletionRequested(frozenset({"t"})))
+    assert world.deleted == dict.fromkeys((1, 2, 3), EPOCH_DURING_DELETE)
+    assert world.ask(4) is ReassignmentOutcome.UNKNOWN
+    gone = frozenset({T0})
+    for broker in (1, 2):
+        world.feed(events.StopReplicaAcked(broker, 100 + broker, gone))
+    assert not world.all_said(fx.DeleteTopicZnodes)
+    world.feed(events.StopReplicaAcked(3, 103, gone))
+    assert world.all_said(fx.DeleteTopicZnodes) == [fx.DeleteTopicZnodes("t")]
+
+
+def test_leaders_are_not_balanced_while_replicas_move() -> None:
+    world = World(1, 2)
+    world.ask(3, 2)
+    world.isr_becomes(1, 3)
+    world.said, world.order = [], []
+    world.feed(events.RebalanceDue(0))
+    assert world.order == []
+    world.isr_becomes(1, 2, 3)
+    assert (world.state.leader, world.assignment) == (3, Assignment((3, 2)))
+
+
+def test_a_partition_that_never_had_a_leader_gets_one_from_its_new_replicas() -> None:
+    machine = Controller()
+    topic = Topic("t", ID, {0: (8, 9)})
+    machine.handle(events.BecameController(2, {1: Broker(1, 101, ())}, {"t": topic}, {}))
+    (order,) = machine.handle(events.ReassignmentRequested(7, {T0: (1,)}))
+    assert isinstance(order, fx.WriteAssignments)
+    assert order.assignments[T0] == Assignment((1, 8, 9), (1,), (8, 9))
+    (write,) = machine.handle(events.AssignmentsWritten())
+    assert isinstance(write, fx.WriteStates)
+    assert (write.writes[0].state.leader, write.writes[0].expected_version) == (1, None)
+
+
+def test_an_election_that_comes_between_is_not_taken_for_the_changes_own_write() -> None:
+    """The write lost a race, and the partition's leader has to go for another reason first."""
+    machine = Controller()
+    brokers = {n: Broker(n, 100 + n, ()) for n in (1, 2, 4)}
+    before = LeaderAndIsr(1, 5, (1,), 1, 10)
+    topic = Topic("t", ID, {0: (1, 2)})
+    machine.handle(events.BecameController(2, brokers, {"t": topic}, {T0: before}))
+    machine.handle(events.ControlledShutdownRequested(1, 1, 101))
+    (order,) = machine.handle(events.ReassignmentRequested(7, {T0: (4, 1)}))
+    assert isinstance(order, fx.WriteStates)
+    found = replace(before, isr=(1, 2), zk_version=11)
+    (order,) = machine.handle(events.StatesWritten(conflicts={T0: found}))
+    assert order.writes[0].state.isr == (2,)  # broker 1 is on its way out
+    effects = machine.handle(events.StatesWritten({T0: 12}))
+    assert not [e for e in effects if isinstance(e, fx.WriteAssignments)]
+    (order,) = [e for e in effects if isinstance(e, fx.WriteStates)]
+    assert (order.writes[0].state.isr, order.writes[0].expected_version) == ((2,), 12)
+    (done,) = machine.handle(events.StatesWritten({T0: 13}))
+    assert isinstance(done, fx.WriteAssignments)
+
+
+def test_thousands_are_moved_in_rounds_and_answered_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rounds that are refused as a whole do not end the request, and nothing is forgotten."""
+    monkeypatch.setattr(reassignment, "CHANGES_AT_ONCE", 2)
+    machine = Controller()
+    brokers = {n: Broker(n, 100 + n, ()) for n in (1, 2, 3)}
+    partitions = [("t", n) for n in range(9)]
+    states = {p: LeaderAndIsr(1, 5, (1,), 1, 10) for p in partitions}
+    machine.handle(
+        events.BecameController(
+            2, brokers, {"t": Topic("t", ID, dict.fromkeys(range(9), (1, 2)))}, states
+        )
+    )
+    asked = {p: (2, 3) if p[1] in (0, 5) else (3,) for p in partitions}
+    effects = machine.handle(events.ReassignmentRequested(7, asked))
+    rounds = []
+    while not any(isinstance(e, fx.AnswerReassignment) for e in effects):
+        (order,) = [e for e in effects if isinstance(e, fx.WriteStates | fx.WriteAssignments)]
+        if isinstance(order, fx.WriteStates):
+            versions = {w.partition: (w.expected_version or 0) + 1 for w in order.writes}
+            effects = machine.handle(events.StatesWritten(versions))
+        else:
+            rounds.append(len(order.assignments))
+            effects = machine.handle(events.AssignmentsWritten())
+            told = [e for e in effects if isinstance(e, fx.SendLeaderAndIsr)]
+            assert told, "a round is told when it was written"
+    assert rounds == [2, 2, 2, 2, 1]
+    (answer,) = [e for e in effects if isinstance(e, fx.AnswerReassignment)]
+    assert {r.outcome for r in answer.results.values()} == {ReassignmentOutcome.ACCEPTED}
+    assert answer.results.keys() == set(partitions)
+    assert machine.context.moving == set(partitions)

@@ -1,0 +1,47 @@
+"""One group on its coordinator: its timer, and patience after the process was stopped."""
+
+from typing import Any, cast
+
+from twisted.internet.task import Clock
+
+from kbroker.runtime.coordinated_partition import CoordinatedPartition
+from kbroker.runtime.held_group import HeldGroup
+from tests.kit.groups import LIMITS, join_request
+
+
+def waiting_for_its_member(clock: Clock, forgotten: list[HeldGroup]) -> HeldGroup:
+    """Return a group that gave out an id, which is forgotten after 10 s."""
+    nobody = cast(CoordinatedPartition, None)  # nothing is written here
+    group = HeldGroup(clock, nobody, "g", LIMITS, forgotten.append)
+    answers: list[Any] = []
+    join = join_request("a")
+    group.ask(lambda token, now: group.machine.join(token, join, now)).addCallback(answers.append)
+    assert answers[0].member_id == "a-id"
+    return group
+
+
+def test_the_timer_makes_the_machine_tick() -> None:
+    clock, forgotten = Clock(), list[HeldGroup]()
+    group = waiting_for_its_member(clock, forgotten)
+    clock.pump([1.0] * 9)
+    assert group.machine.members.pending
+    clock.pump([0.5, 0.5])
+    assert not group.machine.members.pending
+    assert forgotten == [group]
+
+
+def test_after_a_stall_members_get_a_chance_to_be_heard() -> None:
+    clock, forgotten = Clock(), list[HeldGroup]()
+    group = waiting_for_its_member(clock, forgotten)
+    clock.advance(60.0)  # stopped, like by SIGSTOP
+    assert group.machine.members.pending
+    clock.advance(0.5)
+    assert not group.machine.members.pending
+
+
+def test_a_group_let_go_has_no_timer() -> None:
+    from kclient.wire.error_codes import ErrorCode
+
+    clock = Clock()
+    waiting_for_its_member(clock, []).unload(ErrorCode.NOT_COORDINATOR)
+    assert clock.getDelayedCalls() == []

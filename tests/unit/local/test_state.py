@@ -1,0 +1,67 @@
+"""What a directory of local clusters remembers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kbroker.local.processes import ProcessIdentity
+from kbroker.local.state import BrokerState, ClusterState, Directory, ServerState, checked_name
+from kbroker.local.zookeeper import LocalError, Server, free_ports
+
+
+def test_what_is_saved_is_read_back(tmp_path: Path) -> None:
+    directory = Directory(tmp_path)
+    us = ProcessIdentity.of(os.getpid())
+    servers = [ServerState(Server(1, 2, 3, 4), us)]
+    directory.save_ensemble(servers)
+    cluster = ClusterState("east", [BrokerState(1, 19092, us), BrokerState(2, 19093)], ["a=b"])
+    directory.save_cluster(cluster)
+    assert directory.ensemble() == servers
+    assert directory.clusters() == [cluster]
+    assert cluster.bootstrap == "127.0.0.1:19092,127.0.0.1:19093"
+    assert cluster.brokers[0].running
+    assert not cluster.brokers[1].running
+
+
+def test_an_empty_directory_has_nothing(tmp_path: Path) -> None:
+    assert Directory(tmp_path / "none").ensemble() == []
+    assert Directory(tmp_path / "none").clusters() == []
+
+
+def test_a_damaged_state_is_named(tmp_path: Path) -> None:
+    (tmp_path / "ensemble.json").write_text("{")
+    with pytest.raises(LocalError, match=r"ensemble\.json"):
+        Directory(tmp_path).ensemble()
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "zookeeper-1", "a b", "x" * 64, "-x"])
+def test_names_that_would_be_strange_paths_are_refused(name: str) -> None:
+    with pytest.raises(LocalError):
+        checked_name(name)
+
+
+def test_another_process_under_the_same_id_is_not_ours() -> None:
+    us = ProcessIdentity.of(os.getpid())
+    assert us is not None
+    assert us.alive
+    assert not ProcessIdentity(os.getpid(), "another time").alive
+
+
+def test_a_process_that_ended_is_gone() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        identity = ProcessIdentity.of(process.pid)
+        assert identity is not None
+        assert identity.alive
+        process.kill()
+    assert not identity.alive
+
+
+def test_free_ports_differ_and_consecutive_ones_follow_each_other() -> None:
+    assert len(set(free_ports(20))) == 20
+    first, second, third = free_ports(3, consecutive=True)
+    assert (second, third) == (first + 1, first + 2)

@@ -1,0 +1,690 @@
+"""Many logs in several directories: ownership, start and end, deletion, sweeps, failures."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from kbroker.log import segment
+from kbroker.log.disk import OS_DISK, Disk
+from kbroker.log.incarnation import Start
+from kbroker.log.log_dirs import LogDirs
+from kclient.wire.errors import (
+    InconsistentClusterId,
+    KafkaError,
+    KafkaStorageError,
+    LogDirNotFound,
+)
+from tests.kit.logs import FaultyDisk, append, batch_of, config, records
+
+SIZE = len(batch_of(0))
+ID = UUID("0e579ef6-5c4e-4664-9cf4-cd2b01bee5f1")
+
+
+class Pool(ThreadPoolExecutor):
+    """Runs what it is given at once, or when `run` is called where it *holds*."""
+
+    def __init__(self, *, holds: bool = False) -> None:
+        super().__init__(1)
+        self.holds = holds
+        self.waiting: list[Callable[[], None]] = []
+
+    def submit(self, work: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+
+        def run() -> None:
+            try:
+                result = work(*args, **kwargs)
+            except Exception as error:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        if self.holds:
+            self.waiting.append(run)
+        else:
+            run()
+        return future
+
+    def run(self) -> None:
+        while self.waiting:
+            self.waiting.pop(0)()
+
+
+class Broker:
+    """The parts of a broker that LogDirs needs."""
+
+    def __init__(self, *paths: Path, disk: Disk = OS_DISK, holds: bool = False, **settings: Any):
+        self.now_ms = 0
+        self.failures: list[tuple[str, list[tuple[str, int]]]] = []
+        self.pool = Pool(holds=holds)
+        self.config = config(**settings)
+        self.dirs = LogDirs(
+            tuple(map(str, paths)),
+            config_of=lambda topic: self.config,
+            executor=self.pool,
+            call_owner=lambda call: call(),
+            now_ms=lambda: self.now_ms,
+            on_failure=lambda path, error, logs: self.failures.append((path, logs)),
+            disk=disk,
+            boot_id="this-boot",
+        )
+
+    def start(self, broker_id: int = 1, cluster_id: str = "east") -> LogDirs:
+        self.dirs.claim()
+        try:
+            self.dirs.take_identity(broker_id, cluster_id)
+            self.dirs.load()
+        except KafkaError:
+            self.dirs.release()
+            raise
+        return self.dirs
+
+
+@pytest.fixture
+def brokers(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
+    """Make brokers on directories of tmp_path; whatever locks are left are given up."""
+    made: list[Broker] = []
+
+    def make(*names: str, **options: Any) -> Broker:
+        broker = Broker(*(tmp_path / name for name in names or ("a",)), **options)
+        made.append(broker)
+        return broker
+
+    yield make
+    for broker in made:
+        broker.dirs.release()
+
+
+Brokers = Callable[..., Broker]
+
+
+def test_logs_come_back_after_a_clean_shutdown(brokers: Brokers) -> None:
+    dirs = brokers().start()
+    assert dirs.clean is False
+    log = dirs.create("t", 0, ID)
+    append(log, 1, epoch=3)
+    append(dirs.create("t-with-dashes", 12, None), 1)
+    assert dirs.close(broker_epoch=77, high_watermarks={("t", 0): 1})
+    dirs = brokers().start()
+    assert (dirs.clean, dirs.broker_epoch) == (True, 77)
+    assert sorted(dirs) == [("t", 0), ("t-with-dashes", 12)]
+    found = dirs.get("t", 0)
+    assert found is not None
+    assert records(found) == [(0, b"v")]
+    assert (found.topic_id, found.leader_epochs.entries) == (ID, ((3, 0),))
+    assert dirs.high_watermarks == {("t", 0): 1}
+    assert dirs.notes == []
+
+
+def test_the_clean_marker_is_gone_once_it_was_read(brokers: Brokers, tmp_path: Path) -> None:
+    dirs = brokers().start()
+    append(dirs.create("t", 0, ID), 1)
+    dirs.close(broker_epoch=5)
+    marker = tmp_path / "a" / ".kafka_cleanshutdown"
+    assert json.loads(marker.read_text()) == {"version": 0, "brokerEpoch": 5}
+    brokers().start().release()
+    assert not marker.exists()
+    dirs = brokers().start()
+    assert (dirs.clean, dirs.broker_epoch) == (False, -1)
+
+
+@pytest.mark.parametrize("content", ["", "{}", "\0\0", '{"version":0}', '{"brokerEpoch":"x"}'])
+def test_a_marker_without_an_epoch_is_a_marker(
+    brokers: Brokers, tmp_path: Path, content: str
+) -> None:
+    brokers().start().close()
+    (tmp_path / "a" / ".kafka_cleanshutdown").write_text(content)
+    dirs = brokers().start()
+    assert (dirs.clean, dirs.broker_epoch) == (True, -1)
+
+
+def test_a_second_broker_is_kept_out(brokers: Brokers) -> None:
+    brokers("a").start()
+    with pytest.raises(KafkaStorageError, match="in use by another process"):
+        brokers("b", "a").start()
+    brokers("b").start()  # and what it had locked before that is free again
+
+
+def test_a_directory_named_twice_is_refused(brokers: Brokers) -> None:
+    with pytest.raises(KafkaStorageError, match="twice"):
+        brokers("a", "./a").start()
+
+
+def test_a_file_in_the_place_of_a_directory_is_named(brokers: Brokers, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("")
+    with pytest.raises(KafkaStorageError, match=f"{tmp_path}/a cannot be used"):
+        brokers().start()
+
+
+def test_the_wrong_broker_and_the_wrong_cluster_are_refused(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    brokers().start().close()
+    before = (tmp_path / "a" / "meta.properties").read_text()
+    with pytest.raises(KafkaStorageError, match="belongs to broker 1, not 2"):
+        brokers().start(broker_id=2)
+    with pytest.raises(InconsistentClusterId, match=r"belongs to cluster east.*of cluster west"):
+        brokers("a", "b").start(cluster_id="west")
+    assert (tmp_path / "a" / "meta.properties").read_text() == before
+    assert not (tmp_path / "b" / "meta.properties").exists()
+    assert before.splitlines()[1:4] == ["version=0", "broker.id=1", "cluster.id=east"]
+
+
+def test_directories_of_two_brokers_are_not_mixed(brokers: Brokers) -> None:
+    brokers("a").start(broker_id=1).close()
+    brokers("b").start(broker_id=2).close()
+    with pytest.raises(KafkaStorageError, match="must not mix"):
+        brokers("a", "b").start(broker_id=1)
+
+
+def test_the_stored_broker_id_is_known_before_the_cluster_is(brokers: Brokers) -> None:
+    brokers().start(broker_id=8).close()
+    dirs = brokers().dirs
+    dirs.claim()
+    assert dirs.stored_identity()[:2] == (8, "east")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\0" * 50, b"version=1\nnode.id=1\n", b"broker.id=x\n", b"nonsense", b"\xff\xfe"],
+    ids=["empty", "zeros", "kraft", "words", "no key", "binary"],
+)
+def test_a_damaged_meta_properties_is_named(
+    brokers: Brokers, tmp_path: Path, content: bytes
+) -> None:
+    brokers().start().close()
+    (tmp_path / "a" / "meta.properties").write_bytes(content)
+    with pytest.raises(KafkaStorageError, match=r"meta\.properties"):
+        brokers().start()
+    assert (tmp_path / "a" / "meta.properties").read_bytes() == content
+
+
+def test_a_meta_properties_of_kafka_is_understood(brokers: Brokers, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "meta.properties").write_text(
+        "#\n#Sat Nov 21 08:00:00 UTC 2026\nbroker.id=4\nversion=0\ncluster.id=abc_-1\n"
+    )
+    assert brokers().start(broker_id=4, cluster_id="abc_-1").online == [str(tmp_path / "a")]
+
+
+@pytest.mark.parametrize("name", ["recovery-point", "replication", "log-start"])
+@pytest.mark.parametrize("clean", [True, False], ids=["clean", "unclean"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        b"",
+        b"\0" * 30,
+        b"0\n7\nt 0 3\n",
+        b"9\n0\n",
+        b"0\n1\nt 0 x\n",
+        b"0\n1\nt 0 -4\n",
+        b"0\n2\nt 0 3\nt 0 4\n",
+        b"\xff",
+    ],
+    ids=["missing", "empty", "zeros", "count", "version", "words", "negative", "twice", "binary"],
+)
+def test_a_damaged_checkpoint_is_as_good_as_none(
+    brokers: Brokers, tmp_path: Path, name: str, clean: bool, content: bytes | None
+) -> None:
+    dirs = brokers().start()
+    for n in range(5):
+        append(dirs.create("t", 0, ID), n)
+    dirs.close(high_watermarks={("t", 0): 4})
+    path = tmp_path / "a" / f"{name}-offset-checkpoint"
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    if not clean:
+        (tmp_path / "a" / ".kafka_cleanshutdown").unlink()
+    dirs = brokers().start()
+    log = dirs.get("t", 0)
+    assert log is not None
+    assert len(records(log)) == 5
+    assert any(str(path) in note for note in dirs.notes) == (content is not None)
+
+
+def test_a_checkpoint_beyond_the_end_does_no_harm(brokers: Brokers, tmp_path: Path) -> None:
+    dirs = brokers().start()
+    append(dirs.create("t", 0, ID), 1)
+    dirs.close()
+    path = tmp_path / "a" / "recovery-point-offset-checkpoint"
+    path.write_text("0\n1\nt 0 99999999\n")
+    (tmp_path / "a" / ".kafka_cleanshutdown").unlink()
+    log = brokers().start().get("t", 0)
+    assert log is not None
+    assert (log.log_end_offset, log.missing_below) == (1, 99999999)
+
+
+def test_new_partitions_go_where_there_are_fewest(brokers: Brokers, tmp_path: Path) -> None:
+    dirs = brokers("a", "b", "c").start()
+    for n in range(9):
+        dirs.create("t", n, ID)
+    counts = [len(list((tmp_path / name).glob("t-*"))) for name in "abc"]
+    assert counts == [3, 3, 3]
+    assert dirs.directory_of("t", 0) == str(tmp_path / "a")
+    assert dirs.create("t", 0, ID) is dirs.get("t", 0)
+
+
+def test_a_partition_in_two_directories_is_refused(brokers: Brokers, tmp_path: Path) -> None:
+    dirs = brokers("a", "b").start()
+    dirs.create("t", 0, ID)
+    dirs.close()
+    (tmp_path / "b" / "t-0").mkdir()
+    with pytest.raises(KafkaStorageError, match=r"t-0 is in .*/a and in .*/b"):
+        brokers("a", "b").start()
+
+
+def test_other_directories_and_files_are_left_alone(brokers: Brokers, tmp_path: Path) -> None:
+    brokers().start().close()
+    for name in ("lost+found", "t-0.0123456789abcdef0123456789abcdef-future", "no number-x"):
+        (tmp_path / "a" / name).mkdir()
+    (tmp_path / "a" / "t-7").write_text("a file")
+    dirs = brokers().start()
+    assert list(dirs) == []
+    assert len(dirs.notes) == 3
+
+
+def test_a_damaged_partition_is_named_and_the_others_are_served(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    dirs = brokers().start()
+    for n in range(3):
+        append(dirs.create("t", n, ID), 1)
+    assert dirs.close()
+    (tmp_path / "a" / "t-1" / "partition.metadata").write_text("nonsense")
+    dirs = brokers().start()
+    assert sorted(dirs) == [("t", 0), ("t", 2)]
+    assert "t-1/partition.metadata" in str(dirs.failed["t", 1])
+    with pytest.raises(KafkaStorageError, match="t-1"):
+        dirs.create("t", 1, ID)
+    assert dirs.close() is False
+    assert not (tmp_path / "a" / ".kafka_cleanshutdown").exists()
+
+
+# Deletion
+
+
+def test_a_deleted_partition_is_renamed_at_once_and_removed_later(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    broker = brokers(file_delete_delay_ms=1000)
+    dirs = broker.start()
+    append(dirs.create("t", 0, ID), 1)
+    dirs.delete("t", 0)
+    assert dirs.get("t", 0) is None
+    (renamed,) = (tmp_path / "a").glob("t-0.*-delete")
+    assert len(renamed.name) == len("t-0.") + 32 + len("-delete")
+    broker.now_ms = 999
+    dirs.remove_due()
+    assert renamed.exists()
+    broker.now_ms = 1000
+    dirs.remove_due()
+    assert not renamed.exists()
+    with pytest.raises(LogDirNotFound):
+        dirs.delete("t", 0)
+
+
+def test_what_a_crash_left_of_a_deleted_partition_is_removed(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    dirs = brokers().start()
+    append(dirs.create("t", 0, ID), 1)
+    dirs.delete("t", 0)
+    dirs.release()
+    dirs = brokers().start()
+    assert list(dirs) == []
+    dirs.remove_due()
+    assert not list((tmp_path / "a").glob("*-delete"))
+
+
+def test_a_long_topic_name_can_be_deleted(brokers: Brokers, tmp_path: Path) -> None:
+    dirs = brokers().start()
+    dirs.create("x" * 240, 0, ID)
+    dirs.delete("x" * 240, 0)
+    (renamed,) = (tmp_path / "a").glob("*-delete")
+    assert len(renamed.name) == 255
+
+
+def test_a_topic_created_anew_does_not_inherit_recovery_points(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    """Else its records would pass for synced, and a torn tail for bit rot."""
+    dirs = brokers().start()
+    log = dirs.create("t", 0, ID)
+    for n in range(9):
+        append(log, n)
+    log.flush()
+    log.advance_log_start(5)
+    dirs.checkpoint({("t", 0): 9})
+    assert "t 0 9" in (tmp_path / "a" / "recovery-point-offset-checkpoint").read_text()
+    dirs.delete("t", 0)
+    append(dirs.create("t", 0, ID), 1)
+    dirs.release()
+    with (tmp_path / "a" / "t-0" / "00000000000000000000.log").open("ab") as file:
+        file.write(b"torn")
+    again = brokers().start().get("t", 0)
+    assert again is not None
+    assert records(again) == [(0, b"v")]
+    assert again.missing_below is None
+
+
+def test_a_truncated_log_does_not_keep_its_old_recovery_point(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    dirs = brokers().start()
+    log = dirs.create("t", 0, ID)
+    for n in range(9):
+        append(log, n)
+    log.flush()
+    dirs.checkpoint()
+    log.truncate_to(4)
+    assert "t 0 4" in (tmp_path / "a" / "recovery-point-offset-checkpoint").read_text()
+
+
+# Sweeps, flushes, checkpoints
+
+
+def test_a_sweep_drops_old_segments_and_unlinks_them_later(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    broker = brokers(segment_bytes=SIZE, retention_bytes=2 * SIZE, file_delete_delay_ms=500)
+    dirs = broker.start()
+    for topic in ("t", "u"):
+        log = dirs.create(topic, 0, ID)
+        for n in range(5):
+            append(log, n)
+    assert dirs.sweep(lambda key: 2 if key == ("u", 0) else None) == 5
+    assert len(list((tmp_path / "a" / "t-0").glob("*.log.deleted"))) == 3
+    broker.now_ms = 500
+    assert dirs.sweep(lambda key: 2) == 0
+    assert not list((tmp_path / "a").glob("*/*.deleted"))
+    assert len(list((tmp_path / "a" / "t-0").glob("*.log"))) == 2
+    assert len(list((tmp_path / "a" / "u-0").glob("*.log"))) == 3
+
+
+def test_what_was_sealed_is_flushed_and_checkpointed(brokers: Brokers, tmp_path: Path) -> None:
+    dirs = brokers(segment_bytes=3 * SIZE).start()
+    log = dirs.create("t", 0, ID)
+    for n in range(8):
+        append(log, n)
+    assert log.recovery_point == 6
+    dirs.checkpoint({("t", 0): 7, ("gone", 1): 3})
+    assert (tmp_path / "a" / "recovery-point-offset-checkpoint").read_text() == "0\n1\nt 0 6\n"
+    assert (tmp_path / "a" / "replication-offset-checkpoint").read_text() == "0\n1\nt 0 7\n"
+    assert (tmp_path / "a" / "log-start-offset-checkpoint").read_text() == "0\n0\n"
+    log.advance_log_start(4)
+    dirs.checkpoint()
+    assert (tmp_path / "a" / "log-start-offset-checkpoint").read_text() == "0\n1\nt 0 4\n"
+
+
+def test_a_checkpoint_decided_earlier_does_not_overwrite_a_later_one(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    broker = brokers(holds=True)
+    dirs = broker.start()
+    log = dirs.create("t", 0, ID)
+    append(log, 1)
+    log.flush()
+    dirs.checkpoint()
+    append(log, 2)
+    log.flush()
+    dirs.checkpoint()
+    broker.pool.waiting.reverse()
+    broker.pool.run()
+    assert "t 0 2" in (tmp_path / "a" / "recovery-point-offset-checkpoint").read_text()
+
+
+def test_flush_messages_and_flush_ms_are_kept(brokers: Brokers) -> None:
+    broker = brokers(flush_messages=3, flush_ms=100)
+    dirs = broker.start()
+    log = dirs.create("t", 0, ID)
+    append(log, 1, 1)
+    dirs.flush_due()
+    assert log.recovery_point == 0
+    append(log, 1)
+    dirs.flush_due()
+    assert log.recovery_point == 3
+    append(log, 1)
+    dirs.flush_due()
+    broker.now_ms = 99
+    dirs.flush_due()
+    assert log.recovery_point == 3
+    broker.now_ms = 100
+    dirs.flush_due()
+    assert log.recovery_point == 4
+
+
+def test_a_flush_reports_when_it_is_done(brokers: Brokers) -> None:
+    broker = brokers(holds=True)
+    dirs = broker.start()
+    log = dirs.create("t", 0, ID)
+    append(log, 1)
+    heard: list[KafkaError | None] = []
+    dirs.flush("t", 0, heard.append)
+    assert heard == []
+    broker.pool.run()
+    assert heard == [None]
+    assert log.recovery_point == 1
+    dirs.flush("nobody", 0, heard.append)
+    assert isinstance(heard[1], KafkaStorageError)
+
+
+# Failing directories
+
+
+def test_a_directory_that_fails_goes_offline_and_the_other_goes_on(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    disk = FaultyDisk()
+    broker = brokers("a", "b", disk=disk)
+    dirs = broker.start()
+    for n in range(4):
+        append(dirs.create("t", n, ID), 1)
+    log = dirs.get("t", 0)
+    assert log is not None
+    disk.fail("pwritev", errno.EIO)
+    with pytest.raises(KafkaStorageError):
+        append(log, 2)
+    lost = [("t", 0), ("t", 2)]
+    assert broker.failures == [(str(tmp_path / "a"), lost)]
+    assert sorted(dirs) == [("t", 1), ("t", 3)]
+    assert sorted(dirs.failed) == lost
+    assert dirs.online == [str(tmp_path / "b")]
+    assert list(dirs.offline) == [str(tmp_path / "a")]
+    with pytest.raises(KafkaStorageError):
+        dirs.create("t", 0, ID)
+    assert dirs.directory_of("t", 9) is None
+    dirs.create("t", 9, ID)
+    assert dirs.directory_of("t", 9) == str(tmp_path / "b")
+    assert dirs.close() is False
+    assert not (tmp_path / "a" / ".kafka_cleanshutdown").exists()
+
+
+@pytest.mark.parametrize("call", ["fsync", "sync_dir"])
+def test_a_sync_that_fails_in_the_pool_takes_the_directory_offline(
+    brokers: Brokers, tmp_path: Path, call: str
+) -> None:
+    disk = FaultyDisk()
+    broker = brokers(disk=disk)
+    dirs = broker.start()
+    log = dirs.create("t", 0, ID)
+    append(log, 1)
+    disk.fail(call)
+    heard: list[KafkaError | None] = []
+    dirs.flush("t", 0, heard.append)
+    assert isinstance(heard[0], KafkaStorageError)
+    assert broker.failures == [(str(tmp_path / "a"), [("t", 0)])]
+    assert log.recovery_point == 0
+    with pytest.raises(KafkaStorageError):
+        append(log, 2)
+    with pytest.raises(KafkaStorageError, match="every log directory is offline"):
+        dirs.create("u", 0, ID)
+
+
+def test_a_checkpoint_that_fails_takes_the_directory_offline(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    disk = FaultyDisk()
+    broker = brokers(disk=disk)
+    dirs = broker.start()
+    log = dirs.create("t", 0, ID)
+    append(log, 1)
+    log.flush()
+    dirs.checkpoint()
+    before = (tmp_path / "a" / "recovery-point-offset-checkpoint").read_text()
+    append(log, 1)
+    log.flush()
+    disk.write_short(3)
+    disk.fail("pwritev", errno.ENOSPC)
+    dirs.checkpoint()
+    assert len(broker.failures) == 1
+    assert (tmp_path / "a" / "recovery-point-offset-checkpoint").read_text() == before
+
+
+def test_a_deletion_that_fails_takes_the_directory_offline(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    disk = FaultyDisk()
+    broker = brokers(disk=disk)
+    dirs = broker.start()
+    dirs.create("t", 0, ID)
+    dirs.create("t", 1, ID)
+    disk.fail("rename")
+    with pytest.raises(KafkaStorageError):
+        dirs.delete("t", 0)
+    assert broker.failures == [(str(tmp_path / "a"), [("t", 1)])]
+
+
+def test_a_directory_that_cannot_be_read_at_start_is_offline(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    class Unreadable(FaultyDisk):
+        def listdir(self, path: str, /) -> list[str]:  # type: ignore[override]
+            if path == str(tmp_path / "a"):
+                raise OSError(errno.EIO, "I/O error")
+            return OS_DISK.listdir(path)
+
+    dirs = brokers("a", "b", disk=Unreadable()).start()
+    assert dirs.online == [str(tmp_path / "b")]
+    dirs.release()
+    with pytest.raises(KafkaStorageError, match="no log directory is usable"):
+        brokers("a", disk=Unreadable()).start()
+
+
+def test_a_shutdown_that_cannot_sync_is_not_clean(brokers: Brokers, tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    dirs = brokers(disk=disk).start()
+    append(dirs.create("t", 0, ID), 1)
+    disk.fail("fsync")
+    assert dirs.close() is False
+    assert not (tmp_path / "a" / ".kafka_cleanshutdown").exists()
+
+
+def test_only_so_many_segment_files_are_open_at_a_time(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dirs = brokers().start()
+    monkeypatch.setattr(segment, "max_open_files", 10)
+    logs = [dirs.create("t", n, ID) for n in range(40)]
+    for _ in range(3):
+        for log in logs:
+            append(log, 1)
+    links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+    paths = {log.segments[0].path for log in logs}
+    assert sum(os.path.realpath(link) in paths for link in links) <= 10
+    assert all(len(records(log)) == 3 for log in logs)
+
+
+def test_idle_partitions_keep_no_file_open(brokers: Brokers, tmp_path: Path) -> None:
+    def open_segments() -> int:
+        count = 0
+        for fd in os.listdir("/proc/self/fd"):
+            with suppress(FileNotFoundError):  # the one that listdir had open
+                link = os.readlink(f"/proc/self/fd/{fd}")
+                count += link.startswith(str(tmp_path)) and link.endswith(".log")
+        return count
+
+    dirs = brokers().start()
+    for n in range(50):
+        dirs.create("t", n, ID)
+    assert open_segments() == 0
+    append(log := dirs.create("t", 0, ID), 1)
+    assert log.log_end_offset == 1
+    assert open_segments() == 1
+    dirs.close()
+    dirs = brokers().start()
+    assert open_segments() == 0
+
+
+def test_s08_a_broker_says_since_when_its_directories_kept_everything(brokers: Brokers) -> None:
+    first = brokers().start()
+    assert first.registering() == (Start.NEW, None)
+    first.registered(10)
+    assert first.registering() == (Start.CLEAN, (10, 10))  # a new session of the same process
+    first.registered(15)
+    first.release()
+    killed = brokers().start()
+    assert killed.registering() == (Start.CRASHED, (10, 15))
+    killed.registered(20)
+    assert killed.close(broker_epoch=20)
+    assert brokers().start().past == (Start.CLEAN, (10, 20))
+
+
+def test_s08_a_partition_or_a_directory_that_is_gone_is_missed(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    dirs = brokers("a", "b").start()
+    dirs.registered(10)
+    for index in range(4):
+        append(dirs.create("t", index, ID), 1)
+    assert dirs.close(high_watermarks={("t", index): 1 for index in range(4)})
+    (gone, *_) = sorted((tmp_path / "a").glob("t-*"))
+    shutil.rmtree(gone)
+    dirs = brokers("a", "b").start()
+    assert dirs.vanished == {("t", int(gone.name[-1]))}
+    assert not dirs.missing_directories
+    dirs.release()
+    shutil.rmtree(tmp_path / "b")
+    dirs = brokers("a", "b").start()
+    assert dirs.past.start is Start.CRASHED
+    assert len(dirs.missing_directories) == 1
+
+
+def test_s08_a_log_that_ends_before_what_was_committed_misses_records(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    dirs = brokers().start()
+    log = dirs.create("t", 0, ID)
+    append(log, 1, 2, 3)
+    assert dirs.close(high_watermarks={("t", 0): 3})
+    (segment,) = (tmp_path / "a" / "t-0").glob("*.log")
+    with segment.open("r+b") as file:
+        file.truncate(segment.stat().st_size - 1)
+    found = brokers().start().get("t", 0)
+    assert found is not None
+    assert found.missing_below == 3
+
+
+def test_a_topic_that_is_made_again_misses_nothing_of_its_namesake(brokers: Brokers) -> None:
+    broker = brokers()
+    dirs = broker.start()
+    append(dirs.create("t", 0, ID), 1, 2, 3)
+    dirs.checkpoint({("t", 0): 3})
+    dirs.delete("t", 0)
+    append(dirs.create("t", 0, ID), 1)
+    dirs.release()
+    found = brokers().start().get("t", 0)
+    assert found is not None
+    assert (found.log_end_offset, found.missing_below) == (1, None)

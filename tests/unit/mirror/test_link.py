@@ -1,0 +1,326 @@
+"""The link of one partition, event by event."""
+
+from __future__ import annotations
+
+import pytest
+
+from kclient.errors import ConnectionClosed, KafkaTimeoutError
+from kclient.types import TopicPartition
+from kclient.wire.errors import (
+    CorruptMessage,
+    KafkaError,
+    MessageTooLarge,
+    TopicAuthorizationFailed,
+)
+from mirrormaker.link import CORRUPT_TRIES, LONGEST_DELAY, PATIENCE, PartitionLink
+from mirrormaker.runs import Run
+from mirrormaker.words import (
+    Cause,
+    Declared,
+    Ends,
+    Finished,
+    Gap,
+    GapPolicy,
+    LinkState,
+    Locate,
+    Problem,
+    Stopped,
+    Tail,
+)
+
+TP = TopicPartition("t", 0)
+
+
+def run(base: int, end: int, *, size: int = 10, crc: int = 0, missing: int = 0) -> Run:
+    return Run(memoryview(bytes(size)), base, end, 1, end - base, missing, 1000, 3, crc or end)
+
+
+def tail(end: int, *, crc: int = 0, base: int | None = None) -> Tail:
+    return Tail(end - 1 if base is None else base, end, crc or end, 3)
+
+
+def ends(source_start: int, source_end: int, target_end: int, target_start: int = 0) -> Ends:
+    shared = source_start < target_end <= source_end
+    return Ends(
+        source_start,
+        source_end,
+        target_start,
+        target_end,
+        tail(target_end) if shared else None,
+        tail(target_end) if target_start < target_end else None,
+    )
+
+
+def copying(at: Ends | None = None, **options: object) -> PartitionLink:
+    link = PartitionLink(TP, **options)  # type: ignore[arg-type]
+    assert link.start() == [Locate(0, 0.0)]
+    link.located(0, at or ends(0, 10, 0))
+    assert link.state is LinkState.COPYING
+    return link
+
+
+def with_appends(count: int) -> PartitionLink:
+    """A link with so many appends of one offset each in flight."""
+    link = copying()
+    for offset in range(count):
+        assert link.fetched(0, offset, run(offset, offset + 1), 10) == []
+        link.next_append()
+    assert link.in_flight == count
+    return link
+
+
+def stopped(effects: list[object]) -> Problem:
+    (effect,) = effects
+    assert isinstance(effect, Stopped)
+    return effect.problem
+
+
+# --- where to begin
+
+
+def test_a_fresh_target_begins_where_the_source_does() -> None:
+    link = copying(ends(5, 9, 0))
+    assert (link.fetch_offset, link.appended_end, link.lag) == (5, 0, 4)
+    link.fetched(0, 5, run(5, 7), 9)
+    append = link.next_append()
+    assert (append.expected_log_end, append.previous_crc) == (5, 0)
+
+
+def test_or_before_it_where_the_source_begins_inside_a_batch() -> None:
+    link = copying(ends(5, 9, 0))
+    link.fetched(0, 5, run(3, 7), 9)
+    assert link.next_append().expected_log_end == 3
+
+
+def test_a_gap_at_the_beginning_is_part_of_the_copy() -> None:
+    link = copying(ends(0, 9, 0), compacted=True)
+    link.fetched(0, 0, run(4, 7), 9)
+    assert link.next_append().expected_log_end == 0
+
+
+def test_a_restart_goes_on_from_the_targets_log_end() -> None:
+    link = copying(ends(0, 10, 7))
+    assert (link.fetch_offset, link.fetched_epoch, link.lag) == (7, 3, 3)
+    link.fetched(0, 7, run(7, 9), 10)
+    append = link.next_append()
+    assert (append.expected_log_end, append.previous_crc) == (7, 7), "behind the very batch"
+
+
+def test_another_batch_before_the_targets_end_stops_it() -> None:
+    link = PartitionLink(TP)
+    other = Ends(0, 10, 0, 7, tail(7), tail(7, crc=99))
+    problem = stopped(link.located(0, other))
+    assert problem.cause is Cause.DIVERGED
+    assert "CRC 0x00000063" in problem.detail
+
+
+def test_a_batch_that_compaction_rewrote_may_differ() -> None:
+    at = Ends(0, 10, 0, 7, tail(7), tail(7, crc=99))
+    link = copying(at, compacted=True)
+    link.fetched(0, 7, run(7, 8), 10)
+    assert link.next_append().previous_crc == 99, "what the target has"
+
+
+def test_a_target_that_ends_inside_a_batch_stops_it() -> None:
+    link = PartitionLink(TP)
+    at = Ends(0, 10, 0, 7, Tail(5, 9, 1), tail(7))
+    assert stopped(link.located(0, at)).cause is Cause.STRADDLES
+
+
+def test_a_target_ahead_of_the_source_is_believed_after_a_while() -> None:
+    link = PartitionLink(TP)
+    for _ in range(PATIENCE - 1):
+        (again,) = link.located(0, ends(0, 5, 7))
+        assert isinstance(again, Locate)
+    assert stopped(link.located(0, ends(0, 5, 7))).cause is Cause.TARGET_AHEAD
+
+
+def test_a_watermark_that_lags_for_a_moment_is_waited_for() -> None:
+    link = PartitionLink(TP)
+    link.located(0, ends(0, 5, 7))
+    assert link.located(0, ends(0, 8, 7)) == []
+    assert link.state is LinkState.COPYING
+
+
+def test_what_the_source_deleted_before_it_was_copied_stops_it() -> None:
+    link = PartitionLink(TP)
+    problem = stopped(link.located(0, ends(8, 10, 5)))
+    assert problem.cause is Cause.RETENTION
+    assert "offsets 5-7 are gone" in problem.detail
+    assert "gap.policy=skip" in problem.detail
+
+
+def test_or_is_declared_and_skipped() -> None:
+    link = PartitionLink(TP, gap_policy=GapPolicy.SKIP)
+    gap = Gap(5, 8, Cause.RETENTION)
+    assert link.located(0, ends(8, 10, 5)) == [Declared(gap)]
+    assert link.gaps == [gap]
+    link.fetched(0, 8, run(8, 9), 10)
+    assert link.next_append().expected_log_end == 5
+
+
+def test_logs_that_cannot_be_found_are_asked_for_again_and_again() -> None:
+    link = PartitionLink(TP)
+    delays = []
+    for _ in range(12):
+        (again,) = link.not_located(0, KafkaTimeoutError("nobody answers"))
+        assert isinstance(again, Locate)
+        delays.append(again.delay)
+    assert delays == sorted(delays)
+    assert delays[-1] == LONGEST_DELAY
+
+
+def test_a_source_that_may_not_be_read_stops_it() -> None:
+    link = PartitionLink(TP)
+    problem = stopped(link.not_located(0, TopicAuthorizationFailed("no")))
+    assert problem.cause is Cause.UNREADABLE
+
+
+# --- copying
+
+
+def test_appends_are_pipelined_each_behind_the_one_before() -> None:
+    link = copying()
+    for offset in range(3):
+        link.fetched(0, offset, run(offset, offset + 1), 10)
+    appends = [link.next_append() for _ in range(3)]
+    assert [(a.expected_log_end, a.previous_crc) for a in appends] == [(0, 0), (1, 1), (2, 2)]
+    assert (link.held_bytes, link.appended_end) == (30, 0)
+    link.appended(0, 1)
+    assert (link.held_bytes, link.appended_end, link.lag) == (20, 1, 9)
+
+
+def test_an_answer_for_another_offset_or_generation_changes_nothing() -> None:
+    link = copying()
+    link.fetched(0, 0, run(0, 2), 10)
+    assert link.fetched(0, 0, run(0, 2), 10) == []
+    assert link.fetched(7, 2, run(2, 3), 10) == []
+    assert (link.fetch_offset, link.held_bytes) == (2, 10)
+
+
+def test_offsets_that_compaction_took_are_no_news_but_others_are_told() -> None:
+    quiet = copying(compacted=True)
+    assert quiet.fetched(0, 0, run(3, 5), 10) == []
+    told = copying()
+    assert told.fetched(0, 0, run(3, 5), 10) == [Declared(Gap(0, 5, Cause.COMPACTION))]
+
+
+def test_a_batch_from_before_the_targets_end_stops_it() -> None:
+    link = copying(ends(0, 10, 7))
+    assert stopped(link.fetched(0, 7, run(6, 9), 10)).cause is Cause.STRADDLES
+
+
+# --- trouble
+
+
+def test_a_refusal_forgets_the_whole_pipeline() -> None:
+    link = with_appends(3)
+    assert link.refused(0, 1) == [Locate(1, 0.0)]
+    assert (link.state, link.in_flight, link.held_bytes) == (LinkState.LOCATING, 0, 0)
+    assert link.refused(0, 1) == [], "those behind it are refused too, and that is no news"
+    assert link.appended(0, 1) == []
+    link.located(1, ends(0, 10, 1))
+    assert link.fetch_offset == 1
+
+
+def test_a_log_end_that_is_not_committed_yet_is_waited_for() -> None:
+    link = with_appends(1)
+    link.refused(0, 5)
+    (again,) = link.located(1, ends(0, 10, 3))
+    assert isinstance(again, Locate)
+    assert link.located(1, ends(0, 10, 5)) == []
+    assert link.appended_end == 5
+
+
+def test_a_lost_connection_forgets_the_whole_pipeline() -> None:
+    link = with_appends(3)
+    (again,) = link.lost(0, ConnectionClosed("gone"))
+    assert isinstance(again, Locate)
+    assert link.lost(0, ConnectionClosed("gone")) == []
+    assert link.rewinds == 1
+
+
+def test_an_error_that_will_not_pass_stops_it() -> None:
+    link = with_appends(1)
+    problem = stopped(link.lost(0, TopicAuthorizationFailed("no")))
+    assert problem.cause is Cause.REFUSED
+    assert link.problem == problem
+
+
+@pytest.mark.parametrize(
+    ("error", "tries"),
+    [(MessageTooLarge("9 bytes"), PATIENCE), (CorruptMessage("x"), CORRUPT_TRIES)],
+)
+def test_some_refusals_are_believed_after_a_while(error: KafkaError, tries: int) -> None:
+    link = copying()
+    for _ in range(tries - 1):
+        link.fetched(link.generation, 0, run(0, 1), 10)
+        link.next_append()
+        (again,) = link.lost(link.generation, error)
+        assert isinstance(again, Locate)
+        link.located(link.generation, ends(0, 10, 0))
+    link.fetched(link.generation, 0, run(0, 1), 10)
+    link.next_append()
+    assert stopped(link.lost(link.generation, error)).cause is Cause.REFUSED
+
+
+def test_a_damaged_batch_at_the_source_is_fetched_again_and_then_believed() -> None:
+    link = copying()
+    for _ in range(CORRUPT_TRIES - 1):
+        assert link.corrupt(0, CorruptMessage("bad CRC")) == []
+    assert stopped(link.corrupt(0, CorruptMessage("bad CRC"))).cause is Cause.CORRUPT
+
+
+def test_out_of_range_waits_for_what_was_fetched() -> None:
+    link = with_appends(2)
+    assert link.out_of_range(0) == []
+    assert not link.wants_fetch
+    assert link.appended(0, 1) == []
+    (again,) = link.appended(0, 2)
+    assert isinstance(again, Locate)
+
+
+def test_a_source_that_denies_its_own_epoch_is_not_told_any() -> None:
+    link = copying(ends(0, 10, 7))
+    link.out_of_range(0)
+    link.located(1, ends(0, 10, 7))
+    assert link.fetched_epoch == -1
+    link.fetched(1, 7, run(7, 8), 10)
+    assert link.fetched_epoch == -1
+
+
+def test_a_topic_recreated_at_the_source_stops_it_once() -> None:
+    link = with_appends(1)
+    assert stopped(link.recreated("another id")).cause is Cause.RECREATED
+    assert link.recreated("another id") == []
+    assert link.appended(0, 1) == []
+
+
+# --- the cut
+
+
+def test_the_link_finishes_at_the_cut_when_all_is_acknowledged() -> None:
+    link = copying(cut=2)
+    link.fetched(0, 0, run(0, 2), 10)
+    assert not link.wants_fetch
+    link.next_append()
+    assert link.appended(0, 2) == [Finished()]
+    assert link.state is LinkState.FINISHED
+
+
+def test_a_cut_that_was_reached_before_is_the_end() -> None:
+    link = PartitionLink(TP, cut=7)
+    assert link.located(0, ends(0, 10, 7)) == [Finished()]
+
+
+def test_an_empty_source_is_the_end() -> None:
+    link = PartitionLink(TP, cut=5)
+    assert link.located(0, ends(5, 5, 0)) == [Finished()]
+
+
+def test_a_cut_inside_a_gap_is_reached_when_nothing_is_below() -> None:
+    link = copying(cut=5)
+    link.fetched(0, 0, run(0, 3), 10)
+    link.next_append()
+    assert link.appended(0, 3) == []
+    assert link.nothing_below_cut(0) == [Finished()]

@@ -1,0 +1,163 @@
+"""The mirror's configuration file: what is taken, what is refused, what is warned about."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kclient.errors import ConfigError
+from mirrormaker.config import MirrorConfig
+
+GOOD = {
+    "clusters": "east, west",
+    "east.bootstrap.servers": "e1:9092,e2:9092",
+    "west.bootstrap.servers": "w1:9092",
+    "east->west.enabled": "true",
+}
+
+
+def config(**more: str) -> MirrorConfig:
+    return MirrorConfig.of({**GOOD, **more})
+
+
+def settings(name: str, value: str):
+    (flow,) = MirrorConfig.of({**GOOD, name: value}).flows
+    return flow.settings
+
+
+def problems(values: dict[str, str]) -> str:
+    with pytest.raises(ConfigError) as error:
+        MirrorConfig.of(values)
+    return error.value.message
+
+
+def test_a_direction_is_what_is_enabled() -> None:
+    (flow,) = config().flows
+    assert (flow.name, flow.source, flow.target) == ("east->west", "east", "west")
+    assert flow.source_client.bootstrap_servers == "e1:9092,e2:9092"
+    assert flow.target_client.bootstrap_servers == "w1:9092"
+    assert not config().warnings
+
+
+def test_both_directions_and_several_clusters_are_possible() -> None:
+    found = MirrorConfig.of(
+        {
+            **GOOD,
+            "clusters": "east, west, north",
+            "north.bootstrap.servers": "n:1",
+            "west->east.enabled": "true",
+            "north->east.enabled": "true",
+            "north->west.enabled": "false",
+        }
+    )
+    assert {flow.name for flow in found.flows} == {"east->west", "west->east", "north->east"}
+
+
+def test_defaults_are_those_of_the_table() -> None:
+    (flow,) = config().flows
+    assert flow.settings.topics == ".*"
+    assert flow.settings.replication_policy == "IdentityReplicationPolicy"
+    assert flow.settings.replication_factor == -1
+    assert flow.settings.gap_policy == "fail"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "attribute", "expected"),
+    [
+        ("topics", "orders.*", "topics", "orders.*"),
+        ("east->west.topics", "a,b", "topics", "a,b"),
+        ("buffer.memory", "2000000", "buffer_memory", 2_000_000),
+        ("east.consumer.fetch.max.bytes", "77", "fetch_max_bytes", 77),
+        ("west.producer.max.request.size", "78", "max_request_size", 78),
+        ("east->west.consumer.fetch.max.wait.ms", "5", "fetch_max_wait_ms", 5),
+        ("gap.policy", "SKIP", "gap_policy", "skip"),
+        (
+            "replication.policy.class",
+            "org.apache.kafka.connect.mirror.DefaultReplicationPolicy",
+            "replication_policy",
+            "DefaultReplicationPolicy",
+        ),
+    ],
+)
+def test_settings_are_read_from_their_places(
+    name: str, value: str, attribute: str, expected: object
+) -> None:
+    assert getattr(settings(name, value), attribute) == expected
+
+
+def test_the_most_special_name_wins() -> None:
+    found = MirrorConfig.of({**GOOD, "topics": "all", "east->west.topics": "mine"})
+    assert found.flows[0].settings.topics == "mine"
+
+
+def test_a_consumer_setting_of_the_target_is_not_for_reading_the_source() -> None:
+    assert settings("west.consumer.fetch.max.bytes", "77").fetch_max_bytes != 77
+
+
+def test_all_problems_are_told_at_once() -> None:
+    told = problems(
+        {
+            "clusters": "east, west",
+            "east.bootstrap.servers": "no port here:x",
+            "east->west.enabled": "true",
+            "topics": "[",
+            "buffer.memory": "much",
+            "gap.policy": "perhaps",
+        }
+    )
+    for part in (
+        "topics: '[' is not a regular expression",
+        "buffer.memory: 'much' is not a whole number",
+        "gap.policy: 'perhaps' is neither fail nor skip",
+        "west.bootstrap.servers: is missing",
+        "bootstrap.servers: 'no port here:x' is not host:port",
+    ):
+        assert part in told
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({}, "clusters: is missing"),
+        ({**GOOD, "clusters": "east"}, "name at least two"),
+        ({**GOOD, "clusters": "east, east"}, "is twice there"),
+        ({**GOOD, "clusters": "a->b, west"}, "no good alias"),
+        ({**GOOD, "east->west.enabled": "false"}, "no direction is enabled"),
+        ({**GOOD, "east->west.enabled": "yes"}, "neither true nor false"),
+        ({**GOOD, "replication.policy.class": "my.Policy"}, "'my.Policy' is not known"),
+        ({**GOOD, "east.security.protocol": "SASL_SSL"}, "security.protocol"),
+    ],
+)
+def test_what_cannot_be_is_refused(values: dict[str, str], told: str) -> None:
+    assert told in problems(values)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("east->west.topic", "unknown setting, did you mean east->west.topics?"),
+        ("east.bootstrap.server", "did you mean east.bootstrap.servers?"),
+        ("east->north.topics", "is no pair of the clusters named"),
+        ("tasks.max", "accepted, has no effect here"),
+        ("sync.group.offsets.enabled", "is not done by this mirror"),
+    ],
+)
+def test_names_without_effect_are_warned_about(name: str, told: str) -> None:
+    (warning,) = config(**{name: "1"}).warnings
+    assert warning.startswith(name)
+    assert told in warning
+
+
+def test_a_file_is_read_as_java_properties(tmp_path: Path) -> None:
+    path = tmp_path / "mirror.properties"
+    path.write_text(
+        "# a comment\n" + "".join(f"{key} = {value}\n" for key, value in GOOD.items())
+        + "east->west.topics = orders, \\\n   payments\n"
+    )  # fmt: skip
+    assert MirrorConfig.load(path).flows[0].settings.topics == "orders, payments"
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere.*No such file"):
+        MirrorConfig.load(tmp_path / "nowhere")

@@ -1,0 +1,111 @@
+"""Which topics are mirrored, and what the target lacks for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from mirrormaker.settings import LinkSettings
+from mirrormaker.topics import Creation, Selection, Topic
+
+TIME = {"message.timestamp.type": "CreateTime"}
+
+
+def selection(**settings: object) -> Selection:
+    return Selection("east", "west", LinkSettings(**settings))
+
+
+def topic(partitions: int = 1, largest: int = 1_048_588, **overrides: str) -> Topic:
+    own = {name.replace("_", "."): value for name, value in overrides.items()}
+    effective = {"cleanup.policy": "delete", "max.message.bytes": str(largest), **own}
+    return Topic(partitions, None, own, effective)
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("orders", True),
+        ("orders.2", True),
+        ("my-orders", False),
+        ("orders-internal", False),
+        ("orders.replica", False),
+        ("__consumer_offsets", False),
+    ],
+)
+def test_topics_match_as_a_whole_and_exclusion_wins(name: str, wanted: bool) -> None:
+    assert selection(topics="orders.*, __.*").wants(name) is wanted
+
+
+def test_internal_topics_are_never_mirrored() -> None:
+    assert not selection(topics=".*", topics_exclude="nothing").wants("__transaction_state")
+
+
+def test_the_default_policy_prefixes_and_does_not_run_in_circles() -> None:
+    chosen = selection(replication_policy="DefaultReplicationPolicy", separator="_")
+    assert chosen.target_name("orders") == "east_orders"
+    assert chosen.wants("east_orders")
+    assert not chosen.wants("west_orders")
+
+
+def test_a_topic_the_target_lacks_is_created_with_its_partitions_and_configs() -> None:
+    source = {"orders": topic(3, cleanup_policy="compact", min_insync_replicas="2")}
+    plan = selection().plan(source, {})
+    assert plan.create == (Creation("orders", 3, {"cleanup.policy": "compact", **TIME}),)
+    assert plan.mirrored == {"orders": "orders"}
+
+
+def test_batches_above_kafkas_default_fit_a_created_topic() -> None:
+    plan = selection().plan({"orders": topic(largest=5_000_000)}, {})
+    assert plan.create[0].configs == {"max.message.bytes": "5000000", **TIME}
+
+
+def test_partitions_the_target_lacks_are_added() -> None:
+    same = topic(2, message_timestamp_type="CreateTime")
+    plan = selection().plan({"orders": topic(4)}, {"orders": same})
+    assert plan.add_partitions == {"orders": 4}
+    assert (plan.create, plan.set_configs) == ((), {})
+
+
+def test_a_target_with_more_partitions_is_no_mirror() -> None:
+    plan = selection().plan({"orders": topic(2), "ok": topic()}, {"orders": topic(3)})
+    assert "3 partitions at the target, 2 at the source" in plan.conflicts["orders"]
+    assert plan.mirrored == {"ok": "ok"}
+
+
+def test_configs_follow_the_source() -> None:
+    source = topic(retention_ms="5", segment_bytes="100")
+    target = topic(
+        retention_ms="9",
+        cleanup_policy="compact",
+        min_insync_replicas="2",
+        message_timestamp_type="CreateTime",
+    )
+    plan = selection().plan({"orders": source}, {"orders": target})
+    assert plan.set_configs == {
+        "orders": {"retention.ms": "5", "segment.bytes": "100", "cleanup.policy": None}
+    }
+
+
+def test_what_is_the_same_is_left_alone() -> None:
+    source, target = (
+        topic(retention_ms="5"),
+        topic(retention_ms="5", message_timestamp_type="CreateTime"),
+    )
+    plan = selection().plan({"orders": source}, {"orders": target})
+    assert not plan.set_configs
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_the_target_takes_the_largest_batch_of_the_source(sync: bool) -> None:
+    source, target = topic(largest=9_000_000), topic(message_timestamp_type="CreateTime")
+    plan = selection(sync_configs=sync).plan({"orders": source}, {"orders": target})
+    assert plan.set_configs == {"orders": {"max.message.bytes": "9000000"}}
+    raised = topic(message_timestamp_type="CreateTime", max_message_bytes="9000000")
+    assert not selection(sync_configs=sync).plan({"orders": source}, {"orders": raised}).set_configs
+
+
+def test_without_sync_only_what_is_needed_is_set() -> None:
+    plan = selection(sync_configs=False).plan(
+        {"orders": topic(retention_ms="5")},
+        {"orders": topic(message_timestamp_type="LogAppendTime")},
+    )
+    assert plan.set_configs == {"orders": TIME}

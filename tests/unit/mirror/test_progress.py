@@ -1,0 +1,99 @@
+"""The numbers and the line."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from kclient.types import TopicPartition
+from mirrormaker.app import Console
+from mirrormaker.link import PartitionLink
+from mirrormaker.progress import Progress, count, line, seconds, size
+from mirrormaker.runs import Run
+from mirrormaker.words import Ends
+
+
+def link_at(source_end: int, target_end: int) -> PartitionLink:
+    link = PartitionLink(TopicPartition("t", 0))
+    link.located(0, Ends(0, source_end, 0, target_end))
+    return link
+
+
+def some_run(timestamp: int) -> Run:
+    return Run(memoryview(bytes(500)), 0, 10, 2, 10, 0, timestamp, 0, 0)
+
+
+def test_rates_and_lags() -> None:
+    link = link_at(30, 10)
+    progress = Progress(100.0)
+    progress.appended(link, some_run(5_000), 101.0)
+    at = progress.snapshot([link], 102.0, 9_000)
+    assert (at.records, at.bytes) == (10, 500)
+    assert (at.bytes_per_second, at.records_per_second) == (250.0, 5.0)
+    assert (at.lag_records, at.lag_bytes, at.lag_seconds) == (20, 1000, 4.0)
+
+
+def test_without_lag_the_age_of_the_last_record_is_none() -> None:
+    link = link_at(10, 10)
+    progress = Progress(0.0)
+    progress.appended(link, some_run(5_000), 1.0)
+    at = progress.snapshot([link], 2.0, 1_000_000)
+    assert (at.lag_records, at.lag_bytes, at.lag_seconds) == (0, 0, 0.0)
+
+
+def test_lag_is_unknown_before_the_logs_are_found() -> None:
+    at = Progress(0.0).snapshot([PartitionLink(TopicPartition("t", 0))], 1.0, 1)
+    assert (at.lag_records, at.lag_bytes, at.lag_seconds) == (None, None, None)
+    assert "lag ? rec ? ?" in line("east->west", at)
+
+
+def test_the_rate_is_of_the_last_seconds() -> None:
+    link = link_at(10, 10)
+    progress = Progress(0.0)
+    progress.appended(link, some_run(1), 0.5)
+    for now in range(1, 30):
+        at = progress.snapshot([link], float(now), 1)
+    assert at.bytes_per_second == 0
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        (count(12004), "12 004"),
+        (size(999), "999 B"),
+        (size(11_800_000), "11.8 MB"),
+        (size(337_000_000), "337 MB"),
+        (seconds(3.14), "3.1 s"),
+        (seconds(720), "12 m"),
+        (seconds(18_000), "5.0 h"),
+        (seconds(259_200), "3.0 d"),
+    ],
+)
+def test_numbers_are_readable(shown: str, expected: str) -> None:
+    assert shown == expected
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_status_line_stays_in_place_on_a_terminal() -> None:
+    stream = Terminal()
+    console = Console(stream, lambda: 0.0)
+    console.status("a long line")
+    console.status("short")
+    console.say("news")
+    assert stream.getvalue() == "\ra long line\rshort      \rnews \n"
+
+
+def test_the_same_trouble_is_told_once_in_a_while() -> None:
+    stream, now = io.StringIO(), [0.0]
+    console = Console(stream, lambda: now[0])
+    for moment in (0.0, 1.0, 9.9, 10.0):
+        now[0] = moment
+        console.trouble("broker 1", "refused")
+    console.trouble("broker 2", "refused")
+    assert stream.getvalue().count("broker 1: refused") == 2
+    assert stream.getvalue().count("broker 2: refused") == 1

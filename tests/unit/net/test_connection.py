@@ -1,0 +1,380 @@
+"""Connections: order, backpressure, limits and ends."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred
+from twisted.logger import globalLogPublisher
+
+from kbroker.log.disk import OS_DISK
+from kbroker.log.slices import FileSlice, SegmentFile
+from kbroker.net.listener import RefusalLog
+from kbroker.net.service import HeldAnswer, RequestRefusedError
+from kclient.wire.errors import MalformedMessage
+from tests.unit.net.kit import Line, close_all, make
+
+
+def echo(frame: memoryview, _peer: object) -> list[bytes]:
+    return [bytes(frame)]
+
+
+@pytest.fixture(autouse=True)
+def _sockets() -> Iterator[None]:
+    yield
+    close_all()
+
+
+@pytest.fixture
+def lines() -> Iterator[list[str]]:
+    """What is logged, as text."""
+    found: list[str] = []
+
+    def observe(event: Any) -> None:
+        found.append(event["log_format"].format(**event) if event.get("log_format") else "")
+
+    globalLogPublisher.addObserver(observe)
+    yield found
+    globalLogPublisher.removeObserver(observe)
+
+
+def test_answers_leave_in_the_order_of_the_requests() -> None:
+    _, _, connect = make(echo)
+    line = connect()
+    line.send(*[str(n).encode() for n in range(300)])
+    assert [line.receive() for _ in range(300)] == [str(n).encode() for n in range(300)]
+
+
+def test_a_pipelined_request_waits_until_the_one_before_is_answered() -> None:
+    asked: list[bytes] = []
+    waiting: list[Deferred[Any]] = []
+
+    def service(frame: memoryview, _peer: object) -> Deferred[Any]:
+        asked.append(bytes(frame))
+        waiting.append(Deferred())
+        return waiting[-1]
+
+    reactor, _, connect = make(service)
+    line = connect()
+    line.send(b"a", b"b")
+    assert asked == [b"a"]
+    waiting[0].callback([b"A"])
+    reactor.turn()
+    assert asked == [b"a", b"b"]
+    waiting[1].callback([b"B"])
+    assert [line.receive(), line.receive()] == [b"A", b"B"]
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_an_answer_that_is_held_back_is_given_when_another_request_is_there(together: bool) -> None:
+    held: list[HeldAnswer[Any]] = []
+
+    def service(frame: memoryview, _peer: object) -> Any:
+        if bytes(frame) != b"a":
+            return echo(frame, None)
+        held.append(HeldAnswer(lambda _: None, lambda: held[0].callback([b"nothing new"])))
+        return held[0]
+
+    reactor, _, connect = make(service)
+    line = connect()
+    if together:
+        line.send(b"a", b"b", b"c")
+    else:
+        line.send(b"a")
+        assert not held[0].called
+        line.send(b"b", b"c")
+    reactor.turn()
+    assert [line.receive() for _ in range(3)] == [b"nothing new", b"b", b"c"]
+    assert line.transport in reactor.readers
+
+
+def test_reading_pauses_when_more_comes_while_a_request_is_answered() -> None:
+    waiting: list[Deferred[Any]] = []
+
+    def service(_frame: memoryview, _peer: object) -> Deferred[Any]:
+        waiting.append(Deferred())
+        return waiting[-1]
+
+    reactor, _, connect = make(service)
+    line = connect()
+    line.send(b"a")
+    assert line.transport in reactor.readers
+    line.send(b"b")
+    assert line.transport not in reactor.readers
+    waiting[0].callback(None)
+    waiting[1].callback([b"B"])
+    assert line.receive() == b"B"
+    assert line.transport in reactor.readers
+
+
+def test_none_is_no_answer() -> None:
+    _, _, connect = make(lambda frame, _peer: None if frame[0] == 0 else [bytes(frame)])
+    line = connect()
+    line.send(b"\0", b"\1")
+    assert line.receive() == b"\1"
+
+
+def test_file_slices_are_sent_between_bytes_and_released(tmp_path: Path) -> None:
+    path = tmp_path / "segment"
+    content = os.urandom(3_000_000)
+    path.write_bytes(content)
+    file = SegmentFile(OS_DISK, str(path), os.O_RDONLY)
+    slices = [FileSlice(file, 10, 2_000_000), FileSlice(file, 2_000_010, 999_000)]
+    _, _, connect = make(lambda _frame, _peer: [b"head", slices[0], b"between", slices[1], b"end"])
+    line = connect()
+    line.send(b"go")
+    assert (
+        line.receive()
+        == b"head" + content[10:2_000_010] + b"between" + content[2_000_010:2_999_010] + b"end"
+    )
+    with pytest.raises(ValueError, match="released"):
+        slices[0].fileno()
+
+
+def test_slices_are_released_when_the_connection_is_lost(tmp_path: Path) -> None:
+    path = tmp_path / "segment"
+    path.write_bytes(bytes(5_000_000))
+    part = FileSlice(SegmentFile(OS_DISK, str(path), os.O_RDONLY), 0, 5_000_000)
+    reactor, _, connect = make(lambda _frame, _peer: [b"head", part])
+    line = connect()
+    line.send(b"go")
+    assert line.transport.unsent > 0
+    line.client.close()
+    reactor.turn()
+    reactor.turn()
+    with pytest.raises(ValueError, match="released"):
+        part.fileno()
+
+
+def test_a_slice_whose_file_was_cut_ends_the_connection(tmp_path: Path) -> None:
+    path = tmp_path / "segment"
+    path.write_bytes(b"short")
+    part = FileSlice(SegmentFile(OS_DISK, str(path), os.O_RDONLY), 0, 10)
+    _, _, connect = make(lambda _frame, _peer: [b"head", part])
+    line = connect()
+    line.send(b"go")
+    line.client.recv(100)
+    assert line.closed()
+
+
+def test_a_peer_that_does_not_read_is_not_served_further() -> None:
+    served = []
+
+    def service(_frame: memoryview, _peer: object) -> list[bytes]:
+        served.append(1)
+        return [bytes(1_000_000)]
+
+    _, _, connect = make(service)
+    line = connect()
+    line.send(*[b"x"] * 50)
+    assert len(served) < 5
+    assert len([line.receive() for _ in range(50)]) == 50
+
+
+def test_a_peer_that_takes_nothing_for_too_long_is_cut(lines: list[str]) -> None:
+    reactor, network, connect = make(
+        lambda _frame, _peer: [bytes(5_000_000)], {"kbroker.write.stall.timeout.ms": "1000"}
+    )
+    line = connect()
+    line.send(b"x")
+    network.sweep()
+    reactor.advance(1.5)
+    network.sweep()
+    reactor.turn()
+    assert not line.transport.connected
+    assert any("it took none" in text for text in lines)
+
+
+def test_an_idle_connection_is_closed() -> None:
+    reactor, network, connect = make(echo, {"connections.max.idle.ms": "1000"})
+    line = connect()
+    line.send(b"x")
+    line.receive()
+    reactor.advance(0.9)
+    network.sweep()
+    assert not line.closed()
+    reactor.advance(0.2)
+    network.sweep()
+    assert line.closed()
+
+
+@pytest.mark.parametrize(
+    ("sent", "cause"),
+    [
+        (struct.pack(">i", -1), "-1 bytes"),
+        (struct.pack(">i", 2**31 - 1), "2147483647 bytes"),
+        (b"GET / HTTP/1.1\r\n\r\n", "HTTP"),
+        (b"\x16\x03\x01\x02\x00\x01", "TLS"),
+    ],
+)
+def test_an_impossible_frame_closes_the_connection_with_one_line(
+    sent: bytes, cause: str, lines: list[str]
+) -> None:
+    reactor, _, connect = make(echo)
+    line = connect()
+    line.client.sendall(sent)
+    reactor.turn()
+    assert line.closed()
+    assert len(lines) == 1
+    assert "10.0.0.1:1234" in lines[0]
+    assert cause in lines[0]
+
+
+def test_frames_before_an_impossible_one_are_still_answered() -> None:
+    reactor, _, connect = make(echo)
+    line = connect()
+    line.client.sendall(struct.pack(">i", 1) + b"a" + struct.pack(">i", -5))
+    reactor.turn()
+    assert line.receive() == b"a"
+    assert line.closed()
+
+
+@pytest.mark.parametrize(
+    "error", [MalformedMessage("bad\nthing\x1b[31m"), RequestRefusedError("no")]
+)
+def test_a_refused_request_closes_the_connection_with_one_escaped_line(
+    error: Exception, lines: list[str]
+) -> None:
+    def service(_frame: memoryview, _peer: object) -> None:
+        raise error
+
+    _, _, connect = make(service)
+    line = connect()
+    line.send(b"x", b"y")
+    assert line.closed()
+    assert len(lines) == 1
+    assert "\n" not in lines[0]
+    assert "\x1b" not in lines[0]
+
+
+def test_an_answer_that_is_awaited_is_cancelled_when_the_connection_dies() -> None:
+    cancelled = []
+    _, network, connect = make(lambda _frame, _peer: Deferred(cancelled.append))
+    line = connect()
+    line.send(b"x")
+    assert network.memory.used == 1
+    line.client.close()
+    line.reactor.turn()
+    assert len(cancelled) == 1
+    assert network.memory.used == 0
+    assert network.quotas.total == 0
+
+
+def push(line: Line, data: bytes) -> bytes:
+    """Send what the broker takes of *data*; return the rest."""
+    line.client.setblocking(False)
+    for _ in range(100):
+        with suppress(BlockingIOError):
+            data = data[line.client.send(data) :] if data else data
+        line.reactor.turn()
+    line.client.settimeout(2)
+    return data
+
+
+def test_a_large_frame_waits_for_memory_and_then_arrives() -> None:
+    waiting: list[Deferred[Any]] = []
+
+    def service(frame: memoryview, _peer: object) -> Deferred[Any]:
+        waiting.append(Deferred())
+        size = len(frame)
+        waiting[-1].addCallback(lambda _: [str(size).encode()])
+        return waiting[-1]
+
+    _, network, connect = make(
+        service,
+        {
+            "queued.max.request.bytes": "1000000",
+            "socket.request.max.bytes": "900000",
+            "message.max.bytes": "1000",
+        },
+    )
+    first, second = connect(), connect()
+    frame = struct.pack(">i", 800_000) + bytes(800_000)
+    assert push(first, frame) == b""
+    rest = push(second, frame)
+    assert (len(waiting), network.memory.waiting) == (1, 1)
+    assert rest
+    waiting[0].callback(None)
+    assert first.receive() == b"800000"
+    assert push(second, rest) == b""
+    waiting[1].callback(None)
+    assert second.receive() == b"800000"
+    assert network.memory.used == 0
+
+
+def test_too_many_connections_from_one_address_are_refused(lines: list[str]) -> None:
+    _, _, connect = make(echo, {"max.connections.per.ip": "2"})
+    open_lines = [connect() for _ in range(3)]
+    assert [line.refused for line in open_lines] == [False, False, True]
+    assert "max.connections.per.ip" in lines[0]
+    open_lines[0].client.close()
+    open_lines[0].reactor.turn()
+    assert not connect().refused
+
+
+def test_connections_beyond_the_rate_are_refused() -> None:
+    reactor, _, connect = make(echo, {"max.connection.creation.rate": "2"})
+    assert [connect().refused for _ in range(3)] == [False, False, True]
+    reactor.advance(1)
+    assert not connect().refused
+
+
+def test_a_close_has_a_deadline() -> None:
+    reactor, _, connect = make(
+        lambda frame, _peer: [bytes(5_000_000)], {"kbroker.close.timeout.ms": "1000"}
+    )
+    line = connect()
+    line.send(b"x")
+    line.connection.close()
+    reactor.turn()
+    assert line.transport.connected
+    reactor.advance(1.1)
+    reactor.turn()
+    assert not line.transport.connected
+
+
+def test_a_flood_of_refusals_does_not_flood_the_log(lines: list[str]) -> None:
+    def service(_frame: memoryview, _peer: object) -> None:
+        raise RequestRefusedError("no")
+
+    reactor, network, connect = make(service)
+    network.refusals = RefusalLog(per_second=3)
+    for _ in range(10):
+        connect().send(b"x")
+    assert len(lines) == 3
+    reactor.advance(1)
+    connect().send(b"x")
+    assert lines[3] == "closed 7 more connections in a second"
+    assert len(lines) == 5
+
+
+def test_a_request_that_stalls_while_others_wait_for_memory_is_cut(lines: list[str]) -> None:
+    reactor, network, connect = make(
+        lambda frame, _peer: [str(len(frame)).encode()],
+        {
+            "queued.max.request.bytes": "1000000",
+            "socket.request.max.bytes": "900000",
+            "message.max.bytes": "1000",
+        },
+    )
+    stalled, honest = connect(), connect()
+    frame = struct.pack(">i", 800_000) + bytes(800_000)
+    push(stalled, frame[:300_000])
+    rest = push(honest, frame)
+    assert network.memory.waiting == 1
+    reactor.advance(9)
+    network.sweep()
+    assert stalled.transport.connected
+    reactor.advance(2)
+    network.sweep()
+    reactor.turn()
+    assert not stalled.transport.connected
+    assert "stalled" in lines[0]
+    assert push(honest, rest) == b""
+    assert honest.receive() == b"800000"

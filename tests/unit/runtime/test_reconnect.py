@@ -1,0 +1,44 @@
+"""Reading through breaks of the connection to ZooKeeper, without ever spinning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+
+from kbroker.runtime.reconnect import PAUSE_SECONDS, Reconnect
+from kbroker.zk.errors import ConnectionLoss
+from kbroker.zk.interface import Session, SessionEvent, ZooKeeper
+
+
+class SeemsConnected:
+    """A client whose connection is gone while the word of it is still on its way."""
+
+    connected = True
+    session = Session(1, 4.0)
+
+    def on_session(self, callback: Callable[[SessionEvent], None]) -> None:
+        pass
+
+
+def test_a_read_that_fails_while_all_seems_well_leaves_the_reactor_a_turn() -> None:
+    clock = Clock()
+    attempts: list[float] = []
+
+    async def request() -> str:
+        attempts.append(clock.seconds())
+        if len(attempts) < 3:
+            raise ConnectionLoss("/path")
+        return "answer"
+
+    reconnect = Reconnect(cast(ZooKeeper, SeemsConnected()), cast(Any, clock))
+    answer = Deferred.fromCoroutine(reconnect.read(SeemsConnected.session, request))
+    assert len(attempts) == 1
+    clock.advance(PAUSE_SECONDS)
+    assert len(attempts) == 2
+    clock.advance(PAUSE_SECONDS)
+    found: list[str] = []
+    answer.addCallback(found.append)
+    assert found == ["answer"]

@@ -1,0 +1,68 @@
+import pytest
+
+from kclient.wire.errors import FrameTooLarge
+from kclient.wire.framing import FrameReader, framed
+
+
+def test_a_frame_of_the_limit_passes_and_one_byte_more_does_not():
+    assert [bytes(f) for f in FrameReader(10).feed(framed(b"x" * 10))] == [b"x" * 10]
+    with pytest.raises(FrameTooLarge, match="11 bytes, the limit is 10"):
+        FrameReader(10).feed(framed(b"x" * 11))
+
+
+def test_the_length_is_checked_before_the_body_is_there():
+    with pytest.raises(FrameTooLarge):
+        FrameReader(100).feed(b"\x7f\xff\xff\xff")
+
+
+@pytest.mark.parametrize("head", [b"\xff\xff\xff\xff", b"\x80\0\0\0"])
+def test_a_negative_length_is_refused(head):
+    with pytest.raises(FrameTooLarge):
+        FrameReader(100).feed(head)
+
+
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [
+        (b"GET / HTTP/1.1\r\n", "HTTP request"),
+        (b"\x16\x03\x01\x02\x00", "TLS handshake"),
+        (b"SSH-2.0-OpenSSH", "SSH banner"),
+        (b"PROXY TCP4", "PROXY protocol"),
+    ],
+)
+def test_other_protocols_are_recognised(first, said):
+    with pytest.raises(FrameTooLarge, match=said):
+        FrameReader(100 * 1024 * 1024).feed(first)
+
+
+def test_frames_before_an_impossible_length_are_not_lost():
+    reader = FrameReader(100)
+    frames = reader.feed(framed(b"one") + framed(b"two") + b"\xff\xff\xff\xff")
+    assert [bytes(f) for f in frames] == [b"one", b"two"]
+    assert reader.broken is not None
+    with pytest.raises(FrameTooLarge):
+        reader.get_buffer()
+
+
+def test_an_empty_frame_is_a_frame():
+    assert [bytes(f) for f in FrameReader(100).feed(framed(b""))] == [b""]
+
+
+def test_a_long_frame_is_received_into_its_own_buffer():
+    reader = FrameReader(1 << 20)
+    assert reader.feed(framed(bytes(100_000))[:50]) == []
+    rest = reader.get_buffer()
+    assert len(rest) == 100_000 - 46
+    rest[:] = b"z" * len(rest)
+    (frame,) = reader.buffer_updated(len(rest))
+    assert bytes(frame) == bytes(46) + b"z" * len(rest)
+
+
+def test_only_a_stream_that_sent_large_frames_is_given_room_for_one_at_once():
+    reader = FrameReader(1 << 20)
+    large = framed(bytes(900_000))
+    reader.feed(large[:70_000])
+    assert len(reader.get_buffer()) < 4 * 70_000, "a stranger is given what it sends"
+    assert [len(frame) for frame in reader.feed(large[70_000:])] == [900_000]
+    reader.feed(large[:70_000])
+    assert len(reader.get_buffer()) == len(large) - 70_000
