@@ -2,7 +2,9 @@
 
 v2 isolation level · v4 leader epoch · v6 flexible · v7 max timestamp (-3, KIP-734) · v8 earliest local (-4, KIP-405) ·
 v9 latest tiered (-5, KIP-1005: nothing is tiered here, so -1).
-The latest offset is the high watermark under both isolation levels: no transaction is open.
+The latest offset is the high watermark under both isolation levels: no transaction is open. That is for consumers
+(replica id -1). A broker's id asks for the leader's log end, -2, the debugging consumer, for the log end of the replica
+that is here, leader or not (fetchOnlyFromLeader of Kafka's KafkaApis).
 """
 
 from __future__ import annotations
@@ -43,7 +45,11 @@ class ListOffsets:
         for topic in request.topics:
             partitions = [
                 self._answer(
-                    context, topic.name, partition, asked[topic.name, partition.partition_index] > 1
+                    context,
+                    topic.name,
+                    partition,
+                    request.replica_id,
+                    twice=asked[topic.name, partition.partition_index] > 1,
                 )
                 for partition in topic.partitions
             ]
@@ -51,7 +57,13 @@ class ListOffsets:
         return ListOffsetsResponse(topics=topics)
 
     def _answer(
-        self, context: RequestContext, topic: str, asked: ListOffsetsPartition, twice: bool
+        self,
+        context: RequestContext,
+        topic: str,
+        asked: ListOffsetsPartition,
+        replica_id: int,
+        *,
+        twice: bool,
     ) -> ListOffsetsPartitionResponse:
         response = ListOffsetsPartitionResponse(
             partition_index=asked.partition_index,
@@ -69,7 +81,7 @@ class ListOffsets:
                     f"timestamp {timestamp} in ListOffsets v{context.api_version}"
                 )
             partition = self._replicas.partition(topic, asked.partition_index)
-            found = partition.find_offset(timestamp, asked.current_leader_epoch)
+            found = partition.find_offset(timestamp, asked.current_leader_epoch, replica_id)
         except KafkaError as error:
             code = code_of(error)
             if code is ErrorCode.OFFSET_NOT_AVAILABLE and context.api_version < 5:

@@ -47,6 +47,9 @@ MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 
+CONSUMER_REPLICA_ID = -1
+DEBUGGING_REPLICA_ID = -2
+
 Key = tuple[str, int]
 """Topic and partition."""
 
@@ -471,16 +474,33 @@ class Partition:
 
     # -- offsets -------------------------------------------------------------------------------
 
-    def find_offset(self, timestamp: int, current_leader_epoch: int) -> TimestampOffset:
-        """Answer ListOffsets for a client: (timestamp, offset, leader epoch), -1 where there is none."""
-        log, leading = self.led(current_leader_epoch)
-        if timestamp not in (EARLIEST, EARLIEST_LOCAL, LATEST_TIERED) and (
-            leading.high_watermark < leading.led_since_offset
-        ):
-            # What an earlier leader has shown may lie above: the offset would go back (KIP-207).
-            raise OffsetNotAvailable(f"{self}: a new leader does not know yet what is committed")
+    def find_offset(
+        self,
+        timestamp: int,
+        current_leader_epoch: int,
+        replica_id: int = CONSUMER_REPLICA_ID,
+    ) -> TimestampOffset:
+        """Answer ListOffsets: (timestamp, offset, leader epoch), -1 where there is none.
+
+        A consumer hears of what is committed, others of the whole log, DEBUGGING_REPLICA_ID of a follower's, too.
+        """
+        if replica_id == DEBUGGING_REPLICA_ID:
+            log = self._log_of_any_replica(current_leader_epoch)
+            up_to = log.log_end_offset
+        else:
+            log, leading = self.led(current_leader_epoch)
+            up_to = log.log_end_offset
+            if replica_id == CONSUMER_REPLICA_ID:
+                up_to = leading.high_watermark
+                if timestamp not in (EARLIEST, EARLIEST_LOCAL, LATEST_TIERED) and (
+                    up_to < leading.led_since_offset
+                ):
+                    # What an earlier leader has shown may lie above: the offset would go back (KIP-207).
+                    raise OffsetNotAvailable(
+                        f"{self}: a new leader does not know yet what is committed"
+                    )
         if timestamp == LATEST:
-            return TimestampOffset(-1, leading.high_watermark, self.role.leader_epoch)
+            return TimestampOffset(-1, up_to, self.role.leader_epoch)
         if timestamp in (EARLIEST, EARLIEST_LOCAL):
             start = log.log_start_offset
             return TimestampOffset(-1, start, log.leader_epochs.epoch_at(start))
@@ -491,9 +511,17 @@ class Partition:
             if timestamp == MAX_TIMESTAMP
             else log.offset_for_timestamp(timestamp)
         )
-        if found is None or found.offset >= leading.high_watermark:
+        if found is None or found.offset >= up_to:
             return TimestampOffset(-1, -1, -1)
         return found
+
+    def _log_of_any_replica(self, current_leader_epoch: int) -> PartitionLog:
+        """Return the log whether we lead or follow; raise what says why there is none."""
+        if self.log is None:
+            self._leads()
+            raise NotLeaderOrFollower(f"{self} has no log here")
+        self._check_epoch(current_leader_epoch)
+        return self.log
 
     def epoch_end(self, leader_epoch: int, current_leader_epoch: int) -> tuple[int, int]:
         """Answer OffsetForLeaderEpoch: (largest epoch <= *leader_epoch*, the offset it ends at)."""

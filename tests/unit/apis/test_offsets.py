@@ -8,12 +8,24 @@ from typing import Any
 import pytest
 
 from kclient.wire.error_codes import ErrorCode
+from kclient.wire.interbroker import (
+    LeaderAndIsrPartitionState,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopicState,
+)
 from kclient.wire.schema import delete_records, list_offsets, offset_for_leader_epoch
 from tests.kit.logs import batch_of
 from tests.unit.apis.kit import ApiBroker
 
 
-def ask(broker: ApiBroker, *asked: tuple[int, int], version: int = 9, epoch: int = -1) -> list[Any]:
+def ask(
+    broker: ApiBroker,
+    *asked: tuple[int, int],
+    version: int = 9,
+    epoch: int = -1,
+    replica_id: int = -1,
+    topic: str = "t",
+) -> list[Any]:
     partitions = [
         list_offsets.ListOffsetsPartition(
             partition_index=index, current_leader_epoch=epoch, timestamp=timestamp
@@ -21,7 +33,8 @@ def ask(broker: ApiBroker, *asked: tuple[int, int], version: int = 9, epoch: int
         for index, timestamp in asked
     ]
     request = list_offsets.ListOffsetsRequest(
-        replica_id=-1, topics=[list_offsets.ListOffsetsTopic(name="t", partitions=partitions)]
+        replica_id=replica_id,
+        topics=[list_offsets.ListOffsetsTopic(name=topic, partitions=partitions)],
     )
     found: list[Any] = broker.ask(2, version, request).topics[0].partitions
     return found
@@ -72,6 +85,47 @@ def test_leader_epochs_are_checked(filled: ApiBroker) -> None:
     assert ask(filled, (0, -1), epoch=2)[0].error_code == ErrorCode.FENCED_LEADER_EPOCH
     assert ask(filled, (0, -1), epoch=4)[0].error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
     assert ask(filled, (0, -1), epoch=3)[0].error_code == 0
+
+
+@pytest.fixture
+def ahead(broker: ApiBroker) -> ApiBroker:
+    """Three records that broker 2, in the ISR, does not have."""
+    be(broker, leader=1, epoch=0)
+    for _ in range(3):
+        broker.produce(batch_of(1000), topic="r")
+    return broker
+
+
+def be(broker: ApiBroker, leader: int, epoch: int) -> None:
+    state = LeaderAndIsrPartitionState(0, 1, leader, epoch, [1, 2], 0, [1, 2])
+    topic = LeaderAndIsrTopicState("r", None, [state])
+    broker.replicas.apply_leader_and_isr(
+        LeaderAndIsrRequest(controller_epoch=1, topic_states=[topic])
+    )
+
+
+def test_only_a_consumer_is_kept_below_the_high_watermark(ahead: ApiBroker) -> None:
+    ends = [ask(ahead, (0, -1), replica_id=asking, topic="r")[0] for asking in (-1, -2, 2)]
+    assert [(end.error_code, end.offset) for end in ends] == [(0, 0), (0, 3), (0, 3)]
+    by_time = [ask(ahead, (0, 1000), replica_id=asking, topic="r")[0] for asking in (-1, -2, 2)]
+    assert [found.offset for found in by_time] == [-1, 0, 0]
+
+
+def test_the_debugging_consumer_is_told_a_followers_log_end(ahead: ApiBroker) -> None:
+    be(ahead, leader=2, epoch=1)
+    (end,) = ask(ahead, (0, -1), replica_id=-2, topic="r")
+    assert (end.error_code, end.offset, end.leader_epoch) == (0, 3, 1)
+    for asking in (-1, 2):
+        (refused,) = ask(ahead, (0, -1), replica_id=asking, topic="r")
+        assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    (stale,) = ask(ahead, (0, -1), replica_id=-2, epoch=0, topic="r")
+    assert stale.error_code == ErrorCode.FENCED_LEADER_EPOCH
+
+
+def test_an_offline_replica_has_no_log_end(ahead: ApiBroker) -> None:
+    ahead.replicas.partition("r", 0).go_offline("the disk is gone")
+    (found,) = ask(ahead, (0, -1), replica_id=-2, topic="r")
+    assert found.error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
 def delete(broker: ApiBroker, offset: int, topic: str = "t") -> Any:
