@@ -251,6 +251,7 @@ class Broker:
             zookeeper,
             broker_id=broker_id,
             limits=_group_limits(config),
+            now_ms=self._world.now_ms,
             offset_metadata_max_bytes=config.offset_metadata_max_bytes,
         )
         self.replicas.on_leadership(self.groups.on_leadership)

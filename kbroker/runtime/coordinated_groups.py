@@ -68,6 +68,7 @@ class CoordinatedGroups:
         *,
         broker_id: int,
         limits: GroupLimits,
+        now_ms: Callable[[], int],
         given_up: GivenUp,
     ) -> None:
         self.partitions: dict[int, GroupsOfPartition] = {}
@@ -75,6 +76,7 @@ class CoordinatedGroups:
         self._zookeeper = zookeeper
         self._broker_id = broker_id
         self._limits = limits
+        self._now_ms = now_ms
         self._given_up = given_up
         self._partition_count = 0
         """Partitions of ``__consumer_offsets``; 0 before anything was loaded."""
@@ -231,7 +233,9 @@ class CoordinatedGroups:
 
     def hold(self, coordinated: GroupsOfPartition, group_id: str) -> HeldGroup:
         """Begin to hold a group, Empty as yet."""
-        group = HeldGroup(self._clock, coordinated.right, group_id, self._limits, self.forget)
+        group = HeldGroup(
+            self._clock, coordinated.right, group_id, self._limits, self.forget, self._now_ms
+        )
         group.tree.has_root = group_id in coordinated.known
         group.offsets_known = not group.tree.has_root
         coordinated.groups[group_id] = group

@@ -9,8 +9,7 @@ commits fail at once with a retriable error.
 Owner: the reactor's thread.
 """
 
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from twisted.internet.defer import Deferred, succeed
@@ -48,7 +47,7 @@ class GroupListing:
 
 
 class GroupCoordinator:
-    """Coordinates groups for *broker_id*."""
+    """Coordinates groups for *broker_id*. *now_ms* is the wall clock, for what is written."""
 
     def __init__(
         self,
@@ -57,16 +56,18 @@ class GroupCoordinator:
         *,
         broker_id: int,
         limits: GroupLimits,
+        now_ms: Callable[[], int],
         offset_metadata_max_bytes: int = 4096,
     ) -> None:
         self._clock = clock
         self._max_metadata = offset_metadata_max_bytes
-        self._writer = OffsetWriter(clock, self._held, _wall_clock_ms)
+        self._writer = OffsetWriter(clock, self._held, now_ms)
         self._groups = CoordinatedGroups(
             clock,
             zookeeper,
             broker_id=broker_id,
             limits=limits,
+            now_ms=now_ms,
             given_up=self._writer.give_up,
         )
         self.on_leadership = self._groups.on_leadership
@@ -355,7 +356,3 @@ class GroupCoordinator:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         located.loading.discard(group_id)
         return ErrorCode.NONE
-
-
-def _wall_clock_ms() -> int:
-    return int(time.time() * 1000)

@@ -15,7 +15,6 @@ that was stopped for a while, and does not know yet that it was replaced, must n
 into an old generation.
 """
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
@@ -98,6 +97,7 @@ class HeldGroup:
         group_id: str,
         limits: GroupLimits,
         forget: Callable[["HeldGroup"], None],
+        now_ms: Callable[[], int],
     ) -> None:
         self.group_id = group_id
         self.partition = partition
@@ -110,6 +110,7 @@ class HeldGroup:
 
         self._clock = clock
         self._forget = forget
+        self._now_ms = now_ms
         self._tokens = 0
         self._waiting: dict[Token, Deferred[Any]] = {}
         self._timer: Any = None
@@ -276,7 +277,7 @@ class HeldGroup:
 
     def _multis(self, snapshot: GroupSnapshot) -> list[list[Operation]]:
         """Return what writes *snapshot* and its live members, in multis of a bearable size."""
-        self.changed_ms = now_ms = int(time.time() * 1000)
+        self.changed_ms = now_ms = self._now_ms()
         state = encode_snapshot(snapshot, now_ms)
         path = group_state_path(self.group_id)
         first: list[Operation] = []
@@ -337,7 +338,7 @@ class HeldGroup:
                 operations.append(Delete(group_member_path(self.group_id, name)))
             self._live = set()
             members = self.machine.snapshot().members
-            operations += self._live_changes(members, int(time.time() * 1000))
+            operations += self._live_changes(members, self._now_ms())
             try:
                 for start in range(0, len(operations), LIVE_MEMBERS_AT_ONCE):
                     await self.partition.write(operations[start : start + LIVE_MEMBERS_AT_ONCE])

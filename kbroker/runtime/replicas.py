@@ -18,7 +18,6 @@ Owner: the reactor's thread. Loading and closing run in the pool.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -96,9 +95,9 @@ class Replicas:
         *,
         broker_id: int,
         topic_config: Callable[[str], LogConfig],
+        wall_clock: Callable[[], float],
         is_known: Callable[[str, int], bool] = lambda _topic, _partition: False,
         fatal: Callable[[str], None] = lambda _cause: None,
-        wall_clock: Callable[[], float] = time.time,
         disk: Disk = OS_DISK,
         pool: Executor | None = None,
         new_uuid: Callable[[], UUID] = uuid4,

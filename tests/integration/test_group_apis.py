@@ -13,6 +13,7 @@ from twisted.internet import reactor
 from twisted.internet.defer import Deferred, ensureDeferred, gatherResults
 
 from kbroker.apis import Dispatcher, lazily
+from kbroker.app.world import World
 from kbroker.groups.placement import OFFSETS_TOPIC
 from kbroker.net.service import Peer
 from kbroker.runtime import membership
@@ -78,7 +79,11 @@ class Client:
     def __init__(self, zk: ZooKeeperSession) -> None:
         self.zk = zk
         self.coordinator = GroupCoordinator(
-            reactor, zk, broker_id=1, limits=replace(LIMITS, initial_rebalance_delay=0.0)
+            reactor,
+            zk,
+            broker_id=1,
+            limits=replace(LIMITS, initial_rebalance_delay=0.0),
+            now_ms=World().now_ms,
         )
         self.metadata = MetadataCache("cluster")
         self.topics = NoTopics()

@@ -14,6 +14,7 @@ from twisted.internet import reactor
 from twisted.internet.defer import ensureDeferred, gatherResults
 from twisted.internet.task import deferLater
 
+from kbroker.app.world import World
 from kbroker.groups.commits import OffsetCommit
 from kbroker.groups.effects import Joined, MemberIdentity, Sync, Synced
 from kbroker.groups.placement import OFFSETS_TOPIC
@@ -43,7 +44,9 @@ class Broker:
     def __init__(self, zk: ZooKeeperSession, broker_id: int) -> None:
         self.zk = zk
         self.broker_id = broker_id
-        self.coordinator = GroupCoordinator(reactor, zk, broker_id=broker_id, limits=QUICK)
+        self.coordinator = GroupCoordinator(
+            reactor, zk, broker_id=broker_id, limits=QUICK, now_ms=World().now_ms
+        )
 
     async def lead(self, leader_epoch: int) -> None:
         """Become leader: ZooKeeper first, then the word of the controller, as it is in a cluster."""

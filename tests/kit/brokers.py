@@ -45,6 +45,8 @@ class Broker:
     process: subprocess.Popen[bytes] | None = None
     ready_after: float = 0.0
     """Seconds from exec to the ready line, of the last start."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """What its process finds in its environment besides ours."""
     _output: bytes = field(default=b"", repr=False)
 
     @property
@@ -132,7 +134,7 @@ class Cluster:
                 broker_command(path),
                 output=log,
                 stdout=subprocess.PIPE,
-                environment=broker_environment(),
+                environment={**broker_environment(), **broker.environment},
             )
 
     def wait_ready(self, *broker_ids: int, timeout: float = READY_TIMEOUT) -> None:

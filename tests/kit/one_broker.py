@@ -60,6 +60,7 @@ class OneBroker:
             self.config,
             broker_id=BROKER,
             topic_config=self.topic_config,
+            wall_clock=time.time,
             is_known=lambda topic, index: self.cache.partition(topic, index) is not None,
             fatal=self.fatal.append,
         )

@@ -12,7 +12,7 @@ from tests.kit.groups import LIMITS, join_request
 def waiting_for_its_member(clock: Clock, forgotten: list[HeldGroup]) -> HeldGroup:
     """Return a group that gave out an id, which is forgotten after 10 s."""
     nobody = cast(CoordinatedPartition, None)  # nothing is written here
-    group = HeldGroup(clock, nobody, "g", LIMITS, forgotten.append)
+    group = HeldGroup(clock, nobody, "g", LIMITS, forgotten.append, lambda: 0)
     answers: list[Any] = []
     join = join_request("a")
     group.ask(lambda token, now: group.machine.join(token, join, now)).addCallback(answers.append)
