@@ -7,6 +7,7 @@ import pytest
 pytest_plugins = ["tests.kit.zookeeper", "tests.kit.brokers"]
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give tests of real processes one second chance, which CI counts and prints.
 
@@ -26,3 +27,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(
                 pytest.mark.flaky(reruns=1, only_rerun=["[uU]nraisable ?[eE]xception ?[wW]arning"])
             )
+
+    # Files of processes wait, files of units compute: with the long ones first (Makefile: no reordering by xdist)
+    # no worker is left alone with one at the end. Within both, the order is pytest-randomly's.
+    slow_files = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow_files)

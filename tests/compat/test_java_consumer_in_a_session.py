@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -12,10 +10,10 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.kit.apache_kafka import CLASSPATH, with_kafka
 from tests.kit.brokers import MakeCluster
 from tests.kit.replicated import eventually
 
-JARS = Path(os.environ.get("KAFKA_JARS", Path.home() / ".cache/kbroker/kafka-3.9.1"))
 PARTITIONS = 20
 ROUNDS, PER_ROUND = 4, 50
 LOG4J = """log4j.rootLogger=WARN, err
@@ -30,10 +28,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.compat,
     pytest.mark.timeout(120),
-    pytest.mark.skipif(
-        not list(JARS.glob("kafka_2.*.jar")) or shutil.which("java") is None,
-        reason=f"no Apache Kafka jars in {JARS} (KAFKA_JARS), or no java",
-    ),
+    with_kafka,
 ]
 
 
@@ -60,7 +55,7 @@ def test_it_reads_on_where_it_was_when_the_broker_has_forgotten_its_session(
         consumer = subprocess.Popen(
             [
                 *("java", "-Xmx128m", f"-Dlog4j.configuration=file:{tmp_path}/log4j.properties"),
-                *("-cp", f"{JARS}/*", "org.apache.kafka.tools.consumer.ConsoleConsumer"),
+                *("-cp", CLASSPATH, "org.apache.kafka.tools.consumer.ConsoleConsumer"),
                 *("--bootstrap-server", cluster.bootstrap, "--topic", "t", "--from-beginning"),
                 *("--max-messages", str(ROUNDS * PER_ROUND)),
             ],

@@ -2,7 +2,6 @@
 
 import base64
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -10,17 +9,15 @@ import pytest
 
 from kclient.wire import batches
 from kclient.wire.records import COMMIT, Record, encode_batch, encode_transaction_marker
+from tests.kit.apache_kafka import CLASSPATH, with_kafka
 from tests.kit.record_batches import NOW_MS
 
-JARS = Path.home() / ".cache" / "kbroker" / "kafka-3.9.1"
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.compat,
-    pytest.mark.skipif(
-        not (JARS.is_dir() and shutil.which("java")), reason=f"no Kafka jars in {JARS}, or no Java"
-    ),
+    with_kafka,
 ]
 
 
@@ -28,7 +25,7 @@ def dumped(log: Path) -> str:
     """What DumpLogSegments prints of *log*."""
     result = subprocess.run(
         [
-            *("java", "-Xmx256m", "-cp", f"{JARS}/*", "kafka.tools.DumpLogSegments"),
+            *("java", "-Xmx256m", "-cp", CLASSPATH, "kafka.tools.DumpLogSegments"),
             *("--files", str(log), "--print-data-log", "--deep-iteration"),
         ],
         capture_output=True,

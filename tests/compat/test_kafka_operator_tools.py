@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from itertools import count
 from pathlib import Path
@@ -11,17 +10,15 @@ from pathlib import Path
 import pytest
 
 from kclient import Producer
+from tests.kit.apache_kafka import CLASSPATH, with_kafka
 from tests.kit.brokers import Cluster, MakeCluster
 from tests.kit.replicated import Observer, eventually
-
-JARS = Path.home() / ".cache" / "kbroker" / "kafka-3.9.1"
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.compat,
     pytest.mark.timeout(180),
-    pytest.mark.skipif(not JARS.is_dir(), reason=f"Apache Kafka's jars are not in {JARS}"),
-    pytest.mark.skipif(shutil.which("java") is None, reason="needs Java"),
+    with_kafka,
 ]
 
 RACKS = {1: "east", 2: "west", 3: "west"}
@@ -45,7 +42,7 @@ def cluster(module_clusters: MakeCluster) -> Cluster:
 def java(tool: str, *words: str) -> list[str]:
     """Return the command that runs one of Kafka's tools."""
     quiet = "-Dlog4j.configuration=file:/dev/null"
-    return ["java", "-Xmx128m", quiet, "-cp", f"{JARS}/*", f"org.apache.kafka.tools.{tool}", *words]
+    return ["java", "-Xmx128m", quiet, "-cp", CLASSPATH, f"org.apache.kafka.tools.{tool}", *words]
 
 
 def run(cluster: Cluster, tool: str, *words: str) -> str:

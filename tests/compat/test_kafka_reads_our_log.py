@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
-import shutil
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -21,26 +19,23 @@ from kbroker.local.processes import start_bound_to_us
 from kbroker.local.zookeeper import free_ports
 from kbroker.log.log_dirs import LogDirs
 from kclient.wire.batches import parse
+from tests.kit.apache_kafka import CLASSPATH, with_kafka
 from tests.kit.logs import append, batch_of, open_log, records
 from tests.kit.producer_batches import append_numbered
 
-JARS = Path(os.environ.get("KAFKA_JARS", Path.home() / ".cache/kbroker/kafka-3.9.1"))
 LOG = "00000000000000000000"
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.compat,
-    pytest.mark.skipif(
-        not list(JARS.glob("kafka_2.*.jar")) or shutil.which("java") is None,
-        reason=f"no Apache Kafka jars in {JARS} (KAFKA_JARS), or no java",
-    ),
+    with_kafka,
 ]
 
 
 def dump(*arguments: str) -> str:
     """Run DumpLogSegments and return what it says."""
     done = subprocess.run(
-        ["java", "-Xmx128m", "-cp", f"{JARS}/*", "kafka.tools.DumpLogSegments", *arguments],
+        ["java", "-Xmx128m", "-cp", CLASSPATH, "kafka.tools.DumpLogSegments", *arguments],
         capture_output=True,
         text=True,
         timeout=50,
@@ -112,7 +107,7 @@ class ApacheKafka:
             f"listeners=PLAINTEXT://{self.address}\noffsets.topic.replication.factor=1\n"
             "log.flush.offset.checkpoint.interval.ms=500\nzookeeper.session.timeout.ms=2000\n"
         )
-        command = ["java", "-Xmx256m", "-cp", f"{JARS}/*", "kafka.Kafka", str(settings)]
+        command = ["java", "-Xmx256m", "-cp", CLASSPATH, "kafka.Kafka", str(settings)]
         with self.output.open("ab") as output:
             self.process = start_bound_to_us(command, output=output)
 

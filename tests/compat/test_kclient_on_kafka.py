@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import socket
 import subprocess
@@ -16,19 +15,17 @@ import pytest
 from kbroker.local.processes import start_bound_to_us
 from kbroker.local.zookeeper import free_ports
 from kclient import AdminClient, Consumer, KafkaError, NewTopic, Producer, TopicPartition
+from tests.kit.apache_kafka import CLASSPATH, with_kafka
 from tests.kit.cli import environment_for
 from tests.kit.kclient_processes import KclientProcesses
 from tests.kit.replicated import eventually
 from tests.kit.zookeeper import Ensemble
 
-JARS = Path.home() / ".cache" / "kbroker" / "kafka-3.9.1"
-
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.compat,
     pytest.mark.timeout(150),
-    pytest.mark.skipif(not JARS.is_dir(), reason=f"Apache Kafka's jars are not in {JARS}"),
-    pytest.mark.skipif(shutil.which("java") is None, reason="needs Java"),
+    with_kafka,
 ]
 
 SETTINGS = """\
@@ -51,7 +48,7 @@ class JavaBroker:
         path = home / "server.properties"
         path.write_text(SETTINGS.format(id=number, port=port, home=home, zookeeper=zookeeper))
         self._command = [
-            *("java", "-Xmx256m", "-Dlog4j.configuration=file:/dev/null", "-cp", f"{JARS}/*"),
+            *("java", "-Xmx256m", "-Dlog4j.configuration=file:/dev/null", "-cp", CLASSPATH),
             *("kafka.Kafka", str(path)),
         ]
         self._log = home / "broker.log"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,17 +14,14 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kbroker.local import processes
 from kbroker.local.zookeeper import free_ports
 from kclient.wire.batches import iterate
+from tests.kit.apache_kafka import CLASSPATH, with_kafka
 from tests.kit.brokers import MakeCluster
 from tests.kit.mirrors import Mirror, eventually, stored
-
-JARS = Path.home() / ".cache" / "kbroker" / "kafka-3.9.1"
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.compat,
-    pytest.mark.skipif(
-        not (JARS.is_dir() and shutil.which("java")), reason=f"no Kafka jars in {JARS}, or no Java"
-    ),
+    with_kafka,
 ]
 
 
@@ -49,7 +45,7 @@ def apache(tmp_path: Path, zookeeper_connect: str) -> Iterator[ApacheKafka]:
         "transaction.state.log.replication.factor=1\ntransaction.state.log.min.isr=1\n"
         "offsets.topic.num.partitions=1\ntransaction.state.log.num.partitions=1\n"
     )
-    command = ["java", "-Xmx512m", "-cp", f"{JARS}/*", "kafka.Kafka", "server.properties"]
+    command = ["java", "-Xmx512m", "-cp", CLASSPATH, "kafka.Kafka", "server.properties"]
     command[-1] = str(home / "server.properties")
     with (home / "kafka.log").open("wb") as log:
         process = processes.start_bound_to_us(command, output=log)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import shutil
 import subprocess
 import warnings
 from pathlib import Path
@@ -13,20 +11,16 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from tests.kit.apache_kafka import CLASSPATH, with_kafka
 from tests.kit.brokers import Cluster, MakeCluster
 from tests.kit.operators import Operator, until_directories
 from tests.kit.replicated import Observer, eventually
 
-JARS = Path(os.environ.get("KAFKA_JARS", Path.home() / ".cache" / "kbroker" / "kafka-3.9.1"))
 REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 SIDES = ("leader", "follower")
 ELECT = "org.apache.kafka.tools.LeaderElectionCommand"
 
 pytestmark = [pytest.mark.slow, pytest.mark.compat, pytest.mark.timeout(180)]
-with_tools = pytest.mark.skipif(
-    not list(JARS.glob("kafka-tools-[0-9]*.jar")) or shutil.which("java") is None,
-    reason=f"no Apache Kafka tools in {JARS} (KAFKA_JARS), or no java",
-)
 _numbers = itertools.count(1)
 
 
@@ -61,7 +55,7 @@ def tool(cluster: Cluster, command: str, *arguments: str) -> str:
             "java",
             "-Xmx128m",
             "-cp",
-            f"{JARS}/*",
+            CLASSPATH,
             command,
             "--bootstrap-server",
             cluster.bootstrap,
@@ -92,7 +86,7 @@ def plan(path: Path, topic: str, *replicas: list[int]) -> str:
     return str(path)
 
 
-@with_tools
+@with_kafka
 def test_kafka_reassign_partitions_lists_and_calls_off_what_it_began(
     cluster: Cluster, topic: str, tmp_path: Path
 ) -> None:
@@ -115,7 +109,7 @@ def test_kafka_reassign_partitions_lists_and_calls_off_what_it_began(
     assert Operator(cluster).moving() == {}
 
 
-@with_tools
+@with_kafka
 def test_kafka_leader_election_gets_the_preferred_leaders_back(
     cluster: Cluster, topic: str
 ) -> None:

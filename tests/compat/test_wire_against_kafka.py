@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
+from tests.kit.apache_kafka import CLASSPATH, with_kafka
 from tests.kit.wire_messages import MESSAGES, body, everything_set, structs, versions_of
 
-JARS = Path.home() / ".cache" / "kbroker" / "kafka-3.9.1"
 PROGRAM = Path(__file__).parent / "java" / "EchoMessages.java"
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.compat,
-    pytest.mark.skipif(not JARS.is_dir(), reason=f"Apache Kafka's jars are not in {JARS}"),
+    with_kafka,
     pytest.mark.skipif(shutil.which("javac") is None, reason="needs a JDK, not only a JRE"),
 ]
 
@@ -48,7 +48,7 @@ def test_kafkas_classes_read_our_bytes_and_write_the_same():
             for message in [everything_set(cls, version, ours=False), *drawn]:
                 ours = body(api, direction, version, message)
                 cases.append((f"{int(api)} {version} {direction}", ours, message))
-    classpath = f"{JARS}/*"
+    classpath = CLASSPATH
     done = subprocess.run(
         ["java", "-Xmx256m", "-cp", classpath, str(PROGRAM)],
         input="".join(f"{head} {ours.hex()}\n" for head, ours, _ in cases),

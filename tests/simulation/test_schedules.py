@@ -7,6 +7,7 @@ import pytest
 from tests.simulation.schedules import CHUNKS, check_chunk
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 @pytest.mark.timeout(300)
 def test_every_seed_ends_with_a_whole_cluster_that_lost_nothing(chunk: int) -> None:
