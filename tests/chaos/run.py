@@ -10,7 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from tests.audits import isr_samples
 from tests.audits.health import audit_log_lines
+from tests.audits.isr_samples import IsrAt, Loss, SampleAudit
 from tests.audits.logs import LogAudit, audit_logs
 from tests.audits.problem import Problem
 from tests.audits.zookeeper_journal import read_journal
@@ -18,6 +20,7 @@ from tests.audits.zookeeper_rules import ClusterAudit
 from tests.chaos.client import Client, Reader
 from tests.chaos.figures import Figures, figures
 from tests.chaos.group_worker import GroupWorker
+from tests.chaos.isr_sampler import IsrSampler
 from tests.chaos.other_clients import KafkaPythonClient, LibrdkafkaClient, LibrdkafkaReader
 from tests.chaos.raw_client import RawClient
 from tests.chaos.recorder import Recorder
@@ -26,9 +29,10 @@ from tests.chaos.worker import Worker
 from tests.chaos.world import PATIENCE, REPLICAS, World
 from tests.checker.anomaly import Anomaly
 from tests.checker.derived import derive
+from tests.checker.history import Event
 from tests.checker.verdict import Judgement, Verdict, check
 
-OUT_OF_TIME = frozenset({"isr-not-full", "no-progress", "not-readable"})
+OUT_OF_TIME = frozenset({"isr-not-full", "no-progress", "not-readable", "not-sampled"})
 """Problems that a machine may have that is too slow; nothing is wrong or lost by them."""
 PARTITIONS = 4
 LEAD_IN = 3.0
@@ -46,6 +50,7 @@ class Result:
     problems: list[Problem] = field(default_factory=list)
     figures: Figures = field(default_factory=Figures)
     logs: LogAudit = field(default_factory=LogAudit)
+    samples: SampleAudit = field(default_factory=SampleAudit)
     controllers: int = 0
     elections: int = 0
 
@@ -67,6 +72,7 @@ class Result:
             f"audits: {self.logs.replicas} replicas of {self.logs.partitions} partitions,"
             f" {self.logs.batches} batches; {self.controllers} controllers, {self.elections} elections"
         )
+        lines.append(self.samples.to_text())
         lines += [f"BAD: {problem}" for problem in self.problems[:20]]
         lines.append("CLEAN" if self.clean else "BROKEN")
         return "\n".join(lines)
@@ -77,6 +83,8 @@ class Result:
             "clean": self.clean,
             **self.verdict.to_json(),
             "problems": [problem._asdict() for problem in self.problems],
+            "samples": self.samples.samples,
+            "watermarks_compared": self.samples.compared,
             "first_acks": self.figures.first_acks,
             "full_isrs": self.figures.full_isrs,
             "windows": self.figures.windows,
@@ -96,6 +104,21 @@ def excuse_renumbered(anomaly: Anomaly, logs: LogAudit) -> Anomaly:
     if len(known) < len(anomaly.offsets) or len({producer_id for producer_id, _ in known}) > 1:
         return anomaly
     return replace(anomaly, name="duplicate-renumbered-by-client", bad=False)
+
+
+def losses(events: list[Event]) -> list[Loss]:
+    """Return which brokers lost records to a fault, as the nemesis noted it."""
+    found = []
+    for event in events:
+        if event.f != "nemesis":
+            continue
+        if "wipe" in event.v:
+            found.append(Loss(event.t, event.v["wipe"], None))
+        damaged = event.v.get("damage") or event.v.get("bit_rot")
+        if damaged is not None:
+            broker, _, key = damaged.partition("/")
+            found.append(Loss(event.t, int(broker.removeprefix("broker-")), key))
+    return found
 
 
 class Run:
@@ -126,6 +149,7 @@ class Run:
         )
         self.world.unclean_election = scenario.unclean_election
         self.workers: list[Worker | GroupWorker] = []
+        self.sampler: IsrSampler | None = None
         self.problems: list[Problem] = []
 
     def play(self) -> Result:
@@ -136,6 +160,7 @@ class Run:
             for n in (1, 2):
                 world.keys += world.create_topic(f"chaos-{n}", PARTITIONS // 2)
             self._not_in_sync("at the beginning")
+            self._start_sampler()
             self._start_workers()
             time.sleep(LEAD_IN)
             self._hurt()
@@ -145,9 +170,11 @@ class Run:
             self._progress()
             self._stop_workers()
             ends = self._read_everything()
+            self._stop_sampler()
             world.stop(*world.alive)
             return self._judge(ends)
         finally:
+            self._stop_sampler()
             self.recorder.close()
             world.end()
 
@@ -170,6 +197,36 @@ class Run:
             )  # fmt: skip
             self.workers.append(worker)
             worker.start()
+
+    def _start_sampler(self) -> None:
+        world = self.world
+        ports = {n: world.brokers[n].port for n in world.ids}
+        self.sampler = IsrSampler(
+            world.ensemble.connect, world.chroot, ports, world.keys, time.monotonic_ns
+        )
+        self.sampler.start()
+
+    def _stop_sampler(self) -> None:
+        if self.sampler is not None and self.sampler.is_alive():
+            self.sampler.finish()
+
+    def _judge_samples(self, audit: ClusterAudit) -> SampleAudit:
+        assert self.sampler is not None
+        lines = [json.dumps(sample._asdict()) + "\n" for sample in self.sampler.samples]
+        (self.out / "samples.jsonl").write_text("".join(lines))
+        isrs = [
+            IsrAt(self.recorder.monotonic_ns(change.time_ms), change.key, change.state.isr)
+            for change in audit.history
+        ]
+        found = isr_samples.judge(
+            self.sampler.samples,
+            losses(self.recorder.events),
+            isrs,
+            unclean_election=self.world.unclean_election,
+        )
+        if not found.compared:
+            self.problems.append(Problem("not-sampled", "all", "no watermark was compared"))
+        return found
 
     def _maker(self, kind: str, chance: random.Random) -> Callable[[], Client]:
         world = self.world
@@ -294,11 +351,13 @@ class Run:
             )
         verdict = check(self.recorder.events)
         anomalies = tuple(excuse_renumbered(one, logs) for one in verdict.anomalies)
+        samples = self._judge_samples(audit)
         result = Result(
             replace(verdict, anomalies=anomalies),
-            self.problems + audit.problems + logs.problems,
+            self.problems + audit.problems + logs.problems + samples.problems,
             figures(self.recorder, audit.history, world.keys, REPLICAS),
             logs,
+            samples,
             len(audit.controllers),
             sum(change.elected for change in audit.history),
         )

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from tests.audits.isr_samples import Loss
 from tests.audits.logs import LogAudit
 from tests.audits.problem import Problem
-from tests.chaos.run import Result, excuse_renumbered
+from tests.chaos.recorder import Recorder
+from tests.chaos.run import Result, excuse_renumbered, losses
 from tests.checker.anomaly import Anomaly
 from tests.checker.building import Story
 from tests.checker.verdict import check
@@ -37,3 +41,18 @@ def test_nothing_else_is_excused() -> None:
     lost = Anomaly("lost-write", "", (), key="t-0", offsets=(3, 7))
     logs = LogAudit(producers={"t-0": {3: (11, 0), 7: (11, 1)}})
     assert excuse_renumbered(lost, logs) == lost
+
+
+def test_who_loses_records_to_a_fault_is_known_from_the_history(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "history.jsonl")
+    recorder.nemesis(kill=1)
+    times = [
+        recorder.nemesis(wipe=2).t,
+        recorder.nemesis(damage="broker-3/t-0", kind="cut", bytes=3).t,
+        recorder.nemesis(bit_rot="broker-1/t-1").t,
+    ]
+    recorder.close()
+    lost = [(2, None), (3, "t-0"), (1, "t-1")]
+    assert losses(recorder.events) == [
+        Loss(t, broker, key) for t, (broker, key) in zip(times, lost, strict=True)
+    ]
