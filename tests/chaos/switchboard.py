@@ -7,7 +7,8 @@ inter-broker listener that all brokers call, by the client id of the first reque
 
 Bytes flow in two directions, and each may be held: nothing is read, so the sender's bytes wait as they do in a network
 that loses packets, and flow on when it is healed. `reset` ends connections, and what was held is lost: held replies
-that are reset are requests whose outcome nobody knows. A throttled direction reads so many bytes a second.
+that are reset are requests whose outcome nobody knows. A throttled direction reads so many bytes a second; a delayed
+one delivers everything, in order, so much later.
 
 Owner: its own thread; the methods may be called from any.
 """
@@ -20,6 +21,7 @@ import socket
 import struct
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -37,6 +39,8 @@ class _Side:
     connection: _Connection
     outgoing: bytearray = field(default_factory=bytearray)
     """Bytes for this socket."""
+    late: deque[tuple[float, bytes]] = field(default_factory=deque)
+    """Bytes for this socket that are still on their way, each with the time of its arrival."""
     events: int = 0
     may_read_at: float = 0.0
     ended: bool = False
@@ -68,6 +72,7 @@ class Switchboard:
         self._connections: set[_Connection] = set()
         self._held: frozenset[tuple[str, str]] = frozenset()
         self._rates: dict[tuple[str, str], int] = {}
+        self._delays: dict[tuple[str, str], float] = {}
         self._todo: list[Callable[[], None]] = []
         self._ending = False
         self._listeners: list[socket.socket] = []
@@ -97,6 +102,10 @@ class Switchboard:
         """Let so many bytes through, per connection."""
         self._soon(lambda: self._rates.update({(source, target): bytes_per_second}))
 
+    def delay(self, source: str, target: str, seconds: float) -> None:
+        """Let what is sent from now on arrive so many seconds later."""
+        self._soon(lambda: self._delays.update({(source, target): seconds}))
+
     def reset(self, one: str, other: str) -> None:
         """End every connection between the two, with what is on its way."""
 
@@ -112,10 +121,13 @@ class Switchboard:
 
         def free() -> None:
             self._rates.clear()
+            self._delays.clear()
             self._set_held(frozenset())
             for connection in self._connections:
                 for side in connection.sides:
                     side.may_read_at = 0.0
+                    side.outgoing += b"".join(data for _, data in side.late)
+                    side.late.clear()
 
         self._soon(free)
 
@@ -146,10 +158,11 @@ class Switchboard:
     def _run(self) -> None:
         while not self._ending:
             todo, self._todo = self._todo, []
-            if todo or self._rates:
+            if todo or self._rates or self._delays:
                 for action in todo:
                     action()
                 for connection in self._connections:
+                    self._deliver(connection)
                     self._watch(connection)
             for key, events in self._selector.select(_TICK):
                 if isinstance(key.data, _Route):
@@ -202,7 +215,17 @@ class Switchboard:
             if not self._know(connection):
                 return
             data, connection.first = bytes(connection.first), bytearray()
-        other.outgoing += data
+        delay = self._delays.get(self._direction(side))
+        if delay is None:
+            other.outgoing += data
+        else:
+            other.late.append((time.monotonic() + delay, bytes(data)))
+
+    def _deliver(self, connection: _Connection) -> None:
+        now = time.monotonic()
+        for side in connection.sides:
+            while side.late and side.late[0][0] <= now:
+                side.outgoing += side.late.popleft()[1]
 
     def _know(self, connection: _Connection) -> bool:
         """Find out who calls, from the header of its first request."""

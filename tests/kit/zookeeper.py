@@ -13,7 +13,8 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,9 +25,19 @@ _numbers = itertools.count(1)
 
 
 class Ensemble:
-    """N ZooKeeper servers as children of this process (standalone if N is 1)."""
+    """N ZooKeeper servers as children of this process (standalone if N is 1).
 
-    def __init__(self, directory: Path, servers: int = 1, *, tick_ms: int = 500) -> None:
+    *between* (source, target, port) says by which port a server calls another's *port*: a proxy's, for example.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        servers: int = 1,
+        *,
+        tick_ms: int = 500,
+        between: Callable[[int, int, int], int] = lambda _source, _target, port: port,
+    ) -> None:
         ports = iter(zookeeper.free_ports(3 * servers))
         self.servers = [
             zookeeper.Server(n, next(ports), next(ports), next(ports))
@@ -34,6 +45,7 @@ class Ensemble:
         ]
         self.directory = directory
         self.tick_ms = tick_ms
+        self._between = between
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
     @property
@@ -48,7 +60,7 @@ class Ensemble:
             home = self.directory / f"zookeeper-{server.number}"
             home.mkdir(parents=True, exist_ok=True)
             configuration = zookeeper.write_configuration(
-                home, server, self.servers, tick_ms=self.tick_ms
+                home, server, self._as_seen_by(server), tick_ms=self.tick_ms
             )
             with (home / "zookeeper.log").open("ab") as log:
                 self._processes[server.number] = processes.start_bound_to_us(
@@ -56,6 +68,15 @@ class Ensemble:
                 )
         if wait:
             self.wait_until_serving(*(s.number for s in chosen))
+
+    def _as_seen_by(self, caller: zookeeper.Server) -> list[zookeeper.Server]:
+        """Return all servers with the ports by which *caller* follows them."""
+        return [
+            one
+            if one is caller
+            else replace(one, peer_port=self._between(caller.number, one.number, one.peer_port))
+            for one in self.servers
+        ]
 
     def wait_until_serving(self, *numbers: int, timeout: float = 20.0) -> None:
         """Wait for the servers with these numbers, or all."""

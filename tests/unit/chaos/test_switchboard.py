@@ -143,3 +143,21 @@ def test_who_is_not_there_is_a_closed_connection(board: Switchboard) -> None:
         port = board.route("a", "b", nobody.getsockname()[1])
         with suppress(ConnectionError), call(port) as connection:
             assert heard(connection, 1) == b""
+
+
+def test_what_is_delayed_arrives_in_order_and_later(echo: Echo, board: Switchboard) -> None:
+    port = board.route("a", "b", echo.port)
+    with call(port, b"1") as connection:
+        assert connection.recv(1) == b"1"
+        board.delay("b", "a", 0.3)
+        board.settle()
+        began = time.monotonic()
+        connection.sendall(b"23")
+        time.sleep(0.05)
+        connection.sendall(b"45")
+        with connection.makefile("rb") as stream:
+            assert stream.read(4) == b"2345"
+        assert 0.3 <= time.monotonic() - began < SOON
+        connection.sendall(b"6")
+        board.heal()
+        assert connection.recv(1) == b"6"
