@@ -17,10 +17,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.kit.brokers import Cluster
+from tests.kit.replicated import read_all
 from tests.kit.writers import KclientWriter, LibrdkafkaWriter, RawWriter, Writer
 from tests.kit.zookeeper import Ensemble
 
@@ -72,23 +72,8 @@ def until_all_progress(writers: list[Writer], numbers: int) -> None:
 
 def read_back(bootstrap: str, topic: str) -> dict[int, dict[int, int]]:
     """Return what each partition holds, up to its high watermark."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "audit", "log_level": 0})
-    found: dict[int, dict[int, int]] = {index: {} for index in range(PARTITIONS)}
-    try:
-        ends = {
-            index: consumer.get_watermark_offsets(TopicPartition(topic, index), 10)[1]
-            for index in found
-        }
-        consumer.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for index in found])
-        deadline = time.monotonic() + 20
-        while any(max(found[index], default=-1) + 1 < end for index, end in ends.items()):
-            assert time.monotonic() < deadline, f"{topic}: not all of {ends} can be read"
-            for message in consumer.consume(10_000, 0.1):
-                assert message.error() is None, message.error()
-                found[message.partition()][message.offset()] = int(message.value())
-    finally:
-        consumer.close()
-    return found
+    logs = read_all(bootstrap, topic, PARTITIONS)
+    return {index: {at: int(value) for at, value in log.items()} for index, log in logs.items()}
 
 
 @pytest.fixture(scope="module")

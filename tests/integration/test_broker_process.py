@@ -57,7 +57,12 @@ def send(cluster: Cluster, topic: str, values: list[bytes], partition: int = 0) 
 
 def read_all(cluster: Cluster, topic: str, count: int, partition: int = 0) -> list[bytes]:
     consumer = Consumer(
-        {"bootstrap.servers": cluster.bootstrap, "group.id": "reader", "log_level": 0}
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": "reader",
+            "enable.auto.commit": False,
+            "log_level": 0,
+        }
     )
     consumer.assign([TopicPartition(topic, partition, 0)])
     found: list[bytes] = []
@@ -289,7 +294,14 @@ def test_no_acknowledged_record_is_lost_or_doubled_by_kill_9_during_produce(
 
 
 def admin_end_offset(cluster: Cluster, topic: str) -> int:
-    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "x", "log_level": 0})
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": "x",
+            "enable.auto.commit": False,
+            "log_level": 0,
+        }
+    )
     deadline = time.monotonic() + 15
     while True:
         try:

@@ -90,7 +90,9 @@ def test_a_full_disk_loses_nothing_that_was_acknowledged_and_room_is_all_it_need
     cluster.kill(1)  # it is gone already: only its pipe is closed
     ballast.unlink()
     cluster.start(1)
-    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "g"})
+    consumer = Consumer(
+        {"bootstrap.servers": cluster.bootstrap, "group.id": "g", "enable.auto.commit": False}
+    )
     consumer.assign([TopicPartition("t", 0, 0)])
     _, end = consumer.get_watermark_offsets(TopicPartition("t", 0), timeout=10)
     seen: list[int] = []
