@@ -3,6 +3,9 @@
 Limits are Kafka's: max.connections, max.connections.per.ip (with overrides), max.connection.creation.rate and
 connections.max.idle.ms. The inter-broker listener has a reserve: clients cannot take the last places from the other
 brokers and the controller (S40), where they have a listener of their own.
+
+Nor can they take the last file descriptors: a broker that cannot open a segment loses its log directory. Descriptors
+are given lowest first, so the number of a new socket says how many are in use at least, without counting them.
 """
 
 from __future__ import annotations
@@ -13,15 +16,15 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from twisted.internet.interfaces import IAddress
 from twisted.internet.protocol import ServerFactory
 from twisted.logger import Logger
 
 from kbroker.config import BrokerConfig, Endpoint
 from kbroker.net.budget import RequestMemory
 from kbroker.net.connection import Connection, Limits, escaped
+from kbroker.net.port import RecordPort, listen
 from kbroker.net.service import Peer, Service
-from kbroker.net.transport import READ_SIZE, RecordPort, listen
+from kbroker.net.transport import READ_SIZE
 
 log = Logger()
 
@@ -30,6 +33,9 @@ FILES_EXPECTED = 4096
 
 BROKER_RESERVE = 64
 """Connections beyond max.connections that only the inter-broker listener may use."""
+
+FILE_RESERVE = 512
+"""Descriptors that no client may have, a quarter of all where that is less; the half of them no broker, either."""
 
 SWEEP_SECONDS = 5.0
 """How often connections are looked over for those idle or stuck."""
@@ -145,11 +151,12 @@ class Listener(ServerFactory):
         """Return the time, in seconds of a monotonic clock."""
         return self._network.clock()
 
-    def buildProtocol(self, addr: IAddress | None) -> Connection | None:  # noqa: N802
-        """Accept or refuse the connection from *addr*."""
-        host = str(getattr(addr, "host", "?"))
+    def admit(self, host: str, port: int, descriptor: int) -> Connection | None:
+        """Accept or refuse the connection from *host* and *port*, whose socket has this *descriptor*."""
         now = self.now()
-        wrong = self._network.quotas.refusal(host, self._between_brokers, now)
+        wrong = no_descriptor_left(descriptor, self._between_brokers)
+        if wrong is None:
+            wrong = self._network.quotas.refusal(host, self._between_brokers, now)
         if wrong is not None:
             self._refusals += 1
             if now - self._last_refusal_log >= 1:
@@ -159,7 +166,15 @@ class Listener(ServerFactory):
                 )  # fmt: skip
                 self._refusals, self._last_refusal_log = 0, now
             return None
-        return Connection(self, Peer(host, int(getattr(addr, "port", 0)), self.endpoint.name))
+        return Connection(self, Peer(host, port, self.endpoint.name))
+
+    def cannot_accept(self, error: OSError) -> None:
+        """Log that nobody can be accepted for the moment."""
+        now = self.now()
+        if now - self._last_refusal_log >= 1:
+            log.error("cannot accept connections on {listener}: {error}; they wait",
+                      listener=self.endpoint.name, error=error)  # fmt: skip
+            self._last_refusal_log = now
 
     def opened(self, connection: Connection) -> None:
         """Take a new connection in, with its socket's options set."""
@@ -182,6 +197,17 @@ class Listener(ServerFactory):
         """Look at the memory of unsent answers after *connection* was given one."""
         if connection.transport.unsent_memory > self._network.unsent_check_above:
             self._network.check_unsent(connection)
+
+
+def no_descriptor_left(descriptor: int, between_brokers: bool) -> str | None:
+    """Say why a connection may not keep its *descriptor*, or None: the last ones are for the log and the brokers."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    reserve = min(FILE_RESERVE, most // 4)
+    if most == resource.RLIM_INFINITY or descriptor < most - (
+        reserve // 2 if between_brokers else reserve
+    ):
+        return None
+    return f"the process may open {most} files, and {reserve} of them are not for connections"
 
 
 def raise_file_limit(connections: int) -> None:

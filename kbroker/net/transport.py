@@ -27,7 +27,6 @@ from collections.abc import Iterable
 from typing import Any, Protocol, cast
 
 from twisted.internet import main, tcp
-from twisted.internet.interfaces import IReactorFDSet
 from twisted.python.failure import Failure
 
 from kbroker.log.slices import FileSlice
@@ -242,21 +241,3 @@ def release(parts: Iterable[Part]) -> None:
     for part in parts:
         if isinstance(part, FileSlice):
             part.release()
-
-
-class RecordPort(tcp.Port):
-    """A listening port whose connections are `RecordTransport`s."""
-
-    transport = RecordTransport
-
-
-def listen(reactor: IReactorFDSet, host: str, port: int, factory: Any, backlog: int) -> RecordPort:
-    """Listen at *host* (a name, an address, or empty for all) and *port*; raise CannotListenError."""
-    if host:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        host = str(address[0])
-        if family == socket.AF_INET6 and "%" in host:
-            host = host.partition("%")[0]
-    listening = RecordPort(port, factory, backlog, host, reactor)
-    listening.startListening()
-    return listening

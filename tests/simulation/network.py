@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -197,8 +196,7 @@ class Link:
         self._up.send(lambda: self._accept(listener))
 
     def _accept(self, listener: Listener) -> None:
-        address = SimpleNamespace(host=f"10.0.0.{self.caller}", port=1000)
-        protocol = listener.buildProtocol(address)  # type: ignore[arg-type]
+        protocol = listener.admit(f"10.0.0.{self.caller}", 1000, descriptor=3)
         if protocol is None:
             self._down.finish()
             return

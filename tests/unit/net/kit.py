@@ -7,7 +7,6 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from twisted.internet.address import IPv4Address
 from twisted.internet.task import Clock
 
 from kbroker.config import BrokerConfig, Endpoint
@@ -72,12 +71,14 @@ def close_all() -> None:
 class Line:
     """One client socket and the broker's connection at its other end."""
 
-    def __init__(self, reactor: TestReactor, network: Network, listener: Listener) -> None:
+    def __init__(
+        self, reactor: TestReactor, network: Network, listener: Listener, descriptor: int
+    ) -> None:
         self.reactor = reactor
         OPENED.append(self)
         self.client, server = socket.socketpair()
         self.client.settimeout(2)
-        protocol = listener.buildProtocol(IPv4Address("TCP", "10.0.0.1", 1234))
+        protocol = listener.admit("10.0.0.1", 1234, descriptor)
         self.refused = protocol is None
         if protocol is None:
             server.close()
@@ -120,11 +121,14 @@ class Line:
 
 
 def make(
-    service: Callable[..., Any], settings: Mapping[str, str] | None = None
+    service: Callable[..., Any],
+    settings: Mapping[str, str] | None = None,
+    *,
+    descriptor: Callable[[], int] = lambda: 3,
 ) -> tuple[TestReactor, Network, Callable[[], Line]]:
     """Return a reactor, a network with *service*, and how to connect to it."""
     reactor = TestReactor()
     config = BrokerConfig.of({"zookeeper.connect": "h:1", "broker.id": "1", **(settings or {})})
     network = Network(reactor, config, service, clock=reactor.seconds)
     listener = Listener(Endpoint("PLAINTEXT", "PLAINTEXT", "", 0), network)
-    return reactor, network, lambda: Line(reactor, network, listener)
+    return reactor, network, lambda: Line(reactor, network, listener, descriptor())

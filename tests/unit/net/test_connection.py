@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import resource
+import socket
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,9 +15,11 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.logger import globalLogPublisher
 
+from kbroker.config import Endpoint
 from kbroker.log.disk import OS_DISK
 from kbroker.log.slices import FileSlice, SegmentFile
-from kbroker.net.listener import RefusalLog
+from kbroker.net.listener import FILE_RESERVE, Listener, RefusalLog, no_descriptor_left
+from kbroker.net.port import ACCEPT_PAUSE, listen
 from kbroker.net.service import HeldAnswer, RequestRefusedError
 from kclient.wire.errors import MalformedMessage
 from tests.unit.net.kit import Line, close_all, make
@@ -323,6 +327,49 @@ def test_connections_beyond_the_rate_are_refused() -> None:
     assert [connect().refused for _ in range(3)] == [False, False, True]
     reactor.advance(1)
     assert not connect().refused
+
+
+def test_the_last_descriptors_are_not_for_clients(lines: list[str]) -> None:
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    reserve = min(FILE_RESERVE, most // 4)
+    descriptors = iter([most - reserve - 1, most - reserve])
+    _, _, connect = make(echo, descriptor=lambda: next(descriptors))
+    assert [connect().refused for _ in range(2)] == [False, True]
+    assert f"may open {most} files" in lines[0]
+
+
+def test_brokers_have_half_of_the_last_descriptors_and_files_the_rest() -> None:
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    half = min(FILE_RESERVE, most // 4) // 2
+    assert no_descriptor_left(most - half - 1, between_brokers=True) is None
+    assert no_descriptor_left(most - half, between_brokers=True) is not None
+
+
+def test_where_there_is_no_descriptor_callers_wait_and_the_reactor_rests(lines: list[str]) -> None:
+    reactor, network, _ = make(echo)
+    listener = Listener(Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 0), network)
+    port = listen(reactor, "127.0.0.1", 0, listener, 10)  # type: ignore[arg-type]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.create_connection(("127.0.0.1", port.getHost().port), 2) as client:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            reactor.turn()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert "cannot accept connections" in "".join(lines)
+        assert port not in reactor.readers, "epoll would report it without end"
+        reactor.turn()
+        assert not network.connections
+        reactor.advance(ACCEPT_PAUSE)
+        reactor.turn()
+        (connection,) = network.connections
+        assert connection.peer.port == client.getsockname()[1]
+    for reader in list(reactor.readers):
+        reactor.removeReader(reader)
+    connection.transport.abortConnection()
+    port.stopListening()
+    reactor.turn()
+    assert not reactor.readers
 
 
 def test_a_close_has_a_deadline() -> None:
