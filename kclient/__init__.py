@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kclient.errors import ConfigError as ConfigError
     from kclient.errors import KafkaError as KafkaError
     from kclient.errors import KafkaTimeoutError as KafkaTimeoutError
+    from kclient.types import ConsumerGroupMetadata as ConsumerGroupMetadata
     from kclient.types import NewTopic as NewTopic
     from kclient.types import OffsetAndMetadata as OffsetAndMetadata
     from kclient.types import OffsetAndTimestamp as OffsetAndTimestamp
@@ -36,6 +37,7 @@ _WHERE = {
     "ConfigError": "kclient.errors",
     "ConfigResource": "kclient.admin.configs",
     "Consumer": "kclient.blocking",
+    "ConsumerGroupMetadata": "kclient.types",
     "ElectionType": "kclient.admin.elections",
     "KafkaError": "kclient.errors",
     "KafkaTimeoutError": "kclient.errors",

@@ -9,6 +9,7 @@ from kclient.consumer.client import Consumer, RebalanceListener
 from kclient.producer.producer import Producer
 from kclient.types import (
     CloseResult,
+    ConsumerGroupMetadata,
     NewTopic,
     OffsetAndMetadata,
     OffsetAndTimestamp,
@@ -25,6 +26,7 @@ __all__ = [
     "ConfigResource",
     "ConfigSource",
     "Consumer",
+    "ConsumerGroupMetadata",
     "GroupDescription",
     "GroupListing",
     "GroupMember",

@@ -90,6 +90,15 @@ class OffsetAndTimestamp(NamedTuple):
     leader_epoch: int | None = None
 
 
+class ConsumerGroupMetadata(NamedTuple):
+    """As whom a consumer is in its group now (KIP-447): generation -1 and no member id while it is not a member."""
+
+    group_id: str
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
+
+
 class CloseResult(NamedTuple):
     """How a producer ended: records delivered since it started, and those given up at the end."""
 

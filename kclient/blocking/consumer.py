@@ -25,7 +25,13 @@ from kclient.consumer.client import RebalanceListener
 from kclient.consumer.partitions import Batch
 from kclient.consumer.records import Deserializer
 from kclient.errors import KafkaError
-from kclient.types import AnyRecord, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from kclient.types import (
+    AnyRecord,
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    TopicPartition,
+)
 
 T = TypeVar("T")
 
@@ -110,6 +116,10 @@ class Consumer:
     def assignment(self) -> set[TopicPartition]:
         """Return the partitions consumed now."""
         return self._call(self._core.assignment)
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """Return as whom this consumer is in its group now; raise KafkaError if it has none."""
+        return self._call(self._core.group_metadata)
 
     # --- records
 

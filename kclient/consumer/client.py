@@ -37,10 +37,17 @@ from kclient.consumer.subscription import (
 from kclient.consumer.wakeup import Wakeup
 from kclient.errors import ClientClosed, KafkaTimeoutError
 from kclient.net.cluster import Cluster
+from kclient.net.group_offsets import Membership
 from kclient.net.metadata import ClusterMetadata
 from kclient.net.offsets import EARLIEST, LATEST
 from kclient.net.waiting import deferring, within
-from kclient.types import AnyRecord, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from kclient.types import (
+    AnyRecord,
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    TopicPartition,
+)
 from kclient.wire.errors import KafkaError
 
 __all__ = ["CallbackRunner", "Consumer", "RebalanceListener"]
@@ -166,6 +173,18 @@ class Consumer:
     def assignment(self) -> set[TopicPartition]:
         """Return the partitions this consumer has now."""
         return self._partitions.assigned()
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """Return as whom this consumer is in its group now; raise KafkaError if it has none."""
+        self._need_group("group_metadata")
+        member = self._subscription.member
+        identity = Membership() if member is None else member.identity
+        return ConsumerGroupMetadata(
+            self.config.group_id,
+            identity.generation_id,
+            identity.member_id,
+            identity.group_instance_id,
+        )
 
     # --- consuming
 

@@ -119,6 +119,21 @@ def test_cooperatively_only_what_moves_is_told():
     assert it.listener.told[:3] == [("assigned", [0, 1]), ("revoked", [1]), ("assigned", [])]
 
 
+def test_group_metadata_tells_who_the_consumer_is_in_its_group():
+    it = member(0, group_instance_id="i")
+    generation, member_id = it.consumer.group_metadata()[1:3]
+    assert (generation, bool(member_id)) == (it.generation, True)
+    assert it.consumer.group_metadata() == ("g", generation, member_id, "i")
+    it.rebalance(1)
+    it.poll()
+    it.paper.pass_time(0.3)
+    assert it.consumer.group_metadata().generation_id == it.generation == generation + 1
+    alone = PaperConsumer(1, group_id="g")
+    assert alone.consumer.group_metadata() == ("g", -1, "", None)
+    with pytest.raises(KafkaError, match=r"group\.id"):
+        PaperConsumer(1).consumer.group_metadata()
+
+
 def test_a_commit_in_on_partitions_revoked_is_accepted():
     it = member(0, enable_auto_commit="false")
     it.records(1)
