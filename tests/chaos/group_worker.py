@@ -14,6 +14,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from tests.chaos.client import split_key
+from tests.chaos.group_metadata import generation_and_member
 from tests.chaos.recorder import Recorder
 from tests.chaos.worker import LIFETIME
 
@@ -92,6 +93,16 @@ class _Member:
         self._polled.clear()
         if not partitions:
             return
+        generation, member = generation_and_member(consumer.consumer_group_metadata())
+        if generation >= 0 and member:  # neither was lost since
+            # The protocol is an eager one: these are all that it owns.
+            what = {
+                "group": GROUP,
+                "generation": generation,
+                "member": member,
+                "keys": sorted(keys),
+            }
+            self._recorder.event(self.p, "ok", "assigned", what)
         question = {"group": GROUP, "offsets": dict.fromkeys(sorted(keys), 0)}
         begun = self._recorder.event(self.p, "invoke", "committed", question)
         try:

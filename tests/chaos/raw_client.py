@@ -41,9 +41,13 @@ class RawClient:
 
     most_values = 3
 
-    def __init__(self, bootstrap: Sequence[Address], *, acks: str, chance: random.Random) -> None:
+    def __init__(
+        self, bootstrap: Sequence[Address], *, acks: str, chance: random.Random, size: int = 0
+    ) -> None:
+        """*size*: so many bytes are sent beside each value, as its record's key."""
         self.acks = acks
         self.send_meta: dict[str, Any] = {"acks": acks, "client": f"raw-acks-{acks}"}
+        self._size = size
         self._bootstrap = list(bootstrap)
         self._chance = chance
         self._correlation = itertools.count(1)
@@ -63,7 +67,10 @@ class RawClient:
             return
         topic, partition = split_key(key)
         now = time.time_ns() // 10**6
-        records = [Record(n, now, None, b"%d" % value, []) for n, value in enumerate(values)]
+        records = [
+            Record(n, now, bytes(self._size) or None, b"%d" % value, [])
+            for n, value in enumerate(values)
+        ]
         request = ProduceRequest(
             -1 if self.acks == "all" else int(self.acks),
             2500,

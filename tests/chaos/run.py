@@ -6,119 +6,43 @@ import json
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from tests.audits import isr_samples
+from tests.audits.growth import Growth
 from tests.audits.health import audit_log_lines
-from tests.audits.isr_samples import IsrAt, Loss, SampleAudit
-from tests.audits.logs import LogAudit, audit_logs
+from tests.audits.isr_samples import IsrAt, SampleAudit
+from tests.audits.logs import audit_logs
 from tests.audits.problem import Problem
 from tests.audits.zookeeper_journal import read_journal
 from tests.audits.zookeeper_rules import ClusterAudit
+from tests.chaos import owner_worker
 from tests.chaos.client import Client, Reader
-from tests.chaos.figures import Figures, figures
+from tests.chaos.figures import figures
 from tests.chaos.group_worker import GroupWorker
 from tests.chaos.isr_sampler import IsrSampler
 from tests.chaos.other_clients import KafkaPythonClient, LibrdkafkaClient, LibrdkafkaReader
+from tests.chaos.owner_worker import OwnerWorker
 from tests.chaos.raw_client import RawClient
 from tests.chaos.recorder import Recorder
-from tests.chaos.scenarios import Scenario, say
+from tests.chaos.result import Result, excuse_renumbered, losses
+from tests.chaos.scenario import Scenario, say
+from tests.chaos.vitals import Vitals
+from tests.chaos.vitals_picture import draw
 from tests.chaos.worker import Worker
 from tests.chaos.world import PATIENCE, REPLICAS, World
-from tests.checker.anomaly import Anomaly
 from tests.checker.derived import derive
-from tests.checker.history import Event
-from tests.checker.verdict import Judgement, Verdict, check
+from tests.checker.verdict import check
 
-OUT_OF_TIME = frozenset({"isr-not-full", "no-progress", "not-readable", "not-sampled"})
-"""Problems that a machine may have that is too slow; nothing is wrong or lost by them."""
 PARTITIONS = 4
 LEAD_IN = 3.0
 WORKERS = ("raw", "raw", "librdkafka", "librdkafka", "librdkafka", "kafka-python", "raw-acks-1")
 GROUP_MEMBERS = 2
+OWNERS = 3
+STRATEGIES = ("range", "cooperative-sticky")
 RATE = 15.0
 """Operations a second and worker."""
-
-
-@dataclass
-class Result:
-    """What came out."""
-
-    verdict: Verdict
-    problems: list[Problem] = field(default_factory=list)
-    figures: Figures = field(default_factory=Figures)
-    logs: LogAudit = field(default_factory=LogAudit)
-    samples: SampleAudit = field(default_factory=SampleAudit)
-    controllers: int = 0
-    elections: int = 0
-
-    @property
-    def clean(self) -> bool:
-        """Whether no promise was broken, as far as clients and audits saw."""
-        return self.verdict.judgement is Judgement.CLEAN and not self.problems
-
-    @property
-    def broken(self) -> bool:
-        """Whether a promise was broken for certain: not merely that something took too long."""
-        wrong = [problem for problem in self.problems if problem.rule not in OUT_OF_TIME]
-        return self.verdict.judgement is Judgement.BROKEN or bool(wrong)
-
-    def to_text(self) -> str:
-        """Give what a person reads."""
-        lines = [self.verdict.to_text(), self.figures.to_text()]
-        lines.append(
-            f"audits: {self.logs.replicas} replicas of {self.logs.partitions} partitions,"
-            f" {self.logs.batches} batches; {self.controllers} controllers, {self.elections} elections"
-        )
-        lines.append(self.samples.to_text())
-        lines += [f"BAD: {problem}" for problem in self.problems[:20]]
-        lines.append("CLEAN" if self.clean else "BROKEN")
-        return "\n".join(lines)
-
-    def to_json(self) -> dict[str, Any]:
-        """Give all of it."""
-        return {
-            "clean": self.clean,
-            **self.verdict.to_json(),
-            "problems": [problem._asdict() for problem in self.problems],
-            "samples": self.samples.samples,
-            "watermarks_compared": self.samples.compared,
-            "first_acks": self.figures.first_acks,
-            "full_isrs": self.figures.full_isrs,
-            "windows": self.figures.windows,
-        }
-
-
-def excuse_renumbered(anomaly: Anomaly, logs: LogAudit) -> Anomaly:
-    """Only report a duplicate whose copies are of different epochs of one producer.
-
-    Its client raised its epoch by itself (KIP-360) and sent again, with new sequences, what it could not know the fate
-    of; no broker can tell. librdkafka does so after OUT_OF_ORDER_SEQUENCE_NUMBER, for all its partitions.
-    """
-    if anomaly.name != "duplicate":
-        return anomaly
-    producers = [logs.producers.get(anomaly.key, {}).get(at) for at in anomaly.offsets]
-    known = {one for one in producers if one is not None}
-    if len(known) < len(anomaly.offsets) or len({producer_id for producer_id, _ in known}) > 1:
-        return anomaly
-    return replace(anomaly, name="duplicate-renumbered-by-client", bad=False)
-
-
-def losses(events: list[Event]) -> list[Loss]:
-    """Return which brokers lost records to a fault, as the nemesis noted it."""
-    found = []
-    for event in events:
-        if event.f != "nemesis":
-            continue
-        if "wipe" in event.v:
-            found.append(Loss(event.t, event.v["wipe"], None))
-        damaged = event.v.get("damage") or event.v.get("bit_rot")
-        if damaged is not None:
-            broker, _, key = damaged.partition("/")
-            found.append(Loss(event.t, int(broker.removeprefix("broker-")), key))
-    return found
 
 
 class Run:
@@ -146,10 +70,16 @@ class Run:
             self.recorder,
             brokers=scenario.brokers,
             zookeepers=zookeepers or scenario.zookeepers,
+            small_disks=scenario.small_disks,
         )
         self.world.unclean_election = scenario.unclean_election
-        self.workers: list[Worker | GroupWorker] = []
+        self.workers: list[Worker | GroupWorker | OwnerWorker] = []
         self.sampler: IsrSampler | None = None
+        self.vitals = Vitals(
+            self.world.pids,
+            [server.client_port for server in self.world.ensemble.servers],
+            lambda: (time.monotonic_ns() - self.recorder.began_ns) / 1e9,
+        )
         self.problems: list[Problem] = []
 
     def play(self) -> Result:
@@ -160,10 +90,14 @@ class Run:
             for n in (1, 2):
                 world.keys += world.create_topic(f"chaos-{n}", PARTITIONS // 2)
             self._not_in_sync("at the beginning")
+            world.create_topic(owner_worker.TOPIC, owner_worker.PARTITIONS)
             self._start_sampler()
             self._start_workers()
             time.sleep(LEAD_IN)
+            if self.scenario.soak:
+                self.vitals.start()
             self._hurt()
+            self._stop_vitals()
             say(world, "healing")
             world.heal()
             self._not_in_sync("after healing")
@@ -174,6 +108,7 @@ class Run:
             world.stop(*world.alive)
             return self._judge(ends)
         finally:
+            self._stop_vitals()
             self._stop_sampler()
             self.recorder.close()
             world.end()
@@ -186,6 +121,15 @@ class Run:
                 GroupWorker(
                     f"member-{number}", self.world.bootstrap, self.world.keys, self.recorder,
                     seed=self.seed * 100 + 50 + number,
+                )
+            )  # fmt: skip
+            self.workers[-1].start()
+        for number in range(OWNERS):
+            self.workers.append(
+                OwnerWorker(
+                    f"owner-{number}", self.world.bootstrap, self.recorder,
+                    seed=self.seed * 100 + 70 + number,
+                    strategy=STRATEGIES[self.seed % len(STRATEGIES)],
                 )
             )  # fmt: skip
             self.workers[-1].start()
@@ -209,6 +153,26 @@ class Run:
     def _stop_sampler(self) -> None:
         if self.sampler is not None and self.sampler.is_alive():
             self.sampler.finish()
+
+    def _stop_vitals(self) -> None:
+        if self.vitals.is_alive():
+            self.vitals.finish()
+
+    def _judge_vitals(self) -> list[Growth]:
+        """Keep the figures and their picture; say what grows."""
+        if not self.scenario.soak:
+            return []
+        (self.out / "vitals.csv").write_text(self.vitals.to_csv())
+        title = f"{self.scenario.about} (seed {self.seed}, {self.seconds / 60:g} min)"
+        (self.out / "vitals.svg").write_text(draw(self.vitals.series, title))
+        found = self.vitals.judge()
+        if not any(one.judged for one in found):
+            text = "the run was too short to say what grows"
+            self.problems.append(Problem("not-sampled", "all", text))
+        self.problems += [
+            Problem("growing", one.of, one.to_text()) for one in found if one.is_growing
+        ]
+        return found
 
     def _judge_samples(self, audit: ClusterAudit) -> SampleAudit:
         assert self.sampler is not None
@@ -279,7 +243,7 @@ class Run:
             worker.finish()
         for worker in self.workers:
             worker.join(PATIENCE)
-            if worker.is_alive() and isinstance(worker, GroupWorker):
+            if worker.is_alive() and isinstance(worker, GroupWorker | OwnerWorker):
                 say(self.world, f"{worker.name} hangs in its client, and is left behind")
             elif worker.is_alive():
                 raise AssertionError(f"worker {worker.name} does not end")
@@ -352,12 +316,14 @@ class Run:
         verdict = check(self.recorder.events)
         anomalies = tuple(excuse_renumbered(one, logs) for one in verdict.anomalies)
         samples = self._judge_samples(audit)
+        vitals = self._judge_vitals()
         result = Result(
             replace(verdict, anomalies=anomalies),
-            self.problems + audit.problems + logs.problems + samples.problems,
+            self.problems + world.problems + audit.problems + logs.problems + samples.problems,
             figures(self.recorder, audit.history, world.keys, REPLICAS),
             logs,
             samples,
+            vitals,
             len(audit.controllers),
             sum(change.elected for change in audit.history),
         )

@@ -1,67 +1,24 @@
 """Scenarios: the numbers of reliability.md section 2, each a script of faults that is played until the time is up.
 
 ``faults`` scripts are rounds: a fault, a while (longer than a session where that is the point), its repair, a quiet
-while. The others are functions that play one round each.
+while. The others are functions that play one round each; those with much to say have a file of their own.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 
 from confluent_kafka import KafkaException
 
 from tests.chaos import faults
 from tests.chaos.client import split_key
+from tests.chaos.crowded import one_core
 from tests.chaos.faults import LONGER_THAN_A_SESSION, Fault
+from tests.chaos.full_disk import full_disk
+from tests.chaos.scenario import Scenario, play_fault, rounds, say
 from tests.chaos.world import PATIENCE, REPLICAS, SESSION_TIMEOUT, World
-
-Round = Callable[[World, random.Random], None]
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """What is played, and on what."""
-
-    about: str
-    play: Round
-    zookeepers: int = 1
-    brokers: int = 3
-    unclean_election: bool = False
-    """Whether the script lets stale replicas be elected."""
-
-
-def play_fault(
-    world: World, chance: random.Random, fault: Fault, lasting: float, quiet: float
-) -> None:
-    """Hurt, wait, repair, wait."""
-    running: Iterator[str] = fault(world, chance)
-    words = next(running, "")
-    say(world, words)
-    time.sleep(lasting)
-    for _ in running:
-        pass
-    time.sleep(quiet)
-
-
-def say(world: World, words: str) -> None:
-    """Print a line of progress."""
-    seconds = (time.monotonic_ns() - world.recorder.began_ns) / 1e9
-    print(f"{seconds:7.1f} s  {words}", flush=True)  # noqa: T201
-
-
-def rounds(
-    *of: Fault, lasting: tuple[float, float] = (1, 7), quiet: tuple[float, float] = (2, 5)
-) -> Round:
-    """Play one of *of*, drawn anew each time."""
-
-    def play(world: World, chance: random.Random) -> None:
-        play_fault(world, chance, chance.choice(of), chance.uniform(*lasting), chance.uniform(*quiet))  # fmt: skip
-
-    return play
 
 
 def chase(world: World, chance: random.Random) -> None:
@@ -324,6 +281,24 @@ MIXED: tuple[Fault, ...] = (
     faults.tear_tail,
 )
 
+GENTLE: tuple[Fault, ...] = (
+    faults.end_session,
+    faults.slow_link,
+    faults.lose_answers_to_clients,
+    faults.pause_follower,
+    faults.cut_from_zookeeper,
+    faults.topics_come_and_go,
+)
+"""No process ends by them."""
+
+
+def gentle(world: World, chance: random.Random) -> None:
+    """S46: one of them a minute."""
+    until = time.monotonic() + 60
+    play_fault(world, chance, chance.choice(GENTLE), chance.uniform(0.5, 2.5), 0)
+    time.sleep(max(0.0, until - time.monotonic()))
+
+
 LONG = (SESSION_TIMEOUT + 1, 3 * SESSION_TIMEOUT)
 
 SCENARIOS: dict[str, Scenario] = {
@@ -357,6 +332,7 @@ SCENARIOS: dict[str, Scenario] = {
     "S13": Scenario("torn tails", rounds(faults.tear_tail, lasting=(6, 8))),
     "S14": Scenario("bit rot", bit_rot),
     "S15": Scenario("writes fail", file_size_limit),
+    "S16": Scenario("disks that are full for real", full_disk, small_disks=True),
     "S17": Scenario("all at once", rounds(faults.kill_all, lasting=(0, 6), quiet=(4, 8))),
     "S18": Scenario("unclean election is off", unclean_election),
     "S19": Scenario("the controller dies at work", controller_dies_at_work),
@@ -373,4 +349,6 @@ SCENARIOS: dict[str, Scenario] = {
     "S32": Scenario(
         "slow followers", rounds(faults.stutter, faults.slow_link, faults.pause_follower)
     ),
+    "S37": Scenario("one core for all, and a busy neighbour", one_core),
+    "S46": Scenario("soak: a gentle fault a minute, and nothing grows", gentle, soak=True),
 }  # fmt: skip

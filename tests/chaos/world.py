@@ -27,67 +27,20 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
-from kbroker.local.zookeeper import free_ports
+from tests.audits.problem import Problem
 from tests.audits.zookeeper_journal import keep_files
 from tests.chaos.client import split_key
 from tests.chaos.recorder import Recorder
+from tests.chaos.routed_brokers import SESSION_TIMEOUT, RoutedBrokers
+from tests.chaos.small_disks import SmallDisks
 from tests.chaos.switchboard import Switchboard
-from tests.kit.brokers import Broker, Cluster
 from tests.kit.zookeeper import Ensemble
 
-SESSION_TIMEOUT = 4.0
 REPLICAS = 3
 PATIENCE = 60.0
 """Seconds that anything may take on a slow machine before the run gives up."""
 
-SETTINGS: Mapping[str, str] = {
-    "zookeeper.session.timeout.ms": str(int(SESSION_TIMEOUT * 1000)),
-    "replica.lag.time.max.ms": "3000",
-    "min.insync.replicas": "2",
-    "default.replication.factor": "3",
-    "offsets.topic.replication.factor": "3",
-    "auto.leader.rebalance.enable": "true",
-    "leader.imbalance.check.interval.seconds": "15",
-    "controlled.shutdown.max.retries": "3",
-    "log.segment.bytes": "262144",
-    "log.index.interval.bytes": "512",
-    "log.retention.check.interval.ms": "5000",
-    "log.flush.scheduler.interval.ms": "2000",
-}
 ZOOKEEPER_ERRORS = (KazooException, KazooTimeoutError)
-
-
-class _Brokers(Cluster):
-    """Brokers whose connections all lead through the switchboard."""
-
-    def __init__(
-        self, directory: Path, board: Switchboard, ensemble: Ensemble, chroot: str, brokers: int
-    ) -> None:
-        super().__init__(directory, ensemble.connect + chroot, brokers, overrides=SETTINGS)
-        inner = free_ports(brokers)
-        self._own: dict[int, dict[str, str]] = {}
-        self.entrances: dict[int, int] = {}
-        """Where clients reach each broker."""
-        for (number, broker), port in zip(self.brokers.items(), inner, strict=True):
-            name = f"broker-{number}"
-            self.entrances[number] = board.route("client", name, broker.port)
-            peers = board.route(None, name, port)
-            zookeepers = ",".join(
-                f"127.0.0.1:{board.route(name, 'zk', server.client_port)}"
-                for server in ensemble.servers
-            )
-            self._own[number] = {
-                "listeners": f"PLAINTEXT://{broker.address},PEERS://127.0.0.1:{port}",
-                "advertised.listeners": (
-                    f"PLAINTEXT://127.0.0.1:{self.entrances[number]},PEERS://127.0.0.1:{peers}"
-                ),
-                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PEERS:PLAINTEXT",
-                "inter.broker.listener.name": "PEERS",
-                "zookeeper.connect": zookeepers + chroot,
-            }
-
-    def _launch(self, broker: Broker, overrides: Mapping[str, str]) -> None:
-        super()._launch(broker, {**self._own[broker.broker_id], **overrides})
 
 
 class World:
@@ -96,15 +49,23 @@ class World:
     chroot = "/chaos"
 
     def __init__(
-        self, directory: Path, recorder: Recorder, *, brokers: int = 3, zookeepers: int = 1
+        self,
+        directory: Path,
+        recorder: Recorder,
+        *,
+        brokers: int = 3,
+        zookeepers: int = 1,
+        small_disks: bool = False,
     ) -> None:
         self.directory = directory
         self.recorder = recorder
         self.ensemble = Ensemble(directory / "ensemble", zookeepers)
         self.board = Switchboard()
-        self.brokers = _Brokers(
+        self.brokers = RoutedBrokers(
             directory / "brokers", self.board, self.ensemble, self.chroot, brokers
         )
+        places = {n: self.brokers[n].data for n in self.ids}
+        self.disks = SmallDisks(places) if small_disks else None
         self.dead: set[int] = set()
         self.paused: set[int] = set()
         self.dead_servers: set[int] = set()
@@ -114,6 +75,8 @@ class World:
         """Per key where it is to be."""
         self.unclean_election = False
         self.allowed_log_lines: list[str] = []
+        self.problems: list[Problem] = []
+        """What a script saw that should not have been."""
         self._states: dict[str, dict[str, Any]] = {}
         self._observer: KazooClient | None = None
 
@@ -140,7 +103,9 @@ class World:
         return ",".join(f"{host}:{port}" for host, port in self.entrances)
 
     def begin(self) -> None:
-        """Start everything."""
+        """Start everything; raise Skipped where the machine does not allow it."""
+        if self.disks is not None:
+            self.disks.mount()
         self.ensemble.start()
         with self.observer() as zookeeper:
             zookeeper.ensure_path(self.chroot)
@@ -154,6 +119,8 @@ class World:
             self._observer.close()
             self._observer = None
         self.brokers.stop_all()
+        if self.disks is not None:
+            self.disks.unmount()
         self.ensemble.kill()
         self.board.close()
 
@@ -198,6 +165,24 @@ class World:
         for n in numbers:
             self.brokers.wait_ready(n, timeout=PATIENCE)
             self.recorder.nemesis(ready=n)
+
+    def pids(self) -> dict[str, int]:
+        """Return the process ids of the brokers that run, paused or not."""
+        processes = {n: self.brokers[n].process for n in self.ids}
+        return {f"broker-{n}": one.pid for n, one in processes.items() if one is not None}
+
+    def note_ended(self) -> dict[int, int]:
+        """Take note of brokers that have ended by themselves; return their exit codes."""
+        ended: dict[int, int] = {}
+        for n in self.alive:
+            process = self.brokers[n].process
+            code = None if process is None else process.poll()
+            if code is not None:
+                ended[n] = code
+                self.recorder.nemesis(ended=n, code=code)
+                self.brokers.kill(n)  # only its pipe is left
+                self.dead.add(n)
+        return ended
 
     def stop(self, *numbers: int) -> None:
         """SIGTERM, and wait for the end."""
@@ -310,6 +295,15 @@ class World:
     def leader(self, key: str) -> int:
         """Return who leads; -1: nobody."""
         return int(self.state(key)["leader"])
+
+    def sessions(self) -> dict[int, tuple[int, int]]:
+        """Return per registered broker the session that it is bound to, and its epoch."""
+        found = {}
+        with self.observer() as zookeeper:
+            for name in zookeeper.get_children(self.chroot + "/brokers/ids"):
+                _, stat = zookeeper.get(f"{self.chroot}/brokers/ids/{name}")
+                found[int(name)] = (stat.ephemeralOwner, stat.czxid)
+        return found
 
     def any_leader(self, chance: random.Random) -> int:
         """Return a living broker that leads something."""

@@ -124,6 +124,14 @@ def check(events: Iterable[Event]) -> Verdict:
     return Verdict(tuple(found), _figures(derived), {event.i: event for event in history})
 
 
+def _owners(derived: Derived) -> Iterator[tuple[str, int, str]]:
+    """Yield of what the rule on owners had to judge: group, generation and key."""
+    for event in derived.events:
+        if event.f == "assigned" and event.type == "ok":
+            for key in event.v["keys"]:
+                yield event.v["group"], event.v["generation"], key
+
+
 def _figures(derived: Derived) -> dict[str, int]:
     outcomes = Counter(
         operation.outcome
@@ -142,4 +150,5 @@ def _figures(derived: Derived) -> dict[str, int]:
             write.binding for log in derived.logs.values() for write in log.writes.values()
         ),
         "values read": sum(len(log.readers) for log in derived.logs.values()),
+        "owners known": len(set(_owners(derived))),
     }

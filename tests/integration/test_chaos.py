@@ -11,8 +11,9 @@ import pytest
 from confluent_kafka import KafkaException
 
 from tests.chaos import faults
-from tests.chaos.run import Result, Run
-from tests.chaos.scenarios import Scenario, rounds
+from tests.chaos.result import Result
+from tests.chaos.run import Run
+from tests.chaos.scenario import Scenario, rounds
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -8,7 +8,7 @@ from tests.audits.isr_samples import Loss
 from tests.audits.logs import LogAudit
 from tests.audits.problem import Problem
 from tests.chaos.recorder import Recorder
-from tests.chaos.run import Result, excuse_renumbered, losses
+from tests.chaos.result import Result, excuse_renumbered, losses
 from tests.checker.anomaly import Anomaly
 from tests.checker.building import Story
 from tests.checker.verdict import check

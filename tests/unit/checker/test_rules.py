@@ -230,3 +230,11 @@ def test_lag_is_reported_in_seconds() -> None:
     (lag,) = (one for one in verdict.anomalies if one.name == "realtime-lag")
     assert "0.1 s behind" in lag.text
     assert not lag.bad
+
+
+def test_it_is_said_how_many_owners_were_known() -> None:
+    story = Story().send(1, 0)
+    for generation, member, keys in ((1, "a", ["t-0", "t-1"]), (2, "a", ["t-0"]), (2, "b", [])):
+        what = {"group": "g", "generation": generation, "member": member, "keys": keys}
+        story.done(member, "assigned", what).done(member, "assigned", what)
+    assert check(story.events).figures["owners known"] == 3

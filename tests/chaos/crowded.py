@@ -1,0 +1,86 @@
+"""S37: all brokers on one core, which a busy neighbour shares: they are slow, and nobody takes them for dead."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from kbroker.local import processes
+from tests.audits.problem import Problem
+from tests.chaos.scenario import say
+from tests.chaos.world import World
+
+LASTING = (20.0, 40.0)
+QUIET = 3.0
+NEIGHBOUR = [sys.executable, "-c", "while True: pass"]
+
+
+def one_core(world: World, chance: random.Random) -> None:
+    """Crowd them for a while; no session may end meanwhile, and no leader change."""
+    world.wait_in_sync()
+    everywhere = os.sched_getaffinity(0)
+    core = max(everywhere)
+    pids = [world.brokers[n].pid for n in world.ids]
+    before = _standing(world)
+    world.recorder.nemesis(one_core=core)
+    say(world, f"all brokers and a busy neighbour are on core {core}")
+    with _neighbour(core):
+        _run_on(pids, {core})
+        time.sleep(chance.uniform(*LASTING))
+        _run_on(pids, everywhere)
+    world.problems += what_moved(before, _standing(world))
+    world.recorder.nemesis(all_cores=sorted(everywhere))
+    time.sleep(QUIET)
+
+
+class Standing(NamedTuple):
+    """Who is registered, and who leads."""
+
+    sessions: dict[int, tuple[int, int]]
+    """By broker: the session of its registration, and its epoch."""
+    leaders: dict[str, tuple[int, int]]
+    """By partition: leader and leader epoch."""
+
+
+def what_moved(before: Standing, after: Standing) -> list[Problem]:
+    """Return a problem for every session that ended, and for every leader that changed."""
+    return [
+        Problem("session-ended", f"broker-{n}", f"{session} became {after.sessions.get(n)}")
+        for n, session in before.sessions.items()
+        if after.sessions.get(n) != session
+    ] + [
+        Problem("leader-moved", key, f"(leader, epoch) {leader} became {after.leaders.get(key)}")
+        for key, leader in before.leaders.items()
+        if after.leaders.get(key) != leader
+    ]
+
+
+def _standing(world: World) -> Standing:
+    states = {key: world.state(key) for key in world.keys}
+    leaders = {key: (state["leader"], state["leader_epoch"]) for key, state in states.items()}
+    return Standing(world.sessions(), leaders)
+
+
+@contextmanager
+def _neighbour(core: int) -> Iterator[None]:
+    with Path(os.devnull).open("wb") as nowhere:
+        process = processes.start_bound_to_us(NEIGHBOUR, output=nowhere)
+    os.sched_setaffinity(process.pid, {core})
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _run_on(pids: Iterable[int], cores: set[int]) -> None:
+    """Bind every thread; those made later inherit it."""
+    for pid in pids:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            os.sched_setaffinity(int(task.name), cores)

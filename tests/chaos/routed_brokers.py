@@ -1,0 +1,61 @@
+"""Brokers whose connections, to ZooKeeper, to each other and from clients, all lead through the switchboard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from kbroker.local.zookeeper import free_ports
+from tests.chaos.switchboard import Switchboard
+from tests.kit.brokers import Broker, Cluster
+from tests.kit.zookeeper import Ensemble
+
+SESSION_TIMEOUT = 4.0
+
+SETTINGS: Mapping[str, str] = {
+    "zookeeper.session.timeout.ms": str(int(SESSION_TIMEOUT * 1000)),
+    "replica.lag.time.max.ms": "3000",
+    "min.insync.replicas": "2",
+    "default.replication.factor": "3",
+    "offsets.topic.replication.factor": "3",
+    "auto.leader.rebalance.enable": "true",
+    "leader.imbalance.check.interval.seconds": "15",
+    "controlled.shutdown.max.retries": "3",
+    "log.segment.bytes": "262144",
+    "log.index.interval.bytes": "512",
+    "log.retention.check.interval.ms": "5000",
+    "log.flush.scheduler.interval.ms": "2000",
+}
+
+
+class RoutedBrokers(Cluster):
+    """Brokers whose connections all lead through the switchboard."""
+
+    def __init__(
+        self, directory: Path, board: Switchboard, ensemble: Ensemble, chroot: str, brokers: int
+    ) -> None:
+        super().__init__(directory, ensemble.connect + chroot, brokers, overrides=SETTINGS)
+        inner = free_ports(brokers)
+        self._own: dict[int, dict[str, str]] = {}
+        self.entrances: dict[int, int] = {}
+        """Where clients reach each broker."""
+        for (number, broker), port in zip(self.brokers.items(), inner, strict=True):
+            name = f"broker-{number}"
+            self.entrances[number] = board.route("client", name, broker.port)
+            peers = board.route(None, name, port)
+            zookeepers = ",".join(
+                f"127.0.0.1:{board.route(name, 'zk', server.client_port)}"
+                for server in ensemble.servers
+            )
+            self._own[number] = {
+                "listeners": f"PLAINTEXT://{broker.address},PEERS://127.0.0.1:{port}",
+                "advertised.listeners": (
+                    f"PLAINTEXT://127.0.0.1:{self.entrances[number]},PEERS://127.0.0.1:{peers}"
+                ),
+                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PEERS:PLAINTEXT",
+                "inter.broker.listener.name": "PEERS",
+                "zookeeper.connect": zookeepers + chroot,
+            }
+
+    def _launch(self, broker: Broker, overrides: Mapping[str, str]) -> None:
+        super()._launch(broker, {**self._own[broker.broker_id], **overrides})
