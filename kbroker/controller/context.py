@@ -52,6 +52,8 @@ class Start(Enum):
     """The machine went down: what was not synced may be gone."""
     NEW = "new"
     """The directories are new, or wiped."""
+    PARTIAL = "partial"
+    """One of several directories is missing, or wiped: each replica that is still there is told."""
 
 
 class LogEnd(NamedTuple):
@@ -181,7 +183,7 @@ class ControllerContext:
     incomplete: dict[int, set[TopicPartition]] = field(default_factory=dict)
     """Replicas that said that they lack records they should have, by (live) broker."""
     log_ends: dict[int, dict[TopicPartition, LogEnd]] = field(default_factory=dict)
-    """Where logs of leaderless partitions end, by (live) broker."""
+    """Where logs of leaderless partitions end, by (live) broker. They were there when it started."""
     deleting: set[str] = field(default_factory=set)
     moving: set[TopicPartition] = field(default_factory=set)
     """The partitions that are being reassigned."""
@@ -216,6 +218,8 @@ class ControllerContext:
         broker = self.brokers.get(broker_id)
         if broker is None or partition in self.incomplete.get(broker_id, ()):
             return False
+        if broker.start is Start.PARTIAL and granted != broker.epoch:
+            return broker.keeps(granted) and partition in self.log_ends.get(broker_id, {})
         return broker.keeps(granted)
 
     def is_empty(self, broker_id: int, partition: TopicPartition) -> bool:

@@ -20,6 +20,7 @@ from kbroker.controller.election import RECOVERING, electorate_of, with_the_long
 
 _WHY: Final = {
     Start.POWER_LOSS: "its machine went down: records that were not synced may be gone",
+    Start.PARTIAL: "one of its log directories is missing or new, and its log may have been there",
     Start.NEW: "its log directories are new: wiped, not mounted, or of another disk",
 }
 _OLDER: Final = "its log directories are of another time: restored from a copy, or another disk"

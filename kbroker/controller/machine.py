@@ -38,6 +38,7 @@ from kbroker.controller.context import (
     Broker,
     ControllerContext,
     LeaderAndIsr,
+    Start,
     Topic,
     TopicPartition,
 )
@@ -457,7 +458,8 @@ class Controller:
         }
         context.log_ends.setdefault(event.broker_id, {}).update(ends)
         # Only the last end to be known changes who leads; each evaluation of the others asks ZooKeeper for settings.
-        known = [p for p in ends if self._longest_log(context, p) != NO_LEADER]
+        is_partial = broker.start is Start.PARTIAL
+        known = [p for p in ends if is_partial or self._longest_log(context, p) != NO_LEADER]
         self._evaluate(context, dict.fromkeys([*fresh, *lacking, *known]))
 
     @staticmethod

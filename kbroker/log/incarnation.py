@@ -12,6 +12,10 @@ of broker epochs under which the directory was written and has kept everything s
     no marker, another boot id        the machine went down: what was not synced may be gone
     neither file nor meta.properties  a new directory: whatever was here is gone
 
+Where one of several directories is missing, or is another disk (the file names them all), the others are what they
+were, but nobody can say which replicas were in it: such a start is *partial*, and says so until the next epoch. What
+is still here is told one by one.
+
 A grant of an epoch *after* the range is not covered either: then the directory is of the past (a restored copy, an
 older disk), and another one was in its place meanwhile.
 
@@ -41,6 +45,8 @@ class Start(Enum):
     CRASHED = "crashed"
     POWER_LOSS = "power-loss"
     NEW = "new"
+    PARTIAL = "partial"
+    """One of several directories is missing, or is another one: what was in the others is there."""
 
 
 class Memory(NamedTuple):
@@ -85,6 +91,7 @@ _STORIES: Final = {
     Start.POWER_LOSS: "the machine went down: records that were not synced may be gone; replicas that have"
     " them all lead first",
     Start.NEW: "the log directories are new",
+    Start.PARTIAL: "a log directory of the broker's last life is missing, or another disk is in its place",
 }
 
 

@@ -91,6 +91,8 @@ class LogDirs:
         """Partitions that were here when the broker stopped, and whose directory is gone."""
         self.missing_directories: set[str] = set()
         """Ids of log directories that the broker had in its last life, and that it does not have now."""
+        self.found: frozenset[Partition] | None = None
+        """Where directories are missing: the partitions that were found in the others; None: none is missing."""
         self.notes: list[str] = []
         """What loading found and did, for the broker's log."""
 
@@ -146,6 +148,10 @@ class LogDirs:
         self.past = incarnation.together(self._pasts)
         self.missing_directories.difference_update(self._ids)
         self.vanished.difference_update(self._logs)
+        if self.missing_directories:
+            self.found = frozenset(self._logs)
+            if self.past.start in (incarnation.Start.CLEAN, incarnation.Start.CRASHED):
+                self.past = incarnation.Past(incarnation.Start.PARTIAL, self.past.intact)
 
     def _take(self, directory: LogDir, loaded: LoadedDir) -> None:
         for partition, log in loaded.logs.items():
@@ -190,14 +196,21 @@ class LogDirs:
 
     def registering(self) -> incarnation.Past:
         """Return what the registration is to say of us; whatever epoch it gets, the next life may claim it."""
-        self._remember(self.past.intact[0] if self.past.intact else None, None)
+        self._remember(self._intact_since(), None)
         return self.past
 
     def registered(self, broker_epoch: int) -> None:
         """Note the broker epoch that we live under from now on. Quick: nothing is synced."""
-        since = self.past.intact[0] if self.past.intact else broker_epoch
+        since = self._intact_since()
+        since = broker_epoch if since is None else since
         self.past = incarnation.Past(incarnation.Start.CLEAN, (since, broker_epoch))
         self._remember(since, broker_epoch)
+
+    def _intact_since(self) -> int | None:
+        """Return since which broker epoch every replica is as it was: the missing ones are not remembered."""
+        if self.past.intact is None or self.past.start is incarnation.Start.PARTIAL:
+            return None
+        return self.past.intact[0]
 
     def _remember(self, since: int | None, until: int | None, *, durable: bool = False) -> None:
         memory = incarnation.Memory(self._boot_id, since, until, tuple(self._ids))

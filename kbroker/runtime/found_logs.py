@@ -61,8 +61,8 @@ def end_of_leaderless(
     if state.leader >= 0 or partition is None or partition.offline is not None:
         return -1, -1
     found = log_dirs.get(*partition.key)
-    if found is None:
-        return -1, -1
+    if found is None or (log_dirs.found is not None and partition.key not in log_dirs.found):
+        return -1, -1  # made anew since: what was here may be in a directory that is missing
     if partition.lacks_records and found.missing_below is None:
         return -1, -1  # what was here is not here, and may come back
     return found.leader_epochs.latest, found.log_end_offset

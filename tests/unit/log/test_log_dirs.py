@@ -658,8 +658,31 @@ def test_s08_a_partition_or_a_directory_that_is_gone_is_missed(
     dirs.release()
     shutil.rmtree(tmp_path / "b")
     dirs = brokers("a", "b").start()
-    assert dirs.past.start is Start.CRASHED
+    assert dirs.registering() == (Start.PARTIAL, (10, 10))
     assert len(dirs.missing_directories) == 1
+    assert dirs.found == frozenset(dirs)
+    for index in range(4):
+        dirs.create("t", index, ID)
+    assert len(dirs) == 4 > len(dirs.found)
+    dirs.registered(20)
+    dirs.release()
+    # What was made anew is not what was there: nothing granted before that life is claimed any more.
+    again = brokers("a", "b").start()
+    assert again.registering() == (Start.CRASHED, (20, 20))
+    assert again.found is None
+
+
+def test_s08_a_directory_stays_missed_until_the_broker_has_said_so(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    dirs = brokers("a", "b").start()
+    dirs.registered(10)
+    dirs.release()
+    shutil.rmtree(tmp_path / "b")
+    dirs = brokers("a", "b").start()
+    dirs.registering()
+    dirs.release()  # before it knew its broker epoch
+    assert brokers("a", "b").start().past.intact is None
 
 
 def test_s08_a_log_that_ends_before_what_was_committed_misses_records(

@@ -1,0 +1,17 @@
+"""What the controller believes of a broker that came back."""
+
+from kbroker.controller.context import Broker, ControllerContext, LogEnd, Start
+
+T0 = ("t", 0)
+
+
+def test_s08_of_a_broker_that_misses_a_directory_each_replica_is_believed_that_it_still_has():
+    partial = Broker(1, 50, (), intact=(10, 20), start=Start.PARTIAL)
+    context = ControllerContext(controller_epoch=1, brokers={1: partial})
+    assert not context.holds(1, T0, 10), "it may have been in the directory that is missing"
+    assert context.holds(1, T0, 50), "it was granted since"
+    context.log_ends[1] = {T0: LogEnd(4, 3, 0)}
+    assert context.holds(1, T0, 10)
+    assert not context.holds(1, T0, 9), "what it has is of a later life"
+    context.incomplete[1] = {T0}
+    assert not context.holds(1, T0, 10)
