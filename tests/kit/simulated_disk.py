@@ -146,6 +146,13 @@ class SimulatedDisk:
         self.kill()
         self._root.lose_power(rng, rng.choice([0, *self._root.moments()]))
 
+    def wipe(self, path: str) -> None:
+        """Put an empty disk where a directory was; nothing is left of it, not even unsynced names."""
+        parent, name = self._place(path)
+        if name in parent.names:
+            parent.change(**{name: None})
+            parent.sync()
+
     # The protocol
 
     def open(self, path: str, flags: int, mode: int = 0, /) -> int:

@@ -28,6 +28,7 @@ from kclient.wire.schema.alter_partition_reassignments import (
 )
 from kclient.wire.schema.create_topics import CreatableTopic, CreateTopicsRequest
 from kclient.wire.schema.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from kclient.wire.schema.elect_leaders import ElectLeadersRequest, TopicPartitions
 from kclient.wire.versions import ApiKey
 from tests.simulation.clock import Process
 from tests.simulation.node import EPOCH, PORT, Node
@@ -43,6 +44,8 @@ PRODUCE_TIMEOUT_MS = 3000
 PAUSE = (0.1, 0.5)
 PRODUCER_IDS = 1000
 MOVE_ATTEMPTS = 5
+UNCLEAN = 1
+"""The type of election (KIP-460)."""
 
 ALREADY_THERE = (ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.NONE)
 GONE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NONE)
@@ -64,6 +67,7 @@ class Clients:
         self.failure: Failure | None = None
         self.acknowledged = 0
         self.consumed = 0
+        self._producers = 0
         self._dial = wires.dialler(process, CLIENTS)
         self._connections: dict[tuple[int, str], Connection] = {}
         self._writers: dict[tuple[str, int, str], Writer] = {}
@@ -80,10 +84,14 @@ class Clients:
             return
         writer = self._writers.get((topic, partition, kind))
         if writer is None:
-            number = PRODUCER_IDS + len(self._writers)
-            writer = Writer(self, topic, partition, kind, number)
+            writer = Writer(self, topic, partition, kind, self.new_producer())
             self._writers[topic, partition, kind] = writer
         writer.send(count)
+
+    def new_producer(self) -> int:
+        """Return a producer id that nobody has."""
+        self._producers += 1
+        return PRODUCER_IDS + self._producers
 
     def read(self, topic: str, partition: int, node: int) -> None:
         self._spawn(self._read(topic, partition, node))
@@ -107,6 +115,10 @@ class Clients:
     def move(self, topic: str, partition: int, replicas: list[int]) -> None:
         if topic in self.topics and topic not in self._administration:
             self._spawn(self._move(topic, partition, replicas))
+
+    def accept_loss(self, topic: str, partition: int) -> None:
+        """Have the operator say that what is left of a partition is enough."""
+        self._spawn(self._accept_loss(topic, partition))
 
     @property
     def unfinished(self) -> str | None:
@@ -191,6 +203,8 @@ class Clients:
             return
         for answered in response.topics:
             for part in answered.partitions:
+                if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                    self._positions[topic_id, partition] = max(part.log_start_offset, 0)
                 if part.error_code or not part.record_set:
                     continue
                 end = self.observer.consumed(topic_id, partition, memoryview(part.record_set))
@@ -230,6 +244,23 @@ class Clients:
                         return
                 except KafkaError as error:
                     self.say(f"moving {topic}-{partition}: {error}")
+            await self.pause()
+
+    async def _accept_loss(self, topic: str, partition: int) -> None:
+        request = ElectLeadersRequest(
+            election_type=UNCLEAN,
+            topic_partitions=[TopicPartitions(topic=topic, partitions=[partition])],
+            timeout_ms=3000,
+        )
+        while (topic, partition) in self.observer.losses.accepted:
+            controller = self.controller()
+            if controller is not None:
+                try:
+                    connection = await self.connection(controller, "admin")
+                    response = await connection.request(ApiKey.ELECT_LEADERS, 2, request)
+                    self.say(f"{topic}-{partition} is to be led at any price: {response}")
+                except KafkaError as error:
+                    self.say(f"{topic}-{partition} is to be led at any price: {error}")
             await self.pause()
 
     async def _administer(
@@ -275,6 +306,8 @@ class Writer:
         self._sequence = 0
         self._wanted = 0
         self._unanswered = 0
+        self._is_lost = False
+        """Whether a leader does not know what came before: it went with a loss that was granted."""
         self._in_flight = clients.rng.choice((1, 2, 4))
         self._stopped = False
         self._busy = False
@@ -302,25 +335,35 @@ class Writer:
         self._wanted = 0
 
     async def _run(self) -> None:
-        window: list[bytes] = []
+        window: list[tuple[int, bytes]] = []
         while (self._wanted or window) and not self._stopped:
             while self._wanted and len(window) < self._in_flight:
                 window.append(self._batch())
                 self._wanted -= 1
-            answers = await self._offer_all(window)
+            answers = await self._offer_all([batch for _, batch in window])
             if self._kind != "idempotent":
                 window.clear()
                 continue
-            window = [batch for batch, done in zip(window, answers, strict=True) if not done]
+            window = [entry for entry, done in zip(window, answers, strict=True) if not done]
             self._unanswered = len(window)
+            if self._is_lost:
+                window = self._begin_anew(window)
             if window:
                 await self._clients.pause()
         self._unanswered = 0
         self._busy = False
 
-    def _batch(self) -> bytes:
+    def _begin_anew(self, window: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+        """Go on as another producer, as clients do: nobody can say what became of what was sent last."""
+        self._is_lost = False
+        self._number = self._clients.new_producer()
+        self._sequence = 0
+        return [self._batch(count) for count, _ in window]
+
+    def _batch(self, count: int = 0) -> tuple[int, bytes]:
+        """Return the next batch, and of how many records it is."""
         numbers: dict[str, int] = {}
-        count = self._clients.rng.choice((1, 1, 1, 3))
+        count = count or self._clients.rng.choice((1, 1, 1, 3))
         if self._kind == "idempotent":
             numbers = {
                 "producer_id": self._number,
@@ -331,7 +374,8 @@ class Writer:
         self._next += 1
         now_ms = int((EPOCH + self._clients.process.seconds()) * 1000)
         value = b"%d/%d" % (self._number, self._next)
-        return encode_batch([Record(n, now_ms, None, value, ()) for n in range(count)], **numbers)
+        records = [Record(n, now_ms, None, value, ()) for n in range(count)]
+        return count, encode_batch(records, **numbers)
 
     async def _offer_all(self, window: list[bytes]) -> list[bool]:
         """Send them once, all by one connection; which are acknowledged."""
@@ -362,6 +406,8 @@ class Writer:
             return True
         if outcome.error_code:
             clients.say(f"{self!r}: broker {leader}: {ErrorCode(outcome.error_code).name}")
+            if outcome.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+                self._is_lost = clients.observer.has_lost(self._topic, self._partition)
             if outcome.error_code == ErrorCode.UNKNOWN_SERVER_ERROR:
                 clients.nodes[leader].fatal.append(
                     f"Produce answered UNKNOWN_SERVER_ERROR: {outcome}"

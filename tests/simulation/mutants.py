@@ -9,6 +9,7 @@ from typing import Any
 
 from kbroker.apis import api00_produce
 from kbroker.controller import machine
+from kbroker.controller.context import ControllerContext
 from kbroker.log.producer_state import ProducerStates
 from kbroker.replication.leading import Leading
 from kbroker.replication.role import ControllerFence
@@ -203,3 +204,22 @@ _announce = SessionLife._announce_connection
 def orders_of_any_controller() -> list[Change]:
     """A broker obeys a deposed controller (KAFKA-1188)."""
     return [(ControllerFence, "admits", lambda _self, _epoch: True)]
+
+
+@mutant
+def every_disk_is_believed() -> list[Change]:
+    """A place in the ISR counts, whatever became of the disk that earned it (S8, KIP-903)."""
+    return [
+        (ControllerContext, "holds", lambda self, broker, _where, _since: broker in self.brokers)
+    ]
+
+
+@mutant
+def anybody_may_lead() -> list[Change]:
+    """Any live replica is elected where nobody in the ISR can lead, though nobody allowed it (S18)."""
+    original = machine.elect  # type: ignore[attr-defined]
+
+    def elect(*args: Any, **named: Any) -> Any:
+        return original(*args, **{**named, "unclean": True})
+
+    return [(machine, "elect", elect)]

@@ -18,11 +18,14 @@ from twisted.python.failure import Failure
 from kbroker.app.broker import Broker, CannotStartError
 from kbroker.app.world import World
 from kbroker.config import BrokerConfig
+from kbroker.log.identity import CLEAN_SHUTDOWN
+from kbroker.log.names import parse_directory
 from kbroker.zk.previous_session import PreviousSession
 from kbroker.zk.session import ZooKeeperSession
 from tests.kit.simulated_disk import SimulatedDisk
 from tests.simulation.clock import DiskPool, Process, Scheduler
 from tests.simulation.network import Wires
+from tests.simulation.script import DIRECTORIES
 from tests.simulation.zookeeper import ZOOKEEPER, Ensemble, ZkConnection
 
 PORT = 9092
@@ -55,18 +58,17 @@ SETTINGS = {
     "controlled.shutdown.retry.backoff.ms": "500",
     "auto.create.topics.enable": "false",
     "unclean.leader.election.enable": "false",
-    "log.dirs": "/data",
 }
 
 
 @lru_cache(maxsize=16)
-def config_of(node: int, extra: tuple[tuple[str, str], ...] = ()) -> BrokerConfig:
-    """Return the configuration of broker *node*."""
+def config_of(node: int, disks: int = 1) -> BrokerConfig:
+    """Return the configuration of broker *node*, with that many log directories."""
     given = {
         **SETTINGS,
+        "log.dirs": ",".join(DIRECTORIES[:disks]),
         "broker.id": str(node),
         "listeners": f"PLAINTEXT://node{node}:{PORT}",
-        **dict(extra),
     }
     return BrokerConfig.of(given)
 
@@ -83,7 +85,7 @@ class Node:
         rng: Random,
         *,
         say: Callable[[str], None],
-        settings: tuple[tuple[str, str], ...] = (),
+        disks: int = 1,
     ) -> None:
         self.number = number
         self.disk = SimulatedDisk()
@@ -91,12 +93,11 @@ class Node:
         self.broker: Broker | None = None
         self.wanted = False
         """Whether it is to run: one that gives up is started again."""
-        self.lost_power = False
         self._boots = 1
         self.stopping = False
         self.lives = 0
         self.fatal: list[str] = []
-        self._settings = settings
+        self._disks = disks
         self._scheduler = scheduler
         self._wires = wires
         self._ensemble = ensemble
@@ -145,7 +146,7 @@ class Node:
             zookeeper=self._zookeeper_session,
             previous_session=lambda directory: _Remembered(self, process, directory),
         )
-        config = config_of(self.number, self._settings)
+        config = config_of(self.number, self._disks)
         broker = self.broker = Broker(
             process, config, on_fatal=self._gives_up(process), world=world
         )
@@ -217,11 +218,11 @@ class Node:
             self.disk.kill()
             self._wires.process_ended(self.process)
 
-    def lose_power(self) -> None:
-        """End the machine: what was not synced may be gone, and nobody is told."""
+    def lose_power(self) -> bool:
+        """End the machine: what was not synced may be gone, and nobody is told. Say whether anything may be."""
         self.wanted = False
-        self.lost_power = True
         self._boots += 1
+        is_clean = not self.running and all(map(self._is_clean, DIRECTORIES[: self._disks]))
         if self.running:
             assert self.process is not None
             self._end(self.process)
@@ -229,6 +230,31 @@ class Node:
         self.disk.lose_power(Random(self._rng.getrandbits(64)))
         if self._rng.random() < 0.5:
             self._credentials = None
+        return not is_clean
+
+    def _is_clean(self, directory: str) -> bool:
+        """Say whether a log directory has the mark of a clean shutdown: everything is synced then."""
+        try:
+            return self.disk.size(f"{directory}/{CLEAN_SHUTDOWN}") >= 0
+        except FileNotFoundError:
+            return False
+
+    def wipe(self, directory: str) -> list[tuple[str, int]]:
+        """Put an empty disk in the place of one log directory; return the partitions that were there."""
+        found = map(
+            parse_directory, self.disk.listdir(directory) if self.disk.is_dir(directory) else ()
+        )
+        self.disk.wipe(directory)
+        if directory == DIRECTORIES[0]:
+            self._credentials = None
+        return [key for key in found if key is not None]
+
+    def wipe_all(self) -> None:
+        """Put an empty disk in the place of all: as after an installation, or on another machine."""
+        for directory in DIRECTORIES:
+            self.disk.wipe(directory)
+        self._boots += 1
+        self._credentials = None
 
     def stop(self) -> None:
         """Shut it down in order (SIGTERM)."""

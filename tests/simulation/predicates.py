@@ -2,73 +2,46 @@
 
 The observer keeps a copy of every replica's log (who wrote each record, and its CRC), and for every partition
 the *ledger*: each record that was ever below the high watermark of anybody who thought himself leader, for
-that is what consumers may have seen and producers were told is safe. The ledger only grows.
+that is what consumers may have seen and producers were told is safe. The ledger only grows, unless a loss was
+granted (`losses.py`): then it is cut where the new leader's log ends, and the epochs before are judged no more.
 
 1. ControllerEpoch: /controller_epoch only grows; so does the leader epoch of a partition, and a new leader
    has a new one.
 2. LeaderInIsr: no state is written whose leader is outside of its ISR, or whose ISR is empty.
 3. OneLeader: a leader epoch is led by one life of one broker.
 4. ValidHighWatermark: it is never above its log's end, and does not fall under one leader epoch.
-5. LeaderCompleteness: who leads begins with the whole ledger.
-6. StrongIsr: every member of the ISR in ZooKeeper has the whole ledger. (A machine that lost its power is
-   excused until it is taken out of the ISR.)
-7. Agreement: below the high watermark that a replica knows, it holds what the ledger holds.
+5. LeaderCompleteness: who leads begins with the whole ledger, unless his election was granted a loss.
+6. StrongIsr: every member of the ISR in ZooKeeper has the whole ledger, if its place is worth anything: one
+   that was granted to a disk that lost something since is void.
+7. Agreement: below the high watermark that a replica knows, it holds what the ledger holds; and a log begins
+   nowhere above what is committed, at 0 where nothing is ever deleted.
 8. NoDuplicates: an idempotent producer's batch is in the ledger once.
 9. Acknowledged: what acks=all answered is in the ledger, at the offset that was answered; what a consumer was
    given too.
 10. NoErrors: no broker reports an error of its own making.
+11. Unclean: nobody is elected at the price of a loss but where all places in the ISR (and the eligible beside
+    it) are void, where the topic allows it, or where the operator accepted it; and he says so.
+12. Available: at the end a partition is without a leader only where all those places are void.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from kbroker.zk import znodes
 from kclient.wire.batches import iterate
+from tests.simulation.copies import Broken, Copy, Record, difference
+from tests.simulation.losses import Losses, State
 
 if TYPE_CHECKING:
-    from kbroker.log.partition_log import PartitionLog
     from kbroker.runtime.partition import Partition
     from tests.simulation.node import Node
     from tests.simulation.zookeeper import Change, Znode
 
-Record = tuple[int, int]
-"""Leader epoch and CRC of the batch that holds it."""
-
 Where = tuple[UUID, int]
 """Topic id and partition."""
-
-
-class Broken(AssertionError):
-    """A predicate does not hold."""
-
-
-@dataclass(slots=True)
-class Copy:
-    """One replica's log as last seen."""
-
-    log: PartitionLog | None = None
-    truncations: int = -1
-    records: list[Record] = field(default_factory=list)
-    numbers: dict[int, tuple[int, int, int]] = field(default_factory=dict)
-    """By the offset of a batch of an idempotent producer: its id, epoch and sequence."""
-    seen: tuple[Any, ...] = ()
-    leading: Any = None
-    high_watermark: int = 0
-
-
-@dataclass(slots=True)
-class State:
-    """A partition's state as ZooKeeper holds it."""
-
-    leader: int
-    leader_epoch: int
-    isr: tuple[int, ...]
-    controller_epoch: int
 
 
 class Observer:
@@ -85,8 +58,13 @@ class Observer:
         self.states: dict[tuple[str, int], State] = {}
         self.replicas: dict[tuple[str, int], tuple[int, ...]] = {}
         self.moving: dict[tuple[str, int], bool] = {}
-        self.excused: set[tuple[int, str, int]] = set()
-        """Who lost his power and was not taken out of that partition's ISR since."""
+        self.losses = Losses()
+        self.deletes = False
+        """Whether records are deleted at all, by retention or by request."""
+        self._lossy: dict[Where, int] = {}
+        """The leader epoch that began with the last loss that was granted."""
+        self._lost: dict[Where, set[tuple[int, int]]] = {}
+        """What was committed and went with it: offsets and CRCs."""
         self._leaders: dict[tuple[UUID, int, int], tuple[int, int]] = {}
         self._produced: dict[tuple[UUID, int, int, int, int], int] = {}
         self._controller_epoch = 0
@@ -119,6 +97,8 @@ class Observer:
             self._say(f"topic {name} is gone")
             for key in [key for key in self.replicas if key[0] == name]:
                 del self.replicas[key]
+                self.losses.pending.discard(key)
+                self.losses.accepted.discard(key)
             return
         read = znodes.decode_topic(name, data)
         assert read.topic_id is not None
@@ -141,15 +121,12 @@ class Observer:
         if kind == "delete":
             self.states.pop(key, None)
             return
-        read = json.loads(data)
-        state = State(
-            read["leader"], read["leader_epoch"], tuple(read["isr"]), read["controller_epoch"]
-        )
+        state = State.decode(data)
         before = self.states.get(key)
         where = f"{name}-{partition}"
         self._say(
             f"{where}: leader {state.leader} in epoch {state.leader_epoch},"
-            f" ISR {','.join(map(str, state.isr))}"
+            f" ISR {','.join(map(str, state.isr))}{' at a price' if state.recovers else ''}"
         )
         if not state.isr or state.leader not in (-1, *state.isr):
             raise Broken(f"LeaderInIsr: {where} is {state}")
@@ -160,10 +137,13 @@ class Observer:
                 raise Broken(f"ControllerEpoch: {where} has another leader: {before} -> {state}")
             if state.controller_epoch < before.controller_epoch:
                 raise Broken(f"ControllerEpoch: {where}: {before} -> {state}")
+            if state.leader >= 0:
+                self.losses.accepted.discard(key)
+            if state.leader not in (-1, before.leader):
+                wrong = self.losses.elected(key, before, state)
+                if wrong is not None:
+                    raise Broken(f"Unclean: {where} {wrong}: {before.places} -> {state}")
         self.states[key] = state
-        self.excused = {
-            (node, *at) for node, *at in self.excused if tuple(at) != key or node in state.isr
-        }
         self._check_isr(name, partition)
 
     # -- brokers
@@ -182,7 +162,10 @@ class Observer:
             leading = partition.leading
             mark = leading.high_watermark if leading is not None else partition.high_watermark
             role = partition.role
-            seen = (log, log.log_end_offset, log._truncations, mark, leading, role.leader_epoch)
+            seen = (
+                log, log.log_end_offset, log._truncations, mark, leading, role.leader_epoch,
+                log.log_start_offset,
+            )  # fmt: skip
             topic_id = role.topic_id
             if topic_id is None:
                 continue
@@ -194,49 +177,77 @@ class Observer:
                 self._look(node, partition, copy, seen)
 
     def _look(self, node: Node, partition: Partition, copy: Copy, seen: tuple[Any, ...]) -> None:
-        log, end, truncations, mark, leading, epoch = seen
+        log, end, truncations, mark, leading, epoch, start = seen
         before, copy.seen = copy.seen, seen
-        if copy.log is not log or copy.truncations != truncations:
-            copy.records.clear()
-            copy.numbers.clear()
-            copy.log, copy.truncations = log, truncations
-        _read(log, copy)
+        copy.look(log, truncations)
         topic_id = partition.role.topic_id
         assert topic_id is not None
         topic, number = partition.key
-        ledger = self.ledgers.setdefault((topic_id, number), [])
+        where = (topic_id, number)
+        ledger = self.ledgers.setdefault(where, [])
         name = f"{partition} on {node.number}"
         if before[1:] != seen[1:]:
             standing = "leads" if leading is not None else f"follows {partition.role.leader}"
-            self._say(f"{name} {standing} in epoch {epoch}: ends at {end}, watermark {mark}")
+            begins = f"begins at {start}, " if start else ""
+            self._say(
+                f"{name} {standing} in epoch {epoch}: {begins}ends at {end}, watermark {mark}"
+            )
         if mark > end:
             raise Broken(f"ValidHighWatermark: {name} ends at {end}, its watermark is {mark}")
+        lossy = self._lossy.get(where, -1)
+        if epoch < lossy:
+            # He does not know of a loss yet. What he still shows was there.
+            self._lost[where].update((n, copy.records[n][1]) for n in range(start, mark))
+            return
         if leading is not None:
-            if copy.leading is leading and mark < copy.high_watermark:
-                raise Broken(f"ValidHighWatermark: {name}: {copy.high_watermark} -> {mark}")
-            if copy.leading is not leading:
-                self._begins_to_lead(node, (topic_id, number), epoch, copy, ledger, name)
-            if mark > len(ledger):
-                self._expose(topic, (topic_id, number), copy, ledger, mark)
+            self._leads(node, partition, copy, ledger, name, seen)
+            lossy = self._lossy.get(where, -1)
+        elif copy.reconciled < lossy and copy.compare(ledger) < mark:
+            return  # he has not heard yet what is left
         elif mark > len(ledger):
             raise Broken(f"ValidHighWatermark: {name}: {mark}, {len(ledger)} are committed")
+        copy.reconciled = lossy
         copy.leading, copy.high_watermark = leading, mark
-        if copy.records[:mark] != ledger[:mark]:
-            raise Broken(
-                f"Agreement: {name} below {mark}: {_difference(copy.records, ledger, mark)}"
-            )
-        if len(copy.records) < len(ledger) or copy.records[: len(ledger)] != ledger:
+        if start > len(ledger) or (start and not self.deletes):
+            raise Broken(f"Agreement: {name} begins at {start}, {len(ledger)} are committed")
+        agreed = copy.compare(ledger)
+        if agreed < mark:
+            raise Broken(f"Agreement: {name} below {mark}: {difference(copy, ledger)}")
+        if agreed < len(ledger):
             self._check_isr(topic, number, only=node.number)
+
+    def _leads(
+        self,
+        node: Node,
+        partition: Partition,
+        copy: Copy,
+        ledger: list[Record],
+        name: str,
+        seen: tuple[Any, ...],
+    ) -> None:
+        _, _, _, mark, leading, epoch, _ = seen
+        if copy.leading is leading and mark < copy.high_watermark:
+            raise Broken(f"ValidHighWatermark: {name}: {copy.high_watermark} -> {mark}")
+        if copy.leading is not leading:
+            copy.compare(ledger)
+            self._begins_to_lead(node, partition, epoch, copy, ledger, name)
+        if mark > len(ledger):
+            assert partition.topic_id is not None
+            where = (partition.topic_id, partition.key[1])
+            self._expose(partition.key[0], where, copy, ledger, mark)
 
     def _begins_to_lead(
         self,
         node: Node,
-        where: Where,
+        partition: Partition,
         epoch: int,
         copy: Copy,
         ledger: list[Record],
         name: str,
     ) -> None:
+        key, topic_id = partition.key, partition.role.topic_id
+        assert topic_id is not None
+        where = (topic_id, key[1])
         life = (node.number, node.lives)
         first = self._leaders.setdefault((*where, epoch), life)
         if first != life:
@@ -244,14 +255,38 @@ class Observer:
                 f"OneLeader: {name} in epoch {epoch} is life {node.lives};"
                 f" broker {first[0]} led in it, life {first[1]}"
             )
-        if copy.records[: len(ledger)] != ledger:
-            state = self.states.get((self.names.get(where[0], ""), where[1]))
-            if state is not None and state.leader_epoch > epoch:
-                return  # a message from the past: he will hear of his successor
+        state = self.states.get(key) if self.topics.get(key[0]) == topic_id else None
+        if state is None or state.leader_epoch > epoch:
+            return  # a message from the past: he will hear of his successor
+        is_granted = key in self.losses.pending
+        self.losses.pending.discard(key)
+        if copy.agreed == len(ledger):
+            return
+        if not is_granted:
             raise Broken(
                 f"LeaderCompleteness: {name} begins to lead in epoch {epoch}:"
-                f" {_difference(copy.records, ledger, len(ledger))}"
+                f" {difference(copy, ledger)}"
             )
+        self._cut(where, copy.agreed, epoch)
+
+    def _cut(self, where: Where, end: int, epoch: int) -> None:
+        """Take out of the ledger what is gone with the election of *epoch*."""
+        ledger = self.ledgers[where]
+        self._say(f"{self.names[where[0]]}-{where[1]}: of {len(ledger)} records {end} are left")
+        lost = self._lost.setdefault(where, set())
+        lost.update((offset, ledger[offset][1]) for offset in range(end, len(ledger)))
+        del ledger[end:]
+        self._lossy[where] = epoch
+        for (_, topic_id, partition), copy in self.copies.items():
+            if (topic_id, partition) == where:
+                copy.agreed = min(copy.agreed, end)
+        for key in [k for k, at in self._produced.items() if k[:2] == where and at >= end]:
+            del self._produced[key]
+
+    def has_lost(self, topic: str, partition: int) -> bool:
+        """Say whether records of a partition were lost as they may be."""
+        topic_id = self.topics.get(topic)
+        return topic_id is not None and (topic_id, partition) in self._lossy
 
     def _expose(
         self, topic: str, where: Where, copy: Copy, ledger: list[Record], mark: int
@@ -260,7 +295,7 @@ class Observer:
             numbers = copy.numbers.get(offset)
             if numbers is not None:
                 first = self._produced.setdefault((*where, *numbers), offset)
-                if first != offset:
+                if first != offset and first >= copy.start:
                     raise Broken(
                         f"NoDuplicates: {topic}-{where[1]}: producer {numbers[0]}'s batch"
                         f" {numbers[2]} is at {first} and at {offset}"
@@ -270,20 +305,22 @@ class Observer:
         self._check_isr(topic, where[1])
 
     def _check_isr(self, topic: str, partition: int, only: int | None = None) -> None:
-        state = self.states.get((topic, partition))
+        key = (topic, partition)
+        state = self.states.get(key)
         topic_id = self.topics.get(topic)
-        if state is None or topic_id is None:
+        if state is None or topic_id is None or key in self.losses.pending:
             return
         ledger = self.ledgers.get((topic_id, partition), [])
         for member in state.isr if only is None else (only,):
-            if member not in state.isr or (member, topic, partition) in self.excused:
+            if member not in state.isr:
                 continue
             copy = self.copies.get((member, topic_id, partition))
-            records = copy.records if copy is not None else []
-            if records[: len(ledger)] != ledger:
+            if (copy.compare(ledger) if copy is not None else 0) == len(ledger):
+                continue
+            if not self.losses.is_void(member, key, state.places[member]):
                 raise Broken(
                     f"StrongIsr: {topic}-{partition}: {member} is in the ISR {state.isr} of epoch"
-                    f" {state.leader_epoch}: {_difference(records, ledger, len(ledger))}"
+                    f" {state.leader_epoch}: {difference(copy, ledger)}"
                 )
 
     # -- clients
@@ -294,15 +331,20 @@ class Observer:
             ledger = self.ledgers.get((topic_id, partition), [])
             if offset < len(ledger) and ledger[offset][1] == crc:
                 return
+            if (offset, crc) in self._lost.get((topic_id, partition), ()):
+                return
         raise Broken(f"Acknowledged: {topic}-{partition} at {offset}, CRC {crc:#x}: not committed")
 
     def consumed(self, topic_id: UUID, partition: int, data: memoryview) -> int:
         """Take what a consumer was given; return the next offset."""
         ledger = self.ledgers.get((topic_id, partition), [])
+        lost = self._lost.get((topic_id, partition), ())
         following = -1
         for info in iterate(data):
             for offset in range(info.base_offset, info.next_offset):
                 record = (info.leader_epoch, info.crc)
+                if (offset, info.crc) in lost:
+                    continue
                 if offset >= len(ledger) or ledger[offset] != record:
                     there = ledger[offset] if offset < len(ledger) else "nothing"
                     raise Broken(
@@ -312,18 +354,32 @@ class Observer:
             following = info.next_offset
         return following
 
-    # -- faults
+    # -- losses
 
-    def lost_power(self, node: int) -> None:
-        """Excuse a machine whose disk forgot something."""
-        for topic, partition in self.states:
-            self.excused.add((node, topic, partition))
-
-    def may_lose_power(self, node: int) -> bool:
-        """Whether it is within the promise: one disk at a time, and never the last of an ISR."""
-        return all(lost == node for lost, *_ in self.excused) and all(
-            node not in state.isr or len(state.isr) > 1 for state in self.states.values()
+    @property
+    def repairs(self) -> bool:
+        """Whether somebody has a place in an ISR that is void."""
+        return any(
+            self.losses.is_void(node, key, granted)
+            for key, state in self.states.items()
+            for node, granted in state.places.items()
         )
+
+    def leaderless(self) -> list[tuple[str, int]]:
+        """Return the partitions that nobody leads, all of whose places are void: the operator has to decide.
+
+        Raise Broken for one that somebody should lead.
+        """
+        found = []
+        for key, state in self.states.items():
+            if state.leader >= 0 or key[0] not in self.topics:
+                continue
+            if not self.losses.are_void(key, state):
+                raise Broken(
+                    f"Available: nobody leads {key}, though {state.places} are not all void"
+                )
+            found.append(key)
+        return found
 
     # -- the end
 
@@ -359,11 +415,8 @@ class Observer:
             if held.role.leader != state.leader or held.role.leader_epoch != state.leader_epoch:
                 return f"broker {number} believes in {held.role.leader}, epoch {held.role.leader_epoch}"
             copy = self.copies.get((number, topic_id, partition))
-            if copy is None or copy.records != ledger:
-                there = [] if copy is None else copy.records
-                return (
-                    f"broker {number}: {_difference(there, ledger, max(len(there), len(ledger)))}"
-                )
+            if copy is None or copy.compare(ledger) < max(len(copy.records), len(ledger)):
+                return f"broker {number}: {difference(copy, ledger)}"
             if held.leading is None and held.high_watermark != len(ledger):
                 return f"broker {number} knows {held.high_watermark} of {len(ledger)}"
         for number, node in self._nodes.items():
@@ -385,39 +438,3 @@ class Observer:
                 if name not in self.topics:
                     return f"broker {number} still tells of {name}"
         return None
-
-
-def _read(log: PartitionLog, copy: Copy) -> None:
-    """Bring *copy* up to the end of *log*."""
-    records = copy.records
-    while len(records) < log.log_end_offset:
-        slices = log.read(len(records), 1 << 20).slices
-        data = b"".join(part.read() for part in slices)
-        if not data:
-            raise Broken(
-                f"{log.directory} ends at {log.log_end_offset}, and {len(records)} is not there"
-            )
-        for info in iterate(data):
-            if info.base_offset != len(records):
-                raise Broken(f"{log.directory}: a batch at {info.base_offset}, not {len(records)}")
-            records += [(info.leader_epoch, info.crc)] * info.record_count
-            if info.producer_id >= 0:
-                copy.numbers[info.base_offset] = (
-                    info.producer_id, info.producer_epoch, info.base_sequence,
-                )  # fmt: skip
-
-
-def _difference(records: list[Record], ledger: list[Record], up_to: int) -> str:
-    for offset in range(up_to):
-        ours = records[offset] if offset < len(records) else None
-        theirs = ledger[offset] if offset < len(ledger) else None
-        if ours != theirs:
-            return (
-                f"at {offset} it has {_shown(ours)}, committed is {_shown(theirs)}"
-                f" (it ends at {len(records)}, the ledger at {len(ledger)})"
-            )
-    return "no difference"
-
-
-def _shown(record: Record | None) -> str:
-    return "nothing" if record is None else f"{record[1]:08x} of epoch {record[0]}"

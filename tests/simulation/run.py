@@ -16,14 +16,18 @@ from twisted.logger import LogEvent, LogLevel, formatEvent, globalLogPublisher
 from kbroker.zk import znodes
 from tests.simulation.clients import CLIENTS, Clients
 from tests.simulation.clock import Process, Scheduler
+from tests.simulation.copies import Broken
 from tests.simulation.network import Wires
 from tests.simulation.node import Node
-from tests.simulation.predicates import Broken, Observer
+from tests.simulation.predicates import Observer
 from tests.simulation.script import Event, Script
 from tests.simulation.zookeeper import ZOOKEEPER, Ensemble
 
 PATIENCE = 60.0
 """Seconds after the last fault within which the cluster must be whole, with no restart."""
+
+OPERATOR_SECONDS = 15.0
+"""After the healing: what nobody leads by then waits for a person."""
 
 LOOK_SECONDS = 0.5
 TAIL_SECONDS = 1.0
@@ -72,7 +76,13 @@ class Simulation:
         self.ensemble = Ensemble(self.scheduler, self._fork(), self.wires)
         self.nodes = {
             number: Node(
-                number, self.scheduler, self.wires, self.ensemble, self._fork(), say=self.say
+                number,
+                self.scheduler,
+                self.wires,
+                self.ensemble,
+                self._fork(),
+                say=self.say,
+                disks=script.disks,
             )
             for number in range(1, script.brokers + 1)
         }
@@ -155,11 +165,20 @@ class Simulation:
         missing: str | None = ""
         while self.scheduler.now < healed_at + PATIENCE:
             self._advance(self.scheduler.now + LOOK_SECONDS)
+            if self.scheduler.now - healed_at >= OPERATOR_SECONDS:
+                self._decide()
             missing = self._missing()
             if missing is None:
                 self._whole_after = self.scheduler.now - healed_at
                 return
         raise Broken(f"Liveness: {PATIENCE:g} s after everything was healed: {missing}")
+
+    def _decide(self) -> None:
+        """Do what the operator has to: accept the loss where nobody is left who must have everything."""
+        for key in self.observer.leaderless():
+            if key not in self.observer.losses.accepted:
+                self.observer.losses.accepted.add(key)
+                self.clients.accept_loss(*key)
 
     def _missing(self) -> str | None:
         for node in self.nodes.values():
@@ -211,7 +230,7 @@ class Simulation:
         self.clients.read(topic, int(partition), int(broker))
 
     def _move(self, topic: str, partition: str, replicas: str) -> None:
-        if self.observer.excused:
+        if self.observer.repairs:
             return  # who takes replicas away while a disk's loss is being repaired asks for trouble
         self.clients.move(topic, int(partition), [int(each) for each in replicas.split(",")])
 
@@ -224,11 +243,23 @@ class Simulation:
     def _kill(self, broker: str) -> None:
         self._node(broker).kill()
 
-    def _power(self, broker: str) -> None:
+    def _power(self, *brokers: str) -> None:
+        """Take the power of some machines, at once."""
+        for broker in brokers:
+            node = self._node(broker)
+            if node.lose_power():
+                self.observer.losses.disk(node.number, self.ensemble.zxid)
+
+    def _wipe(self, broker: str, directory: str = "") -> None:
+        """End a broker; its machine, or one of its disks, is another one when it comes back."""
         node = self._node(broker)
-        if self.observer.may_lose_power(node.number):
-            node.lose_power()
-            self.observer.lost_power(node.number)
+        node.kill()
+        if directory:
+            for key in node.wipe(directory):
+                self.observer.losses.replica(node.number, key, self.ensemble.zxid)
+        else:
+            node.wipe_all()
+            self.observer.losses.disk(node.number, self.ensemble.zxid)
 
     def _stop(self, broker: str) -> None:
         node = self._node(broker)
@@ -308,16 +339,21 @@ class Simulation:
     def _zkup(self) -> None:
         self.ensemble.start()
 
-    def _zklag(self) -> None:
-        self.ensemble.lag(True)
+    def _zklag(self, follower: str = "1") -> None:
+        self.ensemble.lag(int(follower), True)
 
-    def _zkcatchup(self) -> None:
-        self.ensemble.lag(False)
+    def _zkcatchup(self, follower: str = "1") -> None:
+        self.ensemble.lag(int(follower), False)
+
+    def _zktrail(self, seconds: str = "0") -> None:
+        self.ensemble.trail(float(seconds))
 
     def _heal(self) -> None:
         self.say("--- everything is healed")
         self.ensemble.start()
-        self.ensemble.lag(False)
+        for follower in (1, 2):
+            self.ensemble.lag(follower, False)
+        self.ensemble.trail(0.0)
         for number in self.nodes:
             self._rejoin(str(number))
         self.wires.heal()

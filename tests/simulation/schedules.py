@@ -9,7 +9,7 @@ from tests.simulation.run import Result
 from tests.simulation.shrink import shrink
 
 SEEDS_PER_CHUNK = 100
-CHUNKS = 10
+CHUNKS = 8
 """Of each file."""
 
 

@@ -1,6 +1,6 @@
 """What happens to the cluster, and when: a short text, drawn from a seed or written by hand.
 
-    # seed 17, brokers 3
+    # seed 17, brokers 3, disks 1
     1.250 create a 2
     3.010 produce a 0 idempotent 3
     4.733 kill 2
@@ -17,6 +17,8 @@ from itertools import pairwise
 from random import Random
 
 BROKERS = 3
+DIRECTORIES = ("/data", "/more")
+"""Log directories: a broker has the first, or both."""
 TOPICS = ("a", "b")
 KINDS = ("idempotent", "idempotent", "idempotent", "all", "one")
 BEGIN = 2.5
@@ -42,9 +44,11 @@ class Script:
     seed: int
     events: tuple[Event, ...]
     brokers: int = BROKERS
+    disks: int = 1
+    """Log directories of each."""
 
     def __str__(self) -> str:
-        head = f"# seed {self.seed}, brokers {self.brokers}"
+        head = f"# seed {self.seed}, brokers {self.brokers}, disks {self.disks}"
         return "\n".join((head, *map(str, self.events))) + "\n"
 
     def without(self, dropped: Sequence[int]) -> Script:
@@ -54,7 +58,7 @@ class Script:
 
 def parse(text: str) -> Script:
     """Read a script; ValueError with the line that is none."""
-    seed, brokers = 0, BROKERS
+    given = {"seed": 0, "brokers": BROKERS, "disks": 1}
     events = []
     for line in text.splitlines():
         words = line.split()
@@ -62,24 +66,25 @@ def parse(text: str) -> Script:
             continue
         if words[0] == "#":
             for name, value in pairwise(words):
-                if name == "seed":
-                    seed = int(value.rstrip(","))
-                elif name == "brokers":
-                    brokers = int(value)
+                if name in given:
+                    given[name] = int(value.rstrip(","))
             continue
         try:
             events.append(Event(float(words[0]), words[1], tuple(words[2:])))
         except (ValueError, IndexError) as error:
             raise ValueError(f"{line!r} is no event") from error
-    return Script(seed, tuple(sorted(events, key=lambda event: event.time)), brokers)
+    return Script(events=tuple(sorted(events, key=lambda event: event.time)), **given)
 
 
-Trouble = Callable[[Random, int], list[tuple[float, str, tuple[str, ...]]]]
-"""Draws one fault among so many brokers: what happens how many seconds later."""
+Drawn = list[tuple[float, str, tuple[str, ...]]]
+"""What happens how many seconds later, in no order."""
+
+Trouble = Callable[[Random, int, int], Drawn]
+"""Draws one fault among so many brokers with so many disks each."""
 
 
 def _outage(verb: str, end: str, low: float, high: float) -> Trouble:
-    def draw(rng: Random, brokers: int) -> list[tuple[float, str, tuple[str, ...]]]:
+    def draw(rng: Random, brokers: int, _disks: int) -> Drawn:
         broker = (str(rng.randint(1, brokers)),)
         return [(0.0, verb, broker), (rng.uniform(low, high), end, broker)]
 
@@ -87,11 +92,11 @@ def _outage(verb: str, end: str, low: float, high: float) -> Trouble:
 
 
 def _once(verb: str) -> Trouble:
-    return lambda rng, brokers: [(0.0, verb, (str(rng.randint(1, brokers)),))]
+    return lambda rng, brokers, _disks: [(0.0, verb, (str(rng.randint(1, brokers)),))]
 
 
 def _between(verb: str, end: str | None, low: float = 0.0, high: float = 0.0) -> Trouble:
-    def draw(rng: Random, brokers: int) -> list[tuple[float, str, tuple[str, ...]]]:
+    def draw(rng: Random, brokers: int, _disks: int) -> Drawn:
         one, other = rng.sample(range(1, brokers + 1), 2)
         words = (str(one), str(other))
         drawn = [(0.0, verb, words)]
@@ -103,13 +108,52 @@ def _between(verb: str, end: str | None, low: float = 0.0, high: float = 0.0) ->
 
 
 def _everywhere(verb: str, end: str, low: float, high: float) -> Trouble:
-    return lambda rng, _: [(0.0, verb, ()), (rng.uniform(low, high), end, ())]
+    return lambda rng, _brokers, _disks: [(0.0, verb, ()), (rng.uniform(low, high), end, ())]
+
+
+def _wipe(rng: Random, brokers: int, disks: int) -> Drawn:
+    """Take a broker's disk, one of them, or all."""
+    broker = (str(rng.randint(1, brokers)),)
+    which = () if disks == 1 or rng.random() < 0.4 else (rng.choice(DIRECTORIES),)
+    return [(0.0, "wipe", broker + which), (rng.choice((0.1, 1.0, 6.0)), "start", broker)]
+
+
+def _outage_of_many(rng: Random, brokers: int, disks: int) -> Drawn:
+    """Take the power of several machines, at once or nearly so; they are back one by one."""
+    lost = [(str(n),) for n in rng.sample(range(1, brokers + 1), rng.randint(2, brokers))]
+    apart = rng.choice((0.0, 0.0, 0.3, 3.0))
+    events = []
+    if not apart:
+        events.append((0.0, "power", tuple(word for (word,) in lost)))
+    for broker in lost:
+        gone = rng.uniform(0, apart)
+        if apart:
+            events.append((gone, "power", broker))
+        events.append((gone + rng.uniform(0.2, 8.0), "start", broker))
+    return events
+
+
+def _lag(rng: Random, brokers: int, _disks: int) -> Drawn:
+    """Let a server of ZooKeeper fall behind, and some broker's session perhaps move there."""
+    follower = (str(rng.randint(1, 2)),)
+    drawn: Drawn = [(0.0, "zklag", follower), (rng.uniform(0.5, 9.0), "zkcatchup", follower)]
+    for _ in range(rng.choice((0, 1, 2))):
+        moved = (str(rng.randint(1, brokers)),)
+        drawn.append((rng.uniform(0.0, 2.0), rng.choice(("zkdrop", "zklose")), moved))
+    return drawn
+
+
+def _trail(rng: Random, _brokers: int, _disks: int) -> Drawn:
+    behind = (str(rng.choice((0.05, 0.3, 2.0))),)
+    return [(0.0, "zktrail", behind), (rng.uniform(1.0, 9.0), "zktrail", ())]
 
 
 TROUBLES: dict[str, Trouble] = {
     "kill": _outage("kill", "start", 0.2, 9.0),
     "bounce": _outage("kill", "start", 0.0, 0.4),
     "power": _outage("power", "start", 0.2, 9.0),
+    "powers": _outage_of_many,
+    "wipe": _wipe,
     "stop": _outage("stop", "start", 1.0, 9.0),
     "pause": _outage("pause", "resume", 0.3, 9.0),
     "block": _between("block", "unblock", 0.5, 9.0),
@@ -122,16 +166,19 @@ TROUBLES: dict[str, Trouble] = {
     "zkexpire": _once("zkexpire"),
     "zklose": _once("zklose"),
     "zkdown": _everywhere("zkdown", "zkup", 0.3, 7.0),
-    "zklag": _everywhere("zklag", "zkcatchup", 0.5, 6.0),
+    "zklag": _lag,
+    "zktrail": _trail,
 }
 
 WEATHERS: dict[str, tuple[str, ...]] = {
     "crashes": ("kill", "kill", "bounce", "stop"),
-    "power": ("power", "kill", "bounce", "stop"),
+    "power": ("power", "power", "powers", "kill", "bounce", "stop"),
+    "disks": ("wipe", "wipe", "kill", "bounce", "stop", "power"),
     "zookeeper": ("zkcut", "zkdrop", "zkexpire", "zklose", "zklose", "zkdown", "zklag"),
+    "stale": ("zklag", "zklag", "zktrail", "zkdrop", "zkexpire", "kill", "pause", "zklose"),
     "network": ("block", "oneway", "cut", "slow", "isolate"),
     "zombies": ("pause", "pause", "isolate", "zkcut", "zkexpire"),
-    "storm": tuple(name for name in TROUBLES if name != "power"),
+    "storm": tuple(name for name in TROUBLES if name not in ("power", "powers", "wipe")),
     "everything": tuple(TROUBLES),
 }
 """Which troubles come together."""
@@ -150,6 +197,7 @@ def draw(seed: int) -> Script:
     time = BEGIN
     manages_topics = rng.random() < 0.35
     brokers = rng.choice((BROKERS, BROKERS, BROKERS, BROKERS + 1))
+    disks = rng.choice((1, 1, 2))
     moves = brokers > BROKERS or rng.random() < 0.1
     for _ in range(troubles):
         for _ in range(rng.randint(0, 5)):
@@ -178,7 +226,7 @@ def draw(seed: int) -> Script:
             words = (topic, str(rng.randrange(alive[topic])), ",".join(map(str, wanted)))
             events.append(Event(time, "move", words))
         time += rng.expovariate(1 / calm)
-        for after, verb, words in TROUBLES[rng.choice(weather)](rng, brokers):
+        for after, verb, words in TROUBLES[rng.choice(weather)](rng, brokers, disks):
             events.append(Event(time + after, verb, words))
     rounded = [replace(event, time=round(event.time, 3)) for event in events]
-    return Script(seed, tuple(sorted(rounded, key=lambda event: event.time)), brokers)
+    return Script(seed, tuple(sorted(rounded, key=lambda event: event.time)), brokers, disks)

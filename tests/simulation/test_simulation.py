@@ -17,8 +17,10 @@ from tests.simulation.shrink import shrink
 SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.txt"))
 
 FOUND = (
+    "anybody_may_lead",
     "answer_before_the_watermark",
     "election_without_a_new_epoch",
+    "every_disk_is_believed",
     "joining_the_isr_early",
     "no_divergence",
     "replays_are_appended",

@@ -3,7 +3,10 @@
 It takes the place of kazoo's thread (`kbroker.zk.connection.Connection`): everything above it, our own session, watches
 and reconnecting, is the product's. Requests are kazoo's messages; they reach the server in order, take effect at the
 leader, and are answered in order, so a connection that breaks in between leaves a write whose outcome nobody was told.
-One server may lag: it applies what is committed later, and answers reads from what it has.
+A follower may lag, or trail by moments: it applies later what is committed, in order, and answers reads
+from what it has. What holds then is what ZooKeeper promises: reads are of a prefix of history, which never goes back
+within a session, whatever server it moves to; a client sees its own writes, and after a `sync` all that was
+committed before; a session that begins sees all that was before it, one that goes on need not (S23).
 
 A session expires when its server has not heard of it for its timeout; pings are not simulated one by one: a client that
 can be heard is heard.
@@ -11,6 +14,7 @@ can be heard is heard.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -56,26 +60,46 @@ class Znode:
 class Server:
     """One server's copy of the tree, and the watches left there."""
 
-    def __init__(self) -> None:
+    def __init__(self, ensemble: Ensemble) -> None:
+        self._ensemble = ensemble
         self.tree: dict[str, Znode] = {"/": Znode(b"", 0, 0)}
-        self.behind: list[Change] = []
+        self.applied = 0
+        """The last zxid of what is applied here."""
+        self._behind: deque[Change] = deque()
         """What is committed and not applied here yet."""
         self.lags = False
+        self.trails = 0.0
+        """Seconds that a transaction takes at most to arrive."""
+        self._due = 0.0
         self._data_watches: dict[str, dict[Callable[[Any], None], ZkConnection]] = {}
         self._child_watches: dict[str, dict[Callable[[Any], None], ZkConnection]] = {}
 
     def take(self, change: Change) -> None:
-        self.behind.append(change)
-        if not self.lags:
-            self.catch_up()
-
-    def catch_up(self) -> None:
-        behind, self.behind = self.behind, []
-        for change in behind:
+        if not (self.lags or self.trails or self._behind):
             self._apply(change)
+            return
+        self._behind.append(change)
+        if self.trails and not self.lags:
+            ensemble = self._ensemble
+            scheduler = ensemble.scheduler
+            self._due = max(
+                self._due, scheduler.now + ensemble.rng.choice((0.0, 1.0)) * self.trails
+            )
+            scheduler.at(self._due, self._arrives, change[-1])
+
+    def _arrives(self, zxid: int) -> None:
+        if not self.lags:
+            self.catch_up(zxid)
+
+    def catch_up(self, zxid: int | None = None) -> None:
+        """Apply what is committed, up to *zxid* or all of it; the changes of one transaction go together."""
+        behind = self._behind
+        while behind and (zxid is None or behind[0][-1] <= zxid):
+            self._apply(behind.popleft())
 
     def _apply(self, change: Change) -> None:
         kind, path, data, owner, zxid = change
+        self.applied = zxid
         tree = self.tree
         if kind == "set":
             node = tree[path]
@@ -139,13 +163,13 @@ class ZkSession:
 
 
 class Ensemble:
-    """The leader (server 0), who is in step by definition, and a follower that may lag."""
+    """The leader (server 0), who is in step by definition, and two followers that may lag."""
 
     def __init__(self, scheduler: Scheduler, rng: Random, wires: Wires) -> None:
         self.scheduler = scheduler
         self.rng = rng
         self.wires = wires
-        self.servers = [Server(), Server()]
+        self.servers = [Server(self) for _ in range(3)]
         self.zxid = 0
         self.sessions: dict[int, ZkSession] = {}
         self.up = True
@@ -251,10 +275,19 @@ class Ensemble:
             if session.connection is None:
                 self.unheard(session, self.scheduler.now)
 
-    def lag(self, on: bool) -> None:
-        self.servers[1].lags = on
+    def lag(self, follower: int, on: bool) -> None:
+        """Let a follower apply nothing for a while but what it must."""
+        server = self.servers[follower]
+        server.lags = on
         if not on:
-            self.servers[1].catch_up()
+            server.catch_up()
+
+    def trail(self, seconds: float) -> None:
+        """Let every follower be behind by up to *seconds*."""
+        for server in self.servers[1:]:
+            server.trails = seconds
+            if not seconds and not server.lags:
+                server.catch_up()
 
 
 class _Plan:
@@ -419,6 +452,7 @@ class ZkConnection:
             self._identity = (0, b"")
             self._process.callLater(self._rng.uniform(*LATENCY), self._connect)
             return
+        is_new = session is None
         if session is None:
             session = self.ensemble.begin(self._timeout)
         self.ensemble.heard(session)
@@ -427,8 +461,8 @@ class ZkConnection:
             self.ensemble.heard(session)
         session.connection = self
         self._server = self._rng.choice(self.ensemble.servers)
-        if self._server.behind and self._server.behind[0][-1] <= self._seen:
-            self._server.catch_up()  # a client refuses a server that knows less than itself
+        # The beginning of a session is a transaction itself; and a client refuses a server that knows less.
+        self._server.catch_up(None if is_new else self._seen)
         self._identity = (session.number, b"secret")
         self._generation += 1
         self._up_last = self._down_last = self.ensemble.scheduler.now
@@ -484,7 +518,7 @@ class ZkConnection:
         if reads:
             result = self._server.read(message, self)
         elif isinstance(message, wire.Sync):
-            self._server.catch_up()
+            self._server.catch_up()  # what was committed until now; more than that is no harm
             result = message.path
         else:
             result = self.ensemble.write(message, session)
@@ -493,7 +527,7 @@ class ZkConnection:
                 self.lose_next_reply = False
                 self.broken()
                 return
-        self._reply(self._answered, generation, request, result)
+        self._reply(self._answered, generation, request, result, self._server.applied)
 
     def tell(self, fired: Callable[[Any], None], event: Any) -> None:
         """Deliver a watch event, in order with the answers."""
@@ -512,9 +546,9 @@ class ZkConnection:
             return
         function(*args)
 
-    def _answered(self, _generation: int, request: Any, result: Any) -> None:
+    def _answered(self, _generation: int, request: Any, result: Any, zxid: int) -> None:
         self._outstanding.pop(request, None)
-        self._seen = max(self._seen, self.ensemble.zxid if not self._server.behind else 0)
+        self._seen = max(self._seen, zxid)
         if isinstance(result, Exception):
             request.set_exception(result)
         else:

@@ -1,0 +1,101 @@
+"""One replica's log as the observer last saw it, and how far it agrees with what is committed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kclient.wire.batches import iterate
+
+if TYPE_CHECKING:
+    from kbroker.log.partition_log import PartitionLog
+
+Record = tuple[int, int]
+"""Leader epoch and CRC of the batch that holds it."""
+
+GONE: Record = (-1, -1)
+"""In place of a record below the log's start."""
+
+
+class Broken(AssertionError):
+    """A predicate does not hold."""
+
+
+@dataclass(slots=True)
+class Copy:
+    """The log and what it holds, from offset 0 on."""
+
+    log: PartitionLog | None = None
+    truncations: int = -1
+    start: int = 0
+    """The first offset that was not deleted."""
+    records: list[Record] = field(default_factory=list)
+    numbers: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    """By the offset of a batch of an idempotent producer: its id, epoch and sequence."""
+    agreed: int = 0
+    """Below, it holds what the ledger holds."""
+    reconciled: int = -1
+    """The leader epoch of the last granted loss that this replica has taken part in."""
+    seen: tuple[Any, ...] = ()
+    leading: Any = None
+    high_watermark: int = 0
+
+    def look(self, log: PartitionLog, truncations: int) -> None:
+        """Bring it up to the end of *log*."""
+        if self.log is not log or self.truncations != truncations:
+            self.records.clear()
+            self.numbers.clear()
+            self.log, self.truncations, self.agreed = log, truncations, 0
+        self.start = log.log_start_offset
+        records = self.records
+        if len(records) < self.start:
+            records += [GONE] * (self.start - len(records))
+        while len(records) < log.log_end_offset:
+            slices = log.read(len(records), 1 << 20).slices
+            data = b"".join(part.read() for part in slices)
+            for part in slices:
+                part.release()
+            if not data:
+                raise Broken(
+                    f"{log.directory} ends at {log.log_end_offset}, and {len(records)} is not there"
+                )
+            for info in iterate(data):
+                if info.base_offset != len(records) and info.base_offset >= self.start:
+                    raise Broken(
+                        f"{log.directory}: a batch at {info.base_offset}, not {len(records)}"
+                    )
+                count = info.next_offset - len(records)
+                records += [(info.leader_epoch, info.crc)] * count
+                if info.producer_id >= 0:
+                    self.numbers[info.base_offset] = (
+                        info.producer_id, info.producer_epoch, info.base_sequence,
+                    )  # fmt: skip
+
+    def compare(self, ledger: list[Record]) -> int:
+        """Return below which offset it holds what *ledger* holds; what was deleted was the same."""
+        at, records, start = self.agreed, self.records, self.start
+        end = min(len(records), len(ledger))
+        if at < start:
+            at = min(start, end)
+        while at < end and records[at] == ledger[at]:
+            at += 1
+        self.agreed = at
+        return at
+
+
+def difference(copy: Copy | None, ledger: list[Record]) -> str:
+    """Say where *copy* and *ledger* part."""
+    records = copy.records if copy is not None else []
+    for offset in range(copy.start if copy is not None else 0, max(len(records), len(ledger))):
+        ours = records[offset] if offset < len(records) else None
+        theirs = ledger[offset] if offset < len(ledger) else None
+        if ours != theirs:
+            return (
+                f"at {offset} it has {_shown(ours)}, committed is {_shown(theirs)}"
+                f" (it ends at {len(records)}, the ledger at {len(ledger)})"
+            )
+    return "no difference"
+
+
+def _shown(record: Record | None) -> str:
+    return "nothing" if record is None else f"{record[1]:08x} of epoch {record[0]}"

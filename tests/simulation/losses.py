@@ -1,0 +1,97 @@
+"""What may be lost, and what may not: the exact promise for disks that forget.
+
+A place in the ISR, or among the eligible beside it, is granted to one life of a broker: the state znode holds that
+life's broker epoch. It is *void* once the disk that held the replica lost something (power, a wiped or another
+disk) after that life began. Who has a place that is not void has all that is committed; committed records may be
+lost only where nobody has such a place any more, where the topic's settings allow an unclean election, or
+where the operator accepts it. A loss that was granted is *pending* until somebody leads: what he has is what is left.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+Key = tuple[str, int]
+"""Topic and partition."""
+
+UNKNOWN = -1
+"""Of a place whose broker epoch the state does not say: it is believed."""
+
+
+@dataclass(slots=True)
+class State:
+    """A partition's state as ZooKeeper holds it."""
+
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    controller_epoch: int
+    places: dict[int, int] = field(default_factory=dict)
+    """Broker epochs of the members of the ISR and of the eligible, -1 unknown."""
+    recovers: bool = False
+    """Whether it was elected at a price, and says so."""
+
+    @classmethod
+    def decode(cls, data: bytes) -> State:
+        read = json.loads(data)
+        isr = tuple(read["isr"])
+        epochs = read.get("isr_epochs") or [-1] * len(isr)
+        eligible = {int(broker): epoch for broker, epoch in read.get("elr", {}).items()}
+        return cls(
+            read["leader"],
+            read["leader_epoch"],
+            isr,
+            read["controller_epoch"],
+            {**eligible, **dict(zip(isr, epochs, strict=True))},
+            bool(read.get("leader_recovery_state")),
+        )
+
+    def __str__(self) -> str:
+        return f"leader {self.leader} in epoch {self.leader_epoch}, ISR {self.isr}"
+
+
+class Losses:
+    """Which disks lost what, and which partitions may therefore lose records."""
+
+    def __init__(self) -> None:
+        self._disks: dict[int, int] = {}
+        """By broker: the last zxid before its disk lost something."""
+        self._replicas: dict[tuple[int, Key], int] = {}
+        """The same for single replicas: one of several disks lost something."""
+        self.unclean: set[str] = set()
+        """Topics whose settings allow an unclean election."""
+        self.accepted: set[Key] = set()
+        """Partitions whose loss the operator accepted."""
+        self.pending: set[Key] = set()
+        """Partitions whose next leader may lack records."""
+
+    def disk(self, node: int, zxid: int) -> None:
+        """Take note that *node* lost its disk, or power."""
+        self._disks[node] = zxid
+
+    def replica(self, node: int, key: Key, zxid: int) -> None:
+        """Take note that *node* lost the disk that held one replica."""
+        self._replicas[node, key] = zxid
+
+    def is_void(self, node: int, key: Key, granted: int) -> bool:
+        """Say whether the place that *node* has since its life of broker epoch *granted* is worth nothing."""
+        lost = max(self._disks.get(node, -1), self._replicas.get((node, key), -1))
+        return granted <= lost and granted != UNKNOWN
+
+    def are_void(self, key: Key, state: State) -> bool:
+        """Say whether nobody is left who must have every record of a partition."""
+        return all(self.is_void(node, key, granted) for node, granted in state.places.items())
+
+    def elected(self, key: Key, before: State, state: State) -> str | None:
+        """Judge an election; return what is wrong with it."""
+        granted = before.places.get(state.leader)
+        is_clean = granted is not None and not self.is_void(state.leader, key, granted)
+        if is_clean or not (state.recovers or granted is None):
+            return None  # he must have everything
+        if not state.recovers:
+            return "is led by one from outside of the ISR, and does not say so"
+        if not (key[0] in self.unclean or key in self.accepted or self.are_void(key, before)):
+            return "is led at the price of a loss that nobody has to bear"
+        self.pending.add(key)
+        return None
