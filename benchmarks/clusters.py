@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -122,9 +122,13 @@ class Trio:
         return max(peak_memory_mib(member.pid) for member in self.members.values())
 
 
-def _command(make: str, properties: Path, jars: Path | None) -> list[str]:
+Program = Callable[[Path], list[str]]
+"""Arguments of python that run a broker of ours with the home given, in place of `-m kbroker`."""
+
+
+def _command(make: str, properties: Path, jars: Path | None, program: Program) -> list[str]:
     if make == "ours":
-        return [sys.executable, "-m", "kbroker", "start", str(properties)]
+        return [sys.executable, *program(properties.parent), "start", str(properties)]
     assert jars is not None
     return [
         *("java", "-Xmx1g", "-Xms1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
@@ -134,7 +138,14 @@ def _command(make: str, properties: Path, jars: Path | None) -> list[str]:
 
 
 @contextlib.contextmanager
-def three(make: str, directory: Path, zookeeper_port: int, jars: Path | None) -> Iterator[Trio]:
+def three(
+    make: str,
+    directory: Path,
+    zookeeper_port: int,
+    jars: Path | None,
+    *,
+    program: Program = lambda _home: ["-m", "kbroker"],
+) -> Iterator[Trio]:
     """Run three brokers; ready when all of them are in each other's metadata."""
     members = {}
     for broker_id in BROKERS:
@@ -151,7 +162,9 @@ def three(make: str, directory: Path, zookeeper_port: int, jars: Path | None) ->
                 logs=home / "logs",
             )
         )
-        members[broker_id] = Member(broker_id, port, home, _command(make, properties, jars))
+        members[broker_id] = Member(
+            broker_id, port, home, _command(make, properties, jars, program)
+        )
     trio = Trio(members)
     try:
         for member in members.values():

@@ -24,6 +24,7 @@ from kbroker.controller.effects import (
     SendStopReplica,
     SendUpdateMetadata,
 )
+from kbroker.controller.steps import Steps
 
 
 @dataclass(slots=True)
@@ -53,7 +54,7 @@ class Announcements:
         stops = self.stops.setdefault(broker_id, {})
         stops[partition] = stops.get(partition, False) or delete
 
-    def take(self, context: ControllerContext) -> list[Effect]:
+    def take(self, context: ControllerContext) -> Steps[list[Effect]]:
         """Hand out the effects, in Kafka's order: leaders, metadata, stops. Empties itself."""
         effects: list[Effect] = []
         memo: dict[TopicPartition, PartitionUpdate | None] = {}
@@ -63,8 +64,8 @@ class Announcements:
             else context.brokers[b]
             for b in sorted(context.brokers)
         )
-        effects += self._leaders(context, memo)
-        effects += self._metadata(context, memo, live)
+        effects += yield from self._leaders(context, memo)
+        effects += yield from self._metadata(context, memo, live)
         effects += self._stops(context)
         self.leader_and_isr, self.new_partitions, self.metadata = {}, set(), set()
         self.everything_to, self.brokers_changed, self.stops = set(), False, {}
@@ -72,13 +73,14 @@ class Announcements:
 
     def _leaders(
         self, context: ControllerContext, memo: dict[TopicPartition, PartitionUpdate | None]
-    ) -> list[Effect]:
+    ) -> Steps[list[Effect]]:
         effects: list[Effect] = []
         for broker_id in sorted(self.leader_and_isr):
             if broker_id not in context.brokers:
                 continue
             updates: list[PartitionUpdate] = []
             for partition in sorted(self.leader_and_isr[broker_id]):
+                yield
                 update = self._update(context, partition, memo)
                 if update is not None and partition[0] not in context.deleting:
                     updates.append(update)
@@ -98,22 +100,16 @@ class Announcements:
         context: ControllerContext,
         memo: dict[TopicPartition, PartitionUpdate | None],
         live: tuple[Broker, ...],
-    ) -> list[Effect]:
+    ) -> Steps[list[Effect]]:
         effects: list[Effect] = []
         others = tuple(sorted(context.brokers.keys() - self.everything_to))
         if others and (self.metadata or self.brokers_changed):
-            updates = (self._update(context, p, memo) for p in sorted(self.metadata))
-            effects.append(
-                SendUpdateMetadata(others, tuple(u for u in updates if u is not None), live)
-            )
+            updates = yield from self._updates(context, sorted(self.metadata), memo)
+            effects.append(SendUpdateMetadata(others, updates, live))
         newcomers = tuple(sorted(self.everything_to & context.brokers.keys()))
         if newcomers:
-            updates = (self._update(context, p, memo) for p in sorted(context.partitions()))
-            effects.append(
-                SendUpdateMetadata(
-                    newcomers, tuple(u for u in updates if u is not None), live, full=True
-                )
-            )
+            updates = yield from self._updates(context, sorted(context.partitions()), memo)
+            effects.append(SendUpdateMetadata(newcomers, updates, live, full=True))
         return effects
 
     def _stops(self, context: ControllerContext) -> list[Effect]:
@@ -125,6 +121,20 @@ class Announcements:
             )
             effects.append(SendStopReplica(broker_id, stops))
         return effects
+
+    def _updates(
+        self,
+        context: ControllerContext,
+        partitions: list[TopicPartition],
+        memo: dict[TopicPartition, PartitionUpdate | None],
+    ) -> Steps[tuple[PartitionUpdate, ...]]:
+        updates = []
+        for partition in partitions:
+            yield
+            update = self._update(context, partition, memo)
+            if update is not None:
+                updates.append(update)
+        return tuple(updates)
 
     def _update(
         self,

@@ -35,6 +35,11 @@ class LeaderAndIsrOrder:
     partitions: tuple[PartitionUpdate, ...]
     live_leaders: tuple[Broker, ...]
 
+    @property
+    def size(self) -> int:
+        """How many partitions it speaks of."""
+        return len(self.partitions)
+
 
 @dataclass(frozen=True, slots=True)
 class UpdateMetadataOrder:
@@ -44,6 +49,11 @@ class UpdateMetadataOrder:
     live_brokers: tuple[Broker, ...]
     full: bool = False
 
+    @property
+    def size(self) -> int:
+        """How many partitions it speaks of."""
+        return len(self.partitions)
+
 
 @dataclass(frozen=True, slots=True)
 class StopReplicaOrder:
@@ -51,11 +61,16 @@ class StopReplicaOrder:
 
     stops: tuple[ReplicaStop, ...]
 
+    @property
+    def size(self) -> int:
+        """How many partitions it speaks of."""
+        return len(self.stops)
+
 
 Order = LeaderAndIsrOrder | UpdateMetadataOrder | StopReplicaOrder
 
-PARTITIONS_PER_REQUEST = 1000
-"""Written and read in some 10 ms, during which controller and broker hear nothing else."""
+PARTITIONS_PER_REQUEST = 500
+"""Written and read in some 5 ms, during which controller and broker hear nothing else."""
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -17,6 +17,7 @@ from kbroker.controller.context import ControllerContext, TopicPartition
 from kbroker.controller.effects import DeleteTopicZnodes, DropDeletionRequests, Effect
 from kbroker.controller.events import StopReplicaAcked
 from kbroker.controller.states import PartitionState, ReplicaState
+from kbroker.controller.steps import Steps
 
 
 def request(
@@ -25,22 +26,23 @@ def request(
     said: Announcements,
     *,
     enabled: bool,
-) -> list[Effect]:
+) -> Steps[list[Effect]]:
     """Begin the deletion of *topics*; requests that cannot be honoured are dropped."""
     wanted = sorted(set(topics) - context.deleting)
     dropped = tuple(t for t in wanted if not enabled or t not in context.topics)
     effects: list[Effect] = [DropDeletionRequests(dropped)] if dropped else []
     for name in wanted:
         if name not in dropped:
-            _begin(context, name, said)
+            yield from _begin(context, name, said)
             if _is_gone(context, name):
                 effects.append(DeleteTopicZnodes(name))  # a topic without partitions
     return effects
 
 
-def _begin(context: ControllerContext, name: str, said: Announcements) -> None:
+def _begin(context: ControllerContext, name: str, said: Announcements) -> Steps[None]:
     context.deleting.add(name)
     for partition in context.partitions_of(name):
+        yield
         said.metadata.add(partition)
         context.move_partition(partition, PartitionState.OFFLINE)
         context.move_partition(partition, PartitionState.NON_EXISTENT)

@@ -27,6 +27,7 @@ from kbroker.controller.context import (
     TopicPartition,
 )
 from kbroker.controller.effects import StateWrite
+from kbroker.controller.steps import Steps
 
 LINES_TOLD: Final = 20
 """So many changes of one round are told one by one."""
@@ -67,10 +68,11 @@ class Entry:
         )
 
 
-def entries_of(context: ControllerContext, writes: Iterable[StateWrite]) -> list[Entry]:
+def entries_of(context: ControllerContext, writes: Iterable[StateWrite]) -> Steps[list[Entry]]:
     """Return an entry for each of *writes*, which succeeded; *context* does not know of them yet."""
     entries = []
     for write in writes:
+        yield
         before = context.leader_and_isr.get(write.partition)
         entries.append(
             Entry(

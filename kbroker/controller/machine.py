@@ -11,6 +11,8 @@ holds: the machine adopts it and asks the election again (KAFKA-2729: never retr
 A broker that bounced died and then joined: it is first taken out of every ISR. Where no member of the ISR lives
 the topic's setting is asked for (AskUncleanElection); until it is known to allow more, nobody leads.
 When an event has settled the reassignments are looked at (`reassignment`): the next step of each is written likewise.
+An event is worked on in steps of a partition or less (`work`), so that thousands of partitions hold nobody up; its
+effects leave together when all steps are done, and the next event begins only then. `handle` takes all steps at once.
 
 Invariants
 ----------
@@ -20,6 +22,7 @@ Invariants
 4. At rest, a partition whose ISR has an online member is led by one.
 5. At most one WriteStates or WriteAssignments is unanswered.
 6. A topic's znodes go only after every replica confirmed its deletion, once.
+7. What comes out does not depend on how the steps were spread over time.
 
 In: kbroker.controller.events   Out: kbroker.controller.effects   Owner: runtime.controller (reactor)
 """
@@ -67,6 +70,7 @@ from kbroker.controller.preferred import elect_preferred, misplaced
 from kbroker.controller.reassignment import Reassignments
 from kbroker.controller.requested_election import RequestedElection
 from kbroker.controller.states import PartitionState, ReplicaState
+from kbroker.controller.steps import Steps, at_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,7 @@ class _BrokersJoined:
 
 
 class Controller:
-    """The controller's decisions. Feed events to `handle`, perform what it returns, in order."""
+    """The controller's decisions. Feed events to `handle` or `work`, perform what they return, in order."""
 
     def __init__(self, min_insync_replicas: Callable[[str], int] = lambda _topic: 1) -> None:
         self._min_insync_replicas = min_insync_replicas
@@ -89,11 +93,12 @@ class Controller:
         self._reassignments = Reassignments()
         self._said = Announcements()
         self._out: list[Effect] = []
-        self._afterwards: Callable[[ControllerContext], None] | None = None
+        self._afterwards: Callable[[ControllerContext], Steps[None]] | None = None
         """What is left to do of an event when its writes have settled."""
+        self._working = False
         self._delete_topic_enable = True
         self._resigned = False
-        self._rules: dict[type[Any], Callable[[ControllerContext, Any], None]] = {
+        self._rules: dict[type[Any], Callable[[ControllerContext, Any], Steps[None]]] = {
             events.BrokersChanged: self._brokers_changed,
             _BrokersJoined: self._brokers_joined,
             events.TopicsChanged: self._topics_changed,
@@ -128,52 +133,74 @@ class Controller:
 
     def handle(self, event: events.Event) -> list[Effect]:
         """Take *event*; the effects to perform now, in order."""
-        if self._resigned:
-            return []
+        return at_once(self.work(event))
+
+    def work(self, event: events.Event) -> Steps[list[Effect]]:
+        """Take *event* in steps; the result is what `handle` returns.
+
+        One event at a time; only Resigned may come between the steps of another, which then comes to nothing.
+        """
         if isinstance(event, events.Resigned):
             self._resigned = True
+        if self._resigned:
             return []
-        if isinstance(event, events.BecameController):
-            self._became_controller(event)
-        elif isinstance(event, events.StatesWritten):
-            self._reassignments.states_written(event)
-            self._states_written(self.context, event)
-        elif isinstance(event, events.AssignmentsWritten):
-            self._assignments_written(self.context, event)
-        else:
-            self._waiting.append(event)
-        self._settle()
-        while self._waiting and not self.is_writing and not self._resigned:
-            queued = self._waiting.popleft()
-            self._rules[type(queued)](self.context, queued)
-            self._settle()
+        if self._working:
+            raise RuntimeError(f"{type(event).__name__} came before another event was done with")
+        self._working = True
+        try:
+            for _ in self._take(event):
+                yield
+                if self.is_resigned:  # Resigned came meanwhile: nothing comes out any more
+                    return []
+        finally:
+            self._working = False
         effects, self._out = self._out, []
         return effects
 
+    def _take(self, event: events.Event) -> Steps[None]:
+        if isinstance(event, events.BecameController):
+            yield from self._became_controller(event)
+        elif isinstance(event, events.StatesWritten):
+            self._reassignments.states_written(event)
+            yield from self._states_written(self.context, event)
+        elif isinstance(event, events.AssignmentsWritten):
+            yield from self._assignments_written(self.context, event)
+        else:
+            self._waiting.append(event)
+        yield from self._settle()
+        while self._waiting and not self.is_writing and not self._resigned:
+            queued = self._waiting.popleft()
+            yield from self._rules[type(queued)](self.context, queued)
+            yield from self._settle()
+
     # -- taking office -----------------------------------------------------------------------
 
-    def _became_controller(self, event: events.BecameController) -> None:
+    def _became_controller(self, event: events.BecameController) -> Steps[None]:
         self._delete_topic_enable = event.delete_topic_enable
         context = self._context = ControllerContext(
             event.controller_epoch, brokers=dict(event.brokers), topics=dict(event.topics)
         )
         for partition in context.partitions():
+            yield
             self._load_partition(context, partition, event.leader_and_isr.get(partition))
         self._out += [OpenChannel(context.brokers[b]) for b in sorted(context.brokers)]
         # Brokers learn where everyone is before they are told whom to follow (KAFKA-4443).
         self._said.everything_to |= context.brokers.keys()
+        everything = yield from self._said.take(context)
         self._out += [
             replace(effect, before_leaders=True)
             if isinstance(effect, SendUpdateMetadata)
             else effect
-            for effect in self._said.take(context)
+            for effect in everything
         ]
         if event.deletions:
-            self._deletion_requested(context, events.TopicDeletionRequested(event.deletions))
+            asked = events.TopicDeletionRequested(event.deletions)
+            yield from self._deletion_requested(context, asked)
         for partition in context.partitions():
+            yield
             if partition in context.leader_and_isr:
                 self._said.announce(context, partition)
-        self._evaluate(context, context.partitions())
+        yield from self._evaluate(context, context.partitions())
 
     def _load_partition(
         self, context: ControllerContext, partition: TopicPartition, state: LeaderAndIsr | None
@@ -187,7 +214,9 @@ class Controller:
 
     # -- brokers -----------------------------------------------------------------------------
 
-    def _brokers_changed(self, context: ControllerContext, event: events.BrokersChanged) -> None:
+    def _brokers_changed(
+        self, context: ControllerContext, event: events.BrokersChanged
+    ) -> Steps[None]:
         died, joined = set(), []
         for broker_id, known in context.brokers.items():
             present = event.brokers.get(broker_id)
@@ -203,9 +232,9 @@ class Controller:
         if joined:
             self._waiting.appendleft(_BrokersJoined(tuple(joined)))
         if died:
-            self._brokers_died(context, died)
+            yield from self._brokers_died(context, died)
 
-    def _brokers_died(self, context: ControllerContext, died: set[int]) -> None:
+    def _brokers_died(self, context: ControllerContext, died: set[int]) -> Steps[None]:
         for broker_id in sorted(died):
             del context.brokers[broker_id]
             context.shutting_down.discard(broker_id)
@@ -218,9 +247,9 @@ class Controller:
         touched = context.partitions_on(died)
         # Their offline replicas changed even where neither leader nor ISR does.
         self._said.metadata |= set(touched)
-        self._evaluate(context, touched)
+        yield from self._evaluate(context, touched)
 
-    def _brokers_joined(self, context: ControllerContext, event: _BrokersJoined) -> None:
+    def _brokers_joined(self, context: ControllerContext, event: _BrokersJoined) -> Steps[None]:
         ids = {b.broker_id for b in event.brokers}
         for broker in event.brokers:
             context.brokers[broker.broker_id] = broker
@@ -229,15 +258,16 @@ class Controller:
         self._said.everything_to |= ids
         touched = context.partitions_on(ids)
         for partition in touched:
+            yield
             for broker_id in ids.intersection(context.replicas(partition)):
                 self._said.leader_and_isr.setdefault(broker_id, set()).add(partition)
         self._said.metadata |= set(touched)
-        self._evaluate(context, touched)
+        yield from self._evaluate(context, touched)
         deletion.brokers_joined(context, ids, self._said)
 
     def _controlled_shutdown(
         self, context: ControllerContext, event: events.ControlledShutdownRequested
-    ) -> None:
+    ) -> Steps[None]:
         broker = context.brokers.get(event.broker_id)
         if broker is None:
             verdict = ShutdownVerdict.BROKER_NOT_AVAILABLE
@@ -250,16 +280,17 @@ class Controller:
             touched = [
                 p for p in context.partitions_on([event.broker_id]) if len(context.replicas(p)) > 1
             ]
-            self._evaluate(context, touched)
+            yield from self._evaluate(context, touched)
             return
         self._out.append(AnswerControlledShutdown(event.request_id, verdict))
 
     def _shutdown_settled(
         self, context: ControllerContext, event: events.ControlledShutdownRequested
-    ) -> None:
+    ) -> Steps[None]:
         """Stop the replicas that follow, so that they do not rejoin the ISR, and answer."""
         remaining: list[TopicPartition] = []
         for partition in context.partitions_on([event.broker_id]):
+            yield
             if len(context.replicas(partition)) == 1:
                 continue
             state = context.leader_and_isr.get(partition)
@@ -277,25 +308,27 @@ class Controller:
 
     # -- topics ------------------------------------------------------------------------------
 
-    def _topics_changed(self, context: ControllerContext, event: events.TopicsChanged) -> None:
+    def _topics_changed(
+        self, context: ControllerContext, event: events.TopicsChanged
+    ) -> Steps[None]:
         for name in sorted(event.vanished):
-            self._forget(context, name)
+            yield from self._forget(context, name)
         created: list[TopicPartition] = []
         for topic in event.topics:
             self._reassignments.topic_changed(topic.name)
             known = context.topics.get(topic.name)
             if known is not None and known.topic_id != topic.topic_id:
-                self._forget(context, topic.name)
+                yield from self._forget(context, topic.name)
                 known = None
             if topic.name in context.deleting:
                 continue
-            created += self._grow(context, topic, known)
+            created += yield from self._grow(context, topic, known)
         self._said.new_partitions |= set(created)
-        self._evaluate(context, created)
+        yield from self._evaluate(context, created)
 
     def _grow(
         self, context: ControllerContext, topic: Topic, known: Topic | None
-    ) -> list[TopicPartition]:
+    ) -> Steps[list[TopicPartition]]:
         """Take in *topic*'s partitions that are not known yet; a known one keeps its replicas."""
         if known is not None:
             # Replicas of known partitions move by reassignment, never because a znode says so.
@@ -308,10 +341,11 @@ class Controller:
             if known is None or index not in known.assignment
         ]
         for partition in fresh:
+            yield
             self._load_partition(context, partition, None)
         return fresh
 
-    def _forget(self, context: ControllerContext, name: str) -> None:
+    def _forget(self, context: ControllerContext, name: str) -> Steps[None]:
         """Drop a topic whose znodes vanished; brokers are told so that they stop serving it."""
         self._reassignments.topic_changed(name)
         if name not in context.topics:
@@ -320,43 +354,46 @@ class Controller:
             # Somebody removed the znodes by hand, past the controller.
             context.deleting.add(name)
             self._said.metadata |= set(context.partitions_of(name))
-            self._out += self._said.take(context)
+            self._out += yield from self._said.take(context)
         context.forget_topic(name)
 
     def _deletion_requested(
         self, context: ControllerContext, event: events.TopicDeletionRequested
-    ) -> None:
-        self._out += deletion.request(
+    ) -> Steps[None]:
+        self._out += yield from deletion.request(
             context, event.topics, self._said, enabled=self._delete_topic_enable
         )
 
     def _topic_znodes_deleted(
         self, context: ControllerContext, event: events.TopicZnodesDeleted
-    ) -> None:
+    ) -> Steps[None]:
+        yield
         if event.topic in context.deleting:
             context.forget_topic(event.topic)
 
     def _stop_replica_acked(
         self, context: ControllerContext, event: events.StopReplicaAcked
-    ) -> None:
+    ) -> Steps[None]:
+        yield
         broker = context.brokers.get(event.broker_id)
         if broker is not None and broker.epoch == event.broker_epoch:
             self._out += deletion.replicas_stopped(context, event)
 
     def _unclean_election_enabled(
         self, context: ControllerContext, event: events.UncleanElectionEnabled
-    ) -> None:
+    ) -> Steps[None]:
         if event.topic not in context.topics or event.topic in context.deleting:
             return
-        self._evaluate(context, context.partitions_of(event.topic), unclean=True)
+        yield from self._evaluate(context, context.partitions_of(event.topic), unclean=True)
 
-    def _rebalance_due(self, context: ControllerContext, event: events.RebalanceDue) -> None:
-        self._elect_preferred(context, misplaced(context, event.percentage))
+    def _rebalance_due(self, context: ControllerContext, event: events.RebalanceDue) -> Steps[None]:
+        yield from self._elect_preferred(context, (yield from misplaced(context, event.percentage)))
 
     def _elect_preferred(
         self, context: ControllerContext, partitions: Iterable[TopicPartition]
-    ) -> None:
+    ) -> Steps[None]:
         for partition in partitions:
+            yield
             wanted = elect_preferred(context, partition)
             if wanted is not None:
                 expected = context.leader_and_isr[partition].zk_version
@@ -366,41 +403,45 @@ class Controller:
 
     def _election_requested(
         self, context: ControllerContext, event: events.ElectionRequested
-    ) -> None:
-        self._go_on_electing(context, RequestedElection(context, event))
+    ) -> Steps[None]:
+        asked = RequestedElection(event)
+        yield from asked.begin(context)
+        yield from self._go_on_electing(context, asked)
 
-    def _go_on_electing(self, context: ControllerContext, asked: RequestedElection) -> None:
-        left = asked.left(context)
+    def _go_on_electing(self, context: ControllerContext, asked: RequestedElection) -> Steps[None]:
+        left = yield from asked.left(context)
         if not left:
-            self._out.append(AnswerElection(asked.request_id, asked.results(context)))
+            results = yield from asked.results(context)
+            self._out.append(AnswerElection(asked.request_id, results))
             return
         self._afterwards = lambda context: self._go_on_electing(context, asked)
         if asked.election is events.ElectionType.PREFERRED:
-            self._elect_preferred(context, left)
+            yield from self._elect_preferred(context, left)
         else:
-            self._evaluate(context, left, unclean=True)
+            yield from self._evaluate(context, left, unclean=True)
 
     # -- reassignments -----------------------------------------------------------------------
 
     def _reassignment_requested(
         self, context: ControllerContext, event: events.ReassignmentRequested
-    ) -> None:
-        self._reassignments.request(context, event)
+    ) -> Steps[None]:
+        yield from self._reassignments.request(context, event)
 
     def _assignments_written(
         self, context: ControllerContext, event: events.AssignmentsWritten
-    ) -> None:
-        changed = self._reassignments.assignments_written(context, event, self._said)
+    ) -> Steps[None]:
+        changed = yield from self._reassignments.assignments_written(context, event, self._said)
         for partition in changed:
+            yield
             self._place(context, partition)
         # A partition that could not be led may have got replicas that can.
-        self._evaluate(context, changed)
+        yield from self._evaluate(context, changed)
         if not self._writing:
-            self._out += self._said.take(context)  # now, for another round may follow
+            self._out += yield from self._said.take(context)  # now, for another round may follow
 
-    def _go_on_reassigning(self, context: ControllerContext) -> None:
+    def _go_on_reassigning(self, context: ControllerContext) -> Steps[None]:
         """Write what the next step of the reassignments needs, or answer who asked for them."""
-        for write in self._reassignments.state_writes(context):
+        for write in (yield from self._reassignments.state_writes(context)):
             self._writing[write.partition] = write
         if self._writing:
             self._out.append(WriteStates(tuple(self._writing.values())))
@@ -412,9 +453,10 @@ class Controller:
 
     # -- partition states --------------------------------------------------------------------
 
-    def _isr_changed(self, context: ControllerContext, event: events.IsrChanged) -> None:
+    def _isr_changed(self, context: ControllerContext, event: events.IsrChanged) -> Steps[None]:
         doubtful = []
         for partition, state in event.states.items():
+            yield
             known = context.leader_and_isr.get(partition)
             if known is None or partition[0] in context.deleting:
                 continue
@@ -429,11 +471,11 @@ class Controller:
                         doubtful.append(partition)
                     if replica in context.shutting_down:
                         doubtful.append(partition)  # its leader did not know (KAFKA-14140)
-        self._evaluate(context, dict.fromkeys(doubtful))
+        yield from self._evaluate(context, dict.fromkeys(doubtful))
 
     def _leader_and_isr_acked(
         self, context: ControllerContext, event: events.LeaderAndIsrAcked
-    ) -> None:
+    ) -> Steps[None]:
         broker = context.brokers.get(event.broker_id)
         if broker is None or broker.epoch != event.broker_epoch:
             return
@@ -460,7 +502,7 @@ class Controller:
         # Only the last end to be known changes who leads; each evaluation of the others asks ZooKeeper for settings.
         is_partial = broker.start is Start.PARTIAL
         known = [p for p in ends if is_partial or self._longest_log(context, p) != NO_LEADER]
-        self._evaluate(context, dict.fromkeys([*fresh, *lacking, *known]))
+        yield from self._evaluate(context, dict.fromkeys([*fresh, *lacking, *known]))
 
     @staticmethod
     def _longest_log(context: ControllerContext, partition: TopicPartition) -> int:
@@ -476,10 +518,11 @@ class Controller:
         candidates: Iterable[TopicPartition],
         *,
         unclean: bool = False,
-    ) -> None:
+    ) -> Steps[None]:
         """Ask the election about *candidates*; write what should change, place the rest."""
         leaderless: set[str] = set()
         for partition in candidates:
+            yield
             if partition[0] in context.deleting:
                 continue
             current = context.leader_and_isr.get(partition)
@@ -526,10 +569,13 @@ class Controller:
             self._doubted[partition] = doubt
             self._out.append(doubt)
 
-    def _states_written(self, context: ControllerContext, event: events.StatesWritten) -> None:
+    def _states_written(
+        self, context: ControllerContext, event: events.StatesWritten
+    ) -> Steps[None]:
         again: list[TopicPartition] = []
         writing, self._writing = self._writing, {}
         for partition, write in writing.items():
+            yield
             if partition in event.versions:
                 state = replace(write.state, zk_version=event.versions[partition])
             else:
@@ -554,7 +600,7 @@ class Controller:
                 context.incomplete.get(state.leader, set()).discard(partition)
             self._said.announce(context, partition)
             self._place(context, partition)
-        self._evaluate(context, again)
+        yield from self._evaluate(context, again)
 
     def _place(self, context: ControllerContext, partition: TopicPartition) -> None:
         """Bring the state tables in line with what is known of *partition*."""
@@ -571,18 +617,18 @@ class Controller:
 
     # -- the end of an event -----------------------------------------------------------------
 
-    def _settle(self) -> None:
+    def _settle(self) -> Steps[None]:
         """Let the announcements go, unless writes are under way."""
         if self._context is None:
             return
         while self._afterwards is not None and not self._writing and not self._resigned:
             afterwards, self._afterwards = self._afterwards, None
-            afterwards(self._context)
+            yield from afterwards(self._context)
         if not self.is_writing and not self._resigned:
-            self._go_on_reassigning(self._context)
+            yield from self._go_on_reassigning(self._context)
         if self.is_writing or self._resigned:
             return
-        self._out += self._said.take(self._context)
+        self._out += yield from self._said.take(self._context)
 
     def _resign(self, reason: str) -> None:
         self._resigned = True

@@ -16,13 +16,15 @@ from collections import defaultdict
 from dataclasses import replace
 
 from kbroker.controller.context import ControllerContext, LeaderAndIsr, TopicPartition
+from kbroker.controller.steps import Steps
 
 
-def misplaced(context: ControllerContext, percentage: int) -> list[TopicPartition]:
+def misplaced(context: ControllerContext, percentage: int) -> Steps[list[TopicPartition]]:
     """Return the partitions that shall go back, of brokers that lack more than *percentage* of theirs."""
     owned: dict[int, int] = defaultdict(int)
     elsewhere: dict[int, list[TopicPartition]] = defaultdict(list)
     for partition in context.partitions():
+        yield
         if partition in context.moving:
             continue
         preferred = context.replicas(partition)[0]

@@ -42,7 +42,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 
 from kbroker.controller.announcements import Announcements
 from kbroker.controller.context import (
@@ -61,6 +60,7 @@ from kbroker.controller.effects import (
 )
 from kbroker.controller.events import AssignmentsWritten, ReassignmentRequested, StatesWritten
 from kbroker.controller.states import ReplicaState
+from kbroker.controller.steps import Steps
 
 ATTEMPTS = 5
 """Races with the leader's own writes that a wish may lose before it is refused."""
@@ -107,11 +107,12 @@ class Reassignments:
 
     # -- what is wanted ----------------------------------------------------------------------
 
-    def request(self, context: ControllerContext, event: ReassignmentRequested) -> None:
+    def request(self, context: ControllerContext, event: ReassignmentRequested) -> Steps[None]:
         """Take in what an operator wants; `answer` says what became of it."""
         self._request_id, self._results = event.request_id, {}
         self._asked = frozenset(event.targets)
         for partition, target in event.targets.items():
+            yield
             result = self._ask(context, partition, target)
             if result is not None:
                 self._results[partition] = result
@@ -153,18 +154,19 @@ class Reassignments:
 
     # -- the steps ---------------------------------------------------------------------------
 
-    def state_writes(self, context: ControllerContext) -> list[StateWrite]:
+    def state_writes(self, context: ControllerContext) -> Steps[list[StateWrite]]:
         """Return the states to be written before anything else."""
         while True:
             if not self._changes:
-                self._begin_round(context)
-            writes = self._states_of_round(context)
+                yield from self._begin_round(context)
+            writes = yield from self._states_of_round(context)
             if writes or self._changes or not self._queue:
                 return writes
 
-    def _states_of_round(self, context: ControllerContext) -> list[StateWrite]:
+    def _states_of_round(self, context: ControllerContext) -> Steps[list[StateWrite]]:
         writes = []
         for partition, change in list(self._changes.items()):
+            yield
             if change.state_written:
                 continue
             current = context.leader_and_isr.get(partition)
@@ -180,20 +182,24 @@ class Reassignments:
             writes.append(StateWrite(partition, state, current.zk_version))
         return writes
 
-    def _begin_round(self, context: ControllerContext) -> None:
+    def _begin_round(self, context: ControllerContext) -> Steps[None]:
         """Take up what was asked for, and the reassignments whose target is in sync."""
         for partition in list(self._queue)[:CHANGES_AT_ONCE]:
             self._changes[partition] = _Change(self._queue.pop(partition))
-        complete = (
-            (partition, now.target)
-            for partition in context.moving
-            if partition not in self._changes
-            and partition not in self._queue
-            and partition not in self._lost
-            and partition[0] not in context.deleting
-            and is_complete(context, partition, now := context.assignment(partition))
-        )
-        for partition, target in sorted(islice(complete, CHANGES_AT_ONCE)):
+        complete = []
+        for partition in context.moving:
+            yield
+            if (
+                partition not in self._changes
+                and partition not in self._queue
+                and partition not in self._lost
+                and partition[0] not in context.deleting
+                and is_complete(context, partition, now := context.assignment(partition))
+            ):
+                complete.append((partition, now.target))
+                if len(complete) == CHANGES_AT_ONCE:
+                    break
+        for partition, target in sorted(complete):
             self._changes[partition] = _Change(Assignment(target))
 
     def states_written(self, event: StatesWritten) -> None:
@@ -226,7 +232,7 @@ class Reassignments:
 
     def assignments_written(
         self, context: ControllerContext, event: AssignmentsWritten, said: Announcements
-    ) -> list[TopicPartition]:
+    ) -> Steps[list[TopicPartition]]:
         """Take in that the znodes hold what was wanted; return the partitions that changed."""
         self._writing = None
         changes, self._changes = self._changes, {}
@@ -243,6 +249,7 @@ class Reassignments:
         before = {partition: context.replicas(partition) for partition in known}
         context.assign(known)
         for partition, replicas in before.items():
+            yield
             _replace_replicas(context, partition, replicas, said)
         return list(known)
 

@@ -21,6 +21,7 @@ from kbroker.controller.context import NO_LEADER, ControllerContext, TopicPartit
 from kbroker.controller.effects import ElectionOutcome, ElectionResult
 from kbroker.controller.events import ElectionRequested, ElectionType
 from kbroker.controller.preferred import elect_preferred
+from kbroker.controller.steps import Steps
 
 ATTEMPTS = 5
 """Lost races before a partition is given up."""
@@ -29,14 +30,19 @@ ATTEMPTS = 5
 class RequestedElection:
     """One request, from its arrival until it is answered."""
 
-    def __init__(self, context: ControllerContext, event: ElectionRequested) -> None:
+    def __init__(self, event: ElectionRequested) -> None:
         self.request_id = event.request_id
         self.election = event.election
         self.attempts_left = ATTEMPTS
         self._decided: dict[TopicPartition, ElectionResult] = {}
+        self._asked = event.partitions
         self._isr_before: dict[TopicPartition, tuple[int, ...]] = {}
-        asked = context.partitions() if event.partitions is None else event.partitions
+
+    def begin(self, context: ControllerContext) -> Steps[None]:
+        """Find out what is to be done."""
+        asked = context.partitions() if self._asked is None else self._asked
         for partition in sorted(asked):
+            yield
             outcome = self._at_once(context, partition)
             if outcome is not None:
                 self._decided[partition] = ElectionResult(outcome)
@@ -63,26 +69,28 @@ class RequestedElection:
             return state.leader == context.replicas(partition)[0]
         return context.is_online(state.leader, partition)
 
-    def left(self, context: ControllerContext) -> list[TopicPartition]:
+    def left(self, context: ControllerContext) -> Steps[list[TopicPartition]]:
         """Return what is still to be elected, and can be; [] ends the request."""
         if not self.attempts_left:
             return []
         self.attempts_left -= 1
-        return [
-            partition
-            for partition in self._isr_before
-            if not self._is_led(context, partition) and self._can_be_led(context, partition)
-        ]
+        left = []
+        for partition in self._isr_before:
+            yield
+            if not self._is_led(context, partition) and self._can_be_led(context, partition):
+                left.append(partition)
+        return left
 
     def _can_be_led(self, context: ControllerContext, partition: TopicPartition) -> bool:
         if self.election is ElectionType.PREFERRED:
             return elect_preferred(context, partition) is not None
         return any(context.is_online(r, partition) for r in context.replicas(partition))
 
-    def results(self, context: ControllerContext) -> dict[TopicPartition, ElectionResult]:
+    def results(self, context: ControllerContext) -> Steps[dict[TopicPartition, ElectionResult]]:
         """Return what became of every partition, when nothing is left to be tried."""
         results = dict(self._decided)
         for partition, isr in self._isr_before.items():
+            yield
             state = context.leader_and_isr.get(partition)
             if state is None or not self._is_led(context, partition):
                 results[partition] = ElectionResult(ElectionOutcome.NOT_AVAILABLE)

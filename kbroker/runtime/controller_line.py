@@ -1,7 +1,7 @@
 """The controller's line to one broker: a request at a time, again until it is answered (S20).
 
-What is to be said waits in a `BrokerChannel`; this puts it on the wire. A broker that cannot be reached
-is tried again until it answers or the controller hears that it died.
+What is to be said waits in a `BrokerChannel`; this puts it on the wire, when its owner has a turn for it (`pump`). A
+broker that cannot be reached is tried again until it answers or the controller hears that it died.
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ class Clock(Protocol):
         self, delay: float, callable: Callable[..., object], *args: object
     ) -> object:
         """Call later."""
+
+    def seconds(self) -> float:
+        """Return a monotonic clock's time."""
 
 
 class SendToBroker(Protocol):
@@ -73,6 +76,9 @@ class LineOwner(Protocol):
     def stale_controller(self, broker_id: int) -> None:
         """Take note that a broker obeys a newer controller."""
 
+    def speak(self, line: BrokerLine) -> None:
+        """Give *line*, which may have more to say, a turn for `BrokerLine.pump`."""
+
     def line_failed(self, failure: Failure) -> None:
         """Take note of a bug."""
 
@@ -105,11 +111,13 @@ class BrokerLine:
         """Whether the broker has heard everything, or does not listen."""
         return self.channel.is_idle or self._failures > 0
 
-    def pump(self) -> None:
-        """Send what is next, if nothing is out."""
+    def pump(self) -> int:
+        """Send what is next, if nothing is out; return how many partitions it speaks of."""
         order = None if self._closed else self.channel.next_order()
-        if order is not None:
-            self._transmit(order)
+        if order is None:
+            return 0
+        self._transmit(order)
+        return order.size
 
     def close(self) -> None:
         """Say no more."""
@@ -164,7 +172,7 @@ class BrokerLine:
             )
         self.channel.answered()
         self._owner.answered(event_for(order, response, self._broker))
-        self.pump()
+        self._owner.speak(self)
 
     def _have_failure(self, failure: Failure, order: Order) -> None:
         self._out = None

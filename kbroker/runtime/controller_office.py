@@ -8,6 +8,15 @@ machine's effects are performed in order: state writes through `ControllerStore`
 lines and watches are dropped, and whatever still returns from ZooKeeper or a broker is ignored.
 Nothing is carried into the next term (KAFKA-5310). A bug in the machine ends the term too: the office
 is given up and contested again, with fresh tables.
+
+An event may touch every partition there is. So that the broker, which has clients of its own, is never deaf for long,
+what is done for one event is cut into turns of the reactor (`Turns`), of `PARTITIONS_PER_TURN` partitions at most: the
+machine's steps, the writing of states, the diary, and the lines, of which each has a turn of its own for a request that
+speaks of many. There is one worker for events and one for lines. Events wait in a queue until the one before is done
+with, its effects performed; so the order of everything is what it would be if all were done at once.
+
+Invariants: 1. the machine gets one event at a time; 2. its effects are performed in order, those of one event before
+those of the next; 3. no turn handles more than so many partitions, whatever happens.
 """
 
 from __future__ import annotations
@@ -29,6 +38,7 @@ from kbroker.runtime.controller_line import BrokerLine, Clock, ControllerSetting
 from kbroker.runtime.controller_store import ControllerStore, FencedError
 from kbroker.runtime.controller_wishes import OperatorWishes
 from kbroker.runtime.gather import all_of
+from kbroker.runtime.turns import Turns
 from kbroker.runtime.unclean_election import UncleanElection
 from kbroker.zk import znodes
 from kbroker.zk.errors import ConnectionLoss, PoisonZnode, SessionExpired
@@ -37,6 +47,9 @@ from kclient.wire.errors import BrokerNotAvailable, KafkaError, NotController, S
 
 log = Logger()
 
+
+PARTITIONS_PER_TURN = 500
+"""Some 10 ms of work."""
 
 ENTRIES_PER_LINE = 20
 """Of the diary, at DEBUG: an event for each would hold the reactor up when thousands change."""
@@ -93,8 +106,11 @@ class ControllerOffice:
             zookeeper, store, context=lambda: self.context, feed=self._feed, run=self._run
         )
         """What operators ask of this term."""
-        self._events: deque[events.Event] = deque()
+        self._events: deque[tuple[events.Event, Callable[[], None]]] = deque()
         self._feeding = False
+        self._speaking: dict[BrokerLine, None] = {}
+        """Lines that wait for their turn to say more."""
+        self._is_speaking = False
         self._broker_reads = 0
         self._flush_planned = False
         self._shutdowns: dict[int, Deferred[tuple[tuple[str, int], ...]]] = {}
@@ -186,23 +202,55 @@ class ControllerOffice:
 
     # -- the machine -------------------------------------------------------------------------
 
-    def _feed(self, event: events.Event) -> None:
-        self._events.append(event)
-        if self._feeding:
-            return  # performing an effect led here: its successors come first
-        self._feeding = True
+    def _feed(self, event: events.Event, then: Callable[[], None] = lambda: None) -> None:
+        """Have the machine take *event*; call *then* when its effects were performed."""
+        self._events.append((event, then))
+        if (
+            not self._feeding
+        ):  # else whoever feeds comes to it, after the effects of what came before
+            self._feeding = True
+            self._run(self._feed_all())
+
+    async def _feed_all(self) -> None:
+        turns = Turns(self._clock, PARTITIONS_PER_TURN)
         try:
             while self._events and not self._closed:
-                for effect in self._machine.handle(self._events.popleft()):
+                event, then = self._events.popleft()
+                for effect in await turns.through(self._machine.work(event)):
                     self._perform(effect)
-        except Exception:
-            self._crashed(Failure())
-            return
+                    await turns.done(_size_of(effect))
+                    if not self.is_ready:
+                        return
+                then()
         finally:
             self._feeding = False
-        for line in list(self._channels.values()):
-            line.pump()
+        if not self._flush_planned:
+            self._flush_topics()
+        for line in self._channels.values():
+            self._speaking[line] = None
+        self._speak_in_turns()
         self._let_leave()
+
+    def speak(self, line: BrokerLine) -> None:
+        """Let *line* say what it has to say, when it is its turn."""
+        self._speaking[line] = None
+        self._speak_in_turns()
+
+    def _speak_in_turns(self) -> None:
+        if not self._is_speaking:
+            self._is_speaking = True
+            self._run(self._speak_all())
+
+    async def _speak_all(self) -> None:
+        turns = Turns(self._clock, PARTITIONS_PER_TURN - 1)
+        try:
+            while self._speaking and not self._closed:
+                line = next(iter(self._speaking))
+                del self._speaking[line]
+                # Also after the last: who wants to speak in the same turn has to wait for the next.
+                await turns.done(line.pump())
+        finally:
+            self._is_speaking = False
 
     def _perform(self, effect: fx.Effect) -> None:
         match effect:
@@ -258,14 +306,14 @@ class ControllerOffice:
     async def _write(self, effect: fx.WriteStates) -> None:
         written = await self._store.write_states(effect.writes)
         if not self._closed:
-            self._note(effect, written)
+            await self._note(effect, written)
         self._feed(written)
-        self._flush_topics()
 
-    def _note(self, effect: fx.WriteStates, written: events.StatesWritten) -> None:
-        """Log what was written, while the tables still are those of the decision."""
+    async def _note(self, effect: fx.WriteStates, written: events.StatesWritten) -> None:
+        """Log what was written, while the tables still are those of the decision: the machine waits for the outcome."""
+        turns = Turns(self._clock, PARTITIONS_PER_TURN)
         done = [write for write in effect.writes if write.partition in written.versions]
-        entries = diary.entries_of(self.context, done)
+        entries = await turns.through(diary.entries_of(self.context, done))
         for line in diary.told(entries):
             log.info(
                 "controller epoch {epoch}: {line}", epoch=self._term.controller_epoch, line=line
@@ -285,17 +333,14 @@ class ControllerOffice:
             log.info(
                 "controller epoch {epoch}: {line}", epoch=self._term.controller_epoch, line=line
             )
-        self._feed(written)
-        self._flush_topics()
-        self.wishes.look_at_reassignments()
+        self._feed(written, self.wishes.look_at_reassignments)
 
     async def _delete_topic(self, name: str) -> None:
         await self._store.delete_topic(name)
         if not self._closed:
             log.info("deleted topic {name}", name=name)
             # Its watch stays until /brokers/topics is seen without it: a namesake may be there already.
-            self._feed(events.TopicZnodesDeleted(name))
-            self.wishes.look_at_reassignments()
+            self._feed(events.TopicZnodesDeleted(name), self.wishes.look_at_reassignments)
 
     async def _drop_deletions(self, names: tuple[str, ...]) -> None:
         """Remove requests to delete what is not there; a topic too new to be known yet waits."""
@@ -406,7 +451,10 @@ class ControllerOffice:
         self._flush_topics()
 
     def _flush_topics(self) -> None:
-        if self._closed or self._machine.is_writing or not (self._changed or self._vanished):
+        """Tell the machine of changed topics, unless it is at work: it asks again when it is done."""
+        if self._closed or self._feeding or self._machine.is_writing:
+            return
+        if not (self._changed or self._vanished):
             return
         changed, self._changed = self._changed, {}
         vanished, self._vanished = self._vanished, set()
@@ -478,7 +526,7 @@ class ControllerOffice:
         What is to be said to them themselves does not count: where the controller itself leaves it
         comes behind this very request.
         """
-        if not self._leaving:
+        if not self._leaving or self._feeding:  # there may be more to be said
             return
         leaving = self._machine.context.shutting_down
         if all(line.is_quiet for id, line in self._channels.items() if id not in leaving):
@@ -489,3 +537,16 @@ class ControllerOffice:
         if answer in self._leaving:
             self._leaving.remove(answer)
             answer.callback(())
+
+
+def _size_of(effect: fx.Effect) -> int:
+    """Say of how many partitions *effect* makes work at once."""
+    match effect:
+        case fx.SendLeaderAndIsr():
+            return len(effect.partitions)
+        case fx.SendUpdateMetadata():
+            return len(effect.partitions) * len(effect.broker_ids)
+        case fx.SendStopReplica():
+            return len(effect.stops)
+        case _:
+            return 1

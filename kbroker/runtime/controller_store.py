@@ -2,8 +2,12 @@
 
 Every write is a multi that begins with a check of /controller_epoch (KAFKA-6082): once a newer
 controller exists none of it is applied, and `FencedError` is raised. States are written a hundred to a
-multi, all multis on their way at once; one that is refused is taken apart, so that one lost race does
+multi, which nobody waits for before sending the next; one that is refused is taken apart, so that one lost race does
 not hold up its neighbours. A write whose answer was lost is read back and compared.
+
+Reads and writes of thousands of znodes are made, and their answers taken in, some in every turn of the reactor. Reads
+are always on their way while others are taken in (`READS_AT_ONCE`): a new controller has to read all there is before
+anybody is led.
 
 Poison (S25): a znode that cannot be read is reported once, by its path, and treated as absent.
 """
@@ -15,6 +19,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -36,6 +41,7 @@ from kbroker.controller.events import AssignmentsWritten, BecameController, Stat
 from kbroker.runtime.controller_election import Term
 from kbroker.runtime.gather import all_of, outcomes_of
 from kbroker.runtime.reconnect import Reconnect
+from kbroker.runtime.turns import Turns
 from kbroker.zk import znodes
 from kbroker.zk.errors import (
     BadVersion,
@@ -46,13 +52,26 @@ from kbroker.zk.errors import (
     PoisonZnode,
     ZooKeeperError,
 )
-from kbroker.zk.interface import Check, Create, Delete, Node, Operation, SetData, ZooKeeper
+from kbroker.zk.interface import (
+    Check,
+    Children,
+    Create,
+    Delete,
+    Node,
+    Operation,
+    SetData,
+    ZooKeeper,
+)
 
 log = Logger()
 
 STATES_PER_MULTI = 100
 READS_AT_ONCE = 1000
+READS_PER_TURN = 250
+STATES_PER_TURN = 400
+"""Some 10 ms of work each."""
 _STARTS = frozenset(start.value for start in Start)
+K = TypeVar("K")
 T = TypeVar("T")
 
 
@@ -68,12 +87,14 @@ class ControllerStore:
         zookeeper: ZooKeeper,
         reconnect: Reconnect,
         term: Term,
+        clock: Any,
         *,
         new_topic_id: Callable[[], UUID],
     ) -> None:
         self._zookeeper = zookeeper.in_session(term.session)
         self._reconnect = reconnect
         self._term = term
+        self._clock = clock
         self._new_topic_id = new_topic_id
         self._fence = Check(znodes.CONTROLLER_EPOCH, term.epoch_zk_version)
         self._reported: set[str] = set()
@@ -174,25 +195,50 @@ class ControllerStore:
     ) -> dict[TopicPartition, LeaderAndIsr]:
         """Read the state znodes of *partitions*; those that do not exist, or are poison, are left out."""
         found: dict[TopicPartition, LeaderAndIsr] = {}
-        wanted = deque(partitions)
-        while wanted:
-            # In pieces, so that a large cluster does not keep the reactor from everything else.
-            piece = [wanted.popleft() for _ in range(min(READS_AT_ONCE, len(wanted)))]
-            reads: list[Deferred[Any]] = [
-                self._zookeeper.get(znodes.partition_state_path(*p)) for p in piece
-            ]
-            for partition, node in zip(piece, await outcomes_of(reads), strict=True):
-                if isinstance(node, Node):
-                    state = self._decode_state(partition, node)
-                    if state is not None:
-                        found[partition] = state
-                elif isinstance(node, ConnectionLoss):
-                    wanted.append(partition)
-                elif not isinstance(node, NoNode):
-                    raise node
+        lost: list[TopicPartition] = list(partitions)
+
+        def take(partition: TopicPartition, node: Node | BaseException) -> None:
+            if isinstance(node, Node):
+                state = self._decode_state(partition, node)
+                if state is not None:
+                    found[partition] = state
+            elif isinstance(node, ConnectionLoss):
+                lost.append(partition)
+            elif not isinstance(node, NoNode):
+                raise node
+
+        while lost:
+            wanted, lost = lost, []
+            await self._ask_all(
+                wanted, lambda p: self._zookeeper.get(znodes.partition_state_path(*p)), take
+            )
             if not self._zookeeper.connected:
                 await self._reconnect.connected(self._term.session)
         return found
+
+    async def _ask_all(
+        self,
+        things: Iterable[K],
+        ask: Callable[[K], Deferred[T]],
+        take: Callable[[K, T | BaseException], None],
+    ) -> None:
+        """Have *take* called with the outcome of *ask* for each of *things*, in order, some in every turn."""
+        waiting = iter(things)
+        under_way: deque[tuple[list[K], Deferred[list[T | BaseException]]]] = deque()
+        turns = Turns(self._clock, READS_PER_TURN - 1)
+        while True:
+            while len(under_way) * READS_PER_TURN < READS_AT_ONCE:
+                piece = list(islice(waiting, READS_PER_TURN))
+                if not piece:
+                    break
+                under_way.append((piece, outcomes_of([ask(thing) for thing in piece])))
+                await turns.done(len(piece))
+            if not under_way:
+                return
+            piece, outcomes = under_way.popleft()
+            for thing, outcome in zip(piece, await outcomes, strict=True):
+                take(thing, outcome)
+            await turns.done(len(piece))
 
     async def _read_state(self, partition: TopicPartition) -> LeaderAndIsr | None:
         return (await self.read_states([partition])).get(partition)
@@ -276,9 +322,14 @@ class ControllerStore:
     async def write_states(self, writes: Sequence[StateWrite]) -> StatesWritten:
         """Write partition states; FencedError if a newer controller exists."""
         chunks = [writes[i : i + STATES_PER_MULTI] for i in range(0, len(writes), STATES_PER_MULTI)]
+        turns = Turns(self._clock, STATES_PER_TURN)
+        under_way = []
+        for chunk in chunks:
+            under_way.append(Deferred.fromCoroutine(self._write_chunk(chunk)))
+            await turns.done(len(chunk))
         versions: dict[TopicPartition, int] = {}
         conflicts: dict[TopicPartition, LeaderAndIsr | None] = {}
-        for written in await all_of([self._write_chunk(chunk) for chunk in chunks]):
+        for written in await all_of(under_way):
             versions.update(written.versions)
             conflicts.update(written.conflicts)
         return StatesWritten(versions, conflicts)
@@ -392,20 +443,37 @@ class ControllerStore:
                 return
 
     async def _delete_below(self, path: str) -> None:
-        """Delete *path* with all below it, in multis of a hundred."""
+        """Delete *path* with all below it, in multis of a hundred, which ZooKeeper takes in the order they are sent."""
         doomed = await self._tree(path)
         doomed.reverse()
+        turns = Turns(self._clock, STATES_PER_TURN)
+        under_way = []
         for start in range(0, len(doomed), STATES_PER_MULTI):
-            await self._fenced([Delete(p) for p in doomed[start : start + STATES_PER_MULTI]])
+            deletes = [Delete(p) for p in doomed[start : start + STATES_PER_MULTI]]
+            under_way.append(Deferred.fromCoroutine(self._fenced(deletes)))
+            await turns.done(len(deletes))
+        await all_of(under_way)
 
     async def _tree(self, path: str) -> list[str]:
         """List *path* and all paths below it, parents first; [] if it does not exist."""
-        try:
-            children = (await self._read(lambda: self._zookeeper.children(path))).names
-        except NoNode:
-            return []
-        below = await all_of(self._tree(f"{path}/{child}") for child in children)
-        return [path, *(p for paths in below for p in paths)]
+        found: list[str] = []
+        level = [path]
+
+        def take(parent: str, children: Children | BaseException) -> None:
+            if isinstance(children, Children):
+                found.append(parent)
+                below.extend(f"{parent}/{name}" for name in children.names)
+            elif not isinstance(children, NoNode):
+                raise children
+
+        while level:
+            below: list[str] = []
+            await self._ask_all(level, self._list, take)
+            level = below
+        return found
+
+    def _list(self, path: str) -> Deferred[Children]:
+        return Deferred.fromCoroutine(self._read(lambda: self._zookeeper.children(path)))
 
     async def _exists(self, path: str) -> bool:
         return await self._read(lambda: self._zookeeper.exists(path)) is not None

@@ -200,7 +200,7 @@ async def test_a_zombie_with_an_old_controller_epoch_cannot_write(join: Join) ->
     await one.topics.create(NewTopic("t"))
     assert await one.topics.until_led("t", [0], 5)
     term = one.controller.term
-    zombie = ControllerStore(one.zk, one.reconnect, term, new_topic_id=lambda: None)
+    zombie = ControllerStore(one.zk, one.reconnect, term, reactor, new_topic_id=lambda: None)
     await one.controller.abdicate()
     await until(lambda: one.controller.is_active and one.controller.term != term)
     before = await state(one.zk, "t")

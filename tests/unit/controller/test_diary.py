@@ -17,6 +17,7 @@ from kbroker.controller.context import (
 )
 from kbroker.controller.diary import LINES_TOLD, brokers_told, entries_of, moves_told, told
 from kbroker.controller.effects import StateWrite
+from kbroker.controller.steps import at_once
 
 REPLICAS = (1, 2, 3)
 
@@ -40,7 +41,7 @@ def line(
     if before is not None:
         context.leader_and_isr["t", 0] = LeaderAndIsr(before[0], 6, before[1], 3)
     write = StateWrite(("t", 0), LeaderAndIsr(after[0], 7, after[1], 4, **more), 9)
-    (found,) = told(entries_of(context, [write]))
+    (found,) = told(at_once(entries_of(context, [write])))
     return found
 
 
@@ -93,17 +94,17 @@ def test_thousands_are_told_by_kind():
         to = 2 if n % 3 else 3
         context.leader_and_isr["t", n] = LeaderAndIsr(1, 6, REPLICAS, 3)
         writes.append(StateWrite(("t", n), LeaderAndIsr(to, 7, (2, 3), 4), 9))
-    assert told(entries_of(context, writes)) == [
+    assert told(at_once(entries_of(context, writes))) == [
         "1000 partitions (t-0, t-3, t-6, t-9, t-12, ...): leader 1 -> 3: broker 1 is down",
         "2000 partitions (t-1, t-2, t-4, t-5, t-7, ...): leader 1 -> 2: broker 1 is down",
     ]
-    assert len(told(entries_of(context, writes[:LINES_TOLD]))) == LINES_TOLD
+    assert len(told(at_once(entries_of(context, writes[:LINES_TOLD])))) == LINES_TOLD
 
 
 def test_new_partitions_are_told_together():
     context = context_of(partitions=3)
     writes = [StateWrite(("t", n), LeaderAndIsr(1 + n % 2, 0, REPLICAS, 4), None) for n in range(3)]
-    assert told(entries_of(context, writes)) == [
+    assert told(at_once(entries_of(context, writes))) == [
         "3 partitions of t for the first time: led by 1 (2), 2 (1)"
     ]
 
