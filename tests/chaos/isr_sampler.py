@@ -44,7 +44,7 @@ Answers = dict[str, tuple[int, int]]
 
 
 class IsrSampler(threading.Thread):
-    """Takes samples of *keys* until told to stop. *now* is in monotonic ns from the start of the history."""
+    """Takes samples of *keys* until told to stop. *now* gives monotonic ns, as in the history."""
 
     def __init__(
         self,

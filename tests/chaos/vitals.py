@@ -1,7 +1,9 @@
 """What brokers and ZooKeeper hold, every few seconds: memory, descriptors, threads, znodes, watches (S46).
 
-Of a process: /proc. Of ZooKeeper: its word ``mntr``. A process that is started anew is another series, called
-``broker-1 (2)``, for its memory begins anew. What is paused is looked at all the same: the kernel answers.
+Of a process: /proc. Open segments are not counted as descriptors as long as their files are there: a log that grows has
+more of them, up to the broker's own limit; one that was deleted is. Of ZooKeeper: its word ``mntr``. A process that is
+started anew is another series, called ``broker-1 (2)``, for its memory begins anew. What is paused is looked at all the
+same: the kernel answers.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from tests.audits.growth import Growth
 EVERY: Final = 3.0
 SHORTEST: Final = 60.0
 """Seconds of a series below which nothing can be said of it."""
+_SEGMENTS: Final = (".log", ".index", ".timeindex")
 _MNTR: Final = {"znodes": "zk_znode_count", "watches": "zk_watch_count"}
 
 Key = tuple[str, str]
@@ -93,7 +96,7 @@ def of_process(pid: int) -> dict[str, float]:
     home = Path(f"/proc/{pid}")
     try:
         status = (home / "status").read_text()
-        descriptors = len(list((home / "fd").iterdir()))
+        open_files = [_target(link) for link in (home / "fd").iterdir()]
     except OSError:
         return {}
     found = dict(re.findall(r"^(VmRSS|Threads):\s+(\d+)", status, re.M))
@@ -101,9 +104,16 @@ def of_process(pid: int) -> dict[str, float]:
         return {}
     return {
         "rss": int(found["VmRSS"]) * 1024.0,
-        "descriptors": float(descriptors),
+        "descriptors": float(sum(not name.endswith(_SEGMENTS) for name in open_files)),
         "threads": float(found["Threads"]),
     }
+
+
+def _target(link: Path) -> str:
+    try:
+        return str(link.readlink())
+    except OSError:  # closed meanwhile
+        return ""
 
 
 def of_zookeeper(mntr: str) -> dict[str, float]:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import xml.etree.ElementTree as ET
+from pathlib import Path
 from tempfile import TemporaryFile
 
 from tests.chaos.vitals import EVERY, SHORTEST, Vitals, of_process, of_zookeeper
@@ -27,6 +28,15 @@ def test_a_process_is_seen_to_hold_what_it_holds() -> None:
     assert after["descriptors"] == before["descriptors"] + 1
     assert after["threads"] == before["threads"] + 1
     assert after["rss"] - before["rss"] > len(held) / 2
+
+
+def test_a_segment_counts_once_it_is_deleted(tmp_path: Path) -> None:
+    before = of_process(os.getpid())["descriptors"]
+    segment = tmp_path / "00000000000000000000.log"
+    with segment.open("wb"):
+        assert of_process(os.getpid())["descriptors"] == before
+        segment.unlink()
+        assert of_process(os.getpid())["descriptors"] == before + 1
 
 
 def test_who_is_gone_holds_nothing() -> None:
