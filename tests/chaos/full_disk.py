@@ -1,7 +1,7 @@
 """S16: disks that are really full, under load, until there is room again; nobody repairs anything.
 
 A broker whose last log directory cannot be written to ends, as Kafka's does (S15: nothing is accepted after a failed
-append). What starts it again is what does so on any machine, an init system that restarts what has ended once a second,
+append); now and then one is killed with its disk full. What starts it again is what does so on any machine, an init system that restarts what has ended once a second,
 room or not. Room is all that is ever given.
 """
 
@@ -20,6 +20,8 @@ from tests.chaos.world import PATIENCE, World
 RECORD_BYTES = 16_000
 SPARE = (100_000, 2_000_000)
 """Bytes that are left to a broker, so that they do not all stop at once."""
+KILLED = 0.15
+"""How likely one is, every second."""
 STARTS = 5
 ENDED = 1
 """The exit code of a broker that had to end."""
@@ -43,6 +45,8 @@ def full_disk(world: World, chance: random.Random) -> None:
         ended |= _note_ended(world)
         if time.monotonic() - restarted > 1.0:
             restarted = time.monotonic()
+            if chance.random() < KILLED and (alive := set(chosen) & set(world.alive)):
+                world.kill(chance.choice(sorted(alive)))
             world.start(*world.dead, wait=False)
     filler.close()
     if not ended:

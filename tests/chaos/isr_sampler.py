@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
-from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
@@ -32,6 +31,7 @@ from kclient.wire.schema.list_offsets import (
 from kclient.wire.versions import ApiKey
 from tests.audits.isr_samples import Known, Mark, Sample
 from tests.chaos.client import split_key
+from tests.chaos.prompt_client import prompt_client
 
 EVERY: Final = 0.2
 PATIENCE: Final = 0.5
@@ -55,7 +55,7 @@ class IsrSampler(threading.Thread):
         now: Callable[[], int],
     ) -> None:
         super().__init__(name="isr-sampler", daemon=True)
-        self._zookeeper = KazooClient(zookeeper_connect, timeout=10)
+        self._zookeeper = prompt_client(zookeeper_connect)
         self._paths = {
             key: f"{chroot}/brokers/topics/{topic}/partitions/{partition}/state"
             for key in keys

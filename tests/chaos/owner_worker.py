@@ -63,7 +63,7 @@ class OwnerWorker(threading.Thread):
                 "request.timeout.ms": 5000,
             }
         )
-        facts = _Facts(consumer, self._recorder, p)
+        facts = Facts(consumer, self._recorder, p)
         until = time.monotonic() + SHORTEST + self._chance.expovariate(1 / MEAN_LIFETIME)
         try:
             with consumer:
@@ -77,10 +77,10 @@ class OwnerWorker(threading.Thread):
         self._recorder.event(p, "info", "crash")
 
 
-class _Facts(RebalanceListener):
-    """Writes down what one member owns, whenever that has changed."""
+class Facts(RebalanceListener):
+    """Writes down what one member (a consumer of kclient, of whatever face) owns, whenever that has changed."""
 
-    def __init__(self, consumer: Consumer, recorder: Recorder, p: int) -> None:
+    def __init__(self, consumer: Any, recorder: Recorder, p: int) -> None:
         self._consumer = consumer
         self._recorder = recorder
         self._p = p

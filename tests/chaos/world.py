@@ -30,6 +30,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from tests.audits.problem import Problem
 from tests.audits.zookeeper_journal import keep_files
 from tests.chaos.client import split_key
+from tests.chaos.prompt_client import prompt_client
 from tests.chaos.recorder import Recorder
 from tests.chaos.routed_brokers import SESSION_TIMEOUT, RoutedBrokers
 from tests.chaos.small_disks import SmallDisks
@@ -276,7 +277,7 @@ class World:
     def observer(self) -> Iterator[KazooClient]:
         """Lend a client of ZooKeeper that lasts, and does not go through the switchboard."""
         if self._observer is None:
-            self._observer = KazooClient(self.ensemble.connect, timeout=10)
+            self._observer = prompt_client(self.ensemble.connect)
             self._observer.start(10)
         if not self._observer.connected:
             raise KazooTimeoutError("not connected")

@@ -1,0 +1,12 @@
+"""A client of ZooKeeper that is back soon after ZooKeeper is: kazoo's own waits longer and longer, up to a minute."""
+
+from __future__ import annotations
+
+from kazoo.client import KazooClient
+from kazoo.retry import KazooRetry
+
+
+def prompt_client(connect: str) -> KazooClient:
+    """Make one; whoever asks has to start, stop and close it."""
+    often = KazooRetry(max_tries=-1, delay=0.1, backoff=1, max_delay=0.5)
+    return KazooClient(connect, timeout=10, connection_retry=often)
