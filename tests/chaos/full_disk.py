@@ -1,8 +1,8 @@
 """S16: disks that are really full, under load, until there is room again; nobody repairs anything.
 
 A broker whose last log directory cannot be written to ends, as Kafka's does (S15: nothing is accepted after a failed
-append); now and then one is killed with its disk full. What starts it again is what does so on any machine, an init system that restarts what has ended once a second,
-room or not. Room is all that is ever given.
+append); now and then one is killed with its disk full. What starts it again is what does so on any machine, an init
+system that restarts what has ended once a second, room or not. Room is all that is ever given.
 """
 
 from __future__ import annotations
