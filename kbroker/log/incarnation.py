@@ -60,6 +60,8 @@ class Memory(NamedTuple):
     """The broker epoch of that life; None while it registers."""
     directories: tuple[str, ...] = ()
     """directory.id of every log directory that the broker had."""
+    untold: Start | None = None
+    """The loss that no registration has told of yet: a life that ends before that leaves it to the next."""
 
     def encode(self) -> bytes:
         """Return the file's bytes."""
@@ -70,6 +72,7 @@ class Memory(NamedTuple):
                 "intactSince": self.since,
                 "brokerEpoch": self.until,
                 "directories": self.directories,
+                **({} if self.untold is None else {"untold": self.untold.value}),
             }
         ).encode("ascii")
 
@@ -101,12 +104,13 @@ def decode(content: bytes) -> Memory | None:
         value = json.loads(content)
         boot_id, since, until = value["bootId"], value["intactSince"], value["brokerEpoch"]
         directories = tuple(map(str, value.get("directories", ())))
+        untold = Start(value["untold"]) if "untold" in value else None
     except (ValueError, KeyError, TypeError):
         return None
     numbers = all(number is None or type(number) is int for number in (since, until))
     if not isinstance(boot_id, str) or not numbers:
         return None
-    return Memory(boot_id, since, until, directories)
+    return Memory(boot_id, since, until, directories, untold)
 
 
 def judge(memory: Memory | None, clean_epoch: int | None, boot_id: str, *, is_new: bool) -> Past:
@@ -124,6 +128,8 @@ def judge(memory: Memory | None, clean_epoch: int | None, boot_id: str, *, is_ne
             if clean_epoch is None
             else Past(Start.CLEAN, (0, OPEN_END))
         )
+    if memory.untold is not None:
+        return Past(memory.untold, None)
     until = OPEN_END if memory.until is None else memory.until
     intact = None if memory.since is None else (memory.since, max(until, clean_epoch or -1))
     if clean_epoch is not None:
@@ -139,7 +145,8 @@ def together(pasts: Iterable[Past]) -> Past:
     if not known:
         return Past(Start.NEW, None)
     starts = {past.start for past in known}
-    start = next(s for s in (Start.POWER_LOSS, Start.CRASHED, Start.CLEAN) if s in starts)
+    order = (Start.POWER_LOSS, Start.PARTIAL, Start.CRASHED, Start.CLEAN)
+    start = next(s for s in order if s in starts)
     ranges = [past.intact for past in known if past.intact is not None]
     if len(ranges) < len(known):
         return Past(start, None)

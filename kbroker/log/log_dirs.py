@@ -10,6 +10,7 @@ Invariants:
 1. A recovery point on the disk is never above what was synced of the log that is there now: before
    a log that begins anew, or was cut below it, takes an append, the checkpoint is written.
 2. A directory that failed once stays offline until the broker is started again; the others go on.
+3. A partition is in one directory: while one could not be read, nothing is made that may be in it, as in Kafka.
 
 Owner: one thread, the reactor's. `load` and `close` are slow and run in a pool while nobody else
 uses the logs.
@@ -87,6 +88,8 @@ class LogDirs:
         self._boot_id = boot_id
         self._pasts: list[incarnation.Past] = []
         self._ids: list[str] = []
+        self.unread: list[str] = []
+        """Paths of directories that could not be read at the start: nobody knows what is in them."""
         self.vanished: set[Partition] = set()
         """Partitions that were here when the broker stopped, and whose directory is gone."""
         self.missing_directories: set[str] = set()
@@ -140,6 +143,7 @@ class LogDirs:
                 )
             except OSError as error:
                 directory.failure = str(error)
+                self.unread.append(directory.path)
                 self.notes.append(f"log directory {directory.path} is offline: {error}")
                 continue
             self._take(directory, loaded)
@@ -196,7 +200,8 @@ class LogDirs:
 
     def registering(self) -> incarnation.Past:
         """Return what the registration is to say of us; whatever epoch it gets, the next life may claim it."""
-        self._remember(self._intact_since(), None)
+        since = self._intact_since()
+        self._remember(incarnation.Memory(self._boot_id, since, None, untold=self._untold()))
         return self.past
 
     def registered(self, broker_epoch: int) -> None:
@@ -204,7 +209,7 @@ class LogDirs:
         since = self._intact_since()
         since = broker_epoch if since is None else since
         self.past = incarnation.Past(incarnation.Start.CLEAN, (since, broker_epoch))
-        self._remember(since, broker_epoch)
+        self._remember(incarnation.Memory(self._boot_id, since, broker_epoch))
 
     def _intact_since(self) -> int | None:
         """Return since which broker epoch every replica is as it was: the missing ones are not remembered."""
@@ -212,13 +217,17 @@ class LogDirs:
             return None
         return self.past.intact[0]
 
-    def _remember(self, since: int | None, until: int | None, *, durable: bool = False) -> None:
-        memory = incarnation.Memory(self._boot_id, since, until, tuple(self._ids))
+    def _untold(self) -> incarnation.Start | None:
+        """Return the loss that no registration has told of yet."""
+        return self.past.start if self._intact_since() is None else None
+
+    def _remember(self, memory: incarnation.Memory) -> None:
+        memory = memory._replace(directories=tuple(self._ids))
         for directory in self._directories:
             if directory.failure is not None:
                 continue
             try:
-                directory.remember(memory, durable=durable)
+                directory.remember(memory, durable=False)
             except OSError as error:
                 self._directory_failed(directory, error)
 
@@ -249,11 +258,14 @@ class LogDirs:
         directory = self._where.get((topic, partition))
         return directory.path if directory else None
 
-    def create(self, topic: str, partition: int, topic_id: UUID | None) -> PartitionLog:
+    def create(
+        self, topic: str, partition: int, topic_id: UUID | None, *, is_new: bool = True
+    ) -> PartitionLog:
         """Begin an empty log, in the directory with the fewest; return the one there is if any.
 
-        A few quick system calls; nothing is synced. Raise KafkaStorageError when the partition's
-        old files are damaged or no directory is left.
+        *is_new*: nobody can have had it before. A few quick system calls; nothing is synced. Raise
+        KafkaStorageError when the partition's old files are damaged, when they may be in a directory
+        that could not be read, or when no directory is left.
         """
         key = (topic, partition)
         log = self._logs.get(key)
@@ -261,6 +273,10 @@ class LogDirs:
             return log
         if key in self.failed:
             raise KafkaStorageError(f"{topic}-{partition} is offline: {self.failed[key]}")
+        if self.unread and not is_new:
+            raise KafkaStorageError(
+                f"{topic}-{partition} is not begun anew: it may be in {', '.join(self.unread)}, which is offline"
+            )
         usable = [directory for directory in self._directories if directory.failure is None]
         if not usable:
             raise KafkaStorageError("every log directory is offline")
@@ -528,10 +544,11 @@ class LogDirs:
                 files = self._checkpoints_of(directory, high_watermarks)
                 directory.write_checkpoints(number, files)
                 if closed and not self.failed:
-                    if self.past.intact is not None:
-                        since, until = self.past.intact
-                        memory = incarnation.Memory(self._boot_id, since, until, tuple(self._ids))
-                        directory.remember(memory, durable=True)
+                    since, until = self.past.intact or (None, None)
+                    memory = incarnation.Memory(
+                        self._boot_id, since, until, tuple(self._ids), self._untold()
+                    )
+                    directory.remember(memory, durable=True)
                     directory.mark_clean(broker_epoch)
                 else:
                     clean = False

@@ -493,7 +493,7 @@ class Replicas:
         try:
             if stray:
                 self._set_aside(key, topic_id)
-            found = self._log(key, topic_id)
+            found = self._log(key, topic_id, is_new=stray or state.is_new)
         except KafkaError as error:
             log.error("no log for {topic}-{number}: {error}",
                       topic=topic, number=state.partition_index, error=error)  # fmt: skip
@@ -556,9 +556,9 @@ class Replicas:
             topic=key[0], number=key[1], id=topic_id, path=self.log_dirs.set_aside(*key),
         )  # fmt: skip
 
-    def _log(self, key: Key, topic_id: UUID | None) -> PartitionLog:
+    def _log(self, key: Key, topic_id: UUID | None, *, is_new: bool) -> PartitionLog:
         """Return the log of a partition, made if there is none; raise KafkaError."""
-        found = self.log_dirs.create(*key, topic_id)
+        found = self.log_dirs.create(*key, topic_id, is_new=is_new)
         if topic_id is not None and found.topic_id is None:
             found.assign_topic_id(topic_id)
         return found

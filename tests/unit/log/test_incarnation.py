@@ -21,6 +21,7 @@ BEFORE = Memory("boot-a", 10, 30)
         # Killed while it registered: whatever epoch it was given is its own.
         (BEFORE._replace(until=None), None, False, Past(Start.CRASHED, (10, OPEN_END))),
         (Memory("boot-a", None, None), None, False, Past(Start.CRASHED, None)),
+        (Memory("boot-b", 10, 30, (), Start.POWER_LOSS), 30, False, Past(Start.POWER_LOSS, None)),
         (None, None, True, Past(Start.NEW, None)),
         # An earlier version was here, or Apache Kafka.
         (None, 30, False, Past(Start.CLEAN, (0, OPEN_END))),
@@ -52,7 +53,7 @@ def test_a_directory_that_was_added_takes_nothing_away() -> None:
 
 
 def test_the_file_is_read_as_it_was_written() -> None:
-    memory = Memory("boot-a", None, 7, ("x", "y"))
+    memory = Memory("boot-a", None, 7, ("x", "y"), Start.PARTIAL)
     assert incarnation.decode(memory.encode()) == memory
 
 

@@ -685,6 +685,47 @@ def test_s08_a_directory_stays_missed_until_the_broker_has_said_so(
     assert brokers("a", "b").start().past.intact is None
 
 
+@pytest.mark.parametrize("ends_cleanly", [True, False])
+def test_s17_a_loss_is_told_by_the_next_life_if_this_one_could_not(
+    brokers: Brokers, tmp_path: Path, ends_cleanly: bool
+) -> None:
+    def start(boot_id: str) -> LogDirs:
+        broker = brokers()
+        broker.dirs._boot_id = boot_id
+        return broker.start()
+
+    dirs = start("one")
+    dirs.registered(10)
+    dirs.release()
+    dirs = start("two")
+    assert dirs.past == (Start.POWER_LOSS, None)
+    if ends_cleanly:
+        dirs.close()  # before it registered at all
+    else:
+        dirs.registering()
+        dirs.release()
+    dirs = start("two")
+    assert dirs.registering() == (Start.POWER_LOSS, None)
+    dirs.registered(20)
+    dirs.release()
+    assert start("two").past == (Start.CRASHED, (20, 20))
+
+
+def test_s15_while_a_directory_cannot_be_read_nothing_is_made_that_may_be_in_it(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    class Unreadable(FaultyDisk):
+        def listdir(self, path: str, /) -> list[str]:  # type: ignore[override]
+            if path == str(tmp_path / "a"):
+                raise OSError(errno.EIO, "I/O error")
+            return OS_DISK.listdir(path)
+
+    dirs = brokers("a", "b", disk=Unreadable()).start()
+    with pytest.raises(KafkaStorageError, match=r"it may be in .*/a, which is offline"):
+        dirs.create("t", 0, ID, is_new=False)
+    assert dirs.create("t", 0, ID, is_new=True) is dirs.get("t", 0)
+
+
 def test_s08_a_log_that_ends_before_what_was_committed_misses_records(
     brokers: Brokers, tmp_path: Path
 ) -> None:
