@@ -4,6 +4,9 @@ The model is a journalling file system. Names and sizes change in the order in w
 changed, up to some moment before the loss; what was synced is there even if it came later. Below
 its size a file may lack any 512-byte page that was not synced: it reads as zeros. Syncing a file
 does not sync its name.
+
+The first name of a path is a disk of its own as far as its faults go: `faults` has every change to it refused, with
+EIO or, where it is full, with ENOSPC. What was written before can be read.
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ class File:
     content: bytearray = field(default_factory=bytearray)
     durable: bytes = b""
     pending: list[tuple[int, int, bytes | None]] = field(default_factory=list)
+    mount: str = ""
+    """The disk it is on."""
 
     def write(self, offset: int, data: bytes) -> None:
         _put(self.content, offset, data)
@@ -134,6 +139,15 @@ class SimulatedDisk:
         self._root = Directory()
         self._open: dict[int, File] = {}
         self._next_fd = 1000
+        self.faults: dict[str, int] = {}
+        """By disk ("/data"): the error of every change, errno.EIO or errno.ENOSPC."""
+
+    def _may_change(self, path: str) -> None:
+        """Raise OSError where the disk of *path* refuses everything."""
+        if self.faults:
+            code = self.faults.get(_mount(path))
+            if code is not None:
+                raise _error(code, path)
 
     # The end
 
@@ -161,7 +175,8 @@ class SimulatedDisk:
         if node is None:
             if not flags & os.O_CREAT:
                 raise _error(errno.ENOENT, path)
-            node = File()
+            self._may_change(path)
+            node = File(mount=_mount(path))
             parent.change(**{name: node})
         if isinstance(node, Directory):
             raise _error(errno.EISDIR, path)
@@ -179,16 +194,30 @@ class SimulatedDisk:
 
     def pwritev(self, fd: int, buffers: Sequence[Buffer], offset: int, /) -> int:
         data = b"".join(buffers)
-        self._open[fd].write(offset, data)
+        file = self._open[fd]
+        if self.faults and file.mount in self.faults:
+            if self.faults[file.mount] == errno.ENOSPC and len(data) % 3 == 0:
+                data = data[: len(data) // 2]  # there was room for a part of it
+                file.write(offset, data)
+                return len(data)
+            self._may_change(file.mount)
+        file.write(offset, data)
         return len(data)
 
     def ftruncate(self, fd: int, size: int, /) -> None:
-        self._open[fd].truncate(size)
+        file = self._open[fd]
+        if self.faults.get(file.mount) == errno.EIO:
+            self._may_change(file.mount)
+        file.truncate(size)
 
     def fsync(self, fd: int, /) -> None:
-        self._open[fd].sync()
+        file = self._open[fd]
+        if self.faults:
+            self._may_change(file.mount)
+        file.sync()
 
     def sync_dir(self, path: str, /) -> None:
+        self._may_change(path)
         self._directory(path).sync()
 
     def size(self, path: str, /) -> int:
@@ -216,6 +245,7 @@ class SimulatedDisk:
         parent, name = self._place(path)
         if name in parent.names:
             raise _error(errno.EEXIST, path)
+        self._may_change(path)
         parent.change(**{name: Directory()})
 
     def rename(self, source: str, target: str, /) -> None:
@@ -224,16 +254,22 @@ class SimulatedDisk:
         assert parent is new_parent, "the log renames within a directory"
         if name not in parent.names:
             raise _error(errno.ENOENT, source)
+        if self.faults.get(_mount(source)) == errno.EIO:
+            self._may_change(source)
         parent.change(**{new_name: parent.names[name], name: None})
 
     def unlink(self, path: str, /) -> None:
         self.size(path)
+        if self.faults.get(_mount(path)) == errno.EIO:
+            self._may_change(path)
         parent, name = self._place(path)
         parent.change(**{name: None})
 
     def rmdir(self, path: str, /) -> None:
         if self.listdir(path):
             raise _error(errno.ENOTEMPTY, path)
+        if self.faults.get(_mount(path)) == errno.EIO:
+            self._may_change(path)
         parent, name = self._place(path)
         parent.change(**{name: None})
 
@@ -256,6 +292,11 @@ class SimulatedDisk:
     def _place(self, path: str) -> tuple[Directory, str]:
         parent, _, name = path.rpartition("/")
         return self._directory(parent), name
+
+
+def _mount(path: str) -> str:
+    end = path.find("/", 1)
+    return path if end < 0 else path[:end]
 
 
 def _error(code: int, path: str) -> OSError:

@@ -59,6 +59,8 @@ class Losses:
         """By broker: the last zxid before its disk lost something."""
         self._replicas: dict[tuple[int, Key], int] = {}
         """The same for single replicas: one of several disks lost something."""
+        self._doubts: dict[int, int] = {}
+        """By broker: the last zxid before it registered without one of its disks."""
         self.unclean: set[str] = set()
         """Topics whose settings allow an unclean election."""
         self.accepted: set[Key] = set()
@@ -74,6 +76,10 @@ class Losses:
         """Take note that *node* lost the disk that held one replica."""
         self._replicas[node, key] = zxid
 
+    def doubt(self, node: int, zxid: int) -> None:
+        """Take note that *node* started while it could not read a disk: it need not vouch for what it had."""
+        self._doubts[node] = zxid
+
     def is_void(self, node: int, key: Key, granted: int) -> bool:
         """Say whether the place that *node* has since its life of broker epoch *granted* is worth nothing."""
         lost = max(self._disks.get(node, -1), self._replicas.get((node, key), -1))
@@ -83,6 +89,13 @@ class Losses:
         """Say whether nobody is left who must have every record of a partition."""
         return all(self.is_void(node, key, granted) for node, granted in state.places.items())
 
+    def may_wait(self, key: Key, state: State) -> bool:
+        """Say whether a partition may be without a leader: nobody is left who must know that he has all."""
+        return all(
+            self.is_void(node, key, granted) or UNKNOWN < granted <= self._doubts.get(node, -1)
+            for node, granted in state.places.items()
+        )
+
     def elected(self, key: Key, before: State, state: State) -> str | None:
         """Judge an election; return what is wrong with it."""
         granted = before.places.get(state.leader)
@@ -91,7 +104,8 @@ class Losses:
             return None  # he must have everything
         if not state.recovers:
             return "is led by one from outside of the ISR, and does not say so"
-        if not (key[0] in self.unclean or key in self.accepted or self.are_void(key, before)):
+        is_accepted = key in self.accepted and self.may_wait(key, before)
+        if not (key[0] in self.unclean or is_accepted or self.are_void(key, before)):
             return "is led at the price of a loss that nobody has to bear"
         self.pending.add(key)
         return None

@@ -18,7 +18,8 @@ from twisted.python.failure import Failure
 from kbroker.app.broker import Broker, CannotStartError
 from kbroker.app.world import World
 from kbroker.config import BrokerConfig
-from kbroker.log.identity import CLEAN_SHUTDOWN
+from kbroker.log.disk import read_file
+from kbroker.log.identity import CLEAN_SHUTDOWN, PARTITION_METADATA, decode_partition_metadata
 from kbroker.log.names import parse_directory
 from kbroker.zk.previous_session import PreviousSession
 from kbroker.zk.session import ZooKeeperSession
@@ -93,6 +94,10 @@ class Node:
         self.broker: Broker | None = None
         self.wanted = False
         """Whether it is to run: one that gives up is started again."""
+        self.was_unread = False
+        """Whether it registered last while it could not read one of its disks."""
+        self.has_namesakes = False
+        """Whether it does not start because two of its disks hold logs of one name."""
         self._boots = 1
         self.stopping = False
         self.lives = 0
@@ -114,6 +119,13 @@ class Node:
     @property
     def paused(self) -> bool:
         return self.process is not None and self.process.alive and self.process.paused
+
+    @property
+    def has_failed_disk(self) -> bool:
+        """Whether the broker gave up one of its log directories."""
+        return (
+            self.running and self.broker is not None and bool(self.broker.replicas.log_dirs.offline)
+        )
 
     def zookeeper(self) -> ZkConnection | None:
         return self._zookeepers[-1] if self._zookeepers and self.running else None
@@ -159,6 +171,7 @@ class Node:
             if not failure.check(CannotStartError):
                 self.fatal.append(f"broker {self.number} could not start: {failure.getTraceback()}")
             self._say(f"broker {self.number} could not start: {failure.value}")
+            self.has_namesakes = "move the other out" in str(failure.value)
             self._exit(process)
 
         Deferred.fromCoroutine(broker.start()).addErrback(failed)
@@ -248,6 +261,23 @@ class Node:
         if directory == DIRECTORIES[0]:
             self._credentials = None
         return [key for key in found if key is not None]
+
+    def keep(self, topics: dict[str, UUID]) -> None:
+        """Have the operator take logs away whose topic is another one by now: a disk that was away has them still."""
+        self.has_namesakes = False
+        for directory in DIRECTORIES[: self._disks]:
+            for name in self.disk.listdir(directory):
+                key = parse_directory(name)
+                if key is None:
+                    continue
+                path = f"{directory}/{name}"
+                try:
+                    content = read_file(self.disk, f"{path}/{PARTITION_METADATA}")
+                except FileNotFoundError:
+                    content = b""
+                topic_id = topics.get(key[0])
+                if topic_id is None or decode_partition_metadata(content) != topic_id:
+                    self.disk.rename(path, f"{directory}/kept-{name}")
 
     def wipe_all(self) -> None:
         """Put an empty disk in the place of all: as after an installation, or on another machine."""

@@ -21,7 +21,8 @@ granted (`losses.py`): then it is cut where the new leader's log ends, and the e
 10. NoErrors: no broker reports an error of its own making.
 11. Unclean: nobody is elected at the price of a loss but where all places in the ISR (and the eligible beside
     it) are void, where the topic allows it, or where the operator accepted it; and he says so.
-12. Available: at the end a partition is without a leader only where all those places are void.
+12. Available: at the end a partition is without a leader only where all those places are void, or where a broker
+    that could not read one of its disks when it started does not vouch for them.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Observer:
 
     def committed(self, change: Change) -> None:
         """Take a write that ZooKeeper has just done."""
-        kind, path, data, _, _ = change
+        kind, path, data, _, zxid = change
         if path == znodes.CONTROLLER_EPOCH:
             epoch = int(data or b"0")
             if epoch < self._controller_epoch:
@@ -82,6 +83,12 @@ class Observer:
             self._controller_epoch = epoch
             self._say(f"controller epoch {epoch}")
             return
+        if path.startswith("/brokers/ids/") and kind == "create":
+            node = self._nodes[int(path.rpartition("/")[2])]
+            is_unread = node.broker is not None and bool(node.broker.replicas.log_dirs.unread)
+            if is_unread or node.was_unread:  # when it can be read again, it is of another life
+                self.losses.doubt(node.number, zxid - 1)
+            node.was_unread = is_unread
         if not path.startswith("/brokers/topics/"):
             return
         elements = path.split("/")
@@ -137,12 +144,12 @@ class Observer:
                 raise Broken(f"ControllerEpoch: {where} has another leader: {before} -> {state}")
             if state.controller_epoch < before.controller_epoch:
                 raise Broken(f"ControllerEpoch: {where}: {before} -> {state}")
-            if state.leader >= 0:
-                self.losses.accepted.discard(key)
             if state.leader not in (-1, before.leader):
                 wrong = self.losses.elected(key, before, state)
                 if wrong is not None:
                     raise Broken(f"Unclean: {where} {wrong}: {before.places} -> {state}")
+            if state.leader >= 0:
+                self.losses.accepted.discard(key)
         self.states[key] = state
         self._check_isr(name, partition)
 
@@ -366,7 +373,7 @@ class Observer:
         )
 
     def leaderless(self) -> list[tuple[str, int]]:
-        """Return the partitions that nobody leads, all of whose places are void: the operator has to decide.
+        """Return the partitions that nobody leads, and nobody must: the operator has to decide.
 
         Raise Broken for one that somebody should lead.
         """
@@ -374,10 +381,8 @@ class Observer:
         for key, state in self.states.items():
             if state.leader >= 0 or key[0] not in self.topics:
                 continue
-            if not self.losses.are_void(key, state):
-                raise Broken(
-                    f"Available: nobody leads {key}, though {state.places} are not all void"
-                )
+            if not self.losses.may_wait(key, state):
+                raise Broken(f"Available: nobody leads {key}, its places are {state.places}")
             found.append(key)
         return found
 

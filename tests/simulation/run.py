@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import traceback
 import zlib
@@ -174,7 +175,10 @@ class Simulation:
         raise Broken(f"Liveness: {PATIENCE:g} s after everything was healed: {missing}")
 
     def _decide(self) -> None:
-        """Do what the operator has to: accept the loss where nobody is left who must have everything."""
+        """Do what the operator has to: take namesakes' logs away, accept a loss where nobody must have all."""
+        for node in self.nodes.values():
+            if node.has_namesakes and not node.running:
+                node.keep(self.observer.topics)
         for key in self.observer.leaderless():
             if key not in self.observer.losses.accepted:
                 self.observer.losses.accepted.add(key)
@@ -260,6 +264,15 @@ class Simulation:
         else:
             node.wipe_all()
             self.observer.losses.disk(node.number, self.ensemble.zxid)
+
+    def _diskfail(self, broker: str, directory: str) -> None:
+        self._node(broker).disk.faults[directory] = errno.EIO
+
+    def _diskfull(self, broker: str, directory: str) -> None:
+        self._node(broker).disk.faults[directory] = errno.ENOSPC
+
+    def _diskworks(self, broker: str, directory: str) -> None:
+        self._node(broker).disk.faults.pop(directory, None)
 
     def _stop(self, broker: str) -> None:
         node = self._node(broker)
@@ -362,6 +375,9 @@ class Simulation:
             if connection is not None:
                 connection.lose_next_reply = False
             node.resume()
+            node.disk.faults.clear()
+            if node.has_failed_disk:
+                node.kill()  # a disk that failed once is used again after a restart only
             self._start(str(node.number))
 
 

@@ -133,6 +133,25 @@ def _outage_of_many(rng: Random, brokers: int, disks: int) -> Drawn:
     return events
 
 
+def _disk_fault(verb: str, low: float, high: float) -> Trouble:
+    """Let a disk refuse whatever is written, for a while; often its broker is restarted meanwhile or afterwards."""
+
+    def draw(rng: Random, brokers: int, disks: int) -> Drawn:
+        broker = str(rng.randint(1, brokers))
+        where = (broker, rng.choice(DIRECTORIES[:disks]))
+        lasts = rng.uniform(low, high)
+        drawn: Drawn = [(0.0, verb, where), (lasts, "diskworks", where)]
+        if rng.random() < 0.6:
+            begins = rng.uniform(0.0, 1.5 * lasts)
+            drawn += [
+                (begins, "kill", (broker,)),
+                (begins + rng.uniform(0.1, 3.0), "start", (broker,)),
+            ]
+        return drawn
+
+    return draw
+
+
 def _lag(rng: Random, brokers: int, _disks: int) -> Drawn:
     """Let a server of ZooKeeper fall behind, and some broker's session perhaps move there."""
     follower = (str(rng.randint(1, 2)),)
@@ -154,6 +173,8 @@ TROUBLES: dict[str, Trouble] = {
     "power": _outage("power", "start", 0.2, 9.0),
     "powers": _outage_of_many,
     "wipe": _wipe,
+    "diskfail": _disk_fault("diskfail", 1.0, 15.0),
+    "diskfull": _disk_fault("diskfull", 0.3, 8.0),
     "stop": _outage("stop", "start", 1.0, 9.0),
     "pause": _outage("pause", "resume", 0.3, 9.0),
     "block": _between("block", "unblock", 0.5, 9.0),
@@ -173,6 +194,7 @@ TROUBLES: dict[str, Trouble] = {
 WEATHERS: dict[str, tuple[str, ...]] = {
     "crashes": ("kill", "kill", "bounce", "stop"),
     "power": ("power", "power", "powers", "kill", "bounce", "stop"),
+    "bad disks": ("diskfail", "diskfail", "diskfull", "kill", "stop", "power", "wipe"),
     "disks": ("wipe", "wipe", "kill", "bounce", "stop", "power"),
     "zookeeper": ("zkcut", "zkdrop", "zkexpire", "zklose", "zklose", "zkdown", "zklag"),
     "stale": ("zklag", "zklag", "zktrail", "zkdrop", "zkexpire", "kill", "pause", "zklose"),
@@ -197,7 +219,7 @@ def draw(seed: int) -> Script:
     time = BEGIN
     manages_topics = rng.random() < 0.35
     brokers = rng.choice((BROKERS, BROKERS, BROKERS, BROKERS + 1))
-    disks = rng.choice((1, 1, 2))
+    disks = rng.choice((1, 1, 2, 2))
     moves = brokers > BROKERS or rng.random() < 0.1
     for _ in range(troubles):
         for _ in range(rng.randint(0, 5)):
