@@ -5,7 +5,8 @@ Theory of operation
 Whenever something changes (assignment, a seek, a pause, data handed out, an answer) `pump` looks which partitions may
 be fetched, groups them by the broker to read from (the leader, or a follower that it named, read_replica.py) and sends
 one Fetch to every broker that owes no answer. The broker holds it back until there is data or fetch.max.wait.ms has
-passed (long poll), so an idle consumer costs one request per broker and half second. What comes is buffered as whole
+passed (long poll), so an idle consumer costs one request per broker and half second, in which nothing is named that
+the broker knows (a fetch session, broker_session.py). What comes is buffered as whole
 batches, undecoded; decoding happens when the caller asks.
 
 An error that new metadata can mend puts the partition aside for a moment; OFFSET_OUT_OF_RANGE asks for a new position
@@ -23,8 +24,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any
-from uuid import UUID
+from typing import Any, NamedTuple
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -32,20 +32,35 @@ from twisted.python.failure import Failure
 
 from kclient.config import ConsumerConfig
 from kclient.consumer.aborted import HiddenBatches
+from kclient.consumer.broker_session import SESSION_ERRORS, Asked, BrokerSession
 from kclient.consumer.partitions import FetchedBatch, Partitions, PartitionState
 from kclient.consumer.truncation import TruncationCheck
 from kclient.errors import LeaderUnavailable
 from kclient.net.cluster import Cluster
 from kclient.net.connection import Connection
+from kclient.net.fetch_session import Saying
 from kclient.types import TopicPartition
 from kclient.wire import batches
 from kclient.wire.errors import ErrorCode, KafkaError, OffsetOutOfRange, for_code
-from kclient.wire.fetch import FetchPartition, FetchRequest, FetchTopic
+from kclient.wire.fetch import (
+    INITIAL_SESSION_EPOCH,
+    FetchPartitionResponse,
+    FetchRequest,
+    FetchResponse,
+)
 from kclient.wire.versions import ApiKey
 
 _FETCH_LANE = "fetch"
 """A Fetch that the broker holds back must not stand before other requests."""
 _LAST_VERSION_BY_NAME = 12
+
+
+class _Answers(NamedTuple):
+    """What came of one fetch."""
+
+    partitions: dict[TopicPartition, FetchPartitionResponse]
+    is_complete: bool
+    """Whether every partition that was asked for should be there; else those that are not have no news."""
 
 
 class Fetcher:
@@ -82,6 +97,8 @@ class Fetcher:
             lose_position=out_of_range,
         )
         self._busy: set[int] = set()
+        self._sessions: dict[int, BrokerSession] = {}
+        """By broker."""
         self._retry: Any = None
         self._closed = False
 
@@ -108,11 +125,23 @@ class Fetcher:
         self._look_again_in_time(now)
 
     def close(self) -> None:
-        """Send nothing more; answers that still come are dropped."""
+        """Send nothing more but farewells; answers that still come are dropped."""
+        if not self._closed:
+            self._say_farewell()
         self._closed = True
         self._truncation.close()
         if self._retry is not None and self._retry.active():
             self._retry.cancel()
+
+    def _say_farewell(self) -> None:
+        """Give the brokers back the room that our sessions take, and wait for no answer."""
+        for node, session in self._sessions.items():
+            saying = session.farewell()
+            connection = self._cluster.brokers.ready(node, _FETCH_LANE)
+            if saying is not None and connection is not None:
+                version = connection.version_for(ApiKey.FETCH)
+                last = connection.request(ApiKey.FETCH, version, self._request(saying, []))
+                last.addErrback(lambda _failure: None)
 
     # --- one request
 
@@ -123,82 +152,85 @@ class Fetcher:
 
     def _send(self, node: int, states: list[PartitionState]) -> None:
         self._busy.add(node)
-        leader_epoch = self._cluster.metadata.leader_epoch
-        asked = [
-            (state, state.epoch, state.fetch_offset, leader_epoch(state.tp)) for state in states
-        ]
+        metadata = self._cluster.metadata
+        asked = []
         for state in states:
             state.in_flight = True
-        fetch = Deferred.fromCoroutine(self._fetch(node, states))
+            epoch, topic_id = metadata.leader_epoch(state.tp), metadata.topic_id(state.tp.topic)
+            asked.append(Asked(state, state.epoch, state.fetch_offset, epoch, topic_id))
+        fetch = Deferred.fromCoroutine(self._fetch(node, asked))
         fetch.addBoth(self._answered, node, asked)
         fetch.addErrback(self._broken)
 
-    async def _fetch(self, node: int, states: list[PartitionState]) -> dict[TopicPartition, Any]:
-        request, names = self._request(states)
+    async def _fetch(self, node: int, asked: list[Asked]) -> _Answers:
         connection = await self._cluster.connection(node, _FETCH_LANE)
         version = connection.version_for(ApiKey.FETCH)
-        if version > _LAST_VERSION_BY_NAME and None in names:
+        if version > _LAST_VERSION_BY_NAME and any(each.topic_id is None for each in asked):
             version = _LAST_VERSION_BY_NAME
-        response = await self._ask(connection, version, request)
+        session = self._sessions.get(node)
+        if session is None:
+            session = self._sessions[node] = BrokerSession(self._config.max_partition_fetch_bytes)
+        saying = session.request(asked, by_id=version > _LAST_VERSION_BY_NAME)
+        full = saying.session_epoch == INITIAL_SESSION_EPOCH
+        try:
+            response = await self._ask(connection, version, self._request(saying, asked))
+        except BaseException:
+            session.lost()
+            raise
+        session.answered(response)
+        if response.error_code in SESSION_ERRORS and not full:
+            return _Answers({}, is_complete=False)
+        if response.error_code:
+            raise for_code(response.error_code)(f"fetch from {connection.address}")
+        names = {each.topic_id: each.state.tp.topic for each in asked} if response.topics else {}
         answers = {}
         for topic in response.topics:
             name = topic.name or names.get(topic.topic_id, "")
             for answer in topic.partitions:
                 answers[TopicPartition(name, answer.partition)] = answer
-        return answers
+        return _Answers(answers, is_complete=full)
 
-    def _request(self, states: list[PartitionState]) -> tuple[FetchRequest, dict[UUID | None, str]]:
-        """Return the request and the names of the topic ids in it, as they are known at this moment."""
-        metadata, now = self._cluster.metadata, self._cluster.reactor.seconds()
-        rack = self._config.client_rack
-        topics: dict[str, list[FetchPartition]] = defaultdict(list)
-        for state in states:
-            topics[state.tp.topic].append(
-                FetchPartition(
-                    partition=state.tp.partition,
-                    fetch_offset=state.fetch_offset,
-                    partition_max_bytes=self._config.max_partition_fetch_bytes,
-                    current_leader_epoch=metadata.leader_epoch(state.tp),
-                )
-            )
-        ids = {topic: metadata.topic_id(topic) for topic in topics}
-        request = FetchRequest(
+    def _request(self, saying: Saying, asked: list[Asked]) -> FetchRequest:
+        now, rack = self._cluster.reactor.seconds(), self._config.client_rack
+        return FetchRequest(
             max_wait_ms=self._config.fetch_max_wait_ms,
             min_bytes=self._config.fetch_min_bytes,
             max_bytes=self._config.fetch_max_bytes,
             isolation_level=int(self._config.isolation_level == "read_committed"),
-            topics=[FetchTopic(name, each, ids[name]) for name, each in topics.items()],
+            topics=saying.topics,
+            session_id=saying.session_id,
+            session_epoch=saying.session_epoch,
+            forgotten=saying.forgotten,
             # One that the leader should serve itself keeps the others of this request there, too.
-            rack_id="" if rack and any(s.read_replica.shuns(now) for s in states) else rack,
+            rack_id="" if rack and any(a.state.read_replica.shuns(now) for a in asked) else rack,
         )
-        return request, {topic_id: name for name, topic_id in ids.items()}
 
-    async def _ask(self, connection: Connection, version: int, request: FetchRequest) -> Any:
+    async def _ask(
+        self, connection: Connection, version: int, request: FetchRequest
+    ) -> FetchResponse:
         timeout = connection.request_timeout + self._config.fetch_max_wait_ms / 1000
-        response = await connection.request(ApiKey.FETCH, version, request, timeout=timeout)
-        if response.error_code:
-            raise for_code(response.error_code)(f"fetch from {connection.address}")
-        return response
+        answer: FetchResponse = await connection.request(
+            ApiKey.FETCH, version, request, timeout=timeout
+        )
+        return answer
 
     # --- its answer
 
-    def _answered(
-        self, result: Any, node: int, asked: list[tuple[PartitionState, int, int, int]]
-    ) -> None:
+    def _answered(self, result: _Answers | Failure, node: int, asked: list[Asked]) -> None:
         self._busy.discard(node)
         if self._closed:
             return
         came = False
-        for state, epoch, offset, leader_epoch in asked:
+        for state, epoch, offset, leader_epoch, _ in asked:
             if not self._partitions.current(state, epoch):
                 continue
             state.in_flight = False
             if isinstance(result, Failure):
                 self._failed(state, result.value or RuntimeError("no reason given"))
-            elif state.tp not in result:
-                self._set_aside(state, LeaderUnavailable(f"{state.tp} is missing in an answer"))
+            elif (answer := result.partitions.get(state.tp)) is None:
+                if result.is_complete:
+                    self._set_aside(state, LeaderUnavailable(f"{state.tp} is missing in an answer"))
             else:
-                answer = result[state.tp]
                 if not answer.error_code:
                     state.validated_in = max(state.validated_in, leader_epoch)
                     if answer.preferred_read_replica >= 0:

@@ -21,6 +21,7 @@ from uuid import UUID
 
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.fetch import (
+    FINAL_SESSION_EPOCH,
     INITIAL_SESSION_EPOCH,
     FetchPartition,
     FetchResponse,
@@ -45,7 +46,7 @@ class Saying(NamedTuple):
 class FetchSession:
     """The session with one broker; to be begun anew with every connection."""
 
-    __slots__ = ("_changed", "_epoch", "_id", "_known", "_wanted")
+    __slots__ = ("_again", "_changed", "_epoch", "_id", "_known", "_wanted")
 
     def __init__(self) -> None:
         self._id = 0
@@ -55,6 +56,8 @@ class FetchSession:
         """What the broker was told last."""
         self._changed: dict[tuple[Topic, int], None] = {}
         """Those where what is wanted may be something else."""
+        self._again: set[tuple[Topic, int]] = set()
+        """Those to be named whatever the broker knows."""
 
     def __len__(self) -> int:
         return len(self._wanted)
@@ -71,6 +74,19 @@ class FetchSession:
         self._wanted[key] = asked
         self._changed[key] = None
 
+    def repeat(self, topic: Topic, partition: int) -> None:
+        """Name a partition that is wanted in the next request, though it be known: an answer was not taken."""
+        self._again.add((topic, partition))
+        self._changed[topic, partition] = None
+
+    def begin_anew(self) -> None:
+        """Want nothing any more, and close the session with the next request."""
+        self._wanted.clear()
+        self._known.clear()
+        self._changed.clear()
+        self._again.clear()
+        self.lost()
+
     def leave(self, topic: Topic, partition: int) -> None:
         """Ask for a partition no more."""
         key = (topic, partition)
@@ -80,6 +96,7 @@ class FetchSession:
     def request(self) -> Saying:
         """Return what the next request carries. Then comes `answered`, or `lost`."""
         changed, self._changed = self._changed, {}
+        again, self._again = self._again, set()
         topics: dict[Topic, FetchTopic] = {}
         if self.is_full:
             for (topic, _), asked in self._wanted.items():
@@ -89,7 +106,7 @@ class FetchSession:
         forgotten: dict[Topic, ForgottenTopic] = {}
         for key in changed:
             wanted, known = self._wanted.get(key), self._known.get(key)
-            if wanted is not None and wanted != known:
+            if wanted is not None and (wanted != known or key in again):
                 self._known[key] = wanted
                 _put(topics, key[0], wanted)
             elif wanted is None and known is not None:
@@ -110,6 +127,10 @@ class FetchSession:
         else:
             self._id = response.session_id
             self._epoch = next_session_epoch(self._epoch)
+
+    def farewell(self) -> Saying | None:
+        """Return what closes the session, if the broker keeps one for us."""
+        return Saying(self._id, FINAL_SESSION_EPOCH, [], []) if self._id else None
 
     def lost(self) -> None:
         """Handle a request that got no answer: the next one begins a session, and closes this."""

@@ -29,7 +29,13 @@ from kclient.errors import Address, Cause, ConnectError, ConnectionClosed
 from kclient.net.cluster import Cluster
 from kclient.types import TopicPartition
 from kclient.wire.errors import KafkaError
-from kclient.wire.fetch import FetchPartitionResponse, FetchResponse, FetchTopicResponse
+from kclient.wire.fetch import (
+    FetchPartitionResponse,
+    FetchResponse,
+    FetchTopic,
+    FetchTopicResponse,
+    ForgottenTopic,
+)
 from kclient.wire.records import Record, encode_batch
 from kclient.wire.schema import (
     find_coordinator,
@@ -238,14 +244,26 @@ class PaperCluster:
 
     # --- answers to write down
 
-    def fetched(self, *partitions: tuple[TopicPartition, FetchPartitionResponse]) -> FetchResponse:
-        """Return a Fetch response of these partitions."""
+    def fetched(
+        self,
+        *partitions: tuple[TopicPartition, FetchPartitionResponse],
+        session_id: int = 0,
+        error_code: int = 0,
+    ) -> FetchResponse:
+        """Return a Fetch response of these partitions; without a session unless it has an id."""
         topics: dict[str, list[FetchPartitionResponse]] = {}
         for tp, answer in partitions:
             topics.setdefault(tp.topic, []).append(answer)
+        ids = {name: self.topic_id(name) for name in topics}
         return FetchResponse(
-            [FetchTopicResponse(n, each, self.topic_id(n)) for n, each in topics.items()]
+            [FetchTopicResponse("" if ids[n] else n, each, ids[n]) for n, each in topics.items()],
+            error_code=error_code,
+            session_id=session_id,
         )
+
+    def topic_name(self, called: FetchTopic | ForgottenTopic) -> str:
+        """Return the name of a topic as a Fetch calls it: by name, or by id."""
+        return called.name or next(n for n in self.topics if self.topic_id(n) == called.topic_id)
 
     def serve_offsets(self, ends: Mapping[TopicPartition, tuple[int, int]]) -> None:
         """Answer ListOffsets: (start, end) of each partition; 0 to 0 where none is given."""

@@ -192,6 +192,18 @@ class SessionsAgree(RuleBasedStateMachine):
         self.leader.fetch(self.session.request(), room)
         self.session.lost()
 
+    @rule(index=st.sampled_from(PARTITIONS), room=st.integers(1, 6))
+    def drop_an_answer(self, index: int, room: int) -> None:
+        """A consumer that sought meanwhile does not take what comes of one partition, and asks again."""
+        response = self.leader.fetch(self.session.request(), room)
+        if index in self.heard:
+            for topic in response.topics:
+                topic.partitions = [each for each in topic.partitions if each.partition != index]
+            self.heard[index] = Heard(self.heard[index].offset)
+            self.want(index)
+            self.session.repeat(TOPIC, index)
+        self.take(response)
+
     @rule()
     def lose_a_request(self) -> None:
         self.session.request()
@@ -225,7 +237,8 @@ class SessionsAgree(RuleBasedStateMachine):
         if session is None or self.session.is_full:
             return
         for (_, index), partition in session.partitions.items():
-            if partition not in session.due and index in self.heard:
+            repeated = (TOPIC, index) in self.session._again
+            if partition not in session.due and index in self.heard and not repeated:
                 answer, _ = self.leader.read(partition.asked, 1000)
                 assert not answer.records_size
                 said = (answer.error_code, answer.high_watermark, answer.log_start_offset)

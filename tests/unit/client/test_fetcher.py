@@ -55,11 +55,20 @@ class Fetching:
     def asked(self):
         """(topic, partition, offset) of the one Fetch that waits."""
         message = self.paper.one(ApiKey.FETCH).message
-        return [(t.name, p.partition, p.fetch_offset) for t in message.topics for p in t.partitions]
+        return [
+            (self.paper.topic_name(t), p.partition, p.fetch_offset)
+            for t in message.topics
+            for p in t.partitions
+        ]
 
-    def answer(self, *partitions):
+    def forgotten(self):
+        """(topic, partition) that the one Fetch that waits does not want any more."""
+        message = self.paper.one(ApiKey.FETCH).message
+        return [(self.paper.topic_name(t), p) for t in message.forgotten for p in t.partitions]
+
+    def answer(self, *partitions, **of_session):
         pairs = [(TopicPartition("t", each.partition), each) for each in partitions]
-        self.paper.one(ApiKey.FETCH).answer(self.paper.fetched(*pairs))
+        self.paper.one(ApiKey.FETCH).answer(self.paper.fetched(*pairs, **of_session))
         self.paper.turn()
 
 
