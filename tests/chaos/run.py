@@ -30,7 +30,7 @@ from tests.chaos.result import Result, excuse_renumbered, losses
 from tests.chaos.scenario import Scenario, say
 from tests.chaos.vitals import Vitals
 from tests.chaos.vitals_picture import draw
-from tests.chaos.worker import Worker
+from tests.chaos.worker import FROM_BEGINNING, Worker
 from tests.chaos.world import PATIENCE, REPLICAS, World
 from tests.checker.derived import derive
 from tests.checker.verdict import check
@@ -138,6 +138,7 @@ class Run:
             worker = Worker(
                 f"{kind}-{number}", self._maker(kind, chance), self.world.keys, self.recorder,
                 seed=self.seed * 100 + number, rate=RATE,
+                from_beginning=0.0 if self.scenario.soak else FROM_BEGINNING,
             )  # fmt: skip
             self.workers.append(worker)
             worker.start()

@@ -19,10 +19,12 @@ from tests.checker.history import Event
 LIFETIME = 30.0
 REWIND = 200
 ASSIGNS = 1 / 64
+FROM_BEGINNING = 0.1
+"""How likely an assigned key is read again from its beginning. Over an hour that is more than all the rest."""
 
 
 class Worker(threading.Thread):
-    """Sends and polls about *rate* times a second."""
+    """Sends and polls about *rate* times a second; *from_beginning* of the keys it is assigned it reads anew."""
 
     def __init__(
         self,
@@ -33,6 +35,7 @@ class Worker(threading.Thread):
         *,
         seed: int,
         rate: float,
+        from_beginning: float = FROM_BEGINNING,
     ) -> None:
         super().__init__(name=name, daemon=True)
         self._make_client = make_client
@@ -40,6 +43,7 @@ class Worker(threading.Thread):
         self._recorder = recorder
         self._chance = random.Random(seed)
         self._rate = rate
+        self._from_beginning = from_beginning
         self._ending = threading.Event()
         self._known: Positions = dict.fromkeys(keys, 0)
         self.problem: BaseException | None = None
@@ -136,7 +140,9 @@ class _Life:
 
     def _assign(self, client: Client, keys: Sequence[str]) -> None:
         positions = {
-            key: 0 if self.chance.random() < 0.1 else max(0, self.worker._known[key] - REWIND)
+            key: 0
+            if self.chance.random() < self.worker._from_beginning
+            else max(0, self.worker._known[key] - REWIND)
             for key in keys
         }
         client.assign(positions)
