@@ -26,7 +26,16 @@ from kclient.wire.schema.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
-from kclient.wire.schema.create_topics import CreatableTopic, CreateTopicsRequest
+from kclient.wire.schema.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from kclient.wire.schema.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from kclient.wire.schema.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from kclient.wire.schema.elect_leaders import ElectLeadersRequest, TopicPartitions
 from kclient.wire.versions import ApiKey
@@ -46,6 +55,12 @@ PRODUCER_IDS = 1000
 MOVE_ATTEMPTS = 5
 UNCLEAN = 1
 """The type of election (KIP-460)."""
+
+SETTINGS_OF = {
+    "unclean": {"unclean.leader.election.enable": "true"},
+    "short": {"retention.bytes": "500", "segment.bytes": "400"},
+}
+"""What a kind of topic is made with."""
 
 ALREADY_THERE = (ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.NONE)
 GONE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NONE)
@@ -96,11 +111,19 @@ class Clients:
     def read(self, topic: str, partition: int, node: int) -> None:
         self._spawn(self._read(topic, partition, node))
 
-    def create(self, topic: str, partitions: int) -> None:
+    def create(self, topic: str, partitions: int, kinds: tuple[str, ...] = ()) -> None:
         if topic not in self._administration:
+            unclean = self.observer.losses.unclean
+            (unclean.add if "unclean" in kinds else unclean.discard)(topic)
+            self.observer.deletes |= "short" in kinds
             self.topics[topic] = partitions
             self._administration[topic] = True
-            self._spawn(self._create(topic, partitions))
+            self._spawn(self._create(topic, partitions, kinds))
+
+    def trim(self, topic: str, partition: int) -> None:
+        """Delete what is committed of a partition (DeleteRecords), if somebody leads it."""
+        self.observer.deletes = True
+        self._spawn(self._trim(topic, partition))
 
     def delete(self, topic: str) -> None:
         if topic in self.topics and topic not in self._administration:
@@ -214,12 +237,32 @@ class Clients:
 
     # -- topics
 
-    async def _create(self, topic: str, partitions: int) -> None:
-        request = CreateTopicsRequest(
-            topics=[CreatableTopic(name=topic, num_partitions=partitions, replication_factor=3)],
+    async def _create(self, topic: str, partitions: int, kinds: tuple[str, ...]) -> None:
+        settings = {k: v for kind in kinds for k, v in SETTINGS_OF[kind].items()}
+        configs = [CreatableTopicConfig(name=k, value=v) for k, v in settings.items()]
+        wanted = CreatableTopic(
+            name=topic, num_partitions=partitions, replication_factor=3, configs=configs
+        )
+        request = CreateTopicsRequest(topics=[wanted], timeout_ms=3000)
+        await self._administer(topic, ApiKey.CREATE_TOPICS, 7, request, ALREADY_THERE)
+
+    async def _trim(self, topic: str, partition: int) -> None:
+        request = DeleteRecordsRequest(
+            topics=[
+                DeleteRecordsTopic(name=topic, partitions=[DeleteRecordsPartition(partition, -1)])
+            ],
             timeout_ms=3000,
         )
-        await self._administer(topic, ApiKey.CREATE_TOPICS, 7, request, ALREADY_THERE)
+        leader = self.leader(topic, partition)
+        if leader is None:
+            return
+        try:
+            connection = await self.connection(leader, "admin")
+            response = await connection.request(ApiKey.DELETE_RECORDS, 2, request)
+            done = response.topics[0].partitions[0]
+            self.say(f"{topic}-{partition} begins at {done.low_watermark} ({done.error_code})")
+        except KafkaError as error:
+            self.say(f"{topic}-{partition} is not trimmed: {error}")
 
     async def _delete(self, topic: str) -> None:
         request = DeleteTopicsRequest(topics=[DeleteTopicState(name=topic)], timeout_ms=3000)

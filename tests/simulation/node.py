@@ -54,6 +54,7 @@ SETTINGS = {
     "num.recovery.threads.per.data.dir": "1",
     "log.segment.bytes": "4096",
     "log.index.interval.bytes": "512",
+    "log.retention.check.interval.ms": "4000",
     "log.segment.delete.delay.ms": "2000",
     "leader.imbalance.check.interval.seconds": "20",
     "controlled.shutdown.retry.backoff.ms": "500",

@@ -221,8 +221,12 @@ class Simulation:
     def _node(self, word: str) -> Node:
         return self.nodes[int(word)]
 
-    def _create(self, topic: str, partitions: str) -> None:
-        self.clients.create(topic, int(partitions))
+    def _create(self, topic: str, partitions: str, *kinds: str) -> None:
+        """Have a topic made; its kinds are "unclean" and "short", see clients.SETTINGS_OF."""
+        self.clients.create(topic, int(partitions), kinds)
+
+    def _trim(self, topic: str, partition: str) -> None:
+        self.clients.trim(topic, int(partition))
 
     def _delete(self, topic: str) -> None:
         self.clients.delete(topic)

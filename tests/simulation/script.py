@@ -206,12 +206,18 @@ WEATHERS: dict[str, tuple[str, ...]] = {
 """Which troubles come together."""
 
 
+def _kinds(rng: Random) -> tuple[str, ...]:
+    """Draw what kind of topic it is."""
+    return rng.choice(((),) * 7 + (("short",), ("short",), ("unclean",), ("short", "unclean")))
+
+
 def draw(seed: int) -> Script:
     """Return the schedule of *seed*."""
     rng = Random(seed)
     weather = WEATHERS[rng.choice(list(WEATHERS))]
     partitions = rng.choice((1, 1, 2))
-    events = [Event(1.0, "create", (TOPICS[0], str(partitions)))]
+    kinds = _kinds(rng)
+    events = [Event(1.0, "create", (TOPICS[0], str(partitions), *kinds))]
     alive = {TOPICS[0]: partitions}
     troubles = rng.randint(2, 9)
     pause = rng.choice((0.3, 0.8, 1.5))
@@ -226,7 +232,10 @@ def draw(seed: int) -> Script:
             time += rng.expovariate(1 / pause)
             topic = rng.choice(sorted(alive))
             partition = str(rng.randrange(alive[topic]))
-            if rng.random() < 0.7:
+            chance = rng.random()
+            if chance < 0.03:
+                events.append(Event(time, "trim", (topic, partition)))
+            elif chance < 0.7:
                 words = (topic, partition, rng.choice(KINDS), str(rng.choice((1, 1, 2, 4))))
                 events.append(Event(time, "produce", words))
             else:
@@ -240,7 +249,7 @@ def draw(seed: int) -> Script:
                 events.append(Event(time, "delete", (other,)))
             else:
                 alive[other] = 1
-                events.append(Event(time, "create", (other, "1")))
+                events.append(Event(time, "create", (other, "1", *_kinds(rng))))
         if moves and rng.random() < 0.6:
             time += rng.expovariate(1 / pause)
             topic = rng.choice(sorted(alive))
