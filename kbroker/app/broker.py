@@ -9,7 +9,8 @@ controller learns of us; then we stand for election ourselves. Ready is the brok
 controller has told it the cluster's metadata, or has failed to do so for a while.
 
 Stop: leadership is handed over (controlled shutdown, bounded), no more connections, groups let go,
-logs closed clean, and last the ZooKeeper session ended, which frees our ephemeral znodes at once.
+the ZooKeeper session ended, and last the logs closed clean, a few syncs for all of them (`log/closing`).
+How long it took, and what of it, is a line in the log.
 
 Owner: the reactor's thread
 """
@@ -68,6 +69,9 @@ T = TypeVar("T")
 BURIAL_PATIENCE = 3.0
 """Seconds to spend on ending the session of a former self."""
 
+TOLD_SECONDS = 0.05
+"""Steps of the stop that took so long have their names in the log."""
+
 METADATA_PATIENCE = 3.0
 """Seconds to wait for the controller's word before we call ourselves ready without it."""
 
@@ -81,7 +85,10 @@ class CannotStartError(Exception):
 
 
 class Broker:
-    """The parts of one broker in its *world*. *on_fatal* is told why it cannot go on."""
+    """The parts of one broker in its *world*. *on_fatal* is told why it cannot go on.
+
+    *before_listening* is called when the logs are open and nobody can ask for anything yet.
+    """
 
     def __init__(
         self,
@@ -90,6 +97,7 @@ class Broker:
         *,
         on_fatal: Callable[[BaseException], None],
         world: World | None = None,
+        before_listening: Callable[[], None] = lambda: None,
     ) -> None:
         self._reactor = reactor
         world = self._world = world or World()
@@ -97,6 +105,7 @@ class Broker:
         self.random_below = world.random_below
         self.config = config
         self._on_fatal = on_fatal
+        self._before_listening = before_listening
         self.broker_id = config.broker_id
         self.zookeeper = world.zookeeper(
             reactor, config.zookeeper_connect, config.zookeeper_session_timeout_ms / 1000
@@ -147,6 +156,7 @@ class Broker:
         await self.dynamic_config.load_all_topics()
         await self.replicas.load()
         self._logs_loaded = True
+        self._before_listening()
         advertised = self._listen()
         await self._join(advertised)
         self.controller.start()
@@ -383,14 +393,23 @@ class Broker:
 
     async def stop(self) -> None:
         """Undo what was started, in the opposite order; a step that fails does not stop the others."""
+        begun = self._reactor.seconds()
+        took: list[tuple[float, str]] = []
         while self._stops:
             step = self._stops.pop()
+            step_begun = self._reactor.seconds()
             try:
                 result = step()
                 if iscoroutine(result) or isinstance(result, Deferred):
                     await result
             except Exception:
                 log.failure("a part of the broker did not stop properly")
+            took.append((self._reactor.seconds() - step_begun, step.__qualname__))
+        log.info(
+            "stopped in {total:.2f} s: {steps}",
+            total=self._reactor.seconds() - begun,
+            steps=", ".join(f"{name} {s:.2f}" for s, name in took if s >= TOLD_SECONDS),
+        )
 
     async def _hand_over(self) -> None:
         """Ask the controller to move our leadership away, for a bounded time."""

@@ -62,6 +62,12 @@ def install_reactor(*, with_tls: bool) -> Any:
     return reactor
 
 
+def _settle() -> None:
+    """Let the collector look a last time at what start-up made, while nobody waits for us."""
+    gc.collect()
+    gc.freeze()
+
+
 class Process:
     """Starts one broker, waits for a reason to stop, and stops it within a bounded time."""
 
@@ -71,7 +77,7 @@ class Process:
         self._reactor = reactor
         self._exit_code = 0
         self._stopping = False
-        self._broker = Broker(reactor, config, on_fatal=self._fatal)
+        self._broker = Broker(reactor, config, on_fatal=self._fatal, before_listening=_settle)
 
     def run(self) -> int:
         """Run the reactor until the broker has stopped."""
@@ -91,8 +97,8 @@ class Process:
         if not self._stopping:
             with suppress(OSError):  # nobody reads our stdout: the broker serves all the same
                 print(ready, flush=True)  # noqa: T201
-            # What start-up made will live as long as we do: the collector need not look at it.
-            gc.collect()
+            # What the controller told us first will live as long as we do. To collect now would take
+            # the turn of those who ask already.
             gc.freeze()
             gc.enable()
 

@@ -5,7 +5,8 @@ for the end of its own last epoch and cuts off what lies behind.
 
 The file ``leader-epoch-checkpoint`` is written when the log is flushed or closed, before the
 recovery point moves (KAFKA-16541): entries that a crash loses lie above the recovery point, where
-recovery reads them from the batches again.
+recovery reads them from the batches again. What comes and goes between two flushes costs no write: a leader of
+an idle partition that follows again has nothing new to say.
 
 Invariants:
 1. Epochs and start offsets grow strictly from entry to entry.
@@ -45,14 +46,22 @@ def _start(entry: EpochEntry) -> int:
 class LeaderEpochs:
     """The leader epochs of one log."""
 
-    __slots__ = ("_entries", "dirty", "latest")
+    __slots__ = ("_entries", "_in_file", "latest")
 
     def __init__(self, entries: tuple[EpochEntry, ...] = ()) -> None:
         self._entries = list(entries)
+        self._in_file = list(entries)
         self.latest = self._entries[-1].epoch if self._entries else UNKNOWN_EPOCH
         """The newest epoch, or -1."""
-        self.dirty = False
-        """Whether the file is behind."""
+
+    @property
+    def dirty(self) -> bool:
+        """Whether the file says something else."""
+        return self._entries != self._in_file
+
+    def saved(self) -> None:
+        """Take note that the file says what is known now."""
+        self._in_file = list(self._entries)
 
     @property
     def entries(self) -> tuple[EpochEntry, ...]:
@@ -74,7 +83,6 @@ class LeaderEpochs:
             entries.pop()
         entries.append(EpochEntry(epoch, start_offset))
         self.latest = epoch
-        self.dirty = True
 
     def epoch_at(self, offset: int) -> int:
         """Return the epoch that wrote *offset*, or -1 when that is older than every entry."""
@@ -100,7 +108,6 @@ class LeaderEpochs:
         """Forget the epochs that start at or behind *end_offset*: the log was cut off there."""
         while self._entries and self._entries[-1].start_offset >= end_offset:
             self._entries.pop()
-            self.dirty = True
         self.latest = self._entries[-1].epoch if self._entries else UNKNOWN_EPOCH
 
     def truncate_from_start(self, start_offset: int) -> None:
@@ -112,11 +119,9 @@ class LeaderEpochs:
         if at < 0 or (at == 0 and self._entries[0].start_offset == start_offset):
             return
         self._entries[: at + 1] = [EpochEntry(self._entries[at].epoch, start_offset)]
-        self.dirty = True
 
     def clear(self) -> None:
         """Forget everything."""
-        self.dirty = self.dirty or bool(self._entries)
         self._entries.clear()
         self.latest = UNKNOWN_EPOCH
 

@@ -90,6 +90,13 @@ class LogDir:
             self._disk.close(self._lock)
             self._lock = -1
 
+    def sync_all(self, paths: Sequence[str]) -> bool:
+        """Bring everything to the disk at once; False where that is not to be relied on for all of *paths*.
+
+        The lock was taken before anything else: a write that failed since then is told of.
+        """
+        return self._disk.sync_all(self._lock, paths)
+
     # Whose it is
 
     def read_identity(self) -> MetaProperties | None:
@@ -280,8 +287,11 @@ def in_threads(threads: int, work: Callable[[A], B], items: Sequence[A]) -> list
     """Return what *work* makes of each of *items*, in that many threads; with one, in this one."""
     if threads == 1 or len(items) < 2:
         return [work(item) for item in items]
+    # Each thread has its share: a future for every item would cost more than the work.
+    shares = [items[first::threads] for first in range(threads)]
     with ThreadPoolExecutor(threads, thread_name_prefix="log") as pool:
-        return list(pool.map(work, items))
+        done = list(pool.map(lambda share: [work(item) for item in share], shares))
+    return [done[index % threads][index // threads] for index in range(len(items))]
 
 
 def _make_directories(disk: Disk, path: str) -> None:

@@ -28,10 +28,11 @@ from uuid import UUID, uuid4
 from kbroker.config.log import LogConfig
 from kbroker.log import checkpoints, identity, incarnation, names, ownership, segment
 from kbroker.log.checkpoints import Partition
+from kbroker.log.closing import close_all
 from kbroker.log.disk import OS_DISK, Disk
 from kbroker.log.flush import FlushWork
 from kbroker.log.identity import MetaProperties
-from kbroker.log.log_dir import Doomed, LoadedDir, LogDir, in_threads
+from kbroker.log.log_dir import Doomed, LoadedDir, LogDir
 from kbroker.log.partition_log import PartitionLog
 from kclient.wire.errors import (
     KafkaError,
@@ -539,7 +540,7 @@ class LogDirs:
                 continue
             mine = [self._logs[key] for key, where in self._where.items() if where is directory]
             try:
-                closed = all(in_threads(self._recovery_threads, PartitionLog.close, mine))
+                closed = close_all(mine, directory.sync_all, threads=self._recovery_threads)
                 number = directory.checkpoint_number()
                 files = self._checkpoints_of(directory, high_watermarks)
                 directory.write_checkpoints(number, files)

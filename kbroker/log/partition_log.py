@@ -325,7 +325,8 @@ class PartitionLog(LocalLog):
             )
         except OSError as error:
             raise self._fence(error) from error
-        epochs.dirty = self._topic_id_dirty = self._is_new = False
+        epochs.saved()
+        self._topic_id_dirty = self._is_new = False
         if not sealed_only:
             self._cut_at = None
         return work
@@ -372,15 +373,27 @@ class PartitionLog(LocalLog):
         done = clean and self._failure is None
         if done:
             try:
-                self._active.index_time()
-                self._active.write_indexes()
-                self.producers.write_last_snapshot(self.log_end_offset, self._segments)
-                self.flush()
+                work = self.start_close()
+                if work is not None:
+                    work.run()
+                    self.finish_flush(work)
             except (OSError, KafkaStorageError):
                 done = False
         for segment in self._segments:
             segment.close()
         return done
+
+    def start_close(self) -> FlushWork | None:
+        """Write all that is not in a file yet; return what to sync before the log is closed, None for nothing.
+
+        Raise OSError or KafkaStorageError: the log cannot be closed cleanly then.
+        """
+        if self._failure is not None:
+            raise self._fenced()
+        self._active.index_time()
+        self._active.write_indexes()
+        self.producers.write_last_snapshot(self.log_end_offset, self._segments)
+        return self.start_flush()
 
     def moved_to(self, directory: str) -> None:
         """Follow the rename of the directory (a partition on its way out)."""

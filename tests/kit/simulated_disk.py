@@ -110,6 +110,15 @@ class Directory:
         for node in names.values():
             node.lose_power(rng, last)
 
+    def sync_all(self) -> None:
+        """Sync this, and everything below."""
+        self.sync()
+        for node in self.names.values():
+            if isinstance(node, Directory):
+                node.sync_all()
+            else:
+                node.sync()
+
     def moments(self) -> list[int]:
         """When the operations happened that are not synced yet, here and below."""
         found = [moment for moment, _ in self.pending]
@@ -219,6 +228,10 @@ class SimulatedDisk:
     def sync_dir(self, path: str, /) -> None:
         self._may_change(path)
         self._directory(path).sync()
+
+    def sync_all(self, fd: int, paths: Sequence[str], /) -> bool:
+        self._root.sync_all()
+        return True
 
     def size(self, path: str, /) -> int:
         parent, name = self._place(path)

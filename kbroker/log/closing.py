@@ -1,0 +1,86 @@
+"""Close every log of a directory, so that the next start need not recover any: a few syncs for thousands of logs.
+
+Theory of operation
+===================
+What a clean log promises is the same however it is closed: all of it was synced before its recovery point moves, and
+before the marker of a clean shutdown is written. Log by log that is up to seven syncs each, a journal commit for every
+one of them. So when many have something to sync they take the steps of `FlushWork` together, and the file system is
+synced as a whole between them: once for the content, once for the names. Where that cannot be relied on
+(`Disk.sync_all`), and for a few logs, each is synced by itself, several at a time.
+
+Invariants:
+1. No recovery point moves before everything below it was synced.
+2. The former leader epochs keep their name until the new ones are on the disk.
+3. A log with nothing to sync costs no sync.
+
+Owner: a pool's thread, when nobody uses the logs any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from kbroker.log.flush import FlushWork
+from kbroker.log.log_dir import in_threads
+from kbroker.log.partition_log import PartitionLog
+from kclient.wire.errors import KafkaStorageError
+
+FEW: Final = 16
+"""So many logs are synced one by one: the file system may hold much that is not ours."""
+
+THREADS: Final = 4
+"""How many are worked on at a time, unless it is one: what waits for the disk waits together."""
+
+
+def close_all(
+    logs: Sequence[PartitionLog], sync_all: Callable[[Sequence[str]], bool], *, threads: int
+) -> bool:
+    """Close *logs*; return whether all of them are synced. *sync_all* is given their directories. Slow."""
+    threads = max(threads, THREADS) if threads > 1 else 1
+    started = in_threads(threads, _start, logs)
+    clean = all(good for good, _ in started)
+    works = [(log, work) for log, (_, work) in zip(logs, started, strict=True) if work is not None]
+    if len(works) <= FEW or not _synced_together(works, sync_all, threads):
+        synced = in_threads(threads, _sync, works)
+        clean = clean and all(synced)
+    for log in logs:
+        log.close(clean=False)
+    return clean
+
+
+def _start(log: PartitionLog) -> tuple[bool, FlushWork | None]:
+    """Write what is not in a file yet; return whether that went well, and what to sync."""
+    try:
+        return True, log.start_close()
+    except (OSError, KafkaStorageError):
+        return False, None
+
+
+def _synced_together(
+    works: Sequence[tuple[PartitionLog, FlushWork]],
+    sync_all: Callable[[Sequence[str]], bool],
+    threads: int,
+) -> bool:
+    """Sync all at once; False where that cannot be done. Raise OSError: nothing is known then."""
+    directories = [work.directory for _, work in works]
+    in_threads(threads, FlushWork.write, [work for _, work in works])
+    if not sync_all(directories):
+        return False
+    in_threads(threads, FlushWork.publish, [work for _, work in works])
+    if not sync_all(directories):
+        return False
+    for log, work in works:
+        log.finish_flush(work)
+    return True
+
+
+def _sync(item: tuple[PartitionLog, FlushWork]) -> bool:
+    """Sync one log by itself; return whether that went well."""
+    log, work = item
+    try:
+        work.run()
+    except OSError:
+        return False
+    log.finish_flush(work)
+    return True

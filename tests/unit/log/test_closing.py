@@ -1,0 +1,187 @@
+"""Many logs closed at once: as safe as one by one, for as many syncs as a few cost."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from kbroker.log.closing import FEW
+from kbroker.log.disk import OS_DISK, OsDisk
+from kbroker.log.log_dirs import LogDirs
+from tests.kit.logs import FaultyDisk, append, config, records
+from tests.kit.simulated_disk import SimulatedDisk
+from tests.unit.log.test_log_dirs import Pool
+
+ID = UUID("0e579ef6-5c4e-4664-9cf4-cd2b01bee5f1")
+MANY = FEW + 4
+
+
+def start(path: str, disk: Any, *, threads: int = 1) -> LogDirs:
+    """Start the logs of a broker."""
+    dirs = LogDirs(
+        (path,),
+        config_of=lambda _topic: config(),
+        executor=Pool(),
+        call_owner=lambda call: call(),
+        now_ms=lambda: 0,
+        on_failure=lambda *what: pytest.fail(f"{what}"),
+        disk=disk,
+        recovery_threads=threads,
+    )
+    dirs.claim()
+    dirs.take_identity(1, "east")
+    dirs.load()
+    return dirs
+
+
+def fill(dirs: LogDirs, count: int, *, epoch: int = 0) -> None:
+    """Append a record to each of *count* logs."""
+    for number in range(count):
+        append(dirs.create("t", number, ID), 1, epoch=epoch)
+
+
+class Synced(OsDisk):
+    """The real disk, whose syncs are counted; all at once where it *can*."""
+
+    def __init__(self, *, can: bool = True) -> None:
+        self.syncs: Counter[str] = Counter()
+        self._can = can
+
+    def fsync(self, fd: int, /) -> None:  # type: ignore[override]
+        self.syncs["fsync"] += 1
+
+    def sync_dir(self, path: str, /) -> None:  # type: ignore[override]
+        self.syncs["sync_dir"] += 1
+
+    def sync_all(self, _fd: int, paths: Sequence[str], /) -> bool:  # type: ignore[override]
+        self.syncs["sync_all"] += 1
+        return self._can
+
+
+def syncs_of_a_close(place: Path, count: int) -> Counter[str]:
+    disk = Synced()
+    dirs = start(str(place), disk, threads=2)
+    fill(dirs, count)
+    disk.syncs.clear()
+    assert dirs.close()
+    return disk.syncs
+
+
+def test_twice_as_many_logs_cost_no_further_sync(tmp_path: Path) -> None:
+    some, twice = (syncs_of_a_close(tmp_path / str(n), n) for n in (MANY, 2 * MANY))
+    assert some == twice
+    assert twice["sync_all"] == 2
+    assert twice.total() < MANY
+
+
+def test_logs_that_have_nothing_new_cost_no_sync(tmp_path: Path) -> None:
+    disk = Synced()
+    dirs = start(str(tmp_path), disk)
+    fill(dirs, MANY)
+    assert dirs.close()
+    assert start(str(tmp_path / "empty"), disk).close()
+    dirs, none = start(str(tmp_path), disk), start(str(tmp_path / "empty"), disk)
+    disk.syncs.clear()
+    assert none.close()
+    of_an_empty_directory = disk.syncs.copy()
+    disk.syncs.clear()
+    assert dirs.close()
+    assert disk.syncs == of_an_empty_directory
+
+
+def test_where_all_cannot_be_synced_at_once_each_is_by_itself(tmp_path: Path) -> None:
+    disk = Synced(can=False)
+    dirs = start(str(tmp_path), disk, threads=2)
+    fill(dirs, MANY)
+    disk.syncs.clear()
+    assert dirs.close()
+    assert disk.syncs["fsync"] > 4 * MANY
+    assert disk.syncs["sync_dir"] > MANY
+    assert start(str(tmp_path), OS_DISK).clean
+
+
+def test_a_failed_write_of_the_file_system_is_no_clean_end(tmp_path: Path) -> None:
+    class Failing(FaultyDisk):
+        def sync_all(self, fd: int, paths: Sequence[str], /) -> bool:  # type: ignore[override]
+            self._plan("sync_all")
+            return True
+
+    disk = Failing()
+    dirs = start(str(tmp_path), disk)
+    fill(dirs, MANY)
+    dirs.checkpoint()
+    disk.fail("sync_all")
+    assert not dirs.close()
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+    points = (tmp_path / "recovery-point-offset-checkpoint").read_text().split("\n")[2:-1]
+    assert {line.split()[2] for line in points} == {"0"}
+
+
+def test_a_directory_elsewhere_is_not_synced_with_the_others(tmp_path: Path) -> None:
+    fd = OS_DISK.open(str(tmp_path / "file"), 0o102)
+    try:
+        assert not OS_DISK.sync_all(fd, [str(tmp_path), "/proc"])
+    finally:
+        OS_DISK.close(fd)
+
+
+class PowerLost(BaseException):
+    """The machine has no power any more."""
+
+
+class Mortal(SimulatedDisk):
+    """A disk whose machine loses power in place of a call: of the *nth* one of that name."""
+
+    dies_at = ("", 0)
+
+    def __getattribute__(self, name: str) -> Any:
+        call, nth = super().__getattribute__("dies_at")
+        if name == call:
+            self.dies_at = (call, nth - 1)
+            if nth == 1:
+                raise PowerLost
+        return super().__getattribute__(name)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "moment",
+    [
+        ("pwritev", MANY),
+        ("sync_all", 1),
+        ("rename", MANY // 2),
+        ("sync_all", 2),
+        ("fsync", 1),
+        ("rename", MANY + 3),
+        ("sync_dir", 4),
+    ],
+    ids=str,
+)
+def test_power_may_be_lost_at_any_moment_of_the_close(moment: tuple[str, int], seed: int) -> None:
+    disk = Mortal()
+    dirs = start("/data", disk)
+    fill(dirs, MANY, epoch=0)
+    assert dirs.close()
+    dirs = start("/data", disk)
+    fill(dirs, MANY, epoch=1)
+    disk.dies_at = moment
+    with suppress(PowerLost):
+        dirs.close()
+    disk.dies_at = ("", 0)
+    disk.lose_power(random.Random(seed))
+    dirs = start("/data", disk)
+    for number in range(MANY):
+        log = dirs.get("t", number)
+        assert log is not None
+        held = records(log)
+        assert len(held) in ((2,) if dirs.clean else (1, 2))
+        epochs = [(entry.epoch, entry.start_offset) for entry in log.leader_epochs.entries]
+        assert epochs == [(0, 0), (1, 1)][: len(held)]
+        assert not [note for note in log.notes if "leader-epoch-checkpoint" in note]
