@@ -49,6 +49,9 @@ from kclient.wire.fetch import (
 
 MAX_SESSION_ID = 0x7FFFFFFF
 
+LOOKED_AT_ONCE = 500
+"""Of so many partitions that are due a fetch is answered with what they gave; the others come first in the next."""
+
 
 class Fetch:
     """Reads, and waits where there is too little."""
@@ -316,7 +319,10 @@ class _IncrementalFetch:
         reading = asking.reading(again=again)
         watch = asking.fetch.watch
         said: list[tuple[SessionPartition, FetchPartitionResponse, bool]] = []
-        for partition in list(session.due):
+        for count, partition in enumerate(list(session.due)):
+            if count >= LOOKED_AT_ONCE and reading.suffices:
+                session.defer(count)
+                break
             answer = reading.read(watch(partition), partition.topic_id, partition.asked)
             if session.looked_at(partition, answer, is_clean=reading.is_clean):
                 said.append((partition, answer, reading.is_clean))

@@ -27,6 +27,7 @@ Owner: kbroker.apis.api01_fetch
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import TypeAlias
 from uuid import UUID
 
@@ -170,6 +171,12 @@ class FetchSession:
         self.used_at = now
         self.epoch = next_session_epoch(self.epoch)
         return self.epoch
+
+    def defer(self, count: int) -> None:
+        """Put those of the first *count* that are due behind all others: these had their turn."""
+        for partition in list(islice(self.due, count)):
+            del self.due[partition]
+            self.due[partition] = None
 
     def looked_at(
         self, partition: SessionPartition, answer: FetchPartitionResponse, *, is_clean: bool

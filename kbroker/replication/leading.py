@@ -261,9 +261,9 @@ class Leading:
 
     # -- the log and the followers -------------------------------------------------------------
 
-    def knows_in_sync(self, replica: int) -> bool:
-        """Say whether *replica* is in the ISR for sure: no write is on its way that may say otherwise."""
-        return replica in self.isr and self.pending is None
+    def has_place(self, replica: int) -> bool:
+        """Say whether *replica* is in the ISR, or the write on its way says so: it has nothing to ask for."""
+        return replica in (self.isr if self.pending is None else self.pending)
 
     def follower_starts_at(self, replica: int, log_start_offset: int) -> None:
         """Handle what *replica* says of its log start; only consumers that read there ask (KIP-392)."""

@@ -6,6 +6,9 @@ One fetch at a time, sent again as soon as its answer was taken; it waits at the
 offset that it asks for tells the leader what we have. Both sides keep a session (KIP-227), so it names only partitions
 where that changed: what was appended to, what begins or ceases to be followed. An idle partition costs nothing.
 
+Of thousands that begin to be followed a fetch names some hundred more, and is answered at once as long as others wait
+to be named: neither we nor the leader have them all to look at in one turn, in the first fetch or after.
+
 A partition that begins to be followed while a fetch waits does not wait for its end: any request behind a follower's
 fetch makes the leader answer, so we send the least there is. A partition that fails pauses alone, and is left out of
 the session meanwhile; a connection that fails pauses them all, for a short time first, at most
@@ -72,6 +75,9 @@ TROUBLE_SECONDS = 0.5
 
 LONGEST_THROTTLE_SECONDS = 1.0
 """After so long a throttled partition looks again: the rate may be another one by then."""
+
+NEWCOMERS_PER_FETCH = 250
+"""How many partitions a fetch asks for that the session does not know yet."""
 
 GATHER_SECONDS = 0.01
 """How long new partitions are gathered before a waiting fetch is given up for them."""
@@ -346,9 +352,9 @@ class Fetcher:
                 self.unfollow(each.partition.key)
         if not self._session:
             return None
-        saying = self._session.request()
+        saying = self._session.request(NEWCOMERS_PER_FETCH)
         return FetchRequest(
-            settings.max_wait_ms,
+            0 if self._session.is_behind else settings.max_wait_ms,
             settings.min_bytes,
             saying.topics,
             max_bytes=settings.max_bytes,

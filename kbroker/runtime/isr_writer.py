@@ -5,18 +5,23 @@ ISR until it hears from here. A write that was refused, or whose answer was lost
 znode (after a sync: an old server must not mislead us). The controller hears of what was written by a
 sequential znode below /isr_change_notification, many partitions in one, and tells everybody.
 
+When a broker is back, thousands of partitions want it in their ISR within one fetch. Their writes are begun a hundred
+at a time, the next ones as outcomes come: neither our reactor nor the thread that speaks to ZooKeeper has a
+thousand of them to do while others wait. A write that waits is as good as one that is on its way: both ISRs count.
+
 Owner: the reactor's thread.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from kbroker.replication.leading import FoundState, HighWatermarkAdvanced, Leading, WriteIsr
 from kbroker.runtime.partition import Key, Partition
@@ -36,6 +41,12 @@ log = Logger()
 
 ANNOUNCE_SECONDS = 0.05
 """How long changes are gathered into one announcement."""
+
+LONGEST_GATHERING_SECONDS = 0.5
+"""How long they are gathered at most while further writes wait: everybody has a request for each announcement."""
+
+WRITES_AT_A_TIME = 100
+"""How many writes are on their way at most."""
 
 PARTITIONS_PER_ANNOUNCEMENT = 3000
 """A znode has room for that many names."""
@@ -71,10 +82,14 @@ class IsrWriter:
         self._reactor = reactor
         self._zookeeper = zookeeper
         self._reconnect = reconnect
+        self._waiting: deque[tuple[Partition, Leading, WriteIsr]] = deque()
+        self._on_their_way = 0
+        self._beginning = False
         self._changed: set[Key] = set()
         self._told: list[IsrChange] = []
         """What is to be logged with the next announcement."""
         self._timer: Any = None
+        self._gathered_since = 0.0
         self._stopped = False
 
     def stop(self) -> None:
@@ -88,11 +103,30 @@ class IsrWriter:
         leading = partition.leading
         if leading is None:
             return
-        work = Deferred.fromCoroutine(self._write(partition, leading, write))
-        work.addErrback(
-            lambda failure: log.failure("writing the ISR of {partition} failed", failure,
-                                        partition=repr(partition))
-        )  # fmt: skip
+        self._waiting.append((partition, leading, write))
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin as many of the writes that wait as there is room for."""
+        if self._beginning:
+            return  # one that ended at once: the loop below goes on
+        self._beginning = True
+        try:
+            while self._waiting and self._on_their_way < WRITES_AT_A_TIME:
+                partition, leading, write = self._waiting.popleft()
+                self._on_their_way += 1
+                work = Deferred.fromCoroutine(self._write(partition, leading, write))
+                work.addErrback(self._failed, partition)
+                work.addBoth(lambda _: self._has_ended())
+        finally:
+            self._beginning = False
+
+    def _failed(self, failure: Failure, partition: Partition) -> None:
+        log.failure("writing the ISR of {partition} failed", failure, partition=repr(partition))
+
+    def _has_ended(self) -> None:
+        self._on_their_way -= 1
+        self._begin()
 
     async def _write(self, partition: Partition, leading: Leading, write: WriteIsr) -> None:
         path = znodes.partition_state_path(*partition.key)
@@ -117,8 +151,9 @@ class IsrWriter:
                 stat = await self._zookeeper.set(
                     path, znodes.encode_partition_state(state), write.zk_version
                 )
-                effects = leading.isr_written(stat.version)
+                effects, wrote = leading.isr_written(stat.version), True
             except ZooKeeperError as error:
+                wrote = False
                 found = await self._read(partition, leading)
                 if partition.leading is not leading or self._stopped:
                     return
@@ -133,6 +168,8 @@ class IsrWriter:
             if again:
                 write = again[0]
                 continue
+            if not wrote:
+                partition.isr_was_otherwise()
             self._written(partition, leading, before)
             if partition.leading is leading:
                 partition.perform([e for e in effects if isinstance(e, HighWatermarkAdvanced)])
@@ -175,12 +212,21 @@ class IsrWriter:
     # -- the announcement ----------------------------------------------------------------------
 
     def _announce(self, key: Key) -> None:
+        if not self._changed:
+            self._gathered_since = self._reactor.seconds()
         self._changed.add(key)
+        self._announce_later(ANNOUNCE_SECONDS)
+
+    def _announce_later(self, seconds: float) -> None:
         if self._timer is None and not self._stopped:
-            self._timer = self._reactor.callLater(ANNOUNCE_SECONDS, self._announce_now)
+            self._timer = self._reactor.callLater(seconds, self._announce_now)
 
     def _announce_now(self) -> None:
         self._timer = None
+        gathered_for = self._reactor.seconds() - self._gathered_since
+        if self._waiting and gathered_for < LONGEST_GATHERING_SECONDS:
+            self._announce_later(ANNOUNCE_SECONDS)
+            return
         told, self._told = self._told, []
         for line in isr_changes_told(told):
             log.info("{line}", line=line)
@@ -198,10 +244,9 @@ class IsrWriter:
 
     def _announced(self, _path: str) -> None:
         if self._changed:
-            self._announce_now()
+            self._announce_later(ANNOUNCE_SECONDS)
 
     def _not_announced(self, failure: Any, some: list[Key]) -> None:
         failure.trap(ZooKeeperError)
         self._changed.update(some)
-        if self._timer is None and not self._stopped:
-            self._timer = self._reactor.callLater(RETRY_SECONDS, self._announce_now)
+        self._announce_later(RETRY_SECONDS)

@@ -216,6 +216,10 @@ class Partition:
             else:
                 self._changed(self.key)
 
+    def isr_was_otherwise(self) -> None:
+        """Have the followers' next fetches ask again for a place: a write of the ISR may have come to nothing."""
+        self._around.appended(self.key)
+
     def look_at_followers(self) -> None:
         """Take followers out of the ISR that lag; for every replica.lag.time.max.ms / 2."""
         if self.leading is not None:
@@ -457,8 +461,8 @@ class Partition:
                     or around.may_join_isr(replica, broker_epoch),
                 )
             )
-        # A follower that is not in the ISR tries to join with every fetch.
-        is_clean = offset >= log.log_end_offset and leading.knows_in_sync(replica)
+        # A follower that is not in the ISR tries to join with every fetch, until we try for it.
+        is_clean = offset >= log.log_end_offset and leading.has_place(replica)
         return Read(found, leading.high_watermark, log.log_start_offset, is_clean)
 
     def diverges(self, fetch_offset: int, last_fetched_epoch: int) -> tuple[int, int] | None:

@@ -11,6 +11,9 @@ three system calls per request) are left out: they block, reorder, or hide what 
   in an expired session is refused, never sent in the next one (K4).
 - Queued requests leave in one write. kazoo's loop costs about 150 us per request, and blocks its
   caller when a few hundred wake-up bytes fill the socket pair.
+- The thread is woken behind what the reactor does now, once. Woken by the first of a thousand requests
+  it would compete for the interpreter with whoever queues the others, who loses it for 5 ms each
+  time that he lets go of it. And of the results that it brings, some are handled in every turn.
 
 Owner: the connection thread; `enqueue`, `end_session` and the Inbox are for the reactor's thread.
 """
@@ -39,12 +42,18 @@ log = Logger()
 MAX_WRITE = 512 * 1024
 """Bytes of requests joined into one write."""
 
+MESSAGES_PER_TURN = 200
+"""How many results and events are handled before others have their turn."""
+
 
 class FromThreads(Protocol):
-    """The one call of the reactor that other threads may make."""
+    """The one call of the reactor that other threads may make, and one for its own."""
 
     def callFromThread(self, callable: Callable[..., Any], *args: Any) -> Any:  # noqa: N802
         """Run *callable* on the reactor's thread."""
+
+    def callLater(self, delay: float, callable: Callable[..., Any]) -> Any:  # noqa: N802
+        """Run *callable* after *delay* seconds. For the reactor's own thread."""
 
 
 class Inbox:
@@ -62,11 +71,15 @@ class Inbox:
             self._awake = True
             self._reactor.callFromThread(self._drain)
 
+    def behind(self, call: Callable[[], None]) -> None:
+        """Make *call* when what the reactor does now is done. For the reactor's own thread."""
+        self._reactor.callLater(0, call)
+
     def _drain(self) -> None:
         # First lower the flag: whoever appends from now on either wakes us again or is seen below.
         self._awake = False
         messages = self._messages
-        for _ in range(len(messages)):
+        for _ in range(min(len(messages), MESSAGES_PER_TURN)):
             handle, arguments = messages.popleft()
             try:
                 handle(*arguments)
@@ -205,6 +218,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
         self._identity: tuple[int, bytes] = resume or (0, b"")
         self._heard_at = time.monotonic()
         self._wake_pending = False
+        self._wake_planned = False
 
     # --- the reactor's side ---
 
@@ -220,7 +234,9 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
     def enqueue(self, message: Any, request: Request) -> None:
         """Queue a request; it is answered through *request*, or never if the connection ends."""
         self.client._queue.append((message, request))
-        self._wake()
+        if not self._wake_planned:
+            self._wake_planned = True
+            self._inbox.behind(self._wake)
 
     def end_session(self) -> None:
         """End the session and the thread; `Listener.connection_ended` follows, if ZooKeeper answers."""
@@ -230,6 +246,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
         self._wake()
 
     def _wake(self) -> None:
+        self._wake_planned = False
         if not self._wake_pending:
             self._wake_pending = True
             wake = self._write_sock

@@ -7,15 +7,20 @@ broker has to be told: everything in a full fetch, later only the differences. A
 full with session id 0, and is asked in full every time. After an answer that did not come, or an error of the session,
 we cannot tell what the broker knows: the next fetch is full, and closes the former session.
 
+Who wants thousands may have some of them named at a time: what a request leaves out is named by the next ones
+(`is_behind`), even if the first is a full one; unless the broker has no room.
+
 Invariants:
 1. What the broker knows of a session is `_known`, if it accepted the request built last.
 2. A request costs what changed since the last one, not what is wanted altogether; a full one excepted.
+3. What is wanted is what the broker was told, or it is among those to be looked at for the next request.
 
 In: what is wanted, answers   Out: what to put into a fetch   Owner: whoever fetches from one broker
 """
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -46,7 +51,7 @@ class Saying(NamedTuple):
 class FetchSession:
     """The session with one broker; to be begun anew with every connection."""
 
-    __slots__ = ("_again", "_changed", "_epoch", "_id", "_known", "_wanted")
+    __slots__ = ("_again", "_changed", "_epoch", "_has_no_room", "_id", "_known", "_wanted")
 
     def __init__(self) -> None:
         self._id = 0
@@ -58,6 +63,8 @@ class FetchSession:
         """Those where what is wanted may be something else."""
         self._again: set[tuple[Topic, int]] = set()
         """Those to be named whatever the broker knows."""
+        self._has_no_room = False
+        """Whether the broker kept no session the last time: every fetch has to name everything."""
 
     def __len__(self) -> int:
         return len(self._wanted)
@@ -66,6 +73,11 @@ class FetchSession:
     def is_full(self) -> bool:
         """Whether the next request names everything."""
         return self._epoch == INITIAL_SESSION_EPOCH
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the request built last left something out."""
+        return bool(self._changed)
 
     def want(self, topic: Topic, asked: FetchPartition) -> None:
         """Ask for *asked* of *topic* from now on; in a full fetch behind all others."""
@@ -93,20 +105,28 @@ class FetchSession:
         if self._wanted.pop(key, None) is not None:
             self._changed[key] = None
 
-    def request(self) -> Saying:
-        """Return what the next request carries. Then comes `answered`, or `lost`."""
+    def request(self, newcomers: int | None = None) -> Saying:
+        """Return what the next request carries. Then comes `answered`, or `lost`.
+
+        It names no more than *newcomers* partitions that the broker does not know yet; None: all.
+        """
+        room = len(self._wanted) if newcomers is None or self._has_no_room else newcomers
         changed, self._changed = self._changed, {}
         again, self._again = self._again, set()
         topics: dict[Topic, FetchTopic] = {}
         if self.is_full:
-            for (topic, _), asked in self._wanted.items():
+            self._known = dict(islice(self._wanted.items(), room))
+            for (topic, _), asked in self._known.items():
                 _put(topics, topic, asked)
-            self._known = dict(self._wanted)
+            self._changed = dict.fromkeys(islice(self._wanted, room, None))
             return Saying(self._id, self._epoch, list(topics.values()), [])
         forgotten: dict[Topic, ForgottenTopic] = {}
         for key in changed:
             wanted, known = self._wanted.get(key), self._known.get(key)
-            if wanted is not None and (wanted != known or key in again):
+            if wanted is not None and known is None and not room:
+                self._changed[key] = None
+            elif wanted is not None and (wanted != known or key in again):
+                room -= known is None
                 self._known[key] = wanted
                 _put(topics, key[0], wanted)
             elif wanted is None and known is not None:
@@ -124,7 +144,9 @@ class FetchSession:
             self.lost()
         elif response.session_id == 0:
             self._id, self._epoch = 0, INITIAL_SESSION_EPOCH
+            self._has_no_room = True
         else:
+            self._has_no_room = False
             self._id = response.session_id
             self._epoch = next_session_epoch(self._epoch)
 

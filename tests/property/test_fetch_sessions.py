@@ -183,9 +183,15 @@ class SessionsAgree(RuleBasedStateMachine):
             self.former[index] = self.heard.pop(index)
             self.session.leave(TOPIC, index)
 
-    @rule(room=st.integers(1, 6))
-    def fetch(self, room: int) -> None:
-        self.take(self.leader.fetch(self.session.request(), room))
+    @rule(room=st.integers(1, 6), newcomers=st.sampled_from([None, 1, 2]))
+    def fetch(self, room: int, newcomers: int | None = 1) -> None:
+        known = set(self.session._known)
+        full = self.session.is_full
+        saying = self.session.request(newcomers)
+        named = {(topic.name, one.partition) for topic in saying.topics for one in topic.partitions}
+        if newcomers is not None and not self.session._has_no_room:
+            assert len(named - (set() if full else known)) <= newcomers
+        self.take(self.leader.fetch(saying, room))
 
     @rule(room=st.integers(1, 6))
     def lose_an_answer(self, room: int) -> None:

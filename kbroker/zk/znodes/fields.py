@@ -11,10 +11,13 @@ from kbroker.zk.errors import PoisonZnode
 
 INT32_MAX = 2**31 - 1
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
+# `json.dumps` makes one for every call that wants anything else than its defaults.
+
 
 def encode_json(value: Mapping[str, Any]) -> bytes:
     """Write a JSON object as Kafka does: compact, UTF-8."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    return _ENCODER.encode(value).encode()
 
 
 class Fields:

@@ -7,6 +7,7 @@ from uuid import uuid5
 
 import pytest
 
+from kbroker.apis.api01_fetch import LOOKED_AT_ONCE
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.fetch import FetchPartition, ForgottenTopic
 from kclient.wire.interbroker import (
@@ -14,6 +15,7 @@ from kclient.wire.interbroker import (
     LeaderAndIsrRequest,
     LeaderAndIsrTopicState,
 )
+from kclient.wire.versions import ApiKey
 from tests.kit.logs import batch_of
 from tests.kit.one_broker import CLUSTER
 from tests.unit.apis.kit import ApiBroker
@@ -166,6 +168,28 @@ def test_a_full_fetch_closes_the_session_that_it_names(broker: ApiBroker) -> Non
     assert fetcher.fetch().error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
+def test_of_thousands_that_have_records_an_answer_has_some_and_the_next_one_the_others(
+    broker: ApiBroker,
+) -> None:
+    count = LOOKED_AT_ONCE + 20
+    broker.fill(*[0] * count)
+    fetcher = Fetcher(broker, count)
+    for index in range(count):
+        broker.replicas.partition("t", index).append(batch_of(1000), 1, 1000)
+    first = told(fetcher.fetch())
+    assert len(first) == LOOKED_AT_ONCE
+    second = told(fetcher.fetch(*(want(index, 1) for index in first)))
+    assert second.keys() == set(range(count)) - first.keys()
+
+
+def test_partitions_that_fail_again_and_again_do_not_starve_the_others(broker: ApiBroker) -> None:
+    broker.fill(*[0] * (LOOKED_AT_ONCE + 1))
+    fetcher = Fetcher(broker, LOOKED_AT_ONCE + 1)
+    fetcher.fetch(*(want(index, 99) for index in range(LOOKED_AT_ONCE)))
+    broker.replicas.partition("t", LOOKED_AT_ONCE).append(batch_of(1000), 1, 1000)
+    assert told(fetcher.fetch()).keys() | told(fetcher.fetch()).keys() >= {0, LOOKED_AT_ONCE}
+
+
 # -- followers -------------------------------------------------------------------------------------
 
 
@@ -246,11 +270,25 @@ def test_every_fetch_of_one_that_is_not_in_the_isr_is_an_attempt_to_join(leader:
         Fetcher.fetch(two, each, replica_id=2)
     assert [write.isr for write in written] == [frozenset({1, 2, 3})] * 2
     for index in range(2):
-        leading = leader.replicas.partition("t", index).leading
-        assert leading is not None
-        leading._adopt(frozenset({1, 3}), 5)
+        partition = leader.replicas.partition("t", index)
+        assert partition.leading is not None
+        assert partition.leading.pending == {1, 2, 3}
+        partition.leading._adopt(frozenset({1, 3}), 5)
+        partition.isr_was_otherwise()
     two.fetch()
     assert len(written) == 4
+
+
+def test_while_its_place_is_being_written_a_follower_costs_nothing(leader: ApiBroker) -> None:
+    leader.replicas.around.write_isr = lambda _partition, _write: None
+    take(leader, 1, [1, 3])
+    two = Follower(leader, 2)
+    for each in (want(0), want(1)):
+        each.current_leader_epoch = 1
+        Fetcher.fetch(two, each, replica_id=2)
+    two.fetch()
+    handler: Any = leader.dispatcher._handlers[ApiKey.FETCH]
+    assert not handler.sessions.get(two.id).due
 
 
 def test_a_follower_that_waits_hears_at_once_of_another_epoch(leader: ApiBroker) -> None:

@@ -113,6 +113,47 @@ def test_a_fetcher_names_only_what_changed() -> None:
     assert saying.forgotten[0].partitions == [2]
 
 
+def named(saying: fetching.Saying) -> list[int]:
+    return [each.partition for topic in saying.topics for each in topic.partitions]
+
+
+def test_of_many_that_are_wanted_some_are_named_at_a_time() -> None:
+    session = fetching.FetchSession()
+    for index in range(5):
+        session.want("t", FetchPartition(index, 0, 1))
+    assert named(session.request(2)) == [0, 1]
+    assert session.is_behind
+    session.answered(FetchResponse([], session_id=9))
+    session.want("t", FetchPartition(0, 7, 1))  # known: not one of the two
+    session.leave("t", 4)
+    saying = session.request(2)
+    assert (sorted(named(saying)), saying.forgotten, session.is_behind) == ([0, 2, 3], [], False)
+    session.answered(FetchResponse([], session_id=9))
+    assert named(session.request(2)) == []
+    session.lost()
+    assert named(session.request(3)) == [1, 2, 3]
+    assert session.is_behind
+    session.answered(FetchResponse([], session_id=10))
+    assert named(session.request(3)) == [0]
+
+
+def test_a_leader_that_keeps_no_session_is_told_of_all_at_once() -> None:
+    session = fetching.FetchSession()
+    for index in range(5):
+        session.want("t", FetchPartition(index, 0, 1))
+    session.request(2)
+    session.answered(FetchResponse([], session_id=0))
+    assert named(session.request(2)) == [0, 1, 2, 3, 4]
+    assert not session.is_behind
+
+
+def test_those_that_had_their_turn_come_behind_the_others() -> None:
+    session = FetchSession(1, (2, "f"), uses_topic_ids=True, now=0.0)
+    session.update([FetchTopic("t", [FetchPartition(index, 0, 1) for index in range(5)])], ())
+    session.defer(2)
+    assert [partition.asked.partition for partition in session.due] == [2, 3, 4, 0, 1]
+
+
 def test_after_an_answer_that_did_not_come_everything_is_said_and_the_session_closed() -> None:
     session = fetching.FetchSession()
     session.want("t", FetchPartition(0, 0, 1))

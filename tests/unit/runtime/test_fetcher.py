@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from kbroker.replication.throttle import Throttles
-from kbroker.runtime.fetcher import Fetcher, FetcherSettings
+from kbroker.runtime.fetcher import NEWCOMERS_PER_FETCH, Fetcher, FetcherSettings
 from kclient.errors import ConnectionClosed
 from kclient.wire.batches import parse
 from kclient.wire.error_codes import ErrorCode
@@ -148,6 +148,24 @@ def test_what_is_idle_is_named_once(world: World) -> None:
     world.answer()
     assert named(world.fetches[3]) == {}
     assert world.fetches[3].session_epoch == 3
+
+
+def test_thousands_are_named_some_at_a_time_without_a_pause(world: World) -> None:
+    count = 2 * NEWCOMERS_PER_FETCH + 3
+    for index in range(count):
+        world.follow(index)
+    world.turn()
+    seen: list[int] = []
+    waits = []
+    for number in range(3):
+        request = world.fetches[number]
+        seen += named(request)
+        waits.append(request.max_wait_ms)
+        assert len(named(request)) <= NEWCOMERS_PER_FETCH
+        world.answer(*(FetchPartitionResponse(index, 0, 0, 0, 0) for index in named(request)))
+    assert sorted(seen) == list(range(count))
+    assert waits == [0, 0, 500]
+    assert named(world.fetches[3]) == {}
 
 
 def test_a_newcomer_makes_the_fetch_that_waits_be_answered(world: World) -> None:

@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import Clock
 
 from kbroker.replication.leading import Leading
-from kbroker.runtime.isr_writer import ANNOUNCE_SECONDS, IsrWriter
+from kbroker.runtime.isr_writer import ANNOUNCE_SECONDS, WRITES_AT_A_TIME, IsrWriter
 from kbroker.zk import znodes
 from kbroker.zk.errors import BadVersion, ConnectionLoss, NoNode
 from kbroker.zk.interface import Node, Stat
@@ -146,3 +146,59 @@ def test_a_write_of_an_earlier_epoch_is_forgotten(scene: Scene) -> None:
     assert scene.zookeeper.state is not None
     assert scene.zookeeper.state.isr == (1,)
     assert (scene.leading.isr, scene.leading.zk_version) == ({1}, 9)
+
+
+class SlowZooKeeper:
+    """Answers writes when it is told to."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Deferred[Stat]] = []
+        self.announced: list[bytes] = []
+
+    def set(self, _path: str, _data: bytes, version: int) -> Deferred[Stat]:
+        self.waiting.append(Deferred())
+        return self.waiting[-1]
+
+    def create(self, path: str, data: bytes, *, sequential: bool) -> Deferred[str]:
+        self.announced.append(data)
+        return succeed(path)
+
+
+def test_thousands_are_written_some_at_a_time_and_announced_together(tmp_path: Path) -> None:
+    clock, zookeeper = Clock(), SlowZooKeeper()
+    unknown: Any = zookeeper
+    reconnect: Any = Connected()
+    writer = IsrWriter(clock, unknown, reconnect)
+    count = 2 * WRITES_AT_A_TIME + 5
+    for index in range(count):
+        place = tmp_path / str(index)
+        place.mkdir()
+        partition = HostedPartition(place, 1)
+        partition.key = ("t", index)
+        partition.around.write_isr = writer.write
+        partition.take(1, 0, (1,), replicas=(1, 2), version=7)
+        assert partition.leading is not None
+        partition.perform(partition.leading.follower_fetched(2, 0, 0, 0.0))
+    most = written = 0
+    while zookeeper.waiting:
+        most = max(most, len(zookeeper.waiting))
+        some, zookeeper.waiting = zookeeper.waiting[:50], zookeeper.waiting[50:]
+        for answer in some:
+            answer.callback(stat(8))
+        written += len(some)
+        clock.advance(ANNOUNCE_SECONDS)
+    assert (most, written) == (WRITES_AT_A_TIME, count)
+    clock.advance(1)
+    assert len(zookeeper.announced) <= 3
+    told = [key for data in zookeeper.announced for key in znodes.decode_partitions("/p", data)]
+    assert sorted(told) == [("t", index) for index in range(count)]
+
+
+def test_after_a_write_that_came_to_nothing_the_follower_is_asked_again(scene: Scene) -> None:
+    asked_again: list[object] = []
+    scene.partition.around.appended = asked_again.append
+    scene.zookeeper.state = znodes.PartitionState(1, 0, (1,), 1)
+    scene.zookeeper.version = 9  # somebody else wrote, in our name
+    scene.follower_catches_up()
+    assert (scene.leading.isr, scene.leading.pending) == ({1}, None)
+    assert asked_again == [("t", 0)]
