@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from weakref import ref
 
 from kbroker.config.log import LogConfig
-from kbroker.log import scan
+from kbroker.log import open_files, scan
 from kbroker.log.disk import READ_WRITE, Disk
 from kbroker.log.indexes import SPILL_BYTES, OffsetIndex, TimeIndex
 from kbroker.log.slices import SegmentFile
@@ -42,6 +42,15 @@ max_open_files = 1024
 for again). `LogDirs` sets it from the limit of the process."""
 
 _opened: deque[ref[Segment]] = deque()
+
+
+def _close_oldest() -> bool:
+    """Close the file that was opened first; return whether it was open still."""
+    oldest = _opened.popleft()()
+    was_open = oldest is not None and oldest._file is not None
+    if oldest is not None:
+        oldest.close()
+    return was_open
 
 
 class Found(NamedTuple):
@@ -121,9 +130,10 @@ class Segment:
             file = self._file = SegmentFile(self._disk, self.path, READ_WRITE)
             _opened.append(ref(self))
             while len(_opened) > max_open_files:
-                oldest = _opened.popleft()()
-                if oldest is not None:
-                    oldest.close()
+                _close_oldest()
+            if open_files.is_scarce(file.fd):
+                while len(_opened) > 1 and not _close_oldest():
+                    pass
         return file
 
     @property

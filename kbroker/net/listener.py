@@ -4,8 +4,7 @@ Limits are Kafka's: max.connections, max.connections.per.ip (with overrides), ma
 connections.max.idle.ms. The inter-broker listener has a reserve: clients cannot take the last places from the other
 brokers and the controller (S40), where they have a listener of their own.
 
-Nor can they take the last file descriptors: a broker that cannot open a segment loses its log directory. Descriptors
-are given lowest first, so the number of a new socket says how many are in use at least, without counting them.
+Nor can they take the last file descriptors (`kbroker.log.open_files`).
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from twisted.internet.protocol import ServerFactory
 from twisted.logger import Logger
 
 from kbroker.config import BrokerConfig, Endpoint
+from kbroker.log import open_files
 from kbroker.net.budget import RequestMemory
 from kbroker.net.connection import Connection, Limits, escaped
 from kbroker.net.port import RecordPort, listen
@@ -33,9 +33,6 @@ FILES_EXPECTED = 4096
 
 BROKER_RESERVE = 64
 """Connections beyond max.connections that only the inter-broker listener may use."""
-
-FILE_RESERVE = 512
-"""Descriptors that no client may have, a quarter of all where that is less; the half of them no broker, either."""
 
 SWEEP_SECONDS = 5.0
 """How often connections are looked over for those idle or stuck."""
@@ -200,14 +197,13 @@ class Listener(ServerFactory):
 
 
 def no_descriptor_left(descriptor: int, between_brokers: bool) -> str | None:
-    """Say why a connection may not keep its *descriptor*, or None: the last ones are for the log and the brokers."""
-    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    reserve = min(FILE_RESERVE, most // 4)
-    if most == resource.RLIM_INFINITY or descriptor < most - (
-        reserve // 2 if between_brokers else reserve
-    ):
+    """Say why a connection may not keep its *descriptor*, or None: the last ones are not for everybody."""
+    if not (open_files.is_scarce if between_brokers else open_files.is_reserved)(descriptor):
         return None
-    return f"the process may open {most} files, and {reserve} of them are not for connections"
+    return (
+        f"the process may open {open_files.limit()} files, and {open_files.reserve()} of them are"
+        " not for connections"
+    )
 
 
 def raise_file_limit(connections: int) -> None:

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import pytest
 
-from kbroker.log import segment
+from kbroker.log import open_files, segment
 from kbroker.log.disk import OS_DISK, Disk
 from kbroker.log.incarnation import Start
 from kbroker.log.log_dirs import LogDirs
@@ -605,6 +605,22 @@ def test_only_so_many_segment_files_are_open_at_a_time(
     paths = {log.segments[0].path for log in logs}
     assert sum(os.path.realpath(link) in paths for link in links) <= 10
     assert all(len(records(log)) == 3 for log in logs)
+
+
+def test_where_descriptors_are_scarce_a_segment_is_opened_in_exchange_for_another(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dirs = brokers().start()
+    logs = [dirs.create("t", n, ID) for n in range(40)]
+    for log in logs[:5]:
+        append(log, 1)
+    in_use = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(open_files, "limit", lambda: 0)  # every descriptor is one of the last
+    for _ in range(3):
+        for log in logs:
+            append(log, 1)
+    assert len(os.listdir("/proc/self/fd")) <= in_use + 1
+    assert all(len(records(log)) >= 3 for log in logs)
 
 
 def test_idle_partitions_keep_no_file_open(brokers: Brokers, tmp_path: Path) -> None:

@@ -16,9 +16,10 @@ from twisted.internet.defer import Deferred
 from twisted.logger import globalLogPublisher
 
 from kbroker.config import Endpoint
+from kbroker.log import open_files
 from kbroker.log.disk import OS_DISK
 from kbroker.log.slices import FileSlice, SegmentFile
-from kbroker.net.listener import FILE_RESERVE, Listener, RefusalLog, no_descriptor_left
+from kbroker.net.listener import Listener, RefusalLog, no_descriptor_left
 from kbroker.net.port import ACCEPT_PAUSE, listen
 from kbroker.net.service import HeldAnswer, RequestRefusedError
 from kclient.wire.errors import MalformedMessage
@@ -330,8 +331,7 @@ def test_connections_beyond_the_rate_are_refused() -> None:
 
 
 def test_the_last_descriptors_are_not_for_clients(lines: list[str]) -> None:
-    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    reserve = min(FILE_RESERVE, most // 4)
+    most, reserve = open_files.limit(), open_files.reserve()
     descriptors = iter([most - reserve - 1, most - reserve])
     _, _, connect = make(echo, descriptor=lambda: next(descriptors))
     assert [connect().refused for _ in range(2)] == [False, True]
@@ -339,8 +339,7 @@ def test_the_last_descriptors_are_not_for_clients(lines: list[str]) -> None:
 
 
 def test_brokers_have_half_of_the_last_descriptors_and_files_the_rest() -> None:
-    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    half = min(FILE_RESERVE, most // 4) // 2
+    most, half = open_files.limit(), open_files.reserve() // 2
     assert no_descriptor_left(most - half - 1, between_brokers=True) is None
     assert no_descriptor_left(most - half, between_brokers=True) is not None
 
