@@ -22,6 +22,8 @@ from kclient.wire.versions import ApiKey
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_WAIT_S = 60.0
+TICK_MS = 250
+"""ZooKeeper's tickTime."""
 
 
 def free_port() -> int:
@@ -96,13 +98,18 @@ def running(
 
 @contextlib.contextmanager
 def zookeeper(directory: Path, classpath: str) -> Iterator[int]:
-    """Run one ZooKeeper server; yield its port."""
+    """Run one ZooKeeper server; yield its port.
+
+    It looks for dead sessions once a tick: with Kafka's 2 s, or 1, up to as much of a failover is ZooKeeper's. The
+    limits of a session's timeout, which are 2 and 20 ticks by default, stay what they were with a tick of a second.
+    """
     port = free_port()
     directory.mkdir(parents=True, exist_ok=True)
     config = directory / "zoo.cfg"
     config.write_text(
         f"dataDir={directory / 'data'}\nclientPort={port}\nclientPortAddress=127.0.0.1\n"
-        "admin.enableServer=false\nmaxClientCnxns=0\ntickTime=1000\n4lw.commands.whitelist=*\n"
+        "admin.enableServer=false\nmaxClientCnxns=0\n4lw.commands.whitelist=*\n"
+        f"tickTime={TICK_MS}\nminSessionTimeout=2000\nmaxSessionTimeout=20000\n"
     )
     command = [
         *("java", "-Xmx256m", "-XX:+UseSerialGC", "-cp", classpath),

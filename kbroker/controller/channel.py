@@ -8,7 +8,7 @@ not been begun and the order of things is kept (a replica stopped in a round is 
 the same one), and there replaces what the round said of the same partition before: a broker that is
 slow is told the latest state once, not every state in turn. One request is out at a time; it is sent
 again until it is answered (S20: dropping it and sending the next is the bug) or the channel is closed.
-A request speaks of a thousand partitions at most, so that no broker is busy with one for long; except a full
+A request speaks of some hundred partitions at most, so that no broker is busy with one for long; except a full
 UpdateMetadata, of which a part would make the rest vanish.
 
 Invariants: 1. per partition, states are told in the order they were decided; 2. the last state decided
@@ -92,26 +92,27 @@ class _Round:
     closed: bool = False
     """Begun, or complete by order: nothing may join."""
 
-    def take(self) -> Order | None:
-        """Take the next request out of this round."""
+    def take(self, most: int) -> Order | None:
+        """Take the next request, of *most* partitions, out of this round."""
         self.closed = True
         if self.leaders:
-            return LeaderAndIsrOrder(_some(self.leaders), tuple(self.live_leaders.values()))
+            return LeaderAndIsrOrder(_some(self.leaders, most), tuple(self.live_leaders.values()))
         if self.live_brokers is not None:
-            updates = tuple(self.metadata.values()) if self.full else _some(self.metadata)
+            updates = tuple(self.metadata.values()) if self.full else _some(self.metadata, most)
             metadata = UpdateMetadataOrder(updates, self.live_brokers, self.full)
             if self.full or not self.metadata:
                 self.metadata, self.live_brokers = {}, None
             return metadata
         if self.stops:
-            return StopReplicaOrder(_some(self.stops))
+            return StopReplicaOrder(_some(self.stops, most))
         return None
 
 
 class BrokerChannel:
     """The queue of orders for one incarnation of a broker."""
 
-    def __init__(self) -> None:
+    def __init__(self, partitions_per_request: int = PARTITIONS_PER_REQUEST) -> None:
+        self._most = partitions_per_request
         self._rounds: deque[_Round] = deque()
         self._out: Order | None = None
 
@@ -166,7 +167,7 @@ class BrokerChannel:
         if self._out is not None:
             return None
         while self._rounds:
-            self._out = self._rounds[0].take()
+            self._out = self._rounds[0].take(self._most)
             if self._out is not None:
                 return self._out
             self._rounds.popleft()
@@ -194,9 +195,9 @@ class BrokerChannel:
         return self._rounds[-1]
 
 
-def _some(waiting: dict[K, V]) -> tuple[V, ...]:
+def _some(waiting: dict[K, V], most: int) -> tuple[V, ...]:
     """Take the first values out, as many as a request may carry."""
-    keys = list(islice(waiting, PARTITIONS_PER_REQUEST))
+    keys = list(islice(waiting, most))
     return tuple(waiting.pop(key) for key in keys)
 
 

@@ -117,6 +117,19 @@ def moves_told(moved: Mapping[TopicPartition, Assignment]) -> list[str]:
     ]
 
 
+def outcomes_told(outcomes: Mapping[TopicPartition, str]) -> list[str]:
+    """Return the lines to be logged of what became of wishes: one for each, or one for each outcome."""
+    if len(outcomes) <= LINES_TOLD:
+        return [f"{_name(partition)}: {outcome}" for partition, outcome in outcomes.items()]
+    kinds: dict[str, list[TopicPartition]] = {}
+    for partition, outcome in outcomes.items():
+        kinds.setdefault(outcome, []).append(partition)
+    return [
+        f"{len(alike)} partitions ({', '.join(map(_name, alike[:NAMES_TOLD]))}, ...): {outcome}"
+        for outcome, alike in kinds.items()
+    ]
+
+
 def _new_told(new: list[Entry]) -> list[str]:
     topics = sorted({entry.partition[0] for entry in new})
     names = ", ".join(topics[:NAMES_TOLD]) + (", ..." if len(topics) > NAMES_TOLD else "")

@@ -184,15 +184,17 @@ class Controller:
             yield
             self._load_partition(context, partition, event.leader_and_isr.get(partition))
         self._out += [OpenChannel(context.brokers[b]) for b in sorted(context.brokers)]
-        # Brokers learn where everyone is before they are told whom to follow (KAFKA-4443).
-        self._said.everything_to |= context.brokers.keys()
-        everything = yield from self._said.take(context)
+        # Brokers learn where everyone is before they are told whom to follow (KAFKA-4443); everything else they hear
+        # once, when it is decided. (Kafka tells all partitions at once, and those that it changed again.)
+        self._said.brokers_changed = True
+        everyone = yield from self._said.take(context)
         self._out += [
             replace(effect, before_leaders=True)
             if isinstance(effect, SendUpdateMetadata)
             else effect
-            for effect in everything
+            for effect in everyone
         ]
+        self._said.everything_to |= context.brokers.keys()
         if event.deletions:
             asked = events.TopicDeletionRequested(event.deletions)
             yield from self._deletion_requested(context, asked)

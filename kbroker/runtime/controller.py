@@ -127,7 +127,12 @@ class ClusterController:
 
     def _elected(self, term: Term) -> None:
         store = ControllerStore(
-            self._zookeeper, self._reconnect, term, self._clock, new_topic_id=self._new_topic_id
+            self._zookeeper,
+            self._reconnect,
+            term,
+            self._clock,
+            new_topic_id=self._new_topic_id,
+            partitions_per_turn=self._settings.partitions_per_turn,
         )
         self._office = ControllerOffice(
             self._clock, self._zookeeper, self._settings, self._send, store, term, self._election

@@ -65,6 +65,8 @@ class ControllerSettings:
     """unclean.leader.election.enable of topics that do not say."""
     min_insync_replicas: Callable[[str], int] = lambda _topic: 1
     """A topic's min.insync.replicas."""
+    partitions_per_turn: int = 500
+    """So many are worked on in one turn of the reactor, or told in one request: some 10 ms."""
 
 
 class LineOwner(Protocol):
@@ -95,7 +97,7 @@ class BrokerLine:
         broker: Broker,
         owner: LineOwner,
     ) -> None:
-        self.channel = BrokerChannel()
+        self.channel = BrokerChannel(settings.partitions_per_turn)
         self._clock = clock
         self._settings = settings
         self._send = send

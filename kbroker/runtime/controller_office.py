@@ -10,7 +10,7 @@ Nothing is carried into the next term (KAFKA-5310). A bug in the machine ends th
 is given up and contested again, with fresh tables.
 
 An event may touch every partition there is. So that the broker, which has clients of its own, is never deaf for long,
-what is done for one event is cut into turns of the reactor (`Turns`), of `PARTITIONS_PER_TURN` partitions at most: the
+what is done for one event is cut into turns of the reactor (`Turns`), of `partitions_per_turn` at most: the
 machine's steps, the writing of states, the diary, and the lines, of which each has a turn of its own for a request that
 speaks of many. There is one worker for events and one for lines. Events wait in a queue until the one before is done
 with, its effects performed; so the order of everything is what it would be if all were done at once.
@@ -47,9 +47,6 @@ from kclient.wire.errors import BrokerNotAvailable, KafkaError, NotController, S
 
 log = Logger()
 
-
-PARTITIONS_PER_TURN = 500
-"""Some 10 ms of work."""
 
 ENTRIES_PER_LINE = 20
 """Of the diary, at DEBUG: an event for each would hold the reactor up when thousands change."""
@@ -212,7 +209,7 @@ class ControllerOffice:
             self._run(self._feed_all())
 
     async def _feed_all(self) -> None:
-        turns = Turns(self._clock, PARTITIONS_PER_TURN)
+        turns = Turns(self._clock, self._settings.partitions_per_turn)
         try:
             while self._events and not self._closed:
                 event, then = self._events.popleft()
@@ -242,7 +239,7 @@ class ControllerOffice:
             self._run(self._speak_all())
 
     async def _speak_all(self) -> None:
-        turns = Turns(self._clock, PARTITIONS_PER_TURN - 1)
+        turns = Turns(self._clock, self._settings.partitions_per_turn - 1)
         try:
             while self._speaking and not self._closed:
                 line = next(iter(self._speaking))
@@ -311,7 +308,7 @@ class ControllerOffice:
 
     async def _note(self, effect: fx.WriteStates, written: events.StatesWritten) -> None:
         """Log what was written, while the tables still are those of the decision: the machine waits for the outcome."""
-        turns = Turns(self._clock, PARTITIONS_PER_TURN)
+        turns = Turns(self._clock, self._settings.partitions_per_turn)
         done = [write for write in effect.writes if write.partition in written.versions]
         entries = await turns.through(diary.entries_of(self.context, done))
         for line in diary.told(entries):

@@ -67,9 +67,6 @@ log = Logger()
 
 STATES_PER_MULTI = 100
 READS_AT_ONCE = 1000
-READS_PER_TURN = 250
-STATES_PER_TURN = 400
-"""Some 10 ms of work each."""
 _STARTS = frozenset(start.value for start in Start)
 K = TypeVar("K")
 T = TypeVar("T")
@@ -90,6 +87,7 @@ class ControllerStore:
         clock: Any,
         *,
         new_topic_id: Callable[[], UUID],
+        partitions_per_turn: int = 500,
     ) -> None:
         self._zookeeper = zookeeper.in_session(term.session)
         self._reconnect = reconnect
@@ -98,6 +96,9 @@ class ControllerStore:
         self._new_topic_id = new_topic_id
         self._fence = Check(znodes.CONTROLLER_EPOCH, term.epoch_zk_version)
         self._reported: set[str] = set()
+        self._per_turn = partitions_per_turn
+        self._reads_per_turn = max(partitions_per_turn // 2, 1)
+        self._per_multi = min(STATES_PER_MULTI, partitions_per_turn)
 
     # -- reading -----------------------------------------------------------------------------
 
@@ -225,10 +226,10 @@ class ControllerStore:
         """Have *take* called with the outcome of *ask* for each of *things*, in order, some in every turn."""
         waiting = iter(things)
         under_way: deque[tuple[list[K], Deferred[list[T | BaseException]]]] = deque()
-        turns = Turns(self._clock, READS_PER_TURN - 1)
+        turns = Turns(self._clock, self._reads_per_turn - 1)
         while True:
-            while len(under_way) * READS_PER_TURN < READS_AT_ONCE:
-                piece = list(islice(waiting, READS_PER_TURN))
+            while len(under_way) * self._reads_per_turn < READS_AT_ONCE:
+                piece = list(islice(waiting, self._reads_per_turn))
                 if not piece:
                     break
                 under_way.append((piece, outcomes_of([ask(thing) for thing in piece])))
@@ -321,8 +322,9 @@ class ControllerStore:
 
     async def write_states(self, writes: Sequence[StateWrite]) -> StatesWritten:
         """Write partition states; FencedError if a newer controller exists."""
-        chunks = [writes[i : i + STATES_PER_MULTI] for i in range(0, len(writes), STATES_PER_MULTI)]
-        turns = Turns(self._clock, STATES_PER_TURN)
+        size = self._per_multi
+        chunks = [writes[start : start + size] for start in range(0, len(writes), size)]
+        turns = Turns(self._clock, self._per_turn - 1)
         under_way = []
         for chunk in chunks:
             under_way.append(Deferred.fromCoroutine(self._write_chunk(chunk)))
@@ -446,10 +448,10 @@ class ControllerStore:
         """Delete *path* with all below it, in multis of a hundred, which ZooKeeper takes in the order they are sent."""
         doomed = await self._tree(path)
         doomed.reverse()
-        turns = Turns(self._clock, STATES_PER_TURN)
+        turns = Turns(self._clock, self._per_turn - 1)
         under_way = []
-        for start in range(0, len(doomed), STATES_PER_MULTI):
-            deletes = [Delete(p) for p in doomed[start : start + STATES_PER_MULTI]]
+        for start in range(0, len(doomed), self._per_multi):
+            deletes = [Delete(p) for p in doomed[start : start + self._per_multi]]
             under_way.append(Deferred.fromCoroutine(self._fenced(deletes)))
             await turns.done(len(deletes))
         await all_of(under_way)

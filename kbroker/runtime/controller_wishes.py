@@ -16,8 +16,8 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from kbroker.controller import diary, events
 from kbroker.controller import effects as fx
-from kbroker.controller import events
 from kbroker.controller.context import Assignment, ControllerContext, TopicPartition
 from kbroker.controller.reassignment import targets_of
 from kbroker.runtime.controller_store import ControllerStore
@@ -119,11 +119,9 @@ class OperatorWishes:
         results = await self.elect(
             events.ElectionType.PREFERRED, frozenset((t, p) for t, p in named)
         )
-        for (topic, index), result in sorted(results.items()):
-            log.info(
-                "preferred leader of {topic}-{index}, asked for by {path}: {outcome}",
-                topic=topic, index=index, path=path, outcome=result.outcome.value,
-            )  # fmt: skip
+        outcomes = {p: result.outcome.value for p, result in sorted(results.items())}
+        for line in diary.outcomes_told(outcomes):
+            log.info("preferred leader, asked for by {path}, of {line}", path=path, line=line)
         await self._store.remove_wish(path, node.stat.version)
 
     # -- reassignments -----------------------------------------------------------------------
@@ -140,10 +138,9 @@ class OperatorWishes:
 
     def answer_reassignment(self, effect: fx.AnswerReassignment) -> None:
         """Pass the machine's answer on."""
-        for (topic, index), result in sorted(effect.results.items()):
-            if result.why:
-                log.info("did not reassign {topic}-{index}: {why}",
-                         topic=topic, index=index, why=result.why)  # fmt: skip
+        refused = {p: result.why for p, result in sorted(effect.results.items()) if result.why}
+        for line in diary.outcomes_told(refused):
+            log.info("did not reassign {line}", line=line)
         answer = self._waiting.pop(effect.request_id, None)
         if answer is not None:
             answer.callback(effect.results)
@@ -164,11 +161,14 @@ class OperatorWishes:
         fresh = {p: r for p, r in wanted.items() if self._listed.get(p) != r}
         if fresh:
             results = await self.reassign(fresh)
-            for (topic, index), result in sorted(results.items()):
+            outcomes = {
+                p: f"to {list(fresh[p])}: {result.outcome.value}"
+                for p, result in sorted(results.items())
+            }
+            for line in diary.outcomes_told(outcomes):
                 log.info(
-                    "reassignment of {topic}-{index} to {replicas}, asked for by {path}: {outcome}",
-                    topic=topic, index=index, replicas=list(fresh[topic, index]),
-                    path=znodes.REASSIGN_PARTITIONS, outcome=result.outcome.value,
+                    "reassignment, asked for by {path}, of {line}",
+                    path=znodes.REASSIGN_PARTITIONS, line=line,
                 )  # fmt: skip
         if node.stat.mzxid > self._listed_at:
             self._listed, self._listed_at = wanted, node.stat.mzxid

@@ -9,8 +9,9 @@ three system calls per request) are left out: they block, reorder, or hide what 
 - Every request carries the session it belongs to. The check is made here, in the thread that
   writes to the socket, after the last moment at which the session can change: a request decided
   in an expired session is refused, never sent in the next one (K4).
-- Queued requests leave in one write. kazoo's loop costs about 150 us per request, and blocks its
-  caller when a few hundred wake-up bytes fill the socket pair.
+- Queued requests leave in one write, and answers are read as many as there are: kazoo's loop costs about 150 us per
+  request, blocks its caller when a few hundred wake-up bytes fill the socket pair, and makes four system calls per
+  answer, at each of which it may lose the interpreter to the reactor for 5 ms.
 - The thread is woken behind what the reactor does now, once. Woken by the first of a thousand requests
   it would compete for the interpreter with whoever queues the others, who loses it for 5 ms each
   time that he lets go of it. And of the results that it brings, some are handled in every turn.
@@ -44,6 +45,9 @@ MAX_WRITE = 512 * 1024
 
 MESSAGES_PER_TURN = 200
 """How many results and events are handled before others have their turn."""
+
+READ_SIZE = 64 * 1024
+"""Bytes of answers asked for in one read."""
 
 
 class FromThreads(Protocol):
@@ -219,6 +223,8 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
         self._heard_at = time.monotonic()
         self._wake_pending = False
         self._wake_planned = False
+        self._unread = bytearray()
+        """What was read and not looked at yet: the answers behind the one that was asked for."""
 
     # --- the reactor's side ---
 
@@ -287,6 +293,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
         leader knows: if its last transaction is older than ours, ours never happened any more.
         """
         self._refuse_to_live_for_the_dead()
+        self._unread.clear()
         try:
             return super()._connect(host, hostip, port)
         except ConnectionDropped:
@@ -316,9 +323,31 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
             raise ConnectionDropped("the reactor is stalled")
 
     def _read_socket(self, read_timeout: float) -> Any:
-        result = super()._read_socket(read_timeout)
-        self._heard_at = time.monotonic()
-        return result
+        """Handle the answer that has arrived, and those that came with it: nobody would wake us for them."""
+        while True:
+            result = super()._read_socket(read_timeout)
+            self._heard_at = time.monotonic()
+            if result is not None or not self._has_answer():
+                return result
+
+    def _has_answer(self) -> bool:
+        unread = self._unread
+        return len(unread) >= 4 and len(unread) - 4 >= int_struct.unpack_from(unread)[0]
+
+    def _read(self, length: int, timeout: float) -> bytes:
+        unread = self._unread
+        while len(unread) < length:
+            wanted = max(length - len(unread), READ_SIZE)
+            with self._socket_error_handling():
+                if not self.handler.select([self._socket], [], [], timeout)[0]:
+                    raise self.handler.timeout_exception("socket time-out during read")
+                part = self._socket.recv(wanted)
+            if not part:
+                raise ConnectionDropped("socket connection broken")
+            unread += part
+        taken = bytes(unread[:length])
+        del unread[:length]
+        return taken
 
     def _send_request(self, read_timeout: float, connect_timeout: float) -> None:
         """Send everything that is queued, refusing what belongs to another session."""

@@ -73,7 +73,11 @@ class Fields:
 
     def integers(self, name: str) -> tuple[int, ...]:
         """Read a list of non-negative numbers (broker ids)."""
-        return tuple(self._integer(name, item, 0, INT32_MAX) for item in self.items(name))
+        items = self.items(name)
+        for item in items:  # thousands of lists: a call for each number would take most of the time
+            if type(item) is not int or not 0 <= item <= INT32_MAX:
+                return tuple(self._integer(name, item, 0, INT32_MAX) for item in items)
+        return tuple(items)
 
     def items(self, name: str) -> list[Any]:
         """Read a list."""

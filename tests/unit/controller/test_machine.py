@@ -50,7 +50,7 @@ def machine():
     return made
 
 
-def test_a_new_controller_tells_metadata_then_leaders_then_metadata():
+def test_a_new_controller_tells_who_lives_then_leaders_then_everything():
     made = Controller()
     states = {("t", 0): LeaderAndIsr(1, 5, (1,), 1, 10)}
     effects = made.handle(events.BecameController(2, brokers(1), {"t": topic(p0=[1])}, states))
@@ -60,8 +60,11 @@ def test_a_new_controller_tells_metadata_then_leaders_then_metadata():
         fx.SendLeaderAndIsr,
         fx.SendUpdateMetadata,
     ]
-    assert effects[1].full
     assert effects[1].before_leaders
+    assert not effects[1].full
+    assert [b.broker_id for b in effects[1].live_brokers] == [1]
+    assert effects[3].full
+    assert [(p.topic, p.partition) for p in effects[3].partitions] == [("t", 0)]
     assert not effects[3].before_leaders
 
 
