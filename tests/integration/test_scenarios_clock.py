@@ -134,7 +134,7 @@ def until_old_records_are_gone(cluster: Cluster) -> None:
                 first, end = reader.get_watermark_offsets(where, 5)
                 return bool(first == end > 0)
 
-            eventually(f"retention of old-{index}", gone, 10)
+            eventually(f"retention of old-{index}", gone, 30)
     finally:
         reader.close()
 
@@ -179,7 +179,7 @@ def test_s35_clocks_that_jump_by_an_hour_or_go_to_and_fro_stop_nothing(
             break
     until_progress([writer], 100)
     for index, broker_id in enumerate(ALL):
-        assert POLL_SECONDS * 0.9 < long_poll(cluster[broker_id], index) < POLL_SECONDS + 1
+        assert POLL_SECONDS * 0.9 < long_poll(cluster[broker_id], index) < POLL_SECONDS + 5
     write_old_records(cluster)
     until_old_records_are_gone(cluster)
     for clock in clocks.values():
