@@ -165,6 +165,9 @@ class ControllerElection:
         term = self.term
         if term is not None and node.stat.ephemeral_owner != term.session.id:
             self._depose(f"broker {self.controller_id} is the controller now")
+        session = self._zookeeper.session
+        if self.term is None and session is not None and node.stat.ephemeral_owner == session.id:
+            self._stand_later()  # ours, and we do not govern by it: nobody else can
 
     def _depose(self, reason: str) -> None:
         term, self.term = self.term, None
@@ -257,6 +260,7 @@ class ControllerElection:
         """Find out whether the multi whose answer was lost made us controller."""
         await self._reconnect.connected(session)
         ours = self._zookeeper.in_session(session)
+        await ours.sync(znodes.CONTROLLER)  # the connection may be to a server that is behind (S23)
         holder = await ours.exists(znodes.CONTROLLER)
         node = await ours.get(znodes.CONTROLLER_EPOCH)
         held = holder is not None and holder.ephemeral_owner == session.id
