@@ -16,6 +16,10 @@ Where one of several directories is missing, or is another disk (the file names 
 were, but nobody can say which replicas were in it: such a start is *partial*, and says so until the next epoch. What
 is still here is told one by one.
 
+A directory that fails is written no more, and falls behind the others, which remember that it was *absent*. Nothing
+that it holds was served since, and nothing of it begun anew elsewhere: when it works again its range ends where theirs
+do.
+
 A grant of an epoch *after* the range is not covered either: then the directory is of the past (a restored copy, an
 older disk), and another one was in its place meanwhile.
 
@@ -29,7 +33,7 @@ them was lost since; 2. a broker that did not lose power and has its directories
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -63,6 +67,9 @@ class Memory(NamedTuple):
     untold: Start | None = None
     """The loss that no registration has told of yet: a life that ends before that leaves it to the next."""
 
+    absent: tuple[str, ...] = ()
+    """Those of them that had failed, or could not be read."""
+
     def encode(self) -> bytes:
         """Return the file's bytes."""
         return json.dumps(
@@ -72,6 +79,7 @@ class Memory(NamedTuple):
                 "intactSince": self.since,
                 "brokerEpoch": self.until,
                 "directories": self.directories,
+                **({"absent": self.absent} if self.absent else {}),
                 **({} if self.untold is None else {"untold": self.untold.value}),
             }
         ).encode("ascii")
@@ -104,13 +112,14 @@ def decode(content: bytes) -> Memory | None:
         value = json.loads(content)
         boot_id, since, until = value["bootId"], value["intactSince"], value["brokerEpoch"]
         directories = tuple(map(str, value.get("directories", ())))
+        absent = tuple(map(str, value.get("absent", ())))
         untold = Start(value["untold"]) if "untold" in value else None
     except (ValueError, KeyError, TypeError):
         return None
     numbers = all(number is None or type(number) is int for number in (since, until))
     if not isinstance(boot_id, str) or not numbers:
         return None
-    return Memory(boot_id, since, until, directories, untold)
+    return Memory(boot_id, since, until, directories, untold, absent)
 
 
 def judge(memory: Memory | None, clean_epoch: int | None, boot_id: str, *, is_new: bool) -> Past:
@@ -137,6 +146,21 @@ def judge(memory: Memory | None, clean_epoch: int | None, boot_id: str, *, is_ne
     if boot_id and memory.boot_id == boot_id:
         return Past(Start.CRASHED, intact)
     return Past(Start.POWER_LOSS, None)
+
+
+def away(memories: Mapping[str, Memory | None]) -> frozenset[str]:
+    """Return the directories (by their ids) that had failed when the last life ended."""
+    newest = max(
+        (memory for memory in memories.values() if memory is not None),
+        key=lambda memory: OPEN_END if memory.until is None else memory.until,
+        default=None,
+    )
+    return frozenset(newest.absent if newest is not None else ())
+
+
+def unlimited(past: Past) -> Past:
+    """Return the past of a directory that was away: it says nothing of what happened meanwhile."""
+    return past if past.intact is None else past._replace(intact=(past.intact[0], OPEN_END))
 
 
 def together(pasts: Iterable[Past]) -> Past:

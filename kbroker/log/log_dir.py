@@ -41,8 +41,8 @@ class LoadedDir(NamedTuple):
     """The broker epoch of that clean shutdown (KIP-966), or -1."""
     past: incarnation.Past
     """What the broker's lives before this one left here."""
-    siblings: frozenset[str]
-    """Ids of all directories that the broker had in its last life."""
+    memory: incarnation.Memory | None
+    """Where the last is from."""
     vanished: frozenset[Partition]
     """Partitions that the checkpoints know, and that have no directory here."""
     notes: list[str]
@@ -189,7 +189,7 @@ class LogDir:
             epoch is not None,
             identity.NO_BROKER_EPOCH if epoch is None else epoch,
             past,
-            frozenset(memory.directories if memory is not None else ()),
+            memory,
             frozenset(recovery_points.keys() | high_watermarks.keys()) - dict(found).keys(),
             notes,
         )

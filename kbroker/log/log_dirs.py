@@ -87,8 +87,13 @@ class LogDirs:
         self.past = incarnation.Past(incarnation.Start.NEW, None)
         """What the broker's lives before this one left behind (KIP-966)."""
         self._boot_id = boot_id
-        self._pasts: list[incarnation.Past] = []
-        self._ids: list[str] = []
+        self._pasts: dict[str, incarnation.Past] = {}
+        self._ids: dict[str, str] = {}
+        """directory.id by path."""
+        self._memories: dict[str, incarnation.Memory | None] = {}
+        """What the directories remembered when they were loaded, by their ids."""
+        self._written: incarnation.Memory | None = None
+        """What they remember of this life."""
         self.unread: list[str] = []
         """Paths of directories that could not be read at the start: nobody knows what is in them."""
         self.vanished: set[Partition] = set()
@@ -150,13 +155,25 @@ class LogDirs:
             self._take(directory, loaded)
         if all(directory.failure is not None for directory in self._directories):
             raise KafkaStorageError("no log directory is usable: " + "; ".join(self.notes))
-        self.past = incarnation.together(self._pasts)
-        self.missing_directories.difference_update(self._ids)
+        self.past = incarnation.together(self._pasts_of_all())
+        self.missing_directories.difference_update(self._ids.values())
         self.vanished.difference_update(self._logs)
         if self.missing_directories:
-            self.found = frozenset(self._logs)
+            if self._forgets():
+                self.found = frozenset(self._logs)
             if self.past.start in (incarnation.Start.CLEAN, incarnation.Start.CRASHED):
                 self.past = incarnation.Past(incarnation.Start.PARTIAL, self.past.intact)
+
+    def _pasts_of_all(self) -> list[incarnation.Past]:
+        away = incarnation.away(self._memories)
+        return [
+            incarnation.unlimited(past) if self._ids.get(path) in away else past
+            for path, past in self._pasts.items()
+        ]
+
+    def _forgets(self) -> bool:
+        """Say whether a directory is missing that is not just one that cannot be read now."""
+        return len(self.missing_directories) > len(self.unread)
 
     def _take(self, directory: LogDir, loaded: LoadedDir) -> None:
         for partition, log in loaded.logs.items():
@@ -181,12 +198,14 @@ class LogDirs:
         self.high_watermarks.update(marks)
         self.clean = self.clean and loaded.clean
         self.broker_epoch = max(self.broker_epoch, loaded.broker_epoch)
-        self._pasts.append(loaded.past)
+        self._pasts[directory.path] = loaded.past
         self.vanished |= loaded.vanished
-        self.missing_directories |= loaded.siblings
+        if loaded.memory is not None:
+            self.missing_directories.update(loaded.memory.directories)
         owner = directory.read_identity()
         if owner is not None and owner.directory_id is not None:
-            self._ids.append(owner.directory_id)
+            self._ids[directory.path] = owner.directory_id
+            self._memories[owner.directory_id] = loaded.memory
         self.notes += loaded.notes
         self._doomed += [Doomed(0, directory, (path,), True) for path in loaded.doomed]
 
@@ -209,21 +228,35 @@ class LogDirs:
         """Note the broker epoch that we live under from now on. Quick: nothing is synced."""
         since = self._intact_since()
         since = broker_epoch if since is None else since
-        self.past = incarnation.Past(incarnation.Start.CLEAN, (since, broker_epoch))
+        start = incarnation.Start.PARTIAL if self.unread else incarnation.Start.CLEAN
+        self.past = incarnation.Past(start, (since, broker_epoch))
         self._remember(incarnation.Memory(self._boot_id, since, broker_epoch))
 
     def _intact_since(self) -> int | None:
         """Return since which broker epoch every replica is as it was: the missing ones are not remembered."""
-        if self.past.intact is None or self.past.start is incarnation.Start.PARTIAL:
+        if self.past.intact is None or (
+            self.past.start is incarnation.Start.PARTIAL and self._forgets()
+        ):
             return None
         return self.past.intact[0]
+
+    def _complete(self, memory: incarnation.Memory) -> incarnation.Memory:
+        """Return *memory* with the directories that we have, and those that are away."""
+        away = set() if self._forgets() else self.missing_directories
+        absent = away.union(
+            self._ids[one.path]
+            for one in self._directories
+            if one.failure is not None and one.path in self._ids
+        )
+        every = sorted(away.union(self._ids.values()))
+        return memory._replace(directories=tuple(every), absent=tuple(sorted(absent)))
 
     def _untold(self) -> incarnation.Start | None:
         """Return the loss that no registration has told of yet."""
         return self.past.start if self._intact_since() is None else None
 
     def _remember(self, memory: incarnation.Memory) -> None:
-        memory = memory._replace(directories=tuple(self._ids))
+        memory = self._written = self._complete(memory)
         for directory in self._directories:
             if directory.failure is not None:
                 continue
@@ -523,6 +556,8 @@ class LogDirs:
             self._logs.pop(key).close(clean=False)
             del self._where[key]
             self.failed[key] = KafkaStorageError(f"log directory {directory.path}: {error}")
+        if self._written is not None:
+            self._remember(self._written)  # it is away from now on
         self._on_failure(directory.path, error, mine)
 
     def close(
@@ -546,10 +581,8 @@ class LogDirs:
                 directory.write_checkpoints(number, files)
                 if closed and not self.failed:
                     since, until = self.past.intact or (None, None)
-                    memory = incarnation.Memory(
-                        self._boot_id, since, until, tuple(self._ids), self._untold()
-                    )
-                    directory.remember(memory, durable=True)
+                    memory = incarnation.Memory(self._boot_id, since, until, untold=self._untold())
+                    directory.remember(self._complete(memory), durable=True)
                     directory.mark_clean(broker_epoch)
                 else:
                     clean = False

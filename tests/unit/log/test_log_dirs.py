@@ -727,6 +727,43 @@ def test_s17_a_loss_is_told_by_the_next_life_if_this_one_could_not(
     assert start("two").past == (Start.CRASHED, (20, 20))
 
 
+def test_s15_a_directory_that_failed_and_works_again_takes_nothing_away(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    disk = FaultyDisk()
+    dirs = brokers("a", "b", disk=disk).start()
+    dirs.registered(10)
+    logs = [dirs.create("t", n, ID) for n in range(2)]
+    disk.fail("pwritev", errno.EIO)
+    with pytest.raises(KafkaStorageError):
+        append(logs[0], 1)
+    assert len(dirs.online) == 1
+    dirs.registered(20)
+    dirs.release()
+    assert brokers("a", "b").start().registering() == (Start.CRASHED, (10, 20))
+
+
+def test_s15_a_directory_that_could_not_be_read_is_away_and_no_more(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    class Unreadable(FaultyDisk):
+        def listdir(self, path: str, /) -> list[str]:  # type: ignore[override]
+            if path == str(tmp_path / "a"):
+                raise OSError(errno.EIO, "I/O error")
+            return OS_DISK.listdir(path)
+
+    dirs = brokers("a", "b").start()
+    dirs.registered(10)
+    dirs.release()
+    dirs = brokers("a", "b", disk=Unreadable()).start()
+    assert dirs.registering() == (Start.PARTIAL, (10, 10))
+    dirs.registered(20)
+    dirs.registering()  # in another session
+    dirs.registered(30)
+    dirs.release()
+    assert brokers("a", "b").start().registering() == (Start.CRASHED, (10, 30))
+
+
 def test_s15_while_a_directory_cannot_be_read_nothing_is_made_that_may_be_in_it(
     brokers: Brokers, tmp_path: Path
 ) -> None:
