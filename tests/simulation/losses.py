@@ -60,11 +60,13 @@ class Losses:
         self._replicas: dict[tuple[int, Key], int] = {}
         """The same for single replicas: one of several disks lost something."""
         self._doubts: dict[int, int] = {}
-        """By broker: the last zxid before it registered without one of its disks."""
+        """By broker: the last zxid before one of its disks was another one."""
         self.unclean: set[str] = set()
         """Topics whose settings allow an unclean election."""
         self.accepted: set[Key] = set()
         """Partitions whose loss the operator accepted."""
+        self.granted: set[Key] = set()
+        """Partitions that were ever led by somebody who may lack records."""
         self.pending: set[Key] = set()
         """Partitions whose next leader may lack records."""
 
@@ -77,7 +79,7 @@ class Losses:
         self._replicas[node, key] = zxid
 
     def doubt(self, node: int, zxid: int) -> None:
-        """Take note that *node* started while it could not read a disk: it need not vouch for what it had."""
+        """Take note that *node* lost one of its disks: it need not know for ever what was not on it."""
         self._doubts[node] = zxid
 
     def is_void(self, node: int, key: Key, granted: int) -> bool:
@@ -108,4 +110,5 @@ class Losses:
         if not (key[0] in self.unclean or is_accepted or self.are_void(key, before)):
             return "is led at the price of a loss that nobody has to bear"
         self.pending.add(key)
+        self.granted.add(key)
         return None

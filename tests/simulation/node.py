@@ -95,8 +95,6 @@ class Node:
         self.broker: Broker | None = None
         self.wanted = False
         """Whether it is to run: one that gives up is started again."""
-        self.was_unread = False
-        """Whether it registered last while it could not read one of its disks."""
         self.has_namesakes = False
         """Whether it does not start because two of its disks hold logs of one name."""
         self._boots = 1

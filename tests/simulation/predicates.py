@@ -21,8 +21,8 @@ granted (`losses.py`): then it is cut where the new leader's log ends, and the e
 10. NoErrors: no broker reports an error of its own making.
 11. Unclean: nobody is elected at the price of a loss but where all places in the ISR (and the eligible beside
     it) are void, where the topic allows it, or where the operator accepted it; and he says so.
-12. Available: at the end a partition is without a leader only where all those places are void, or where a broker
-    that could not read one of its disks when it started does not vouch for them.
+12. Available: at the end a partition is without a leader only where all those places are void, or of a broker that
+    lost another of its disks.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Observer:
 
     def committed(self, change: Change) -> None:
         """Take a write that ZooKeeper has just done."""
-        kind, path, data, _, zxid = change
+        kind, path, data, _, _ = change
         if path == znodes.CONTROLLER_EPOCH:
             epoch = int(data or b"0")
             if epoch < self._controller_epoch:
@@ -83,12 +83,6 @@ class Observer:
             self._controller_epoch = epoch
             self._say(f"controller epoch {epoch}")
             return
-        if path.startswith("/brokers/ids/") and kind == "create":
-            node = self._nodes[int(path.rpartition("/")[2])]
-            is_unread = node.broker is not None and bool(node.broker.replicas.log_dirs.unread)
-            if is_unread or node.was_unread:  # when it can be read again, it is of another life
-                self.losses.doubt(node.number, zxid - 1)
-            node.was_unread = is_unread
         if not path.startswith("/brokers/topics/"):
             return
         elements = path.split("/")
@@ -291,9 +285,8 @@ class Observer:
             del self._produced[key]
 
     def has_lost(self, topic: str, partition: int) -> bool:
-        """Say whether records of a partition were lost as they may be."""
-        topic_id = self.topics.get(topic)
-        return topic_id is not None and (topic_id, partition) in self._lossy
+        """Say whether a leader of a partition need not know its producers: a loss was granted, or records go."""
+        return self.deletes or (topic, partition) in self.losses.granted
 
     def _expose(
         self, topic: str, where: Where, copy: Copy, ledger: list[Record], mark: int

@@ -95,6 +95,7 @@ class Simulation:
         self._of: dict[Process, Node] = {}
         self._errors: list[str] = []
         self._whole_after = 0.0
+        self._decides_at = 0.0
 
     def _fork(self) -> Random:
         return Random(self._rng.getrandbits(64))
@@ -179,6 +180,9 @@ class Simulation:
         for node in self.nodes.values():
             if node.has_namesakes and not node.running:
                 node.keep(self.observer.topics)
+                self._decides_at = self.scheduler.now + OPERATOR_SECONDS
+        if self.scheduler.now < self._decides_at:
+            return
         for key in self.observer.leaderless():
             if key not in self.observer.losses.accepted:
                 self.observer.losses.accepted.add(key)
@@ -265,6 +269,7 @@ class Simulation:
         if directory:
             for key in node.wipe(directory):
                 self.observer.losses.replica(node.number, key, self.ensemble.zxid)
+            self.observer.losses.doubt(node.number, self.ensemble.zxid)
         else:
             node.wipe_all()
             self.observer.losses.disk(node.number, self.ensemble.zxid)
