@@ -48,6 +48,10 @@ from kclient.wire.errors import BrokerNotAvailable, KafkaError, NotController, S
 log = Logger()
 
 
+ISR_CHANGES_SECONDS = 0.1
+"""Between two looks at announced ISR changes (Kafka's leaders announce theirs every 2.5 s): what joins one by one is
+taken in together, for each round of a reassignment writes whole topics."""
+
 ENTRIES_PER_LINE = 20
 """Of the diary, at DEBUG: an event for each would hold the reactor up when thousands change."""
 
@@ -91,6 +95,10 @@ class ControllerOffice:
         self._changed: dict[str, Topic] = {}
         self._vanished: set[str] = set()
         self._deletions: frozenset[str] = frozenset()
+        self._announced: list[str] = []
+        """Announcements of ISR changes, as last listed."""
+        self._look_planned = False
+        self._looked_at = -ISR_CHANGES_SECONDS
         self._unclean_election = UncleanElection(
             clock,
             store,
@@ -476,7 +484,16 @@ class ControllerOffice:
 
     def _have_isr_changes(self, children: Children | None) -> None:
         if children is not None and children.names:
-            self._run(self._read_isr_changes(children.names))
+            self._announced = children.names
+            if not self._look_planned:
+                self._look_planned = True
+                wait = self._looked_at + ISR_CHANGES_SECONDS - self._clock.seconds()
+                self._clock.callLater(max(wait, 0), self._look_at_isr_changes)
+
+    def _look_at_isr_changes(self) -> None:
+        self._look_planned, self._looked_at = False, self._clock.seconds()
+        if not self._closed:
+            self._run(self._read_isr_changes(self._announced))
 
     async def _read_isr_changes(self, names: list[str]) -> None:
         states, paths = await self._store.read_isr_changes(names)
