@@ -6,7 +6,6 @@ up; the cause is the last line on stderr.
 
 from __future__ import annotations
 
-import gc
 import signal
 import sys
 import time
@@ -15,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from kbroker.app import collector
 from kbroker.config import BrokerConfig, ConfigError
 
 SHUTDOWN_SECONDS = 25.0
@@ -62,12 +62,6 @@ def install_reactor(*, with_tls: bool) -> Any:
     return reactor
 
 
-def _settle() -> None:
-    """Let the collector look a last time at what start-up made, while nobody waits for us."""
-    gc.collect()
-    gc.freeze()
-
-
 class Process:
     """Starts one broker, waits for a reason to stop, and stops it within a bounded time."""
 
@@ -77,7 +71,9 @@ class Process:
         self._reactor = reactor
         self._exit_code = 0
         self._stopping = False
-        self._broker = Broker(reactor, config, on_fatal=self._fatal, before_listening=_settle)
+        self._broker = Broker(
+            reactor, config, on_fatal=self._fatal, before_listening=collector.settle
+        )
 
     def run(self) -> int:
         """Run the reactor until the broker has stopped."""
@@ -97,10 +93,7 @@ class Process:
         if not self._stopping:
             with suppress(OSError):  # nobody reads our stdout: the broker serves all the same
                 print(ready, flush=True)  # noqa: T201
-            # What the controller told us first will live as long as we do. To collect now would take
-            # the turn of those who ask already.
-            gc.freeze()
-            gc.enable()
+            collector.begin()
 
     def _start_failed(self, failure: Any) -> None:
         from kbroker.app.broker import CannotStartError
