@@ -50,7 +50,11 @@ from kclient.wire.fetch import (
 MAX_SESSION_ID = 0x7FFFFFFF
 
 LOOKED_AT_ONCE = 500
-"""Of so many partitions that are due a fetch is answered with what they gave; the others come first in the next."""
+"""Of so many partitions that are due a fetch is answered with what they gave; the others come first in the next.
+
+Even if they gave nothing, as long as half of them need not be looked at again: whoever fetches asks again at once, and
+he is not to do so for ever.
+"""
 
 
 class Fetch:
@@ -319,13 +323,17 @@ class _IncrementalFetch:
         reading = asking.reading(again=again)
         watch = asking.fetch.watch
         said: list[tuple[SessionPartition, FetchPartitionResponse, bool]] = []
+        settled = 0
         for count, partition in enumerate(list(session.due)):
-            if count >= LOOKED_AT_ONCE and reading.suffices:
-                session.defer(count)
+            if count >= LOOKED_AT_ONCE and (reading.suffices or 2 * settled >= LOOKED_AT_ONCE):
+                session.defer(count - settled)
+                in_any_case = True
                 break
             answer = reading.read(watch(partition), partition.topic_id, partition.asked)
             if session.looked_at(partition, answer, is_clean=reading.is_clean):
                 said.append((partition, answer, reading.is_clean))
+            elif reading.is_clean:
+                settled += 1
         if not (in_any_case or reading.suffices or (said and asking.hears_of_watermarks)):
             reading.release()
             return None

@@ -182,6 +182,20 @@ def test_of_thousands_that_have_records_an_answer_has_some_and_the_next_one_the_
     assert second.keys() == set(range(count)) - first.keys()
 
 
+def test_thousands_that_have_nothing_to_say_are_looked_at_some_at_a_time(broker: ApiBroker) -> None:
+    count = LOOKED_AT_ONCE + 20
+    broker.fill(*[0] * count)
+    fetcher = Fetcher(broker, count)
+    handler: Any = broker.dispatcher._handlers[ApiKey.FETCH]
+    session = handler.sessions.get(fetcher.id)
+    for each in session.partitions.values():
+        session.due[each] = None
+    assert told(fetcher.fetch(max_wait_ms=500)) == {}
+    assert [each.asked.partition for each in session.due] == list(range(LOOKED_AT_ONCE, count))
+    assert not fetcher.fetch(max_wait_ms=500).called
+    assert not session.due
+
+
 def test_partitions_that_fail_again_and_again_do_not_starve_the_others(broker: ApiBroker) -> None:
     broker.fill(*[0] * (LOOKED_AT_ONCE + 1))
     fetcher = Fetcher(broker, LOOKED_AT_ONCE + 1)
