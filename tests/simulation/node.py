@@ -262,21 +262,30 @@ class Node:
         return [key for key in found if key is not None]
 
     def keep(self, topics: dict[str, UUID]) -> None:
-        """Have the operator take logs away whose topic is another one by now: a disk that was away has them still."""
+        """Have the operator take away, of two logs of one name, the one that a disk brought back which was away.
+
+        It is of another topic, or of a replica that was moved away meanwhile: the shorter one.
+        """
         self.has_namesakes = False
+        found: dict[tuple[str, int], list[tuple[bool, int, str]]] = {}
         for directory in DIRECTORIES[: self._disks]:
             for name in self.disk.listdir(directory):
                 key = parse_directory(name)
-                if key is None:
-                    continue
-                path = f"{directory}/{name}"
-                try:
-                    content = read_file(self.disk, f"{path}/{PARTITION_METADATA}")
-                except FileNotFoundError:
-                    content = b""
-                topic_id = topics.get(key[0])
-                if topic_id is None or decode_partition_metadata(content) != topic_id:
-                    self.disk.rename(path, f"{directory}/kept-{name}")
+                if key is not None:
+                    path = f"{directory}/{name}"
+                    is_right = self._topic_id(path) == topics.get(key[0])
+                    files = [each for each in self.disk.listdir(path) if each.endswith(".log")]
+                    size = sum(self.disk.size(f"{path}/{each}") for each in files)
+                    found.setdefault(key, []).append((is_right, size, path))
+        for logs in found.values():
+            for _, _, path in sorted(logs)[:-1]:
+                self.disk.rename(path, f"{path}.kept")
+
+    def _topic_id(self, path: str) -> UUID | None:
+        try:
+            return decode_partition_metadata(read_file(self.disk, f"{path}/{PARTITION_METADATA}"))
+        except FileNotFoundError:
+            return None
 
     def wipe_all(self) -> None:
         """Put an empty disk in the place of all: as after an installation, or on another machine."""

@@ -6,7 +6,7 @@ that is what consumers may have seen and producers were told is safe. The ledger
 granted (`losses.py`): then it is cut where the new leader's log ends, and the epochs before are judged no more.
 
 1. ControllerEpoch: /controller_epoch only grows; so does the leader epoch of a partition, and a new leader
-   has a new one.
+   has a new one. No deposed controller elects anybody.
 2. LeaderInIsr: no state is written whose leader is outside of its ISR, or whose ISR is empty.
 3. OneLeader: a leader epoch is led by one life of one broker.
 4. ValidHighWatermark: it is never above its log's end, and does not fall under one leader epoch.
@@ -136,6 +136,9 @@ class Observer:
                 raise Broken(f"ControllerEpoch: leader epoch of {where}: {before} -> {state}")
             if state.leader != before.leader and state.leader_epoch == before.leader_epoch:
                 raise Broken(f"ControllerEpoch: {where} has another leader: {before} -> {state}")
+            by_controller = state.leader_epoch > before.leader_epoch
+            if by_controller and state.controller_epoch < self._controller_epoch:
+                raise Broken(f"ControllerEpoch: {where} was written by a deposed one: {state}")
             if state.controller_epoch < before.controller_epoch:
                 raise Broken(f"ControllerEpoch: {where}: {before} -> {state}")
             if state.leader not in (-1, before.leader):

@@ -96,6 +96,7 @@ class Simulation:
         self._errors: list[str] = []
         self._whole_after = 0.0
         self._decides_at = 0.0
+        self._muted = 1
 
     def _fork(self) -> Random:
         return Random(self._rng.getrandbits(64))
@@ -326,6 +327,23 @@ class Simulation:
         for other in self.nodes:
             self._unblock(broker, str(other))
         self._zkheal(broker)
+
+    def _mute(self, broker: str, listener: str = "") -> None:
+        """Let what a broker, or "controller", sends to others, or to one, arrive later."""
+        found = self.clients.controller() if broker == "controller" else int(broker)
+        self._muted = found or 1
+        for other in (int(listener),) if listener else self.nodes:
+            if other != self._muted:
+                self.wires.block(self._muted, other)
+
+    def _depose(self, knows: str = "") -> None:
+        """Let who was muted lose his session, too; he knows of it at once, or does not."""
+        (self._zkexpire if knows else self._zkcut)(str(self._muted))
+
+    def _unmute(self) -> None:
+        for other in self.nodes:
+            self.wires.unblock(self._muted, other)
+        self._zkheal(str(self._muted))
 
     def _zkcut(self, broker: str) -> None:
         self._block(broker, str(ZOOKEEPER))

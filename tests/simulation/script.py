@@ -152,6 +152,21 @@ def _disk_fault(verb: str, low: float, high: float) -> Trouble:
     return draw
 
 
+def _mute(rng: Random, brokers: int, _disks: int) -> Drawn:
+    """Depose a controller whose orders arrive when there is another one."""
+    listener = rng.choice(((), (str(rng.randint(1, brokers)),)))
+    knows = rng.choice(((), ("knowing",)))
+    drawn: Drawn = [
+        (0.0, "mute", ("controller", *listener)),
+        (rng.uniform(0.3, 3.0), "depose", knows),
+    ]
+    if rng.random() < 0.7:  # it has something to say
+        broker = (str(rng.randint(1, brokers)),)
+        verb, end = rng.choice((("kill", "start"), ("zkexpire", "start"), ("stop", "start")))
+        drawn += [(rng.uniform(0.05, 0.5), verb, broker), (rng.uniform(1.0, 6.0), end, broker)]
+    return [*drawn, (rng.uniform(6.0, 12.0), "unmute", ())]
+
+
 def _lag(rng: Random, brokers: int, _disks: int) -> Drawn:
     """Let a server of ZooKeeper fall behind, and some broker's session perhaps move there."""
     follower = (str(rng.randint(1, 2)),)
@@ -181,6 +196,7 @@ TROUBLES: dict[str, Trouble] = {
     "oneway": _between("oneway", "unblock", 0.5, 9.0),
     "cut": _between("cut", None),
     "slow": _between("slow", "fast", 1.0, 8.0),
+    "mute": _mute,
     "isolate": _outage("isolate", "rejoin", 0.5, 9.0),
     "zkcut": _outage("zkcut", "zkheal", 0.3, 9.0),
     "zkdrop": _once("zkdrop"),
@@ -199,7 +215,7 @@ WEATHERS: dict[str, tuple[str, ...]] = {
     "zookeeper": ("zkcut", "zkdrop", "zkexpire", "zklose", "zklose", "zkdown", "zklag"),
     "stale": ("zklag", "zklag", "zktrail", "zkdrop", "zkexpire", "kill", "pause", "zklose"),
     "network": ("block", "oneway", "cut", "slow", "isolate"),
-    "zombies": ("pause", "pause", "isolate", "zkcut", "zkexpire"),
+    "zombies": ("pause", "pause", "isolate", "zkcut", "zkexpire", "mute", "mute"),
     "storm": tuple(name for name in TROUBLES if name not in ("power", "powers", "wipe")),
     "everything": tuple(TROUBLES),
 }
@@ -214,7 +230,8 @@ def _kinds(rng: Random) -> tuple[str, ...]:
 def draw(seed: int) -> Script:
     """Return the schedule of *seed*."""
     rng = Random(seed)
-    weather = WEATHERS[rng.choice(list(WEATHERS))]
+    name = rng.choice(list(WEATHERS))
+    weather = WEATHERS[name]
     partitions = rng.choice((1, 1, 2))
     kinds = _kinds(rng)
     events = [Event(1.0, "create", (TOPICS[0], str(partitions), *kinds))]
@@ -223,7 +240,7 @@ def draw(seed: int) -> Script:
     pause = rng.choice((0.3, 0.8, 1.5))
     calm = rng.choice((1.0, 2.5, 5.0))
     time = BEGIN
-    manages_topics = rng.random() < 0.35
+    manages_topics = rng.random() < (0.7 if name == "zombies" else 0.35)
     brokers = rng.choice((BROKERS, BROKERS, BROKERS, BROKERS + 1))
     disks = rng.choice((1, 1, 2, 2))
     moves = brokers > BROKERS or rng.random() < 0.1
