@@ -8,10 +8,13 @@ A `World` gives it what it would otherwise take from the machine: `clock.py` (ti
 (connections), `zookeeper.py` (kazoo's thread and the ensemble behind it), `tests/kit/simulated_disk.py` (files,
 which a power loss may take).
 
-`script.py` draws from a seed what happens: brokers are killed, paused, cut off, lose power, are shut down;
-connections break; sessions expire, answers of ZooKeeper are lost, a server lags; clients produce, read, make
-and delete topics. `run.py` plays it; `predicates.py` looks at the whole cluster after every step, and at the
-end, when everything was healed, waits for the cluster to be whole again. `shrink.py` makes a failing script
+`script.py` draws from a seed what happens: brokers are killed, paused, cut off, lose power (one, several, all at
+once), are shut down; disks are wiped, all or one of two, refuse writes, are full; connections break; controllers are
+deposed and their orders arrive late; sessions expire, answers of ZooKeeper are lost, its servers lag or trail; clients
+produce, read, make, delete and trim topics, some with retention, some with unclean election. `run.py` plays it;
+`predicates.py` looks at the whole cluster after every step, by the exact promise of `losses.py` where disks forget,
+and at the end, when everything was healed, waits for the cluster to be whole again, with an operator's help where
+nobody else can decide. `shrink.py` makes a failing script
 short. `mutants.py` shows that known bugs are found.
 
 One seed is one story: no wall clock, no thread, no set of strings or objects is iterated over, one source of chance.
