@@ -514,16 +514,26 @@ class LogDirs:
         if is_ahead or is_beyond:
             files = self._checkpoints_of(where, None)
             if is_beyond:
-                # What is gone on purpose must not look lost to the next start.
-                marks = dict(where.all_written(checkpoints.HIGH_WATERMARKS))
-                del marks[key]
-                files[checkpoints.HIGH_WATERMARKS] = marks
+                files[checkpoints.HIGH_WATERMARKS] = self._marks_without(key, where)
             number = where.checkpoint_number()
             try:
                 where.write_checkpoints(number, files)
             except OSError as error:
                 self._directory_failed(where, error)
                 raise KafkaStorageError(f"{where.path}: {error}") from error
+
+    def _marks_without(self, key: Partition, where: LogDir) -> dict[Partition, int]:
+        """Return the high watermarks on the disk but for *key*'s, and those of other logs that we deleted.
+
+        What is gone on purpose must not look lost to the next start, what is lost must. All in one write: when
+        thousands were deleted and come again, the first of them pays for the others.
+        """
+        return {
+            each: mark
+            for each, mark in where.all_written(checkpoints.HIGH_WATERMARKS).items()
+            if each != key
+            and (self._where.get(each) is where or each in self.vanished or each in self.failed)
+        }
 
     # Failure and end
 
