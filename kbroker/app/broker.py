@@ -44,9 +44,8 @@ from kbroker.runtime.membership import (
     Membership,
     MembershipEvent,
     Registered,
-    ensure_paths,
+    enter_cluster,
     generate_broker_id,
-    obtain_cluster_id,
 )
 from kbroker.runtime.metadata_cache import MetadataCache
 from kbroker.runtime.offset_expiry import OffsetExpiry
@@ -183,19 +182,20 @@ class Broker:
         self._stops.append(self._end_session)
         await self._previous_session.end(self._reactor, self.zookeeper.hosts, BURIAL_PATIENCE)
         await started
-        await ensure_paths(self.zookeeper)
 
     def _remember_session(self, event: SessionEvent) -> None:
         if isinstance(event, Connected) and event.is_new and self._previous_session is not None:
             self._previous_session.remember(self.zookeeper)
 
     async def _take_identity(self) -> None:
-        self.cluster_id = await obtain_cluster_id(self.zookeeper)
+        self.cluster_id = await enter_cluster(self.zookeeper, self.reconnect)
         if self.broker_id < 0:
             stored = self.replicas.log_dirs.stored_identity().broker_id
             if stored is None:
                 reserved = self.config.reserved_broker_max_id
-                stored = await generate_broker_id(self.zookeeper, reserved)
+                stored = await self.reconnect.read(
+                    None, lambda: generate_broker_id(self.zookeeper, reserved)
+                )
             self.broker_id = self.replicas.broker_id = stored
         self.replicas.log_dirs.take_identity(self.broker_id, self.cluster_id)
 
@@ -321,6 +321,7 @@ class Broker:
             self.zookeeper,
             registration,
             cluster_id=self.cluster_id,
+            reconnect=self.reconnect,
             on_fatal=self._on_fatal,
             history=self.replicas.log_dirs,
         )

@@ -174,8 +174,12 @@ class DynamicConfig:
 
     async def load_all_topics(self) -> None:
         """Read the settings of all topics there are: at start, before the logs on disk are opened."""
+
+        def all_topics() -> Deferred[Children]:
+            return self._zookeeper.children(f"{znodes.CONFIG}/{_TOPICS}")
+
         try:
-            names = (await self._zookeeper.children(f"{znodes.CONFIG}/{_TOPICS}")).names
+            names = (await self._reconnect.read(None, all_topics)).names
         except NoNode:
             return
         await self.load_topics(dict.fromkeys(names))

@@ -38,6 +38,7 @@ from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.logger import Logger
 
 from kbroker.runtime.gather import all_of
+from kbroker.runtime.reconnect import Reconnect
 from kbroker.zk import znodes
 from kbroker.zk.errors import (
     ConnectionLoss,
@@ -134,6 +135,15 @@ async def obtain_cluster_id(zk: ZooKeeper) -> str:
     return znodes.decode_cluster_id(node.data)
 
 
+async def enter_cluster(zk: ZooKeeper, reconnect: Reconnect) -> str:
+    """Create what every cluster has, if it is not there, and return the cluster's id; breaks are waited out.
+
+    Raise RequestTimedOut when ZooKeeper stays away.
+    """
+    await reconnect.read(None, lambda: ensure_paths(zk))
+    return await reconnect.read(None, lambda: obtain_cluster_id(zk))
+
+
 async def generate_broker_id(zk: ZooKeeper, reserved_max: int) -> int:
     """Make up a broker.id (-1 in the configuration), above *reserved_max*, as Kafka does."""
     stat = await zk.set(znodes.BROKER_SEQUENCE, b"", -1)
@@ -150,6 +160,7 @@ class Membership:
         registration: BrokerRegistration,
         *,
         cluster_id: str,
+        reconnect: Reconnect,
         on_fatal: Callable[[Exception], None],
         history: History | None = None,
     ) -> None:
@@ -157,6 +168,7 @@ class Membership:
         self._zk = zk
         self._registration = registration
         self._cluster_id = cluster_id
+        self._reconnect = reconnect
         self._history = history
         self._path = znodes.broker_path(registration.broker_id)
         self._on_fatal = on_fatal
@@ -175,10 +187,18 @@ class Membership:
         self._listeners.append(callback)
 
     async def join(self) -> int:
-        """Register for the first time and stay registered; the broker epoch, or DuplicateBrokerError."""
+        """Register for the first time and stay registered; the broker epoch, or DuplicateBrokerError.
+
+        A connection that breaks meanwhile, or a session that ends, is waited out; RequestTimedOut when
+        ZooKeeper stays away.
+        """
         self._zk.on_session(self._session_event)
         self._wanted = True
-        epoch = await self._register()
+        self._registering = True
+        try:
+            epoch = await self._reconnect.read(None, self._register)
+        finally:
+            self._registering = False
         self._zk.watch_data(self._path, self._znode_seen)
         return epoch
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kbroker.local.zookeeper import free_ports
+from tests.chaos.remote_switchboard import RemoteSwitchboard
 from tests.chaos.switchboard import Switchboard
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.zookeeper import Ensemble
@@ -32,7 +33,12 @@ class RoutedBrokers(Cluster):
     """Brokers whose connections all lead through the switchboard."""
 
     def __init__(
-        self, directory: Path, board: Switchboard, ensemble: Ensemble, chroot: str, brokers: int
+        self,
+        directory: Path,
+        board: Switchboard | RemoteSwitchboard,
+        ensemble: Ensemble,
+        chroot: str,
+        brokers: int,
     ) -> None:
         super().__init__(directory, ensemble.connect + chroot, brokers, overrides=SETTINGS)
         inner = free_ports(brokers)

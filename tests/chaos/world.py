@@ -32,9 +32,9 @@ from tests.audits.zookeeper_journal import keep_files
 from tests.chaos.client import split_key
 from tests.chaos.prompt_client import prompt_client
 from tests.chaos.recorder import Recorder
+from tests.chaos.remote_switchboard import RemoteSwitchboard
 from tests.chaos.routed_brokers import SESSION_TIMEOUT, RoutedBrokers
 from tests.chaos.small_disks import SmallDisks
-from tests.chaos.switchboard import Switchboard
 from tests.kit.zookeeper import Ensemble
 
 REPLICAS = 3
@@ -61,7 +61,7 @@ class World:
         self.directory = directory
         self.recorder = recorder
         self.ensemble = Ensemble(directory / "ensemble", zookeepers)
-        self.board = Switchboard()
+        self.board = RemoteSwitchboard()
         self.brokers = RoutedBrokers(
             directory / "brokers", self.board, self.ensemble, self.chroot, brokers
         )

@@ -11,6 +11,7 @@ from twisted.internet import reactor
 
 from kbroker.runtime import membership
 from kbroker.runtime.membership import Membership, MembershipEvent, Registered, Unregistered
+from kbroker.runtime.reconnect import Reconnect
 from kbroker.zk import znodes
 from kbroker.zk.previous_session import PreviousSession
 from kbroker.zk.session import ZooKeeperSession
@@ -49,7 +50,12 @@ async def join(
     fatal: list[Exception] = []
     cluster_id = await membership.obtain_cluster_id(zk)
     member = Membership(
-        reactor, zk, registration(port), cluster_id=cluster_id, on_fatal=fatal.append
+        reactor,
+        zk,
+        registration(port),
+        cluster_id=cluster_id,
+        reconnect=Reconnect(zk, reactor),
+        on_fatal=fatal.append,
     )
     member.on_event(events.append)
     await member.join()

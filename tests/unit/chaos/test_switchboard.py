@@ -11,6 +11,7 @@ from contextlib import suppress
 
 import pytest
 
+from tests.chaos.remote_switchboard import RemoteSwitchboard
 from tests.chaos.switchboard import Switchboard
 
 SOON, NEVER = 10.0, 0.2
@@ -46,9 +47,9 @@ def echo() -> Iterator[Echo]:
     server.close()
 
 
-@pytest.fixture
-def board() -> Iterator[Switchboard]:
-    board = Switchboard()
+@pytest.fixture(params=[Switchboard, RemoteSwitchboard], ids=["here", "in a process of its own"])
+def board(request: pytest.FixtureRequest) -> Iterator[Switchboard]:
+    board = request.param()
     yield board
     board.close()
 

@@ -1,0 +1,94 @@
+"""A switchboard in a process of its own, so that what passes through it waits for nobody's interpreter.
+
+The runner's process is full of clients in threads. One that spins (kafka-python does while a broker is away) has the
+interpreter for 5 ms each time that the switchboard lets go of it, and pings to ZooKeeper were seconds late: sessions
+ended that no fault had touched.
+
+A call is a line of JSON on the process's stdin, its result one on its stdout; when stdin ends, so does the process.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.switchboard import Switchboard
+
+_ROOT = Path(__file__).parents[2]
+
+
+class RemoteSwitchboard:
+    """What `Switchboard` is, elsewhere. Its methods may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.chaos.remote_switchboard"],
+            cwd=_ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        with self._lock:
+            assert self._process.stdin is not None
+            assert self._process.stdout is not None
+            self._process.stdin.write(json.dumps([method, arguments]) + "\n")
+            self._process.stdin.flush()
+            return json.loads(self._process.stdout.readline())
+
+    def route(self, source: str | None, target: str, port: int) -> int:
+        """See `Switchboard.route`."""
+        return int(self._call("route", source, target, port))
+
+    def hold(self, *directions: tuple[str, str]) -> None:
+        """See `Switchboard.hold`."""
+        self._call("hold", *directions)
+
+    def cut(self, one: str, *others: str) -> None:
+        """See `Switchboard.cut`."""
+        self._call("cut", one, *others)
+
+    def throttle(self, source: str, target: str, bytes_per_second: int) -> None:
+        """See `Switchboard.throttle`."""
+        self._call("throttle", source, target, bytes_per_second)
+
+    def delay(self, source: str, target: str, seconds: float) -> None:
+        """See `Switchboard.delay`."""
+        self._call("delay", source, target, seconds)
+
+    def reset(self, one: str, other: str) -> None:
+        """See `Switchboard.reset`."""
+        self._call("reset", one, other)
+
+    def heal(self) -> None:
+        """See `Switchboard.heal`."""
+        self._call("heal")
+
+    def settle(self) -> None:
+        """See `Switchboard.settle`."""
+        self._call("settle")
+
+    def close(self) -> None:
+        """See `Switchboard.close`; the process ends."""
+        with self._lock:
+            self._process.communicate(timeout=15)
+
+
+def main() -> None:
+    """Be the process."""
+    board = Switchboard()
+    for line in sys.stdin:
+        method, arguments = json.loads(line)
+        arguments = [tuple(each) if isinstance(each, list) else each for each in arguments]
+        print(json.dumps(getattr(board, method)(*arguments)), flush=True)  # noqa: T201
+    board.close()
+
+
+if __name__ == "__main__":
+    main()
