@@ -610,6 +610,7 @@ def test_only_so_many_segment_files_are_open_at_a_time(
 def test_where_descriptors_are_scarce_a_segment_is_opened_in_exchange_for_another(
     brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(segment, "_opened", type(segment._opened)())  # other tests left some open
     dirs = brokers().start()
     logs = [dirs.create("t", n, ID) for n in range(40)]
     for log in logs[:5]:
