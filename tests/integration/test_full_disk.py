@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.kit.brokers import MakeCluster
@@ -94,9 +94,10 @@ def test_a_full_disk_loses_nothing_that_was_acknowledged_and_room_is_all_it_need
         {"bootstrap.servers": cluster.bootstrap, "group.id": "g", "enable.auto.commit": False}
     )
     consumer.assign([TopicPartition("t", 0, 0)])
-    _, end = consumer.get_watermark_offsets(TopicPartition("t", 0), timeout=10)
+    ends: list[int] = []
+    until(lambda: _end(consumer, ends), "the partition to be led again")
     seen: list[int] = []
-    until(lambda: _take(consumer, seen) >= end, "all records")
+    until(lambda: _take(consumer, seen) >= ends[0], "all records")
     consumer.close()
     assert seen[: len(acknowledged)] == acknowledged
     assert seen == sorted(set(seen))
@@ -109,3 +110,12 @@ def _take(consumer: Consumer, seen: list[int]) -> int:
         assert isinstance(value, bytes)
         seen.append(int(value[:8]))
     return len(seen)
+
+
+def _end(consumer: Consumer, ends: list[int]) -> bool:
+    """Note where the partition ends, once it is led."""
+    try:
+        ends.append(consumer.get_watermark_offsets(TopicPartition("t", 0), timeout=5)[1])
+    except KafkaException:
+        return False
+    return True
