@@ -30,6 +30,7 @@ from twisted.logger import Logger
 
 from kbroker.config import BrokerConfig, LogConfig
 from kbroker.controller.election import RECOVERING
+from kbroker.controller.steps import at_once
 from kbroker.log.disk import OS_DISK, Disk
 from kbroker.log.log_dirs import LogDirs
 from kbroker.log.partition_log import PartitionLog
@@ -38,7 +39,7 @@ from kbroker.replication.throttle import Throttles
 from kbroker.runtime import found_logs
 from kbroker.runtime.log_upkeep import LogUpkeep
 from kbroker.runtime.partition import Key, Partition, Surroundings
-from kbroker.runtime.turns import Turn, all_at_once, in_turns
+from kbroker.runtime.turns import Turn, in_turns
 from kbroker.runtime.waiting_requests import WaitingRequests
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import (
@@ -272,11 +273,11 @@ class Replicas:
 
     def apply_leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
         """Become leader or follower as the controller says; one error code per partition."""
-        return all_at_once(self._lead_and_follow(request))
+        return at_once(self._lead_and_follow(request))
 
     def stop_replicas(self, request: StopReplicaRequest) -> StopReplicaResponse:
         """Give replicas up, and delete those that are to be deleted; one error code per partition."""
-        return all_at_once(self._give_up(request))
+        return at_once(self._give_up(request))
 
     async def obey_leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
         """Do as `apply_leader_and_isr`, some partitions in every turn of the reactor."""

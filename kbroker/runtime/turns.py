@@ -1,8 +1,8 @@
 """Work on thousands of things, some in every turn of the reactor, so that everybody else is heard in between.
 
 The work is a generator that yields where others may have their turn; `Turn` tells it when. Whoever needs it done at
-once drives it by `all_at_once`, everybody else by `in_turns`. Work that knows no clock yields after every thing
-instead, and `Turns` counts for it, and for whatever else one worker does one after the other.
+once drives it by `controller.steps.at_once`, everybody else by `in_turns`. Work that knows no clock yields after every
+thing instead, and `Turns` counts for it, and for whatever else one worker does one after the other.
 
 Owner: the reactor's thread
 """
@@ -86,12 +86,3 @@ async def in_turns(reactor: Any, work: Generator[None, None, T]) -> T:
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]  # the generator's result
         await deferLater(reactor, 0)
-
-
-def all_at_once(work: Generator[None, None, T]) -> T:
-    """Run *work* to its end; return its result."""
-    while True:
-        try:
-            next(work)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]  # the generator's result
