@@ -228,3 +228,9 @@ class Roster:
             self._supporters[name] = self._supporters.get(name, 0) + sign
             if not self._supporters[name]:
                 del self._supporters[name]
+
+
+def listed(names: list[str]) -> str:
+    """Return *names* for a line of the log, the first ones if there are many."""
+    shown = ", ".join(names[:5])
+    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"

@@ -21,6 +21,7 @@ from kbroker.groups.effects import (
     Synced,
     Token,
 )
+from kbroker.groups.members import Member
 from kbroker.groups.records import GroupSnapshot
 from kclient.wire.error_codes import ErrorCode
 
@@ -28,7 +29,8 @@ from kclient.wire.error_codes import ErrorCode
 class Outbox:
     """The effects of the event being handled, and the answers held for a snapshot."""
 
-    def __init__(self) -> None:
+    def __init__(self, group_id: str) -> None:
+        self._group_id = group_id
         self.dirty = False
         """Whether something changed that the next coordinator has to know."""
         self._sequence = 0
@@ -45,8 +47,8 @@ class Outbox:
         return self._sequence + 1
 
     def note(self, text: str) -> None:
-        """Tell the operator."""
-        self._effects.append(Note(text))
+        """Tell the operator something of the group."""
+        self._effects.append(Note(f"group {self._group_id!r} {text}"))
 
     def answer(self, token: Token, value: Joined | Synced | Left) -> None:
         """Answer now."""
@@ -57,6 +59,20 @@ class Outbox:
     ) -> None:
         """Answer *member_id* once the newest snapshot, this event's included, is in ZooKeeper."""
         self._durable.append((Answer(token, value), member_id))
+
+    def drop_join(self, member: Member, error: ErrorCode) -> None:
+        """Answer the JoinGroup that *member* waits in, if it does, with *error*."""
+        if member.awaiting_join is not None:
+            # Who is told that its id is unknown shall come back without one.
+            told_id = "" if error is ErrorCode.UNKNOWN_MEMBER_ID else member.member_id
+            self.answer(member.awaiting_join, Joined(error, told_id))
+            member.awaiting_join = None
+
+    def drop_sync(self, member: Member, error: ErrorCode) -> None:
+        """Answer the SyncGroup that *member* waits in, if it does, with *error*."""
+        if member.awaiting_sync is not None:
+            self.answer(member.awaiting_sync, Synced(error))
+            member.awaiting_sync = None
 
     def arm(self, deadline: float) -> None:
         """Make sure that a tick comes at *deadline* or before."""

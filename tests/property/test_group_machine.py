@@ -197,13 +197,14 @@ class GroupUnderFire(RuleBasedStateMachine):
     @invariant()
     def a_tick_comes_before_the_first_deadline(self) -> None:  # 6
         group = self.table.group
-        waits = min(group._join_deadline, group._sync_deadline)
+        rebalance = group._rebalance
+        waits = min(rebalance.join_deadline, rebalance.sync_deadline)
         first = min(waits, group.members.next_deadline)
         assert first == inf or (self.table.timer is not None and self.table.timer <= first)
         if group.state is GroupState.PREPARING_REBALANCE:
-            assert group._join_deadline < inf
+            assert rebalance.join_deadline < inf
         if group.state is GroupState.COMPLETING_REBALANCE:
-            assert group._sync_deadline < inf
+            assert rebalance.sync_deadline < inf
 
     @invariant()
     def who_waits_is_known_to_wait(self) -> None:  # 2

@@ -96,3 +96,16 @@ def test_an_administrator_removes_a_static_member_by_its_instance_id(
 ) -> None:
     assert table.left(table.leave(MemberIdentity("", "i"))) == [ErrorCode.NONE]
     assert "s-id" not in table.group.members
+
+
+def test_an_id_that_was_given_out_is_no_way_into_the_place_of_a_static_member(
+    table: GroupOnTheTable,
+) -> None:
+    given = table.joined(table.join("b")).member_id
+    thief = table.joined(table.join("b", given, group_instance_id="i"))
+    assert thief.error is ErrorCode.FENCED_INSTANCE_ID
+    stranger = table.joined(table.join("b", given, group_instance_id="j"))
+    assert stranger.error is ErrorCode.UNKNOWN_MEMBER_ID
+    everybody = [MemberIdentity("s-id", "i"), MemberIdentity("a-id")]
+    assert table.left(table.leave(*everybody)) == [ErrorCode.NONE, ErrorCode.NONE]
+    assert not len(table.group.members)
