@@ -17,7 +17,8 @@ from twisted.logger import Logger
 
 from kbroker.apis import RequestContext
 from kbroker.net.service import Answer, RequestRefusedError
-from kbroker.runtime.partition import Key, Partition, UnexpectedLogEndError
+from kbroker.runtime.conditional_append import UnexpectedLogEndError, append_copied
+from kbroker.runtime.partition import Key, Partition
 from kbroker.runtime.replicas import Replicas
 from kclient.wire import produce
 from kclient.wire.error_codes import ErrorCode
@@ -83,8 +84,8 @@ class Produce:
             if asked.expected_log_end < 0:
                 result = partition.append(records, acks, now_ms)
             else:
-                result = partition.append_copied(
-                    records, (asked.expected_log_end, asked.previous_crc), acks, now_ms
+                result = append_copied(
+                    partition, records, (asked.expected_log_end, asked.previous_crc), acks, now_ms
                 )
         except KafkaError as error:
             return _failed(asked.index, error)

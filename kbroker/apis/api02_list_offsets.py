@@ -12,7 +12,14 @@ from __future__ import annotations
 from collections import Counter
 
 from kbroker.apis import RequestContext
-from kbroker.runtime.partition import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP
+from kbroker.runtime.offset_lookup import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
+    find_offset,
+)
 from kbroker.runtime.replicas import Replicas
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import InvalidRequest, KafkaError, UnsupportedVersion, code_of
@@ -81,7 +88,7 @@ class ListOffsets:
                     f"timestamp {timestamp} in ListOffsets v{context.api_version}"
                 )
             partition = self._replicas.partition(topic, asked.partition_index)
-            found = partition.find_offset(timestamp, asked.current_leader_epoch, replica_id)
+            found = find_offset(partition, timestamp, asked.current_leader_epoch, replica_id)
         except KafkaError as error:
             code = code_of(error)
             if code is ErrorCode.OFFSET_NOT_AVAILABLE and context.api_version < 5:

@@ -7,6 +7,7 @@ record; -1 and -1 where that is unknown. A follower is held to the same rules as
 from __future__ import annotations
 
 from kbroker.apis import RequestContext
+from kbroker.runtime.offset_lookup import epoch_end
 from kbroker.runtime.replicas import Replicas
 from kclient.wire.errors import KafkaError, code_of
 from kclient.wire.schema.offset_for_leader_epoch import (
@@ -44,8 +45,8 @@ class OffsetForLeaderEpoch:
         )
         try:
             partition = self._replicas.partition(topic, asked.partition)
-            response.leader_epoch, response.end_offset = partition.epoch_end(
-                asked.leader_epoch, asked.current_leader_epoch
+            response.leader_epoch, response.end_offset = epoch_end(
+                partition, asked.leader_epoch, asked.current_leader_epoch
             )
         except KafkaError as error:
             response.error_code = int(code_of(error))

@@ -109,7 +109,9 @@ class FetchReading:
             raise InconsistentTopicId(f"{partition} has topic id {partition.topic_id}")
         response = FetchPartitionResponse(asked.partition)
         if asked.last_fetched_epoch >= 0:
-            partition.led(asked.current_leader_epoch)
+            (partition.led if follower is None else partition.led_for_followers)(
+                asked.current_leader_epoch
+            )
             diverging = partition.diverges(asked.fetch_offset, asked.last_fetched_epoch)
             if diverging is not None:
                 self.failed = True

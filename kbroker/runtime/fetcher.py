@@ -33,7 +33,8 @@ from twisted.logger import Logger
 from kbroker.replication.following import Following
 from kbroker.replication.throttle import Throttle
 from kbroker.runtime import followed_partition
-from kbroker.runtime.partition import EARLIEST, Key, Partition
+from kbroker.runtime.offset_lookup import EARLIEST
+from kbroker.runtime.partition import Key, Partition
 from kclient.errors import Address, ConnectionClosed
 from kclient.net.connection import Connection, Dial, connect
 from kclient.net.fetch_session import FetchSession

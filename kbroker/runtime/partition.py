@@ -14,17 +14,14 @@ from uuid import UUID
 
 from kbroker.log.epochs import UNKNOWN_EPOCH, UNKNOWN_OFFSET
 from kbroker.log.partition_log import AppendResult, LogSlice, PartitionLog
-from kbroker.log.timestamps import TimestampOffset
 from kbroker.replication.following import Following
-from kbroker.replication.leading import Effect, FollowersHeard, Leading, WriteIsr
+from kbroker.replication.leading import Effect, Leading, WriteIsr
 from kbroker.replication.role import PartitionRole, Standing
+from kbroker.runtime.surroundings import Surroundings
 from kclient.wire.batches import (
-    HEADER_SIZE,
     BatchInfo,
     Buffer,
-    check_copied,
     check_produced,
-    parse,
 )
 from kclient.wire.errors import (
     FencedLeaderEpoch,
@@ -33,22 +30,11 @@ from kclient.wire.errors import (
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
     NotLeaderOrFollower,
-    OffsetNotAvailable,
     OffsetOutOfRange,
-    OutOfOrderSequenceNumber,
     PolicyViolation,
     UnknownLeaderEpoch,
 )
 from kclient.wire.interbroker import LeaderAndIsrPartitionState
-
-LATEST = -1
-EARLIEST = -2
-MAX_TIMESTAMP = -3
-EARLIEST_LOCAL = -4
-LATEST_TIERED = -5
-
-CONSUMER_REPLICA_ID = -1
-DEBUGGING_REPLICA_ID = -2
 
 Key = tuple[str, int]
 """Topic and partition."""
@@ -64,56 +50,16 @@ class Read(NamedTuple):
     """Whoever fetched has all there is, and is what it wants to be: only an event can change that."""
 
 
-class UnexpectedLogEndError(OutOfOrderSequenceNumber):
-    """A conditional append found another log end than it expected; nothing was appended."""
-
-    def __init__(self, message: str, *, log_end_offset: int) -> None:
-        super().__init__(message)
-        self.log_end_offset = log_end_offset
-
-
-class Surroundings:
-    """What a partition needs of the broker: time, in seconds, and somebody who writes its ISR.
-
-    *appended* wakes the followers' fetches: those of consumers have nothing new before the watermark moves.
-    *log_start_moved* hears where retention moved the beginning of a log: our leader is told with the next fetch.
-    """
-
-    __slots__ = (
-        "appended",
-        "followers",
-        "is_cut_off",
-        "lag_time_max",
-        "log_start_moved",
-        "may_join_isr",
-        "now",
-        "write_isr",
-    )
-
-    def __init__(
-        self, now: Callable[[], float] = lambda: 0.0, *, lag_time_max: float = 30.0
-    ) -> None:
-        self.now = now
-        self.lag_time_max = lag_time_max
-        self.is_cut_off = False
-        """Whether our session may be over without our knowing: others may have been elected (S11)."""
-        self.followers = FollowersHeard()
-        self.appended: Callable[[Key], None] = lambda _key: None
-        self.log_start_moved: Callable[[Key], None] = lambda _key: None
-        self.write_isr: Callable[[Partition, WriteIsr], None] = lambda _partition, _write: None
-        self.may_join_isr: Callable[[int, int], bool] = lambda _replica, _broker_epoch: True
-
-
 class Partition:
     """A partition with a replica on this broker."""
 
     __slots__ = (
         "_around",
         "_changed",
-        "_last_copied",
         "following",
         "key",
         "lacks_records",
+        "last_copied",
         "leading",
         "log",
         "offline",
@@ -141,7 +87,7 @@ class Partition:
         """What is missing here that was here once, as long as there is no leader to fetch it from; or ""."""
         self._changed = changed
         self._around = around or Surroundings()
-        self._last_copied = (-1, -1, 0)
+        self.last_copied = (-1, -1, 0)
         """Leader epoch, log end offset and CRC of the last batch after the last conditional append."""
 
     def __repr__(self) -> str:
@@ -241,8 +187,14 @@ class Partition:
             raise NotLeaderOrFollower(
                 f"{self}: cut off from ZooKeeper; another broker may lead it by now"
             )
-        self._check_epoch(current_leader_epoch)
+        self.check_epoch(current_leader_epoch)
         return log, leading
+
+    def led_for_followers(self, current_leader_epoch: int = -1) -> tuple[PartitionLog, Leading]:
+        """Return log and leader's view, cut off or not: who follows us in our epoch has elected nobody else."""
+        found = self._leads()
+        self.check_epoch(current_leader_epoch)
+        return found
 
     def _leads(self) -> tuple[PartitionLog, Leading]:
         log, leading = self.log, self.leading
@@ -252,7 +204,8 @@ class Partition:
             raise NotLeaderOrFollower(f"{self} is led by broker {self.role.leader}")
         return log, leading
 
-    def _check_epoch(self, current_leader_epoch: int) -> None:
+    def check_epoch(self, current_leader_epoch: int) -> None:
+        """Raise what a client gets that goes by another epoch than ours; -1 is none."""
         if current_leader_epoch not in (-1, self.role.leader_epoch):
             ours = self.role.leader_epoch
             if current_leader_epoch < ours:
@@ -272,7 +225,7 @@ class Partition:
 
     def append(self, buf: Buffer, acks: int, now_ms: int) -> AppendResult:
         """Check the one batch in *buf* and append it as leader."""
-        log, leading = self._led_for_append(acks)
+        log, leading = self.led_for_append(acks)
         config = log.config
         info = check_produced(buf, max_batch_bytes=config.max_message_bytes)
         if (
@@ -288,68 +241,17 @@ class Partition:
             if repeated is not None:
                 return repeated
         result = log.append_as_leader(buf, info, self.role.leader_epoch, now_ms)
-        if leading.log_end(result.last_offset + 1, self._around.now()):
+        self.log_grew(leading, result.last_offset + 1)
+        return result
+
+    def log_grew(self, leading: Leading, log_end_offset: int) -> None:
+        """Tell the leader's view, and who waits for that, how far the log goes now."""
+        if leading.log_end(log_end_offset, self._around.now()):
             self._changed(self.key)
         if leading.is_followed:
             self._around.appended(self.key)
-        return result
 
-    def append_copied(
-        self, buf: Buffer, follows: tuple[int, int], acks: int, now_ms: int
-    ) -> AppendResult:
-        """Append the batches in *buf* with the offsets they have, if that is where the log ends.
-
-        The conditional append of a mirror (kclient.wire.produce): *follows* is the log end offset and
-        the CRC of the batch before it, `UnexpectedLogEndError` if anything else is there. An empty
-        log (CRC 0) is begun at the offset given, where the source begins. All or nothing: what was
-        sent twice, late or behind a lost append never is in the log.
-        Producer ids are those of another cluster: they say nothing about our own producers.
-        """
-        log, leading = self._led_for_append(acks)
-        expected_log_end, previous_crc = follows
-        is_empty = log.log_start_offset == log.log_end_offset
-        begins = is_empty and not previous_crc and log.log_end_offset < expected_log_end
-        if log.log_end_offset != expected_log_end and not begins:
-            raise UnexpectedLogEndError(
-                f"{self} ends at offset {log.log_end_offset}, not at {expected_log_end}",
-                log_end_offset=log.log_end_offset,
-            )
-        if not is_empty:
-            found = self._last_crc(log)
-            if found != previous_crc:
-                raise UnexpectedLogEndError(
-                    f"{self}: the batch before offset {expected_log_end} has CRC {found:#010x},"
-                    f" not {previous_crc:#010x}",
-                    log_end_offset=expected_log_end,
-                )
-        batches = check_copied(
-            buf, next_offset=expected_log_end, max_batch_bytes=log.config.max_message_bytes
-        )
-        result = log.append_copied(
-            buf, batches, self.role.leader_epoch, now_ms, start_offset=expected_log_end
-        )
-        # An empty log begins where the first batch does: nothing below is waited for.
-        leading.high_watermark = max(leading.high_watermark, result.log_start_offset)
-        self._last_copied = (self.role.leader_epoch, result.last_offset + 1, batches[-1].crc)
-        if leading.log_end(result.last_offset + 1, self._around.now()):
-            self._changed(self.key)
-        if leading.is_followed:
-            self._around.appended(self.key)
-        return result
-
-    def _last_crc(self, log: PartitionLog) -> int:
-        """Return the CRC of the last batch: remembered if we appended it, for a leader never truncates."""
-        epoch, end, crc = self._last_copied
-        if (epoch, end) == (self.role.leader_epoch, log.log_end_offset):
-            return crc
-        found = log.read(log.log_end_offset - 1, HEADER_SIZE)
-        try:
-            return parse(b"".join(part.read() for part in found.slices)).crc
-        finally:
-            for part in found.slices:
-                part.release()
-
-    def _led_for_append(self, acks: int) -> tuple[PartitionLog, Leading]:
+    def led_for_append(self, acks: int) -> tuple[PartitionLog, Leading]:
         """Return log and leader's view; NotEnoughReplicas when acks=all cannot be kept."""
         log, leading = self.led()
         if acks == -1 and not leading.enough_in_sync:
@@ -415,7 +317,7 @@ class Partition:
         if log is None or following is None:
             self.led(current_leader_epoch)
             raise NotLeaderOrFollower(f"{self} has no log here")
-        self._check_epoch(current_leader_epoch)
+        self.check_epoch(current_leader_epoch)
         high_watermark = following.high_watermark
         found = log.read(
             offset, max_bytes, up_to_offset=high_watermark, min_one_batch=min_one_batch
@@ -442,9 +344,7 @@ class Partition:
         *broker_epoch* is the life in which it fetches (KIP-903). *again*: for a fetch that waited. That its sender is
         alive was noted when it came.
         """
-        # Cut off or not: who follows us in our epoch has elected nobody else.
-        log, leading = self._leads()
-        self._check_epoch(current_leader_epoch)
+        log, leading = self.led_for_followers(current_leader_epoch)
         if replica not in self.role.replicas:
             raise NotLeaderOrFollower(f"broker {replica} is no replica of {self}")
         found = log.read(offset, max_bytes, min_one_batch=min_one_batch)
@@ -470,67 +370,13 @@ class Partition:
 
         *last_fetched_epoch* is the epoch of the record before *fetch_offset* on its side (KIP-595).
         """
-        log, _ = self.led()
+        log, _ = self._leads()
         epoch, end = log.leader_epochs.end_offset_of(last_fetched_epoch, log.log_end_offset)
         if epoch == UNKNOWN_EPOCH or end == UNKNOWN_OFFSET:
             raise OffsetOutOfRange(f"{self}: leader epoch {last_fetched_epoch} was never here")
         return (epoch, end) if epoch < last_fetched_epoch or end < fetch_offset else None
 
-    # -- offsets -------------------------------------------------------------------------------
-
-    def find_offset(
-        self,
-        timestamp: int,
-        current_leader_epoch: int,
-        replica_id: int = CONSUMER_REPLICA_ID,
-    ) -> TimestampOffset:
-        """Answer ListOffsets: (timestamp, offset, leader epoch), -1 where there is none.
-
-        A consumer hears of what is committed, others of the whole log, DEBUGGING_REPLICA_ID of a follower's, too.
-        """
-        if replica_id == DEBUGGING_REPLICA_ID:
-            log = self._log_of_any_replica(current_leader_epoch)
-            up_to = log.log_end_offset
-        else:
-            log, leading = self.led(current_leader_epoch)
-            up_to = log.log_end_offset
-            if replica_id == CONSUMER_REPLICA_ID:
-                up_to = leading.high_watermark
-                if timestamp not in (EARLIEST, EARLIEST_LOCAL, LATEST_TIERED) and (
-                    up_to < leading.led_since_offset
-                ):
-                    # What an earlier leader has shown may lie above: the offset would go back (KIP-207).
-                    raise OffsetNotAvailable(
-                        f"{self}: a new leader does not know yet what is committed"
-                    )
-        if timestamp == LATEST:
-            return TimestampOffset(-1, up_to, self.role.leader_epoch)
-        if timestamp in (EARLIEST, EARLIEST_LOCAL):
-            start = log.log_start_offset
-            return TimestampOffset(-1, start, log.leader_epochs.epoch_at(start))
-        if timestamp == LATEST_TIERED:
-            return TimestampOffset(-1, -1, -1)
-        found = (
-            log.max_timestamp()
-            if timestamp == MAX_TIMESTAMP
-            else log.offset_for_timestamp(timestamp)
-        )
-        if found is None or found.offset >= up_to:
-            return TimestampOffset(-1, -1, -1)
-        return found
-
-    def _log_of_any_replica(self, current_leader_epoch: int) -> PartitionLog:
-        """Return the log whether we lead or follow; raise what says why there is none."""
-        if self.log is None:
-            self._leads()
-            raise NotLeaderOrFollower(f"{self} has no log here")
-        self._check_epoch(current_leader_epoch)
-        return self.log
-
-    def epoch_end(self, leader_epoch: int, current_leader_epoch: int) -> tuple[int, int]:
-        """Answer OffsetForLeaderEpoch: (largest epoch <= *leader_epoch*, the offset it ends at)."""
-        log, _ = self.led(current_leader_epoch)
-        return log.leader_epochs.end_offset_of(leader_epoch, log.log_end_offset)
+    # -- the log's beginning --------------------------------------------------------------------
 
     def delete_records(self, before_offset: int) -> int:
         """Hide everything below *before_offset* (-1: the high watermark); return the log start offset."""

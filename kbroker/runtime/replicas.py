@@ -38,7 +38,8 @@ from kbroker.replication.role import ControllerFence, Standing, fences_broker
 from kbroker.replication.throttle import Throttles
 from kbroker.runtime import found_logs
 from kbroker.runtime.log_upkeep import LogUpkeep
-from kbroker.runtime.partition import Key, Partition, Surroundings
+from kbroker.runtime.partition import Key, Partition
+from kbroker.runtime.surroundings import Surroundings
 from kbroker.runtime.turns import Turn, in_turns
 from kbroker.runtime.waiting_requests import WaitingRequests
 from kclient.wire.error_codes import ErrorCode

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from kbroker.runtime import followed_partition
-from kbroker.runtime.partition import Partition, Read, Surroundings
+from kbroker.runtime.partition import Partition, Read
+from kbroker.runtime.surroundings import Surroundings
 from kclient.wire.errors import KafkaError, OffsetOutOfRange, code_of
 from kclient.wire.fetch import EpochEndOffset, FetchPartitionResponse
 from kclient.wire.interbroker import LeaderAndIsrPartitionState
@@ -67,7 +68,7 @@ def fetch(follower: HostedPartition, leader: HostedPartition, max_bytes: int = 1
     asked = followed_partition.question(follower, max_bytes)
     answer = FetchPartitionResponse(0)
     try:
-        leader.led(asked.current_leader_epoch)
+        leader.led_for_followers(asked.current_leader_epoch)
         diverging = (
             leader.diverges(asked.fetch_offset, asked.last_fetched_epoch)
             if asked.last_fetched_epoch >= 0

@@ -90,7 +90,7 @@ def test_the_batch_before_is_found_in_an_older_segment_too(broker: ApiBroker) ->
     broker.lead("t", 1)
     append(broker, at(0), 0)
     log_of(broker).roll(0)
-    broker.replicas.partition("t", 0)._last_copied = (-1, -1, 0)  # as after a restart
+    broker.replicas.partition("t", 0).last_copied = (-1, -1, 0)  # as after a restart
     assert append(broker, at(2), 2, after=at(4)).log_end_offset == 2
     assert append(broker, at(2), 2, after=at(0)).error_code == 0
 

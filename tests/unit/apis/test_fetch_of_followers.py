@@ -33,13 +33,18 @@ def take(broker: ApiBroker, epoch: int, leader: int = 1) -> None:
     )
 
 
-def follow(broker: ApiBroker, offset: int, epoch: int = 0) -> Any:
-    asked = FetchPartition(0, offset, 1 << 20, epoch)
+def follow(broker: ApiBroker, offset: int, epoch: int = 0, last_epoch: int = -1) -> Any:
+    asked = FetchPartition(0, offset, 1 << 20, epoch, last_epoch)
     return broker.fetch(asked, topic="r", replica_id=2, max_wait_ms=500)
 
 
 def consume(broker: ApiBroker, offset: int) -> Any:
     return broker.fetch(FetchPartition(0, offset, 1 << 20), topic="r", max_wait_ms=500)
+
+
+def error_of(answer: Any) -> int:
+    error: int = answer.topics[0].partitions[0].error_code
+    return error
 
 
 def test_a_follower_is_woken_by_an_append_and_a_consumer_by_the_watermark(
@@ -75,3 +80,18 @@ def test_nothing_waits_once_all_is_answered(leader: ApiBroker) -> None:
     assert len(leader.replicas.waiting_followers) == 1
     leader.clock.advance(0.5)
     assert len(leader.replicas.waiting_followers) == 0
+
+
+def test_s11_whoever_was_silent_may_follow_a_leader_that_is_cut_off_again(
+    leader: ApiBroker,
+) -> None:
+    leader.produce(batch_of(1), topic="r")
+    follow(leader, 1, last_epoch=0)
+    leader.replicas.cut_off()
+    assert error_of(consume(leader, 0)) == 0
+    leader.clock.advance(10)  # nothing is heard of broker 2: another may have been elected
+    assert error_of(consume(leader, 0)) == 6  # NOT_LEADER_OR_FOLLOWER
+    again = follow(leader, 1, last_epoch=0)  # a connection that was made anew, in the same epoch
+    assert error_of(consume(leader, 0)) == 0
+    leader.clock.advance(0.5)
+    assert error_of(again.result) == 0

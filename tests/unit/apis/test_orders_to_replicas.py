@@ -10,6 +10,7 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from kbroker.config import LogConfig
+from kbroker.runtime.offset_lookup import epoch_end
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import (
     KafkaError,
@@ -195,7 +196,7 @@ def test_records_and_epochs_survive_a_restart(tmp_path: Path) -> None:
         lead(broker, leader_epoch=3)
         partition = broker.replicas.partition("t", 0)
         assert (append(broker), partition.high_watermark) == (1, 2)
-        assert partition.epoch_end(2, 3) == (2, 1)
+        assert epoch_end(partition, 2, 3) == (2, 1)
 
 
 def test_a_deleted_topic_can_be_made_anew_at_once(broker: ApiBroker) -> None:

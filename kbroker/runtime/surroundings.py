@@ -1,0 +1,46 @@
+"""What a hosted partition needs of its broker, and whom it tells.
+
+Owner: the reactor's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from kbroker.replication.leading import FollowersHeard, WriteIsr
+
+if TYPE_CHECKING:
+    from kbroker.runtime.partition import Key, Partition
+
+
+class Surroundings:
+    """What a partition needs of the broker: time, in seconds, and somebody who writes its ISR.
+
+    *appended* wakes the followers' fetches: those of consumers have nothing new before the watermark moves.
+    *log_start_moved* hears where retention moved the beginning of a log: our leader is told with the next fetch.
+    """
+
+    __slots__ = (
+        "appended",
+        "followers",
+        "is_cut_off",
+        "lag_time_max",
+        "log_start_moved",
+        "may_join_isr",
+        "now",
+        "write_isr",
+    )
+
+    def __init__(
+        self, now: Callable[[], float] = lambda: 0.0, *, lag_time_max: float = 30.0
+    ) -> None:
+        self.now = now
+        self.lag_time_max = lag_time_max
+        self.is_cut_off = False
+        """Whether our session may be over without our knowing: others may have been elected (S11)."""
+        self.followers = FollowersHeard()
+        self.appended: Callable[[Key], None] = lambda _key: None
+        self.log_start_moved: Callable[[Key], None] = lambda _key: None
+        self.write_isr: Callable[[Partition, WriteIsr], None] = lambda _partition, _write: None
+        self.may_join_isr: Callable[[int, int], bool] = lambda _replica, _broker_epoch: True
