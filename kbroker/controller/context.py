@@ -64,6 +64,14 @@ class LogEnd(NamedTuple):
     last_epoch: int
     """That of the last record."""
     offset: int
+    intact: tuple[int, int] = (-1, -1)
+    """First and last broker epoch under which this very log was written, or lay there, and kept everything."""
+
+    def keeps(self, granted: int) -> bool:
+        """Say whether what it had as *granted* is still there (-1: unknown)."""
+        return self.intact[0] >= 0 and (
+            granted == -1 or self.intact[0] <= granted <= self.intact[1]
+        )
 
 
 ALWAYS: Final = (0, 2**63 - 1)
@@ -183,7 +191,7 @@ class ControllerContext:
     incomplete: dict[int, set[TopicPartition]] = field(default_factory=dict)
     """Replicas that said that they lack records they should have, by (live) broker."""
     log_ends: dict[int, dict[TopicPartition, LogEnd]] = field(default_factory=dict)
-    """Where logs of leaderless partitions end, by (live) broker. They were there when it started."""
+    """Where logs of leaderless partitions end, and what they kept, by (live) broker: those it found when it started."""
     deleting: set[str] = field(default_factory=set)
     moving: set[TopicPartition] = field(default_factory=set)
     """The partitions that are being reassigned."""
@@ -218,9 +226,10 @@ class ControllerContext:
         broker = self.brokers.get(broker_id)
         if broker is None or partition in self.incomplete.get(broker_id, ()):
             return False
-        if broker.start is Start.PARTIAL and granted != broker.epoch:
-            return broker.keeps(granted) and partition in self.log_ends.get(broker_id, {})
-        return broker.keeps(granted)
+        end = self.log_ends.get(broker_id, {}).get(partition)
+        if granted == broker.epoch or (end is not None and end.keeps(granted)):
+            return True
+        return broker.start is not Start.PARTIAL and broker.keeps(granted)
 
     def is_empty(self, broker_id: int, partition: TopicPartition) -> bool:
         """Say whether a live replica is known to have lost its log as a whole."""

@@ -37,6 +37,7 @@ from typing import Any
 from kbroker.controller import deletion, doubts, events
 from kbroker.controller.announcements import Announcements
 from kbroker.controller.context import (
+    GRANT_VOID,
     NO_LEADER,
     Broker,
     ControllerContext,
@@ -501,10 +502,25 @@ class Controller:
             if event.broker_id in context.replicas(p) and p[0] not in context.deleting
         }
         context.log_ends.setdefault(event.broker_id, {}).update(ends)
-        # Only the last end to be known changes who leads; each evaluation of the others asks ZooKeeper for settings.
-        is_partial = broker.start is Start.PARTIAL
-        known = [p for p in ends if is_partial or self._longest_log(context, p) != NO_LEADER]
+        # Only a replica that stands for its place now, or the last end to be known, changes who leads; each evaluation
+        # of the others asks ZooKeeper for settings.
+        known = [
+            p
+            for p in ends
+            if self._stands(context, p, broker) or self._longest_log(context, p) != NO_LEADER
+        ]
         yield from self._evaluate(context, dict.fromkeys([*fresh, *lacking, *known]))
+
+    @staticmethod
+    def _stands(context: ControllerContext, partition: TopicPartition, broker: Broker) -> bool:
+        """Say whether a replica's own log, and not its broker's registration, stands for its place."""
+        current = context.leader_and_isr.get(partition)
+        if current is None:
+            return False
+        places = {**dict(current.elr), **current.grants}
+        granted = places.get(broker.broker_id, GRANT_VOID)
+        is_known = broker.start is not Start.PARTIAL and broker.keeps(granted)
+        return not is_known and context.holds(broker.broker_id, partition, granted)
 
     @staticmethod
     def _longest_log(context: ControllerContext, partition: TopicPartition) -> int:

@@ -218,8 +218,12 @@ def event_for(order: Order, response: Response, broker: Broker) -> Event | None:
                     if partition.error_code in errors:
                         errors[partition.error_code].add(key)
                     if partition.log_end_offset >= 0 and key in epochs:
-                        end = partition.last_epoch, partition.log_end_offset
-                        ends[key] = LogEnd(epochs[key], *end)
+                        ends[key] = LogEnd(
+                            epochs[key],
+                            partition.last_epoch,
+                            partition.log_end_offset,
+                            (partition.intact_since, partition.intact_until),
+                        )
         failed_dirs, incomplete = map(frozenset, errors.values())
         if not failed_dirs and not incomplete and not ends:
             return None

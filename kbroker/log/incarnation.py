@@ -12,13 +12,7 @@ of broker epochs under which the directory was written and has kept everything s
     no marker, another boot id        the machine went down: what was not synced may be gone
     neither file nor meta.properties  a new directory: whatever was here is gone
 
-Where one of several directories is missing, or is another disk (the file names them all), the others are what they
-were, but nobody can say which replicas were in it: such a start is *partial*, and says so until the next epoch. What
-is still here is told one by one.
-
-A directory that fails is written no more, and falls behind the others, which remember that it was *absent*. Nothing
-that it holds was served since, and nothing of it begun anew elsewhere: when it works again its range ends where theirs
-do.
+What the directories of one broker know together, and what it may claim for each replica, is in `kbroker.log.lives`.
 
 A grant of an epoch *after* the range is not covered either: then the directory is of the past (a restored copy, an
 older disk), and another one was in its place meanwhile.
@@ -33,7 +27,7 @@ them was lost since; 2. a broker that did not lose power and has its directories
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -69,6 +63,8 @@ class Memory(NamedTuple):
 
     absent: tuple[str, ...] = ()
     """Those of them that had failed, or could not be read."""
+    lost: int = -1
+    """The broker epoch under which the last loss in any of them was told."""
 
     def encode(self) -> bytes:
         """Return the file's bytes."""
@@ -79,6 +75,7 @@ class Memory(NamedTuple):
                 "intactSince": self.since,
                 "brokerEpoch": self.until,
                 "directories": self.directories,
+                "lostAt": self.lost,
                 **({"absent": self.absent} if self.absent else {}),
                 **({} if self.untold is None else {"untold": self.untold.value}),
             }
@@ -114,12 +111,15 @@ def decode(content: bytes) -> Memory | None:
         directories = tuple(map(str, value.get("directories", ())))
         absent = tuple(map(str, value.get("absent", ())))
         untold = Start(value["untold"]) if "untold" in value else None
+        # Earlier versions let every directory begin anew when one had lost something.
+        lost = value.get("lostAt", -1 if since is None else since)
     except (ValueError, KeyError, TypeError):
         return None
     numbers = all(number is None or type(number) is int for number in (since, until))
+    numbers = numbers and type(lost) is int
     if not isinstance(boot_id, str) or not numbers:
         return None
-    return Memory(boot_id, since, until, directories, untold, absent)
+    return Memory(boot_id, since, until, directories, untold, absent, lost)
 
 
 def judge(memory: Memory | None, clean_epoch: int | None, boot_id: str, *, is_new: bool) -> Past:
@@ -146,21 +146,6 @@ def judge(memory: Memory | None, clean_epoch: int | None, boot_id: str, *, is_ne
     if boot_id and memory.boot_id == boot_id:
         return Past(Start.CRASHED, intact)
     return Past(Start.POWER_LOSS, None)
-
-
-def away(memories: Mapping[str, Memory | None]) -> frozenset[str]:
-    """Return the directories (by their ids) that had failed when the last life ended."""
-    newest = max(
-        (memory for memory in memories.values() if memory is not None),
-        key=lambda memory: OPEN_END if memory.until is None else memory.until,
-        default=None,
-    )
-    return frozenset(newest.absent if newest is not None else ())
-
-
-def unlimited(past: Past) -> Past:
-    """Return the past of a directory that was away: it says nothing of what happened meanwhile."""
-    return past if past.intact is None else past._replace(intact=(past.intact[0], OPEN_END))
 
 
 def together(pasts: Iterable[Past]) -> Past:

@@ -26,12 +26,14 @@ from resource import RLIMIT_NOFILE, getrlimit
 from uuid import UUID, uuid4
 
 from kbroker.config.log import LogConfig
-from kbroker.log import checkpoints, identity, incarnation, names, ownership, segment
+from kbroker.log import checkpoints, identity, names, ownership, segment
 from kbroker.log.checkpoints import Partition
 from kbroker.log.closing import close_all
 from kbroker.log.disk import OS_DISK, Disk
 from kbroker.log.flush import FlushWork
 from kbroker.log.identity import MetaProperties
+from kbroker.log.incarnation import Memory, Past, Start
+from kbroker.log.lives import Lives
 from kbroker.log.log_dir import Doomed, LoadedDir, LogDir
 from kbroker.log.partition_log import PartitionLog
 from kclient.wire.errors import (
@@ -84,24 +86,14 @@ class LogDirs:
         """Whether every directory was shut down cleanly the last time."""
         self.broker_epoch = identity.NO_BROKER_EPOCH
         """The broker epoch of the last clean shutdown (KIP-966), or -1."""
-        self.past = incarnation.Past(incarnation.Start.NEW, None)
+        self.lives = Lives(boot_id)
         """What the broker's lives before this one left behind (KIP-966)."""
-        self._boot_id = boot_id
-        self._pasts: dict[str, incarnation.Past] = {}
-        self._ids: dict[str, str] = {}
-        """directory.id by path."""
-        self._memories: dict[str, incarnation.Memory | None] = {}
-        """What the directories remembered when they were loaded, by their ids."""
-        self._written: incarnation.Memory | None = None
-        """What they remember of this life."""
+        self._remembers = False
+        """Whether this life is in the directories' files already."""
         self.unread: list[str] = []
         """Paths of directories that could not be read at the start: nobody knows what is in them."""
         self.vanished: set[Partition] = set()
         """Partitions that were here when the broker stopped, and whose directory is gone."""
-        self.missing_directories: set[str] = set()
-        """Ids of log directories that the broker had in its last life, and that it does not have now."""
-        self.found: frozenset[Partition] | None = None
-        """Where directories are missing: the partitions that were found in the others; None: none is missing."""
         self.notes: list[str] = []
         """What loading found and did, for the broker's log."""
 
@@ -145,7 +137,7 @@ class LogDirs:
                     self._config_of,
                     threads=self._recovery_threads,
                     now_ms=self._now_ms(),
-                    boot_id=self._boot_id,
+                    boot_id=self.lives.boot_id,
                 )
             except OSError as error:
                 directory.failure = str(error)
@@ -155,25 +147,8 @@ class LogDirs:
             self._take(directory, loaded)
         if all(directory.failure is not None for directory in self._directories):
             raise KafkaStorageError("no log directory is usable: " + "; ".join(self.notes))
-        self.past = incarnation.together(self._pasts_of_all())
-        self.missing_directories.difference_update(self._ids.values())
+        self.lives.judge(self._logs, len(self.unread))
         self.vanished.difference_update(self._logs)
-        if self.missing_directories:
-            if self._forgets():
-                self.found = frozenset(self._logs)
-            if self.past.start in (incarnation.Start.CLEAN, incarnation.Start.CRASHED):
-                self.past = incarnation.Past(incarnation.Start.PARTIAL, self.past.intact)
-
-    def _pasts_of_all(self) -> list[incarnation.Past]:
-        away = incarnation.away(self._memories)
-        return [
-            incarnation.unlimited(past) if self._ids.get(path) in away else past
-            for path, past in self._pasts.items()
-        ]
-
-    def _forgets(self) -> bool:
-        """Say whether a directory is missing that is not just one that cannot be read now."""
-        return len(self.missing_directories) > len(self.unread)
 
     def _take(self, directory: LogDir, loaded: LoadedDir) -> None:
         for partition, log in loaded.logs.items():
@@ -187,7 +162,7 @@ class LogDirs:
             self._adopt(partition, log, directory)
         self.failed.update(loaded.failed)
         marks = loaded.high_watermarks
-        if loaded.past.start is incarnation.Start.POWER_LOSS:
+        if loaded.past.start is Start.POWER_LOSS:
             # A cut that was not synced may be undone: below a mark that was may be what was cut, and
             # not the committed records that took its place. What the recovery point covers is there.
             marks = {
@@ -198,14 +173,10 @@ class LogDirs:
         self.high_watermarks.update(marks)
         self.clean = self.clean and loaded.clean
         self.broker_epoch = max(self.broker_epoch, loaded.broker_epoch)
-        self._pasts[directory.path] = loaded.past
-        self.vanished |= loaded.vanished
-        if loaded.memory is not None:
-            self.missing_directories.update(loaded.memory.directories)
         owner = directory.read_identity()
-        if owner is not None and owner.directory_id is not None:
-            self._ids[directory.path] = owner.directory_id
-            self._memories[owner.directory_id] = loaded.memory
+        directory_id = owner.directory_id if owner is not None else None
+        self.lives.take(directory.path, directory_id, loaded.past, loaded.memory)
+        self.vanished |= loaded.vanished
         self.notes += loaded.notes
         self._doomed += [Doomed(0, directory, (path,), True) for path in loaded.doomed]
 
@@ -218,52 +189,42 @@ class LogDirs:
 
     # Lives of the broker
 
-    def registering(self) -> incarnation.Past:
+    def registering(self) -> Past:
         """Return what the registration is to say of us; whatever epoch it gets, the next life may claim it."""
-        since = self._intact_since()
-        self._remember(incarnation.Memory(self._boot_id, since, None, untold=self._untold()))
-        return self.past
+        past = self.lives.registering()
+        self._remember()
+        return past
 
     def registered(self, broker_epoch: int) -> None:
         """Note the broker epoch that we live under from now on. Quick: nothing is synced."""
-        since = self._intact_since()
-        since = broker_epoch if since is None else since
-        start = incarnation.Start.PARTIAL if self.unread else incarnation.Start.CLEAN
-        self.past = incarnation.Past(start, (since, broker_epoch))
-        self._remember(incarnation.Memory(self._boot_id, since, broker_epoch))
+        self.lives.registered(broker_epoch)
+        self._remember()
 
-    def _intact_since(self) -> int | None:
-        """Return since which broker epoch every replica is as it was: the missing ones are not remembered."""
-        if self.past.intact is None or (
-            self.past.start is incarnation.Start.PARTIAL and self._forgets()
-        ):
-            return None
-        return self.past.intact[0]
+    def claim_of(self, partition: Partition) -> tuple[int, int] | None:
+        """Return the first and last broker epoch since which a partition's log has kept everything."""
+        where = self._where.get(partition)
+        return self.lives.claim(where.path, partition) if where is not None else None
 
-    def _complete(self, memory: incarnation.Memory) -> incarnation.Memory:
-        """Return *memory* with the directories that we have, and those that are away."""
-        away = set() if self._forgets() else self.missing_directories
-        absent = away.union(
-            self._ids[one.path]
-            for one in self._directories
-            if one.failure is not None and one.path in self._ids
-        )
-        every = sorted(away.union(self._ids.values()))
-        return memory._replace(directories=tuple(every), absent=tuple(sorted(absent)))
-
-    def _untold(self) -> incarnation.Start | None:
-        """Return the loss that no registration has told of yet."""
-        return self.past.start if self._intact_since() is None else None
-
-    def _remember(self, memory: incarnation.Memory) -> None:
-        memory = self._written = self._complete(memory)
+    def _remember(self) -> None:
+        self._remembers = True
         for directory in self._directories:
-            if directory.failure is not None:
-                continue
+            if directory.failure is None:
+                try:
+                    directory.remember(self._memory(directory), durable=False)
+                except OSError as error:
+                    self._directory_failed(directory, error)
+
+    def _memory(self, directory: LogDir) -> Memory:
+        return self.lives.memory(directory.path, self.offline)
+
+    def _before_a_log(self, directory: LogDir) -> None:
+        """Have a directory claim no more than it may when it holds a log that was, perhaps, elsewhere before."""
+        if self.lives.begins(directory.path):
             try:
-                directory.remember(memory, durable=False)
+                directory.remember(self._memory(directory), durable=False)
             except OSError as error:
                 self._directory_failed(directory, error)
+                raise KafkaStorageError(f"{directory.path}: {error}") from error
 
     # Logs
 
@@ -322,6 +283,8 @@ class LogDirs:
         path = f"{directory.path}/{names.directory_name(topic, partition)}"
         self._before_reuse(key, directory)
         self.high_watermarks.pop(key, None)
+        if not is_new:
+            self._before_a_log(directory)
         try:
             self._disk.mkdir(path)
             log = PartitionLog.create(
@@ -349,6 +312,9 @@ class LogDirs:
         Raise as `delete`.
         """
         name = names.stray_name(topic, partition, self._new_uuid().hex)
+        for directory in self._directories:
+            if directory.failure is None:
+                self._before_a_log(directory)
         return self._rename(topic, partition, name)[2]
 
     def _rename(self, topic: str, partition: int, name: str) -> tuple[PartitionLog, LogDir, str]:
@@ -360,6 +326,7 @@ class LogDirs:
         directory = self._where.pop(key)
         self._flushed_ms.pop(key, None)
         self.high_watermarks.pop(key, None)
+        self.lives.gone(key)
         path = f"{directory.path}/{name}"
         log.close(clean=False)
         try:
@@ -566,8 +533,8 @@ class LogDirs:
             self._logs.pop(key).close(clean=False)
             del self._where[key]
             self.failed[key] = KafkaStorageError(f"log directory {directory.path}: {error}")
-        if self._written is not None:
-            self._remember(self._written)  # it is away from now on
+        if self._remembers:
+            self._remember()  # it is away from now on
         self._on_failure(directory.path, error, mine)
 
     def close(
@@ -590,9 +557,7 @@ class LogDirs:
                 files = self._checkpoints_of(directory, high_watermarks)
                 directory.write_checkpoints(number, files)
                 if closed and not self.failed:
-                    since, until = self.past.intact or (None, None)
-                    memory = incarnation.Memory(self._boot_id, since, until, untold=self._untold())
-                    directory.remember(self._complete(memory), durable=True)
+                    directory.remember(self._memory(directory), durable=True)
                     directory.mark_clean(broker_epoch)
                 else:
                     clean = False

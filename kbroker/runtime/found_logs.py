@@ -7,6 +7,7 @@ Owner: the reactor's thread
 
 from __future__ import annotations
 
+from typing import Final
 from uuid import UUID
 
 from kbroker.log.log_dirs import LogDirs
@@ -42,7 +43,7 @@ def lacking(log_dirs: LogDirs, partition: Partition, state: LeaderAndIsrPartitio
         # One that never was here is no loss: a new partition whose controller died before it told us.
         if partition.key in log_dirs.vanished and not state.is_new:
             return "its directory is gone"
-        missing = log_dirs.missing_directories
+        missing = log_dirs.lives.missing
         if missing and not state.is_new:
             return f"it is not here, and may be in the log directory that is missing ({', '.join(missing)})"
         return ""
@@ -51,18 +52,24 @@ def lacking(log_dirs: LogDirs, partition: Partition, state: LeaderAndIsrPartitio
     return ""
 
 
+NOT_TOLD: Final = (-1, -1, -1, -1)
+
+
 def end_of_leaderless(
     log_dirs: LogDirs, partition: Partition | None, state: LeaderAndIsrPartitionState
-) -> tuple[int, int]:
-    """Return last epoch and end of the log of a partition that nobody leads; (-1, -1) for any other.
+) -> tuple[int, int, int, int]:
+    """Return last epoch and end of a leaderless partition's log, first and last broker epoch that it stands for.
 
-    A log that ends too early is told all the same: after a power loss of all machines it may be the longest.
+    The latter are -1 where it stands for none; NOT_TOLD for any other partition. A log that ends too early is told
+    all the same: after a power loss of all machines it may be the longest.
     """
     if state.leader >= 0 or partition is None or partition.offline is not None:
-        return -1, -1
+        return NOT_TOLD
     found = log_dirs.get(*partition.key)
-    if found is None or (log_dirs.found is not None and partition.key not in log_dirs.found):
-        return -1, -1  # made anew since: what was here may be in a directory that is missing
+    there = log_dirs.lives.found
+    if found is None or (there is not None and partition.key not in there):
+        return NOT_TOLD  # made anew since: what was here may be in a directory that is missing
     if partition.lacks_records and found.missing_below is None:
-        return -1, -1  # what was here is not here, and may come back
-    return found.leader_epochs.latest, found.log_end_offset
+        return NOT_TOLD  # what was here is not here, and may come back
+    claim = None if partition.lacks_records else log_dirs.claim_of(partition.key)
+    return found.leader_epochs.latest, found.log_end_offset, *(claim or (-1, -1))

@@ -172,7 +172,7 @@ class Replicas:
     def _loaded(self) -> None:
         for note in self.log_dirs.notes:
             log.info("{note}", note=note)
-        log.info("{past}", past=str(self.log_dirs.past))
+        log.info("{past}", past=str(self.log_dirs.lives.past))
         self.upkeep.start()
 
     def close(self) -> Deferred[bool]:

@@ -115,7 +115,8 @@ class LeaderAndIsrRequest:
 class LeaderAndIsrPartitionError:
     """How one partition went.
 
-    In tagged fields of ours: where the log of a partition that nobody leads ends, -1 for any other.
+    In tagged fields of ours: where the log of a partition that nobody leads ends, and the first and the last broker
+    epoch under which it kept everything; -1 for any other, or where it claims none.
     """
 
     WIRE: ClassVar[tuple[str, ...]] = (
@@ -123,11 +124,15 @@ class LeaderAndIsrPartitionError:
         "error_code int16 5+",
         "last_epoch int32 5+ tag=10000",
         "log_end_offset int64 5+ tag=10001",
+        "intact_since int64 5+ tag=10002",
+        "intact_until int64 5+ tag=10003",
     )
     partition_index: int = 0
     error_code: int = 0
     last_epoch: int = -1
     log_end_offset: int = -1
+    intact_since: int = -1
+    intact_until: int = -1
 
 
 @dataclass(slots=True)

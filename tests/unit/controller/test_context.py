@@ -10,8 +10,21 @@ def test_s08_of_a_broker_that_misses_a_directory_each_replica_is_believed_that_i
     context = ControllerContext(controller_epoch=1, brokers={1: partial})
     assert not context.holds(1, T0, 10), "it may have been in the directory that is missing"
     assert context.holds(1, T0, 50), "it was granted since"
-    context.log_ends[1] = {T0: LogEnd(4, 3, 0)}
+    context.log_ends[1] = {T0: LogEnd(4, 3, 0, (10, 20))}
     assert context.holds(1, T0, 10)
     assert not context.holds(1, T0, 9), "what it has is of a later life"
     context.incomplete[1] = {T0}
     assert not context.holds(1, T0, 10)
+
+
+def test_s08_a_replica_is_believed_for_its_own_log_where_its_broker_claims_less():
+    crashed = Broker(1, 200, (), intact=(169, 169), start=Start.CRASHED)
+    context = ControllerContext(controller_epoch=1, brokers={1: crashed})
+    assert not context.holds(1, T0, 120), "another directory of the broker lost something since"
+    context.log_ends[1] = {T0: LogEnd(4, 3, 0)}
+    assert not context.holds(1, T0, 120), "it says where its log ends, and claims nothing"
+    context.log_ends[1] = {T0: LogEnd(4, 3, 0, (120, 180))}
+    assert context.holds(1, T0, 120)
+    assert context.holds(1, T0, 169)
+    assert not context.holds(1, T0, 119)
+    assert not context.holds(1, T0, 190)

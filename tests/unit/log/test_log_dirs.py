@@ -657,7 +657,7 @@ def test_s08_a_broker_says_since_when_its_directories_kept_everything(brokers: B
     assert killed.registering() == (Start.CRASHED, (10, 15))
     killed.registered(20)
     assert killed.close(broker_epoch=20)
-    assert brokers().start().past == (Start.CLEAN, (10, 20))
+    assert brokers().start().lives.past == (Start.CLEAN, (10, 20))
 
 
 def test_s08_a_partition_or_a_directory_that_is_gone_is_missed(
@@ -672,22 +672,22 @@ def test_s08_a_partition_or_a_directory_that_is_gone_is_missed(
     shutil.rmtree(gone)
     dirs = brokers("a", "b").start()
     assert dirs.vanished == {("t", int(gone.name[-1]))}
-    assert not dirs.missing_directories
+    assert not dirs.lives.missing
     dirs.release()
     shutil.rmtree(tmp_path / "b")
     dirs = brokers("a", "b").start()
     assert dirs.registering() == (Start.PARTIAL, (10, 10))
-    assert len(dirs.missing_directories) == 1
-    assert dirs.found == frozenset(dirs)
+    assert len(dirs.lives.missing) == 1
+    assert dirs.lives.found == frozenset(dirs)
     for index in range(4):
         dirs.create("t", index, ID)
-    assert len(dirs) == 4 > len(dirs.found)
+    assert len(dirs) == 4 > len(dirs.lives.found)
     dirs.registered(20)
     dirs.release()
     # What was made anew is not what was there: nothing granted before that life is claimed any more.
     again = brokers("a", "b").start()
     assert again.registering() == (Start.CRASHED, (20, 20))
-    assert again.found is None
+    assert again.lives.found is None
 
 
 def test_s08_a_directory_stays_missed_until_the_broker_has_said_so(
@@ -700,7 +700,7 @@ def test_s08_a_directory_stays_missed_until_the_broker_has_said_so(
     dirs = brokers("a", "b").start()
     dirs.registering()
     dirs.release()  # before it knew its broker epoch
-    assert brokers("a", "b").start().past.intact is None
+    assert brokers("a", "b").start().lives.past.intact is None
 
 
 @pytest.mark.parametrize("ends_cleanly", [True, False])
@@ -709,14 +709,14 @@ def test_s17_a_loss_is_told_by_the_next_life_if_this_one_could_not(
 ) -> None:
     def start(boot_id: str) -> LogDirs:
         broker = brokers()
-        broker.dirs._boot_id = boot_id
+        broker.dirs.lives.boot_id = boot_id
         return broker.start()
 
     dirs = start("one")
     dirs.registered(10)
     dirs.release()
     dirs = start("two")
-    assert dirs.past == (Start.POWER_LOSS, None)
+    assert dirs.lives.past == (Start.POWER_LOSS, None)
     if ends_cleanly:
         dirs.close()  # before it registered at all
     else:
@@ -726,7 +726,7 @@ def test_s17_a_loss_is_told_by_the_next_life_if_this_one_could_not(
     assert dirs.registering() == (Start.POWER_LOSS, None)
     dirs.registered(20)
     dirs.release()
-    assert start("two").past == (Start.CRASHED, (20, 20))
+    assert start("two").lives.past == (Start.CRASHED, (20, 20))
 
 
 def test_s15_a_directory_that_failed_and_works_again_takes_nothing_away(
