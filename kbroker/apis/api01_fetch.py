@@ -1,7 +1,7 @@
-"""Fetch (api key 1), v4-16: read record batches from partitions this broker leads, or follows for those nearby.
+"""Fetch (api key 1), v4-17: read record batches from partitions this broker leads, or follows for those nearby.
 
 v4 isolation level · v5 log start offset · v7 sessions · v9 leader epoch · v11 rack · v12 flexible, diverging epoch ·
-v13 topic ids · v15 replica state in a tagged field · v16 node endpoints.
+v13 topic ids · v15 replica state in a tagged field · v16 node endpoints · v17 directory id, passed over.
 
 A fetch that finds less than min_bytes waits up to max_wait_ms and is woken by appends. A full fetch (session epoch 0
 or -1) names all its partitions and is answered for all; with epoch 0 it opens a session, in which later ones say and
@@ -14,7 +14,8 @@ names one in that rack in place of records, and followers are told of a new high
 records. A follower hands out what it knows to be committed. Above that, up to its log end, it has nothing yet: the
 fetch waits, as in Kafka, where the KIP has OFFSET_NOT_AVAILABLE; beyond its log it is OFFSET_OUT_OF_RANGE, whereupon
 the consumer asks the leader. Kafka's followers answer every v11 consumer; ours only those that name a rack: others
-take that error for the leader's word.
+take that error for the leader's word. And kafka-replica-verification (replica id -2): in Kafka it, and whoever calls
+itself so, reads what is not committed, too.
 """
 
 from __future__ import annotations

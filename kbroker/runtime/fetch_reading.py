@@ -27,6 +27,8 @@ from kclient.wire.fetch import (
 )
 
 READ_COMMITTED = 1
+DEBUGGING_REPLICA = -2
+"""Who compares replicas asks each of them: kafka-replica-verification. It reads what is committed, as others do."""
 IMPOSTOR = -1
 """The follower of a request that is not believed to come from one (CVE-2018-1288)."""
 
@@ -139,8 +141,10 @@ class FetchReading:
         return response
 
     def _read_for_client(self, partition: Partition, asked: FetchPartition, room: int) -> Read:
-        # Who says where it is knows that followers answer, too, and takes an error of theirs for what it is.
-        at_leader = partition.leading is not None or not self._request.rack_id
+        # Who says where it is, or compares, knows that followers answer, too, and takes their errors for what they are.
+        request = self._request
+        anywhere = request.rack_id or request.replica_id == DEBUGGING_REPLICA
+        at_leader = partition.leading is not None or not anywhere
         return (partition.read if at_leader else partition.read_at_follower)(
             asked.fetch_offset,
             room,

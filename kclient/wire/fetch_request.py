@@ -28,7 +28,7 @@ from kclient.wire.fields import (
 )
 
 API_KEY: Final = 1
-VERSIONS: Final = range(4, 17)
+VERSIONS: Final = range(4, 18)
 FIRST_FLEXIBLE: Final = 12
 FIRST_WITH_TOPIC_IDS: Final = 13
 

@@ -101,7 +101,7 @@ def _api(lowest: int, highest: int, flexible_since: int = 99) -> _Api:
 _APIS: Mapping[ApiKey, _Api] = MappingProxyType(
     {
         ApiKey.PRODUCE: _api(3, 11, 9),
-        ApiKey.FETCH: _api(4, 16, 12),
+        ApiKey.FETCH: _api(4, 17, 12),
         ApiKey.LIST_OFFSETS: _api(1, 9, 6),
         ApiKey.METADATA: _api(0, 12, 9),
         ApiKey.LEADER_AND_ISR: _api(5, 7, 4),

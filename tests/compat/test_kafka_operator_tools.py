@@ -104,6 +104,23 @@ def test_partitions_are_moved(cluster: Cluster, tmp_path: Path) -> None:
     assert Observer(cluster).placement(name).leader == 3
 
 
+def test_replicas_are_compared(cluster: Cluster) -> None:
+    name = topic_on(cluster, [1, 2], [2, 3], records=10)
+    command = java(
+        "ReplicaVerificationTool", "--broker-list", cluster.bootstrap, "--topics-include", name,
+        "--time", "-2", "--report-interval-ms", "100",
+    )  # fmt: skip
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as tool:
+        assert tool.stdout is not None
+        try:
+            told = iter(tool.stdout.readline, "")
+            while ": max lag is 0 for partition" not in (line := next(told)):
+                assert "unmatched" not in line
+        finally:
+            tool.kill()
+    assert line.endswith("among 2 partitions\n")
+
+
 def test_the_consumer_reads_from_its_rack_while_the_leader_stands_still(cluster: Cluster) -> None:
     records = 5000
     name = topic_on(cluster, [1, 2], records=records)

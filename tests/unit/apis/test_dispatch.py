@@ -76,7 +76,7 @@ def test_what_a_client_did_not_wait_for_is_still_done() -> None:
 
 
 @pytest.mark.parametrize(
-    ("api", "version"), [(3, 13), (3, -1), (12, 99), (1, 3), (1, 17), (0, 12), (2, 0)]
+    ("api", "version"), [(3, 13), (3, -1), (12, 99), (1, 3), (1, 18), (0, 12), (2, 0)]
 )
 def test_versions_not_served_close_the_connection(
     broker: ApiBroker, api: int, version: int

@@ -203,6 +203,16 @@ def test_who_does_not_say_where_it_is_is_sent_to_the_leader(
     assert found.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+def test_a_tool_that_compares_replicas_reads_what_is_committed_from_each(
+    follower: ApiBroker,
+) -> None:
+    found = only(consume(follower, 0, "", replica_id=-2))
+    assert (found.error_code, found.high_watermark) == (0, 2)
+    assert found.records_size == 2 * len(batch_of(1000))
+    ordinary = only(consume(follower, 0, ""))
+    assert ordinary.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
 # --- how soon followers hear of the watermark
 
 

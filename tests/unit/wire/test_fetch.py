@@ -59,6 +59,17 @@ def test_a_v16_request_is_laid_out_as_kafka_says():
     )  # fmt: skip
 
 
+def test_a_followers_directory_id_in_v17_is_passed_over():
+    # kafka-replica-verification sends the newest version it knows and asks nobody.
+    plain = body_of(request(rack_id="r"), 17)
+    partition = struct.pack(">iiqiqi", 3, 4, 1000, 5, 6, 1 << 20)
+    named = plain.replace(partition + b"\0", partition + b"\1\0\x10" + TOPIC_ID.bytes)
+    assert len(named) == len(plain) + 18
+    assert fetch.decode_request(memoryview(named), 17) == fetch.decode_request(
+        memoryview(plain), 17
+    )
+
+
 def test_consumers_write_no_replica_state():
     assert body_of(request(), 16).endswith(b"\1\1\0")
     assert fetch.decode_request(memoryview(body_of(request(), 16)), 16).replica_id == -1

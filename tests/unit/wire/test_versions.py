@@ -52,9 +52,9 @@ def test_the_highest_version_of_both_sides_is_chosen():
 @pytest.mark.parametrize(
     ("ours", "theirs", "said"),
     [
-        (VersionRange(4, 16), VersionRange(0, 3), "we speak versions 4-16, the peer speaks 0-3"),
+        (VersionRange(4, 17), VersionRange(0, 3), "we speak versions 4-17, the peer speaks 0-3"),
         (VersionRange(0, 0), VersionRange(1, 2), "we speak versions 0, the peer speaks 1-2"),
-        (VersionRange(4, 16), None, "we speak versions 4-16, the peer speaks none"),
+        (VersionRange(4, 17), None, "we speak versions 4-17, the peer speaks none"),
         (None, VersionRange(0, 1), "we speak versions none, the peer speaks 0-1"),
     ],
 )
