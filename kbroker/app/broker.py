@@ -6,7 +6,8 @@ Start: the log directories are locked first, because whoever holds the lock may 
 session of a crashed former self. Then ZooKeeper, the cluster's id, the directories' identity, the
 logs (in a pool). Then listeners, so that the ports are known; then the registration, by which the
 controller learns of us; then we stand for election ourselves. Ready is the broker once the
-controller has told it the cluster's metadata, or has failed to do so for a while.
+controller has told it the cluster's metadata, or has failed to do so for a while. Until then
+nobody is told that a topic does not exist: who asks for metadata waits (`handlers`).
 
 Stop: leadership is handed over (controlled shutdown, bounded), no more connections, groups let go,
 the ZooKeeper session ended, and last the logs closed clean, a few syncs for all of them (`log/closing`).
@@ -126,6 +127,9 @@ class Broker:
         self.broker_epoch: int | None = None
         """czxid of our registration, the last one while there is none (KIP-380)."""
         self._until_registered: list[Deferred[None]] = []
+        self.is_told = False
+        """Whether the controller has told us all metadata, or we wait for that no longer."""
+        self._until_told: list[Deferred[None]] = []
         self._previous_session: PreviousSession | None = None
         self._logs_loaded = False
         self._stops: list[Callable[[], Any]] = []
@@ -330,7 +334,9 @@ class Broker:
         self._stops.append(self.membership.leave)
 
     async def _told_by_the_controller(self) -> None:
-        told = self.metadata.until(lambda: self.broker_id in self.metadata.brokers)
+        told = self.metadata.until(
+            lambda: self.metadata.is_whole and self.broker_id in self.metadata.brokers
+        )
         timer = self._reactor.callLater(METADATA_PATIENCE, told.cancel)
         try:
             await told
@@ -341,6 +347,9 @@ class Broker:
             )
         else:
             timer.cancel()
+        self.is_told = True
+        while self._until_told:
+            self._until_told.pop(0).callback(None)
 
     # --- what the parts ask of each other ---
 
@@ -389,6 +398,15 @@ class Broker:
         else:
             self._until_registered.append(registered)
         return registered
+
+    def until_told(self) -> Deferred[None]:
+        """Fire once `is_told`; may be cancelled."""
+        told: Deferred[None] = Deferred(self._until_told.remove)
+        if self.is_told:
+            told.callback(None)
+        else:
+            self._until_told.append(told)
+        return told
 
     # --- stop ---
 

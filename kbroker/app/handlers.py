@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
+from twisted.internet.defer import Deferred
+
 from kbroker.apis import Factory, Handler, RawHandler, RequestContext, lazily
 from kbroker.config.cluster import RACK_AWARE_SELECTOR
 from kbroker.runtime.stray_replicas import StrayReplicas
@@ -20,7 +22,10 @@ if TYPE_CHECKING:
 
 def handlers_of(broker: Broker) -> Mapping[ApiKey, Factory]:
     """Return the factory of every API's handler."""
-    return {**_records(broker), **_control(broker), **_administration(broker), **_groups(broker)}
+    table = {**_records(broker), **_control(broker), **_administration(broker), **_groups(broker)}
+    for api in (ApiKey.METADATA, ApiKey.FIND_COORDINATOR, ApiKey.DESCRIBE_CLUSTER):
+        table[api] = _once_told(broker, table[api])
+    return table
 
 
 def _records(broker: Broker) -> dict[ApiKey, Factory]:
@@ -104,6 +109,38 @@ def _once_registered(broker: Broker, factory: Factory) -> Factory:
         return wait
 
     return make
+
+
+def _once_told(broker: Broker, factory: Factory) -> Factory:
+    """Let a question about the cluster wait until we have been told of it all, or have given that up.
+
+    A broker that is back listens before it knows: a consumer that heard then that its topic is unknown would join its
+    group anew, one that asked for its coordinator would have `__consumer_offsets` made. (Kafka's answer so.)
+    """
+
+    def make() -> Handler | RawHandler:
+        return _OnceTold(broker, factory())
+
+    return make
+
+
+class _OnceTold:
+    """A handler, raw or not, that is asked when the broker has been told."""
+
+    def __init__(self, broker: Broker, answer: Handler | RawHandler) -> None:
+        self.raw: bool = getattr(answer, "raw", False)
+        self._broker = broker
+        self._answer: Any = answer
+
+    def __call__(self, context: RequestContext, request: Any) -> Any:
+        if self._broker.is_told:
+            return self._answer(context, request)
+        return Deferred.fromCoroutine(self._wait(context, request))
+
+    async def _wait(self, context: RequestContext, request: Any) -> Any:
+        await self._broker.until_told()
+        answer = self._answer(context, request)
+        return await answer if isawaitable(answer) else answer
 
 
 def _administration(broker: Broker) -> dict[ApiKey, Factory]:

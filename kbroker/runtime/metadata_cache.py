@@ -5,7 +5,8 @@ Theory of operation
 The controller sends what changed, and everything to a broker that just joined (`type` FULL, which
 replaces the cache). Requests of an older controller epoch are refused (KAFKA-1188). A topic that comes
 with another topic id is another topic: the old one's partitions are dropped first. A partition whose
-leader is -2 is being deleted and disappears.
+leader is -2 is being deleted and disappears. A new controller says who lives before it says of what, so
+what a broker does not find here says nothing until it has been told everything once (`is_whole`).
 
 Answers to clients are built from parts that are kept until the next update: the answer of a big
 cluster is not built for every client that asks (`parts`).
@@ -97,6 +98,8 @@ class MetadataCache:
         self.controller_id = -1
         self.controller_epoch = 0
         self.generation = 0
+        self.is_whole = False
+        """Whether a controller has told everything: a topic that is not here is none."""
         self.brokers: dict[int, BrokerMetadata] = {}
         self.topics: dict[str, TopicMetadata] = {}
         self._names: dict[UUID, str] = {}
@@ -178,6 +181,7 @@ class MetadataCache:
         self.brokers = {b.id: _broker(b) for b in request.live_brokers}
         if request.type == FULL:
             self.topics, self._names = {}, {}
+            self.is_whole = True
         # Ends before beginnings: a name may be in the request twice, with its old and its new id.
         for topic in sorted(request.topic_states, key=_is_alive):
             self._update_topic(topic)

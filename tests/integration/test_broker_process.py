@@ -16,7 +16,11 @@ from kazoo.client import KazooClient
 from kbroker.local.cluster import broker_command, broker_environment
 from kbroker.local.processes import start_bound_to_us
 from kbroker.local.zookeeper import free_ports
+from kclient.wire.schema.find_coordinator import FindCoordinatorRequest
+from kclient.wire.schema.metadata import MetadataRequest, MetadataRequestTopic
+from kclient.wire.versions import ApiKey
 from tests.kit.brokers import Cluster, MakeCluster
+from tests.kit.operators import ask_broker
 from tests.kit.zookeeper import Ensemble
 
 pytestmark = pytest.mark.slow
@@ -107,6 +111,36 @@ def test_three_brokers_know_each_other_and_one_controller(broker_clusters: MakeC
         ("127.0.0.1", broker.port) for broker in cluster.brokers.values()
     }
     assert metadata.controller_id in cluster.brokers
+
+
+def test_a_broker_that_is_back_denies_neither_topics_nor_coordinators(
+    broker_clusters: MakeCluster,
+) -> None:
+    """It listens before it has been told of what there is; whoever heard "unknown" then would rebalance its group."""
+    cluster = broker_clusters(1)
+    port = cluster[1].port
+    make_topic(cluster, "t", 300)
+    topic = MetadataRequest(
+        topics=[MetadataRequestTopic(name="t")], allow_auto_topic_creation=False
+    )
+    group = FindCoordinatorRequest(coordinator_keys=["g"])
+    eventually(
+        lambda: not ask_broker(port, ApiKey.FIND_COORDINATOR, group).coordinators[0].error_code
+    )
+    cluster.kill(1)
+    cluster.start(1, wait=False)
+    topics, coordinators = [], []
+    deadline = time.monotonic() + 30
+    while len(coordinators) < 10:
+        assert time.monotonic() < deadline, "no answers"
+        try:
+            topics += ask_broker(port, ApiKey.METADATA, topic).topics
+            coordinators += ask_broker(port, ApiKey.FIND_COORDINATOR, group).coordinators
+        except OSError:  # it does not listen yet
+            time.sleep(0.002)
+    assert {(found.error_code, len(found.partitions)) for found in topics} == {(0, 300)}
+    assert {(found.error_code, found.error_message or "") for found in coordinators} == {(0, "")}
+    cluster.wait_ready()
 
 
 def test_every_problem_of_the_configuration_is_listed_at_once(tmp_path: Path) -> None:

@@ -255,6 +255,14 @@ class Diary(RebalanceListener):
     def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
         self.told.append(("lost", sorted(tp.partition for tp in partitions)))
 
+    @property
+    def holds(self) -> list[int]:
+        """The partitions that are this consumer's by what it was told."""
+        held: set[int] = set()
+        for what, partitions in self.told:
+            held = held | set(partitions) if what == "assigned" else held - set(partitions)
+        return sorted(held)
+
 
 class Group:
     """Some consumers of one group in this process, polled all the time."""
@@ -302,10 +310,15 @@ class Group:
             await deferLater(reactor, 0.02)
 
     async def until_shared(self, *sizes: int, partitions: int = 6) -> None:
+        """Wait for shares of these sizes, and until all were told of theirs, which they are in their next poll."""
         await self.until(
             lambda: (
                 sorted(map(len, self.shares())) == sorted(sizes)
                 and sorted(chain(*self.shares())) == list(range(partitions))
+                and all(
+                    self.diaries[c].holds == sorted(tp.partition for tp in c.assignment())
+                    for c in self._polls
+                )
             ),
             f"shares of {sizes}",
         )

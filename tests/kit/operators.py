@@ -26,7 +26,7 @@ from kclient.wire.schema.alter_partition_reassignments import (
 )
 from kclient.wire.schema.elect_leaders import ElectLeadersRequest, TopicPartitions
 from kclient.wire.schema.list_partition_reassignments import ListPartitionReassignmentsRequest
-from kclient.wire.versions import SPOKEN, ApiKey
+from kclient.wire.versions import SERVED, ApiKey
 from tests.kit.brokers import Cluster
 from tests.kit.replicated import Observer, eventually
 
@@ -100,7 +100,7 @@ class Operator:
             if controller not in self._cluster.brokers:
                 return None
             try:
-                answer = _ask_broker(self._cluster[controller].port, api, request)
+                answer = ask_broker(self._cluster[controller].port, api, request)
             except OSError:
                 return None
             return None if answer.error_code == ErrorCode.NOT_CONTROLLER else answer
@@ -110,8 +110,9 @@ class Operator:
         return answer
 
 
-def _ask_broker(port: int, api: ApiKey, request: Any) -> Any:
-    version = SPOKEN[api].max
+def ask_broker(port: int, api: ApiKey, request: Any) -> Any:
+    """Ask the broker at *port* one thing over a connection of its own; the answer. OSError if none comes."""
+    version = SERVED[api].max
     header = RequestHeader(api, version, 7, "operator")
     with socket.create_connection(("127.0.0.1", port), 10) as connection:
         connection.sendall(framed(messages.encode_request(header, request)))
