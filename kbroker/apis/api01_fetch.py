@@ -137,7 +137,7 @@ class Fetch:
         """Return the name of a topic that a request calls *name* or *topic_id*; None for an id nobody has."""
         if topic_id is None:
             return name
-        return self.replicas.topic_name(topic_id) or self._name_of(topic_id)
+        return self.replicas.hosted.topic_name(topic_id) or self._name_of(topic_id)
 
     def watch(self, partition: SessionPartition) -> str | None:
         """Have *partition* hear of what happens here, once its topic's name is known; return that."""

@@ -24,4 +24,4 @@ class LeaderAndIsr:
     ) -> LeaderAndIsrResponse:
         """Answer one error code per partition."""
         await self._dynamic.load_topics({t.topic_name: t.topic_id for t in request.topic_states})
-        return await self._replicas.obey_leader_and_isr(request)
+        return await self._replicas.orders.obey_leader_and_isr(request)

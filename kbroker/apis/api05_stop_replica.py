@@ -23,13 +23,13 @@ class StopReplica:
         self, context: RequestContext, request: StopReplicaRequest
     ) -> StopReplicaResponse:
         """Answer one error code per partition."""
-        response = await self._replicas.obey_stop_replicas(request)
+        response = await self._replicas.orders.obey_stop_replicas(request)
         if response.error_code == ErrorCode.NONE:
             deleted = {
                 topic.topic_name
                 for topic in request.topic_states
                 if any(state.delete_partition for state in topic.partition_states)
             }
-            hosts = self._replicas.hosts_topic
+            hosts = self._replicas.hosted.hosts_topic
             self._dynamic.forget_topics(name for name in deleted if not hosts(name))
         return response

@@ -268,7 +268,7 @@ class Broker:
             now_ms=self._world.now_ms,
             offset_metadata_max_bytes=config.offset_metadata_max_bytes,
         )
-        self.replicas.on_leadership(self.groups.on_leadership)
+        self.replicas.hosted.on_leadership(self.groups.on_leadership)
         self._expire_offsets()
 
     def _replicate(self) -> None:
@@ -370,7 +370,7 @@ class Broker:
 
     def topic_name(self, topic_id: UUID) -> str | None:
         """Return the name of the topic with this id, hosted here or known to the cluster."""
-        name = self.replicas.topic_name(topic_id)
+        name = self.replicas.hosted.topic_name(topic_id)
         if name is None:
             topic = self.metadata.topic_by_id(topic_id)
             name = topic.name if topic is not None else None
@@ -432,7 +432,7 @@ class Broker:
 
     async def _hand_over(self) -> None:
         """Ask the controller to move our leadership away, for a bounded time."""
-        self.replicas.is_leaving = True
+        self.replicas.registration.is_leaving = True
         if self.config.controlled_shutdown_enable:
             shutdown = ControlledShutdown(
                 self._reactor,

@@ -69,7 +69,7 @@ class Replication:
         """Begin to hear of roles."""
         self._replicas.around.write_isr = self._writer.write
         self._replicas.around.log_start_moved = self._log_start_moved
-        self._replicas.on_roles(self._roles_changed)
+        self._replicas.hosted.on_roles(self._roles_changed)
         self._plan_look()
 
     def stop(self) -> None:
@@ -130,7 +130,7 @@ class Replication:
                 leader,
                 self._settings,
                 address=self._address,
-                broker_epoch=lambda: self._replicas.epoch_to_join_by,
+                broker_epoch=lambda: self._replicas.registration.epoch_to_join_by,
                 now_ms=self._replicas.now_ms,
                 throttle=self._replicas.throttles.as_follower,
                 dial=self._dial,

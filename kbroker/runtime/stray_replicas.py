@@ -41,7 +41,7 @@ class StrayReplicas:
 
     def remove(self, told: UpdateMetadataRequest) -> None:
         """Delete what *told*, which the cache has taken in, does not assign to us."""
-        self._replicas.give_up_unconfirmed(told.broker_epoch)
+        self._replicas.orders.give_up_unconfirmed(told.broker_epoch)
         topics: dict[str, StopReplicaTopicState] = {}
         for key in list(self._replicas.log_dirs):
             topic = self._cache.topic(key[0])
@@ -51,7 +51,7 @@ class StrayReplicas:
                 state.partition_states.append(StopReplicaPartitionState(key[1], epoch, True))
         if not topics:
             return
-        answer = self._replicas.stop_replicas(
+        answer = self._replicas.orders.stop_replicas(
             StopReplicaRequest(
                 controller_id=told.controller_id,
                 controller_epoch=told.controller_epoch,

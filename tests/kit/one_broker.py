@@ -114,7 +114,7 @@ class OneBroker:
     def lead(self, topic: str, partitions: int, *, leader_epoch: int = 0) -> list[int]:
         """Become leader of every partition of *topic*; return the error codes."""
         topic_id = uuid5(CLUSTER, topic)
-        response = self.replicas.apply_leader_and_isr(
+        response = self.replicas.orders.apply_leader_and_isr(
             LeaderAndIsrRequest(
                 controller_id=BROKER,
                 controller_epoch=1,

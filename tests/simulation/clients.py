@@ -162,7 +162,7 @@ class Clients:
             broker = node.broker
             if not node.running or broker is None:
                 continue
-            held = broker.replicas._partitions.get((topic, partition))
+            held = broker.replicas.hosted.partitions.get((topic, partition))
             if held is not None and held.leading is not None:
                 found.append((held.role.leader_epoch, number))
         if not found:

@@ -410,7 +410,7 @@ class Observer:
         for number in replicas:
             broker = self._nodes[number].broker
             assert broker is not None
-            held = broker.replicas._partitions.get((topic, partition))
+            held = broker.replicas.hosted.partitions.get((topic, partition))
             if held is None or held.log is None or held.topic_id != topic_id:
                 return f"broker {number} has no replica"
             if held.role.leader != state.leader or held.role.leader_epoch != state.leader_epoch:

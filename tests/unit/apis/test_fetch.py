@@ -151,7 +151,9 @@ def test_a_long_poll_hears_of_deletion(broker: ApiBroker) -> None:
     broker.fill(0)
     waiting = broker.fetch(want(), max_wait_ms=5000)
     stop = StopReplicaTopicState("t", [StopReplicaPartitionState(0, -2, True)])
-    broker.replicas.stop_replicas(StopReplicaRequest(controller_epoch=1, topic_states=[stop]))
+    broker.replicas.orders.stop_replicas(
+        StopReplicaRequest(controller_epoch=1, topic_states=[stop])
+    )
     broker.clock.advance(0)
     assert only(waiting.result).error_code != 0
 

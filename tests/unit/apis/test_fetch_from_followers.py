@@ -45,7 +45,7 @@ def near(broker: ApiBroker) -> ApiBroker:
 
 def take(broker: ApiBroker, leader: int = 1, epoch: int = 0, isr: tuple[int, ...] = (1, 2)) -> None:
     state = LeaderAndIsrPartitionState(0, 1, leader, epoch, list(isr), 0, sorted({1, 2, *isr}))
-    broker.replicas.apply_leader_and_isr(
+    broker.replicas.orders.apply_leader_and_isr(
         LeaderAndIsrRequest(
             controller_epoch=1, topic_states=[LeaderAndIsrTopicState("r", None, [state])]
         )

@@ -211,7 +211,7 @@ def take(broker: ApiBroker, epoch: int, isr: list[int]) -> None:
     states = [
         LeaderAndIsrPartitionState(index, 1, 1, epoch, isr, 0, [1, 2, 3]) for index in range(2)
     ]
-    broker.replicas.apply_leader_and_isr(
+    broker.replicas.orders.apply_leader_and_isr(
         LeaderAndIsrRequest(
             controller_epoch=1,
             topic_states=[LeaderAndIsrTopicState("t", uuid5(CLUSTER, "t"), states)],

@@ -99,7 +99,7 @@ def ahead(broker: ApiBroker) -> ApiBroker:
 def be(broker: ApiBroker, leader: int, epoch: int) -> None:
     state = LeaderAndIsrPartitionState(0, 1, leader, epoch, [1, 2], 0, [1, 2])
     topic = LeaderAndIsrTopicState("r", None, [state])
-    broker.replicas.apply_leader_and_isr(
+    broker.replicas.orders.apply_leader_and_isr(
         LeaderAndIsrRequest(controller_epoch=1, topic_states=[topic])
     )
 

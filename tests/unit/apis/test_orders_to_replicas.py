@@ -55,7 +55,7 @@ def lead(
         list(replicas),
         leader_recovery_state=recovering,
     )
-    response = broker.replicas.apply_leader_and_isr(
+    response = broker.replicas.orders.apply_leader_and_isr(
         LeaderAndIsrRequest(
             controller_id=9,
             controller_epoch=controller_epoch,
@@ -71,7 +71,7 @@ def lead(
 def stop(
     broker: ApiBroker, *, leader_epoch: int = -2, delete: bool = True, controller_epoch: int = 1
 ) -> ErrorCode:
-    response = broker.replicas.stop_replicas(
+    response = broker.replicas.orders.stop_replicas(
         StopReplicaRequest(
             controller_epoch=controller_epoch,
             topic_states=[
@@ -93,7 +93,7 @@ def error_of(broker: ApiBroker) -> type[Exception]:
 
 
 def test_stale_orders_are_refused_and_change_nothing(broker: ApiBroker) -> None:
-    broker.replicas.broker_epoch = 100
+    broker.replicas.registration.broker_epoch = 100
     assert lead(broker, leader_epoch=3, controller_epoch=5, broker_epoch=100) is ErrorCode.NONE
     assert (
         lead(broker, leader=2, leader_epoch=4, controller_epoch=4)
@@ -113,7 +113,7 @@ def test_stale_orders_are_refused_and_change_nothing(broker: ApiBroker) -> None:
 
 
 def test_an_order_for_a_newer_life_of_the_broker_is_taken(broker: ApiBroker) -> None:
-    broker.replicas.broker_epoch = 100
+    broker.replicas.registration.broker_epoch = 100
     assert lead(broker, broker_epoch=101) is ErrorCode.NONE
 
 
@@ -125,10 +125,10 @@ def test_s11_after_its_session_a_broker_leads_by_orders_for_the_next_only(
     broker.replicas.expired()
     assert error_of(broker) is NotLeaderOrFollower
     assert lead(broker, leader_epoch=4, broker_epoch=100) is ErrorCode.STALE_BROKER_EPOCH
-    assert broker.replicas.epoch_to_join_by == -1
+    assert broker.replicas.registration.epoch_to_join_by == -1
     assert lead(broker, leader_epoch=5, broker_epoch=101) is ErrorCode.NONE
     assert append(broker) == 0
-    assert broker.replicas.epoch_to_join_by == 101
+    assert broker.replicas.registration.epoch_to_join_by == 101
 
 
 def test_s11_cut_off_a_broker_leads_what_nobody_else_can_until_it_is_registered_again(
@@ -203,7 +203,7 @@ def test_a_deleted_topic_can_be_made_anew_at_once(broker: ApiBroker) -> None:
     lead(broker)
     append(broker)
     assert stop(broker) is ErrorCode.NONE
-    assert broker.replicas.topic_name(A) is None
+    assert broker.replicas.hosted.topic_name(A) is None
     assert error_of(broker) is UnknownTopicOrPartition
     assert lead(broker, topic_id=B) is ErrorCode.NONE
     assert append(broker) == 0
@@ -232,7 +232,7 @@ def test_deleting_what_is_not_here_is_done_already(broker: ApiBroker) -> None:
 
 def test_leadership_is_told_when_it_comes_and_when_it_goes(broker: ApiBroker) -> None:
     heard: list[Any] = []
-    broker.replicas.on_leadership(lambda *what: heard.append(what))
+    broker.replicas.hosted.on_leadership(lambda *what: heard.append(what))
     lead(broker)
     lead(broker)
     lead(broker, leader_epoch=1)
@@ -255,8 +255,8 @@ def test_a_listener_that_breaks_does_not_break_the_order(broker: ApiBroker) -> N
     def broken(*_what: Any) -> None:
         raise RuntimeError("broken")
 
-    broker.replicas.on_leadership(broken)
-    broker.replicas.on_leadership(lambda *what: heard.append(what))
+    broker.replicas.hosted.on_leadership(broken)
+    broker.replicas.hosted.on_leadership(lambda *what: heard.append(what))
     assert lead(broker) is ErrorCode.NONE
     assert len(heard) == 1
 
@@ -267,7 +267,7 @@ def test_a_failed_directory_takes_its_partitions_offline_and_no_others(tmp_path:
         for partition in (0, 1):
             lead(broker, partition=partition)
         heard: list[Any] = []
-        broker.replicas.on_leadership(lambda *what: heard.append(what))
+        broker.replicas.hosted.on_leadership(lambda *what: heard.append(what))
         dirs = broker.replicas.log_dirs
         lost = dirs.directory_of("t", 0)
         dirs._directory_failed(dirs._where["t", 0], OSError("gone"))
@@ -302,7 +302,7 @@ def many(count: int, controller_epoch: int = 1, leader_epoch: int = 0) -> Leader
 
 
 def test_thousands_have_their_turn_a_hundred_at_a_time(broker: ApiBroker) -> None:
-    answer: Any = Deferred.fromCoroutine(broker.replicas.obey_leader_and_isr(many(250)))
+    answer: Any = Deferred.fromCoroutine(broker.replicas.orders.obey_leader_and_isr(many(250)))
     assert not answer.called
     assert sum(broker.replicas.leads("t", index) for index in range(250)) == 100
     broker.clock.advance(0)
@@ -315,17 +315,38 @@ def test_thousands_have_their_turn_a_hundred_at_a_time(broker: ApiBroker) -> Non
     request = StopReplicaRequest(
         controller_epoch=1, topic_states=[StopReplicaTopicState("t", stops)]
     )
-    stopped: Any = Deferred.fromCoroutine(broker.replicas.obey_stop_replicas(request))
+    stopped: Any = Deferred.fromCoroutine(broker.replicas.orders.obey_stop_replicas(request))
     assert len(list(broker.replicas.hosted)) == 150
     broker.clock.advance(0)
     broker.clock.advance(0)
     assert [each.error_code for each in stopped.result.partition_errors] == [0] * 250
-    assert not broker.replicas.hosts_topic("t")
+    assert not broker.replicas.hosted.hosts_topic("t")
+
+
+def test_what_was_done_is_told_although_the_rest_fails(broker: ApiBroker) -> None:
+    class BrokenSettings(dict[str, LogConfig]):
+        """There are none for topic u."""
+
+        def get(self, topic: str, default: Any = None) -> Any:
+            if topic == "u":
+                raise RuntimeError("no settings")
+            return default
+
+    broker.topic_configs = BrokenSettings()
+    heard: list[Any] = []
+    broker.replicas.hosted.on_roles(lambda partitions: heard.extend(p.key for p in partitions))
+    request = many(2)
+    request.topic_states += [
+        LeaderAndIsrTopicState("u", B, request.topic_states[0].partition_states)
+    ]
+    with pytest.raises(RuntimeError):
+        broker.replicas.orders.apply_leader_and_isr(request)
+    assert heard == [("t", 0), ("t", 1)]
 
 
 def test_an_order_is_broken_off_when_a_later_controller_has_spoken(broker: ApiBroker) -> None:
-    answer: Any = Deferred.fromCoroutine(broker.replicas.obey_leader_and_isr(many(250)))
-    broker.replicas.apply_leader_and_isr(many(1, controller_epoch=2, leader_epoch=1))
+    answer: Any = Deferred.fromCoroutine(broker.replicas.orders.obey_leader_and_isr(many(250)))
+    broker.replicas.orders.apply_leader_and_isr(many(1, controller_epoch=2, leader_epoch=1))
     broker.clock.advance(0)
     assert answer.result.error_code == ErrorCode.STALE_CONTROLLER_EPOCH
     assert not broker.replicas.leads("t", 100)
@@ -340,7 +361,7 @@ def test_and_fewer_where_each_takes_long(broker: ApiBroker) -> None:
             return default
 
     broker.topic_configs = SlowSettings()
-    answer: Any = Deferred.fromCoroutine(broker.replicas.obey_leader_and_isr(many(5)))
+    answer: Any = Deferred.fromCoroutine(broker.replicas.orders.obey_leader_and_isr(many(5)))
     assert not answer.called
     assert sum(broker.replicas.leads("t", index) for index in range(5)) == 2
     broker.clock.advance(0)

@@ -1,0 +1,372 @@
+"""What the controller orders: LeaderAndIsr and StopReplica, done to logs and roles.
+
+Theory of operation
+===================
+An order passes the fences (broker epoch, controller epoch), then each partition in it its own (leader epoch, topic id).
+Then logs are made, roles taken or replicas deleted, and only after that anybody hears of it (T9). Of thousands of
+partitions a hundred have their turn at a time, so that everybody else is heard in between; after each turn the
+listeners hear, and before the next one the fences are passed anew. What was done is told, too, when the rest fails.
+
+A replica that is to lead and finds its log gone, or shorter than it was, says so and does not (INELIGIBLE_REPLICA,
+S8): the controller elects another, or nobody, unless the election was an unclean one, which accepts what there is.
+
+In: LeaderAndIsrRequest, StopReplicaRequest, the end of all confirmations
+Out: roles and logs, one error code per partition, `Hosted.tell`
+Owner: the reactor's thread
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable
+from typing import Any, TypeVar
+from uuid import UUID
+
+from twisted.logger import Logger
+
+from kbroker.controller.election import RECOVERING
+from kbroker.controller.steps import at_once
+from kbroker.log.log_dirs import LogDirs
+from kbroker.log.partition_log import PartitionLog
+from kbroker.replication.registration import Registration
+from kbroker.replication.role import ControllerFence, Standing
+from kbroker.runtime import found_logs
+from kbroker.runtime.hosted import Changed, Hosted
+from kbroker.runtime.partition import Key, Partition
+from kbroker.runtime.turns import Turn, in_turns
+from kclient.wire.error_codes import ErrorCode
+from kclient.wire.errors import KafkaError, code_of
+from kclient.wire.interbroker import (
+    LeaderAndIsrPartitionError,
+    LeaderAndIsrPartitionState,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    LeaderAndIsrTopicError,
+    LeaderAndIsrTopicState,
+    StopReplicaPartitionError,
+    StopReplicaPartitionState,
+    StopReplicaRequest,
+    StopReplicaResponse,
+)
+
+log = Logger()
+
+PARTITIONS_TOLD = 20
+"""Of so many partitions in one order each has its line in the log; of more there is one for all."""
+
+T = TypeVar("T")
+
+
+class Orders:
+    """Obeys the controller.
+
+    *new_partition* makes a partition that is not hosted yet. *registered* is called with the broker epoch of an
+    order that knows of a later registration of ours than we do.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        hosted: Hosted,
+        log_dirs: LogDirs,
+        registration: Registration,
+        *,
+        new_partition: Callable[[Key], Partition],
+        registered: Callable[[int], None],
+    ) -> None:
+        self._reactor = reactor
+        self._hosted = hosted
+        self._log_dirs = log_dirs
+        self._registration = registration
+        self._new_partition = new_partition
+        self._registered = registered
+        self._fence = ControllerFence()
+        self._closed = False
+
+    def close(self) -> None:
+        """Obey no more: the logs are about to be closed."""
+        self._closed = True
+
+    # -- orders --------------------------------------------------------------------------------
+
+    def apply_leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
+        """Become leader or follower as the controller says; one error code per partition."""
+        return at_once(self._lead_and_follow(request))
+
+    def stop_replicas(self, request: StopReplicaRequest) -> StopReplicaResponse:
+        """Give replicas up, and delete those that are to be deleted; one error code per partition."""
+        return at_once(self._give_up(request))
+
+    async def obey_leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
+        """Do as `apply_leader_and_isr`, some partitions in every turn of the reactor."""
+        return await in_turns(self._reactor, self._lead_and_follow(request))
+
+    async def obey_stop_replicas(self, request: StopReplicaRequest) -> StopReplicaResponse:
+        """Do as `stop_replicas`, some partitions in every turn of the reactor."""
+        return await in_turns(self._reactor, self._give_up(request))
+
+    def give_up_unconfirmed(self, broker_epoch: int) -> None:
+        """Neither lead nor follow what the controller, who has told everything, did not name; logs stay."""
+        if broker_epoch != self._registration.broker_epoch:
+            return
+        changed: Changed = []
+        for key in list(self._hosted.unconfirmed):
+            self._give_up_role(key, changed)
+        self._hosted.tell(changed)
+
+    def _give_up_role(self, key: Key, changed: Changed) -> None:
+        """Host a partition no longer, as if we had been restarted."""
+        del self._hosted.unconfirmed[key]
+        partition = self._hosted.partitions.get(key)
+        if partition is None or partition.offline is not None:
+            return
+        log.warn("{partition} is not ours any more", partition=partition)
+        self._log_dirs.high_watermarks[key] = partition.high_watermark
+        changed.append((partition, partition.leading is not None))
+        partition.stop()
+        self._hosted.remove(partition)
+
+    # -- LeaderAndIsr and StopReplica as a whole -----------------------------------------------
+
+    def _lead_and_follow(
+        self, request: LeaderAndIsrRequest
+    ) -> Generator[None, None, LeaderAndIsrResponse]:
+        """Apply LeaderAndIsr, as `_obey` does."""
+        count = sum(len(topic.partition_states) for topic in request.topic_states)
+        told = count <= PARTITIONS_TOLD
+        codes: Counter[str] = Counter()
+        answers = [LeaderAndIsrTopicError(topic.topic_id, []) for topic in request.topic_states]
+
+        def apply(
+            order: tuple[
+                LeaderAndIsrTopicState, LeaderAndIsrTopicError, LeaderAndIsrPartitionState
+            ],
+            changed: Changed,
+        ) -> None:
+            topic, answer, state = order
+            topic_id = topic.topic_id if topic.topic_id and topic.topic_id.int else None
+            code = self._apply(topic.topic_name, topic_id, state, changed, told=told)
+            codes[code.name] += 1
+            partition = self._hosted.partitions.get((topic.topic_name, state.partition_index))
+            end = found_logs.end_of_leaderless(self._log_dirs, partition, state)
+            answer.partition_errors.append(
+                LeaderAndIsrPartitionError(state.partition_index, int(code), *end)
+            )
+
+        orders = (
+            (topic, answer, state)
+            for topic, answer in zip(request.topic_states, answers, strict=True)
+            for state in topic.partition_states
+        )
+        refused = yield from self._obey(request, orders, apply)
+        if refused is not ErrorCode.NONE:
+            return LeaderAndIsrResponse(error_code=int(refused))
+        if not told:
+            log.info(
+                "LeaderAndIsr for {count} partitions of {topics} topics: {codes}",
+                count=count, topics=len(request.topic_states),
+                codes=", ".join(f"{code} {number}" for code, number in codes.items()),
+            )  # fmt: skip
+        return LeaderAndIsrResponse(topics=answers)
+
+    def _give_up(self, request: StopReplicaRequest) -> Generator[None, None, StopReplicaResponse]:
+        """Apply StopReplica, as `_obey` does."""
+        answers: list[StopReplicaPartitionError] = []
+
+        def stop(order: tuple[str, StopReplicaPartitionState], changed: Changed) -> None:
+            topic, state = order
+            code = self._stop(topic, state, changed)
+            answers.append(StopReplicaPartitionError(topic, state.partition_index, int(code)))
+
+        orders = (
+            (topic.topic_name, state)
+            for topic in request.topic_states
+            for state in topic.partition_states
+        )
+        refused = yield from self._obey(request, orders, stop)
+        if refused is not ErrorCode.NONE:
+            return StopReplicaResponse(error_code=int(refused))
+        return StopReplicaResponse(partition_errors=answers)
+
+    def _obey(
+        self,
+        request: LeaderAndIsrRequest | StopReplicaRequest,
+        orders: Iterable[T],
+        one: Callable[[T, Changed], None],
+    ) -> Generator[None, None, ErrorCode]:
+        """Do *one* for each of *orders*; yields where others may have their turn, and passes the fences anew then.
+
+        Who waits and listens hears of it at the end of each turn. Returns what refused the rest.
+        """
+        if (refused := self._refused(request)) is not ErrorCode.NONE:
+            return refused
+        changed: Changed = []
+        turn = Turn(self._reactor.seconds)
+        try:
+            for order in orders:
+                if turn.is_over():
+                    told, changed = changed, []
+                    self._hosted.tell(told)
+                    yield
+                    turn = Turn(self._reactor.seconds)
+                    if (refused := self._refused(request)) is not ErrorCode.NONE:
+                        return refused
+                one(order, changed)
+        finally:
+            # Whatever happened: an order that comes again is not applied again, so nobody would hear of these.
+            self._hosted.tell(changed)
+        return ErrorCode.NONE
+
+    def _refused(self, request: LeaderAndIsrRequest | StopReplicaRequest) -> ErrorCode:
+        if self._closed:
+            return ErrorCode.STALE_BROKER_EPOCH
+        ours = self._registration
+        if ours.refuses(request.broker_epoch):
+            log.warn(
+                "refused controller {id}: its request is for broker epoch {theirs}, ours is {ours}",
+                id=request.controller_id, theirs=request.broker_epoch, ours=ours.broker_epoch,
+            )  # fmt: skip
+            return ErrorCode.STALE_BROKER_EPOCH
+        if not self._fence.admits(request.controller_epoch):
+            log.warn(
+                "refused controller {id}: its epoch {theirs} is over, {ours} is on",
+                id=request.controller_id, theirs=request.controller_epoch, ours=self._fence.epoch,
+            )  # fmt: skip
+            return ErrorCode.STALE_CONTROLLER_EPOCH
+        if ours.is_behind(request.broker_epoch):
+            self._registered(request.broker_epoch)  # the controller knows before we do
+        return ErrorCode.NONE
+
+    # -- one partition -------------------------------------------------------------------------
+
+    def _apply(
+        self,
+        topic: str,
+        topic_id: UUID | None,
+        state: LeaderAndIsrPartitionState,
+        changed: Changed,
+        *,
+        told: bool,
+    ) -> ErrorCode:
+        key = (topic, state.partition_index)
+        partition, stray = self._ordered(key, topic_id, state, changed)
+        if partition.offline is not None or key in self._log_dirs.failed:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        code = partition.role.judge(state, topic_id)
+        if code is not ErrorCode.NONE:
+            if told:
+                log.info("LeaderAndIsr for {topic}-{number}: {code}",
+                         topic=topic, number=state.partition_index, code=code.name)  # fmt: skip
+            return code
+        led = partition.leading is not None
+        lacks = "" if stray else found_logs.lacking(self._log_dirs, partition, state)
+        if (
+            lacks
+            and state.leader == partition.role.broker_id
+            and state.leader_recovery_state != RECOVERING
+        ):
+            log.error(
+                "{partition} is not led from here: {lacks}. The controller is told, and decides again.",
+                partition=partition, lacks=lacks,
+            )  # fmt: skip
+            return ErrorCode.INELIGIBLE_REPLICA
+        try:
+            if stray:
+                self._set_aside(key, topic_id)
+            found = self._log(key, topic_id, is_new=stray or state.is_new)
+        except KafkaError as error:
+            log.error("no log for {topic}-{number}: {error}",
+                      topic=topic, number=state.partition_index, error=error)  # fmt: skip
+            return code_of(error)
+        # Who follows a leader gets what is missing; who follows nobody goes on lacking it.
+        partition.lacks_records = lacks if state.leader < 0 else ""
+        if state.leader >= 0:
+            found.missing_below = None
+        checkpointed = self._log_dirs.high_watermarks.pop(key, 0)
+        partition.take_role(state, topic_id, found, checkpointed)
+        if told and not state.is_new:
+            log.info(
+                "{partition}: {standing} in epoch {epoch} (leader {leader}, ISR {isr}, log end {end},"
+                " high watermark {mark})",
+                partition=partition, standing=partition.role.standing.value,
+                epoch=state.leader_epoch, leader=state.leader, isr=sorted(state.isr),
+                end=found.log_end_offset, mark=partition.high_watermark,
+            )  # fmt: skip
+        self._hosted.add(partition)
+        changed.append((partition, led))
+        return ErrorCode.NONE
+
+    def _ordered(
+        self,
+        key: Key,
+        topic_id: UUID | None,
+        state: LeaderAndIsrPartitionState,
+        changed: Changed,
+    ) -> tuple[Partition, bool]:
+        """Return the partition that an order is about, new where there is none, and whether its log is another's."""
+        if key in self._hosted.unconfirmed:
+            if topic_id in (None, self._hosted.partitions[key].topic_id):
+                del self._hosted.unconfirmed[key]
+            else:  # a namesake: the topic that we had was deleted behind our back
+                self._give_up_role(key, changed)
+        partition = self._hosted.partitions.get(key) or self._new_partition(key)
+        on_disk = self._log_dirs.get(*key)
+        stray = False
+        if partition.role.topic_id is None and on_disk is not None:
+            stray = topic_id is not None and found_logs.is_stray(
+                self._log_dirs, on_disk, topic_id, state, partition.role.broker_id
+            )
+            partition.role.topic_id = topic_id if stray else on_disk.topic_id
+        return partition, stray
+
+    def _set_aside(self, key: Key, topic_id: UUID | None) -> None:
+        """Make room for a topic whose name an earlier one had; raise KafkaError.
+
+        The earlier one was deleted, and its log came back: after a power loss the directory has the name
+        that it had before (S27). Nobody has led or followed with it since this broker was started.
+        """
+        log.warn(
+            "{topic}-{number} belongs to topic id {id} now; the log of an earlier one is kept in {path}",
+            topic=key[0], number=key[1], id=topic_id, path=self._log_dirs.set_aside(*key),
+        )  # fmt: skip
+
+    def _log(self, key: Key, topic_id: UUID | None, *, is_new: bool) -> PartitionLog:
+        """Return the log of a partition, made if there is none; raise KafkaError."""
+        found = self._log_dirs.create(*key, topic_id, is_new=is_new)
+        if topic_id is not None and found.topic_id is None:
+            found.assign_topic_id(topic_id)
+        return found
+
+    def _stop(
+        self,
+        topic: str,
+        state: StopReplicaPartitionState,
+        changed: Changed,
+    ) -> ErrorCode:
+        key = (topic, state.partition_index)
+        partition = self._hosted.partitions.get(key)
+        if partition is not None:
+            if partition.offline is not None:
+                return ErrorCode.KAFKA_STORAGE_ERROR
+            code = partition.role.judge_stop(state.leader_epoch)
+            if code is not ErrorCode.NONE:
+                return code
+            led = partition.leading is not None
+            partition.stop()
+            changed.append((partition, led))
+        if not state.delete_partition:
+            return ErrorCode.NONE
+        if partition is not None:
+            partition.role.standing = Standing.NONE
+            partition.log = partition.following = None
+            self._hosted.remove(partition)
+        if self._log_dirs.get(*key) is None:
+            return ErrorCode.KAFKA_STORAGE_ERROR if key in self._log_dirs.failed else ErrorCode.NONE
+        try:
+            self._log_dirs.delete(*key)
+        except KafkaError as error:
+            log.error("deleting {topic}-{number} failed: {error}",
+                      topic=topic, number=state.partition_index, error=error)  # fmt: skip
+            return code_of(error)
+        self._log_dirs.high_watermarks.pop(key, None)
+        return ErrorCode.NONE
