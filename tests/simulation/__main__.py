@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 
 from tests.simulation.batch import all_outcomes
@@ -17,6 +16,10 @@ from tests.simulation.mutants import MUTANTS, planted
 from tests.simulation.run import Result, Simulation
 from tests.simulation.script import Script, draw, parse
 from tests.simulation.shrink import shrink
+from tests.simulation.tally import Tally
+
+SAY_SECONDS = 10.0
+"""Between two lines that tell how far many seeds are."""
 
 
 def explain(failed: Result, mutant: str | None, *, shorter: bool = True) -> None:
@@ -48,33 +51,20 @@ def _one(script: Script, mutant: str | None, *, log: bool, shorter: bool) -> int
 
 
 def _many(seeds: range, jobs: int, mutant: str | None, *, keep_going: bool) -> int:
-    began = time.monotonic()
-    steps = done = acknowledged = 0
-    simulated = slowest = 0.0
+    began = said = time.monotonic()
+    tally = Tally(len(seeds))
     failed: list[Result] = []
-    kinds: Counter[str] = Counter()
-    said = began
     for result in all_outcomes(seeds, jobs, mutant):
-        done += 1
-        steps += result.steps
-        acknowledged += result.acknowledged
-        simulated += result.seconds
-        slowest = max(slowest, result.whole_after)
+        tally.take(result)
         if result.failure is not None:
             failed.append(result)
-            kinds[result.kind] += 1
             print(f"seed {result.script.seed}: {result.failure[:400]}", flush=True)
             if not keep_going:
                 break
-        if time.monotonic() - said > 10:
+        if time.monotonic() - said > SAY_SECONDS:
             said = time.monotonic()
-            print(f"{done} of {len(seeds)} seeds, {done / (said - began):.0f} a second", flush=True)
-    took = time.monotonic() - began
-    print(
-        f"{done} seeds in {took:.1f} s: {done / took:.0f} seeds/s, {steps / took:.0f} steps/s,"
-        f" {simulated / 3600:.1f} h simulated, {acknowledged} acknowledged, whole after"
-        f" {slowest:g} s at most, {len(failed)} failed {dict(kinds)}"
-    )
+            print(tally.line(said - began), flush=True)
+    print(tally.page(time.monotonic() - began), flush=True)
     shown: set[str] = set()
     for result in failed:
         if result.kind not in shown:

@@ -8,13 +8,16 @@ piece, a moment later.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from heapq import heappop, heappush
 from random import Random
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from twisted.internet.error import AlreadyCalled, AlreadyCancelled
+
+if TYPE_CHECKING:
+    from tests.simulation.node import Node
 
 DISK_SECONDS = (0.0005, 0.02)
 """How long work in the disk's pool takes."""
@@ -41,7 +44,6 @@ class Call:
         process: Process | None,
         function: Callable[..., Any],
         args: tuple[Any, ...],
-        *,
         arrival: bool = False,
     ) -> None:
         self.scheduler = scheduler
@@ -88,7 +90,7 @@ class Scheduler:
 
     def push(self, call: Call) -> None:
         self._number += 1
-        heapq.heappush(self._heap, (call.time, self._number, call))
+        heappush(self._heap, (call.time, self._number, call))
 
     def at(
         self,
@@ -99,8 +101,11 @@ class Scheduler:
         arrival: bool = False,
     ) -> Call:
         """Call at *time*, in *process*."""
-        call = Call(self, max(time, self.now), process, function, args, arrival=arrival)
-        self.push(call)
+        if time < self.now:
+            time = self.now
+        call = Call(self, time, process, function, args, arrival)
+        self._number += 1
+        heappush(self._heap, (time, self._number, call))
         return call
 
     def after(self, seconds: float, function: Callable[..., Any], *args: Any) -> Call:
@@ -111,7 +116,7 @@ class Scheduler:
         """Make the next call that is due by *until*, and return whose it was; False if there is none."""
         heap = self._heap
         while heap and heap[0][0] <= until:
-            time, number, call = heapq.heappop(heap)
+            time, number, call = heappop(heap)
             if call.cancelled or call.called or call.time != time:
                 continue
             process = call.process
@@ -142,6 +147,8 @@ class Process:
         self.paused = False
         self.held: list[tuple[int, Call]] = []
         """What came due while it was paused."""
+        self.node: Node | None = None
+        """The machine it runs on, if it is a broker's."""
         self._rng = rng
 
     # -- what a reactor does
@@ -153,8 +160,10 @@ class Process:
         if kw:
             function, args = _with_keywords(function, args, kw), ()
         scheduler = self.scheduler
-        call = Call(scheduler, scheduler.now + delay, self, function, args)
-        scheduler.push(call)
+        time = scheduler.now + delay
+        call = Call(scheduler, time, self, function, args)
+        scheduler._number += 1
+        heappush(scheduler._heap, (time, scheduler._number, call))
         return call
 
     def callFromThread(self, function: Callable[..., Any], *args: Any, **kw: Any) -> None:  # noqa: N802
@@ -177,7 +186,12 @@ class Process:
 
     def arrives(self, time: float, function: Callable[..., Any], *args: Any) -> None:
         """Have something reach the process from outside at *time*."""
-        self.scheduler.at(time, function, *args, process=self, arrival=True)
+        scheduler = self.scheduler
+        if time < scheduler.now:
+            time = scheduler.now
+        call = Call(scheduler, time, self, function, args, True)
+        scheduler._number += 1
+        heappush(scheduler._heap, (time, scheduler._number, call))
 
     def kill(self) -> None:
         """End it, between two steps of its own."""

@@ -100,7 +100,7 @@ class Wires:
 
     def latency(self, source: int, target: int) -> float:
         low, high = SLOW_LATENCY if (source, target) in self._slow else LATENCY
-        return self.rng.uniform(low, high)
+        return low + (high - low) * self.rng.random()
 
     # -- dialling
 

@@ -138,6 +138,7 @@ class Node:
             return
         rng = Random(self._rng.getrandbits(64))
         process = self.process = Process(self._scheduler, f"broker {self.number}", rng)
+        process.node = self
         self.lives += 1
         self.stopping = False
         self._zookeepers = []

@@ -52,6 +52,8 @@ class Observer:
         self._nodes = nodes
         self._say = say
         self.copies: dict[tuple[int, UUID, int], Copy] = {}
+        self._copy_of: dict[Partition, tuple[UUID, Copy]] = {}
+        """The same, by the replica itself, and the topic it was of when that was looked up."""
         self.ledgers: dict[Where, list[Record]] = {}
         self.topics: dict[str, UUID] = {}
         """Names of the topics that exist."""
@@ -159,26 +161,35 @@ class Observer:
         broker = node.broker
         if broker is None or not node.running:
             return
+        copy_of = self._copy_of
         for partition in broker.replicas.hosted:
             log = partition.log
             if log is None:
                 continue
-            leading = partition.leading
-            mark = leading.high_watermark if leading is not None else partition.high_watermark
-            role = partition.role
+            leading, following, role = partition.leading, partition.following, partition.role
+            if leading is not None:
+                mark = leading.high_watermark
+            elif following is not None:
+                mark = following.high_watermark
+            else:
+                mark = partition.high_watermark
             seen = (
                 log, log.log_end_offset, log._truncations, mark, leading, role.leader_epoch,
                 log.log_start_offset,
             )  # fmt: skip
             topic_id = role.topic_id
-            if topic_id is None:
-                continue
-            where = (node.number, topic_id, partition.key[1])
-            copy = self.copies.get(where)
-            if copy is None:
-                copy = self.copies[where] = Copy()
-            if copy.seen != seen:
-                self._look(node, partition, copy, seen)
+            found = copy_of.get(partition)
+            if found is None or found[0] is not topic_id:
+                if topic_id is None:
+                    continue
+                found = copy_of[partition] = topic_id, self._copy(node, partition)
+            if found[1].seen != seen:
+                self._look(node, partition, found[1], seen)
+
+    def _copy(self, node: Node, partition: Partition) -> Copy:
+        assert partition.role.topic_id is not None
+        where = (node.number, partition.role.topic_id, partition.key[1])
+        return self.copies.setdefault(where, Copy())
 
     def _look(self, node: Node, partition: Partition, copy: Copy, seen: tuple[Any, ...]) -> None:
         log, end, truncations, mark, leading, epoch, start = seen

@@ -9,10 +9,11 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from random import Random
 from typing import Any
 
-from twisted.logger import LogEvent, LogLevel, formatEvent, globalLogPublisher
+from twisted.logger import LogEvent, LogLevel, formatEvent, globalLogBeginner, globalLogPublisher
 
 from kbroker.zk import znodes
 from tests.simulation.clients import CLIENTS, Clients
@@ -92,7 +93,6 @@ class Simulation:
         process = Process(self.scheduler, "clients", self._fork())
         self.wires.host(CLIENTS).process = process
         self.clients = Clients(process, self.wires, self.nodes, self.observer, self.say)
-        self._of: dict[Process, Node] = {}
         self._errors: list[str] = []
         self._whole_after = 0.0
         self._decides_at = 0.0
@@ -146,16 +146,14 @@ class Simulation:
         self._await_whole()
 
     def _advance(self, until: float) -> None:
-        scheduler, observer, nodes = self.scheduler, self.observer, self.nodes
-        clients = self.clients
+        scheduler, clients = self.scheduler, self.clients
+        step, after = scheduler.step, self.observer.after
         while True:
-            process = scheduler.step(until)
+            process = step(until)
             if process is False:
                 return
-            if process is not None:
-                for node in nodes.values():
-                    if node.process is process:
-                        observer.after(node)
+            if process is not None and process.node is not None:
+                after(process.node)
             if clients.failure is not None:
                 clients.failure.raiseException()
             if self._errors:
@@ -410,6 +408,7 @@ class Simulation:
 
 def run(script: Script, **options: Any) -> Result:
     """Run one schedule. Python's cyclic collector waits until it is over: its moments are nobody's business."""
+    _settle()
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -417,3 +416,15 @@ def run(script: Script, **options: Any) -> Result:
     finally:
         if collecting:
             gc.enable()
+
+
+@cache
+def _settle() -> None:
+    """Have this process keep nothing that is over.
+
+    Twisted remembers the last 65,536 events, and with them whoever they tell of, for as long as nobody said where
+    to log; and what is imported is not looked at by the collector again.
+    """
+    globalLogBeginner.beginLoggingTo([], redirectStandardIO=False, discardBuffer=True)
+    gc.collect()
+    gc.freeze()

@@ -495,7 +495,8 @@ class ZkConnection:
     # -- what is sent and answered
 
     def _latency(self) -> float:
-        return self._rng.uniform(*LATENCY)
+        low, high = LATENCY
+        return low + (high - low) * self.ensemble.rng.random()
 
     def _send(self, message: Any, request: Any) -> None:
         if self.ensemble.wires.blocked(self._node, ZOOKEEPER):
