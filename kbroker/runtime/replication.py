@@ -15,7 +15,8 @@ from typing import Any
 from twisted.logger import Logger
 
 from kbroker.config import BrokerConfig
-from kbroker.runtime.fetcher import Fetcher, FetcherSettings
+from kbroker.runtime.fetch_plan import FetcherSettings
+from kbroker.runtime.fetcher import Fetcher
 from kbroker.runtime.isr_writer import IsrWriter
 from kbroker.runtime.partition import Key, Partition
 from kbroker.runtime.reconnect import Reconnect

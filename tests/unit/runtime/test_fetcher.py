@@ -10,7 +10,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from kbroker.replication.throttle import Throttles
-from kbroker.runtime.fetcher import NEWCOMERS_PER_FETCH, Fetcher, FetcherSettings
+from kbroker.runtime.fetch_plan import NEWCOMERS_PER_FETCH, FetcherSettings
+from kbroker.runtime.fetcher import Fetcher
 from kclient.errors import ConnectionClosed
 from kclient.wire.batches import parse
 from kclient.wire.error_codes import ErrorCode
@@ -19,6 +20,16 @@ from kclient.wire.fetch import (
     FetchRequest,
     FetchResponse,
     FetchTopicResponse,
+)
+from kclient.wire.schema.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from kclient.wire.schema.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
 )
 from kclient.wire.versions import ApiKey
 from tests.kit.logs import batch_of
@@ -100,6 +111,12 @@ class World:
         waiting = [each for each in self.connections[-1].asked if not each[2].called]
         topics = [FetchTopicResponse("", list(partitions))] if partitions else []
         waiting[0][2].callback(FetchResponse(topics, error_code=error, session_id=session))
+
+    def reply(self, api: ApiKey, response: object) -> None:
+        """Answer the last request, which is one of *api*."""
+        asked, _, answer = self.connections[-1].asked[-1]
+        assert asked is api
+        answer.callback(response)
 
 
 def named(request: FetchRequest) -> dict[int, int]:
@@ -264,3 +281,31 @@ def test_a_log_that_begins_elsewhere_is_told_of(world: World) -> None:
     world.answer()
     (asked,) = world.fetches[-1].topics[0].partitions
     assert (asked.partition, asked.log_start_offset) == (0, 1)
+
+
+def out_of_range(index: int) -> FetchPartitionResponse:
+    return FetchPartitionResponse(index, int(ErrorCode.OFFSET_OUT_OF_RANGE))
+
+
+def test_a_log_out_of_its_leaders_range_begins_where_that_begins(world: World) -> None:
+    (partition,) = begin(world, 1)
+    world.answer(out_of_range(0))
+    start = ListOffsetsPartitionResponse(
+        partition_index=0, error_code=0, timestamp=-1, offset=5, leader_epoch=0
+    )
+    topic = ListOffsetsTopicResponse(name="t", partitions=[start])
+    world.reply(ApiKey.LIST_OFFSETS, ListOffsetsResponse(topics=[topic]))
+    end = EpochEndOffset(partition=0, error_code=0, leader_epoch=0, end_offset=9)
+    result = OffsetForLeaderTopicResult(topic="t", partitions=[end])
+    world.reply(ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpochResponse(topics=[result]))
+    assert partition.end == 5
+    assert named(world.fetches[-1]) == {0: 5}
+
+
+def test_an_answer_that_makes_no_sense_does_not_end_the_following(world: World) -> None:
+    begin(world, 1)
+    world.answer(out_of_range(0))
+    world.reply(ApiKey.LIST_OFFSETS, ListOffsetsResponse(topics=[]))
+    world.turn(0.05)
+    assert len(world.connections) == 2
+    assert named(world.fetches[-1]) == {0: 0}
