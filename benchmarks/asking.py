@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -23,6 +23,7 @@ from kclient.wire.versions import ApiKey
 
 _METADATA, _LIST_OFFSETS, _PRODUCE, _FETCH = 5, 4, 8, 11
 _EARLIEST = -2
+_SAMPLE_EVERY_S, _LOOK_EVERY_S = 0.02, 0.1
 _LENGTH = struct.Struct(">i")
 
 
@@ -118,6 +119,43 @@ class Asking:
                 raise ConnectionError("the broker closed the connection")
             data += piece
         return bytes(data)
+
+
+def until_all_say(
+    ports: Sequence[int],
+    topic: str,
+    holds: Callable[[int, list[int]], bool],
+    *,
+    sample: str | None = None,
+    patience: float = 60.0,
+) -> float:
+    """Ask the brokers at *ports* until *holds* of every partition's leader and ISR; return the seconds it took.
+
+    To be asked for thousands of partitions keeps the brokers, and the machine, from what is measured. So each is asked
+    for a small topic first, *sample*, to which the same happens, and for *topic* only when it holds there.
+    RuntimeError after *patience* seconds.
+    """
+    began = time.monotonic()
+    left = list(ports)
+    while left:
+        if time.monotonic() - began > patience:
+            raise RuntimeError(f"{topic} did not come to rest in {patience:.0f} s")
+        port = left[0]
+        if sample is not None and not _holds(port, sample, holds):
+            time.sleep(_SAMPLE_EVERY_S)
+        elif not _holds(port, topic, holds):
+            time.sleep(_LOOK_EVERY_S)
+        else:
+            left.remove(port)
+    return time.monotonic() - began
+
+
+def _holds(port: int, topic: str, holds: Callable[[int, list[int]], bool]) -> bool:
+    with Asking(port) as broker:
+        (found,) = broker.metadata([topic]).topics
+    return all(
+        each.leader_id >= 0 and holds(each.leader_id, each.isr_nodes) for each in found.partitions
+    )
 
 
 def small_batch() -> bytes:

@@ -76,7 +76,7 @@ def create_replicated(
             for index, each in known.items()
         ):
             return time.monotonic() - began
-        time.sleep(0.02)
+        time.sleep(0.1)  # to be asked for thousands of partitions keeps the brokers from it
     raise RuntimeError(f"{name} was not in sync after {timeout:.0f} s")
 
 

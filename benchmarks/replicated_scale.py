@@ -5,20 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from benchmarks.asking import Asking
+from benchmarks.asking import Asking, until_all_say
 from benchmarks.clusters import BROKERS, SESSION_S, Trio
 from benchmarks.contenders import create_replicated, load, say
 from benchmarks.results import Figure
 from benchmarks.watching import Watch
 
 WATCHED = "watched"
+SAMPLED = "sampled"
+"""Led and followed like the topic of thousands of partitions, and asked for in its place until it has come to rest."""
+SAMPLED_PARTITIONS = 30
 ROLLED_PARTITIONS = 30
 GROWTH = (1, 10, 100, 1000, 5000)
 _IDLE_S = 5.0
 _SETTLE_S = 3.0
-_PATIENCE_S = 60.0
-_LOOK_EVERY_S = 0.1
-"""To ask for thousands of partitions costs the machine that is measured: rarely, so as to be less in the way."""
 
 
 def rotated(partitions: int) -> list[list[int]]:
@@ -74,6 +74,7 @@ class ScaleFigures:
     def take(self, make: str, trio: Trio) -> None:
         """Measure one cluster: killed is a broker that is not the controller."""
         create_replicated(trio.bootstrap, WATCHED, [[1], [2], [3]])
+        create_replicated(trio.bootstrap, SAMPLED, rotated(SAMPLED_PARTITIONS))
         watch = self._watch(trio)
         time.sleep(2)
         self._deaf(make, "nothing", watch)
@@ -120,21 +121,8 @@ class ScaleFigures:
         self, trio: Trio, topic: str, but: int, holds: Callable[[int, list[int]], bool]
     ) -> float:
         """Ask all brokers except *but* until *holds* of every partition's leader and ISR; return the seconds."""
-        began = time.monotonic()
         ports = [trio[broker_id].port for broker_id in BROKERS if broker_id != but]
-        while time.monotonic() - began < _PATIENCE_S:
-            held = True
-            for port in ports:
-                with Asking(port) as broker:
-                    (found,) = broker.metadata([topic]).topics
-                held = held and all(
-                    each.leader_id >= 0 and holds(each.leader_id, each.isr_nodes)
-                    for each in found.partitions
-                )
-            if held:
-                return time.monotonic() - began
-            time.sleep(_LOOK_EVERY_S)
-        raise RuntimeError(f"{topic} did not come to rest in {_PATIENCE_S:.0f} s")
+        return until_all_say(ports, topic, holds, sample=SAMPLED if topic == "many" else None)
 
     def roll(self, make: str, trio: Trio) -> None:
         """Restart one broker after the other under load."""

@@ -14,6 +14,10 @@ does before it is registered (imports: 0.4 s in one turn, when nobody knows it y
 Of the controller's death also what is ours: the time from the moment when ZooKeeper drops the ephemeral znodes of the
 dead (seen by a session of our own, watching) until every partition has a leader in the metadata of all who live.
 
+Small requests to partitions that nothing happens to are watched meanwhile (`benchmarks/watching.py`). For the longest
+of each event it is said what its broker did then: whether it computed, collected garbage, waited for a processor that
+others had, or was blocked (in a system call, or by the interpreter's lock).
+
 With --stacks the CPU time of long turns is sampled, and the lines of ours that had most of it are printed.
 """
 
@@ -21,22 +25,26 @@ from __future__ import annotations
 
 import argparse
 import collections
+import gc
 import json
+import os
 import select
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from benchmarks.asking import Asking
+from benchmarks.asking import Asking, until_all_say
 from benchmarks.clusters import BROKERS, Trio, three
 from benchmarks.contenders import create_replicated, delete_topic, zookeeper_classpath
 from benchmarks.processes import zookeeper
-from benchmarks.replicated_scale import rotated
+from benchmarks.replicated_scale import SAMPLED, SAMPLED_PARTITIONS, WATCHED, rotated
+from benchmarks.watching import Watch
 
 LONG_MS = 50.0
 NOTED_MS = 10.0
@@ -46,13 +54,32 @@ _SAMPLE_S = 0.002
 # -- in the broker's process -----------------------------------------------------------------
 
 
+class _Spent:
+    """What the reactor's thread has spent so far; all in ms."""
+
+    __slots__ = ("at", "collecting", "cpu", "delayed")
+
+    def __init__(self, schedule: int, collecting: float) -> None:
+        self.at = time.monotonic()
+        self.cpu = time.thread_time() * 1000
+        # Nanoseconds on a processor, nanoseconds ready to run and waiting for one, and how often.
+        self.delayed = int(os.pread(schedule, 64, 0).split()[1]) / 1e6
+        self.collecting = collecting
+
+
 class _Poller:
-    """The reactor's epoll object, which notes the CPU time between two polls."""
+    """The reactor's epoll object, which notes what the thread spent between two polls, and how late it woke."""
 
     def __init__(self, poller: Any, path: Path, *, stacks: bool) -> None:
         self._poller = poller
         self._file = path.open("a", buffering=1)
-        self._began = time.thread_time()
+        thread = threading.get_native_id()
+        self._schedule = os.open(f"/proc/self/task/{thread}/schedstat", os.O_RDONLY)
+        self._thread = threading.get_ident()
+        self._collecting = self._collection_began = 0.0
+        gc.callbacks.append(self._collection)
+        self._began = _Spent(self._schedule, 0.0)
+        self._late = 0.0
         self._samples: collections.Counter[str] = collections.Counter()
         if stacks:
             signal.signal(signal.SIGPROF, self._sample)
@@ -62,15 +89,32 @@ class _Poller:
         return getattr(self._poller, name)
 
     def poll(self, *arguments: Any) -> Any:
-        took = (time.thread_time() - self._began) * 1000
-        if took > NOTED_MS:
-            noted = {"at": time.monotonic(), "ms": took, "stacks": self._samples.most_common(12)}
+        began, now = self._began, _Spent(self._schedule, self._collecting)
+        noted = {
+            "at": now.at,
+            "ms": now.cpu - began.cpu,
+            "took": (now.at - began.at) * 1000,
+            "delayed": now.delayed - began.delayed,
+            "collecting": now.collecting - began.collecting,
+            "late": self._late,
+            "stacks": self._samples.most_common(12),
+        }
+        if max(noted["ms"], noted["took"], noted["late"]) > NOTED_MS:
             self._file.write(json.dumps(noted) + "\n")
         self._samples.clear()
         try:
             return self._poller.poll(*arguments)
         finally:
-            self._began = time.thread_time()
+            self._began = _Spent(self._schedule, self._collecting)
+            self._late = self._began.delayed - now.delayed
+
+    def _collection(self, phase: str, _info: object) -> None:
+        if threading.get_ident() != self._thread:
+            return
+        if phase == "start":
+            self._collection_began = time.thread_time()
+        else:
+            self._collecting += (time.thread_time() - self._collection_began) * 1000
 
     def _sample(self, _number: int, frame: FrameType | None) -> None:
         while frame is not None:
@@ -110,9 +154,8 @@ class Turns:
         """Return where a broker notes them."""
         return self._directory / f"turns-{broker_id}"
 
-    def tell(self, what: str, seconds: float, controller: int) -> None:
-        """Print what happened since the last time."""
-        time.sleep(1.0)
+    def tell(self, what: str, seconds: float, controller: int, seen: dict[str, float]) -> None:
+        """Print what happened since the last time; *seen* is what the small requests met."""
         since, self._since = self._since, time.monotonic()
         told = []
         for path in sorted(self._directory.glob("turns-*")):
@@ -128,6 +171,24 @@ class Turns:
                 for place, count in each["stacks"]:
                     print(f"      {broker_id}: {each['ms']:6.1f} ms {count:4d} {place}")
         print(f"{what:32s} {seconds:6.2f} s   " + "   ".join(told), flush=True)
+        if seen:
+            print(f"   small requests: p99 {seen['p99_ms']:.1f} ms, longest {seen['max_ms']:.1f}")
+            self._explain(seen)
+
+    def _explain(self, seen: dict[str, float]) -> None:
+        """Print what the broker that was asked longest did meanwhile."""
+        began, broker_id = seen["longest_began"], BROKERS[int(seen["longest_at"])]
+        ended = began + seen["max_ms"] / 1000
+        for line in self.path(broker_id).read_text().splitlines():
+            each = json.loads(line)
+            if each["at"] < began or each["at"] - (each["took"] + each["late"]) / 1000 > ended:
+                continue
+            blocked = each["took"] - each["ms"] - each["delayed"]
+            print(
+                f"      broker {broker_id} meanwhile, until {(each['at'] - began) * 1000:.0f} ms after: a turn of "
+                f"{each['took']:.0f} ms: CPU {each['ms']:.0f} (collector {each['collecting']:.0f}), waiting for "
+                f"a processor {each['delayed']:.0f}, blocked {blocked:.0f}; woken {each['late']:.0f} ms late"
+            )
 
 
 class Scene:
@@ -138,29 +199,44 @@ class Scene:
         self._client = client
         self._turns = turns
         self._controller = self._who_controls(1)
+        self._watch: Watch | None = None
 
     def play(self, partitions: int) -> None:
         """Have it all happen, once."""
-        self._turns.tell("start", 0, self._controller)
+        create_replicated(self._trio.bootstrap, WATCHED, [[1], [2], [3]])
+        create_replicated(self._trio.bootstrap, SAMPLED, rotated(SAMPLED_PARTITIONS))
+        self._tell("start", 0)
         took = create_replicated(self._trio.bootstrap, "many", rotated(partitions))
-        self._turns.tell("creation", took, self._controller)
+        self._tell("creation", took)
         self._death_and_return()
         self._reassignment(min(partitions, 500))
         self._death_of_the_controller()
         self._deletion()
 
+    def _tell(self, what: str, seconds: float) -> None:
+        """Print what happened, and look at the next event."""
+        time.sleep(1.0)
+        seen = self._watch.end() if self._watch is not None else {}
+        self._turns.tell(what, seconds, self._controller, seen)
+        self._watch = Watch("stall", WATCHED, *(self._trio[b].port for b in BROKERS))
+
+    def close(self) -> None:
+        """Look at nothing any more."""
+        if self._watch is not None:
+            self._watch.end()
+
     def _death_and_return(self) -> None:
         victim = 3 if self._controller != 3 else 2
         self._trio[victim].kill()
-        took = self._until(victim, lambda leader, _isr: leader not in (victim, -1))
-        self._turns.tell("death", took, self._controller)
+        took = self._until(victim, lambda leader, _isr: leader != victim)
+        self._tell("death", took)
         self._return(victim, "return")
 
     def _return(self, broker_id: int, what: str) -> None:
         self._trio[broker_id].start()
         self._trio[broker_id].wait_until_up()
         took = self._until(broker_id, lambda _leader, isr: len(isr) == BROKERS[-1])
-        self._turns.tell(what, took, self._controller)
+        self._tell(what, took)
 
     def _reassignment(self, count: int) -> None:
         """Give so many partitions their replicas in another order, and another leader with it."""
@@ -172,7 +248,7 @@ class Scene:
             while self._client.exists(path):
                 time.sleep(0.02)
             took = time.monotonic() - began
-            self._turns.tell(f"{count} to {len(replicas)} replicas", took, self._controller)
+            self._tell(f"{count} to {len(replicas)} replicas", took)
 
     def _death_of_the_controller(self) -> None:
         dead = self._controller
@@ -183,10 +259,10 @@ class Scene:
         killed = time.monotonic()
         while len(gone) < 2:
             time.sleep(0.001)
-        self._until(dead, lambda leader, _isr: leader not in (dead, -1))
+        self._until(dead, lambda leader, _isr: leader != dead)
         led = time.monotonic()
         self._controller = self._who_controls(next(b for b in BROKERS if b != dead))
-        self._turns.tell("death of the controller", led - killed, self._controller)
+        self._tell("death of the controller", led - killed)
         dropped = min(gone.values())
         print(f"   ZooKeeper's: {dropped - killed:.2f} s; ours: {(led - dropped) * 1000:.0f} ms")
         self._return(dead, "the former controller is back")
@@ -196,7 +272,7 @@ class Scene:
         delete_topic(self._trio.bootstrap, "many")
         while self._client.exists("/brokers/topics/many"):
             time.sleep(0.02)
-        self._turns.tell("deletion", time.monotonic() - began, self._controller)
+        self._tell("deletion", time.monotonic() - began)
 
     def _who_controls(self, broker_id: int) -> int:
         with Asking(self._trio[broker_id].port) as asked:
@@ -205,17 +281,8 @@ class Scene:
 
     def _until(self, but: int, holds: Callable[[int, list[int]], bool]) -> float:
         """Ask all brokers except *but* until *holds* of every leader and ISR; return the seconds."""
-        began = time.monotonic()
-        left = [self._trio[broker_id].port for broker_id in BROKERS if broker_id != but]
-        while left:
-            left = [port for port in left if not self._holds(port, holds)]
-            time.sleep(0.02)
-        return time.monotonic() - began
-
-    def _holds(self, port: int, holds: Callable[[int, list[int]], bool]) -> bool:
-        with Asking(port) as asked:
-            (found,) = asked.metadata(["many"]).topics
-        return all(holds(each.leader_id, each.isr_nodes) for each in found.partitions)
+        ports = [self._trio[broker_id].port for broker_id in BROKERS if broker_id != but]
+        return until_all_say(ports, "many", holds, sample=SAMPLED)
 
 
 def run(partitions: int, *, stacks: bool) -> None:
@@ -236,7 +303,9 @@ def run(partitions: int, *, stacks: bool) -> None:
         ):
             client = KazooClient(f"127.0.0.1:{port}/ours")
             client.start()
-            Scene(trio, client, turns).play(partitions)
+            scene = Scene(trio, client, turns)
+            scene.play(partitions)
+            scene.close()
             client.stop()
             client.close()
 

@@ -98,15 +98,22 @@ class _Stall(_Threads):
         self._batch = small_batch()
         self.produces: list[float] = []
         self.fetches: list[float] = []
+        self.longest = (0.0, 0.0, 0)
+        """ms, when it began by the machine's monotonic clock, which broker."""
 
     def look(self, index: int, broker: Asking) -> None:
-        began = time.perf_counter()
+        began = time.monotonic()
         offset = broker.produce(self._topic, index, self._batch)
-        middle = time.perf_counter()
+        middle = time.monotonic()
         broker.fetch(self._topic, index, offset)
-        ended = time.perf_counter()
-        self.produces.append((middle - began) * 1000)
-        self.fetches.append((ended - middle) * 1000)
+        ended = time.monotonic()
+        for taken, since, until in (
+            (self.produces, began, middle),
+            (self.fetches, middle, ended),
+        ):
+            took = (until - since) * 1000
+            taken.append(took)
+            self.longest = max(self.longest, (took, since, index))
 
 
 def stall(topic: str, *ports: str) -> dict[str, float]:
@@ -119,6 +126,8 @@ def stall(topic: str, *ports: str) -> dict[str, float]:
         "p50_ms": percentile(both, 0.5),
         "p99_ms": percentile(both, 0.99),
         "max_ms": both[-1] if both else 0.0,
+        "longest_began": watch.longest[1],
+        "longest_at": watch.longest[2],
     }
 
 

@@ -198,21 +198,23 @@ class ControllerStore:
         found: dict[TopicPartition, LeaderAndIsr] = {}
         lost: list[TopicPartition] = list(partitions)
 
-        def take(partition: TopicPartition, node: Node | BaseException) -> None:
-            if isinstance(node, Node):
-                state = self._decode_state(partition, node)
+        def read(wanted: list[TopicPartition]) -> Deferred[list[Node | None]]:
+            return self._zookeeper.get_all([znodes.partition_state_path(*p) for p in wanted])
+
+        def take(wanted: list[TopicPartition], nodes: list[Node | None] | BaseException) -> None:
+            if isinstance(nodes, ConnectionLoss):
+                lost.extend(wanted)
+                return
+            if isinstance(nodes, BaseException):
+                raise nodes
+            for partition, node in zip(wanted, nodes, strict=True):
+                state = self._decode_state(partition, node) if node is not None else None
                 if state is not None:
                     found[partition] = state
-            elif isinstance(node, ConnectionLoss):
-                lost.append(partition)
-            elif not isinstance(node, NoNode):
-                raise node
 
         while lost:
             wanted, lost = lost, []
-            await self._ask_all(
-                wanted, lambda p: self._zookeeper.get(znodes.partition_state_path(*p)), take
-            )
+            await self._ask_all(wanted, read, take)
             if not self._zookeeper.connected:
                 await self._reconnect.connected(self._term.session)
         return found
@@ -220,10 +222,10 @@ class ControllerStore:
     async def _ask_all(
         self,
         things: Iterable[K],
-        ask: Callable[[K], Deferred[T]],
-        take: Callable[[K, T | BaseException], None],
+        ask: Callable[[list[K]], Deferred[T]],
+        take: Callable[[list[K], T | BaseException], None],
     ) -> None:
-        """Have *take* called with the outcome of *ask* for each of *things*, in order, some in every turn."""
+        """Have *take* called with the outcome of *ask* for all *things*, piece by piece, in order, each in its turn."""
         waiting = iter(things)
         under_way: deque[tuple[list[K], Deferred[list[T | BaseException]]]] = deque()
         turns = Turns(self._clock, self._reads_per_turn - 1)
@@ -232,13 +234,12 @@ class ControllerStore:
                 piece = list(islice(waiting, self._reads_per_turn))
                 if not piece:
                     break
-                under_way.append((piece, outcomes_of([ask(thing) for thing in piece])))
+                under_way.append((piece, outcomes_of([ask(piece)])))
                 await turns.done(len(piece))
             if not under_way:
                 return
             piece, outcomes = under_way.popleft()
-            for thing, outcome in zip(piece, await outcomes, strict=True):
-                take(thing, outcome)
+            take(piece, (await outcomes)[0])
             await turns.done(len(piece))
 
     async def _read_state(self, partition: TopicPartition) -> LeaderAndIsr | None:
@@ -461,18 +462,26 @@ class ControllerStore:
         found: list[str] = []
         level = [path]
 
-        def take(parent: str, children: Children | BaseException) -> None:
-            if isinstance(children, Children):
-                found.append(parent)
-                below.extend(f"{parent}/{name}" for name in children.names)
-            elif not isinstance(children, NoNode):
-                raise children
+        def take(
+            parents: list[str], listed: list[Children | BaseException] | BaseException
+        ) -> None:
+            if isinstance(listed, BaseException):
+                raise listed
+            for parent, children in zip(parents, listed, strict=True):
+                if isinstance(children, Children):
+                    found.append(parent)
+                    below.extend(f"{parent}/{name}" for name in children.names)
+                elif not isinstance(children, NoNode):
+                    raise children
 
         while level:
             below: list[str] = []
-            await self._ask_all(level, self._list, take)
+            await self._ask_all(level, self._list_each, take)
             level = below
         return found
+
+    def _list_each(self, paths: list[str]) -> Deferred[list[Children | BaseException]]:
+        return outcomes_of([self._list(path) for path in paths])
 
     def _list(self, path: str) -> Deferred[Children]:
         return Deferred.fromCoroutine(self._read(lambda: self._zookeeper.children(path)))

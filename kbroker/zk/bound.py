@@ -52,6 +52,10 @@ class BoundSession:
         """Read a znode."""
         return self._client.get(path, tag=self._bound.id)
 
+    def get_all(self, paths: Sequence[str]) -> Deferred[list[Node | None]]:
+        """Read many znodes by one request."""
+        return self._client.get_all(paths, tag=self._bound.id)
+
     def exists(self, path: str) -> Deferred[Stat | None]:
         """Read the record of a znode."""
         return self._client.exists(path, tag=self._bound.id)

@@ -66,6 +66,10 @@ class RequestRefused(ZooKeeperError):
     """ZooKeeper refused for a reason not named by another class; *reason* has its words."""
 
 
+class Unimplemented(ZooKeeperError):
+    """The server is of a version that does not know this kind of request, and hangs up."""
+
+
 class ConnectionLoss(ZooKeeperError):
     """The connection broke before the answer: the outcome of a write is UNKNOWN."""
 

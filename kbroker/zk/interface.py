@@ -182,6 +182,12 @@ class ZooKeeper(Protocol):
     def get(self, path: str) -> Deferred[Node]:
         """Read a znode, or fail with NoNode."""
 
+    def get_all(self, paths: Sequence[str]) -> Deferred[list[Node | None]]:
+        """Read some hundred znodes by one request; None for each that does not exist.
+
+        Not one moment's picture: others may write between two of them.
+        """
+
     def exists(self, path: str) -> Deferred[Stat | None]:
         """Read the record of a znode; None if there is none."""
 

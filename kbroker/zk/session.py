@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kazoo.protocol import serialization as wire
-from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.defer import Deferred, FirstError, fail, gatherResults, succeed
 from twisted.python.failure import Failure
 
 from kbroker.zk import errors, requests
@@ -30,6 +30,9 @@ from kbroker.zk.watches import ChildrenWatch, DataWatch, StandingWatch
 class ZooKeeperSession(SessionLife):
     """A ZooKeeper client that implements `kbroker.zk.interface.ZooKeeper`."""
 
+    _reads_one_by_one = False
+    """Whether a server turned out to be older than 3.6, which cannot be asked for many znodes at once."""
+
     def in_session(self, session: Session) -> BoundSession:
         """Return this client with every request bound to *session*."""
         return BoundSession(self, session)
@@ -37,6 +40,32 @@ class ZooKeeperSession(SessionLife):
     def get(self, path: str, *, tag: int | None = None) -> Deferred[Node]:
         """Read a znode."""
         return self._send(wire.GetData(self.chroot + path, None), (path,), requests.to_node, tag)
+
+    def get_all(
+        self, paths: Sequence[str], *, tag: int | None = None
+    ) -> Deferred[list[Node | None]]:
+        """Read many znodes by one request; None for each that does not exist."""
+        if not paths:
+            return succeed([])
+        if self._reads_one_by_one:
+            return self._get_each(paths, tag)
+        message = requests.ReadMany([self.chroot + path for path in paths])
+        read: Deferred[list[Node | None]] = self._send(message, paths, requests.to_nodes, tag)
+        return read.addErrback(self._too_old, paths[0])
+
+    def _too_old(self, failure: Failure, path: str) -> Failure:
+        """Ask otherwise from now on. The server hangs up after such an answer, so this read is lost."""
+        if not failure.check(errors.Unimplemented):
+            return failure
+        self._reads_one_by_one = True
+        return Failure(errors.ConnectionLoss(path, "the server is older than 3.6"))
+
+    def _get_each(self, paths: Sequence[str], tag: int | None) -> Deferred[list[Node | None]]:
+        def missing(failure: Failure) -> None:
+            failure.trap(errors.NoNode)
+
+        reads = [self.get(path, tag=tag).addErrback(missing) for path in paths]
+        return gatherResults(reads, consumeErrors=True).addErrback(_first_error)
 
     def exists(self, path: str, *, tag: int | None = None) -> Deferred[Stat | None]:
         """Read the record of a znode."""
@@ -155,6 +184,12 @@ class ZooKeeperSession(SessionLife):
             return fail(errors.ZnodeTooLarge(operation.path, f"{size} bytes"))
         message = requests.message_of(operation, self.chroot)
         return self._send(message, (operation.path,), convert, tag)
+
+
+def _first_error(failure: Failure) -> Failure:
+    """Unpack what `gatherResults` failed with."""
+    error = failure.value
+    return error.subFailure if isinstance(error, FirstError) else failure
 
 
 def _inside(chroot: str, path: str) -> str:

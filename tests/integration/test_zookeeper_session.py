@@ -26,6 +26,7 @@ from kbroker.zk.interface import (
     Stat,
     Suspended,
 )
+from kbroker.zk.requests import ReadMany
 from kbroker.zk.session import ZooKeeperSession
 from tests.kit.waiting import until
 from tests.kit.zookeeper import Ensemble
@@ -219,6 +220,34 @@ async def test_nothing_waits_while_there_is_no_connection(
     assert zk.session is None
     own_ensemble.resume()
     await until(has(events, Connected))
+
+
+@pytest_twisted.ensureDeferred
+async def test_many_znodes_are_read_by_one_request(open_session: Open) -> None:
+    zk = await open_session()
+    await zk.create("/some", b"some")
+    await zk.create("/others/empty", make_parents=True)
+    await zk.set("/some", b"any", 0)
+    paths = ["/some", "/none", "/others/empty"]
+    found = await zk.get_all(paths)
+    assert [node.data if node else None for node in found] == [b"any", None, b""]
+    assert found[0] == await zk.get("/some")
+    assert zk._reads_one_by_one is False
+    assert await zk.get_all([]) == []
+
+
+@pytest_twisted.ensureDeferred
+async def test_many_znodes_are_read_one_by_one_where_the_server_knows_no_better(
+    open_session: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zk = await open_session()
+    await zk.create("/some", b"some")
+    events = events_of(zk)
+    monkeypatch.setattr(ReadMany, "type", 99)  # as multiRead is for a server before 3.6
+    with pytest.raises(errors.ConnectionLoss):
+        await zk.get_all(["/none", "/some"])
+    await until(has(events, Connected))
+    assert await zk.get_all(["/none", "/some"]) == [None, await zk.get("/some")]
 
 
 @pytest_twisted.ensureDeferred

@@ -24,6 +24,7 @@ from kazoo.protocol import serialization as wire
 from kazoo.protocol.states import EventType, KeeperState, WatchedEvent
 
 from kbroker.zk.connection import ConnectionState, Inbox
+from kbroker.zk.requests import ReadMany
 from tests.simulation.clock import Call, Process, Scheduler
 from tests.simulation.network import Wires
 
@@ -132,6 +133,8 @@ class Server:
                 watches[path] = {f: c for f, c in watches[path].items() if c is not connection}
 
     def read(self, message: Any, connection: ZkConnection) -> Any:
+        if isinstance(message, ReadMany):
+            return tuple(self.read(wire.GetData(path, None), connection) for path in message.paths)
         node = self.tree.get(message.path)
         watch = message.watcher
         if isinstance(message, wire.GetChildren2):
@@ -515,7 +518,7 @@ class ZkConnection:
             self.ensemble.end(session)
             self._reply(self._closed, generation)
             return
-        reads = isinstance(message, wire.GetData | wire.Exists | wire.GetChildren2)
+        reads = isinstance(message, wire.GetData | wire.Exists | wire.GetChildren2 | ReadMany)
         if reads:
             result = self._server.read(message, self)
         elif isinstance(message, wire.Sync):
