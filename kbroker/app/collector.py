@@ -8,9 +8,9 @@ full collection took long, what survived is frozen, and the next one looks at wh
 always when nobody refers to it; only cycles would stay, and no more of them than were alive at the few moments when a
 collection was long.
 
-How long the longest is, is decided by how much may come between two: with Python's ten of the middle generation thousands
-of new partitions cost 30 ms at once, which other processes on the same cores made 100. So they are looked at in smaller
-pieces (`SECOND_THRESHOLD`), each of which is frozen before it is worth noticing.
+How long the longest is, is decided by how much may come between two: with Python's ten of the middle generation,
+thousands of new partitions cost 30 ms at once, which other processes on the same cores made 100. So they are looked at
+in smaller pieces (`SECOND_THRESHOLD`), each of which is frozen before it is worth noticing.
 
 Before the broker listens it collects and freezes at once; until it is ready the collector is off (`cli/start.py`).
 
