@@ -9,7 +9,9 @@ ends, and asks again, until both agree: one epoch further back each time (KIP-10
 says nothing about where logs part: a follower never truncates to it (KIP-101, scenario 1).
 
 What the leader sends is appended as it is; the watermark follows the leader's, as far as the log reaches, and so
-does the log start. A follower whose end is out of the leader's range begins anew where the leader's log begins.
+does the log start. A follower whose end is out of the leader's range begins anew where the leader's log begins; so
+does one that ends just there with an epoch older than any that the leader knows: whether they ever agreed was
+deleted (DeleteRecords), and what is left of it must not come to light when this one leads.
 
 Invariants:
 1. high_watermark <= log end; it falls only by a truncation.

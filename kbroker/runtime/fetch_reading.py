@@ -114,7 +114,9 @@ class FetchReading:
             (partition.led if follower is None else partition.led_for_followers)(
                 asked.current_leader_epoch
             )
-            diverging = partition.diverges(asked.fetch_offset, asked.last_fetched_epoch)
+            diverging = partition.diverges(
+                asked.fetch_offset, asked.last_fetched_epoch, follower=follower is not None
+            )
             if diverging is not None:
                 self.failed = True
                 response.diverging_epoch = EpochEndOffset(*diverging)

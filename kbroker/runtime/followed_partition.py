@@ -78,7 +78,12 @@ def truncate(partition: Partition, offset: int) -> None:
 def start_over(partition: Partition, leader_start: int, leader_end: int, now_ms: int) -> None:
     """Bring a log that is out of the leader's range back into it (S33: never to 0 wholesale)."""
     log, following = followed(partition)
-    if leader_start <= log.log_end_offset <= leader_end:
+    if leader_start == log.log_end_offset > 0:
+        # All that we have is deleted there, and may never have been what the leader had: neither is it to come back
+        # should our log start be forgotten, nor are its producers to be answered.
+        log.truncate_fully_and_start_at(leader_start, now_ms)
+        return
+    if leader_start < log.log_end_offset <= leader_end:
         raise OffsetOutOfRange(
             f"{partition} ends at {log.log_end_offset}, inside {leader_start}..{leader_end} of its leader,"
             " which refuses it all the same: it does not know the epoch of its last record"

@@ -25,10 +25,11 @@ def is_stray(
 ) -> bool:
     """Say whether a log on the disk is of an earlier topic of that name.
 
-    A power loss may take the topic id from a log, and leave records. Then nobody knows whose they are:
-    where others have them, or where there cannot be any yet, they are not believed.
+    A power loss may take the topic id from a log, and leave records, or where they would go on: the offset below which
+    all were deleted. Then nobody knows whose they are: where others have them, or where there cannot be any yet, they
+    are not believed.
     """
-    if found.topic_id is not None or found.log_end_offset == found.log_start_offset:
+    if found.topic_id is not None or found.log_end_offset == 0:
         return found.topic_id not in (None, topic_id)
     follows = state.leader not in (broker_id, -1)
     return state.is_new or (follows and not log_dirs.clean)

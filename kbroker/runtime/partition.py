@@ -365,12 +365,20 @@ class Partition:
         is_clean = offset >= log.log_end_offset and leading.has_place(replica)
         return Read(found, leading.high_watermark, log.log_start_offset, is_clean)
 
-    def diverges(self, fetch_offset: int, last_fetched_epoch: int) -> tuple[int, int] | None:
-        """Return (epoch, end offset) up to which a follower agrees with us, if it does not all the way.
+    def diverges(
+        self, fetch_offset: int, last_fetched_epoch: int, *, follower: bool = False
+    ) -> tuple[int, int] | None:
+        """Return (epoch, end offset) up to which a reader agrees with us, if it does not all the way.
 
-        *last_fetched_epoch* is the epoch of the record before *fetch_offset* on its side (KIP-595).
+        *last_fetched_epoch* is the epoch of the record before *fetch_offset* on its side (KIP-595). A *follower* that
+        ends where we begin, with an epoch that is older than all that we know, has nothing that we have, and nobody
+        can say any more whether it ever agreed: OffsetOutOfRange, so that it begins anew there.
         """
         log, _ = self._leads()
+        if follower and fetch_offset == log.log_start_offset > 0:
+            entries = log.leader_epochs.entries
+            if entries and last_fetched_epoch < entries[0].epoch:
+                raise OffsetOutOfRange(f"{self} begins at {fetch_offset}: nothing of yours is here")
         epoch, end = log.leader_epochs.end_offset_of(last_fetched_epoch, log.log_end_offset)
         if epoch == UNKNOWN_EPOCH or end == UNKNOWN_OFFSET:
             raise OffsetOutOfRange(f"{self}: leader epoch {last_fetched_epoch} was never here")

@@ -70,7 +70,7 @@ def fetch(follower: HostedPartition, leader: HostedPartition, max_bytes: int = 1
     try:
         leader.led_for_followers(asked.current_leader_epoch)
         diverging = (
-            leader.diverges(asked.fetch_offset, asked.last_fetched_epoch)
+            leader.diverges(asked.fetch_offset, asked.last_fetched_epoch, follower=True)
             if asked.last_fetched_epoch >= 0
             else None
         )

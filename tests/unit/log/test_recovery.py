@@ -494,6 +494,9 @@ def test_a_log_start_offset_beyond_the_end_is_where_the_log_goes_on(tmp_path: Pa
     assert (log.log_start_offset, log.log_end_offset) == (40, 40)
     assert append(log, 1).base_offset == 40
     assert records(log) == [(40, b"v")]
+    # Nothing is left that would make a hole, should a power loss take the log start offset.
+    assert [segment.base_offset for segment in log.segments] == [40]
+    assert open_log(tmp_path / "t-0", **SETTINGS).log_start_offset == 40
 
 
 def test_an_index_reads_zeros_at_its_end_as_no_entries(tmp_path: Path) -> None:

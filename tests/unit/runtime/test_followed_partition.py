@@ -115,6 +115,27 @@ def test_a_log_start_within_a_batch_is_reached_with_the_whole_batch(host: Host) 
     assert follower.content() == leader.content()
 
 
+def test_what_ends_where_the_leader_begins_and_may_never_have_agreed_does_not_stay(
+    host: Host,
+) -> None:
+    deposed, leader = host(1), host(2)
+    deposed.take(1, 0)
+    deposed.put(*range(3), value=b"nobody has this")
+    leader.take(2, 1, (2,))
+    leader.put(*range(3))
+    leader.delete_records(3)
+    deposed.take(2, 1, (2,))
+    fetch(deposed, leader)
+    assert deposed.content() == b""
+    assert deposed.log is not None
+    assert (deposed.log.log_start_offset, deposed.end) == (3, 3)
+    assert leader.leading is not None
+    assert 1 not in leader.leading.maximal_isr, "it has not fetched since"
+    leader.put(4)
+    fetch_all(deposed, leader)
+    assert deposed.end == 4
+
+
 def test_a_deletion_of_records_reaches_the_follower(host: Host) -> None:
     leader, follower = host(1), host(2)
     leader.take(1, 0, (1,))
