@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from kbroker.apis import RequestContext
 from kbroker.apis.api44_incremental_alter_configs import configured_broker
+from kbroker.runtime.config_changes import ConfigChanges
 from kbroker.runtime.config_entries import ResourceType
-from kbroker.runtime.dynamic_config import DynamicConfig
 from kbroker.runtime.gather import all_of
 from kclient.wire.errors import InvalidConfig, InvalidRequest, KafkaError
 from kclient.wire.schema.alter_configs import (
@@ -23,8 +23,8 @@ from kclient.wire.schema.alter_configs import (
 class AlterConfigs:
     """Answers AlterConfigs."""
 
-    def __init__(self, dynamic: DynamicConfig, broker_id: int) -> None:
-        self._dynamic = dynamic
+    def __init__(self, changes: ConfigChanges, broker_id: int) -> None:
+        self._changes = changes
         self._broker_id = broker_id
 
     async def __call__(
@@ -50,10 +50,10 @@ class AlterConfigs:
                 values[config.name] = config.value
             name = resource.resource_name
             if resource.resource_type == ResourceType.TOPIC:
-                await self._dynamic.replace_topic(name, values, validate_only=validate_only)
+                await self._changes.replace_topic(name, values, validate_only=validate_only)
             elif resource.resource_type == ResourceType.BROKER:
                 broker = configured_broker(name, self._broker_id)
-                await self._dynamic.replace_broker(broker, values, validate_only=validate_only)
+                await self._changes.replace_broker(broker, values, validate_only=validate_only)
             else:
                 raise InvalidRequest(f"resource type {resource.resource_type} has no settings here")
         except KafkaError as error:

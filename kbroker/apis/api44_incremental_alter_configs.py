@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import Counter
 
 from kbroker.apis import RequestContext
+from kbroker.runtime.config_changes import ConfigChanges
 from kbroker.runtime.config_entries import Change, ResourceType
-from kbroker.runtime.dynamic_config import DynamicConfig
 from kbroker.runtime.gather import all_of
 from kbroker.zk.znodes import DEFAULT_ENTITY
 from kclient.wire.errors import InvalidRequest, KafkaError
@@ -26,8 +26,8 @@ from kclient.wire.schema.incremental_alter_configs import (
 class IncrementalAlterConfigs:
     """Answers IncrementalAlterConfigs."""
 
-    def __init__(self, dynamic: DynamicConfig, broker_id: int) -> None:
-        self._dynamic = dynamic
+    def __init__(self, changes: ConfigChanges, broker_id: int) -> None:
+        self._changes = changes
         self._broker_id = broker_id
 
     async def __call__(
@@ -53,11 +53,11 @@ class IncrementalAlterConfigs:
             if times > 1:
                 raise InvalidRequest("each resource must appear at most once")
             if resource.resource_type == ResourceType.TOPIC:
-                await self._dynamic.alter_topic(
+                await self._changes.alter_topic(
                     resource.resource_name, changes, validate_only=validate_only
                 )
             elif resource.resource_type == ResourceType.BROKER:
-                await self._dynamic.alter_broker(
+                await self._changes.alter_broker(
                     configured_broker(resource.resource_name, self._broker_id),
                     changes,
                     validate_only=validate_only,

@@ -37,6 +37,7 @@ from kbroker.app.world import World
 from kbroker.config import BrokerConfig, Endpoint, LogConfig
 from kbroker.groups.limits import GroupLimits
 from kbroker.net.peers import Peers
+from kbroker.runtime.config_changes import ConfigChanges
 from kbroker.runtime.controller import ClusterController, ControllerSettings
 from kbroker.runtime.dynamic_config import DynamicConfig
 from kbroker.runtime.group_coordinator import GroupCoordinator
@@ -210,11 +211,14 @@ class Broker:
         )
         await self.dynamic_config.start()
         self._stops.append(self.dynamic_config.stop)
-        self.dynamic_config.on_topic_config(lambda topic, _config: self.replicas.reconfigure(topic))
+        self.dynamic_config.on_topic_config(self.replicas.reconfigure)
         self.dynamic_config.on_broker_config(self.replicas.upkeep.reconfigure)
         self.replicas.upkeep.reconfigure(self.dynamic_config.broker_config)
         self.dynamic_config.on_broker_config(self.replicas.throttle)
         self.replicas.throttle(self.dynamic_config.broker_config)
+        self.config_changes = ConfigChanges(
+            zookeeper, self.reconnect, lambda: self.dynamic_config.broker_config
+        )
         self.metadata = MetadataCache(self.cluster_id)
         self.topics = Topics(
             self._reactor,

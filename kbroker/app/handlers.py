@@ -173,7 +173,9 @@ def _administration(broker: Broker) -> dict[ApiKey, Factory]:
             broker.broker_id,
         ),
         ApiKey.ALTER_CONFIGS: lazily(
-            "kbroker.apis.api33_alter_configs:AlterConfigs", dynamic, broker.broker_id
+            "kbroker.apis.api33_alter_configs:AlterConfigs",
+            broker.config_changes,
+            broker.broker_id,
         ),
         ApiKey.DESCRIBE_LOG_DIRS: make_describe_log_dirs,
         ApiKey.CREATE_PARTITIONS: lazily(
@@ -184,7 +186,7 @@ def _administration(broker: Broker) -> dict[ApiKey, Factory]:
         ),
         ApiKey.INCREMENTAL_ALTER_CONFIGS: lazily(
             "kbroker.apis.api44_incremental_alter_configs:IncrementalAlterConfigs",
-            dynamic,
+            broker.config_changes,
             broker.broker_id,
         ),
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: lazily(

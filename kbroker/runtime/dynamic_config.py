@@ -2,12 +2,13 @@
 
 Theory of operation
 ===================
-A change is one multi: the resource's znode, conditional on the version that was read, and a sequential
-notification under /config/changes. All brokers watch the notifications and re-read the resources they
-name. A watch may miss nothing for good: after every reconnect all that is held here is read again (S21).
+Who changes a resource (`config_changes.py`) leaves a notification under /config/changes. All brokers watch these, and
+re-read the resources they name. A watch may miss nothing for good: after every reconnect all that is held here is read
+again (S21). What is read is kept at once, not when all that was asked for with it is there: so answers are kept in
+the order in which ZooKeeper gave them, and nothing older replaces what is newer, however many changes are on their way.
 Topics are loaded when this broker is told to host a partition of them (`load_topics`, before the log is
 made), keyed by topic id so that a namesake does not inherit. A value in ZooKeeper that cannot be used
-is reported once and ignored; one that a client sends is refused before anything is written.
+is reported once and ignored.
 
 Notifications are purged by whoever handles one once they are a quarter of an hour old, as in Kafka.
 
@@ -16,7 +17,7 @@ In: watches, session events   Out: callbacks on changed topics and brokers   Own
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 from uuid import UUID
@@ -26,53 +27,22 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from kbroker.config import BrokerConfig, ConfigError, LogConfig
+from kbroker.runtime.config_changes import BROKERS, TOPICS
 from kbroker.runtime.config_entries import (
     BrokerLayers,
-    Change,
-    ConfigOperation,
-    changed_broker,
-    changed_topic,
     usable_broker_config,
     usable_topic_config,
 )
 from kbroker.runtime.gather import all_of
 from kbroker.runtime.reconnect import Reconnect
 from kbroker.zk import znodes
-from kbroker.zk.errors import (
-    BadVersion,
-    ConnectionLoss,
-    NodeExists,
-    NoNode,
-    PoisonZnode,
-    SessionExpired,
-    UnsafeName,
-)
-from kbroker.zk.interface import (
-    ANY_VERSION,
-    Check,
-    Children,
-    Connected,
-    Create,
-    Operation,
-    SessionEvent,
-    SetData,
-    Watch,
-    ZooKeeper,
-)
-from kclient.wire.errors import (
-    InvalidConfig,
-    RequestTimedOut,
-    UnknownServerError,
-    UnknownTopicOrPartition,
-)
+from kbroker.zk.errors import ConnectionLoss, NoNode, PoisonZnode, SessionExpired
+from kbroker.zk.interface import Children, Connected, SessionEvent, Watch, ZooKeeper
+from kclient.wire.errors import RequestTimedOut
 
 log = Logger()
 
 PURGE_AFTER_MS: Final = 15 * 60 * 1000
-ATTEMPTS: Final = 10
-"""How often a change that lost a race is tried again."""
-
-_TOPICS, _BROKERS = "topics", "brokers"
 
 
 class DynamicConfig:
@@ -94,11 +64,15 @@ class DynamicConfig:
         self._now_ms = now_ms
         self._topics: dict[str, tuple[UUID | None, dict[str, str]]] = {}
         self._brokers: dict[str, dict[str, str]] = {str(broker_id): {}, znodes.DEFAULT_ENTITY: {}}
+        self._applied = dict(self._brokers)
+        """Those of which `_effective` was made."""
+        self._unannounced: dict[str, None] = {}
+        """Topics whose settings changed, until the callbacks have heard of it."""
         self._effective = static
         self._seen: str | None = None
         self._watch: Watch | None = None
         self._reported: dict[str, str] = {}
-        self._topic_callbacks: list[Callable[[str, LogConfig], None]] = []
+        self._topic_callbacks: list[Callable[[Collection[str]], None]] = []
         self._broker_callbacks: list[Callable[[BrokerConfig], None]] = []
 
     # -- life --------------------------------------------------------------------------------
@@ -115,8 +89,8 @@ class DynamicConfig:
             self._watch.cancel()
             self._watch = None
 
-    def on_topic_config(self, callback: Callable[[str, LogConfig], None]) -> None:
-        """Call *callback* (topic, config) when a loaded topic's settings changed."""
+    def on_topic_config(self, callback: Callable[[Collection[str]], None]) -> None:
+        """Call *callback* with the loaded topics that go by other settings now, many at a time."""
         self._topic_callbacks.append(callback)
 
     def on_broker_config(self, callback: Callable[[BrokerConfig], None]) -> None:
@@ -176,7 +150,7 @@ class DynamicConfig:
         """Read the settings of all topics there are: at start, before the logs on disk are opened."""
 
         def all_topics() -> Deferred[Children]:
-            return self._zookeeper.children(f"{znodes.CONFIG}/{_TOPICS}")
+            return self._zookeeper.children(f"{znodes.CONFIG}/{TOPICS}")
 
         try:
             names = (await self._reconnect.read(None, all_topics)).names
@@ -194,17 +168,19 @@ class DynamicConfig:
             for name, topic_id in topics.items()
             if name not in self._topics or self._topics[name][0] != topic_id
         }
-        read = await all_of(map(self._read_now, missing))
-        for (name, topic_id), overrides in zip(missing.items(), read, strict=True):
-            if overrides is not None:
-                self._topics[name] = (topic_id, overrides)
-            else:
-                # Read, like everything here, once we are connected again.
-                self._topics.setdefault(name, (None, {}))
+        await all_of(self._load(name, topic_id) for name, topic_id in missing.items())
+
+    async def _load(self, name: str, topic_id: UUID | None) -> None:
+        overrides = await self._read_now(name)
+        if overrides is not None:
+            self._topics[name] = (topic_id, overrides)
+        else:
+            # Read, like everything here, once we are connected again.
+            self._topics.setdefault(name, (None, {}))
 
     async def _read_now(self, topic: str) -> dict[str, str] | None:
         """Read a topic's settings, even if our ZooKeeper server lags; None while we are cut off."""
-        path = znodes.config_path(_TOPICS, topic)
+        path = znodes.config_path(TOPICS, topic)
         try:
             try:
                 node = await self._zookeeper.get(path)
@@ -228,25 +204,15 @@ class DynamicConfig:
 
     async def read(self, entity_type: str, name: str) -> dict[str, str]:
         """Read one resource's own settings from ZooKeeper; {} if there are none, or they are poison."""
-        return (await self._read_versioned(entity_type, name))[0]
-
-    async def _read_versioned(
-        self, entity_type: str, name: str, *, strict: bool = False
-    ) -> tuple[dict[str, str], int | None]:
-        """Read (settings, version of the znode or None); with *strict* poison is raised."""
         path = znodes.config_path(entity_type, name)
         try:
             node = await self._reconnect.read(None, lambda: self._zookeeper.get(path))
+            return znodes.decode_config(path, node.data)
         except NoNode:
-            return {}, None
-        try:
-            values = znodes.decode_config(path, node.data)
+            return {}
         except PoisonZnode as error:
-            if strict:
-                raise InvalidConfig(str(error), hint="repair or delete the znode") from None
             self._report(path, [str(error)])
-            return {}, node.stat.version
-        return values, node.stat.version
+            return {}
 
     def _on_session(self, event: SessionEvent) -> None:
         if isinstance(event, Connected):
@@ -255,23 +221,28 @@ class DynamicConfig:
     async def _reload_all(self) -> None:
         """Read again whatever may have changed while nobody watched."""
         await self._reload_brokers()
-        names = list(self._topics)
-        for name, overrides in zip(
-            names, await all_of(self.read(_TOPICS, name) for name in names), strict=True
-        ):
-            self._have_topic(name, overrides)
+        await self._reload_topics(list(self._topics))
+
+    async def _reload_topics(self, names: Iterable[str]) -> None:
+        try:
+            await all_of(map(self._reload_topic, names))
+        finally:
+            changed, self._unannounced = self._unannounced, {}
+            self._announce(changed)
+
+    async def _reload_topic(self, name: str) -> None:
+        overrides = await self.read(TOPICS, name)
+        known = self._topics.get(name)
+        if known is not None and known[1] != overrides:
+            self._topics[name] = (known[0], overrides)
+            self._unannounced[name] = None
 
     async def _reload_brokers(self) -> None:
-        names = list(self._brokers)
-        read = await all_of(self.read(_BROKERS, name) for name in names)
-        found: dict[str, dict[str, str]] = {}
-        for name, values in zip(names, read, strict=True):
-            found[name], problems = usable_broker_config(values)
-            self._report(f"/config/brokers/{name}", problems)
-        if found == self._brokers:
+        await all_of(map(self._reload_broker, list(self._brokers)))
+        if self._brokers == self._applied:
             return
-        self._brokers = found
-        own, default = found[str(self._broker_id)], found[znodes.DEFAULT_ENTITY]
+        self._applied = dict(self._brokers)
+        own, default = self._brokers[str(self._broker_id)], self._brokers[znodes.DEFAULT_ENTITY]
         try:
             self._effective = self._static.with_values({**default, **own})
         except ConfigError as error:
@@ -280,20 +251,17 @@ class DynamicConfig:
         log.info("dynamic broker settings changed: {own} {default}", own=own, default=default)
         for callback in list(self._broker_callbacks):
             callback(self._effective)
-        for name, (_, overrides) in list(self._topics.items()):
-            self._announce(name, overrides)
+        self._announce(list(self._topics))
 
-    def _have_topic(self, name: str, overrides: dict[str, str]) -> None:
-        known = self._topics.get(name)
-        if known is None or known[1] == overrides:
-            return
-        self._topics[name] = (known[0], overrides)
-        self._announce(name, overrides)
+    async def _reload_broker(self, name: str) -> None:
+        values, problems = usable_broker_config(await self.read(BROKERS, name))
+        self._report(f"/config/brokers/{name}", problems)
+        self._brokers[name] = values
 
-    def _announce(self, name: str, overrides: Mapping[str, str]) -> None:
-        config = self.resolve(name, overrides)
-        for callback in list(self._topic_callbacks):
-            callback(name, config)
+    def _announce(self, topics: Collection[str]) -> None:
+        if topics:
+            for callback in list(self._topic_callbacks):
+                callback(topics)
 
     # -- notifications -----------------------------------------------------------------------
 
@@ -311,16 +279,13 @@ class DynamicConfig:
         topics: dict[str, None] = {}
         brokers = False
         for change in await all_of(map(self._read_change, paths)):
-            if change is not None and change[0] == _TOPICS and change[1] in self._topics:
+            if change is not None and change[0] == TOPICS and change[1] in self._topics:
                 topics[change[1]] = None
-            elif change is not None and change[0] == _BROKERS:
+            elif change is not None and change[0] == BROKERS:
                 brokers = True
         if brokers:
             await self._reload_brokers()
-        for name, overrides in zip(
-            topics, await all_of(self.read(_TOPICS, name) for name in topics), strict=True
-        ):
-            self._have_topic(name, overrides)
+        await self._reload_topics(topics)
         await self._purge(names)
 
     async def _read_change(self, path: str) -> tuple[str, str] | None:
@@ -352,100 +317,3 @@ class DynamicConfig:
         if not isinstance(failure.value, ConnectionLoss | SessionExpired | RequestTimedOut):
             log.failure("reading dynamic settings failed", failure)
         # else: all is read again once connected
-
-    # -- changing ----------------------------------------------------------------------------
-
-    async def alter_topic(
-        self, topic: str, changes: Iterable[Change], *, validate_only: bool = False
-    ) -> None:
-        """Change a topic's settings. UnknownTopicOrPartition, InvalidConfig, InvalidRequest."""
-        asked = list(changes)
-
-        def change(overrides: Mapping[str, str]) -> dict[str, str]:
-            return changed_topic(overrides, asked, self._effective.log_defaults)
-
-        try:
-            there: Operation = Check(znodes.topic_path(topic), ANY_VERSION)
-        except ValueError:
-            raise UnknownTopicOrPartition(f"there is no topic {topic[:249]!r}") from None
-        if await self._reconnect.read(None, lambda: self._zookeeper.exists(there.path)) is None:
-            raise UnknownTopicOrPartition(f"there is no topic {topic}")
-        await self._alter(_TOPICS, topic, change, [there], validate_only=validate_only)
-
-    async def alter_broker(
-        self, name: str, changes: Iterable[Change], *, validate_only: bool = False
-    ) -> None:
-        """Change the dynamic settings of a broker (id as text) or of all ("<default>")."""
-        asked = list(changes)
-
-        def change(overrides: Mapping[str, str]) -> dict[str, str]:
-            return changed_broker(overrides, asked, self._effective)
-
-        await self._alter(_BROKERS, name, change, [], validate_only=validate_only)
-
-    async def replace_topic(
-        self, topic: str, values: Mapping[str, str], *, validate_only: bool = False
-    ) -> None:
-        """Give a topic exactly these settings (AlterConfigs)."""
-        changes = await self._replacement(_TOPICS, topic, values)
-        await self.alter_topic(topic, changes, validate_only=validate_only)
-
-    async def replace_broker(
-        self, name: str, values: Mapping[str, str], *, validate_only: bool = False
-    ) -> None:
-        """Give a broker, or "<default>", exactly these dynamic settings (AlterConfigs)."""
-        changes = await self._replacement(_BROKERS, name, values)
-        await self.alter_broker(name, changes, validate_only=validate_only)
-
-    async def _replacement(
-        self, entity_type: str, name: str, values: Mapping[str, str]
-    ) -> list[Change]:
-        """List the changes after which the resource has just *values*."""
-        try:
-            current = await self.read(entity_type, name)
-        except UnsafeName:
-            raise UnknownTopicOrPartition(f"there is no topic {name[:249]!a}") from None
-        changes = [Change(key, ConfigOperation.SET, value) for key, value in values.items()]
-        gone = [key for key in current if key not in values]
-        return changes + [Change(key, ConfigOperation.DELETE, None) for key in gone]
-
-    async def _alter(
-        self,
-        entity_type: str,
-        name: str,
-        change: Callable[[Mapping[str, str]], dict[str, str]],
-        conditions: list[Operation],
-        *,
-        validate_only: bool,
-    ) -> None:
-        path = znodes.config_path(entity_type, name)
-        notice = Create(
-            znodes.CONFIG_CHANGE_PREFIX,
-            znodes.encode_config_change(entity_type, name),
-            sequential=True,
-        )
-        for _ in range(ATTEMPTS):
-            overrides, version = await self._read_versioned(entity_type, name, strict=True)
-            wanted = change(overrides)
-            if validate_only or wanted == overrides:
-                return
-            data = znodes.encode_config(wanted)
-            write: Operation = (
-                Create(path, data) if version is None else SetData(path, data, version)
-            )
-            try:
-                await self._zookeeper.multi([*conditions, write, notice])
-            except (BadVersion, NodeExists):
-                continue  # somebody else changed it meanwhile: look again
-            except (ConnectionLoss, SessionExpired):
-                # Applied or not: reading again tells, as the change asks for no more then.
-                await self._reconnect.connected()
-            except NoNode as error:
-                if error.path == path and version is not None:
-                    continue
-                raise UnknownTopicOrPartition(f"{name} does not exist any more") from None
-            else:
-                return
-        raise UnknownServerError(
-            f"the settings of {name} were changed by others {ATTEMPTS} times in a row"
-        )

@@ -14,7 +14,7 @@ Owner: the reactor's thread. Loading and closing run in the pool.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 from uuid import UUID, uuid4
@@ -253,16 +253,16 @@ class Replicas:
 
     # -- settings and failures -----------------------------------------------------------------
 
-    def reconfigure(self, topic: str) -> None:
-        """Apply a topic's settings that changed to its logs."""
-        config = self._topic_config(topic)
+    def reconfigure(self, topics: Collection[str]) -> None:
+        """Apply the settings of *topics*, which changed, to their logs; all topics take one walk, not one each."""
+        configs = {topic: self._topic_config(topic) for topic in topics}
         for key in list(self.log_dirs):
-            if key[0] == topic:
-                found = self.log_dirs.get(*key)
-                if found is not None:
-                    found.config = config
-        for key, partition in self.hosted.partitions.items():
-            if key[0] == topic and partition.leading is not None:
+            config, found = configs.get(key[0]), self.log_dirs.get(*key)
+            if config is not None and found is not None:
+                found.config = config
+        for (topic, _), partition in self.hosted.partitions.items():
+            config = configs.get(topic)
+            if config is not None and partition.leading is not None:
                 required = min(config.min_insync_replicas, len(partition.role.replicas))
                 partition.perform(partition.leading.require(required))
 

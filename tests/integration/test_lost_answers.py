@@ -34,7 +34,7 @@ async def run_scenario(connect, fate, applied):
         assert member.cache.topic("t").topic_id == created.topic_id
         assert await member.topics.add_partitions("t", 5) == range(3, 5)
         assert await member.topics.until_led("t", range(5), 10)
-        await member.dynamic.alter_topic("t", [Change("segment.ms", 0, "7")])
+        await member.config_changes.alter_topic("t", [Change("segment.ms", 0, "7")])
         wanted = {"retention.ms": "5", "segment.ms": "7"}
         assert await member.dynamic.read("topics", "t") == wanted
         await session.delete(znodes.broker_path(2))

@@ -324,7 +324,7 @@ async def test_partitions_are_added_through_the_api(broker: Member) -> None:
 async def test_settings_are_changed_and_described_through_the_api(broker: Member) -> None:
     await broker.topics.create(NewTopic("t", configs={"retention.ms": "5"}))
     assert await broker.topics.until_led("t", [0], 5)
-    alter = IncrementalAlterConfigs(broker.dynamic, 1)
+    alter = IncrementalAlterConfigs(broker.config_changes, 1)
     resources = [
         AlterConfigsResource(2, "t", [AlterableConfig("segment.ms", SET, "77")]),
         AlterConfigsResource(2, "nothing", [AlterableConfig("segment.ms", SET, "77")]),
@@ -372,7 +372,7 @@ async def test_settings_are_changed_and_described_through_the_api(broker: Member
 @pytest_twisted.ensureDeferred
 async def test_alter_configs_replaces_everything(broker: Member) -> None:
     await broker.topics.create(NewTopic("t", configs={"retention.ms": "5", "segment.ms": "6"}))
-    handler = AlterConfigs(broker.dynamic, 1)
+    handler = AlterConfigs(broker.config_changes, 1)
     resources = [
         OldResource(2, "t", [OldConfig("segment.ms", "9")]),
         OldResource(4, "", [OldConfig("log.retention.ms", "9")]),
@@ -399,13 +399,17 @@ async def test_alter_configs_replaces_everything(broker: Member) -> None:
 async def test_a_loaded_topic_hears_of_changes(broker: Member) -> None:
     created = await broker.topics.create(NewTopic("t", configs={"retention.ms": "5"}))
     heard = []
-    broker.dynamic.on_topic_config(lambda topic, config: heard.append((topic, config.retention_ms)))
+    broker.dynamic.on_topic_config(
+        lambda topics: heard.extend((t, broker.dynamic.log_config(t).retention_ms) for t in topics)
+    )
     assert broker.dynamic.log_config("t").retention_ms == 604800000
     await broker.dynamic.load_topics({"t": created.topic_id})
     assert broker.dynamic.log_config("t").retention_ms == 5
-    await broker.dynamic.alter_topic("t", [Change("retention.ms", SET, "6")])
+    await broker.config_changes.alter_topic("t", [Change("retention.ms", SET, "6")])
     await until(lambda: heard == [("t", 6)])
-    await broker.dynamic.alter_broker("<default>", [Change("log.segment.bytes", SET, "5000")])
+    await broker.config_changes.alter_broker(
+        "<default>", [Change("log.segment.bytes", SET, "5000")]
+    )
     await until(lambda: broker.dynamic.log_config("t").segment_bytes == 5000)
 
 
@@ -423,7 +427,9 @@ async def test_a_namesake_does_not_inherit_settings(broker: Member) -> None:
 async def test_concurrent_changes_do_not_lose_each_other(broker: Member) -> None:
     await broker.topics.create(NewTopic("t"))
     names = ["retention.ms", "segment.ms", "flush.ms", "retention.bytes", "segment.bytes"]
-    await all_of(broker.dynamic.alter_topic("t", [Change(name, SET, "100000")]) for name in names)
+    await all_of(
+        broker.config_changes.alter_topic("t", [Change(name, SET, "100000")]) for name in names
+    )
     assert await broker.dynamic.read("topics", "t") == dict.fromkeys(names, "100000")
 
 
@@ -444,7 +450,7 @@ async def test_poison_and_old_notifications_are_survived_and_purged(broker: Memb
     await broker.dynamic.load_topics({"t": None})
     broker.dynamic._now_ms = lambda: 10**15  # all notifications are old
     await broker.zk.create(znodes.CONFIG_CHANGE_PREFIX, b"poison", sequential=True)
-    await broker.dynamic.alter_topic("t", [Change("retention.ms", SET, "8")])
+    await broker.config_changes.alter_topic("t", [Change("retention.ms", SET, "8")])
     await until(lambda: broker.dynamic.log_config("t").retention_ms == 8)
     for _ in range(200):
         if not (await broker.zk.children(znodes.CONFIG_CHANGES)).names:
@@ -455,8 +461,10 @@ async def test_poison_and_old_notifications_are_survived_and_purged(broker: Memb
 @pytest_twisted.ensureDeferred
 async def test_a_change_of_settings_that_changes_nothing_writes_nothing(broker: Member) -> None:
     await broker.topics.create(NewTopic("t", configs={"retention.ms": "5"}))
-    await broker.dynamic.alter_topic("t", [Change("retention.ms", SET, "5")])
-    await broker.dynamic.alter_topic("t", [Change("retention.ms", SET, "6")], validate_only=True)
+    await broker.config_changes.alter_topic("t", [Change("retention.ms", SET, "5")])
+    await broker.config_changes.alter_topic(
+        "t", [Change("retention.ms", SET, "6")], validate_only=True
+    )
     assert (await broker.zk.children(znodes.CONFIG_CHANGES)).names == []
     stats = await gatherResults([broker.zk.exists("/config/topics/t")])
     assert stats[0].version == 0
@@ -487,7 +495,7 @@ async def test_admin_requests_fail_with_a_retriable_code_while_zookeeper_is_away
         member.topics.create(NewTopic("u")),
         member.topics.add_partitions("t", 5),
         member.topics.delete("t"),
-        member.dynamic.alter_topic("t", [Change("retention.ms", SET, "5")]),
+        member.config_changes.alter_topic("t", [Change("retention.ms", SET, "5")]),
     ]
     await all_of(times_out(request) for request in requests)
     assert reactor.seconds() - began < PATIENCE_SECONDS + 3

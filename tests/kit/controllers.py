@@ -11,6 +11,7 @@ from twisted.internet import reactor
 from twisted.internet.defer import Deferred, fail, succeed
 
 from kbroker.config import BrokerConfig
+from kbroker.runtime.config_changes import ConfigChanges
 from kbroker.runtime.controller import ClusterController, ControllerSettings
 from kbroker.runtime.dynamic_config import DynamicConfig
 from kbroker.runtime.metadata_cache import MetadataCache
@@ -150,4 +151,7 @@ class Member:
             self.config,
             broker_id=self.broker_id,
             now_ms=lambda: 1_700_000_000_000,
+        )
+        self.config_changes = ConfigChanges(
+            self.zk, self.reconnect, lambda: self.dynamic.broker_config
         )

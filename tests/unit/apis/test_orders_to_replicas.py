@@ -287,7 +287,7 @@ def test_a_topics_new_settings_reach_its_logs(broker: ApiBroker) -> None:
 
     lead(broker)
     broker.topic_configs["t"] = replace(broker.config.log_defaults, max_message_bytes=10)
-    broker.replicas.reconfigure("t")
+    broker.replicas.reconfigure(["t"])
     assert error_of(broker).__name__ == "MessageTooLarge"
 
 
