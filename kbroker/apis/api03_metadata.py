@@ -34,8 +34,9 @@ from kbroker.runtime.metadata_cache import (
     PartitionMetadata,
     TopicMetadata,
 )
+from kbroker.runtime.topic_placement import NewTopic
 from kbroker.runtime.topic_rules import is_topic_name
-from kbroker.runtime.topics import OFFSETS_TOPIC, NewTopic, Topics
+from kbroker.runtime.topics import OFFSETS_TOPIC, Topics
 from kclient.wire import messages
 from kclient.wire.errors import ErrorCode, KafkaError, TopicAlreadyExists
 from kclient.wire.schema.metadata import (

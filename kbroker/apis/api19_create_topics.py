@@ -18,8 +18,9 @@ from kbroker.apis.api32_describe_configs import topic_config_entries
 from kbroker.runtime.controller import ClusterController
 from kbroker.runtime.dynamic_config import DynamicConfig
 from kbroker.runtime.gather import all_of
+from kbroker.runtime.topic_placement import NewTopic
 from kbroker.runtime.topic_rules import MAX_PARTITIONS
-from kbroker.runtime.topics import CreatedTopic, NewTopic, Topics
+from kbroker.runtime.topics import CreatedTopic, Topics
 from kclient.wire.errors import (
     ErrorCode,
     InvalidRequest,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Final, Protocol
 from uuid import UUID, uuid4
 
@@ -18,21 +18,11 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 
 from kbroker.config import BrokerConfig, LogConfig
-from kbroker.controller.assignment import (
-    InvalidAssignmentError,
-    assign_replicas,
-    check_manual_assignment,
-    row_of,
-)
 from kbroker.runtime.config_entries import check_topic_config
 from kbroker.runtime.metadata_cache import MetadataCache
 from kbroker.runtime.reconnect import Reconnect
-from kbroker.runtime.topic_rules import (
-    check_collision,
-    check_partition_count,
-    check_replication_factor,
-    check_topic_name,
-)
+from kbroker.runtime.topic_placement import NewTopic, Placement
+from kbroker.runtime.topic_rules import check_collision, check_topic_name
 from kbroker.zk import znodes
 from kbroker.zk.errors import (
     BadVersion,
@@ -45,11 +35,7 @@ from kbroker.zk.errors import (
 from kbroker.zk.interface import Create, Node, Operation, SetData, ZooKeeper
 from kclient.wire.errors import (
     InvalidConfig,
-    InvalidPartitions,
-    InvalidReplicaAssignment,
-    InvalidReplicationFactor,
     LeaderNotAvailable,
-    ReassignmentInProgress,
     TopicAlreadyExists,
     TopicDeletionDisabled,
     UnknownServerError,
@@ -93,18 +79,6 @@ class Timer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class NewTopic:
-    """A topic as asked for; -1 stands for the broker's default."""
-
-    name: str
-    partitions: int = -1
-    replication_factor: int = -1
-    assignment: Mapping[int, Sequence[int]] = field(default_factory=dict)
-    """Given by hand: {partition: replicas}; then the two numbers above must be -1."""
-    configs: Mapping[str, str | None] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class CreatedTopic:
     """A topic as made, or as it would be made."""
 
@@ -140,7 +114,7 @@ class Topics:
         self._cache = cache
         self._config = config
         self._new_topic_id = new_topic_id
-        self._random_below = random_below
+        self._placement = Placement(cache, config, random_below)
 
     # -- creation ----------------------------------------------------------------------------
 
@@ -156,7 +130,7 @@ class Topics:
         check_collision(name, self._cache.topics)
         overrides = self._overrides(new)
         config = check_topic_config(overrides, self._config().log_defaults)
-        assignment = self._assignment(new)
+        assignment = self._placement.of_new(new)
         await self._check_absent(name)
         if validate_only:
             return CreatedTopic(name, None, assignment, overrides, config)
@@ -203,38 +177,6 @@ class Topics:
             raise InvalidConfig(f"null is no value for {', '.join(empty)[:300]}")
         return {name: value for name, value in new.configs.items() if value is not None}
 
-    def _assignment(self, new: NewTopic) -> dict[int, tuple[int, ...]]:
-        live = self._cache.brokers.keys()
-        if new.assignment:
-            check_partition_count(len(new.assignment))
-            try:
-                given = check_manual_assignment(new.assignment, frozenset(live))
-            except InvalidAssignmentError as error:
-                raise InvalidReplicaAssignment(str(error)) from None
-            check_replication_factor(len(given[0]), len(live))
-            return given
-        config = self._config()
-        partitions = config.num_partitions if new.partitions == -1 else new.partitions
-        factor = new.replication_factor
-        if factor == -1:
-            factor = config.default_replication_factor
-        check_partition_count(partitions)
-        check_replication_factor(factor, len(live))
-        start = self._random_below(len(live))
-        racks = self._racks()
-        return assign_replicas(live, partitions, factor, start_index=start, racks=racks)
-
-    def _racks(self) -> dict[int, str]:
-        """Return broker.rack of the live brokers; nothing unless all have one, for half the racks mislead."""
-        brokers = self._cache.brokers.values()
-        racks = {broker.broker_id: broker.rack for broker in brokers if broker.rack}
-        if racks and len(racks) < len(brokers):
-            # Kafka refuses: while racks are being given to the brokers, one by one, nobody could make a topic.
-            without = sorted(broker.broker_id for broker in brokers if not broker.rack)
-            log.warn("replicas are assigned without racks: {ids} have no broker.rack", ids=without)
-            return {}
-        return racks
-
     async def _check_absent(self, name: str) -> None:
         topic, deletion = znodes.topic_path(name), znodes.delete_topic_path(name)
         if await self._exists(topic):
@@ -265,6 +207,8 @@ class Topics:
                 await self._zookeeper.multi([settings, topic])
             except NodeExists as error:
                 if error.path == path or await self._exists(path):
+                    if await self._topic_id(name) == topic_id:
+                        return  # ours, of an attempt whose answer was lost and which nobody saw yet
                     raise TopicAlreadyExists(f"topic {name} already exists") from None
                 # Settings left by a creation or a deletion that broke off: the new ones replace them.
                 settings = SetData(config_path, data)
@@ -313,6 +257,7 @@ class Topics:
                 await self._reconnect.connected()
             else:
                 return
+        raise UnknownServerError(f"topic {name} could not be deleted in {ATTEMPTS} attempts")
 
     # -- growth ------------------------------------------------------------------------------
 
@@ -339,7 +284,7 @@ class Topics:
             if read is None:
                 raise UnknownTopicOrPartition(f"there is no topic {name[:249]!a}")
             topic, version = read
-            grown = self._grown(name, topic, count, given)
+            grown = self._placement.grown(name, topic, count, given)
             added = range(len(topic.partitions), count)
             if validate_only:
                 return added
@@ -357,69 +302,6 @@ class Topics:
             else:
                 return added
         raise UnknownServerError(f"topic {name} was changed by others {ATTEMPTS} times in a row")
-
-    def _grown(
-        self,
-        name: str,
-        topic: znodes.TopicAssignment,
-        count: int,
-        given: Sequence[Sequence[int]] | None,
-    ) -> znodes.TopicAssignment:
-        present = len(topic.partitions)
-        if any(
-            assignment.adding or assignment.removing for assignment in topic.partitions.values()
-        ):
-            raise ReassignmentInProgress(
-                f"partitions of topic {name} are being reassigned",
-                hint="wait until that is done, or call it off",
-            )
-        check_partition_count(count)
-        if count == present:
-            raise InvalidPartitions(f"topic {name} already has {present} partitions")
-        if count < present:
-            raise InvalidPartitions(
-                f"topic {name} has {present} partitions, which is more than the {count} asked for: "
-                "partitions cannot be taken away"
-            )
-        live = self._cache.brokers.keys()
-        first = topic.partitions.get(0)
-        factor = len(first.replicas) if first is not None else 1
-        if given is not None:
-            if len(given) != count - present:
-                raise InvalidReplicaAssignment(
-                    f"{count - present} partitions are added, but {len(given)} are assigned"
-                )
-            try:
-                more = check_manual_assignment(
-                    {present + i: replicas for i, replicas in enumerate(given)},
-                    frozenset(live),
-                    first_partition=present,
-                )
-            except InvalidAssignmentError as error:
-                raise InvalidReplicaAssignment(str(error)) from None
-            if len(more[present]) != factor:
-                raise InvalidReplicaAssignment(
-                    f"topic {name} has replication factor {factor}, the new partitions "
-                    f"{len(more[present])}"
-                )
-        else:
-            if factor > len(live):
-                raise InvalidReplicationFactor(
-                    f"replication factor {factor} is larger than the {len(live)} available brokers"
-                )
-            racks = self._racks()
-            row = row_of(live, racks)
-            leader = first.replicas[0] if first is not None else row[0]
-            more = assign_replicas(
-                live,
-                count - present,
-                factor,
-                start_index=row.index(leader) if leader in live else 0,
-                first_partition=present,
-                racks=racks,
-            )
-        added = {p: znodes.ReplicaAssignment(r) for p, r in more.items()}
-        return replace(topic, partitions={**topic.partitions, **added})
 
     # -- waiting -----------------------------------------------------------------------------
 

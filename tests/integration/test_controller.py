@@ -15,7 +15,7 @@ from kbroker.controller.context import LeaderAndIsr
 from kbroker.controller.effects import StateWrite
 from kbroker.runtime.controller_store import ControllerStore, FencedError
 from kbroker.runtime.membership import ensure_paths
-from kbroker.runtime.topics import NewTopic
+from kbroker.runtime.topic_placement import NewTopic
 from kbroker.zk import znodes
 from kbroker.zk.errors import NoNode
 from kbroker.zk.previous_session import PreviousSession

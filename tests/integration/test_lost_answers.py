@@ -8,7 +8,7 @@ from twisted.internet import reactor
 
 from kbroker.runtime.config_entries import Change
 from kbroker.runtime.membership import ensure_paths
-from kbroker.runtime.topics import NewTopic
+from kbroker.runtime.topic_placement import NewTopic
 from kbroker.zk import znodes
 from kbroker.zk.session import ZooKeeperSession
 from tests.kit.controllers import Member, PaperCluster, register

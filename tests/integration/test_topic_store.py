@@ -20,8 +20,8 @@ from kbroker.runtime.config_entries import Change
 from kbroker.runtime.gather import all_of
 from kbroker.runtime.membership import ensure_paths
 from kbroker.runtime.reconnect import PATIENCE_SECONDS
+from kbroker.runtime.topic_placement import NewTopic
 from kbroker.runtime.topic_rules import MAX_PARTITIONS
-from kbroker.runtime.topics import NewTopic
 from kbroker.zk import znodes
 from kbroker.zk.session import ZooKeeperSession
 from kclient.wire.errors import (
