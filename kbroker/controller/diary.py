@@ -206,9 +206,20 @@ def _why_it_stays(
             return _trouble(context, broker_id)
         if broker_id in context.shutting_down:
             return f"broker {broker_id} is shutting down"
+    if gone and not _came_back(context, gone[0], before):
+        return f"the partition moves away from broker {gone[0]}"
+    if gone:
+        return f"broker {gone[0]} came back and may lack committed records"
     if context.assignment(partition).is_moving:
         return "its replicas are being moved"
     return "its replicas are told anew"
+
+
+def _came_back(context: ControllerContext, broker_id: int, before: LeaderAndIsr) -> bool:
+    """Say whether *broker_id*, which is online, registered again since it was granted its place in the ISR."""
+    granted = dict(zip(before.isr, before.isr_epochs, strict=False))
+    now = context.brokers[broker_id].epoch
+    return granted.get(broker_id, now) != now
 
 
 def _trouble(context: ControllerContext, broker_id: int) -> str:

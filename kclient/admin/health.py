@@ -52,6 +52,16 @@ class Health:
     """Log directories that failed, by broker."""
     silent: tuple[int, ...] = ()
     """Brokers that are registered, but did not answer."""
+    leaderless_isr: Mapping[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
+    """Who may lead each leaderless partition without loss: it waits for one of them."""
+
+    def hope_of(self, tp: TopicPartition) -> str:
+        """Say of leaderless *tp* whom it waits for; one that is alive is not trusted, and the controller says why."""
+        isr = self.leaderless_isr.get(tp, ())
+        back = [broker for broker in isr if broker not in self.down]
+        if back:
+            return f"ISR {_listed(isr)}: {_listed(back)} alive, but not elected: see the controller's log"
+        return f"waits for broker {' or '.join(map(str, isr))}" if isr else "has no ISR"
 
     @property
     def reasons(self) -> list[str]:
@@ -108,6 +118,7 @@ def health_of(
         ),
         offline_log_dirs=offline_log_dirs or {},
         silent=tuple(sorted(silent)),
+        leaderless_isr={tp: tuple(p.isr) for tp, p in partitions if is_unavailable(p, live)},
     )
 
 

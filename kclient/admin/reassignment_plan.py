@@ -271,3 +271,21 @@ def progress_of(
         Progress(tp, tuple(wanted), tuple(current.get(tp, ())), tp in under_way)
         for tp, wanted in sorted(plan.items())
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """Bytes that the replicas to be added have, of those that they need."""
+
+    done: int
+    total: int
+
+
+def copied_of(moving: Reassignment, sizes: Mapping[int, int]) -> Copied:
+    """Compare the replicas that *moving* adds with the largest of the others; *sizes* in bytes, by broker."""
+    added = set(moving.adding)
+    whole = max(
+        (sizes.get(broker, 0) for broker in moving.replicas if broker not in added), default=0
+    )
+    done = sum(min(sizes.get(broker, 0), whole) for broker in added)
+    return Copied(done, whole * len(added))

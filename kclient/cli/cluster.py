@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +16,7 @@ from kclient.types import TopicPartition
 if TYPE_CHECKING:
     from kclient.admin.health import Health
     from kclient.admin.log_dirs import LogDir
+    from kclient.net.metadata import TopicMetadata
 
 _LABELS = {
     "leaderless_partitions": "Leaderless partitions",
@@ -84,6 +86,7 @@ def _show_health(settings: Settings, found: Health) -> None:
                 str(n): list(paths) for n, paths in found.offline_log_dirs.items()
             },
             **{name: [str(tp) for tp in partitions] for name, partitions in lists.items()},
+            "leaderless_isr": {str(tp): list(isr) for tp, isr in found.leaderless_isr.items()},
         }
         show([row], tuple(row), settings.format)
         return
@@ -96,7 +99,8 @@ def _show_health(settings: Settings, found: Health) -> None:
     ]
     for name, partitions in lists.items():
         lines.append((_LABELS[name], str(len(partitions))))
-        lines += [("", str(tp)) for tp in partitions[:20]]
+        hopes = found.hope_of if partitions is found.leaderless else None
+        lines += [("", f"{tp} ({hopes(tp)})" if hopes else str(tp)) for tp in partitions[:20]]
         if len(partitions) > 20:
             lines.append(("", f"and {len(partitions) - 20} more (--json shows all)"))
     width = max(len(name) for name, _ in lines) + 3
@@ -116,6 +120,7 @@ def brokers(settings: Settings) -> None:
         async with admin_client(settings, reactor) as admin:
             topics = await admin.describe_topics(internal=True)
             known = admin.cluster.metadata
+        _say_who_is_down(topics, known.brokers)
         partitions = [p for topic in topics.values() for p in topic.partitions.values()]
         rows = [
             {
@@ -137,6 +142,14 @@ def brokers(settings: Settings) -> None:
         show(rows, columns, settings.format)
 
     run(main)
+
+
+def _say_who_is_down(topics: Mapping[str, TopicMetadata], live: Collection[int]) -> None:
+    """Name the brokers that hold replicas, but are not there to be listed."""
+    holders = {n for t in topics.values() for p in t.partitions.values() for n in p.replicas}
+    absent = sorted(holders - set(live))
+    if absent:
+        say(f"kclient: down, and not listed: broker {', '.join(map(str, absent))}")
 
 
 @cluster.command("log-dirs")
@@ -162,6 +175,8 @@ def log_dirs(
                 described = await admin.describe_topics(topics)
                 tps = [TopicPartition(t.name, n) for t in described.values() for n in t.partitions]
             found = await admin.describe_log_dirs(nodes or None, tps, raise_errors=False)
+            if not nodes:
+                _say_who_is_down(await admin.describe_topics(internal=True), live)
         failed = 0
         rows = []
         for node, dirs in sorted(found.items()):

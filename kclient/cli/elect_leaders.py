@@ -95,9 +95,12 @@ def _tell(election_type: str, rows: list[dict[str, Any]]) -> None:
         click.echo(f"Valid replica already elected for partitions {', '.join(names['not_needed'])}")
     if not rows:
         say("No partition needed an election.")
+    alike: dict[str, list[str]] = {}
     for row in rows:
         if row["result"] == "failed":
-            say(
-                f"Error completing leader election ({kind}) for partition: "
-                f"{row['topic']}-{row['partition']}: {row['error']}"
-            )
+            name = f"{row['topic']}-{row['partition']}"
+            alike.setdefault(str(row["error"]).replace(f"{name}: ", ""), []).append(name)
+    for error, failed in alike.items():
+        s = "" if len(failed) == 1 else "s"
+        listed = ", ".join(failed)
+        say(f"Error completing leader election ({kind}) for partition{s}: {listed}: {error}")

@@ -16,6 +16,7 @@ from kclient.admin.assignment import Racks
 from kclient.cli.commands import with_settings
 from kclient.cli.context import FAILED, UNHEALTHY, Settings, admin_client, run, say
 from kclient.cli.output import show
+from kclient.cli.reassign_progress import copied_bytes, progress_told
 from kclient.cli.reassign_throttles import throttle_moves, unthrottle
 from kclient.types import TopicPartition
 
@@ -271,6 +272,8 @@ def verify(settings: Settings, path: str, preserve: bool) -> None:
             under_way = await admin.list_partition_reassignments()
             current = await _assignments(admin, {tp.topic for tp in plan})
             progress = plans.progress_of(plan, current, under_way)
+            moving = {each.tp: under_way[each.tp] for each in progress if each.under_way}
+            copied = await copied_bytes(admin, moving) if moving else {}
             if settings.format == "text":
                 click.echo("Status of partition reassignment:")
                 for each in progress:
@@ -284,6 +287,8 @@ def verify(settings: Settings, path: str, preserve: bool) -> None:
                         "state": _state(each),
                         "replicas": list(each.replicas),
                         "target_replicas": list(each.wanted),
+                        "bytes_copied": copied[each.tp].done if each.tp in copied else None,
+                        "bytes_to_copy": copied[each.tp].total if each.tp in copied else None,
                     }
                     for each in progress
                 ]
@@ -292,6 +297,8 @@ def verify(settings: Settings, path: str, preserve: bool) -> None:
                     ("topic", "partition", "state", "replicas", "target_replicas"),
                     settings.format,
                 )
+            if moving:
+                say(progress_told(copied))
             if not under_way and not preserve:
                 await unthrottle(admin, {tp.topic for tp in current}, tell)
         return 0 if all(each.is_done for each in progress) else UNHEALTHY

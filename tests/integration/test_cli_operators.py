@@ -86,8 +86,10 @@ def test_health_says_what_is_wrong_and_waits_until_it_is_not(cli):
         False, [1, 2, 3], [3],
     )  # fmt: skip
     assert found["controller"] in (1, 2)
-    cli.run("cluster", "health", code=4)
+    told = cli.run("cluster", "health", code=4).stdout.decode()
+    assert f"{lone}-0 (waits for broker 3)" in told
     assert f"{lone}-0" in found["leaderless_partitions"]
+    assert found["leaderless_isr"][f"{lone}-0"] == [3]
     assert {f"{name}-0", f"{name}-1"} <= set(found["under_min_isr_partitions"])
     assert {f"{name}-0", f"{name}-1"} <= set(found["under_replicated_partitions"])
     assert "1 broker down: 3" in found["reasons"]
@@ -211,8 +213,8 @@ def test_leaders_go_back_to_the_preferred_replica(cli):
         f"Valid replica already elected for partitions {name}-1\n"
     )
     eventually("broker 1 to lead", lambda: leaders_of(cli, name) == [1, 2])
-    refused = cli.run("cluster", "elect-leaders", "-t", f"{name}:5", code=1)
-    assert f"{name}-5: UNKNOWN_TOPIC_OR_PARTITION".encode() in refused.stderr
+    refused = cli.run("cluster", "elect-leaders", "-t", f"{name}:5,6", code=1).stderr.decode()
+    assert f"for partitions: {name}-5, {name}-6: UNKNOWN_TOPIC_OR_PARTITION: there is no" in refused
 
 
 def test_partitions_are_moved_to_other_brokers(cli, tmp_path):
@@ -240,6 +242,7 @@ def test_partitions_are_moved_to_other_brokers(cli, tmp_path):
     assert f"Clearing topic-level throttles on topic {name}" in "".join(told)
     assert cli.json("topic", "describe", name)[0]["configs"] == {}
     rows = cli.json("reassign", "verify", "-f", str(path))
+    assert [row["bytes_to_copy"] for row in rows] == [None, None], "nothing is under way"
     assert [row["state"] for row in rows] == ["completed", "completed"]
     assert sorted(cli.out("consume", name, "-e", "-f", "%v")) == list("abcd")
     assert cli.out("reassign", "list") == "No partition reassignments found.\n"

@@ -87,3 +87,17 @@ def test_every_reason_is_named_the_worst_first():
         "2 partitions under-replicated",
     ]
     assert found.leaderless == (TopicPartition("t", 0), TopicPartition("t", 1))
+
+
+@pytest.mark.parametrize(
+    ("live", "isr", "hope"),
+    [
+        ((3,), (1, 2), "waits for broker 1 or 2"),
+        ((2, 3), (1, 2), "ISR 1, 2: 2 alive, but not elected: see the controller's log"),
+        ((3,), (), "has no ISR"),
+    ],
+)
+def test_whom_a_leaderless_partition_waits_for_is_said(live, isr, hope):
+    found = health_of(cluster(partition(leader=-1, isr=isr), live=live, controller=3), {})
+    assert found.leaderless_isr == {TopicPartition("t", 0): isr}
+    assert found.hope_of(TopicPartition("t", 0)) == hope

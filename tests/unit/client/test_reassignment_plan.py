@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kclient.admin.reassignment_plan import (
+    Copied,
     PlanError,
     Progress,
     Reassignment,
     check_plan,
+    copied_of,
     plan_as_json,
     progress_of,
     propose,
@@ -166,3 +168,9 @@ def test_progress_is_told_in_kafkas_words():
     ]
     assert [state.is_done for state in states] == [True, False, False]
     assert not Progress(T0, (1,), (), False).is_done, "a topic that is gone"
+
+
+def test_what_is_copied_is_measured_by_those_who_have_it():
+    moving = Reassignment((1, 2, 3, 4), (3, 4), (1,))
+    assert copied_of(moving, {1: 1000, 2: 900, 3: 250, 4: 1200}) == Copied(1250, 2000)
+    assert copied_of(moving, {3: 250}) == Copied(0, 0), "nobody who has it could be asked"

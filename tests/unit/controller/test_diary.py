@@ -86,6 +86,20 @@ def test_a_partition_that_moves_away_says_so():
     assert "the partition moves away from broker 1" in text
 
 
+@pytest.mark.parametrize(
+    ("granted", "words"),
+    [
+        (1, "leader 1 stays in leader epoch 7, ISR 1,2,3 -> 1,2: the partition moves away from broker 3"),
+        (0, "ISR 1,2,3 -> 1,2: broker 3 came back and may lack committed records"),
+    ],
+)  # fmt: skip
+def test_why_a_live_replica_leaves_the_isr(granted, words):
+    context = context_of()
+    context.leader_and_isr["t", 0] = LeaderAndIsr(1, 6, REPLICAS, 3, isr_epochs=(1, 1, granted))
+    write = StateWrite(("t", 0), LeaderAndIsr(1, 7, (1, 2), 4), 9)
+    assert words in told(at_once(entries_of(context, [write])))[0]
+
+
 def test_thousands_are_told_by_kind():
     many = 3000
     context = context_of((2, 3), many)

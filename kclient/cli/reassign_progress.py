@@ -1,0 +1,39 @@
+"""How far the moves under way are, in bytes: what the replicas that are added have, of what the others have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kclient.admin.reassignment_plan import Copied, Reassignment, copied_of
+from kclient.types import TopicPartition
+
+LOOK_S = 3.0
+"""How long a broker may take to say how large its replicas are."""
+
+
+async def copied_bytes(
+    admin: Any, moving: Mapping[TopicPartition, Reassignment]
+) -> dict[TopicPartition, Copied]:
+    """Ask the brokers that are alive how large the replicas of what is *moving* are."""
+    from kclient.wire.errors import KafkaError
+
+    live = admin.cluster.metadata.brokers.keys()
+    brokers = sorted({n for each in moving.values() for n in each.replicas} & live)
+    found = await admin.describe_log_dirs(brokers, list(moving), timeout=LOOK_S, raise_errors=False)
+    sizes: dict[TopicPartition, dict[int, int]] = {tp: {} for tp in moving}
+    for broker, dirs in found.items():
+        for each in () if isinstance(dirs, KafkaError) else dirs.values():
+            for tp, replica in each.replicas.items():
+                if tp in sizes:
+                    sizes[tp][broker] = replica.size
+    return {tp: copied_of(each, sizes[tp]) for tp, each in moving.items()}
+
+
+def progress_told(copied: Mapping[TopicPartition, Copied]) -> str:
+    """Return a line for a person."""
+    done = sum(each.done for each in copied.values())
+    total = sum(each.total for each in copied.values())
+    s = "" if len(copied) == 1 else "s"
+    share = f" ({done * 100 // total} %)" if total else ""
+    return f"Under way: {len(copied)} partition{s}, {done} of {total} bytes copied{share}"
