@@ -58,6 +58,8 @@ class LogDir:
         self._is_new = False
         self.failure: str | None = None
         """Why the directory is offline, or None."""
+        self.logs = 0
+        """How many logs are in use in it; counted by `LogDirs`."""
         self._written: dict[str, Mapping[Partition, int]] = {}
         self._write_lock = Lock()
         self._write_number = 0

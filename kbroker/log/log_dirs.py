@@ -26,11 +26,12 @@ from resource import RLIMIT_NOFILE, getrlimit
 from uuid import UUID, uuid4
 
 from kbroker.config.log import LogConfig
-from kbroker.log import checkpoints, identity, names, ownership, segment
+from kbroker.log import identity, names, ownership, segment
+from kbroker.log.checkpointing import Checkpointing
 from kbroker.log.checkpoints import Partition
 from kbroker.log.closing import close_all
 from kbroker.log.disk import OS_DISK, Disk
-from kbroker.log.flush import FlushWork
+from kbroker.log.flushing import Flushing
 from kbroker.log.identity import MetaProperties
 from kbroker.log.incarnation import Memory, Past, Start
 from kbroker.log.lives import Lives
@@ -77,7 +78,10 @@ class LogDirs:
         self._logs: dict[Partition, PartitionLog] = {}
         self._where: dict[Partition, LogDir] = {}
         self._doomed: list[Doomed] = []
-        self._flushed_ms: dict[Partition, int] = {}
+        self._flushing = Flushing(self._logs, self._where, self._in_pool)
+        self._checkpointing = Checkpointing(
+            self._logs, self._where, lambda key: key in self.vanished or key in self.failed
+        )
         self.failed: dict[Partition, KafkaError] = {}
         """Partitions that cannot be served, and why: damaged files, or their directory is gone."""
         self.high_watermarks: dict[Partition, int] = {}
@@ -183,9 +187,10 @@ class LogDirs:
     def _adopt(self, partition: Partition, log: PartitionLog, directory: LogDir) -> None:
         self._logs[partition] = log
         self._where[partition] = directory
+        directory.logs += 1
         log.on_failure(lambda error: self._directory_failed(directory, error))
-        log.on_roll(lambda: self._flush_sealed(partition))
-        log.on_truncate(lambda: self._before_reuse(partition))
+        log.on_roll(lambda: self._flushing.sealed(partition))
+        log.on_truncate(lambda: self._before_reuse(partition, directory))
 
     # Lives of the broker
 
@@ -275,11 +280,7 @@ class LogDirs:
         usable = [directory for directory in self._directories if directory.failure is None]
         if not usable:
             raise KafkaStorageError("every log directory is offline")
-        counts = {directory.path: 0 for directory in usable}
-        if len(usable) > 1:
-            for directory in self._where.values():
-                counts[directory.path] += 1
-        directory = min(usable, key=lambda one: counts[one.path])
+        directory = min(usable, key=lambda one: one.logs)
         path = f"{directory.path}/{names.directory_name(topic, partition)}"
         self._before_reuse(key, directory)
         self.high_watermarks.pop(key, None)
@@ -324,7 +325,8 @@ class LogDirs:
         if log is None:
             raise LogDirNotFound(f"there is no log of {topic}-{partition} here")
         directory = self._where.pop(key)
-        self._flushed_ms.pop(key, None)
+        directory.logs -= 1
+        self._flushing.forget(key)
         self.high_watermarks.pop(key, None)
         self.lives.gone(key)
         path = f"{directory.path}/{name}"
@@ -383,57 +385,11 @@ class LogDirs:
 
     def flush_due(self) -> None:
         """Start the flush of logs that flush.messages or flush.ms asks for; cheap to call often."""
-        now_ms = self._now_ms()
-        for key, log in list(self._logs.items()):
-            waiting = log.log_end_offset - log.recovery_point
-            if not waiting:
-                self._flushed_ms.pop(key, None)
-                continue
-            since = self._flushed_ms.setdefault(key, now_ms)
-            if waiting >= log.config.flush_messages or now_ms - since >= log.config.flush_ms:
-                self._flushed_ms[key] = now_ms
-                self._start_flush(key, log)
+        self._flushing.due(self._now_ms())
 
     def flush(self, topic: str, partition: int, done: Callable[[KafkaError | None], None]) -> None:
         """Sync a log in the pool; *done* hears of it on the owner's thread."""
-        key = (topic, partition)
-        log = self._logs.get(key)
-        if log is None:
-            done(KafkaStorageError(f"there is no log of {topic}-{partition} here"))
-            return
-        self._start_flush(key, log, done=done)
-
-    def _flush_sealed(self, key: Partition) -> None:
-        log = self._logs.get(key)
-        if log is not None:
-            self._start_flush(key, log, sealed_only=True)
-
-    def _start_flush(
-        self,
-        key: Partition,
-        log: PartitionLog,
-        *,
-        sealed_only: bool = False,
-        done: Callable[[KafkaError | None], None] = lambda error: None,
-    ) -> None:
-        try:
-            work = log.start_flush(sealed_only=sealed_only)
-        except KafkaError as error:
-            done(error)
-            return
-        if work is None:
-            done(None)
-            return
-
-        def finished(error: OSError | None, work: FlushWork = work) -> None:
-            if error is None:
-                log.finish_flush(work)
-                done(None)
-            else:
-                log.flush_failed(error)
-                done(KafkaStorageError(f"{log.directory} cannot be synced: {error}"))
-
-        self._in_pool(self._where[key], work.run, finished)
+        self._flushing.flush(topic, partition, done)
 
     def checkpoint(self, high_watermarks: Mapping[Partition, int] | None = None) -> None:
         """Have the pool write the checkpoints of every directory.
@@ -442,65 +398,21 @@ class LogDirs:
         log.flush.offset.checkpoint.interval.ms.
         """
         for directory in self._directories:
-            if directory.failure is not None:
-                continue
-            number = directory.checkpoint_number()
-            files = self._checkpoints_of(directory, high_watermarks)
+            if directory.failure is None:
+                number = directory.checkpoint_number()
+                files = self._checkpointing.files_of(directory, high_watermarks)
+                self._in_pool(directory, partial(directory.write_checkpoints, number, files))
 
-            self._in_pool(directory, partial(directory.write_checkpoints, number, files))
-
-    def _checkpoints_of(
-        self, directory: LogDir, high_watermarks: Mapping[Partition, int] | None
-    ) -> dict[str, dict[Partition, int]]:
-        mine = {key: log for key, log in self._logs.items() if self._where[key] is directory}
-        files = {
-            checkpoints.RECOVERY_POINTS: {key: log.recovery_point for key, log in mine.items()},
-            checkpoints.LOG_START_OFFSETS: {
-                key: log.log_start_offset
-                for key, log in mine.items()
-                if log.log_start_offset > log.segments[0].base_offset
-            },
-        }
-        if high_watermarks is not None:
-            files[checkpoints.HIGH_WATERMARKS] = {
-                key: offset for key, offset in high_watermarks.items() if key in mine
-            }
-        return files
-
-    def _before_reuse(self, key: Partition, directory: LogDir | None = None) -> None:
-        """Take back a recovery point on the disk that is above what the log now holds."""
-        where = directory or self._where[key]
-        log = self._logs.get(key)
-        is_ahead = where.written(checkpoints.RECOVERY_POINTS, key) > (
-            log.recovery_point if log else -1
-        ) or where.written(checkpoints.LOG_START_OFFSETS, key) > (
-            log.log_start_offset if log else -1
-        )
-        end = log.log_end_offset if log else -1
-        is_beyond = where.written(checkpoints.HIGH_WATERMARKS, key) > end
-        if is_ahead or is_beyond:
-            files = self._checkpoints_of(where, None)
-            if is_beyond:
-                files[checkpoints.HIGH_WATERMARKS] = self._marks_without(key, where)
+    def _before_reuse(self, key: Partition, where: LogDir) -> None:
+        """Take back what a checkpoint on the disk says above what *key*'s log now holds (1)."""
+        files = self._checkpointing.corrected(key, where)
+        if files is not None:
             number = where.checkpoint_number()
             try:
                 where.write_checkpoints(number, files)
             except OSError as error:
                 self._directory_failed(where, error)
                 raise KafkaStorageError(f"{where.path}: {error}") from error
-
-    def _marks_without(self, key: Partition, where: LogDir) -> dict[Partition, int]:
-        """Return the high watermarks on the disk but for *key*'s, and those of other logs that we deleted.
-
-        What is gone on purpose must not look lost to the next start, what is lost must. All in one write: when
-        thousands were deleted and come again, the first of them pays for the others.
-        """
-        return {
-            each: mark
-            for each, mark in where.all_written(checkpoints.HIGH_WATERMARKS).items()
-            if each != key
-            and (self._where.get(each) is where or each in self.vanished or each in self.failed)
-        }
 
     # Failure and end
 
@@ -554,7 +466,7 @@ class LogDirs:
             try:
                 closed = close_all(mine, directory.sync_all, threads=self._recovery_threads)
                 number = directory.checkpoint_number()
-                files = self._checkpoints_of(directory, high_watermarks)
+                files = self._checkpointing.files_of(directory, high_watermarks)
                 directory.write_checkpoints(number, files)
                 if closed and not self.failed:
                     directory.remember(self._memory(directory), durable=True)

@@ -1,0 +1,87 @@
+"""What the checkpoints of log directories say of the logs in them, and when they must say less at once.
+
+Theory of operation
+===================
+Recovery points, log start offsets and high watermarks are written every now and then, in the pool. A start believes
+them. So before a log takes an append at offsets that a checkpoint says more of than is true now (it was truncated, or
+was deleted and begins anew), the checkpoint is written first, on the spot.
+
+Invariant: a recovery point on the disk is never above what was synced of the log that is there now (1 of `log_dirs`).
+
+Owner: `LogDirs`, on the owner's thread
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from kbroker.log import checkpoints
+from kbroker.log.checkpoints import Partition
+from kbroker.log.log_dir import LogDir
+from kbroker.log.partition_log import PartitionLog
+
+Files = dict[str, dict[Partition, int]]
+"""What is to be written: offsets by partition, by the name of the checkpoint."""
+
+
+class Checkpointing:
+    """What is to be written of *logs*, each in the directory that *where* names.
+
+    *is_lost* says of a partition that is not here whether that is for another reason than its deletion.
+    """
+
+    def __init__(
+        self,
+        logs: Mapping[Partition, PartitionLog],
+        where: Mapping[Partition, LogDir],
+        is_lost: Callable[[Partition], bool],
+    ) -> None:
+        self._logs = logs
+        self._where = where
+        self._is_lost = is_lost
+
+    def files_of(self, directory: LogDir, high_watermarks: Mapping[Partition, int] | None) -> Files:
+        """Return the checkpoints of *directory*; those of high watermarks where they are given."""
+        mine = {key: log for key, log in self._logs.items() if self._where[key] is directory}
+        files = {
+            checkpoints.RECOVERY_POINTS: {key: log.recovery_point for key, log in mine.items()},
+            checkpoints.LOG_START_OFFSETS: {
+                key: log.log_start_offset
+                for key, log in mine.items()
+                if log.log_start_offset > log.segments[0].base_offset
+            },
+        }
+        if high_watermarks is not None:
+            files[checkpoints.HIGH_WATERMARKS] = {
+                key: offset for key, offset in high_watermarks.items() if key in mine
+            }
+        return files
+
+    def corrected(self, key: Partition, where: LogDir) -> Files | None:
+        """Return what has to be written before *key*'s log in *where* is appended to; None: nothing."""
+        log = self._logs.get(key)
+        is_ahead = where.written(checkpoints.RECOVERY_POINTS, key) > (
+            log.recovery_point if log else -1
+        ) or where.written(checkpoints.LOG_START_OFFSETS, key) > (
+            log.log_start_offset if log else -1
+        )
+        end = log.log_end_offset if log else -1
+        is_beyond = where.written(checkpoints.HIGH_WATERMARKS, key) > end
+        if not (is_ahead or is_beyond):
+            return None
+        files = self.files_of(where, None)
+        if is_beyond:
+            files[checkpoints.HIGH_WATERMARKS] = self._marks_without(key, where)
+        return files
+
+    def _marks_without(self, key: Partition, where: LogDir) -> dict[Partition, int]:
+        """Return the high watermarks on the disk but for *key*'s, and those of other logs that we deleted.
+
+        What is gone on purpose must not look lost to the next start, what is lost must. All in one write: when
+        thousands were deleted and come again, the first of them pays for the others.
+        """
+        return {
+            each: mark
+            for each, mark in where.all_written(checkpoints.HIGH_WATERMARKS).items()
+            if each != key and (self._where.get(each) is where or self._is_lost(each))
+        }
