@@ -35,9 +35,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
-NEVER: Final = float("-inf")
+from kbroker.replication.followers import NEVER, FollowerProgress, FollowersHeard
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,66 +71,6 @@ class FoundState:
     zk_version: int
     epochs: tuple[tuple[int, int], ...] = ()
     elr: tuple[tuple[int, int], ...] = ()
-
-
-class FollowerProgress:
-    """What the leader knows of one follower."""
-
-    __slots__ = ("_leader_end_then", "caught_up_at", "end", "fetched_at", "follows", "start")
-
-    def __init__(self, caught_up_at: float) -> None:
-        self.end = -1
-        """Its log end; -1 before its first fetch from this leader."""
-        self.start = 0
-        """Its log start, where `follower_starts_at` is told of it."""
-        self.caught_up_at = caught_up_at
-        """When it last had all that we had."""
-        self.fetched_at = NEVER
-        self.follows = False
-        """Whether it has fetched under our epoch, and did not say that it does no more."""
-        self._leader_end_then = -1
-
-    def fetched(self, offset: int, leader_end: int, now: float) -> None:
-        """Handle a fetch from *offset* on: all below is in its log."""
-        if offset >= leader_end:
-            self.caught_up_at = now
-        elif offset >= self._leader_end_then >= 0:
-            self.caught_up_at = max(self.caught_up_at, self.fetched_at)
-        self.end = offset
-        self._leader_end_then = leader_end
-        self.fetched_at = now
-        self.follows = True
-
-    def in_sync(self, leader_end: int, now: float, lag_time_max: float) -> bool:
-        """Whether it has everything, or had all there was not too long ago (S32: no flapping)."""
-        return self.end == leader_end or now - self.caught_up_at <= lag_time_max
-
-
-class FollowersHeard:
-    """When the followers' brokers were heard of, by whatever fetch.
-
-    In a fetch session idle partitions are not named (KIP-227): what was fetched once in it is still followed.
-    """
-
-    __slots__ = ("_begun_at", "_heard_at", "silence")
-
-    def __init__(self, silence: float = 3.0) -> None:
-        self._begun_at: dict[int, float] = {}
-        self._heard_at: dict[int, float] = {}
-        self.silence = silence
-        """Seconds after which nothing is known of a broker; a fetch waits for less."""
-
-    def heard(self, broker_id: int, now: float, *, anew: bool) -> None:
-        """Handle a fetch of a follower's broker; one that begins *anew* names everything that it follows."""
-        self._heard_at[broker_id] = now
-        if anew:
-            self._begun_at[broker_id] = now
-
-    def lately(self, broker_id: int, fetched_at: float, now: float) -> bool:
-        """Say whether a broker is heard of, and fetches what it fetched last at *fetched_at*."""
-        if now - self._heard_at.get(broker_id, NEVER) > self.silence:
-            return False
-        return fetched_at >= self._begun_at.get(broker_id, NEVER)
 
 
 class Leading:

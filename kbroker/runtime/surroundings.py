@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kbroker.replication.leading import FollowersHeard, WriteIsr
+from kbroker.replication.followers import FollowersHeard
+from kbroker.replication.leading import WriteIsr
 
 if TYPE_CHECKING:
     from kbroker.runtime.partition import Key, Partition

@@ -69,13 +69,20 @@ def lead(
 
 
 def stop(
-    broker: ApiBroker, *, leader_epoch: int = -2, delete: bool = True, controller_epoch: int = 1
+    broker: ApiBroker,
+    *,
+    partition: int = 0,
+    leader_epoch: int = -2,
+    delete: bool = True,
+    controller_epoch: int = 1,
 ) -> ErrorCode:
     response = broker.replicas.orders.stop_replicas(
         StopReplicaRequest(
             controller_epoch=controller_epoch,
             topic_states=[
-                StopReplicaTopicState("t", [StopReplicaPartitionState(0, leader_epoch, delete)])
+                StopReplicaTopicState(
+                    "t", [StopReplicaPartitionState(partition, leader_epoch, delete)]
+                )
             ],
         )
     )
@@ -280,6 +287,22 @@ def test_a_failed_directory_takes_its_partitions_offline_and_no_others(tmp_path:
         dirs._directory_failed(dirs._where["t", 1], OSError("gone, too"))
         assert "gone, too" in broker.fatal[0]
         assert lost in dirs.offline
+
+
+def test_a_new_log_goes_where_others_were_deleted(tmp_path: Path) -> None:
+    paths = f"{tmp_path}/one,{tmp_path}/two"
+    with broker_in(tmp_path / "unused", {"log.dirs": paths}) as broker:
+        for partition in range(4):
+            lead(broker, partition=partition)
+        where = broker.replicas.log_dirs.directory_of
+        left = where("t", 1)
+        assert sorted(str(where("t", p))[-3:] for p in range(4)) == ["one", "one", "two", "two"]
+        stop(broker, partition=1)
+        for partition in (4, 5, 6):
+            lead(broker, partition=partition)
+        homes = [where("t", p) for p in (0, 2, 3, 4, 5, 6)]
+        assert homes[3] == left
+        assert {homes.count(f"{tmp_path}/one"), homes.count(f"{tmp_path}/two")} == {3}
 
 
 def test_a_topics_new_settings_reach_its_logs(broker: ApiBroker) -> None:

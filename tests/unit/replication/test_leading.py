@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from kbroker.replication.followers import FollowersHeard
 from kbroker.replication.leading import (
-    FollowersHeard,
     FoundState,
     HighWatermarkAdvanced,
     Leading,
