@@ -6,8 +6,8 @@ Start: the log directories are locked first, because whoever holds the lock may 
 session of a crashed former self. Then ZooKeeper, the cluster's id, the directories' identity, the
 logs (in a pool). Then listeners, so that the ports are known; then the registration, by which the
 controller learns of us; then we stand for election ourselves. Ready is the broker once the
-controller has told it the cluster's metadata, or has failed to do so for a while. Until then
-nobody is told that a topic does not exist: who asks for metadata waits (`handlers`).
+controller has told it the cluster's metadata, or has failed to do so for a while. Who asks
+for metadata before it was told waits a moment (`handlers`).
 
 Stop: leadership is handed over (controlled shutdown, bounded), no more connections, groups let go,
 the ZooKeeper session ended, and last the logs closed clean, a few syncs for all of them (`log/closing`).
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 from uuid import UUID
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import Deferred
 from twisted.internet.error import CannotListenError
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
@@ -128,9 +128,6 @@ class Broker:
         self.broker_epoch: int | None = None
         """czxid of our registration, the last one while there is none (KIP-380)."""
         self._until_registered: list[Deferred[None]] = []
-        self.is_told = False
-        """Whether the controller has told us all metadata, or we wait for that no longer."""
-        self._until_told: list[Deferred[None]] = []
         self._previous_session: PreviousSession | None = None
         self._logs_loaded = False
         self._stops: list[Callable[[], Any]] = []
@@ -338,22 +335,11 @@ class Broker:
         self._stops.append(self.membership.leave)
 
     async def _told_by_the_controller(self) -> None:
-        told = self.metadata.until(
-            lambda: self.metadata.is_whole and self.broker_id in self.metadata.brokers
-        )
-        timer = self._reactor.callLater(METADATA_PATIENCE, told.cancel)
-        try:
-            await told
-        except CancelledError:
+        if not await self.told_within(METADATA_PATIENCE):
             log.warn(
                 "no word from the controller after {s:g} s; serving what there is",
                 s=METADATA_PATIENCE,
             )
-        else:
-            timer.cancel()
-        self.is_told = True
-        while self._until_told:
-            self._until_told.pop(0).callback(None)
 
     # --- what the parts ask of each other ---
 
@@ -403,14 +389,14 @@ class Broker:
             self._until_registered.append(registered)
         return registered
 
-    def until_told(self) -> Deferred[None]:
-        """Fire once `is_told`; may be cancelled."""
-        told: Deferred[None] = Deferred(self._until_told.remove)
-        if self.is_told:
-            told.callback(None)
-        else:
-            self._until_told.append(told)
-        return told
+    async def told_within(self, seconds: float) -> bool:
+        """Wait until the controller has told us everything, at most *seconds*; say whether it has."""
+        metadata = self.metadata
+        return await metadata.holds_within(
+            seconds,
+            self._reactor,
+            lambda: metadata.is_whole and self.broker_id in metadata.brokers,
+        )
 
     # --- stop ---
 

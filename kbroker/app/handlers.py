@@ -19,6 +19,9 @@ from kclient.wire.versions import ApiKey
 if TYPE_CHECKING:
     from kbroker.app.broker import Broker
 
+WHOLE_SECONDS = 2.0
+"""Longest wait of a question about the cluster for the controller's first word; less than clients give an answer."""
+
 
 def handlers_of(broker: Broker) -> Mapping[ApiKey, Factory]:
     """Return the factory of every API's handler."""
@@ -112,7 +115,7 @@ def _once_registered(broker: Broker, factory: Factory) -> Factory:
 
 
 def _once_told(broker: Broker, factory: Factory) -> Factory:
-    """Let a question about the cluster wait until we have been told of it all, or have given that up.
+    """Let a question about the cluster wait a moment until we have been told of it all.
 
     A broker that is back listens before it knows: a consumer that heard then that its topic is unknown would join its
     group anew, one that asked for its coordinator would have `__consumer_offsets` made. (Kafka's answer so.)
@@ -125,7 +128,7 @@ def _once_told(broker: Broker, factory: Factory) -> Factory:
 
 
 class _OnceTold:
-    """A handler, raw or not, that is asked when the broker has been told."""
+    """A handler, raw or not, that is asked when the metadata cache is whole."""
 
     def __init__(self, broker: Broker, answer: Handler | RawHandler) -> None:
         self.raw: bool = getattr(answer, "raw", False)
@@ -133,12 +136,12 @@ class _OnceTold:
         self._answer: Any = answer
 
     def __call__(self, context: RequestContext, request: Any) -> Any:
-        if self._broker.is_told:
+        if self._broker.metadata.is_whole:
             return self._answer(context, request)
         return Deferred.fromCoroutine(self._wait(context, request))
 
     async def _wait(self, context: RequestContext, request: Any) -> Any:
-        await self._broker.until_told()
+        await self._broker.told_within(WHOLE_SECONDS)
         answer = self._answer(context, request)
         return await answer if isawaitable(answer) else answer
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 
 from kclient.wire.errors import StaleBrokerEpoch, StaleControllerEpoch
@@ -229,6 +229,23 @@ class MetadataCache:
         else:
             self._waiting.append((condition, waiting))
         return waiting
+
+    async def holds_within(self, seconds: float, clock: Any, condition: Callable[[], bool]) -> bool:
+        """Wait until *condition* holds, at most *seconds* of the reactor *clock*; say whether it does."""
+        if condition():
+            return True
+        if seconds <= 0:
+            return False
+        waiting = self.until(condition)
+        timer = clock.callLater(seconds, waiting.cancel)
+        try:
+            await waiting
+        except CancelledError:
+            return False
+        finally:
+            if timer.active():
+                timer.cancel()
+        return True
 
     def _cancelled(self, deferred: Deferred[None]) -> None:
         self._waiting = [entry for entry in self._waiting if entry[1] is not deferred]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 from uuid import UUID, uuid4
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from kbroker.config import BrokerConfig, LogConfig
@@ -344,17 +344,4 @@ class Topics:
         return True
 
     async def _until(self, condition: Callable[[], bool], timeout: float) -> bool:
-        if condition():
-            return True
-        if timeout <= 0:
-            return False
-        waiting: Deferred[None] = self._cache.until(condition)
-        timer = self._clock.callLater(timeout, waiting.cancel)
-        try:
-            await waiting
-        except CancelledError:
-            return False
-        finally:
-            if timer.active():
-                timer.cancel()
-        return True
+        return await self._cache.holds_within(timeout, self._clock, condition)

@@ -311,6 +311,8 @@ def test_control_c_ends_a_waiting_call_within_a_second_or_so(
             sys.executable,
             "-u",
             "-c",
+            # A shell that runs tests in its background has SIGINT ignored, by all that they start, too.
+            "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
             f"import sys, kclient\nprint('begun')\n{waiting}",
             cluster.bootstrap,
         ],

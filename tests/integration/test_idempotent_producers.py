@@ -120,7 +120,7 @@ def test_answers_that_are_lost_leave_one_copy_in_order(
         wait_until(lambda: proxy.lost >= 25 or writer.problem is not None, "answers are lost")
         proxy.fate = lambda number: Fate.PASS
         writer.finish()
-        assert writer.count == writer.sent > 100
+        assert writer.count == writer.sent > 100, writer.failed
         judge(writer, cluster[1].address)
 
 
@@ -148,7 +148,7 @@ def test_a_broker_killed_between_append_and_answer_recognises_what_it_has(
         before = proxy.answers
         wait_until(lambda: proxy.answers > before + 40, "it goes on")
         writer.finish()
-        assert writer.count == writer.sent > 100
+        assert writer.count == writer.sent > 100, writer.failed
         judge(writer, cluster[1].address)
 
 
@@ -179,7 +179,7 @@ def test_the_next_leader_recognises_what_the_killed_one_did_not_answer(
             cluster.start(victim, advertised_listeners=f"PLAINTEXT://{proxy.address}")
             observer.in_sync(TOPIC, 0, [1, 2, 3], 15)
         writer.finish()
-        assert writer.count == writer.sent > 100
+        assert writer.count == writer.sent > 100, writer.failed
         judge(writer, cluster.bootstrap)
         for index in range(PARTITIONS):
             until_replicas_agree(cluster, TOPIC, index, [1, 2, 3])

@@ -11,7 +11,7 @@ import socket
 import struct
 import threading
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -53,6 +53,8 @@ class Writer(threading.Thread):
         self.acks = acks
         self.acknowledged: dict[int, list[Acknowledgement]] = defaultdict(list)
         """Per partition, in the order in which the client was told."""
+        self.failed: Counter[str] = Counter()
+        """Why numbers were given up, by the client that says it."""
         self.problem: BaseException | None = None
         self.sent = 0
         self._ending = threading.Event()
@@ -230,8 +232,10 @@ class LibrdkafkaWriter(Writer):
         left = producer.flush(45)
         assert left == 0, f"{left} records are not acknowledged"
 
-    def _delivered(self, error: object, message: Any) -> None:
-        if error is None:
+    def _delivered(self, error: Any, message: Any) -> None:
+        if error is not None:
+            self.failed[str(error)] += 1
+        else:
             self.acknowledged[message.partition()].append(
                 Acknowledgement(int(message.value()), message.offset())
             )
