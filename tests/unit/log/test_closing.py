@@ -8,61 +8,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import pytest
 
 from kbroker.log.closing import FEW
-from kbroker.log.disk import OS_DISK, OsDisk
-from kbroker.log.log_dirs import LogDirs
-from tests.kit.logs import FaultyDisk, append, config, records
+from kbroker.log.disk import OS_DISK
+from tests.kit.log_dirs import Synced, fill, start
+from tests.kit.logs import FaultyDisk, records
 from tests.kit.simulated_disk import SimulatedDisk
-from tests.unit.log.test_log_dirs import Pool
 
-ID = UUID("0e579ef6-5c4e-4664-9cf4-cd2b01bee5f1")
 MANY = FEW + 4
-
-
-def start(path: str, disk: Any, *, threads: int = 1) -> LogDirs:
-    """Start the logs of a broker."""
-    dirs = LogDirs(
-        (path,),
-        config_of=lambda _topic: config(),
-        executor=Pool(),
-        call_owner=lambda call: call(),
-        now_ms=lambda: 0,
-        on_failure=lambda *what: pytest.fail(f"{what}"),
-        disk=disk,
-        recovery_threads=threads,
-    )
-    dirs.claim()
-    dirs.take_identity(1, "east")
-    dirs.load()
-    return dirs
-
-
-def fill(dirs: LogDirs, count: int, *, epoch: int = 0) -> None:
-    """Append a record to each of *count* logs."""
-    for number in range(count):
-        append(dirs.create("t", number, ID), 1, epoch=epoch)
-
-
-class Synced(OsDisk):
-    """The real disk, whose syncs are counted; all at once where it *can*."""
-
-    def __init__(self, *, can: bool = True) -> None:
-        self.syncs: Counter[str] = Counter()
-        self._can = can
-
-    def fsync(self, fd: int, /) -> None:  # type: ignore[override]
-        self.syncs["fsync"] += 1
-
-    def sync_dir(self, path: str, /) -> None:  # type: ignore[override]
-        self.syncs["sync_dir"] += 1
-
-    def sync_all(self, _fd: int, paths: Sequence[str], /) -> bool:  # type: ignore[override]
-        self.syncs["sync_all"] += 1
-        return self._can
 
 
 def syncs_of_a_close(place: Path, count: int) -> Counter[str]:

@@ -1,0 +1,168 @@
+"""What a broker says of its earlier lives: since when its log directories have kept everything, and what they miss."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kbroker.log.incarnation import Start
+from kbroker.log.log_dirs import LogDirs
+from kclient.wire.errors import (
+    KafkaStorageError,
+)
+from tests.kit.log_dirs import ID, Brokers, Unreadable
+from tests.kit.logs import FaultyDisk, append
+
+
+def test_s08_a_broker_says_since_when_its_directories_kept_everything(brokers: Brokers) -> None:
+    first = brokers().start()
+    assert first.registering() == (Start.NEW, None)
+    first.registered(10)
+    assert first.registering() == (Start.CLEAN, (10, 10))  # a new session of the same process
+    first.registered(15)
+    first.release()
+    killed = brokers().start()
+    assert killed.registering() == (Start.CRASHED, (10, 15))
+    killed.registered(20)
+    assert killed.close(broker_epoch=20)
+    assert brokers().start().lives.past == (Start.CLEAN, (10, 20))
+
+
+def test_s08_a_partition_or_a_directory_that_is_gone_is_missed(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    dirs = brokers("a", "b").start()
+    dirs.registered(10)
+    for index in range(4):
+        append(dirs.create("t", index, ID), 1)
+    assert dirs.close(high_watermarks={("t", index): 1 for index in range(4)})
+    (gone, *_) = sorted((tmp_path / "a").glob("t-*"))
+    shutil.rmtree(gone)
+    dirs = brokers("a", "b").start()
+    assert dirs.vanished == {("t", int(gone.name[-1]))}
+    assert not dirs.lives.missing
+    dirs.release()
+    shutil.rmtree(tmp_path / "b")
+    dirs = brokers("a", "b").start()
+    assert dirs.registering() == (Start.PARTIAL, (10, 10))
+    assert len(dirs.lives.missing) == 1
+    assert dirs.lives.found == frozenset(dirs)
+    for index in range(4):
+        dirs.create("t", index, ID)
+    assert len(dirs) == 4 > len(dirs.lives.found)
+    dirs.registered(20)
+    dirs.release()
+    # What was made anew is not what was there: nothing granted before that life is claimed any more.
+    again = brokers("a", "b").start()
+    assert again.registering() == (Start.CRASHED, (20, 20))
+    assert again.lives.found is None
+
+
+def test_s08_a_directory_stays_missed_until_the_broker_has_said_so(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    dirs = brokers("a", "b").start()
+    dirs.registered(10)
+    dirs.release()
+    shutil.rmtree(tmp_path / "b")
+    dirs = brokers("a", "b").start()
+    dirs.registering()
+    dirs.release()  # before it knew its broker epoch
+    assert brokers("a", "b").start().lives.past.intact is None
+
+
+@pytest.mark.parametrize("ends_cleanly", [True, False])
+def test_s17_a_loss_is_told_by_the_next_life_if_this_one_could_not(
+    brokers: Brokers, tmp_path: Path, ends_cleanly: bool
+) -> None:
+    def start(boot_id: str) -> LogDirs:
+        broker = brokers()
+        broker.dirs.lives.boot_id = boot_id
+        return broker.start()
+
+    dirs = start("one")
+    dirs.registered(10)
+    dirs.release()
+    dirs = start("two")
+    assert dirs.lives.past == (Start.POWER_LOSS, None)
+    if ends_cleanly:
+        dirs.close()  # before it registered at all
+    else:
+        dirs.registering()
+        dirs.release()
+    dirs = start("two")
+    assert dirs.registering() == (Start.POWER_LOSS, None)
+    dirs.registered(20)
+    dirs.release()
+    assert start("two").lives.past == (Start.CRASHED, (20, 20))
+
+
+def test_s15_a_directory_that_failed_and_works_again_takes_nothing_away(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    disk = FaultyDisk()
+    dirs = brokers("a", "b", disk=disk).start()
+    dirs.registered(10)
+    logs = [dirs.create("t", n, ID) for n in range(2)]
+    disk.fail("pwritev", errno.EIO)
+    with pytest.raises(KafkaStorageError):
+        append(logs[0], 1)
+    assert len(dirs.online) == 1
+    dirs.registered(20)
+    dirs.release()
+    assert brokers("a", "b").start().registering() == (Start.CRASHED, (10, 20))
+
+
+def test_s15_a_directory_that_could_not_be_read_is_away_and_no_more(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    dirs = brokers("a", "b").start()
+    dirs.registered(10)
+    dirs.release()
+    dirs = brokers("a", "b", disk=Unreadable(tmp_path / "a")).start()
+    assert dirs.registering() == (Start.PARTIAL, (10, 10))
+    dirs.registered(20)
+    dirs.registering()  # in another session
+    dirs.registered(30)
+    dirs.release()
+    assert brokers("a", "b").start().registering() == (Start.CRASHED, (10, 30))
+
+
+def test_s15_while_a_directory_cannot_be_read_nothing_is_made_that_may_be_in_it(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    dirs = brokers("a", "b", disk=Unreadable(tmp_path / "a")).start()
+    with pytest.raises(KafkaStorageError, match=r"it may be in .*/a, which is offline"):
+        dirs.create("t", 0, ID, is_new=False)
+    assert dirs.create("t", 0, ID, is_new=True) is dirs.get("t", 0)
+
+
+def test_s08_a_log_that_ends_before_what_was_committed_misses_records(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    dirs = brokers().start()
+    log = dirs.create("t", 0, ID)
+    append(log, 1, 2, 3)
+    assert dirs.close(high_watermarks={("t", 0): 3})
+    (segment,) = (tmp_path / "a" / "t-0").glob("*.log")
+    with segment.open("r+b") as file:
+        file.truncate(segment.stat().st_size - 1)
+    found = brokers().start().get("t", 0)
+    assert found is not None
+    assert found.missing_below == 3
+
+
+def test_a_topic_that_is_made_again_misses_nothing_of_its_namesake(brokers: Brokers) -> None:
+    broker = brokers()
+    dirs = broker.start()
+    append(dirs.create("t", 0, ID), 1, 2, 3)
+    dirs.checkpoint({("t", 0): 3})
+    dirs.delete("t", 0)
+    append(dirs.create("t", 0, ID), 1)
+    dirs.release()
+    found = brokers().start().get("t", 0)
+    assert found is not None
+    assert (found.log_end_offset, found.missing_below) == (1, None)
