@@ -21,7 +21,7 @@ from kclient.wire.schema.metadata import MetadataRequest, MetadataRequestTopic
 from kclient.wire.versions import ApiKey
 from tests.kit.brokers import Cluster, MakeCluster
 from tests.kit.operators import ask_broker
-from tests.kit.zookeeper import Ensemble
+from tests.kit.zookeeper import Ensemble, zookeeper_at
 
 pytestmark = pytest.mark.slow
 
@@ -79,11 +79,8 @@ def read_all(cluster: Cluster, topic: str, count: int, partition: int = 0) -> li
 
 @pytest.fixture
 def zookeeper_tool(zookeeper_server: Ensemble) -> Iterator[KazooClient]:
-    client = KazooClient(zookeeper_server.connect)
-    client.start(10)
-    yield client
-    client.stop()
-    client.close()
+    with zookeeper_at(zookeeper_server.connect) as client:
+        yield client
 
 
 def start_and_fail(directory: Path, **settings: str) -> tuple[int, str]:

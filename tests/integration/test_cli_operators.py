@@ -36,6 +36,8 @@ def cli(module_clusters: MakeCluster) -> Iterator[Cli]:
             "auto.create.topics.enable": "false",
             "auto.leader.rebalance.enable": "false",
             "replica.lag.time.max.ms": "2000",
+            # Whom a test pauses is alive, however long the commands take meanwhile; whoever goes says so.
+            "zookeeper.session.timeout.ms": "40000",
         },
         racks=RACKS,
     )

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from kazoo.client import KazooClient
 
 from kclient.wire import fetch
 from kclient.wire.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -25,6 +24,7 @@ from tests.kit.brokers import Broker, Cluster, MakeCluster
 from tests.kit.replicated import Observer, eventually
 from tests.kit.turned_clock import TurnedClock
 from tests.kit.writers import LibrdkafkaWriter
+from tests.kit.zookeeper import zookeeper_at
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -41,10 +41,7 @@ _FETCH_BY_NAME = 11
 
 def what_a_failure_would_change(connect: str) -> dict[str, object]:
     """Return who is registered since when, every leader epoch, and who governs since when."""
-    hosts, _, chroot = connect.partition("/")
-    zookeeper = KazooClient(f"{hosts}/{chroot}")
-    zookeeper.start(10)
-    try:
+    with zookeeper_at(connect) as zookeeper:
         found: dict[str, object] = {}
         for broker_id in zookeeper.get_children("/brokers/ids"):
             found[f"broker {broker_id}"] = zookeeper.exists(f"/brokers/ids/{broker_id}").czxid
@@ -54,9 +51,6 @@ def what_a_failure_would_change(connect: str) -> dict[str, object]:
                 found[f"{topic}-{index}"] = zookeeper.get(path)[0]
         found["controller epoch"] = zookeeper.get("/controller_epoch")[0]
         return found
-    finally:
-        zookeeper.stop()
-        zookeeper.close()
 
 
 def long_poll(broker: Broker, index: int) -> float:

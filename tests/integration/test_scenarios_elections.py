@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import pytest
 from confluent_kafka import KafkaError, Producer
-from kazoo.client import KazooClient
 
 from tests.kit.brokers import Cluster, MakeCluster
 from tests.kit.replicated import Observer, eventually, read_all, until_replicas_agree
+from tests.kit.zookeeper import zookeeper_at
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -264,13 +264,8 @@ def test_s09_a_follower_back_without_its_disk_within_its_session_is_not_in_sync(
 
 def until_all_sessions_are_over(cluster: Cluster) -> None:
     """Wait for as long as machines take to start: nobody who is dead is still held for alive."""
-    client = KazooClient(cluster.zookeeper_connect)
-    client.start(10)
-    try:
+    with zookeeper_at(cluster.zookeeper_connect) as client:
         eventually("no broker", lambda: not client.get_children("/brokers/ids"), PATIENCE)
-    finally:
-        client.stop()
-        client.close()
 
 
 def test_s17_after_an_outage_of_all_machines_the_cluster_comes_back_by_itself(

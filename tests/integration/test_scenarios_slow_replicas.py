@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from kazoo.client import KazooClient
 
 from tests.integration.test_replicated_topics import check_acknowledged, until_progress
 from tests.kit.brokers import Cluster, MakeCluster
 from tests.kit.replicated import Observer
 from tests.kit.writers import LibrdkafkaWriter
+from tests.kit.zookeeper import zookeeper_at
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -19,13 +19,8 @@ ALL = [1, 2, 3]
 
 def state_of(cluster: Cluster, topic: str) -> tuple[dict[str, object], int]:
     """Read partition 0's state znode: what it says, and how often it was written."""
-    client = KazooClient(cluster.zookeeper_connect)
-    client.start(10)
-    try:
+    with zookeeper_at(cluster.zookeeper_connect) as client:
         data, stat = client.get(f"/brokers/topics/{topic}/partitions/0/state")
-    finally:
-        client.stop()
-        client.close()
     return json.loads(data), stat.version
 
 

@@ -7,10 +7,7 @@ is committed everywhere else is not so there yet. Broker 2 knows that server onl
 from __future__ import annotations
 
 import itertools
-import socket
-import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,16 +17,14 @@ from kazoo.client import KazooClient
 from kbroker.groups.placement import OFFSETS_TOPIC
 from kbroker.zk import znodes
 from kbroker.zk.interface import Stat
-from kclient.wire import messages
 from kclient.wire.error_codes import ErrorCode
-from kclient.wire.framing import framed
-from kclient.wire.messages import RequestHeader
 from kclient.wire.schema.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from kclient.wire.versions import ApiKey
 from tests.chaos.switchboard import Switchboard
 from tests.kit.brokers import Broker, MakeCluster
+from tests.kit.operators import ask_broker
 from tests.kit.replicated import Observer, eventually
-from tests.kit.zookeeper import Ensemble
+from tests.kit.zookeeper import Ensemble, zookeeper_at
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -77,17 +72,6 @@ def lagging(tmp_path: Path) -> Iterator[LaggingEnsemble]:
         made.close()
 
 
-@contextmanager
-def zookeeper_at(address: str) -> Iterator[KazooClient]:
-    client = KazooClient(f"{address}/s23")
-    client.start(10)
-    try:
-        yield client
-    finally:
-        client.stop()
-        client.close()
-
-
 def commit(bootstrap: str, offset: int) -> None:
     """Commit for group ``g``, and return when that is acknowledged."""
     settings = {"bootstrap.servers": bootstrap, "group.id": "g", "log_level": 0}
@@ -101,12 +85,7 @@ def commit(bootstrap: str, offset: int) -> None:
 def committed_at(broker: Broker) -> int | None:
     """Ask one broker what group ``g`` committed; None while it says that it cannot know yet."""
     request = OffsetFetchRequest("g", [OffsetFetchRequestTopic("t", [0])])
-    header = RequestHeader(ApiKey.OFFSET_FETCH, VERSION, next(_numbers), "s23")
-    with socket.create_connection(("127.0.0.1", broker.port), 10) as connection:
-        connection.sendall(framed(messages.encode_request(header, request)))
-        stream = connection.makefile("rb")
-        frame = stream.read(*struct.unpack(">i", stream.read(4)))
-    _, answer = messages.decode_response(ApiKey.OFFSET_FETCH, VERSION, frame)
+    answer = ask_broker(broker.port, ApiKey.OFFSET_FETCH, request, VERSION)
     if answer.error_code:
         assert answer.error_code in SAFE_TO_ASK_AGAIN, ErrorCode(answer.error_code)
         return None
@@ -154,7 +133,10 @@ def test_s23_whoever_reads_from_a_lagging_server_waits_until_it_has_caught_up(
     observer = Observer(cluster)
     observer.create(OFFSETS_TOPIC, [[1, 2]])
     observer.create("t", [[3, 2]])
-    with zookeeper_at(lagging.leader) as ahead, zookeeper_at(lagging.laggard) as behind:
+    with (
+        zookeeper_at(f"{lagging.leader}/s23") as ahead,
+        zookeeper_at(f"{lagging.laggard}/s23") as behind,
+    ):
         commit(cluster.bootstrap, 100)
         eventually("the coordinator to serve", lambda: committed_at(cluster[1]) == 100)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 
 from tests.audits.zookeeper_journal import Change, keep_files, read_journal
-from tests.kit.zookeeper import Ensemble
+from tests.kit.zookeeper import Ensemble, zookeeper_at
 
 pytestmark = pytest.mark.slow
 
@@ -21,12 +22,11 @@ def changes(ensemble: Ensemble, shelf: Path, below: str) -> list[Change]:
 
 
 @pytest.fixture
-def client(zookeeper_connect: str) -> KazooClient:
+def client(zookeeper_connect: str) -> Iterator[KazooClient]:
     hosts, _, chroot = zookeeper_connect.partition("/")
-    client = KazooClient(hosts)
-    client.start(20)
-    client.ensure_path("/" + chroot)
-    return client
+    with zookeeper_at(hosts) as client:
+        client.ensure_path("/" + chroot)
+        yield client
 
 
 def test_every_change_is_in_the_journal(
@@ -77,14 +77,11 @@ def test_a_killed_servers_journal_is_read_up_to_where_it_ends(
     own_ensemble: Ensemble, tmp_path: Path
 ) -> None:
     for value in (b"1", b"2"):
-        client = KazooClient(own_ensemble.connect)
-        client.start(20)
-        client.ensure_path("/root")
-        client.create(f"/root/{value.decode()}", value)
-        keep_files(own_ensemble.directory / "zookeeper-1" / "data", tmp_path / "shelf")
-        own_ensemble.kill()
-        client.stop()
-        client.close()
+        with zookeeper_at(own_ensemble.connect) as client:
+            client.ensure_path("/root")
+            client.create(f"/root/{value.decode()}", value)
+            keep_files(own_ensemble.directory / "zookeeper-1" / "data", tmp_path / "shelf")
+            own_ensemble.kill()
         own_ensemble.start()
     found = changes(own_ensemble, tmp_path / "shelf", "/root")
     assert [change.data for change in found] == [b"1", b"2"]

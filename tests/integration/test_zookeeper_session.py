@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 import pytest_twisted
-from kazoo.client import KazooClient
 from twisted.internet import reactor
 from twisted.internet.defer import DeferredList
 
@@ -29,7 +28,7 @@ from kbroker.zk.interface import (
 from kbroker.zk.requests import ReadMany
 from kbroker.zk.session import ZooKeeperSession
 from tests.kit.waiting import until
-from tests.kit.zookeeper import Ensemble
+from tests.kit.zookeeper import Ensemble, zookeeper_at
 
 pytestmark = pytest.mark.slow
 Open = Callable[..., Awaitable[ZooKeeperSession]]
@@ -327,14 +326,11 @@ async def test_the_session_of_a_stalled_reactor_ends(open_session: Open) -> None
     zk = await open_session(timeout=2.0)
     await zk.create("/e", ephemeral=True)
     events = events_of(zk)
-    witness = KazooClient(f"{zk.hosts}{zk.chroot}")
-    witness.start(10)
-    deadline = time.monotonic() + 15
-    while witness.exists("/e") is not None:  # blocks the reactor, and never lets it run
-        assert time.monotonic() < deadline, "the thread kept the session alive"
-        time.sleep(0.05)
-    witness.stop()
-    witness.close()
+    with zookeeper_at(f"{zk.hosts}{zk.chroot}") as witness:
+        deadline = time.monotonic() + 15
+        while witness.exists("/e") is not None:  # blocks the reactor, and never lets it run
+            assert time.monotonic() < deadline, "the thread kept the session alive"
+            time.sleep(0.05)
     await until(has(events, Expired))
     await until(has(events, Connected))
     await zk.create("/e", ephemeral=True)

@@ -24,7 +24,7 @@ from kbroker.local.cluster import broker_command, broker_environment
 from kbroker.local.zookeeper import free_ports
 from tests.kit.zookeeper import Ensemble
 
-READY_TIMEOUT = 20.0
+READY_TIMEOUT = 45.0
 _BAD = re.compile(r"Traceback \(most recent call last\)|Unhandled error|\bFATAL\b")
 
 DEFAULTS: Mapping[str, str] = {

@@ -29,6 +29,7 @@ from kclient.wire.schema.list_partition_reassignments import ListPartitionReassi
 from kclient.wire.versions import SERVED, ApiKey
 from tests.kit.brokers import Cluster
 from tests.kit.replicated import Observer, eventually
+from tests.kit.zookeeper import zookeeper_at
 
 Partition = tuple[str, int]
 REASSIGN = "/admin/reassign_partitions"
@@ -110,9 +111,12 @@ class Operator:
         return answer
 
 
-def ask_broker(port: int, api: ApiKey, request: Any) -> Any:
-    """Ask the broker at *port* one thing over a connection of its own; the answer. OSError if none comes."""
-    version = SERVED[api].max
+def ask_broker(port: int, api: ApiKey, request: Any, version: int | None = None) -> Any:
+    """Ask the broker at *port* one thing over a connection of its own; the answer. OSError if none comes.
+
+    *version* is the newest that brokers serve unless it is given.
+    """
+    version = SERVED[api].max if version is None else version
     header = RequestHeader(api, version, 7, "operator")
     with socket.create_connection(("127.0.0.1", port), 10) as connection:
         connection.sendall(framed(messages.encode_request(header, request)))
@@ -134,13 +138,8 @@ def _name(code: int) -> str:
 @contextmanager
 def znodes_of(cluster: Cluster) -> Iterator[KazooClient]:
     """Give a ZooKeeper client in the cluster's chroot."""
-    client = KazooClient(hosts=cluster.zookeeper_connect)
-    client.start(10)
-    try:
+    with zookeeper_at(cluster.zookeeper_connect) as client:
         yield client
-    finally:
-        client.stop()
-        client.close()
 
 
 def partitions_json(partitions: Mapping[Partition, Sequence[int] | None]) -> bytes:

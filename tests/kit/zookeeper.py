@@ -14,10 +14,12 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from kazoo.client import KazooClient
 
 from kbroker.local import processes, zookeeper
 
@@ -78,7 +80,7 @@ class Ensemble:
             for one in self.servers
         ]
 
-    def wait_until_serving(self, *numbers: int, timeout: float = 20.0) -> None:
+    def wait_until_serving(self, *numbers: int, timeout: float = 45.0) -> None:
         """Wait for the servers with these numbers, or all."""
         chosen = [s for s in self.servers if not numbers or s.number in numbers]
         silent = zookeeper.wait_until_serving([s.client_port for s in chosen], timeout=timeout)
@@ -117,6 +119,18 @@ class Ensemble:
                     return server.number
             time.sleep(0.05)
         raise AssertionError(f"no ZooKeeper server leads\n{self.logs()}")
+
+
+@contextmanager
+def zookeeper_at(connect: str) -> Iterator[KazooClient]:
+    """Give a ZooKeeper client at *connect*, a chroot included."""
+    client = KazooClient(connect)
+    client.start(20)
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
 
 
 @pytest.fixture(scope="session")
