@@ -161,7 +161,13 @@ def open_dirs(directory: Path, settings: LogConfig) -> LogDirs:
 def values(address: str, count: int) -> list[bytes | None]:
     """The first *count* values of the topic, as librdkafka reads them."""
     consumer = Consumer(
-        {"bootstrap.servers": address, "group.id": "g", "enable.auto.commit": False}
+        {
+            "bootstrap.servers": address,
+            "group.id": "g",
+            "enable.auto.commit": False,
+            # A Kafka that has just started may not know yet that 0 is there; librdkafka then went to the end.
+            "auto.offset.reset": "earliest",
+        }
     )
     consumer.assign([TopicPartition("t", 0, 0)])
     found: list[bytes | None] = []

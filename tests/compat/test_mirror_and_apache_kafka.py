@@ -21,6 +21,9 @@ from tests.kit.mirrors import Mirror, eventually, stored
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.compat,
+    pytest.mark.timeout(
+        240
+    ),  # a JVM of a whole Kafka has to start, on machines that have other work
     with_kafka,
 ]
 
@@ -50,7 +53,7 @@ def apache(tmp_path: Path, zookeeper_connect: str) -> Iterator[ApacheKafka]:
     with (home / "kafka.log").open("wb") as log:
         process = processes.start_bound_to_us(command, output=log)
     try:
-        eventually(lambda: _answers(address), timeout=40, what="Apache Kafka")
+        eventually(lambda: _answers(address), timeout=90, what="Apache Kafka")
         yield ApacheKafka(address, home / "data", process)
     finally:
         process.kill()

@@ -41,7 +41,9 @@ def topic(cluster: Cluster) -> str:
     """Make a topic with two partitions of 2.5 MB on brokers 1 and 2, under a name of its own."""
     name = f"topic-{next(_numbers)}"
     Observer(cluster).create(name, [[1, 2], [2, 1]])
-    producer = Producer({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    # A batch is never cut: small ones, or a throttled move is done after three fetches.
+    settings = {"bootstrap.servers": cluster.bootstrap, "batch.size": 50_000, "log_level": 0}
+    producer = Producer(settings)
     for n in range(500):
         producer.produce(name, bytes(10_000), partition=n % 2)
     assert producer.flush(20) == 0
