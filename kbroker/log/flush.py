@@ -5,6 +5,10 @@ syncs, which may take as long as the disk likes; `PartitionLog.finish_flush` (ow
 recovery point. A sync that failed is never tried again: the kernel may have dropped the pages, and
 the second try would say that all is well (S15).
 
+A log may have several works under way, and the threads of a pool keep no order. Each is after the one before it: what
+that one has to sync is not synced a second time, and its leader epochs would take the place of newer ones. So whoever
+comes first runs both, in order.
+
 The work has four steps, so that those of thousands of logs can be done step by step together
 (`closing`): the leader epochs are written beside their file; content is synced; the epochs take
 their file's place; names are synced. A file never has a name before its content is on the disk.
@@ -13,6 +17,7 @@ their file's place; names are synced. A file never has a name before its content
 from __future__ import annotations
 
 import os
+from threading import Lock
 from typing import Final
 
 from kbroker.log.disk import CREATE, READ, Disk, write_all
@@ -25,9 +30,13 @@ class FlushWork:
     """Files of one log to sync, so that everything below *up_to* is safe."""
 
     __slots__ = (
+        "_after",
         "_disk",
         "_epochs",
+        "_error",
         "_files",
+        "_has_run",
+        "_lock",
         "_new_directory",
         "_others",
         "directory",
@@ -46,6 +55,7 @@ class FlushWork:
         up_to: int,
         truncations: int,
         new_directory: bool,
+        after: FlushWork | None = None,
     ) -> None:
         self._disk = disk
         self.directory = directory
@@ -56,12 +66,33 @@ class FlushWork:
         self.up_to = up_to
         self.truncations = truncations
         """How often the log was truncated when the work began: a later one makes it void."""
+        self._has_run = False
+        self._error: OSError | None = None
+        self._after = after
+        self._lock: Lock = after._lock if after is not None else Lock()
 
     def run(self) -> None:
-        """Sync it all. Slow: runs in a pool. Raise OSError at the first failure.
+        """Sync it all, after what came before it. Slow: runs in a pool. Raise OSError at the first failure.
 
         A file that was deleted meanwhile is of no interest to anyone.
         """
+        with self._lock:
+            self._run()
+
+    def _run(self) -> None:
+        if not self._has_run:
+            try:
+                if self._after is not None:
+                    self._after._run()
+                self._sync_it_all()
+            except OSError as error:
+                self._error = error
+            self._after = None
+            self._has_run = True
+        if self._error is not None:
+            raise self._error
+
+    def _sync_it_all(self) -> None:
         try:
             self.write()
             self._sync_content()

@@ -46,6 +46,7 @@ class PartitionLog(LocalLog):
     __slots__ = (
         "_cut_at",
         "_is_new",
+        "_last_work",
         "_on_truncate",
         "_topic_id_dirty",
         "_truncations",
@@ -70,6 +71,7 @@ class PartitionLog(LocalLog):
         self._cut_at: int | None = None
         self._is_new = True  # until the first flush a power loss may take the directory itself
         self._truncations = 0
+        self._last_work: FlushWork | None = None
         self._on_truncate: Callable[[], None] | None = None
 
     @classmethod
@@ -322,9 +324,11 @@ class PartitionLog(LocalLog):
                 up_to=up_to,
                 truncations=self._truncations,
                 new_directory=self._is_new,
+                after=self._last_work,
             )
         except OSError as error:
             raise self._fence(error) from error
+        self._last_work = work
         epochs.saved()
         self._topic_id_dirty = self._is_new = False
         if not sealed_only:
@@ -344,6 +348,8 @@ class PartitionLog(LocalLog):
 
     def finish_flush(self, work: FlushWork) -> None:
         """Move the recovery point after *work* has run; not if the log was cut meanwhile."""
+        if self._last_work is work:
+            self._last_work = None
         if work.truncations == self._truncations:
             self.recovery_point = max(self.recovery_point, min(work.up_to, self.log_end_offset))
 

@@ -107,6 +107,39 @@ def test_a_failed_sync_in_the_pool_fences_the_log(tmp_path: Path) -> None:
         append(log, 2)
 
 
+def test_a_flush_that_overtakes_another_one_waits_for_what_that_one_writes(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0")
+    append(log, 1, epoch=3)
+    first = log.start_flush()
+    append(log, 1, epoch=5)
+    second = log.start_flush()
+    assert first is not None
+    assert second is not None
+    second.run()
+    log.finish_flush(second)
+    assert log.recovery_point == 2
+    first.run()
+    log.finish_flush(first)
+    log = open_log(tmp_path / "t-0", recovery_point=2)
+    assert log.leader_epochs.entries == ((3, 0), (5, 1))
+
+
+def test_a_flush_after_one_that_failed_fails(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    log = open_log(tmp_path / "t-0", disk=disk)
+    append(log, 1)
+    first = log.start_flush()
+    append(log, 1)
+    second = log.start_flush()
+    assert first is not None
+    assert second is not None
+    disk.fail("fsync")
+    with pytest.raises(OSError, match="error"):
+        first.run()
+    with pytest.raises(OSError, match="error"):
+        second.run()
+
+
 @pytest.mark.parametrize("call", ["open", "pwritev"])
 def test_a_roll_that_fails_fences_the_log(tmp_path: Path, call: str) -> None:
     disk = FaultyDisk()
