@@ -5,8 +5,6 @@ What librdkafka reports as an error may have happened all the same (it retries b
 
 from __future__ import annotations
 
-import random
-import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +13,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from tests.chaos.client import split_key
 from tests.chaos.group_metadata import generation_and_member
+from tests.chaos.lives import Lives
 from tests.chaos.recorder import Recorder
 from tests.chaos.worker import LIFETIME
 
@@ -22,33 +21,18 @@ GROUP = "chaos-group"
 SESSION_TIMEOUT_MS = 6000
 
 
-class GroupWorker(threading.Thread):
+class GroupWorker(Lives):
     """One member after another, each a process of the history."""
 
     def __init__(
         self, name: str, bootstrap: str, keys: Sequence[str], recorder: Recorder, *, seed: int
     ) -> None:
-        super().__init__(name=name, daemon=True)
+        super().__init__(name, recorder, seed=seed)
         self._servers = bootstrap
         self._topics = sorted({split_key(key)[0] for key in keys})
-        self._recorder = recorder
-        self._chance = random.Random(seed)
-        self._ending = threading.Event()
-        self.problem: BaseException | None = None
 
-    def finish(self) -> None:
-        """Leave the group; the thread then ends."""
-        self._ending.set()
-
-    def run(self) -> None:
-        """Be a member, crash or leave, be another one."""
-        try:
-            while not self._ending.is_set():
-                self._live()
-        except BaseException as problem:
-            self.problem = problem
-
-    def _live(self) -> None:
+    def live(self) -> None:
+        """Be a member, then crash or leave."""
         member = _Member(self._recorder, self._recorder.new_process())
         consumer = Consumer(
             {

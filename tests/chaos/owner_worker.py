@@ -7,12 +7,11 @@ count. Generation and assignment are read one after the other, so the generation
 
 from __future__ import annotations
 
-import random
-import threading
 import time
 from typing import Any
 
 from kclient import Consumer, KafkaError, RebalanceListener, TopicPartition
+from tests.chaos.lives import Lives
 from tests.chaos.recorder import Recorder
 
 GROUP = "chaos-owners"
@@ -22,34 +21,22 @@ SHORTEST, MEAN_LIFETIME = 1.0, 4.0
 PAUSE = 0.5
 
 
-class OwnerWorker(threading.Thread):
+class OwnerWorker(Lives):
     """One member after another, each a process of the history. *strategy* is the whole group's."""
 
     def __init__(
         self, name: str, bootstrap: str, recorder: Recorder, *, seed: int, strategy: str
     ) -> None:
-        super().__init__(name=name, daemon=True)
+        super().__init__(name, recorder, seed=seed)
         self._servers = bootstrap
-        self._recorder = recorder
-        self._chance = random.Random(seed)
         self._strategy = strategy
-        self._ending = threading.Event()
-        self.problem: BaseException | None = None
 
-    def finish(self) -> None:
-        """Leave the group; the thread then ends."""
-        self._ending.set()
+    def live(self) -> None:
+        """Be a member, leave, and pause a little."""
+        self._be_a_member()
+        self._ending.wait(self._chance.uniform(0, PAUSE))
 
-    def run(self) -> None:
-        """Be a member, leave, be another one."""
-        try:
-            while not self._ending.is_set():
-                self._live()
-                self._ending.wait(self._chance.uniform(0, PAUSE))
-        except BaseException as problem:
-            self.problem = problem
-
-    def _live(self) -> None:
+    def _be_a_member(self) -> None:
         p = self._recorder.new_process()
         consumer = Consumer(
             config={

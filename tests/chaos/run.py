@@ -22,6 +22,7 @@ from tests.chaos.client import Client, Reader
 from tests.chaos.figures import figures
 from tests.chaos.group_worker import GroupWorker
 from tests.chaos.isr_sampler import IsrSampler
+from tests.chaos.lives import Lives
 from tests.chaos.other_clients import KafkaPythonClient, LibrdkafkaClient, LibrdkafkaReader
 from tests.chaos.owner_worker import OwnerWorker
 from tests.chaos.raw_client import RawClient
@@ -73,7 +74,7 @@ class Run:
             small_disks=scenario.small_disks,
         )
         self.world.unclean_election = scenario.unclean_election
-        self.workers: list[Worker | GroupWorker | OwnerWorker] = []
+        self.workers: list[Lives] = []
         self.sampler: IsrSampler | None = None
         self.vitals = Vitals(
             self.world.pids,

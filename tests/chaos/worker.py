@@ -7,12 +7,11 @@ or from the beginning.
 
 from __future__ import annotations
 
-import random
-import threading
 import time
 from collections.abc import Callable, Sequence
 
 from tests.chaos.client import Client, ClientLost, Ended, Positions
+from tests.chaos.lives import Lives
 from tests.chaos.recorder import Recorder
 from tests.checker.history import Event
 
@@ -23,7 +22,7 @@ FROM_BEGINNING = 0.1
 """How likely an assigned key is read again from its beginning. Over an hour that is more than all the rest."""
 
 
-class Worker(threading.Thread):
+class Worker(Lives):
     """Sends and polls about *rate* times a second; *from_beginning* of the keys it is assigned it reads anew."""
 
     def __init__(
@@ -37,28 +36,16 @@ class Worker(threading.Thread):
         rate: float,
         from_beginning: float = FROM_BEGINNING,
     ) -> None:
-        super().__init__(name=name, daemon=True)
+        super().__init__(name, recorder, seed=seed)
         self._make_client = make_client
         self._keys = list(keys)
-        self._recorder = recorder
-        self._chance = random.Random(seed)
         self._rate = rate
         self._from_beginning = from_beginning
-        self._ending = threading.Event()
         self._known: Positions = dict.fromkeys(keys, 0)
-        self.problem: BaseException | None = None
 
-    def finish(self) -> None:
-        """Stop sending; the thread then waits for its answers and ends."""
-        self._ending.set()
-
-    def run(self) -> None:
-        """Live, crash, live again."""
-        try:
-            while not self._ending.is_set():
-                _Life(self).live()
-        except BaseException as problem:
-            self.problem = problem
+    def live(self) -> None:
+        """Live until the client is to crash."""
+        _Life(self).live()
 
 
 class _Life:
