@@ -45,9 +45,13 @@ class Announcements:
 
     def announce(self, context: ControllerContext, partition: TopicPartition) -> None:
         """Tell *partition*'s state to its replicas, and to everybody as metadata."""
+        self.confirm(context, partition)
+        self.metadata.add(partition)
+
+    def confirm(self, context: ControllerContext, partition: TopicPartition) -> None:
+        """Tell *partition*'s state to its replicas."""
         for replica in context.replicas(partition):
             self.leader_and_isr.setdefault(replica, set()).add(partition)
-        self.metadata.add(partition)
 
     def stop(self, broker_id: int, partition: TopicPartition, *, delete: bool) -> None:
         """Tell *broker_id* to stop its replica of *partition*."""

@@ -10,6 +10,8 @@ hears of a state that ZooKeeper does not hold. A write that lost a race returns 
 holds: the machine adopts it and asks the election again (KAFKA-2729: never retry with a stale version).
 A broker that bounced died and then joined: it is first taken out of every ISR. Where no member of the ISR lives
 the topic's setting is asked for (AskUncleanElection); until it is known to allow more, nobody leads.
+A new controller, and one that lost a broker, writes and announces in two rounds: first what nobody leads who lives,
+then everything else, which is led all the while.
 When an event has settled the reassignments are looked at (`reassignment`): the next step of each is written likewise.
 An event is worked on in steps of a partition or less (`work`), so that thousands of partitions hold nobody up; its
 effects leave together when all steps are done, and the next event begins only then. `handle` takes all steps at once.
@@ -30,7 +32,7 @@ In: kbroker.controller.events   Out: kbroker.controller.effects   Owner: runtime
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -199,11 +201,46 @@ class Controller:
         if event.deletions:
             asked = events.TopicDeletionRequested(event.deletions)
             yield from self._deletion_requested(context, asked)
-        for partition in context.partitions():
+        unled = yield from self._unled(context, context.partitions())
+        if unled:
+            # Who has no leader is served first, and announced; what else is to be written and told follows.
+            self._afterwards = lambda context: self._take_over_the_rest(
+                context, dict.fromkeys(unled)
+            )
+            yield from self._evaluate(context, unled)
+        else:
+            yield from self._confirm(context, {})
+
+    def _unled(
+        self, context: ControllerContext, partitions: Iterable[TopicPartition]
+    ) -> Steps[list[TopicPartition]]:
+        """List those of *partitions* that nobody leads who lives."""
+        unled = []
+        for partition in partitions:
+            yield
+            state = context.leader_and_isr.get(partition)
+            if state is None or not context.is_online(state.leader, partition):
+                unled.append(partition)
+        return unled
+
+    def _take_over_the_rest(
+        self, context: ControllerContext, done: dict[TopicPartition, None]
+    ) -> Steps[None]:
+        for partition in done:
             yield
             if partition in context.leader_and_isr:
-                self._said.announce(context, partition)
-        yield from self._evaluate(context, context.partitions())
+                self._said.announce(context, partition)  # also of those where nothing was written
+        self._out += yield from self._said.take(context)
+        yield from self._confirm(context, done)
+
+    def _confirm(self, context: ControllerContext, but: dict[TopicPartition, None]) -> Steps[None]:
+        """Tell the replicas of all partitions but these what their state is, once it is what it should be."""
+        rest = [partition for partition in context.partitions() if partition not in but]
+        for partition in rest:
+            yield
+            if partition in context.leader_and_isr:
+                self._said.confirm(context, partition)
+        yield from self._evaluate(context, rest)
 
     def _load_partition(
         self, context: ControllerContext, partition: TopicPartition, state: LeaderAndIsr | None
@@ -248,6 +285,26 @@ class Controller:
         self._said.brokers_changed = True
         deletion.brokers_died(context, died)
         touched = context.partitions_on(died)
+        unled = yield from self._unled(context, touched)
+        if not unled:
+            yield from self._shrink(context, touched)
+            return
+        self._afterwards = lambda context: self._shrink_the_rest(context, touched, unled)
+        yield from self._shrink(context, unled)
+
+    def _shrink_the_rest(
+        self,
+        context: ControllerContext,
+        touched: Iterable[TopicPartition],
+        done: Iterable[TopicPartition],
+    ) -> Steps[None]:
+        self._out += yield from self._said.take(context)
+        but = frozenset(done)
+        yield from self._shrink(context, [p for p in touched if p not in but])
+
+    def _shrink(
+        self, context: ControllerContext, touched: Collection[TopicPartition]
+    ) -> Steps[None]:
         # Their offline replicas changed even where neither leader nor ISR does.
         self._said.metadata |= set(touched)
         yield from self._evaluate(context, touched)

@@ -247,7 +247,7 @@ class ControllerOffice:
             self._run(self._speak_all())
 
     async def _speak_all(self) -> None:
-        turns = Turns(self._clock, self._settings.partitions_per_turn - 1)
+        turns = Turns(self._clock, 0)  # a turn for each that says anything of a partition
         try:
             while self._speaking and not self._closed:
                 line = next(iter(self._speaking))

@@ -68,6 +68,51 @@ def test_a_new_controller_tells_who_lives_then_leaders_then_everything():
     assert not effects[3].before_leaders
 
 
+def orders_of(effects):
+    """Say what was written and told, partitions of each."""
+    told = []
+    for effect in effects:
+        if isinstance(effect, fx.WriteStates):
+            told.append(("write", [w.partition[1] for w in effect.writes]))
+        elif isinstance(effect, fx.SendLeaderAndIsr):
+            told.append((effect.broker_id, [p.partition for p in effect.partitions]))
+        elif isinstance(effect, fx.SendUpdateMetadata):
+            told.append(
+                ("all" if effect.full else "some", [p.partition for p in effect.partitions])
+            )
+    return told
+
+
+def test_a_new_controller_serves_first_who_has_no_leader():
+    made = Controller()
+    states = {
+        ("t", 0): LeaderAndIsr(1, 5, (1, 2), 1, 10),
+        ("t", 1): LeaderAndIsr(2, 5, (2, 1), 1, 10),
+        ("t", 2): LeaderAndIsr(2, 5, (2,), 1, 10),
+    }
+    assigned = {"t": topic(p0=[1, 2], p1=[2, 1], p2=[2])}
+    effects = made.handle(events.BecameController(2, brokers(2), assigned, states))
+    assert orders_of(effects) == [("some", []), ("write", [0])]
+    effects = written(made, effects, 11)
+    assert orders_of(effects) == [(2, [0]), ("all", [0, 1, 2]), ("write", [1])]
+    assert orders_of(written(made, effects, 11)) == [(2, [1, 2]), ("some", [1])]
+
+
+def test_who_lost_the_leader_is_served_before_who_lost_a_follower():
+    made = Controller()
+    states = {
+        ("t", 0): LeaderAndIsr(2, 5, (1, 2), 1, 10),
+        ("t", 1): LeaderAndIsr(1, 5, (2, 1), 1, 10),
+    }
+    assigned = {"t": topic(p0=[1, 2], p1=[2, 1])}
+    made.handle(events.BecameController(2, brokers(1, 2), assigned, states))
+    effects = made.handle(events.BrokersChanged(brokers(2)))
+    assert orders_of(effects) == [("write", [1])]
+    effects = written(made, effects, 11)
+    assert orders_of(effects) == [(2, [1]), ("some", [1]), ("write", [0])]
+    assert orders_of(written(made, effects, 11)) == [(2, [0]), ("some", [0])]
+
+
 def test_nothing_is_announced_before_it_is_written(machine):
     effects = machine.handle(events.BrokersChanged(brokers(2, 3)))
     assert [type(e) for e in effects] == [fx.CloseChannel, fx.WriteStates]
@@ -250,8 +295,8 @@ def test_s28_a_broker_that_is_about_to_go_leaves_an_isr_that_took_it_back(machin
 
 def test_s28_orders_still_reach_a_broker_that_is_about_to_go(machine):
     shuts_down(machine)
-    effects = machine.handle(events.BrokersChanged(brokers(1, 3)))
-    told = written(machine, effects, 12)
+    leaderless = written(machine, machine.handle(events.BrokersChanged(brokers(1, 3))), 12)
+    told = written(machine, leaderless, 12)
     assert {effect.broker_id for effect in of_kind(told, fx.SendLeaderAndIsr)} == {1, 3}
 
 
