@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from inspect import iscoroutine
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 from uuid import UUID
@@ -33,6 +32,7 @@ from twisted.logger import Logger
 from kbroker.apis import Dispatcher
 from kbroker.app.controlled_shutdown import ControlledShutdown
 from kbroker.app.handlers import handlers_of
+from kbroker.app.undo import Undo
 from kbroker.app.world import World
 from kbroker.config import BrokerConfig, Endpoint, LogConfig
 from kbroker.groups.limits import GroupLimits
@@ -69,9 +69,6 @@ T = TypeVar("T")
 
 BURIAL_PATIENCE = 3.0
 """Seconds to spend on ending the session of a former self."""
-
-TOLD_SECONDS = 0.05
-"""Steps of the stop that took so long have their names in the log."""
 
 METADATA_PATIENCE = 3.0
 """Seconds to wait for the controller's word before we call ourselves ready without it."""
@@ -130,8 +127,7 @@ class Broker:
         self._until_registered: list[Deferred[None]] = []
         self._previous_session: PreviousSession | None = None
         self._logs_loaded = False
-        self._stops: list[Callable[[], Any]] = []
-        """What undoes the steps of the start, to be called in the opposite order."""
+        self._undo = Undo(reactor.seconds)
 
     # --- start ---
 
@@ -161,14 +157,14 @@ class Broker:
         advertised = self._listen()
         await self._join(advertised)
         self.controller.start()
-        self._stops.append(self.controller.stop)
+        self._undo.add(self.controller.stop)
         await self._told_by_the_controller()
-        self._stops.append(self._hand_over)
+        self._undo.add(self._hand_over)
         return f"READY broker.id={self.broker_id} {','.join(map(str, advertised))}"
 
     def _claim_directories(self) -> None:
         self.replicas.log_dirs.claim()
-        self._stops.append(self._close_logs)
+        self._undo.add(self._close_logs)
         self._previous_session = self._world.previous_session(
             Path(self.replicas.log_dirs.online[0])
         )
@@ -181,7 +177,7 @@ class Broker:
         self.zookeeper.on_session(self._remember_session)
         self.zookeeper.on_session(self._session_in_doubt)
         started = self.zookeeper.start(timeout)
-        self._stops.append(self._end_session)
+        self._undo.add(self._end_session)
         await self._previous_session.end(self._reactor, self.zookeeper.hosts, BURIAL_PATIENCE)
         await started
 
@@ -207,7 +203,7 @@ class Broker:
             zookeeper, self.reconnect, config, broker_id=broker_id, now_ms=self._world.now_ms
         )
         await self.dynamic_config.start()
-        self._stops.append(self.dynamic_config.stop)
+        self._undo.add(self.dynamic_config.stop)
         self.dynamic_config.on_topic_config(self.replicas.reconfigure)
         self.dynamic_config.on_broker_config(self.replicas.upkeep.reconfigure)
         self.replicas.upkeep.reconfigure(self.dynamic_config.broker_config)
@@ -232,7 +228,7 @@ class Broker:
             request_timeout=config.controller_socket_timeout_ms / 1000,
             dial=self._world.dial,
         )
-        self._stops.append(self.peers.close)
+        self._undo.add(self.peers.close)
         self.controller = ClusterController(
             self._reactor,
             zookeeper,
@@ -284,7 +280,7 @@ class Broker:
             dial=self._world.dial,
         )
         replication.start()
-        self._stops.append(replication.stop)
+        self._undo.add(replication.stop)
 
     def _expire_offsets(self) -> None:
         expiry = OffsetExpiry(
@@ -298,7 +294,7 @@ class Broker:
         )
         self.metadata.on_change(expiry.topics_changed)
         expiry.start()
-        self._stops.append(expiry.stop)
+        self._undo.add(expiry.stop)
 
     def _listen(self) -> tuple[Endpoint, ...]:
         """Bind all listeners; return what to advertise, with the ports that were really given."""
@@ -308,7 +304,7 @@ class Broker:
         self.network = self._world.network(self._reactor, self.config, self.dispatcher)
         bound = {endpoint.name: endpoint for endpoint in self.network.start()}
         # Members of groups hear from their coordinator before their connections close.
-        self._stops += [self.network.stop, self.groups.stop]
+        self._undo.add(self.network.stop, self.groups.stop)
         return tuple(
             replace(endpoint, port=endpoint.port or bound[endpoint.name].port)
             for endpoint in self.config.advertised
@@ -332,7 +328,7 @@ class Broker:
         )
         self.membership.on_event(self._membership_changed)
         await self.membership.join()
-        self._stops.append(self.membership.leave)
+        self._undo.add(self.membership.leave)
 
     async def _told_by_the_controller(self) -> None:
         if not await self.told_within(METADATA_PATIENCE):
@@ -402,23 +398,7 @@ class Broker:
 
     async def stop(self) -> None:
         """Undo what was started, in the opposite order; a step that fails does not stop the others."""
-        begun = self._reactor.seconds()
-        took: list[tuple[float, str]] = []
-        while self._stops:
-            step = self._stops.pop()
-            step_begun = self._reactor.seconds()
-            try:
-                result = step()
-                if iscoroutine(result) or isinstance(result, Deferred):
-                    await result
-            except Exception:
-                log.failure("a part of the broker did not stop properly")
-            took.append((self._reactor.seconds() - step_begun, step.__qualname__))
-        log.info(
-            "stopped in {total:.2f} s: {steps}",
-            total=self._reactor.seconds() - begun,
-            steps=", ".join(f"{name} {s:.2f}" for s, name in took if s >= TOLD_SECONDS),
-        )
+        await self._undo.run()
 
     async def _hand_over(self) -> None:
         """Ask the controller to move our leadership away, for a bounded time."""

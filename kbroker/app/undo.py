@@ -1,0 +1,53 @@
+"""What undoes the steps of a start: done in the opposite order, whatever becomes of each.
+
+Owner: the reactor's thread
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from inspect import iscoroutine
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+log = Logger(namespace="kbroker.broker")
+
+TOLD_SECONDS: Final = 0.05
+"""Steps that took so long have their names in the log."""
+
+Step = Callable[[], Any]
+"""Undoes something, now or when its Deferred fires or its coroutine ends."""
+
+
+class Undo:
+    """The steps that are still to be undone; *seconds* is the reactor's clock."""
+
+    def __init__(self, seconds: Callable[[], float]) -> None:
+        self._seconds = seconds
+        self._steps: list[Step] = []
+
+    def add(self, *steps: Step) -> None:
+        """Have *steps* done before those that were added earlier, the last of them first."""
+        self._steps += steps
+
+    async def run(self) -> None:
+        """Do all steps, one after the other; one that fails does not stop the others."""
+        begun = self._seconds()
+        took: list[tuple[float, str]] = []
+        while self._steps:
+            step = self._steps.pop()
+            step_begun = self._seconds()
+            try:
+                result = step()
+                if iscoroutine(result) or isinstance(result, Deferred):
+                    await result
+            except Exception:
+                log.failure("a part of the broker did not stop properly")
+            took.append((self._seconds() - step_begun, step.__qualname__))
+        log.info(
+            "stopped in {total:.2f} s: {steps}",
+            total=self._seconds() - begun,
+            steps=", ".join(f"{name} {s:.2f}" for s, name in took if s >= TOLD_SECONDS),
+        )
