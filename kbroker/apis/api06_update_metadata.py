@@ -7,7 +7,7 @@ STALE_BROKER_EPOCH when meant for an earlier life of this broker (KIP-380).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from kbroker.apis import RequestContext
 from kbroker.runtime.metadata_cache import FULL, MetadataCache
@@ -30,9 +30,15 @@ class UpdateMetadata:
 
     def __call__(
         self, context: RequestContext, request: UpdateMetadataRequest
-    ) -> UpdateMetadataResponse:
+    ) -> UpdateMetadataResponse | Awaitable[UpdateMetadataResponse]:
         """Answer the request; refusals are KafkaErrors."""
         self._cache.update(request, self._broker_epoch())
         if request.type == FULL and self._strays is not None:
-            self._strays.remove(request)
+            return self._without_strays(self._strays, request)
+        return UpdateMetadataResponse()
+
+    async def _without_strays(
+        self, strays: StrayReplicas, request: UpdateMetadataRequest
+    ) -> UpdateMetadataResponse:
+        await strays.remove(request)
         return UpdateMetadataResponse()

@@ -110,17 +110,22 @@ class Orders:
         if broker_epoch != self._registration.broker_epoch:
             return
         changed: Changed = []
-        for key in list(self._hosted.unconfirmed):
-            self._give_up_role(key, changed)
+        keys = list(self._hosted.unconfirmed)
+        told = len(keys) <= PARTITIONS_TOLD
+        for key in keys:
+            self._give_up_role(key, changed, told=told)
+        if changed and not told:
+            log.warn("{count} partitions are not ours any more", count=len(changed))
         self._hosted.tell(changed)
 
-    def _give_up_role(self, key: Key, changed: Changed) -> None:
+    def _give_up_role(self, key: Key, changed: Changed, *, told: bool = True) -> None:
         """Host a partition no longer, as if we had been restarted."""
         del self._hosted.unconfirmed[key]
         partition = self._hosted.partitions.get(key)
         if partition is None or partition.offline is not None:
             return
-        log.warn("{partition} is not ours any more", partition=partition)
+        if told:
+            log.warn("{partition} is not ours any more", partition=partition)
         self._log_dirs.high_watermarks[key] = partition.high_watermark
         changed.append((partition, partition.leading is not None))
         partition.stop()

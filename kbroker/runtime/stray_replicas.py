@@ -16,9 +16,12 @@ Owner: the reactor's thread
 
 from __future__ import annotations
 
+from collections import Counter
+
 from twisted.logger import Logger
 
 from kbroker.runtime.metadata_cache import MetadataCache, TopicMetadata
+from kbroker.runtime.orders import PARTITIONS_TOLD
 from kbroker.runtime.partition import Key
 from kbroker.runtime.replicas import Replicas
 from kclient.wire.error_codes import ErrorCode
@@ -39,8 +42,8 @@ class StrayReplicas:
         self._replicas = replicas
         self._cache = cache
 
-    def remove(self, told: UpdateMetadataRequest) -> None:
-        """Delete what *told*, which the cache has taken in, does not assign to us."""
+    async def remove(self, told: UpdateMetadataRequest) -> None:
+        """Delete what *told*, which the cache has taken in, does not assign to us; some in every turn."""
         self._replicas.orders.give_up_unconfirmed(told.broker_epoch)
         topics: dict[str, StopReplicaTopicState] = {}
         for key in list(self._replicas.log_dirs):
@@ -51,7 +54,7 @@ class StrayReplicas:
                 state.partition_states.append(StopReplicaPartitionState(key[1], epoch, True))
         if not topics:
             return
-        answer = self._replicas.orders.stop_replicas(
+        answer = await self._replicas.orders.obey_stop_replicas(
             StopReplicaRequest(
                 controller_id=told.controller_id,
                 controller_epoch=told.controller_epoch,
@@ -59,6 +62,14 @@ class StrayReplicas:
                 topic_states=list(topics.values()),
             )
         )
+        if len(answer.partition_errors) > PARTITIONS_TOLD:
+            codes = Counter(ErrorCode(done.error_code).name for done in answer.partition_errors)
+            log.warn(
+                "deleting {count} partitions, which were moved to other brokers: {codes}",
+                count=len(answer.partition_errors),
+                codes=", ".join(f"{code} {number}" for code, number in codes.items()),
+            )
+            return
         for done in answer.partition_errors:
             log.warn(
                 "deleting {topic}-{index}, which was moved to other brokers: {outcome}",

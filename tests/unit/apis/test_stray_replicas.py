@@ -1,0 +1,117 @@
+"""What is left on the disks of a broker that missed an order: deleted when the controller tells of all there is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from twisted.internet.defer import Deferred
+
+from kbroker.apis.api06_update_metadata import UpdateMetadata
+from kbroker.runtime.metadata_cache import FULL
+from kbroker.runtime.stray_replicas import StrayReplicas
+from kclient.wire.interbroker import (
+    LeaderAndIsrPartitionState,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopicState,
+    UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
+    UpdateMetadataTopicState,
+)
+from tests.unit.apis.kit import ApiBroker, broker_in
+
+A, B = UUID(int=0xA), UUID(int=0xB)
+
+
+def follow(broker: ApiBroker, count: int) -> None:
+    """Have broker 1 follow broker 2 in epoch 0 of topic t."""
+    states = [LeaderAndIsrPartitionState(p, 1, 2, 0, [1, 2], 0, [1, 2]) for p in range(count)]
+    broker.replicas.orders.apply_leader_and_isr(
+        LeaderAndIsrRequest(
+            controller_epoch=1, topic_states=[LeaderAndIsrTopicState("t", A, states)]
+        )
+    )
+
+
+def tell(
+    broker: ApiBroker,
+    count: int,
+    *,
+    topic_id: UUID = A,
+    leader: int = 2,
+    leader_epoch: int = 1,
+    replicas: tuple[int, ...] = (2, 3),
+    controller_epoch: int = 1,
+) -> Any:
+    """Tell of all there is; return the Deferred of the answer."""
+    states = [
+        UpdateMetadataPartitionState(
+            p, controller_epoch, leader, leader_epoch, [2], 1, list(replicas)
+        )
+        for p in range(count)
+    ]
+    request = UpdateMetadataRequest(
+        controller_epoch=controller_epoch,
+        type=FULL,
+        topic_states=[UpdateMetadataTopicState("t", topic_id, states)],
+    )
+    handler = UpdateMetadata(
+        broker.cache, lambda: None, StrayReplicas(broker.replicas, broker.cache)
+    )
+    context: Any = None
+    answer: Any = handler(context, request)
+    return Deferred.fromCoroutine(answer)
+
+
+def test_what_was_moved_to_others_is_deleted(broker: ApiBroker) -> None:
+    follow(broker, 2)
+    tell(broker, 1)
+    assert list(broker.replicas.log_dirs) == [("t", 1)]  # nothing was said of the other
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"topic_id": B},
+        {"leader": -1},
+        {"replicas": (1, 2)},
+        {"leader_epoch": -1},
+    ],
+    ids=["a namesake", "nobody leads it", "it is ours", "an epoch before the last that we know"],
+)
+def test_what_may_still_be_needed_is_kept(broker: ApiBroker, told: dict[str, Any]) -> None:
+    follow(broker, 1)
+    states = [LeaderAndIsrPartitionState(0, 1, 2, 3, [1, 2], 0, [1, 2])]
+    if told.get("leader_epoch") == -1:
+        told = {"leader_epoch": 2}
+        broker.replicas.orders.apply_leader_and_isr(
+            LeaderAndIsrRequest(
+                controller_epoch=1, topic_states=[LeaderAndIsrTopicState("t", A, states)]
+            )
+        )
+    tell(broker, 1, **told)
+    assert list(broker.replicas.log_dirs) == [("t", 0)]
+
+
+def test_of_thousands_some_are_deleted_in_every_turn(tmp_path: Path) -> None:
+    with broker_in(tmp_path) as broker:
+        follow(broker, 250)
+        answer = tell(broker, 250)
+        assert len(broker.replicas.log_dirs) == 150
+        assert not answer.called
+        for _ in range(3):
+            broker.clock.advance(0)
+        assert answer.called
+        assert len(broker.replicas.log_dirs) == 0
+
+
+def test_a_later_controller_ends_what_an_earlier_one_began(broker: ApiBroker) -> None:
+    follow(broker, 250)
+    tell(broker, 250)
+    tell(broker, 0, controller_epoch=2)
+    broker.replicas.orders.apply_leader_and_isr(LeaderAndIsrRequest(controller_epoch=2))
+    for _ in range(3):
+        broker.clock.advance(0)
+    assert len(broker.replicas.log_dirs) == 150
