@@ -6,13 +6,18 @@ Owner: the reactor's thread.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
+from kbroker.log.checkpoints import Partition as Key
 from kbroker.replication.followers import FollowersHeard
 from kbroker.replication.leading import WriteIsr
 
-if TYPE_CHECKING:
-    from kbroker.runtime.partition import Key, Partition
+
+class WritesIsr(Protocol):
+    """Takes what a partition's machine wants to have written; tells the partition of the outcome."""
+
+    def __call__(self, partition: Any, write: WriteIsr, /) -> None:
+        """Begin; *partition* is a `Partition`, which this file knows nothing of."""
 
 
 class Surroundings:
@@ -43,5 +48,5 @@ class Surroundings:
         self.followers = FollowersHeard()
         self.appended: Callable[[Key], None] = lambda _key: None
         self.log_start_moved: Callable[[Key], None] = lambda _key: None
-        self.write_isr: Callable[[Partition, WriteIsr], None] = lambda _partition, _write: None
+        self.write_isr: WritesIsr = lambda _partition, _write: None
         self.may_join_isr: Callable[[int, int], bool] = lambda _replica, _broker_epoch: True
