@@ -220,6 +220,8 @@ class PartitionLog(LocalLog):
             raise self._fence(error) from error
         self._segments.append(self._active)
         self.log_start_offset = offset
+        # Until this is synced a power loss may bring back all that was there, below *offset*, too.
+        self.recovery_point = 0
         self.leader_epochs.clear()
         self._ends_at(offset)
 

@@ -171,7 +171,7 @@ class LogMachine(RuleBasedStateMachine):
             self.end = kept
             self.start = min(self.start, kept)
         assert kept == self.end
-        self.synced = min(self.synced, self.end)
+        self.synced = min(self.synced, self.log.recovery_point)  # as the checkpoint is taken back
 
     @rule(ahead=st.integers(0, 50))
     def begin_anew(self, ahead: int) -> None:

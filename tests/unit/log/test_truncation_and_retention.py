@@ -132,6 +132,17 @@ def test_a_flush_that_began_before_a_truncation_does_not_count(tmp_path: Path) -
     assert log.recovery_point == 0
 
 
+def test_of_a_log_that_began_anew_nothing_is_synced(tmp_path: Path) -> None:
+    """Else a power loss that undoes it brings back records that count as synced, and as committed."""
+    log = filled(tmp_path / "t-0")
+    log.flush()
+    assert log.recovery_point == 10
+    log.truncate_fully_and_start_at(7)
+    assert log.recovery_point == 0
+    log.flush()
+    assert log.recovery_point == 7
+
+
 def test_a_flush_moves_the_recovery_point_to_where_it_began(tmp_path: Path) -> None:
     log = filled(tmp_path / "t-0")
     work = log.start_flush()
