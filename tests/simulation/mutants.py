@@ -144,7 +144,7 @@ def answer_before_the_watermark() -> list[Change]:
 @mutant
 def no_divergence() -> list[Change]:
     """A leader never tells a follower that its log is another one."""
-    return [(Partition, "diverges", lambda _self, _offset, _epoch: None)]
+    return [(Partition, "diverges", lambda *_args, **_more: None)]
 
 
 @mutant
