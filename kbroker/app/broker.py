@@ -212,7 +212,7 @@ class Broker:
         self.config_changes = ConfigChanges(
             zookeeper, self.reconnect, lambda: self.dynamic_config.broker_config
         )
-        self.metadata = MetadataCache(self.cluster_id)
+        self.metadata = MetadataCache(self.cluster_id, self.replicas.orders.fence)
         self.topics = Topics(
             self._reactor,
             zookeeper,

@@ -26,6 +26,7 @@ from uuid import UUID
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 
+from kbroker.replication.role import ControllerFence
 from kclient.wire.errors import StaleBrokerEpoch, StaleControllerEpoch
 from kclient.wire.interbroker import (
     UpdateMetadataBroker,
@@ -91,10 +92,11 @@ class BrokerMetadata:
 
 
 class MetadataCache:
-    """The cluster as this broker knows it."""
+    """The cluster as this broker knows it. *fence* refuses deposed controllers, whatever the newer one said first."""
 
-    def __init__(self, cluster_id: str) -> None:
+    def __init__(self, cluster_id: str, fence: ControllerFence | None = None) -> None:
         self.cluster_id = cluster_id
+        self._fence = fence or ControllerFence()
         self.controller_id = -1
         self.controller_epoch = 0
         self.generation = 0
@@ -167,14 +169,14 @@ class MetadataCache:
         *broker_epoch* is this broker's own; a request for an earlier life of it is refused (KIP-380),
         one for a later is not: the controller may know of our registration before we do (S9).
         """
-        if request.controller_epoch < self.controller_epoch:
-            raise StaleControllerEpoch(
-                f"controller epoch {request.controller_epoch} of broker {request.controller_id} is "
-                f"over, {self.controller_epoch} is known"
-            )
         if broker_epoch is not None and -1 < request.broker_epoch < broker_epoch:
             raise StaleBrokerEpoch(
                 f"meant for broker epoch {request.broker_epoch}, not {broker_epoch}"
+            )
+        if not self._fence.admits(request.controller_epoch):
+            raise StaleControllerEpoch(
+                f"controller epoch {request.controller_epoch} of broker {request.controller_id} is "
+                f"over, {self._fence.epoch} is known"
             )
         self.controller_id = request.controller_id
         self.controller_epoch = request.controller_epoch

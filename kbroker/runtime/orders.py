@@ -80,7 +80,8 @@ class Orders:
         self._registration = registration
         self._new_partition = new_partition
         self._registered = registered
-        self._fence = ControllerFence()
+        self.fence = ControllerFence()
+        """What the metadata cache is told has to pass it, too: as in Kafka, the deposed are so in all they say."""
         self._closed = False
 
     def close(self) -> None:
@@ -232,10 +233,10 @@ class Orders:
                 id=request.controller_id, theirs=request.broker_epoch, ours=ours.broker_epoch,
             )  # fmt: skip
             return ErrorCode.STALE_BROKER_EPOCH
-        if not self._fence.admits(request.controller_epoch):
+        if not self.fence.admits(request.controller_epoch):
             log.warn(
                 "refused controller {id}: its epoch {theirs} is over, {ours} is on",
-                id=request.controller_id, theirs=request.controller_epoch, ours=self._fence.epoch,
+                id=request.controller_id, theirs=request.controller_epoch, ours=self.fence.epoch,
             )  # fmt: skip
             return ErrorCode.STALE_CONTROLLER_EPOCH
         if ours.is_behind(request.broker_epoch):

@@ -53,7 +53,6 @@ class OneBroker:
             }
         )
         self.topic_configs: dict[str, LogConfig] = {}
-        self.cache = MetadataCache("one-broker-cluster-idx")
         self.fatal: list[str] = []
         self.replicas = Replicas(
             reactor,
@@ -64,6 +63,7 @@ class OneBroker:
             is_known=lambda topic, index: self.cache.partition(topic, index) is not None,
             fatal=self.fatal.append,
         )
+        self.cache = MetadataCache("one-broker-cluster-idx", self.replicas.orders.fence)
         self.dispatcher = Dispatcher({})
         self._register()
         self.network = Network(reactor, self.config, self.dispatcher)

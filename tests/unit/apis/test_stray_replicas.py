@@ -115,3 +115,12 @@ def test_a_later_controller_ends_what_an_earlier_one_began(broker: ApiBroker) ->
     for _ in range(3):
         broker.clock.advance(0)
     assert len(broker.replicas.log_dirs) == 150
+
+
+def test_s20_who_was_told_of_all_by_a_later_controller_takes_no_order_of_an_earlier_one(
+    broker: ApiBroker,
+) -> None:
+    """Else the replica that the order makes is there for ever: nobody tells of all once more."""
+    tell(broker, 1, controller_epoch=2)
+    follow(broker, 1)
+    assert list(broker.replicas.log_dirs) == []
