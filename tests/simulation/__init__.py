@@ -10,12 +10,12 @@ which a power loss may take).
 
 `script.py` draws from a seed what happens: brokers are killed, paused, cut off, lose power (one, several, all at
 once), are shut down; disks are wiped, all or one of two, refuse writes, are full; connections break; controllers are
-deposed and their orders arrive late; sessions expire, answers of ZooKeeper are lost, its servers lag or trail; clients
-produce, read, make, delete and trim topics, some with retention, some with unclean election. `run.py` plays it;
-`predicates.py` looks at the whole cluster after every step, by the exact promise of `losses.py` where disks forget,
-and at the end, when everything was healed, waits for the cluster to be whole again, with an operator's help where
-nobody else can decide. `shrink.py` makes a failing script
-short. `mutants.py` shows that known bugs are found.
+deposed or unseated and their orders arrive late, perhaps when a topic is another one of the same name; sessions
+expire, answers of ZooKeeper are lost, its servers lag or trail; clients produce, read, make, delete and trim topics,
+some with retention, some with unclean election. `run.py` plays it; `predicates.py` looks at the whole cluster after
+every step, by the exact promise of `losses.py` where disks forget, and at the end, when everything was healed, waits
+for the cluster to be whole again, with an operator's help where nobody else can decide. `shrink.py` makes a failing
+script short. `mutants.py` shows that known bugs are found.
 
 One seed is one story: no wall clock, no thread, no set of strings or objects is iterated over, one source of chance.
 

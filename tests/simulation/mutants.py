@@ -14,6 +14,7 @@ from kbroker.log.producer_state import ProducerStates
 from kbroker.replication.leading import Leading
 from kbroker.replication.role import ControllerFence
 from kbroker.runtime.controller_store import ControllerStore
+from kbroker.runtime.metadata_cache import MetadataCache
 from kbroker.runtime.partition import Partition
 from kbroker.zk.interface import Check
 from kbroker.zk.life import SessionLife
@@ -167,7 +168,13 @@ def replays_are_appended() -> list[Change]:
 
 @mutant
 def zombie_controllers() -> list[Change]:
-    """A controller's writes check neither its epoch nor its session (KAFKA-6082 and rule K4)."""
+    """A controller's writes check neither its epoch nor its session (KAFKA-6082 and rule K4).
+
+    While its session is over, ZooKeeper refuses what it sends; before it sends anything in another session,
+    `Reconnect.connected` and the end of all requests that were under way have ended its work. So the binding (K4)
+    is the second guard of two, and this alone is found by what the epoch's check is for: a controller that was
+    unseated while its session lives, writes for as long as it has not heard of it.
+    """
     begin, send = ControllerStore.__init__, ZooKeeperSession._send
 
     def unfenced(self: ControllerStore, *args: Any, **named: Any) -> None:
@@ -202,8 +209,25 @@ _announce = SessionLife._announce_connection
 
 @mutant
 def orders_of_any_controller() -> list[Change]:
-    """A broker obeys a deposed controller (KAFKA-1188)."""
+    """A broker obeys a deposed controller (KAFKA-1188).
+
+    Leader epochs cover what LeaderAndIsr says. Nothing else covers a StopReplica that deletes: its leader epoch is
+    higher than any, and it names the topic, not the topic's id. If it comes late, another controller has finished the
+    deletion and the topic was made again, it takes the new one's records.
+    """
     return [(ControllerFence, "admits", lambda _self, _epoch: True)]
+
+
+@mutant
+def metadata_of_any_controller() -> list[Change]:
+    """A broker tells clients what a deposed controller said last, until somebody says otherwise."""
+    original = MetadataCache.update
+
+    def update(self: MetadataCache, request: Any, *args: Any) -> None:
+        self.controller_epoch = min(self.controller_epoch, request.controller_epoch)
+        original(self, request, *args)
+
+    return [(MetadataCache, "update", update)]
 
 
 @mutant

@@ -66,8 +66,22 @@ class Wires:
         for link in list(self.links):
             link.moved()
 
+    def stall(self, source: int, target: int) -> None:
+        """Let nothing pass for a while in the connections that there are; new ones work.
+
+        So it is where segments were lost: TCP sends them again, later each time, whatever became of the sender.
+        """
+        for link in self.links:
+            link.stall(source, target)
+
+    def unstall(self) -> None:
+        """Let what was stalled arrive."""
+        for link in list(self.links):
+            link.unstall()
+
     def heal(self) -> None:
         self._slow.clear()
+        self.unstall()
         for source, target in sorted(self._blocked):
             self.unblock(source, target)
 
@@ -213,6 +227,15 @@ class Link:
         self._up.pump()
         self._down.pump()
 
+    def stall(self, source: int, target: int) -> None:
+        for direction in (self._up, self._down):
+            direction.stalled |= direction.goes(source, target)
+
+    def unstall(self) -> None:
+        if self._up.stalled or self._down.stalled:
+            self._up.stalled = self._down.stalled = False
+            self.moved()
+
     def reset(self) -> None:
         """Lose what is under way and tell both ends."""
         self.forget()
@@ -252,9 +275,14 @@ class _Direction:
         self.receiver: _End | None = None
         self.dropped = False
         """Whether nothing arrives any more."""
+        self.stalled = False
+        """Whether nothing arrives for now."""
         self._waiting: list[Callable[[], None]] = []
         self._last = 0.0
         self._finished = False
+
+    def goes(self, source: int, target: int) -> bool:
+        return (source, target) == (self._source, self._target)
 
     def send(self, arrive: Callable[[], None]) -> None:
         if self.dropped or self._finished:
@@ -283,7 +311,7 @@ class _Direction:
     def pump(self) -> None:
         """Put what waits on its way, if the way is free."""
         wires = self._link.wires
-        if not self._waiting or wires.blocked(self._source, self._target):
+        if not self._waiting or self.stalled or wires.blocked(self._source, self._target):
             return
         waiting, self._waiting = self._waiting, []
         for arrive in waiting:

@@ -23,6 +23,8 @@ granted (`losses.py`): then it is cut where the new leader's log ends, and the e
     it) are void, where the topic allows it, or where the operator accepted it; and he says so.
 12. Available: at the end a partition is without a leader only where all those places are void, or of a broker that
     lost another of its disks.
+13. Told: at the end every broker tells clients of the leaders and ISRs that there are, of all brokers, and of the
+    controller.
 """
 
 from __future__ import annotations
@@ -408,7 +410,10 @@ class Observer:
             missing = self._not_whole(topic, partition, replicas)
             if missing is not None:
                 return f"{topic}-{partition}: {missing}"
-        return self._leftovers()
+        seat = tree.get(znodes.CONTROLLER)
+        if seat is None:
+            return "there is no controller"
+        return self._leftovers(znodes.decode_controller(seat.data).broker_id)
 
     def _not_whole(self, topic: str, partition: int, replicas: tuple[int, ...]) -> str | None:
         state = self.states.get((topic, partition))
@@ -438,9 +443,18 @@ class Observer:
                 return f"broker {number} tells clients {told}, not {state}"
         return None
 
-    def _leftovers(self) -> str | None:
+    def _leftovers(self, controller: int) -> str | None:
         for number, node in self._nodes.items():
             assert node.broker is not None
+            metadata = node.broker.metadata
+            if (
+                metadata.controller_id != controller
+                or metadata.brokers.keys() != self._nodes.keys()
+            ):
+                return (
+                    f"broker {number} tells clients of controller {metadata.controller_id}, not"
+                    f" {controller}, and of the brokers {sorted(metadata.brokers)}"
+                )
             for partition in node.broker.replicas.hosted:
                 if self.topics.get(partition.key[0]) != partition.topic_id:
                     return f"broker {number} still has {partition} of {partition.topic_id}"

@@ -338,6 +338,21 @@ class Simulation:
         """Let who was muted lose his session, too; he knows of it at once, or does not."""
         (self._zkexpire if knows else self._zkcut)(str(self._muted))
 
+    def _stall(self, broker: str) -> None:
+        """Let what a broker, or "controller", has sent and sends by its open connections arrive later."""
+        found = self.clients.controller() if broker == "controller" else int(broker)
+        self._muted = found or 1
+        for other in self.nodes:
+            if other != self._muted:
+                self.wires.stall(self._muted, other)
+
+    def _unstall(self) -> None:
+        self.wires.unstall()
+
+    def _unseat(self) -> None:
+        """Have an operator force another election of a controller, whose session lives on."""
+        self.ensemble.remove(znodes.CONTROLLER)
+
     def _unmute(self) -> None:
         for other in self.nodes:
             self.wires.unblock(self._muted, other)

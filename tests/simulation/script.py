@@ -167,6 +167,39 @@ def _mute(rng: Random, brokers: int, _disks: int) -> Drawn:
     return [*drawn, (rng.uniform(6.0, 12.0), "unmute", ())]
 
 
+def _late_orders(rng: Random) -> Drawn:
+    """Have a topic deleted and made again, and what a deposed controller ordered meanwhile arrive afterwards."""
+    topic = TOPICS[1]
+    stalled = rng.uniform(0.01, 0.045)  # some are told that it goes, and others to delete it
+    made = rng.uniform(2.0, 6.0)
+    produce = (topic, "0", "idempotent", str(rng.choice((1, 2, 4))))
+    return [
+        (0.0, "create", (topic, "1")),
+        (1.0, "produce", produce),
+        (1.5, "delete", (topic,)),
+        (1.5 + stalled, "stall", ("controller",)),
+        (1.5 + stalled + rng.uniform(0.05, 1.0), "depose", rng.choice(((), ("knowing",)))),
+        (made, "create", (topic, "1")),
+        (made + 0.5, "produce", produce),
+        (made + rng.uniform(0.2, 6.0), "unstall", ()),
+    ]
+
+
+def _unseat(rng: Random) -> Drawn:
+    """Have a controller replaced that lives, perhaps while it has something to do and is slow to hear of it."""
+    drawn: Drawn = []
+    for at in (0.0, 3.0):
+        behind = rng.choice(((), ("0.05",), ("0.3",)))
+        busy = (str(rng.randint(1, BROKERS)),)
+        drawn += [
+            (at, "zktrail", behind),
+            (at + 0.1, "zkexpire", busy),
+            (at + 0.1 + rng.uniform(0.0, 0.04), "unseat", ()),
+            (at + 2.0, "zktrail", ()),
+        ]
+    return drawn
+
+
 def _lag(rng: Random, brokers: int, _disks: int) -> Drawn:
     """Let a server of ZooKeeper fall behind, and some broker's session perhaps move there."""
     follower = (str(rng.randint(1, 2)),)
@@ -275,6 +308,11 @@ def draw(seed: int) -> Script:
             events.append(Event(time, "move", words))
         time += rng.expovariate(1 / calm)
         for after, verb, words in TROUBLES[rng.choice(weather)](rng, brokers, disks):
+            events.append(Event(time + after, verb, words))
+    if name == "zombies":
+        others = Random(~seed)  # what was drawn before these two were known stays as it is
+        time = others.uniform(BEGIN, max(time, BEGIN))
+        for after, verb, words in others.choice((_late_orders, _unseat))(others):
             events.append(Event(time + after, verb, words))
     rounded = [replace(event, time=round(event.time, 3)) for event in events]
     return Script(seed, tuple(sorted(rounded, key=lambda event: event.time)), brokers, disks)

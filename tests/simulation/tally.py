@@ -11,8 +11,8 @@ WORK = ("create", "delete", "move", "produce", "read", "trim")
 """Verbs of the clients and the administrator; all others are faults, or the end of one."""
 
 ENDS = (
-    "diskworks", "fast", "rejoin", "resume", "start", "unblock", "unmute", "zkcatchup", "zkheal",
-    "zkup",
+    "diskworks", "fast", "rejoin", "resume", "start", "unblock", "unmute", "unstall", "zkcatchup",
+    "zkheal", "zkup",
 )  # fmt: skip
 
 COLUMNS = 4

@@ -262,6 +262,15 @@ class Ensemble:
 
     # -- faults
 
+    def remove(self, path: str) -> None:
+        """Have an operator delete a znode that has no children."""
+        node = self.tree.get(path)
+        if node is not None:
+            session = self.sessions.get(node.owner)
+            if session is not None:
+                session.ephemerals.pop(path)
+            self._commit(("delete", path, b"", node.owner, self._next_zxid()))
+
     def stop(self) -> None:
         """Lose the quorum: nobody is served, nobody's session ends."""
         self.up = False
