@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Sequence
+from inspect import iscoroutine
 from typing import Any, TypeVar
 
-from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 T = TypeVar("T")
@@ -13,14 +14,33 @@ T = TypeVar("T")
 
 async def all_of(coroutines: Iterable[Awaitable[T]]) -> list[T]:
     """Run *coroutines* at once and return their results; the first error is raised as it is."""
-    deferreds = [Deferred.fromCoroutine(_awaiting(c)) for c in coroutines]
-    gathered = gatherResults(deferreds, consumeErrors=True)
+    under_way = [Deferred.fromCoroutine(c if iscoroutine(c) else _awaiting(c)) for c in coroutines]
+    results: list[Any] = [None] * len(under_way)
+    if not under_way:
+        return results
+    left = len(under_way)
 
-    def first_error(failure: object) -> object:
-        return getattr(getattr(failure, "value", None), "subFailure", failure)
+    def cancel(_gathered: object) -> None:
+        for each in under_way:
+            each.cancel()
 
-    gathered.addErrback(first_error)
-    return list(await gathered)
+    gathered: Deferred[None] = Deferred(cancel)
+
+    def have(result: T, index: int) -> None:
+        nonlocal left
+        results[index] = result
+        left -= 1
+        if not left:
+            gathered.callback(None)
+
+    def failed(failure: Failure) -> None:
+        if not gathered.called:
+            gathered.errback(failure)
+
+    for index, each in enumerate(under_way):
+        each.addCallbacks(have, failed, callbackArgs=(index,))
+    await gathered
+    return results
 
 
 def outcomes_of(deferreds: Sequence[Deferred[T]]) -> Deferred[list[T | BaseException]]:

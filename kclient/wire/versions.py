@@ -212,12 +212,18 @@ SERVED: Mapping[ApiKey, VersionRange] = MappingProxyType(
 """What our broker advertises, in the order of the keys."""
 
 
+_FLEXIBLE_SINCE = {int(key): api.flexible_since for key, api in _APIS.items()}
+
+
 def is_flexible(api_key: int, version: int) -> bool:
     """Tell whether this version of the API uses compact types and tagged fields (KIP-482).
 
     ValueError for an api key outside `ApiKey`.
     """
-    return version >= _APIS[ApiKey(api_key)].flexible_since
+    since = _FLEXIBLE_SINCE.get(api_key)
+    if since is None:
+        raise ValueError(f"{api_key} is not an api key that is known")
+    return version >= since
 
 
 def request_header_version(api_key: int, version: int) -> int:
