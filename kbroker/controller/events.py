@@ -70,6 +70,13 @@ class IsrChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class LogDirsFailed:
+    """Brokers that live announced a log directory that failed (/log_dir_event_notification)."""
+
+    brokers: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
 class LeaderAndIsrAcked:
     """A broker answered a LeaderAndIsr, and not only with good news."""
 
@@ -165,6 +172,7 @@ Event = (
     | TopicZnodesDeleted
     | StatesWritten
     | IsrChanged
+    | LogDirsFailed
     | LeaderAndIsrAcked
     | StopReplicaAcked
     | ControlledShutdownRequested

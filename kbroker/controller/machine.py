@@ -108,6 +108,7 @@ class Controller:
             events.TopicDeletionRequested: self._deletion_requested,
             events.TopicZnodesDeleted: self._topic_znodes_deleted,
             events.IsrChanged: self._isr_changed,
+            events.LogDirsFailed: self._log_dirs_failed,
             events.LeaderAndIsrAcked: self._leader_and_isr_acked,
             events.StopReplicaAcked: self._stop_replica_acked,
             events.ControlledShutdownRequested: self._controlled_shutdown,
@@ -532,6 +533,16 @@ class Controller:
                     if replica in context.shutting_down:
                         doubtful.append(partition)  # its leader did not know (KAFKA-14140)
         yield from self._evaluate(context, dict.fromkeys(doubtful))
+
+    def _log_dirs_failed(
+        self, context: ControllerContext, event: events.LogDirsFailed
+    ) -> Steps[None]:
+        """Order all replicas there anew: the answers name those that are offline (KIP-112)."""
+        ids = event.brokers & context.brokers.keys()
+        for partition in context.partitions_on(ids):
+            yield
+            for broker_id in ids.intersection(context.replicas(partition)):
+                self._said.leader_and_isr.setdefault(broker_id, set()).add(partition)
 
     def _leader_and_isr_acked(
         self, context: ControllerContext, event: events.LeaderAndIsrAcked

@@ -154,6 +154,7 @@ class ControllerOffice:
             watch(znodes.TOPICS, self._have_topics),
             watch(znodes.DELETE_TOPICS, self._have_deletions),
             watch(znodes.ISR_CHANGES, self._have_isr_changes),
+            watch(znodes.LOG_DIR_EVENTS, self._have_log_dir_events),
         ]
         self.wishes.open()
         self._plan_rebalance()
@@ -498,6 +499,20 @@ class ControllerOffice:
     async def _read_isr_changes(self, names: list[str]) -> None:
         states, paths = await self._store.read_isr_changes(names)
         self._feed(events.IsrChanged(states))
+        await self._store.delete_paths(paths)
+
+    def _have_log_dir_events(self, children: Children | None) -> None:
+        if children is not None and children.names:
+            self._run(self._read_log_dir_events(children.names))
+
+    async def _read_log_dir_events(self, names: list[str]) -> None:
+        brokers, paths = await self._store.read_log_dir_events(names)
+        if brokers:
+            log.info(
+                "controller epoch {epoch}: a log directory failed at broker {brokers}",
+                epoch=self._term.controller_epoch, brokers=",".join(map(str, sorted(brokers))),
+            )  # fmt: skip
+            self._feed(events.LogDirsFailed(brokers))
         await self._store.delete_paths(paths)
 
     # -- controlled shutdown -----------------------------------------------------------------

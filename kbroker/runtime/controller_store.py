@@ -276,6 +276,18 @@ class ControllerStore:
                     self._report(error)
         return await self.read_states(sorted(partitions)), paths
 
+    async def read_log_dir_events(self, names: Iterable[str]) -> tuple[frozenset[int], list[str]]:
+        """Read which brokers lost a log directory: (brokers, paths of the announcements)."""
+        paths = [f"{znodes.LOG_DIR_EVENTS}/{name}" for name in names]
+        brokers: set[int] = set()
+        for path, node in zip(paths, await all_of(map(self._get_or_none, paths)), strict=True):
+            if node is not None:
+                try:
+                    brokers.add(znodes.decode_log_dir_event(path, node))
+                except PoisonZnode as error:
+                    self._report(error)
+        return frozenset(brokers), paths
+
     async def topic_exists(self, name: str) -> bool:
         """Say whether the topic's znode exists."""
         path = znodes.topic_path(name)

@@ -288,3 +288,5 @@ class Replicas:
         self.hosted.tell(changed)
         if not self.log_dirs.online:
             self._fatal(f"the last log directory failed: {path}: {error}")
+        else:
+            self.around.directory_failed()

@@ -15,6 +15,7 @@ from typing import Any
 from twisted.logger import Logger
 
 from kbroker.config import BrokerConfig
+from kbroker.runtime.directory_news import DirectoryNews
 from kbroker.runtime.fetch_plan import FetcherSettings
 from kbroker.runtime.fetcher import Fetcher
 from kbroker.runtime.isr_writer import IsrWriter
@@ -62,6 +63,7 @@ class Replication:
         self._sources: dict[Key, int] = {}
         """Whom each followed partition is fetched from."""
         self._writer = IsrWriter(reactor, zookeeper, reconnect)
+        self._directory_news = DirectoryNews(reactor, zookeeper, replicas.broker_id)
         self._timer: Any = None
         self._look_at = 0.0
         self._stopped = False
@@ -69,6 +71,7 @@ class Replication:
     def start(self) -> None:
         """Begin to hear of roles."""
         self._replicas.around.write_isr = self._writer.write
+        self._replicas.around.directory_failed = self._directory_news.tell
         self._replicas.around.log_start_moved = self._log_start_moved
         self._replicas.hosted.on_roles(self._roles_changed)
         self._plan_look()
@@ -79,6 +82,7 @@ class Replication:
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
         self._writer.stop()
+        self._directory_news.stop()
         for fetcher in self._fetchers.values():
             fetcher.close()
         self._fetchers.clear()

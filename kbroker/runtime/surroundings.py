@@ -24,11 +24,13 @@ class Surroundings:
     """What a partition needs of the broker: time, in seconds, and somebody who writes its ISR.
 
     *appended* wakes the followers' fetches: those of consumers have nothing new before the watermark moves.
+    *directory_failed* tells the controller of a log directory that is gone while others are left.
     *log_start_moved* hears where retention moved the beginning of a log: our leader is told with the next fetch.
     """
 
     __slots__ = (
         "appended",
+        "directory_failed",
         "followers",
         "is_cut_off",
         "lag_time_max",
@@ -47,6 +49,7 @@ class Surroundings:
         """Whether our session may be over without our knowing: others may have been elected (S11)."""
         self.followers = FollowersHeard()
         self.appended: Callable[[Key], None] = lambda _key: None
+        self.directory_failed: Callable[[], None] = lambda: None
         self.log_start_moved: Callable[[Key], None] = lambda _key: None
         self.write_isr: WritesIsr = lambda _partition, _write: None
         self.may_join_isr: Callable[[int, int], bool] = lambda _replica, _broker_epoch: True

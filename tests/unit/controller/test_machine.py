@@ -250,6 +250,13 @@ def test_a_topic_that_comes_with_another_id_is_another_topic(machine):
     assert machine.context.topics["t"].topic_id == UUID(int=8)
 
 
+def test_a_broker_that_lost_a_log_directory_is_ordered_all_it_has_anew(machine):
+    (order,) = machine.handle(events.LogDirsFailed(frozenset({2, 9})))
+    assert isinstance(order, fx.SendLeaderAndIsr)
+    assert order.broker_id == 2
+    assert [(p.partition, p.state.leader_epoch) for p in order.partitions] == [(0, 5), (1, 3)]
+
+
 def test_a_failed_log_directory_moves_leadership(machine):
     effects = machine.handle(events.LeaderAndIsrAcked(1, 1, frozenset({("t", 0)})))
     (order,) = of_kind(effects, fx.WriteStates)

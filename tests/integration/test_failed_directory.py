@@ -1,0 +1,48 @@
+"""One of several log directories dies alone (S15): others lead what was there, the broker goes on with the rest."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+
+from tests.kit.brokers import MakeCluster
+from tests.kit.replicated import Observer, eventually
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(90)]
+
+
+def test_others_lead_what_was_in_a_directory_that_failed_and_the_rest_stays(
+    broker_clusters: MakeCluster,
+) -> None:
+    cluster = broker_clusters(2, {"auto.leader.rebalance.enable": "false"})
+    home = cluster[1].home
+    cluster.terminate(1)
+    cluster.start(1, log_dirs=f"{home / 'one'},{home / 'two'}")
+    cluster.allowed.append(r"log director")
+    controller = AdminClient({"bootstrap.servers": cluster[2].address, "log_level": 0})
+    eventually("broker 1 to be back", lambda: 1 in controller.list_topics(timeout=3).brokers)
+    observer = Observer(cluster)
+    observer.create("t", [[1, 2]] * 4, {"segment.bytes": "1024"})
+    held = {n: [d for d in ("one", "two") if (home / d / f"t-{n}").exists()] for n in range(4)}
+    lost = [n for n in held if held[n] == ["two"]]
+    assert len(lost) == 2, held
+
+    shutil.rmtree(home / "two")
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "log_level": 0})
+    failed = []
+    for number in range(4 * 10):  # the next segment has no place
+        producer.produce(
+            "t", b"x" * 300, partition=number % 4,
+            on_delivery=lambda error, _: failed.append(error) if error else None,
+        )  # fmt: skip
+        producer.flush(20)
+    assert failed == []
+    for n in held:
+        found = eventually(
+            f"t-{n} to be led by who has it",
+            lambda n=n: (p := observer.placement("t", n)).leader == (2 if n in lost else 1) and p,
+        )
+        assert found.isr == ({2} if n in lost else {1, 2})
