@@ -14,7 +14,7 @@ Owner: the reactor's thread.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -57,6 +57,9 @@ RETRY_SECONDS = 1.0
 CHANGES_TOLD = 20
 """So many changes are logged one by one; more, as when a broker is back, by kind."""
 
+NAMES_TOLD = 5
+"""So many partitions of a kind are named."""
+
 IsrChange: TypeAlias = tuple[str, int, frozenset[int], frozenset[int]]
 """Partition, leader epoch, the ISR before and after."""
 
@@ -68,10 +71,13 @@ def isr_changes_told(changes: Sequence[IsrChange]) -> list[str]:
             f"ISR of {name} in epoch {epoch}: {sorted(before)} -> {sorted(after)}"
             for name, epoch, before, after in changes
         ]
-    kinds = Counter((before, after) for _, _, before, after in changes)
+    kinds: dict[tuple[frozenset[int], frozenset[int]], list[str]] = {}
+    for name, _, before, after in changes:
+        kinds.setdefault((before, after), []).append(name)
     return [
-        f"ISR of {count} partitions: {sorted(before)} -> {sorted(after)}"
-        for (before, after), count in kinds.items()
+        f"ISR of {len(names)} partition{'' if len(names) == 1 else 's'} ({', '.join(names[:NAMES_TOLD])}"
+        f"{', ...' if len(names) > NAMES_TOLD else ''}): {sorted(before)} -> {sorted(after)}"
+        for (before, after), names in kinds.items()
     ]
 
 

@@ -17,6 +17,6 @@ def test_a_few_changes_are_a_line_each():
 def test_many_are_a_line_for_each_kind():
     back = [(f"t-{n}", 4, TWO, ALL) for n in range(CHANGES_TOLD)]
     assert isr_changes_told([*back, ("t-99", 4, ALL, TWO)]) == [
-        f"ISR of {CHANGES_TOLD} partitions: [1, 2] -> [1, 2, 3]",
-        "ISR of 1 partitions: [1, 2, 3] -> [1, 2]",
+        f"ISR of {CHANGES_TOLD} partitions (t-0, t-1, t-2, t-3, t-4, ...): [1, 2] -> [1, 2, 3]",
+        "ISR of 1 partition (t-99): [1, 2, 3] -> [1, 2]",
     ]
