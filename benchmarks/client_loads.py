@@ -8,9 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Mapping, Sized
+from typing import Any
 
 _BATCH = 5000
 _PATIENCE_S = 120.0
+
+
+def _count(poll: Callable[[], Mapping[Any, Sized]], count: int, size: int) -> dict[str, float]:
+    """Poll until *count* messages have come, and say how fast those behind the first poll's did."""
+    got, first, started = 0, 0, 0.0
+    while got < count:
+        number = sum(map(len, poll().values()))
+        if number and not started:
+            started, first = time.monotonic(), number
+        got += number
+    elapsed = time.monotonic() - started
+    return {"seconds": elapsed, "messages": got - first, "bytes": (got - first) * size}
 
 
 def confluent_produce(bootstrap: str, topic: str, count: int, size: int) -> dict[str, float]:
@@ -161,16 +175,9 @@ def kafka_python_consume(bootstrap: str, topic: str, count: int, size: int) -> d
     place = TopicPartition(topic, 0)
     consumer.assign([place])
     consumer.seek_to_beginning(place)
-    got, first, started = 0, 0, 0.0
-    while got < count:
-        batches = consumer.poll(timeout_ms=1000, max_records=10_000)
-        number = sum(map(len, batches.values()))
-        if number and not started:
-            started, first = time.monotonic(), number
-        got += number
-    elapsed = time.monotonic() - started
+    got = _count(lambda: consumer.poll(timeout_ms=1000, max_records=10_000), count, size)
     consumer.close()
-    return {"seconds": elapsed, "messages": got - first, "bytes": (got - first) * size}
+    return got
 
 
 def kclient_produce(bootstrap: str, topic: str, count: int, size: int) -> dict[str, float]:
@@ -208,13 +215,6 @@ def kclient_consume(bootstrap: str, topic: str, count: int, size: int) -> dict[s
     place = TopicPartition(topic, 0)
     consumer.assign([place])
     consumer.seek_to_beginning(place)
-    got, first, started = 0, 0, 0.0
-    while got < count:
-        batches = consumer.poll(1000, max_records=10_000)
-        number = sum(map(len, batches.values()))
-        if number and not started:
-            started, first = time.monotonic(), number
-        got += number
-    elapsed = time.monotonic() - started
+    got = _count(lambda: consumer.poll(1000, max_records=10_000), count, size)
     consumer.close()
-    return {"seconds": elapsed, "messages": got - first, "bytes": (got - first) * size}
+    return got

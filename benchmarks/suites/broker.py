@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks import apache
-from benchmarks.contenders import contender, create_topic, load, say, zookeeper_classpath
-from benchmarks.processes import Broker, zookeeper
+from benchmarks.contenders import create_topic, load
+from benchmarks.processes import Broker
 from benchmarks.results import Figure
-
-APACHE = "Apache Kafka"
+from benchmarks.suites.one_broker import measure_in_turn
 
 
 class BrokerFigures:
@@ -71,23 +69,8 @@ class BrokerFigures:
 
 def broker_suite(directory: Path, rounds: int, divide: int) -> tuple[list[Figure], list[str]]:
     """Measure both in turn, the other one first in every second round."""
-    notes = [
+    note = (
         "librdkafka, called without Python on the way of a message; acks=1, linger 5 ms, "
         "one partition; latency by confluent-kafka; a fifth of the work to warm up"
-    ]
-    jars: Path | None = None
-    makes = ["ours", APACHE]
-    try:
-        jars = apache.jars()
-    except apache.Absent as absent:
-        notes.append(f"Apache Kafka was not measured: {absent}")
-        makes = ["ours"]
-    figures = BrokerFigures(divide)
-    with zookeeper(directory / "zookeeper", zookeeper_classpath()) as port:
-        for turn in range(rounds):
-            for make in makes if turn % 2 == 0 else makes[::-1]:
-                say(f"round {turn + 1}: {make}")
-                place = directory / f"{make.split()[0].lower()}-{turn}"
-                with contender(make, place, port, jars) as broker:
-                    figures.take(make, broker)
-    return figures.all(), notes
+    )
+    return measure_in_turn(BrokerFigures(divide), directory, rounds, note)

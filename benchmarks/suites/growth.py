@@ -8,10 +8,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks import apache
-from benchmarks.contenders import contender, create_topic, load, say, zookeeper_classpath
-from benchmarks.processes import Broker, zookeeper
+from benchmarks.contenders import create_topic, load
+from benchmarks.processes import Broker
 from benchmarks.results import Figure
+from benchmarks.suites.one_broker import measure_in_turn
 from kclient.wire import messages
 from kclient.wire.framing import framed
 from kclient.wire.messages import RequestHeader
@@ -103,20 +103,5 @@ class GrowthFigures:
 
 def growth_suite(directory: Path, rounds: int, divide: int) -> tuple[list[Figure], list[str]]:
     """Measure both in turn."""
-    notes = ["no goals, but nothing may grow faster than what there is; memory is resident"]
-    jars: Path | None = None
-    makes = ["ours", "Apache Kafka"]
-    try:
-        jars = apache.jars()
-    except apache.Absent as absent:
-        notes.append(f"Apache Kafka was not measured: {absent}")
-        makes = ["ours"]
-    figures = GrowthFigures(divide)
-    with zookeeper(directory / "zookeeper", zookeeper_classpath()) as port:
-        for turn in range(rounds):
-            for make in makes if turn % 2 == 0 else makes[::-1]:
-                say(f"round {turn + 1}: {make}")
-                place = directory / f"{make.split()[0].lower()}-{turn}"
-                with contender(make, place, port, jars) as broker:
-                    figures.take(make, broker)
-    return figures.all(), notes
+    note = "no goals, but nothing may grow faster than what there is; memory is resident"
+    return measure_in_turn(GrowthFigures(divide), directory, rounds, note)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -11,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
+
+from kbroker.local.zookeeper import is_free
 
 
 class DemoFailed(Exception):
@@ -80,21 +81,11 @@ def free_ports(wanted: int, count: int) -> int:
     """Return *wanted* if it and the next count - 1 ports are free, else the first such run above it."""
     port = wanted
     while port < 60_000:
-        taken = next((n for n in range(port, port + count) if not _free(n)), None)
+        taken = next((n for n in range(port, port + count) if not is_free(n)), None)
         if taken is None:
             return port
         port = taken + 1
     raise DemoFailed(f"no {count} free ports in a row from {wanted} on")
-
-
-def _free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-        return True
 
 
 class LocalClusters:

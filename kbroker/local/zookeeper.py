@@ -215,7 +215,7 @@ def free_ports(count: int, *, consecutive: bool = False) -> list[int]:
         chosen: Sequence[int] = range(first, first + count)
         if not consecutive:
             chosen = random.sample(range(10_240, _first_ephemeral_port()), count)
-        if all(map(_is_free, chosen)):
+        if all(map(is_free, chosen)):
             return list(chosen)
 
 
@@ -227,7 +227,8 @@ def _first_ephemeral_port() -> int:
     return low if low > 12_000 else 65_536
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int) -> bool:
+    """Say whether nobody listens on *port* of the loopback address now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -121,12 +121,7 @@ async def delete_topics(
         return response
 
     response = await at_controller(cluster, ask, timeout=timeout, what="deleting topics")
-    return {
-        t.name: error_of(t.error_code, f"topic {t.name!r}", t.error_message)
-        if t.error_code
-        else None
-        for t in response.responses
-    }
+    return _problems(response.responses)
 
 
 async def create_partitions(
@@ -150,11 +145,16 @@ async def create_partitions(
         return response
 
     response = await at_controller(cluster, ask, timeout=timeout, what="adding partitions")
+    return _problems(response.results)
+
+
+def _problems(topics: Iterable[Any]) -> dict[str, KafkaError | None]:
+    """Say what is wrong with each of *topics*, as it was answered."""
     return {
         t.name: error_of(t.error_code, f"topic {t.name!r}", t.error_message)
         if t.error_code
         else None
-        for t in response.results
+        for t in topics
     }
 
 

@@ -50,9 +50,8 @@ def cli(module_clusters: MakeCluster) -> Iterator[Cli]:
 def everybody_is_back(cli: Cli) -> Iterator[None]:
     """Bring back who a test took down, for the next."""
     yield
-    down = [n for n, broker in cli.cluster.brokers.items() if broker.process is None]
-    if down:
-        start(cli.cluster, *down)
+    if cli.cluster.down:
+        start(cli.cluster, *cli.cluster.down)
     cli.run("cluster", "health", "-e", "-m", "40")
 
 

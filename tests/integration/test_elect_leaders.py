@@ -42,9 +42,8 @@ def led_elsewhere(cluster: Cluster, topic: str) -> Observer:
 @pytest.fixture
 def topic(cluster: Cluster) -> str:
     """Give every run of a test living brokers, and a name of its own."""
-    dead = [n for n, broker in cluster.brokers.items() if broker.process is None]
-    if dead:
-        cluster.start(*dead)
+    if cluster.down:
+        cluster.start(*cluster.down)
     return f"topic-{next(_numbers)}"
 
 

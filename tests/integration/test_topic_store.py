@@ -61,17 +61,23 @@ pytestmark = pytest.mark.slow
 SET, DELETE, APPEND = 0, 1, 2
 
 
-@pytest_twisted.async_yield_fixture
-async def broker(zookeeper_connect: str) -> AsyncIterator[Member]:
-    """One broker that is the controller."""
-    session = ZooKeeperSession(reactor, zookeeper_connect, session_timeout=4.0)
-    await session.start(10)
+async def only_member(session: ZooKeeperSession) -> Member:
+    """Begin a cluster with the one broker that is its controller."""
     await ensure_paths(session)
     await register(session, 1)
     member = Member(session, PaperCluster(), 1)
     member.controller.start()
     await member.dynamic.start()
     await until(lambda: member.cache.brokers)
+    return member
+
+
+@pytest_twisted.async_yield_fixture
+async def broker(zookeeper_connect: str) -> AsyncIterator[Member]:
+    """One broker that is the controller."""
+    session = ZooKeeperSession(reactor, zookeeper_connect, session_timeout=4.0)
+    await session.start(10)
+    member = await only_member(session)
     yield member
     member.controller.stop()
     member.dynamic.stop()
@@ -476,12 +482,7 @@ async def test_admin_requests_fail_with_a_retriable_code_while_zookeeper_is_away
 ) -> None:
     session = ZooKeeperSession(reactor, own_ensemble.connect, session_timeout=20.0)
     await session.start(10)
-    await ensure_paths(session)
-    await register(session, 1)
-    member = Member(session, PaperCluster(), 1)
-    member.controller.start()
-    await member.dynamic.start()
-    await until(lambda: member.cache.brokers)
+    member = await only_member(session)
     await member.topics.create(NewTopic("t"))
     own_ensemble.kill()
     await until(lambda: not session.connected)

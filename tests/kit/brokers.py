@@ -186,6 +186,11 @@ class Cluster:
             code = self._reap(broker, timeout)
             assert code == 0, f"broker {broker.broker_id} exited with {code}:\n{broker.log[-3000:]}"
 
+    @property
+    def down(self) -> list[int]:
+        """The ids of the brokers that do not run."""
+        return [n for n, broker in self.brokers.items() if broker.process is None]
+
     def restart(self, broker_id: int, **overrides: str) -> None:
         """kill -9, and start again at once."""
         self.kill(broker_id)

@@ -19,7 +19,36 @@ spans = st.lists(st.integers(1, 3), min_size=1, max_size=4)
 ones = st.lists(st.just(1), min_size=1, max_size=4)
 
 
-class Copying(RuleBasedStateMachine):
+class OneLink(RuleBasedStateMachine):
+    """What may happen to every link."""
+
+    world: World
+
+    @precondition(lambda self: self.world.link.has_append)
+    @rule()
+    def send(self):
+        self.world.send()
+
+    @precondition(lambda self: self.world.wire)
+    @rule()
+    def target_handles(self):
+        self.world.target_handles()
+
+    @rule(appends=st.integers(1, 5))
+    def fill_pipeline(self, appends):
+        self.world.fill_pipeline(appends)
+
+    @rule(turns=st.integers(1, 10))
+    def work(self, turns):
+        for _ in range(turns):
+            self.world.step()
+
+    @rule()
+    def killed(self):
+        self.world.new_link()
+
+
+class Copying(OneLink):
     """One partition, one mirror at a time, and everything that may happen to them but foreign hands."""
 
     @initialize(first=st.lists(spans, max_size=6), cut=st.none() | st.integers(0, 12))
@@ -51,16 +80,6 @@ class Copying(RuleBasedStateMachine):
     def fetched(self):
         self.world.fetched()
 
-    @precondition(lambda self: self.world.link.has_append)
-    @rule()
-    def send(self):
-        self.world.send()
-
-    @precondition(lambda self: self.world.wire)
-    @rule()
-    def target_handles(self):
-        self.world.target_handles()
-
     @precondition(lambda self: self.world.replies)
     @rule()
     def reply(self):
@@ -71,15 +90,6 @@ class Copying(RuleBasedStateMachine):
     def target_cannot(self):
         self.world.target_cannot()
 
-    @rule(appends=st.integers(1, 5))
-    def fill_pipeline(self, appends):
-        self.world.fill_pipeline(appends)
-
-    @rule(turns=st.integers(1, 10))
-    def work(self, turns):
-        for _ in range(turns):
-            self.world.step()
-
     @rule()
     def lose_connection(self):
         self.world.lose_connection()
@@ -88,10 +98,6 @@ class Copying(RuleBasedStateMachine):
     @rule(number=st.integers(0, 99))
     def zombie_arrives(self, number):
         self.world.zombie_arrives(number)
-
-    @rule()
-    def killed(self):
-        self.world.new_link()
 
     @invariant()
     def the_target_is_a_prefix_of_the_source(self):
@@ -116,7 +122,7 @@ class Copying(RuleBasedStateMachine):
         assert world.cut is None or world.link.state is LinkState.FINISHED
 
 
-class Meddling(RuleBasedStateMachine):
+class Meddling(OneLink):
     """The same with somebody who writes to the target, or a source that loses what it had."""
 
     @initialize(first=st.lists(ones, max_size=5))
@@ -129,29 +135,10 @@ class Meddling(RuleBasedStateMachine):
     def produce(self, each):
         self.world.produce(*each)
 
-    @rule(appends=st.integers(1, 5))
-    def fill_pipeline(self, appends):
-        self.world.fill_pipeline(appends)
-
-    @rule(turns=st.integers(1, 10))
-    def work(self, turns):
-        for _ in range(turns):
-            self.world.step()
-
     @precondition(lambda self: self.world.link.wants_fetch)
     @rule()
     def ask(self):
         self.world.ask(1)
-
-    @precondition(lambda self: self.world.link.has_append)
-    @rule()
-    def send(self):
-        self.world.send()
-
-    @precondition(lambda self: self.world.wire)
-    @rule()
-    def target_handles(self):
-        self.world.target_handles()
 
     @precondition(lambda self: self.world.target)
     @rule()
@@ -162,10 +149,6 @@ class Meddling(RuleBasedStateMachine):
     def the_source_loses_its_tail(self, count, others):
         self.world.lose_source_tail(count)
         self.world.produce(*[1] * others)
-
-    @rule()
-    def killed(self):
-        self.world.new_link()
 
     @invariant()
     def nothing_is_written_behind_a_foreign_record(self):
