@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.kit.apache_kafka import CLASSPATH, with_kafka
 from tests.kit.brokers import MakeCluster
-from tests.kit.replicated import eventually
+from tests.kit.waiting import eventually
 
 PARTITIONS = 20
 ROUNDS, PER_ROUND = 4, 50

@@ -12,7 +12,8 @@ import pytest
 from kclient import Producer
 from tests.kit.apache_kafka import CLASSPATH, with_kafka
 from tests.kit.brokers import Cluster, MakeCluster
-from tests.kit.replicated import Observer, eventually
+from tests.kit.replicated import Observer
+from tests.kit.waiting import eventually
 
 pytestmark = [
     pytest.mark.slow,

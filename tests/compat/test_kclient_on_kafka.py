@@ -18,7 +18,7 @@ from kclient import AdminClient, Consumer, KafkaError, NewTopic, Producer, Topic
 from tests.kit.apache_kafka import CLASSPATH, with_kafka
 from tests.kit.cli import environment_for
 from tests.kit.kclient_processes import KclientProcesses
-from tests.kit.replicated import eventually
+from tests.kit.waiting import eventually
 from tests.kit.zookeeper import Ensemble
 
 pytestmark = [

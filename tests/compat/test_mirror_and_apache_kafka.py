@@ -16,7 +16,8 @@ from kbroker.local.zookeeper import free_ports
 from kclient.wire.batches import iterate
 from tests.kit.apache_kafka import CLASSPATH, with_kafka
 from tests.kit.brokers import MakeCluster
-from tests.kit.mirrors import Mirror, eventually, stored
+from tests.kit.mirrors import Mirror, stored
+from tests.kit.waiting import eventually
 
 pytestmark = [
     pytest.mark.slow,
@@ -53,7 +54,7 @@ def apache(tmp_path: Path, zookeeper_connect: str) -> Iterator[ApacheKafka]:
     with (home / "kafka.log").open("wb") as log:
         process = processes.start_bound_to_us(command, output=log)
     try:
-        eventually(lambda: _answers(address), timeout=90, what="Apache Kafka")
+        eventually("Apache Kafka", lambda: _answers(address), 90)
         yield ApacheKafka(address, home / "data", process)
     finally:
         process.kill()

@@ -7,8 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 
 from kclient import AdminClient
 from tests.kit.brokers import Cluster, MakeCluster
+from tests.kit.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.compat, pytest.mark.timeout(60)]
 
@@ -92,13 +92,6 @@ def member(library: str, cluster: Cluster, group: str, topic: str) -> Iterator[M
             process.kill()
 
 
-def eventually(condition: Callable[[], bool], what: str, seconds: float = 25.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-
-
 PAIRS = [("kclient", library) for library in LIBRARIES]
 PAIRS += [("kclient cooperative", "librdkafka cooperative")]
 
@@ -113,18 +106,18 @@ def test_partitions_are_shared_with_members_of_other_make(cluster, order):
         admin.wait_for_topics([topic])
     everything = set(range(PARTITIONS))
     with member(order[0], cluster, group, topic) as first:
-        eventually(lambda: first.assigned == everything, "everything for the first")
+        eventually("everything for the first", lambda: first.assigned == everything)
         with member(order[1], cluster, group, topic) as second:
             eventually(
+                f"half for each: {first.assigned}, {second.assigned}",
                 lambda: (
                     len(first.assigned) == len(second.assigned) == PARTITIONS // 2
                     and first.assigned | second.assigned == everything
                 ),
-                f"half for each: {first.assigned}, {second.assigned}",
             )
             with AdminClient(bootstrap_servers=cluster.bootstrap) as admin:
                 (described,) = admin.describe_groups([group]).values()
             shown = sorted(tp.partition for m in described.members for tp in m.assignment)
             assert shown == sorted(everything)
         if "cooperative" in order[0]:
-            eventually(lambda: first.assigned == everything, "everything for the one that is left")
+            eventually("everything for the one that is left", lambda: first.assigned == everything)

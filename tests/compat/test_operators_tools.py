@@ -14,7 +14,8 @@ from confluent_kafka import Producer
 from tests.kit.apache_kafka import CLASSPATH, with_kafka
 from tests.kit.brokers import Cluster, MakeCluster
 from tests.kit.operators import Operator, until_directories
-from tests.kit.replicated import Observer, eventually
+from tests.kit.replicated import Observer
+from tests.kit.waiting import eventually
 
 REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 SIDES = ("leader", "follower")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,16 +21,10 @@ from kclient.wire.schema.metadata import MetadataRequest, MetadataRequestTopic
 from kclient.wire.versions import ApiKey
 from tests.kit.brokers import Cluster, MakeCluster
 from tests.kit.operators import ask_broker
+from tests.kit.waiting import eventually
 from tests.kit.zookeeper import Ensemble, zookeeper_at
 
 pytestmark = pytest.mark.slow
-
-
-def eventually(condition: Callable[[], object], *, timeout: float = 15.0, what: str = "") -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {timeout:g} s for {what or condition}"
-        time.sleep(0.02)
 
 
 def admin(cluster: Cluster) -> AdminClient:
@@ -102,7 +96,7 @@ def start_and_fail(directory: Path, **settings: str) -> tuple[int, str]:
 
 def test_three_brokers_know_each_other_and_one_controller(broker_clusters: MakeCluster) -> None:
     cluster = broker_clusters(3)
-    eventually(lambda: len(admin(cluster).list_topics(timeout=5).brokers) == 3)
+    eventually("three brokers", lambda: len(admin(cluster).list_topics(timeout=5).brokers) == 3)
     metadata = admin(cluster).list_topics(timeout=5)
     assert {(b.host, b.port) for b in metadata.brokers.values()} == {
         ("127.0.0.1", broker.port) for broker in cluster.brokers.values()
@@ -122,7 +116,8 @@ def test_a_broker_that_is_back_denies_neither_topics_nor_coordinators(
     )
     group = FindCoordinatorRequest(coordinator_keys=["g"])
     eventually(
-        lambda: not ask_broker(port, ApiKey.FIND_COORDINATOR, group).coordinators[0].error_code
+        "it",
+        lambda: not ask_broker(port, ApiKey.FIND_COORDINATOR, group).coordinators[0].error_code,
     )
     cluster.kill(1)
     cluster.start(1, wait=False)
@@ -266,7 +261,7 @@ def test_a_broker_that_still_waits_for_zookeeper_can_be_stopped(tmp_path: Path) 
         process = start_bound_to_us(
             broker_command(path), output=log, environment=broker_environment()
         )
-    eventually((tmp_path / "data" / ".lock").exists)
+    eventually("the lock", (tmp_path / "data" / ".lock").exists)
     process.send_signal(signal.SIGTERM)
     assert process.wait(10) == 0
     assert "Traceback" not in (tmp_path / "log").read_text()
@@ -357,7 +352,7 @@ def test_the_controller_is_replaced_when_it_is_killed(broker_clusters: MakeClust
         metadata = client.list_topics(timeout=5)
         return metadata.controller_id not in (first, -1) and first not in metadata.brokers
 
-    eventually(replaced, timeout=12, what="another controller")
+    eventually("another controller", replaced, 12)
     topic = NewTopic("after", num_partitions=2, replication_factor=1)
     client.create_topics([topic])["after"].result(10)
 
@@ -373,9 +368,11 @@ def test_a_broker_paused_beyond_its_session_joins_again_and_serves(
     make_topic(cluster, "t", partitions=4)
     before = zookeeper_tool.exists(f"{chroot}/brokers/ids/1").czxid
     cluster.pause(1)
-    eventually(lambda: zookeeper_tool.exists(f"{chroot}/brokers/ids/1") is None)
+    eventually("it to be gone", lambda: zookeeper_tool.exists(f"{chroot}/brokers/ids/1") is None)
     cluster.resume(1)
-    eventually(lambda: zookeeper_tool.exists(f"{chroot}/brokers/ids/1") is not None)
+    eventually(
+        "it to be back", lambda: zookeeper_tool.exists(f"{chroot}/brokers/ids/1") is not None
+    )
     assert zookeeper_tool.exists(f"{chroot}/brokers/ids/1").czxid > before
     for partition in range(4):
         values = [b"%d-%d" % (partition, n) for n in range(10)]
@@ -393,7 +390,7 @@ def test_brokers_go_on_when_zookeeper_is_restarted(
     assert send(cluster, "t", [b"1"], 0) == [b"1"]
     assert send(cluster, "t", [b"2"], 1) == [b"2"]
     own_ensemble.start()
-    eventually(lambda: made(cluster, "after"), timeout=20, what="a topic after the restart")
+    eventually("a topic after the restart", lambda: made(cluster, "after"), 20)
     assert send(cluster, "after", [b"3"]) == [b"3"]
 
 
@@ -410,7 +407,7 @@ def test_sessions_survive_the_death_of_the_zookeeper_leader(
         leader = ensemble.leader()
         ensemble.kill(leader)
         assert send(cluster, "before", [b"1"]) == [b"1"]
-        eventually(lambda: made(cluster, "after"), timeout=20, what="a topic on two servers")
+        eventually("a topic on two servers", lambda: made(cluster, "after"), 20)
         ensemble.start(leader)
         for broker in cluster.brokers.values():
             assert broker.log.count("registered at") == 1, "the session went on"

@@ -11,7 +11,8 @@ import pytest
 
 from tests.kit.brokers import Cluster, MakeCluster
 from tests.kit.cli import Cli, command_line
-from tests.kit.replicated import Observer, eventually
+from tests.kit.replicated import Observer
+from tests.kit.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(90)]
 

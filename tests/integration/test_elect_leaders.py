@@ -10,7 +10,8 @@ from confluent_kafka.admin import AdminClient
 
 from tests.kit.brokers import Cluster, MakeCluster
 from tests.kit.operators import PREFERRED_ELECTION, Operator, partitions_json, znodes_of
-from tests.kit.replicated import Observer, eventually
+from tests.kit.replicated import Observer
+from tests.kit.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 

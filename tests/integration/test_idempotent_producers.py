@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.kit.brokers import Cluster, MakeCluster
 from tests.kit.lossy_proxy import Fate, LossyProxy
 from tests.kit.replicated import Observer, until_replicas_agree
+from tests.kit.waiting import eventually
 from tests.kit.writers import KafkaPythonWriter, KclientWriter, LibrdkafkaWriter, Writer
 
 pytestmark = [
@@ -70,13 +71,6 @@ def create_topic(proxy: LossyProxy, **configs: str) -> None:
     admin.create_topics([topic])[TOPIC].result(20)
 
 
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = 40) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-
-
 def consume(address: str) -> dict[int, list[int]]:
     """Every number in each partition, by offset."""
     consumer: Any = Consumer(
@@ -117,7 +111,7 @@ def test_answers_that_are_lost_leave_one_copy_in_order(
         proxy.fate = lambda number: Fate.CUT if dice.random() < 0.2 else Fate.PASS
         writer = client(proxy.address)
         writer.start()
-        wait_until(lambda: proxy.lost >= 25 or writer.problem is not None, "answers are lost")
+        eventually("answers are lost", lambda: proxy.lost >= 25 or writer.problem is not None)
         proxy.fate = lambda number: Fate.PASS
         writer.finish()
         assert writer.count == writer.sent > 100, writer.failed
@@ -135,18 +129,18 @@ def test_a_broker_killed_between_append_and_answer_recognises_what_it_has(
         writer.start()
         for _ in range(3):
             before = proxy.answers
-            wait_until(
-                lambda before=before: proxy.answers > before + 40 or writer.problem is not None,
+            eventually(
                 "it writes",
+                lambda before=before: proxy.answers > before + 40 or writer.problem is not None,
             )
             lost = proxy.lost
             proxy.fate = lambda number: Fate.SWALLOW
-            wait_until(lambda lost=lost: proxy.lost >= lost + 2, "answers are lost")
+            eventually("answers are lost", lambda lost=lost: proxy.lost >= lost + 2)
             cluster.kill(1)
             proxy.fate = lambda number: Fate.PASS
             start(cluster, proxy)
         before = proxy.answers
-        wait_until(lambda: proxy.answers > before + 40, "it goes on")
+        eventually("it goes on", lambda: proxy.answers > before + 40)
         writer.finish()
         assert writer.count == writer.sent > 100, writer.failed
         judge(writer, cluster[1].address)
@@ -169,10 +163,10 @@ def test_the_next_leader_recognises_what_the_killed_one_did_not_answer(
             victim = observer.placement(TOPIC).leader
             proxy = proxies[victim]
             before = proxy.answers
-            wait_until(lambda p=proxy, n=before: p.answers > n + 20, "the leader answers")
+            eventually("the leader answers", lambda p=proxy, n=before: p.answers > n + 20)
             before = proxy.lost
             proxy.fate = lambda number: Fate.SWALLOW
-            wait_until(lambda p=proxy, n=before: p.lost >= n + 3, "answers are lost")
+            eventually("answers are lost", lambda p=proxy, n=before: p.lost >= n + 3)
             cluster.kill(victim)
             proxy.fate = lambda number: Fate.PASS
             observer.led_by_another(TOPIC, 0, victim)

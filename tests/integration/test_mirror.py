@@ -13,7 +13,8 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic
 
 from tests.kit.brokers import Cluster, MakeCluster
-from tests.kit.mirrors import Mirror, eventually, stored, until_same
+from tests.kit.mirrors import Mirror, stored, until_same
+from tests.kit.waiting import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -146,7 +147,7 @@ def test_new_topics_and_partitions_are_noticed(
     until_same(east, west, "second-one", 2)
     client = admin(east)
     client.create_partitions([NewPartitions("second-one", 3)])["second-one"].result(10)
-    eventually(lambda: (east[1].data / "second-one-2").exists(), what="the third partition")
+    eventually("the third partition", lambda: (east[1].data / "second-one-2").exists())
     produce(east, "second-one", 500, partitions=3)
     until_same(east, west, "second-one", 3)
     assert copier.stop() == 0, copier.said
@@ -171,7 +172,7 @@ def test_a_mirror_killed_again_and_again_copies_everything_once(
             ends[:] = [len(stored(west, "orders", p)) for p in range(2)]
             return sum(ends) > before  # noqa: B023
 
-        eventually(moved, what="batches at the target")
+        eventually("batches at the target", moved)
         copier.kill()
         if ends == [len(batches) for batches in expected]:
             break
@@ -191,7 +192,7 @@ def test_a_target_broker_killed_in_the_middle_loses_and_doubles_nothing(
     copier.start()
     for _ in range(3):
         had = len(stored(west, "orders"))
-        eventually(lambda: len(stored(west, "orders")) > had, what="batches")  # noqa: B023
+        eventually("batches", lambda: len(stored(west, "orders")) > had)  # noqa: B023
         west.restart(1)
     until_same(east, west, "orders", 2)
     assert copier.stop() == 0, copier.said
@@ -204,9 +205,9 @@ def test_a_source_broker_killed_in_the_middle_is_waited_for(
     produce(east, "orders", 30_000, size=400, **{"batch.size": 20_000})
     copier = mirror({"max.partition.fetch.bytes": "100000", "fetch.max.bytes": "100000"})
     copier.start()
-    eventually(lambda: stored(west, "orders"), what="batches")
+    eventually("batches", lambda: stored(west, "orders"))
     east.kill(1)
-    eventually(lambda: "broker 1" in copier.said, what="the mirror to name the broker")
+    eventually("the mirror to name the broker", lambda: "broker 1" in copier.said)
     east.start(1)
     produce(east, "orders", 1000)
     until_same(east, west, "orders")
@@ -223,9 +224,9 @@ def test_somebody_elses_record_at_the_target_stops_the_partition(
     until_same(east, west, "orders", 2)
     produce(west, "orders", 1)
     produce(east, "orders", 10, partitions=2, **{"batch.num.messages": 1})
-    eventually(lambda: "STOPPED orders-0" in copier.said, what="the link to stop")
+    eventually("the link to stop", lambda: "STOPPED orders-0" in copier.said)
     eventually(
-        lambda: stored(east, "orders", 1) == stored(west, "orders", 1), what="the other partition"
+        "the other partition", lambda: stored(east, "orders", 1) == stored(west, "orders", 1)
     )
     assert copier.stop() == 5, copier.said
     assert "source and target hold different records at the same offset" in copier.said
@@ -266,7 +267,7 @@ def make_anew(cluster: Cluster, topic: str, count: int) -> None:
     """Delete a topic and make one of the same name, with *count* other records."""
     client = admin(cluster)  # it has to outlive its answer
     client.delete_topics([topic])[topic].result(10)
-    eventually(lambda: not (cluster[1].data / f"{topic}-0").exists(), what="the deletion")
+    eventually("the deletion", lambda: not (cluster[1].data / f"{topic}-0").exists())
     make_topic(cluster, topic)
     produce(cluster, topic, count, **{"batch.num.messages": 1})
 
@@ -281,7 +282,9 @@ def test_a_topic_recreated_at_the_source_is_not_mixed_with_its_copy(
     until_same(east, west, "orders")
     before = stored(west, "orders")
     make_anew(east, "orders", 200)
-    eventually(lambda: "STOPPED orders-0" in copier.said or "is gone" in copier.said)
+    eventually(
+        "the link to stop", lambda: "STOPPED orders-0" in copier.said or "is gone" in copier.said
+    )
     copier.stop()
     again = mirror()
     assert again.run_once() == 1, again.said
@@ -301,7 +304,7 @@ def test_the_records_of_a_recreated_topic_never_follow_the_old_ones(
     before = stored(west, "orders")
     make_anew(east, "orders", 200)
     refused = "UNKNOWN_TOPIC_ID"
-    eventually(lambda: refused in unaware.said or stored(west, "orders") != before)
+    eventually("the refusal", lambda: refused in unaware.said or stored(west, "orders") != before)
     assert stored(west, "orders") == before
     unaware.stop()
 
@@ -349,7 +352,7 @@ def test_a_dead_cluster_is_named(east: Cluster, west: Cluster, mirror: MakeMirro
     copier = mirror()
     copier.start()
     named = re.compile(rf"cluster west: .*{re.escape(west[1].address)}.*refused", re.DOTALL)
-    eventually(lambda: named.search(copier.said), what="the address and why it does not answer")
+    eventually("the address and why it does not answer", lambda: named.search(copier.said))
     west.start(1)
     make_topic(east, "orders")
     produce(east, "orders", 10)

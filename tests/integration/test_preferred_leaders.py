@@ -15,7 +15,8 @@ from kazoo.client import KazooClient
 
 from tests.kit.brokers import MakeCluster
 from tests.kit.operators import Operator, znodes_of
-from tests.kit.replicated import Observer, eventually, until_replicas_agree
+from tests.kit.replicated import Observer, until_replicas_agree
+from tests.kit.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
 

@@ -10,7 +10,8 @@ import pytest
 
 from kclient import Consumer, Producer, TopicPartition
 from tests.kit.brokers import Cluster, MakeCluster
-from tests.kit.replicated import Observer, eventually
+from tests.kit.replicated import Observer
+from tests.kit.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 

@@ -19,7 +19,8 @@ from tests.kit.operators import (
     until_directories,
     znodes_of,
 )
-from tests.kit.replicated import Observer, eventually, read_all, until_replicas_agree
+from tests.kit.replicated import Observer, read_all, until_replicas_agree
+from tests.kit.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
 

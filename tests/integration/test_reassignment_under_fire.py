@@ -13,7 +13,8 @@ import pytest
 
 from tests.kit.brokers import Cluster, MakeCluster
 from tests.kit.operators import Operator, assignment_of, until_directories, znodes_of
-from tests.kit.replicated import Observer, eventually, read_all, until_replicas_agree
+from tests.kit.replicated import Observer, read_all, until_replicas_agree
+from tests.kit.waiting import eventually
 from tests.kit.writers import KclientWriter, LibrdkafkaWriter, Writer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]

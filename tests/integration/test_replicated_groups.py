@@ -8,7 +8,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from tests.kit.brokers import Cluster, MakeCluster
-from tests.kit.replicated import Observer, eventually
+from tests.kit.replicated import Observer
+from tests.kit.waiting import eventually
 from tests.kit.writers import LibrdkafkaWriter
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]

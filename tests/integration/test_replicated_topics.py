@@ -8,7 +8,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from tests.kit.brokers import Cluster, MakeCluster
-from tests.kit.replicated import Observer, eventually, log_bytes, read_all, until_replicas_agree
+from tests.kit.replicated import Observer, log_bytes, read_all, until_replicas_agree
+from tests.kit.waiting import eventually
 from tests.kit.writers import KclientWriter, LibrdkafkaWriter, Writer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]

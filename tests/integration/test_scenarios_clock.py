@@ -21,8 +21,9 @@ from kclient.wire.fetch import FetchPartition, FetchRequest, FetchTopic
 from kclient.wire.framing import framed
 from tests.integration.test_replicated_topics import check_acknowledged, until_progress
 from tests.kit.brokers import Broker, Cluster, MakeCluster
-from tests.kit.replicated import Observer, eventually
+from tests.kit.replicated import Observer
 from tests.kit.turned_clock import TurnedClock
+from tests.kit.waiting import eventually
 from tests.kit.writers import LibrdkafkaWriter
 from tests.kit.zookeeper import zookeeper_at
 

@@ -11,7 +11,8 @@ import pytest
 from confluent_kafka import KafkaError, Producer
 
 from tests.kit.brokers import Cluster, MakeCluster
-from tests.kit.replicated import Observer, eventually, read_all, until_replicas_agree
+from tests.kit.replicated import Observer, read_all, until_replicas_agree
+from tests.kit.waiting import eventually
 from tests.kit.zookeeper import zookeeper_at
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]

@@ -18,7 +18,8 @@ from kclient.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 from kclient.wire.records import Record, encode_batch
 from tests.chaos.switchboard import Switchboard
 from tests.kit.brokers import Broker, Cluster
-from tests.kit.replicated import Observer, eventually, read_all, until_replicas_agree
+from tests.kit.replicated import Observer, read_all, until_replicas_agree
+from tests.kit.waiting import eventually
 from tests.kit.zookeeper import Ensemble
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]

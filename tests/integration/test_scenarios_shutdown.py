@@ -8,7 +8,8 @@ import time
 import pytest
 
 from tests.kit.brokers import MakeCluster
-from tests.kit.replicated import Observer, eventually
+from tests.kit.replicated import Observer
+from tests.kit.waiting import eventually
 from tests.kit.zookeeper import Ensemble
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]

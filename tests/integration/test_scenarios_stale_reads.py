@@ -23,7 +23,8 @@ from kclient.wire.versions import ApiKey
 from tests.chaos.switchboard import Switchboard
 from tests.kit.brokers import Broker, MakeCluster
 from tests.kit.operators import ask_broker
-from tests.kit.replicated import Observer, eventually
+from tests.kit.replicated import Observer
+from tests.kit.waiting import eventually
 from tests.kit.zookeeper import Ensemble, zookeeper_at
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]

@@ -15,7 +15,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kclient.wire.errors import for_code
 from tests.integration.test_replicated_topics import check_acknowledged, until_progress
 from tests.kit.brokers import MakeCluster
-from tests.kit.replicated import Observer, eventually
+from tests.kit.replicated import Observer
+from tests.kit.waiting import eventually
 from tests.kit.writers import LibrdkafkaWriter
 from tests.kit.zookeeper import Ensemble
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from kbroker.local import processes
 from kclient.wire.batches import iterate
 from tests.kit.brokers import Cluster
+from tests.kit.waiting import eventually
 
 FLOW = "east->west"
 
@@ -107,14 +106,6 @@ class Mirror:
         return self.output.read_text() if self.output.exists() else ""
 
 
-def eventually(condition: Callable[[], object], *, timeout: float = 30.0, what: str = "") -> None:
-    """Wait until *condition* is true."""
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {timeout:g} s for {what or condition}"
-        time.sleep(0.05)
-
-
 def until_same(
     source: Cluster, target: Cluster, topic: str, partitions: int = 1, **options: Any
 ) -> None:
@@ -123,4 +114,4 @@ def until_same(
     def same() -> bool:
         return all(stored(source, topic, p) == stored(target, topic, p) for p in range(partitions))
 
-    eventually(same, what=f"{topic} to be mirrored", **options)
+    eventually(f"{topic} to be mirrored", same, **options)

@@ -28,7 +28,8 @@ from kclient.wire.schema.elect_leaders import ElectLeadersRequest, TopicPartitio
 from kclient.wire.schema.list_partition_reassignments import ListPartitionReassignmentsRequest
 from kclient.wire.versions import SERVED, ApiKey
 from tests.kit.brokers import Cluster
-from tests.kit.replicated import Observer, eventually
+from tests.kit.replicated import Observer
+from tests.kit.waiting import eventually
 from tests.kit.zookeeper import zookeeper_at
 
 Partition = tuple[str, int]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -18,6 +18,7 @@ from confluent_kafka.admin import (
 )
 
 from tests.kit.brokers import Cluster
+from tests.kit.waiting import eventually
 
 T = TypeVar("T")
 
@@ -28,20 +29,6 @@ class Placement:
 
     leader: int
     isr: frozenset[int]
-
-
-def eventually(what: str, condition: Callable[[], T], timeout: float = 20.0) -> T:
-    """Poll until *condition* gives something true; return that."""
-    deadline = time.monotonic() + timeout
-    while True:
-        try:
-            if result := condition():
-                return result
-        except KafkaException:
-            if time.monotonic() > deadline:
-                raise
-        assert time.monotonic() < deadline, f"waited {timeout:g} s for {what}"
-        time.sleep(0.02)
 
 
 class Observer:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from confluent_kafka import KafkaException
 from twisted.internet.task import deferLater
 
 T = TypeVar("T")
@@ -20,3 +22,17 @@ async def until(condition: Callable[[], T], *, timeout: float = 10.0, what: str 
             raise AssertionError(f"waited {timeout:g} s for {what or condition}")
         await deferLater(reactor, 0.01)
     return result
+
+
+def eventually(what: str, condition: Callable[[], T], timeout: float = 40.0) -> T:
+    """Poll until *condition* gives something true; return that."""
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            if result := condition():
+                return result
+        except KafkaException:
+            if time.monotonic() > deadline:
+                raise
+        assert time.monotonic() < deadline, f"waited {timeout:g} s for {what}"
+        time.sleep(0.02)
