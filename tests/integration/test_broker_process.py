@@ -24,7 +24,7 @@ from tests.kit.operators import ask_broker
 from tests.kit.waiting import eventually
 from tests.kit.zookeeper import Ensemble, zookeeper_at
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
 
 
 def admin(cluster: Cluster) -> AdminClient:

@@ -22,7 +22,7 @@ from kclient.producer.producer import Producer
 from kclient.types import AnyRecord, TopicPartition
 from tests.kit.brokers import Cluster, MakeCluster
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
 
 _names = count(1)
 QUICK = {"retry_backoff_ms": 50, "reconnect_backoff_ms": 20, "reconnect_backoff_max_ms": 200}

@@ -16,7 +16,7 @@ from tests.kit.brokers import Cluster, MakeCluster
 from tests.kit.mirrors import Mirror, stored, until_same
 from tests.kit.waiting import eventually
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
 
 MakeMirror = Callable[..., Mirror]
 
