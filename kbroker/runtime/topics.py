@@ -32,10 +32,11 @@ from kbroker.zk.errors import (
     PoisonZnode,
     SessionExpired,
 )
-from kbroker.zk.interface import Create, Node, Operation, SetData, ZooKeeper
+from kbroker.zk.interface import Create, Node, Operation, Session, SetData, ZooKeeper
 from kclient.wire.errors import (
     InvalidConfig,
     LeaderNotAvailable,
+    RequestTimedOut,
     TopicAlreadyExists,
     TopicDeletionDisabled,
     UnknownServerError,
@@ -125,6 +126,7 @@ class Topics:
         InvalidReplicaAssignment, InvalidConfig.
         """
         name = check_topic_name(new.name)
+        session = self._zookeeper.session
         if self._cache.topic(name) is not None:
             raise TopicAlreadyExists(f"topic {name} already exists")
         check_collision(name, self._cache.topics)
@@ -135,7 +137,7 @@ class Topics:
         if validate_only:
             return CreatedTopic(name, None, assignment, overrides, config)
         topic_id = self._new_topic_id()
-        await self._write(name, topic_id, assignment, overrides)
+        await self._write(name, topic_id, assignment, overrides, session)
         log.info(
             "created topic {name}: {n} partitions, replication factor {factor}",
             name=name,
@@ -194,7 +196,14 @@ class Topics:
         topic_id: UUID,
         assignment: Mapping[int, tuple[int, ...]],
         overrides: Mapping[str, str],
+        session: Session | None = None,
     ) -> None:
+        """Write a topic in the session in which it was asked for, or not at all.
+
+        Who was cut off for longer does not know what others did meanwhile: the client may have asked them, and have
+        deleted the topic again. RequestTimedOut then.
+        """
+        zookeeper = self._zookeeper if session is None else self._zookeeper.in_session(session)
         path, config_path = znodes.topic_path(name), znodes.config_path("topics", name)
         content = znodes.TopicAssignment(
             topic_id, {p: znodes.ReplicaAssignment(r) for p, r in assignment.items()}
@@ -204,7 +213,7 @@ class Topics:
         settings: Operation = Create(config_path, data)
         for _ in range(ATTEMPTS):
             try:
-                await self._zookeeper.multi([settings, topic])
+                await zookeeper.multi([settings, topic])
             except NodeExists as error:
                 if error.path == path or await self._exists(path):
                     if await self._topic_id(name) == topic_id:
@@ -214,10 +223,12 @@ class Topics:
                 settings = SetData(config_path, data)
             except NoNode:
                 settings = Create(config_path, data)
-            except (ConnectionLoss, SessionExpired):
+            except (ConnectionLoss, SessionExpired) as error:
                 await self._reconnect.connected()
                 if await self._topic_id(name) == topic_id:
                     return
+                if isinstance(error, SessionExpired):
+                    raise RequestTimedOut(f"topic {name} was not created: ask again") from None
             else:
                 return
         raise UnknownServerError(f"topic {name} could not be created in {ATTEMPTS} attempts")
