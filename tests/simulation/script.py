@@ -188,13 +188,13 @@ def _late_orders(rng: Random) -> Drawn:
 def _unseat(rng: Random) -> Drawn:
     """Have a controller replaced that lives, perhaps while it has something to do and is slow to hear of it."""
     drawn: Drawn = []
-    for at in (0.0, 3.0):
-        behind = rng.choice(((), ("0.05",), ("0.3",)))
+    for at in (0.0, 3.0, 6.0, 9.0):
+        behind = rng.choice(((), ("0.3",), ("0.3",)))
         busy = (str(rng.randint(1, BROKERS)),)
         drawn += [
             (at, "zktrail", behind),
             (at + 0.1, "zkexpire", busy),
-            (at + 0.1 + rng.uniform(0.0, 0.04), "unseat", ()),
+            (at + 0.1 + rng.uniform(0.0, 0.01), "unseat", ()),
             (at + 2.0, "zktrail", ()),
         ]
     return drawn
