@@ -14,7 +14,6 @@ from kbroker.log.producer_state import ProducerStates
 from kbroker.replication.leading import Leading
 from kbroker.replication.role import ControllerFence
 from kbroker.runtime.controller_store import ControllerStore
-from kbroker.runtime.metadata_cache import MetadataCache
 from kbroker.runtime.partition import Partition
 from kbroker.zk.interface import Check
 from kbroker.zk.life import SessionLife
@@ -214,20 +213,9 @@ def orders_of_any_controller() -> list[Change]:
     Leader epochs cover what LeaderAndIsr says. Nothing else covers a StopReplica that deletes: its leader epoch is
     higher than any, and it names the topic, not the topic's id. If it comes late, another controller has finished the
     deletion and the topic was made again, it takes the new one's records.
+    And a late UpdateMetadata has clients told of who is no controller any more.
     """
     return [(ControllerFence, "admits", lambda _self, _epoch: True)]
-
-
-@mutant
-def metadata_of_any_controller() -> list[Change]:
-    """A broker tells clients what a deposed controller said last, until somebody says otherwise."""
-    original = MetadataCache.update
-
-    def update(self: MetadataCache, request: Any, *args: Any) -> None:
-        self.controller_epoch = min(self.controller_epoch, request.controller_epoch)
-        original(self, request, *args)
-
-    return [(MetadataCache, "update", update)]
 
 
 @mutant
