@@ -209,14 +209,22 @@ class Metadata:
         return described
 
     def _build(self, topic: TopicMetadata, listener: str) -> MetadataResponseTopic:
+        made = topic.answers.setdefault(listener, {})
+        led = {b.broker_id for b in self._cache.brokers.values() if listener in b.endpoints}
+        partitions: list[MetadataResponsePartition] = []
+        for index, known in sorted(topic.partitions.items()):
+            kept = made.get(index)
+            if kept is not None and kept[0] is known and known.leader in led:
+                partitions.append(kept[1])
+                continue
+            partitions.append(self._partition(known, listener))
+            if known.leader in led:  # else it is another one when that broker comes
+                made[index] = known, partitions[-1]
         return MetadataResponseTopic(
             name=topic.name,
             topic_id=topic.topic_id,
             is_internal=topic.is_internal,
-            partitions=[
-                self._partition(topic.partitions[index], listener)
-                for index in sorted(topic.partitions)
-            ],
+            partitions=partitions,
         )
 
     def _partition(self, known: PartitionMetadata, listener: str) -> MetadataResponsePartition:

@@ -9,7 +9,8 @@ leader is -2 is being deleted and disappears. A new controller says who lives be
 what a broker does not find here says nothing until it has been told everything once (`is_whole`).
 
 Answers to clients are built from parts that are kept until the next update: the answer of a big
-cluster is not built for every client that asks (`parts`).
+cluster is not built for every client that asks (`parts`). What is made of a partition is kept for longer, until it is
+described in another way (`TopicMetadata.answers`): after an update of some nobody makes anew what is said of thousands.
 
 Invariants: 1. the controller epoch never falls; 2. `generation` rises with every change; 3. a topic has
 one id, and each id one topic.
@@ -65,6 +66,9 @@ class TopicMetadata:
     name: str
     topic_id: UUID | None
     partitions: dict[int, PartitionMetadata] = field(default_factory=dict)
+    """As long as a partition is described in the same way it is the same object."""
+    answers: dict[Any, dict[int, tuple[PartitionMetadata, Any]]] = field(default_factory=dict)
+    """What was made of partitions for those who ask, by the maker's key; and of which description."""
 
     @property
     def is_internal(self) -> bool:
@@ -181,17 +185,20 @@ class MetadataCache:
         self.controller_id = request.controller_id
         self.controller_epoch = request.controller_epoch
         self.brokers = {b.id: _broker(b) for b in request.live_brokers}
+        former = self.topics
         if request.type == FULL:
             self.topics, self._names = {}, {}
             self.is_whole = True
         # Ends before beginnings: a name may be in the request twice, with its old and its new id.
         for topic in sorted(request.topic_states, key=_is_alive):
-            self._update_topic(topic)
+            self._update_topic(topic, former.get(topic.topic_name))
         self.generation += 1
         self._parts.clear()
         self._tell()
 
-    def _update_topic(self, update: UpdateMetadataTopicState) -> None:
+    def _update_topic(self, update: UpdateMetadataTopicState, former: TopicMetadata | None) -> None:
+        if former is not None and former.topic_id != update.topic_id:
+            former = None
         topic = self.topics.get(update.topic_name)
         if topic is not None and topic.topic_id != update.topic_id:
             if not _is_alive(update):
@@ -205,10 +212,14 @@ class MetadataCache:
                 continue
             if topic is None:
                 topic = TopicMetadata(update.topic_name, update.topic_id)
+                if former is not None:
+                    topic.answers = former.answers
                 self.topics[topic.name] = topic
                 if topic.topic_id is not None:
                     self._names[topic.topic_id] = topic.name
-            topic.partitions[state.partition_index] = _partition(state)
+            told = _partition(state)
+            known = former.partitions.get(told.partition) if former is not None else None
+            topic.partitions[told.partition] = known if known == told else told
         if topic is not None and not topic.partitions:
             self._forget(topic)
 

@@ -253,6 +253,24 @@ def test_the_answer_for_all_topics_is_encoded_once_until_something_changes(cache
     assert [t.name for t in ask(MetadataRequest(None)).topics] == ["t", "u"]
 
 
+@pytest.mark.parametrize("full", [False, True])
+def test_only_what_is_told_of_a_partition_anew_is_answered_anew(cache, full):
+    made = Asker(cache).handler
+    cache.update(update(topic("t", T, partition(0), partition(1), partition(2, leader=2))))
+    before = made._known(cache.topics["t"], "PLAINTEXT").partitions
+    told = [partition(0), partition(1, epoch=5), partition(2, leader=2)]
+    cache.update(update(topic("t", T, *told), full=full, brokers=(1,)))
+    after = made._known(cache.topics["t"], "PLAINTEXT").partitions
+    assert after[0] is before[0]
+    assert [p.leader_epoch for p in after] == [0, 5, 0]
+    assert [p.leader_id for p in after] == [1, 1, -1]  # broker 2 died, though nothing else was said
+    cache.update(update(topic("t", U, partition(0)), full=full))
+    (namesake,) = made._known(cache.topics["t"], "PLAINTEXT").partitions
+    assert namesake is not before[0]
+    cache.update(update(topic("t", U, partition(0), partition(1, leader=2)), full=full))
+    assert made._known(cache.topics["t"], "PLAINTEXT").partitions[1].leader_id == 2
+
+
 def test_operations_are_answered_when_asked(cache):
     request = MetadataRequest(None, True, True, True)
     response = Asker(cache)(request, 8)
