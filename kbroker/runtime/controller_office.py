@@ -35,7 +35,8 @@ from kbroker.controller.context import Broker, ControllerContext, Topic
 from kbroker.controller.machine import Controller
 from kbroker.runtime.controller_election import ControllerElection, Term
 from kbroker.runtime.controller_line import BrokerLine, Clock, ControllerSettings, SendToBroker
-from kbroker.runtime.controller_store import ControllerStore, FencedError
+from kbroker.runtime.controller_reads import FencedError
+from kbroker.runtime.controller_store import ControllerStore
 from kbroker.runtime.controller_wishes import OperatorWishes
 from kbroker.runtime.gather import all_of
 from kbroker.runtime.turns import Turns

@@ -13,7 +13,8 @@ from twisted.internet.defer import Deferred
 
 from kbroker.controller.context import LeaderAndIsr
 from kbroker.controller.effects import StateWrite
-from kbroker.runtime.controller_store import ControllerStore, FencedError
+from kbroker.runtime.controller_reads import FencedError
+from kbroker.runtime.controller_store import ControllerStore
 from kbroker.runtime.membership import ensure_paths
 from kbroker.runtime.topic_placement import NewTopic
 from kbroker.zk import znodes
