@@ -33,6 +33,7 @@ from kbroker.controller import diary, events
 from kbroker.controller import effects as fx
 from kbroker.controller.context import Broker, ControllerContext, Topic
 from kbroker.controller.machine import Controller
+from kbroker.runtime.controlled_shutdowns import ControlledShutdowns, Remaining
 from kbroker.runtime.controller_election import ControllerElection, Term
 from kbroker.runtime.controller_line import BrokerLine, Clock, ControllerSettings, SendToBroker
 from kbroker.runtime.controller_reads import FencedError
@@ -44,7 +45,6 @@ from kbroker.runtime.unclean_election import UncleanElection
 from kbroker.zk import znodes
 from kbroker.zk.errors import ConnectionLoss, PoisonZnode, SessionExpired
 from kbroker.zk.interface import Children, Node, Watch, ZooKeeper
-from kclient.wire.errors import BrokerNotAvailable, KafkaError, NotController, StaleBrokerEpoch
 
 log = Logger()
 
@@ -119,10 +119,9 @@ class ControllerOffice:
         self._is_speaking = False
         self._broker_reads = 0
         self._flush_planned = False
-        self._shutdowns: dict[int, Deferred[tuple[tuple[str, int], ...]]] = {}
-        self._next_shutdown = 0
-        self._leaving: list[Deferred[tuple[tuple[str, int], ...]]] = []
-        """Answers to brokers that may go once everybody has heard who leads now."""
+        self._shutdowns = ControlledShutdowns(
+            clock, settings.leave_seconds, self._feed, self._is_heard
+        )
         self.is_ready = False
         self._closed = False
 
@@ -181,10 +180,7 @@ class ControllerOffice:
         for line in self._channels.values():
             line.close()
         self.wishes.close(reason)
-        waiting, self._shutdowns = self._shutdowns, {}
-        leaving, self._leaving = self._leaving, []
-        for deferred in [*waiting.values(), *leaving]:
-            deferred.errback(NotController(reason))
+        self._shutdowns.close(reason)
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         """Run *work*; whatever ends it badly ends the term."""
@@ -236,7 +232,7 @@ class ControllerOffice:
         for line in self._channels.values():
             self._speaking[line] = None
         self._speak_in_turns()
-        self._let_leave()
+        self._shutdowns.let_leave()
 
     def speak(self, line: BrokerLine) -> None:
         """Let *line* say what it has to say, when it is its turn."""
@@ -280,7 +276,7 @@ class ControllerOffice:
             case fx.SendStopReplica():
                 self._channels[effect.broker_id].channel.stop_replica(effect.stops)
             case fx.AnswerControlledShutdown():
-                self._answer_shutdown(effect)
+                self._shutdowns.answer(effect)
             case fx.AnswerElection():
                 self.wishes.answer_election(effect)
             case fx.AnswerReassignment():
@@ -373,7 +369,7 @@ class ControllerOffice:
         """Take what a broker's answer says."""
         if event is not None:
             self._feed(event)
-        self._let_leave()
+        self._shutdowns.let_leave()
 
     def stale_controller(self, broker_id: int) -> None:
         """Resign: a broker knows a newer controller epoch than ours."""
@@ -518,55 +514,20 @@ class ControllerOffice:
 
     # -- controlled shutdown -----------------------------------------------------------------
 
-    def controlled_shutdown(
-        self, broker_id: int, broker_epoch: int
-    ) -> Deferred[tuple[tuple[str, int], ...]]:
-        """Ask the machine; answered by AnswerControlledShutdown."""
-        self._next_shutdown += 1
-        request_id = self._next_shutdown
-        answer: Deferred[tuple[tuple[str, int], ...]] = Deferred()
-        self._shutdowns[request_id] = answer
-        self._feed(events.ControlledShutdownRequested(request_id, broker_id, broker_epoch))
-        return answer
+    def controlled_shutdown(self, broker_id: int, broker_epoch: int) -> Deferred[Remaining]:
+        """Ask whether a broker may go; answers what it still leads (RF > 1)."""
+        return self._shutdowns.ask(broker_id, broker_epoch)
 
-    def _answer_shutdown(self, effect: fx.AnswerControlledShutdown) -> None:
-        answer = self._shutdowns.pop(effect.request_id, None)
-        if answer is None:
-            return
-        errors: dict[fx.ShutdownVerdict, KafkaError] = {
-            fx.ShutdownVerdict.STALE_BROKER_EPOCH: StaleBrokerEpoch(
-                "the broker has registered again since"
-            ),
-            fx.ShutdownVerdict.BROKER_NOT_AVAILABLE: BrokerNotAvailable(
-                "the broker is not registered"
-            ),
-        }
-        if effect.verdict in errors:
-            answer.errback(errors[effect.verdict])
-        elif effect.remaining:
-            answer.callback(effect.remaining)
-        else:
-            # Until its successors have heard that they lead, it serves better than nobody.
-            self._leaving.append(answer)
-            self._clock.callLater(self._settings.leave_seconds, self._leave, answer)
-
-    def _let_leave(self) -> None:
-        """Answer the brokers that leave if there is nothing more to be said to anybody else who listens.
+    def _is_heard(self) -> bool:
+        """Say whether all has been said to everybody who listens, but those that leave.
 
         What is to be said to them themselves does not count: where the controller itself leaves it
         comes behind this very request.
         """
-        if not self._leaving or self._feeding:  # there may be more to be said
-            return
+        if self._feeding:  # there may be more to be said
+            return False
         leaving = self._machine.context.shutting_down
-        if all(line.is_quiet for id, line in self._channels.items() if id not in leaving):
-            for answer in list(self._leaving):
-                self._leave(answer)
-
-    def _leave(self, answer: Deferred[tuple[tuple[str, int], ...]]) -> None:
-        if answer in self._leaving:
-            self._leaving.remove(answer)
-            answer.callback(())
+        return all(line.is_quiet for id, line in self._channels.items() if id not in leaving)
 
 
 def _size_of(effect: fx.Effect) -> int:
