@@ -1,4 +1,4 @@
-"""Brokers that ask the controller whether they may go (KAFKA-340): they wait for the machine, then for the others to know.
+"""Brokers that ask the controller whether they may go: they wait for the machine, then for the others to know.
 
 A broker that handed everything over is answered when everybody else who listens has heard who leads now: until then it
 serves better than nobody. Who does not hear in time holds nobody up (`leave_seconds`).
