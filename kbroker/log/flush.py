@@ -67,12 +67,14 @@ class FlushWork:
         self.truncations = truncations
         """How often the log was truncated when the work began: a later one makes it void."""
         self._has_run = False
-        self._error: OSError | None = None
+        self._error: Exception | None = None
         self._after = after
         self._lock: Lock = after._lock if after is not None else Lock()
 
     def run(self) -> None:
         """Sync it all, after what came before it. Slow: runs in a pool. Raise OSError at the first failure.
+
+        What failed, by whatever error, is not tried again: it fails for who comes later, too.
 
         A file that was deleted meanwhile is of no interest to anyone.
         """
@@ -85,7 +87,7 @@ class FlushWork:
                 if self._after is not None:
                     self._after._run()
                 self._sync_it_all()
-            except OSError as error:
+            except Exception as error:
                 self._error = error
             self._after = None
             self._has_run = True

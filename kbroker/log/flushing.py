@@ -1,7 +1,8 @@
 """Syncing logs while the broker runs: those that ask for it by their settings, and segments that are full.
 
 The sync itself is done in the pool; the log is told of its outcome on the owner's thread. What was never synced is
-replicated, or read from the page cache: by default nothing asks for more than a segment at a time, as in Kafka.
+replicated, or read from the page cache: by default nothing asks for more than a segment at a time, as in Kafka. A sync
+that ended in whatever error fences its log: nobody knows what of it is on the disk (S15).
 
 Owner: `LogDirs`, on the owner's thread
 """
@@ -15,17 +16,17 @@ from kbroker.log.checkpoints import Partition
 from kbroker.log.flush import FlushWork
 from kbroker.log.log_dir import LogDir
 from kbroker.log.partition_log import PartitionLog
-from kclient.wire.errors import KafkaError, KafkaStorageError
+from kclient.wire.errors import KafkaError
 
 
 class InPool(Protocol):
-    """Runs *work* in the pool, then *finished* on the owner's thread; the directory fails with an OSError of it."""
+    """Runs *work* in the pool, then *finished*, with its error if any, on the owner's thread."""
 
     def __call__(
         self,
         directory: LogDir,
         work: Callable[[], None],
-        finished: Callable[[OSError | None], None] | None = None,
+        finished: Callable[[BaseException | None], None] | None = None,
         /,
     ) -> None:
         """Begin."""
@@ -62,44 +63,24 @@ class Flushing:
                 self._since_ms[key] = now_ms
                 self._start(key, log)
 
-    def flush(self, topic: str, partition: int, done: Callable[[KafkaError | None], None]) -> None:
-        """Sync a log in the pool; *done* hears of it on the owner's thread."""
-        key = (topic, partition)
-        log = self._logs.get(key)
-        if log is None:
-            done(KafkaStorageError(f"there is no log of {topic}-{partition} here"))
-            return
-        self._start(key, log, done=done)
-
     def sealed(self, key: Partition) -> None:
         """Start the flush of a log's full segments: one was rolled."""
         log = self._logs.get(key)
         if log is not None:
             self._start(key, log, sealed_only=True)
 
-    def _start(
-        self,
-        key: Partition,
-        log: PartitionLog,
-        *,
-        sealed_only: bool = False,
-        done: Callable[[KafkaError | None], None] = lambda error: None,
-    ) -> None:
+    def _start(self, key: Partition, log: PartitionLog, *, sealed_only: bool = False) -> None:
         try:
             work = log.start_flush(sealed_only=sealed_only)
-        except KafkaError as error:
-            done(error)
-            return
+        except KafkaError:
+            return  # its directory is offline now, and whoever listens knows
         if work is None:
-            done(None)
             return
 
-        def finished(error: OSError | None, work: FlushWork = work) -> None:
+        def finished(error: BaseException | None, work: FlushWork = work) -> None:
             if error is None:
                 log.finish_flush(work)
-                done(None)
             else:
                 log.flush_failed(error)
-                done(KafkaStorageError(f"{log.directory} cannot be synced: {error}"))
 
         self._in_pool(self._where[key], work.run, finished)

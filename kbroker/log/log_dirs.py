@@ -387,10 +387,6 @@ class LogDirs:
         """Start the flush of logs that flush.messages or flush.ms asks for; cheap to call often."""
         self._flushing.due(self._now_ms())
 
-    def flush(self, topic: str, partition: int, done: Callable[[KafkaError | None], None]) -> None:
-        """Sync a log in the pool; *done* hears of it on the owner's thread."""
-        self._flushing.flush(topic, partition, done)
-
     def checkpoint(self, high_watermarks: Mapping[Partition, int] | None = None) -> None:
         """Have the pool write the checkpoints of every directory.
 
@@ -420,18 +416,21 @@ class LogDirs:
         self,
         directory: LogDir,
         work: Callable[[], None],
-        finished: Callable[[OSError | None], None] | None = None,
+        finished: Callable[[BaseException | None], None] | None = None,
     ) -> None:
-        """Run *work* in the pool; an OSError of it takes the directory offline."""
+        """Run *work* in the pool; an OSError of it takes the directory offline. *finished* hears of every end.
+
+        An error that nobody foresaw is raised on the owner's thread, after *finished* has heard of it.
+        """
 
         def came_back(future: Future[None]) -> None:
             error = future.exception()
-            if error is not None and not isinstance(error, OSError):
-                raise error
-            if error is not None:
+            if isinstance(error, OSError):
                 self._directory_failed(directory, error)
             if finished is not None:
                 finished(error)
+            if error is not None and not isinstance(error, OSError):
+                raise error
 
         future = self._executor.submit(work)
         future.add_done_callback(lambda done: self._call_owner(lambda: came_back(done)))

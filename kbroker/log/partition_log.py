@@ -355,9 +355,11 @@ class PartitionLog(LocalLog):
         if work.truncations == self._truncations:
             self.recovery_point = max(self.recovery_point, min(work.up_to, self.log_end_offset))
 
-    def flush_failed(self, error: OSError) -> None:
+    def flush_failed(self, error: BaseException) -> None:
         """Fence the log after a failed `FlushWork.run`: a sync is never tried again (S15)."""
-        self._fence(error)
+        self._fence(
+            error if isinstance(error, OSError) else OSError(f"cannot be synced: {error!r}")
+        )
 
     def flush(self) -> None:
         """Sync everything now. Slow: for the pool, tests and shutdown. Raise KafkaStorageError."""

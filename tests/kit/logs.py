@@ -117,6 +117,14 @@ class FaultyDisk(OsDisk):
         for _ in range(times - 1):
             self._plans[call].append((0, refuse))
 
+    def break_down(self, call: str) -> None:
+        """Let *call* raise what no disk is expected to raise, the next time."""
+
+        def raise_it() -> object:
+            raise MemoryError
+
+        self._plans.setdefault(call, []).append((0, raise_it))
+
     def write_short(self, *sizes: int) -> None:
         """Let the next writes take only so many bytes, one size per write."""
         self._short += sizes

@@ -13,7 +13,6 @@ import pytest
 from kbroker.log import open_files, segment
 from kclient.wire.errors import (
     InconsistentClusterId,
-    KafkaError,
     KafkaStorageError,
     LogDirNotFound,
 )
@@ -380,19 +379,15 @@ def test_flush_messages_and_flush_ms_are_kept(brokers: Brokers) -> None:
     assert log.recovery_point == 4
 
 
-def test_a_flush_reports_when_it_is_done(brokers: Brokers) -> None:
-    broker = brokers(holds=True)
+def test_the_recovery_point_moves_when_the_flush_is_done(brokers: Brokers) -> None:
+    broker = brokers(holds=True, flush_messages=1)
     dirs = broker.start()
     log = dirs.create("t", 0, ID)
     append(log, 1)
-    heard: list[KafkaError | None] = []
-    dirs.flush("t", 0, heard.append)
-    assert heard == []
+    dirs.flush_due()
+    assert log.recovery_point == 0
     broker.pool.run()
-    assert heard == [None]
     assert log.recovery_point == 1
-    dirs.flush("nobody", 0, heard.append)
-    assert isinstance(heard[1], KafkaStorageError)
 
 
 # Failing directories
@@ -431,20 +426,50 @@ def test_a_sync_that_fails_in_the_pool_takes_the_directory_offline(
     brokers: Brokers, tmp_path: Path, call: str
 ) -> None:
     disk = FaultyDisk()
-    broker = brokers(disk=disk)
+    broker = brokers(disk=disk, flush_messages=1)
     dirs = broker.start()
     log = dirs.create("t", 0, ID)
     append(log, 1)
     disk.fail(call)
-    heard: list[KafkaError | None] = []
-    dirs.flush("t", 0, heard.append)
-    assert isinstance(heard[0], KafkaStorageError)
+    dirs.flush_due()
     assert broker.failures == [(str(tmp_path / "a"), [("t", 0)])]
     assert log.recovery_point == 0
     with pytest.raises(KafkaStorageError):
         append(log, 2)
     with pytest.raises(KafkaStorageError, match="every log directory is offline"):
         dirs.create("u", 0, ID)
+
+
+def test_a_sync_that_ends_in_an_unforeseen_error_fences_the_log(
+    brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = FaultyDisk()
+    broker = brokers(disk=disk, flush_messages=1)
+    dirs = broker.start()
+    log = dirs.create("t", 0, ID)
+    append(log, 1)
+    disk.break_down("fsync")
+    dirs.flush_due()
+    assert "MemoryError" in caplog.text  # of the pool, whose callback raised it
+    assert broker.failures == [(str(tmp_path / "a"), [("t", 0)])]
+    assert log.recovery_point == 0
+    with pytest.raises(KafkaStorageError):
+        append(log, 2)
+
+
+def test_a_sync_that_ended_in_an_unforeseen_error_is_not_tried_again(brokers: Brokers) -> None:
+    disk = FaultyDisk()
+    log = brokers(disk=disk).start().create("t", 0, ID)
+    append(log, 1)
+    first = log.start_flush()
+    append(log, 1)
+    second = log.start_flush()
+    assert first is not None
+    assert second is not None
+    disk.break_down("fsync")
+    for work in (first, second, first):
+        with pytest.raises(MemoryError):
+            work.run()
 
 
 def test_a_checkpoint_that_fails_takes_the_directory_offline(
