@@ -4,6 +4,10 @@ A topic is born by one multi: its settings and its assignment, never one without
 deletion is a wish under /admin/delete_topics. More partitions are a new version of the topic's znode,
 conditional on the one that was read. The controller's watches do the rest; who wants to wait until it is
 done waits for this broker's metadata (`until_led`, `until_gone`).
+
+Each is written in the session in which it was asked for, or not at all. Who was cut off for longer does not know
+what others did meanwhile: the client may have asked another broker, and have undone it there since. An attempt
+whose session is over fails with RequestTimedOut, unless what it was to bring about is found done.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ from kbroker.zk.errors import (
     PoisonZnode,
     SessionExpired,
 )
-from kbroker.zk.interface import Create, Node, Operation, Session, SetData, ZooKeeper
+from kbroker.zk.interface import Create, Node, Operation, SetData, ZooKeeper
 from kclient.wire.errors import (
     InvalidConfig,
     LeaderNotAvailable,
@@ -126,7 +130,7 @@ class Topics:
         InvalidReplicaAssignment, InvalidConfig.
         """
         name = check_topic_name(new.name)
-        session = self._zookeeper.session
+        ours = self._in_this_session()
         if self._cache.topic(name) is not None:
             raise TopicAlreadyExists(f"topic {name} already exists")
         check_collision(name, self._cache.topics)
@@ -137,7 +141,7 @@ class Topics:
         if validate_only:
             return CreatedTopic(name, None, assignment, overrides, config)
         topic_id = self._new_topic_id()
-        await self._write(name, topic_id, assignment, overrides, session)
+        await self._write(name, topic_id, assignment, overrides, ours)
         log.info(
             "created topic {name}: {n} partitions, replication factor {factor}",
             name=name,
@@ -186,6 +190,13 @@ class Topics:
                 raise TopicAlreadyExists(f"topic {name} is marked for deletion")
             raise TopicAlreadyExists(f"topic {name} already exists")
 
+    def _in_this_session(self) -> ZooKeeper:
+        """Return ZooKeeper for what one request writes."""
+        session = self._zookeeper.session
+        if session is None:
+            raise RequestTimedOut("this broker is cut off from ZooKeeper", hint="try again")
+        return self._zookeeper.in_session(session)
+
     async def _exists(self, path: str) -> bool:
         zookeeper = self._zookeeper
         return await self._reconnect.read(None, lambda: zookeeper.exists(path)) is not None
@@ -196,14 +207,8 @@ class Topics:
         topic_id: UUID,
         assignment: Mapping[int, tuple[int, ...]],
         overrides: Mapping[str, str],
-        session: Session | None = None,
+        ours: ZooKeeper,
     ) -> None:
-        """Write a topic in the session in which it was asked for, or not at all.
-
-        Who was cut off for longer does not know what others did meanwhile: the client may have asked them, and have
-        deleted the topic again. RequestTimedOut then.
-        """
-        zookeeper = self._zookeeper if session is None else self._zookeeper.in_session(session)
         path, config_path = znodes.topic_path(name), znodes.config_path("topics", name)
         content = znodes.TopicAssignment(
             topic_id, {p: znodes.ReplicaAssignment(r) for p, r in assignment.items()}
@@ -213,7 +218,7 @@ class Topics:
         settings: Operation = Create(config_path, data)
         for _ in range(ATTEMPTS):
             try:
-                await zookeeper.multi([settings, topic])
+                await ours.multi([settings, topic])
             except NodeExists as error:
                 if error.path == path or await self._exists(path):
                     if await self._topic_id(name) == topic_id:
@@ -257,14 +262,20 @@ class Topics:
             path = znodes.delete_topic_path(name)
         except ValueError:
             raise UnknownTopicOrPartition(f"there is no topic {name[:249]!a}") from None
+        ours = self._in_this_session()
         if not await self._exists(znodes.topic_path(name)):
             raise UnknownTopicOrPartition(f"there is no topic {name}")
         for _ in range(ATTEMPTS):
             try:
-                await self._zookeeper.create(path)
+                await ours.create(path)
             except NodeExists:
                 return  # asked for already, by us or another
-            except (ConnectionLoss, SessionExpired):
+            except SessionExpired:
+                await self._reconnect.connected()
+                if await self._exists(path):
+                    return
+                raise RequestTimedOut(f"topic {name} was not deleted: ask again") from None
+            except ConnectionLoss:
                 await self._reconnect.connected()
             else:
                 return
@@ -285,6 +296,7 @@ class Topics:
         Answers the new partitions. UnknownTopicOrPartition, InvalidPartitions,
         InvalidReplicaAssignment, InvalidReplicationFactor, ReassignmentInProgress.
         """
+        ours = self._in_this_session()
         for _ in range(ATTEMPTS):
             try:
                 read = await self._read(name)
@@ -300,16 +312,16 @@ class Topics:
             if validate_only:
                 return added
             try:
-                await self._zookeeper.set(
-                    znodes.topic_path(name), znodes.encode_topic(grown), version
-                )
+                await ours.set(znodes.topic_path(name), znodes.encode_topic(grown), version)
             except (BadVersion, NoNode):
                 continue  # changed meanwhile: look again
-            except (ConnectionLoss, SessionExpired):
+            except (ConnectionLoss, SessionExpired) as error:
                 await self._reconnect.connected()
                 after = await self._read(name)
                 if after is not None and after[0] == grown:
                     return added
+                if isinstance(error, SessionExpired):
+                    raise RequestTimedOut(f"topic {name} was not grown: ask again") from None
             else:
                 return added
         raise UnknownServerError(f"topic {name} was changed by others {ATTEMPTS} times in a row")
