@@ -70,7 +70,7 @@ class Announcements:
         )
         effects += yield from self._leaders(context, memo)
         effects += yield from self._metadata(context, memo, live)
-        effects += self._stops(context)
+        effects += yield from self._stops(context)
         self.leader_and_isr, self.new_partitions, self.metadata = {}, set(), set()
         self.everything_to, self.brokers_changed, self.stops = set(), False, {}
         return effects
@@ -116,14 +116,14 @@ class Announcements:
             effects.append(SendUpdateMetadata(newcomers, updates, live, full=True))
         return effects
 
-    def _stops(self, context: ControllerContext) -> list[Effect]:
+    def _stops(self, context: ControllerContext) -> Steps[list[Effect]]:
         effects: list[Effect] = []
         for broker_id in sorted(self.stops.keys() & context.brokers.keys()):
-            stops = tuple(
-                ReplicaStop(partition, _stop_epoch(context, partition), delete)
-                for partition, delete in sorted(self.stops[broker_id].items())
-            )
-            effects.append(SendStopReplica(broker_id, stops))
+            stops = []
+            for partition, delete in sorted(self.stops[broker_id].items()):
+                yield
+                stops.append(ReplicaStop(partition, _stop_epoch(context, partition), delete))
+            effects.append(SendStopReplica(broker_id, tuple(stops)))
         return effects
 
     def _updates(

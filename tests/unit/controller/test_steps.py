@@ -19,10 +19,20 @@ def controller() -> Controller:
     return made
 
 
-def test_an_event_takes_a_step_for_each_partition_and_ends_as_if_it_took_one() -> None:
+@pytest.mark.parametrize(
+    ("event", "least"),
+    [
+        (events.BrokersChanged(brokers(2, 3)), len(REPLICAS)),
+        # Each partition goes, everybody hears of each, and each replica is told to delete.
+        (events.TopicDeletionRequested(frozenset({"t"})), len(REPLICAS) * 5),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_event_takes_a_step_for_each_partition_and_ends_as_if_it_took_one(
+    event: events.Event, least: int
+) -> None:
     patient, hasty = controller(), controller()
-    died = events.BrokersChanged(brokers(2, 3))
-    work, steps = patient.work(died), 0
+    work, steps = patient.work(event), 0
     while True:
         try:
             next(work)
@@ -30,8 +40,8 @@ def test_an_event_takes_a_step_for_each_partition_and_ends_as_if_it_took_one() -
             effects = end.value
             break
         steps += 1
-    assert steps >= len(REPLICAS)
-    assert effects == hasty.handle(died)
+    assert steps >= least
+    assert effects == hasty.handle(event)
     assert patient.context == hasty.context
 
 
