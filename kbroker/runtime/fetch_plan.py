@@ -4,7 +4,8 @@ Theory of operation
 ===================
 The session (KIP-227) holds what the leader was asked for; `_moved` holds what it is to be asked anew, because something
 was appended, or because it begins to be followed. A partition that fails, or is throttled (KIP-73), is left out of the
-session until its pause is over. A partition whose role is another one by now is dropped when it is met.
+session until its pause is over, by whatever error: what nobody foresaw of one holds up none of the others. A partition
+whose role is another one by now is dropped when it is met.
 
 Invariants:
 1. What is followed is in the session, among `_moved`, or pauses; what pauses is in neither.
@@ -22,6 +23,7 @@ from typing import Final
 from uuid import UUID
 
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from kbroker.replication.following import Following
 from kbroker.replication.throttle import Throttle
@@ -105,7 +107,7 @@ class FetchPlan:
         """Those that the next fetch asks for from another offset, or for the first time."""
         self._pausing: dict[Followed, None] = {}
         self.session = FetchSession()
-        self.troubled: list[tuple[Followed, KafkaError]] = []
+        self.troubled: list[tuple[Followed, Exception]] = []
         """Those that fail again and again, until somebody told of them."""
 
     def __len__(self) -> int:
@@ -160,14 +162,10 @@ class FetchPlan:
                 self._moved[each] = None
         moved, self._moved = self._moved, {}
         for each in moved:
-            if each.current and self._held_back(each, now):
-                continue
-            if each.current:
-                asked = followed_partition.question(each.partition, settings.partition_max_bytes)
-                self.session.want(each.topic_id, asked)
-                each.is_asked = True
-            else:
-                self.unfollow(each.partition.key)
+            try:
+                self._ask_for(each, now)
+            except Exception as error:
+                self.failed(each, error, now)
         if not self.session:
             return None
         saying = self.session.request(NEWCOMERS_PER_FETCH)
@@ -182,6 +180,14 @@ class FetchPlan:
             replica_epoch=broker_epoch,
             forgotten=saying.forgotten,
         )
+
+    def _ask_for(self, each: Followed, now: float) -> None:
+        if not each.current:
+            self.unfollow(each.partition.key)
+        elif not self._held_back(each, now):
+            asked = followed_partition.question(each.partition, self._settings.partition_max_bytes)
+            self.session.want(each.topic_id, asked)
+            each.is_asked = True
 
     def _held_back(self, each: Followed, now: float) -> bool:
         """Let a partition pause that is throttled (KIP-73), unless it is in sync."""
@@ -213,21 +219,20 @@ class FetchPlan:
                 elif answer.error_code:
                     self.failed(each, for_code(answer.error_code)(), now)
                 else:
-                    self._take_one(each, answer, now, now_ms)
+                    try:
+                        self._take_one(each, answer, now, now_ms)
+                    except Exception as error:
+                        self.failed(each, error, now)
         return out_of_range
 
     def _take_one(
         self, each: Followed, answer: FetchPartitionResponse, now: float, now_ms: int
     ) -> None:
         partition = each.partition
-        try:
-            log_of = partition.log
-            end = log_of.log_end_offset if log_of is not None else -1
-            start = log_of.log_start_offset if log_of is not None else -1
-            size = followed_partition.take_answer(partition, answer, now_ms)
-        except KafkaError as error:
-            self.failed(each, error, now)
-            return
+        log_of = partition.log
+        end = log_of.log_end_offset if log_of is not None else -1
+        start = log_of.log_start_offset if log_of is not None else -1
+        size = followed_partition.take_answer(partition, answer, now_ms)
         each.failures = 0
         if log_of is not None:
             each.in_sync = log_of.log_end_offset >= answer.high_watermark
@@ -248,8 +253,10 @@ class FetchPlan:
         """Ask with the next fetch for what comes after the end of its log now."""
         self._moved[each] = None
 
-    def failed(self, each: Followed, error: KafkaError, now: float) -> None:
-        """Let one partition pause."""
+    def failed(self, each: Followed, error: Exception, now: float) -> None:
+        """Let one partition pause; tell of an *error* that nobody foresaw when it is the first in a row."""
+        if not isinstance(error, KafkaError) and not each.failures:
+            log.failure("following {p} failed", Failure(error), p=each.partition)
         if self._followed.get(each.partition.key) is not each:
             return
         each.failures += 1

@@ -268,9 +268,9 @@ class Fetcher:
             old = partition.log.log_end_offset
             followed_partition.start_over(partition, start, end, self._now_ms())
             self._plan.asks_anew(each)
-        except ConnectionClosed:
+        except (CancelledError, ConnectionClosed):
             raise
-        except KafkaError as error:
+        except Exception as error:
             self._plan.failed(each, error, self._reactor.seconds())
             return
         log.warn(

@@ -86,6 +86,26 @@ def test_what_fails_holds_up_nobody_else(plan: FetchPlan, follow: Follow) -> Non
     assert asked(plan, 0.05) == [1]
 
 
+def test_what_fails_in_a_way_that_nobody_foresaw_holds_up_nobody_else(
+    plan: FetchPlan, follow: Follow
+) -> None:
+    first, second = follow(0), follow(1)
+    assert asked(plan, 0.0) == [0, 1]
+    answers = [FetchPartitionResponse(index, 0, 3, 0, 0) for index in range(2)]
+    answers[0].log_start_offset = "no number"  # type: ignore[assignment]
+    response = FetchResponse([FetchTopicResponse("", answers)], session_id=77)
+    plan.session.answered(response)
+    plan.take(response, 0.0, 0)
+    assert asked(plan, 0.0) == []
+    first.log = second.log
+    second.log = object()  # type: ignore[assignment]
+    plan.ask_again(second.key)
+    plan.ask_again(follow(2).key)
+    assert asked(plan, 0.0) == [2]
+    assert asked(plan, 0.05) == [0]
+    assert plan.next_due(0.05) == 0.0
+
+
 def test_a_partition_with_another_role_is_dropped_when_it_is_met(
     plan: FetchPlan, follow: Follow
 ) -> None:

@@ -306,6 +306,17 @@ def test_an_answer_that_makes_no_sense_does_not_end_the_following(world: World) 
     begin(world, 1)
     world.answer(out_of_range(0))
     world.reply(ApiKey.LIST_OFFSETS, ListOffsetsResponse(topics=[]))
+    count = len(world.fetches)
     world.turn(0.05)
-    assert len(world.connections) == 2
-    assert named(world.fetches[-1]) == {0: 0}
+    assert len(world.fetches) == count + 1
+    world.answer(records(0, 0))
+    assert named(world.fetches[-1]) == {0: 1}
+
+
+def test_an_answer_that_makes_no_sense_holds_up_nobody_else(world: World) -> None:
+    begin(world, 2)
+    world.answer(out_of_range(0), records(1, 0))
+    world.reply(ApiKey.LIST_OFFSETS, ListOffsetsResponse(topics=[]))
+    assert len(world.connections) == 1
+    assert named(world.fetches[-1]) == {1: 1}
+    assert forgotten(world.fetches[-1]) == [0]
