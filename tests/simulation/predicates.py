@@ -277,14 +277,14 @@ class Observer:
             return  # a message from the past: he will hear of his successor
         is_granted = key in self.losses.pending
         self.losses.pending.discard(key)
-        if copy.agreed == len(ledger):
-            return
-        if not is_granted:
+        if is_granted:
+            # Even where nothing is gone yet: a predecessor who has not heard of it may still acknowledge something.
+            self._cut(where, copy.agreed, epoch)
+        elif copy.agreed < len(ledger):
             raise Broken(
                 f"LeaderCompleteness: {name} begins to lead in epoch {epoch}:"
                 f" {difference(copy, ledger)}"
             )
-        self._cut(where, copy.agreed, epoch)
 
     def _cut(self, where: Where, end: int, epoch: int) -> None:
         """Take out of the ledger what is gone with the election of *epoch*."""
