@@ -1,7 +1,8 @@
 """OffsetForLeaderEpoch (api key 23), v2-4: where a leader epoch ends (KIP-101, KIP-279, KIP-320).
 
 v3 replica id · v4 flexible. The answer is the largest epoch not above the one asked for, and the offset after its last
-record; -1 and -1 where that is unknown. A follower is held to the same rules as a consumer: only a leader answers.
+record; -1 and -1 where that is unknown. Only a leader answers, a follower's question (replica id) as long as it may be
+followed, a consumer's as long as nobody else can have been elected (S11).
 """
 
 from __future__ import annotations
@@ -33,20 +34,25 @@ class OffsetForLeaderEpoch:
             topics=[
                 OffsetForLeaderTopicResult(
                     topic=topic.topic,
-                    partitions=[self._answer(topic.topic, asked) for asked in topic.partitions],
+                    partitions=[
+                        self._answer(topic.topic, asked, request.replica_id)
+                        for asked in topic.partitions
+                    ],
                 )
                 for topic in request.topics
             ]
         )
 
-    def _answer(self, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+    def _answer(
+        self, topic: str, asked: OffsetForLeaderPartition, replica_id: int
+    ) -> EpochEndOffset:
         response = EpochEndOffset(
             partition=asked.partition, error_code=0, leader_epoch=-1, end_offset=-1
         )
         try:
             partition = self._replicas.partition(topic, asked.partition)
             response.leader_epoch, response.end_offset = epoch_end(
-                partition, asked.leader_epoch, asked.current_leader_epoch
+                partition, asked.leader_epoch, asked.current_leader_epoch, replica_id
             )
         except KafkaError as error:
             response.error_code = int(code_of(error))

@@ -1,6 +1,8 @@
 """Where in a hosted partition an offset is: by timestamp, by the names of its ends (ListOffsets), by leader epoch.
 
-Raises, like everything of `Partition`, a KafkaError that says why it cannot be answered.
+Raises, like everything of `Partition`, a KafkaError that says why it cannot be answered. A replica of the partition that
+goes by our leader epoch is answered as its fetches are, cut off from ZooKeeper or not (S11): a follower that is out of
+range could not go on else, nor back the leader that it follows.
 
 Owner: the reactor's thread.
 """
@@ -11,6 +13,7 @@ from typing import Final
 
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.timestamps import TimestampOffset
+from kbroker.replication.leading import Leading
 from kbroker.runtime.partition import Partition
 from kclient.wire.errors import NotLeaderOrFollower, OffsetNotAvailable
 
@@ -32,13 +35,13 @@ def find_offset(
 ) -> TimestampOffset:
     """Answer ListOffsets: (timestamp, offset, leader epoch), -1 where there is none.
 
-    A consumer hears of what is committed, others of the whole log, DEBUGGING_REPLICA_ID of a follower's, too.
+    A consumer (*replica_id* -1) hears of what is committed, others of the whole log, DEBUGGING_REPLICA_ID of a follower's, too.
     """
     if replica_id == DEBUGGING_REPLICA_ID:
         log = _log_of_any_replica(partition, current_leader_epoch)
         up_to = log.log_end_offset
     else:
-        log, leading = partition.led(current_leader_epoch)
+        log, leading = _led_for(partition, replica_id, current_leader_epoch)
         up_to = log.log_end_offset
         if replica_id == CONSUMER_REPLICA_ID:
             up_to = leading.high_watermark
@@ -73,9 +76,22 @@ def _log_of_any_replica(partition: Partition, current_leader_epoch: int) -> Part
     return partition.log
 
 
+def _led_for(
+    partition: Partition, replica_id: int, current_leader_epoch: int
+) -> tuple[PartitionLog, Leading]:
+    """Return log and leader's view for who asks as *replica_id*, a broker's id or a negative number."""
+    role = partition.role
+    if replica_id in role.replicas and replica_id != role.broker_id and current_leader_epoch >= 0:
+        return partition.led_for_followers(current_leader_epoch)
+    return partition.led(current_leader_epoch)
+
+
 def epoch_end(
-    partition: Partition, leader_epoch: int, current_leader_epoch: int
+    partition: Partition,
+    leader_epoch: int,
+    current_leader_epoch: int,
+    replica_id: int = CONSUMER_REPLICA_ID,
 ) -> tuple[int, int]:
     """Answer OffsetForLeaderEpoch: (largest epoch <= *leader_epoch*, the offset it ends at)."""
-    log, _ = partition.led(current_leader_epoch)
+    log, _ = _led_for(partition, replica_id, current_leader_epoch)
     return log.leader_epochs.end_offset_of(leader_epoch, log.log_end_offset)

@@ -122,6 +122,42 @@ def test_the_debugging_consumer_is_told_a_followers_log_end(ahead: ApiBroker) ->
     assert stale.error_code == ErrorCode.FENCED_LEADER_EPOCH
 
 
+def epoch_end(broker: ApiBroker, topic: str, leader_epoch: int, **asking: int) -> Any:
+    """Ask OffsetForLeaderEpoch, *asking* with a current_leader_epoch and a replica_id."""
+    partition = offset_for_leader_epoch.OffsetForLeaderPartition(
+        partition=0,
+        current_leader_epoch=asking["current_leader_epoch"],
+        leader_epoch=leader_epoch,
+    )
+    topics = [offset_for_leader_epoch.OffsetForLeaderTopic(topic=topic, partitions=[partition])]
+    request = offset_for_leader_epoch.OffsetForLeaderEpochRequest(
+        replica_id=asking.get("replica_id", -1), topics=topics
+    )
+    return broker.ask(23, 4, request).topics[0].partitions[0]
+
+
+@pytest.mark.parametrize(
+    ("replica_id", "epoch", "error"),
+    [
+        (2, 0, ErrorCode.NONE),
+        (2, 1, ErrorCode.UNKNOWN_LEADER_EPOCH),
+        (2, -1, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (1, 0, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (3, 0, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (-1, 0, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    ],
+)
+def test_s11_a_leader_that_is_cut_off_tells_its_range_to_who_follows_in_its_epoch(
+    ahead: ApiBroker, replica_id: int, epoch: int, error: ErrorCode
+) -> None:
+    ahead.replicas.cut_off()
+    (start,) = ask(ahead, (0, -2), replica_id=replica_id, epoch=epoch, topic="r")
+    end = epoch_end(ahead, "r", 0, current_leader_epoch=epoch, replica_id=replica_id)
+    assert (start.error_code, end.error_code) == (error, error)
+    if error is ErrorCode.NONE:
+        assert (start.offset, end.end_offset) == (0, 3)
+
+
 def test_an_offline_replica_has_no_log_end(ahead: ApiBroker) -> None:
     ahead.replicas.partition("r", 0).go_offline("the disk is gone")
     (found,) = ask(ahead, (0, -1), replica_id=-2, topic="r")
@@ -169,11 +205,5 @@ def test_the_end_of_a_leader_epoch_is_told(
 ) -> None:
     filled.lead("t", 1, leader_epoch=3)
     filled.produce(batch_of(1))
-    partition = offset_for_leader_epoch.OffsetForLeaderPartition(
-        partition=0, current_leader_epoch=3, leader_epoch=epoch
-    )
-    request = offset_for_leader_epoch.OffsetForLeaderEpochRequest(
-        topics=[offset_for_leader_epoch.OffsetForLeaderTopic(topic="t", partitions=[partition])]
-    )
-    found = filled.ask(23, 4, request).topics[0].partitions[0]
+    found = epoch_end(filled, "t", epoch, current_leader_epoch=3)
     assert (found.error_code, (found.leader_epoch, found.end_offset)) == (0, answer)
