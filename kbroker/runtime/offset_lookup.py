@@ -1,8 +1,8 @@
 """Where in a hosted partition an offset is: by timestamp, by the names of its ends (ListOffsets), by leader epoch.
 
-Raises, like everything of `Partition`, a KafkaError that says why it cannot be answered. A replica of the partition that
-goes by our leader epoch is answered as its fetches are, cut off from ZooKeeper or not (S11): a follower that is out of
-range could not go on else, nor back the leader that it follows.
+Raises, like everything of `Partition`, a KafkaError that says why it cannot be answered. A replica of the partition
+that goes by our leader epoch is answered as its fetches are, cut off from ZooKeeper or not (S11): a follower that is
+out of range could not go on else, nor back the leader that it follows.
 
 Owner: the reactor's thread.
 """
@@ -35,7 +35,7 @@ def find_offset(
 ) -> TimestampOffset:
     """Answer ListOffsets: (timestamp, offset, leader epoch), -1 where there is none.
 
-    A consumer (*replica_id* -1) hears of what is committed, others of the whole log, DEBUGGING_REPLICA_ID of a follower's, too.
+    A consumer hears of what is committed, others of the whole log, DEBUGGING_REPLICA_ID of a follower's, too.
     """
     if replica_id == DEBUGGING_REPLICA_ID:
         log = _log_of_any_replica(partition, current_leader_epoch)
