@@ -93,10 +93,13 @@ class Losses:
 
     def may_wait(self, key: Key, state: State) -> bool:
         """Say whether a partition may be without a leader: nobody is left who must know that he has all."""
-        return all(
-            self.is_void(node, key, granted) or UNKNOWN < granted <= self._doubts.get(node, -1)
-            for node, granted in state.places.items()
-        )
+        places = state.places.items()
+        return not any(self.must_have_all(node, key, granted) for node, granted in places)
+
+    def must_have_all(self, node: int, key: Key, granted: int) -> bool:
+        """Say whether *node* must know that the place it has since *granted* is worth something."""
+        in_doubt = UNKNOWN < granted <= self._doubts.get(node, -1)
+        return not (self.is_void(node, key, granted) or in_doubt)
 
     def elected(self, key: Key, before: State, state: State) -> str | None:
         """Judge an election; return what is wrong with it."""

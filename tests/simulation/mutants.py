@@ -10,10 +10,12 @@ from typing import Any
 from kbroker.apis import api00_produce
 from kbroker.controller import machine
 from kbroker.controller.context import ControllerContext
+from kbroker.controller.machine import Controller
 from kbroker.log.producer_state import ProducerStates
 from kbroker.replication.leading import Leading
 from kbroker.replication.role import ControllerFence
 from kbroker.runtime.controller_store import ControllerStore
+from kbroker.runtime.directory_news import DirectoryNews
 from kbroker.runtime.partition import Partition
 from kbroker.zk.interface import Check
 from kbroker.zk.life import SessionLife
@@ -235,3 +237,29 @@ def anybody_may_lead() -> list[Change]:
         return original(*args, **{**named, "unclean": True})
 
     return [(machine, "elect", elect)]
+
+
+@mutant
+def failed_disks_are_kept_secret() -> list[Change]:
+    """A broker that lost one of its disks says so to nobody, as before 8ff1aa8."""
+    return [(DirectoryNews, "tell", lambda _self: None)]
+
+
+@mutant
+def a_failed_disk_is_told_once() -> list[Change]:
+    """The news of a failed disk is written once, whether or not ZooKeeper took it."""
+
+    def not_told(self: DirectoryNews, _failure: Any) -> None:
+        self._telling, self._untold = False, 0
+
+    return [(DirectoryNews, "_not_told", not_told)]
+
+
+@mutant
+def news_of_failed_disks_is_thrown_away() -> list[Change]:
+    """A controller takes the news of a failed disk away and does nothing about it."""
+
+    def nothing(_self: Any, _context: Any, _event: Any) -> Iterator[None]:
+        return iter(())
+
+    return [(Controller, "_log_dirs_failed", nothing)]

@@ -23,7 +23,8 @@ granted (`losses.py`): then it is cut where the new leader's log ends, and the e
     it) are void, where the topic allows it, or where the operator accepted it; and he says so.
 12. Available: at the end a partition is without a leader only where all those places are void, or of a broker that
     lost another of its disks.
-13. Told: at the end every broker tells clients of the leaders and ISRs that there are, of all brokers, and of the
+13. Led: who lost one of its disks leads nothing that was on it, where another one could lead; without a restart.
+14. Told: at the end every broker tells clients of the leaders and ISRs that there are, of all brokers, and of the
     controller.
 """
 
@@ -394,6 +395,28 @@ class Observer:
                 raise Broken(f"Available: nobody leads {key}, its places are {state.places}")
             found.append(key)
         return found
+
+    def not_led(self) -> str | None:
+        """Say what is led from a disk that failed though somebody else could lead it; None if nothing is."""
+        for key, state in self.states.items():
+            if state.leader < 0 or key[0] not in self.topics or self._serves(state.leader, key):
+                continue
+            others = [
+                number
+                for number, granted in state.places.items()
+                if self._serves(number, key) and self.losses.must_have_all(number, key, granted)
+            ]
+            if self._nodes[state.leader].has_failed_disk and others:
+                return f"{key} is led by {state.leader}, whose disk failed; {others} could lead"
+        return None
+
+    def _serves(self, number: int, key: tuple[str, int]) -> bool:
+        """Say whether a broker runs and has its replica of a partition on a disk that works."""
+        node = self._nodes[number]
+        if not node.running or node.broker is None or not hasattr(node.broker, "replicas"):
+            return False
+        held = node.broker.replicas.hosted.partitions.get(key)
+        return held is not None and held.offline is None
 
     # -- the end
 

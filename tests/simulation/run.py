@@ -143,6 +143,8 @@ class Simulation:
             self._do(event)
         self._advance(self.scheduler.now + TAIL_SECONDS)
         self._heal()
+        self._await_led()
+        self._replace_disks()
         self._await_whole()
 
     def _advance(self, until: float) -> None:
@@ -160,6 +162,14 @@ class Simulation:
                 raise Broken(f"NoErrors: {self._errors[0]}")
             if scheduler.steps > MOST_STEPS:
                 raise Broken("Liveness: it goes round in circles")
+
+    def _await_led(self) -> None:
+        """Have somebody else lead what was led from a disk that failed, before its broker is restarted for it."""
+        healed_at = self.scheduler.now
+        while (lost := self.observer.not_led()) is not None:
+            if self.scheduler.now >= healed_at + PATIENCE:
+                raise Broken(f"Led: {PATIENCE:g} s after all but the disks was healed: {lost}")
+            self._advance(self.scheduler.now + LOOK_SECONDS)
 
     def _await_whole(self) -> None:
         healed_at = self.scheduler.now
@@ -252,7 +262,8 @@ class Simulation:
         node.wanted = True
 
     def _kill(self, broker: str) -> None:
-        self._node(broker).kill()
+        """End the process of a broker, or of the "controller"."""
+        self._node(str(self.clients.controller() or 1) if broker == "controller" else broker).kill()
 
     def _power(self, *brokers: str) -> None:
         """Take the power of some machines, at once."""
@@ -415,9 +426,15 @@ class Simulation:
             if connection is not None:
                 connection.lose_next_reply = False
             node.resume()
-            node.disk.faults.clear()
+            if not node.has_failed_disk:
+                node.disk.faults.clear()
+                self._start(str(node.number))
+
+    def _replace_disks(self) -> None:
+        for node in self.nodes.values():
             if node.has_failed_disk:
                 node.kill()  # a disk that failed once is used again after a restart only
+            node.disk.faults.clear()
             self._start(str(node.number))
 
 

@@ -11,7 +11,7 @@ follows from the seed in the first line.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from random import Random
@@ -185,6 +185,35 @@ def _late_orders(rng: Random) -> Drawn:
     ]
 
 
+def _dies_alone(rng: Random, brokers: int) -> Drawn:
+    """Let one of two disks fail for good while its broker lives, and the news of it meet with trouble."""
+    broker = str(rng.randint(1, brokers))
+    drawn: Drawn = [(0.0, "diskfail", (broker, rng.choice(DIRECTORIES)))]
+    drawn.append((rng.uniform(0.0, 0.05), "produce", (TOPICS[0], "0", "one", "1")))  # notices it
+    lasts = rng.uniform(0.5, 3.0)
+    at = rng.uniform(-0.05, 0.05)
+    drawn += rng.choice(
+        (
+            [],
+            [(at, "zklose", (broker,))],
+            [(at, "zkdrop", (broker,))],
+            [(at, "zkexpire", (broker,))],
+            [(at, "zkcut", (broker,)), (lasts, "zkheal", (broker,))],
+            [(at, "zkdown", ()), (lasts, "zkup", ())],
+            [(at, "zktrail", ("0.3",)), (lasts, "zktrail", ())],
+        )
+    )
+    drawn += rng.choice(
+        (
+            [],
+            [(rng.uniform(0.0, 0.1), "kill", ("controller",))],
+            [(rng.uniform(0.0, 0.1), "unseat", ())],
+            [(at, "mute", ("controller", broker)), (lasts, "unmute", ())],
+        )
+    )
+    return drawn
+
+
 def _unseat(rng: Random) -> Drawn:
     """Have a controller replaced that lives, perhaps while it has something to do and is slow to hear of it."""
     drawn: Drawn = []
@@ -260,6 +289,20 @@ def _kinds(rng: Random) -> tuple[str, ...]:
     return rng.choice(((),) * 7 + (("short",), ("short",), ("unclean",), ("short", "unclean")))
 
 
+def _known_later(
+    seed: int, weather: str, until: float, brokers: int, disks: int
+) -> Iterator[Event]:
+    """Draw what seeds did not know at first: what was drawn before that stays as it is."""
+    rng = Random(~seed)
+    begin = rng.uniform(BEGIN, until)
+    drawn: Drawn = []
+    if weather == "zombies":
+        drawn = rng.choice((_late_orders, _unseat))(rng)
+    elif weather == "bad disks" and disks > 1:
+        drawn = _dies_alone(rng, brokers)
+    return (Event(begin + after, verb, words) for after, verb, words in drawn)
+
+
 def draw(seed: int) -> Script:
     """Return the schedule of *seed*."""
     rng = Random(seed)
@@ -309,10 +352,6 @@ def draw(seed: int) -> Script:
         time += rng.expovariate(1 / calm)
         for after, verb, words in TROUBLES[rng.choice(weather)](rng, brokers, disks):
             events.append(Event(time + after, verb, words))
-    if name == "zombies":
-        others = Random(~seed)  # what was drawn before these two were known stays as it is
-        time = others.uniform(BEGIN, max(time, BEGIN))
-        for after, verb, words in others.choice((_late_orders, _unseat))(others):
-            events.append(Event(time + after, verb, words))
+    events += _known_later(seed, name, max(time, BEGIN), brokers, disks)
     rounded = [replace(event, time=round(event.time, 3)) for event in events]
     return Script(seed, tuple(sorted(rounded, key=lambda event: event.time)), brokers, disks)
