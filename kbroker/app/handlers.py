@@ -1,6 +1,7 @@
 """Which API is served by which handler, and what each handler needs: the table behind `kbroker.apis`.
 
-A handler is imported and made when it is first asked for, so that a broker starts fast.
+A handler is imported and made when it is first asked for, so that a broker starts fast, or a second after it is ready
+(`Dispatcher.make_all`).
 """
 
 from __future__ import annotations

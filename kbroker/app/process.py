@@ -20,6 +20,9 @@ from kbroker.config import BrokerConfig, ConfigError
 SHUTDOWN_SECONDS = 25.0
 """A shutdown that takes longer is cut short: crash-only means that this is safe."""
 
+SETTLING_SECONDS = 1.0
+"""How long the broker has served when it imports what nobody asked for; from then on its package may be replaced."""
+
 
 def run(file: Path, overrides: Sequence[str]) -> int:
     """Run one broker until it is asked to stop; return the exit code."""
@@ -94,6 +97,15 @@ class Process:
             with suppress(OSError):  # nobody reads our stdout: the broker serves all the same
                 print(ready, flush=True)  # noqa: T201
             collector.begin()
+            self._reactor.callLater(SETTLING_SECONDS, self._import_the_rest)
+
+    def _import_the_rest(self) -> None:
+        from twisted.internet.defer import Deferred
+
+        from kbroker.runtime.turns import in_turns
+
+        if not self._stopping:
+            Deferred.fromCoroutine(in_turns(self._reactor, self._broker.dispatcher.make_all()))
 
     def _start_failed(self, failure: Any) -> None:
         from kbroker.app.broker import CannotStartError

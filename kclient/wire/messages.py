@@ -175,6 +175,11 @@ def response_class(api_key: int) -> type[WireStruct]:
     return _message_class(ApiKey(api_key), "Response")
 
 
+def is_written_by_hand(api_key: int) -> bool:
+    """Say whether an API's messages have a codec of their own, and no dataclasses here."""
+    return api_key in _HAND_WRITTEN
+
+
 @cache
 def _message_class(api: ApiKey, direction: str) -> type[WireStruct]:
     if api in _HAND_WRITTEN:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred
 
-from kbroker.apis import Dispatcher, RequestContext
+from kbroker.apis import Dispatcher, RequestContext, lazily
 from kbroker.net.service import RequestRefusedError
 from kclient.wire import messages
 from kclient.wire.errors import ErrorCode, GroupIdNotFound, MalformedMessage
@@ -63,6 +64,45 @@ def test_an_unexpected_error_becomes_unknown_server_error() -> None:
         raise ZeroDivisionError
 
     assert code(heartbeat(handler).result) == ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def test_handlers_that_nobody_asked_for_are_made_one_at_a_time() -> None:
+    made: list[str] = []
+
+    def factory(name: str) -> Any:
+        def make() -> Any:
+            made.append(name)
+            if name == "broken":
+                raise ImportError(name)
+            return lambda context, request: HeartbeatResponse(error_code=len(made))
+
+        return make
+
+    dispatcher = Dispatcher({ApiKey.LIST_GROUPS: factory("broken"), ApiKey.FETCH: factory("raw")})
+    dispatcher.register(ApiKey.HEARTBEAT, factory("good"))
+    steps = dispatcher.make_all()
+    assert made == []
+    assert [made[-1] for _ in steps] == ["broken", "raw", "good"]
+    frame = messages.encode_request(RequestHeader(12, 3, 7, "c"), HeartbeatRequest(group_id="g"))
+    assert code(dispatcher(memoryview(frame), PEER)) == 3
+    assert [made[-1] for _ in dispatcher.make_all()] == ["broken"] * 3
+    assert made == ["broken", "raw", "good", "broken"]
+
+
+def test_a_handler_that_was_made_needs_its_file_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / "a_handler_on_its_own.py"
+    file.write_text(
+        "class Handler:\n    def __call__(self, context, request):\n        raise KeyError\n"
+    )
+    factory = lazily("a_handler_on_its_own:Handler")
+    dispatcher = Dispatcher({ApiKey.HEARTBEAT: factory})
+    assert list(dispatcher.make_all()) == [None]
+    file.unlink()
+    frame = messages.encode_request(RequestHeader(12, 3, 7, "c"), HeartbeatRequest(group_id="g"))
+    assert code(dispatcher(memoryview(frame), PEER)) == ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def test_what_a_client_did_not_wait_for_is_still_done() -> None:
