@@ -214,6 +214,9 @@ class LibrdkafkaWriter(Writer):
             "max.in.flight.requests.per.connection": 5 if idempotence else 1,
             "message.timeout.ms": 60_000,
             "socket.timeout.ms": socket_timeout_ms,
+            # As other clients have it, not 1 MB: what has waited for a broker of some seconds would be one batch larger
+            # than the segments of these topics, which a broker refuses for good (RECORD_LIST_TOO_LARGE).
+            "batch.size": 16_384,
             "reconnect.backoff.max.ms": 500,
             "retry.backoff.max.ms": 500,
             "log_level": 0,
