@@ -6,8 +6,10 @@ epochs; v8-10 authorized operations (KIP-430); v10 topic ids; v12 look-up by top
 
 Differs from Kafka: an automatically created topic is waited for (at most `AUTO_CREATE_SECONDS`), so that
 the first answer names its leaders; and automatic creation has a budget: asking for 100,000 unknown
-topics does not create 100,000 topics (reliability.md 4.1). The answer for all topics is encoded once per
-listener, version and state of the cluster.
+topics does not create 100,000 topics (reliability.md 4.1). A broker that was not told of all topics yet
+denies none and creates none (Kafka says UNKNOWN_TOPIC_OR_PARTITION, or INVALID_REPLICATION_FACTOR because it
+knows of no broker): what it does not know is LEADER_NOT_AVAILABLE, about which clients ask again. The answer
+for all topics is encoded once per listener, version and state of the cluster.
 """
 
 from __future__ import annotations
@@ -200,6 +202,8 @@ class Metadata:
             return self._known(topic, listener)
         if not is_topic_name(name):
             return _error(ErrorCode.INVALID_TOPIC_EXCEPTION, name)
+        if not self._cache.is_whole:
+            return _error(ErrorCode.LEADER_NOT_AVAILABLE, name)
         return _error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name)
 
     def _known(self, topic: TopicMetadata, listener: str) -> MetadataResponseTopic:
@@ -250,6 +254,8 @@ class Metadata:
     ) -> list[str]:
         """List the unknown topics that may be created now."""
         if not request.allow_auto_topic_creation or not self._auto_create():
+            return []
+        if not self._cache.is_whole:
             return []
         unknown = dict.fromkeys(
             t.name

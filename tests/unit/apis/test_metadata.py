@@ -69,7 +69,8 @@ def update(*topics, epoch=1, full=False, brokers=(1, 2), broker_epoch=-1):
 @pytest.fixture
 def cache():
     made = MetadataCache("the-cluster")
-    made.update(update(topic("t", T, partition(0), partition(1, leader=2), partition(2, -1))))
+    known = topic("t", T, partition(0), partition(1, leader=2), partition(2, -1))
+    made.update(update(known, full=True))
     return made
 
 
@@ -203,6 +204,21 @@ def test_an_unknown_topic_is_created_only_if_broker_and_client_allow_it(cache):
         expected = 0 if created else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert found.error_code == expected
         assert len(found.partitions) == len(created)
+
+
+def test_who_was_not_told_of_all_topics_denies_none_and_creates_none():
+    cache = MetadataCache("the-cluster")
+    ask = Asker(cache, auto_create=True)
+    (found,) = ask(named("t")).topics  # nothing was said so far: not even who lives
+    assert found.error_code == ErrorCode.LEADER_NOT_AVAILABLE
+    cache.update(update(topic("other", U)))
+    for allowed in (False, True):
+        (found,) = ask(named("t", auto=allowed)).topics
+        assert found.error_code == ErrorCode.LEADER_NOT_AVAILABLE
+    assert not ask.topics.created
+    cache.update(update(topic("other", U), full=True))
+    (found,) = ask(named("t", auto=False)).topics
+    assert found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_a_created_topic_without_leaders_yet_is_not_available(cache):
