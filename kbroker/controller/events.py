@@ -124,6 +124,11 @@ class RebalanceDue:
     percentage: int
 
 
+@dataclass(frozen=True, slots=True)
+class ReassignmentsDue:
+    """It is time to complete what `Controller.held_back` reassignments wait for."""
+
+
 class ElectionType(Enum):
     """What an operator wants elected, by Kafka's numbers (KIP-460)."""
 
@@ -178,6 +183,7 @@ Event = (
     | ControlledShutdownRequested
     | UncleanElectionEnabled
     | RebalanceDue
+    | ReassignmentsDue
     | ElectionRequested
     | ReassignmentRequested
     | AssignmentsWritten

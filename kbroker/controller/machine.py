@@ -114,6 +114,7 @@ class Controller:
             events.ControlledShutdownRequested: self._controlled_shutdown,
             events.UncleanElectionEnabled: self._unclean_election_enabled,
             events.RebalanceDue: self._rebalance_due,
+            events.ReassignmentsDue: self._reassignments_due,
             events.ElectionRequested: self._election_requested,
             events.ReassignmentRequested: self._reassignment_requested,
         }
@@ -134,6 +135,11 @@ class Controller:
     def is_writing(self) -> bool:
         """Whether a WriteStates or WriteAssignments awaits its outcome."""
         return bool(self._writing) or self._reassignments.is_writing
+
+    @property
+    def held_back(self) -> int:
+        """How many reassignments could be completed and wait for others, or for ReassignmentsDue."""
+        return self._reassignments.held_back
 
     def handle(self, event: events.Event) -> list[Effect]:
         """Take *event*; the effects to perform now, in order."""
@@ -487,6 +493,12 @@ class Controller:
         self, context: ControllerContext, event: events.ReassignmentRequested
     ) -> Steps[None]:
         yield from self._reassignments.request(context, event)
+
+    def _reassignments_due(
+        self, _context: ControllerContext, _event: events.ReassignmentsDue
+    ) -> Steps[None]:
+        yield
+        self._reassignments.due()
 
     def _assignments_written(
         self, context: ControllerContext, event: events.AssignmentsWritten

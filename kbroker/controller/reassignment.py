@@ -23,6 +23,11 @@ Completed is a reassignment when all of the target are in the ISR and one of the
 a change like another: back to the origin, now. No change is made that takes the last replicas of an ISR away: these
 alone have every committed record (KRaft refuses that too; Kafka's ZooKeeper controller goes on without a leader).
 
+A topic's znode names the replicas of all its partitions and is written whole, so it is not written for each partition
+that came to its end: they wait for each other until they are a fourth of what still moves of the topic, or something
+else is written of it, or for ReassignmentsDue, which the owner is to say soon if some are `held_back`. So thousands
+of partitions take some dozen writes, however they come.
+
 Kafka tells the replicas that go to delete themselves before it writes the topic's znode, as a reminder for the next
 controller. Here they are told afterwards, and whoever did not hear it (it was down, or the controller died) finds out
 by the full UpdateMetadata that every new controller and every start of a broker brings (`runtime.stray_replicas`).
@@ -40,6 +45,7 @@ In: ReassignmentRequested, outcomes of writes, the tables   Out: writes, announc
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -67,6 +73,9 @@ ATTEMPTS = 5
 
 CHANGES_AT_ONCE = 500
 """More are made one round after another, so that nobody has to wait for thousands to be written and told."""
+
+PART_OF_WHAT_MOVES = 4
+"""So much of what moves of a topic, or more, is completed at once: the fourth part."""
 
 _ACCEPTED = ReassignmentResult(ReassignmentOutcome.ACCEPTED)
 
@@ -99,6 +108,10 @@ class Reassignments:
         self._results: dict[TopicPartition, ReassignmentResult] = {}
         self._lost: set[TopicPartition] = set()
         """Partitions whose state znode is gone: their topic's watch will say what became of it."""
+        self._due = False
+        """Whether nothing is to be held back in the next round."""
+        self.held_back = 0
+        """How many partitions came to their end and wait for others of their topic."""
 
     @property
     def is_writing(self) -> bool:
@@ -182,13 +195,20 @@ class Reassignments:
             writes.append(StateWrite(partition, state, current.zk_version))
         return writes
 
+    def due(self) -> None:
+        """Have all that came to its end completed in the next round, however few they are."""
+        self._due = True
+
     def _begin_round(self, context: ControllerContext) -> Steps[None]:
-        """Take up what was asked for, and the reassignments whose target is in sync."""
+        """Take up what was asked for, and the reassignments whose target is in sync, if they are enough."""
         for partition in list(self._queue)[:CHANGES_AT_ONCE]:
             self._changes[partition] = _Change(self._queue.pop(partition))
-        complete = []
+        written = {name for name, _ in self._changes}
+        complete: list[tuple[TopicPartition, tuple[int, ...]]] = []
+        moving: Counter[str] = Counter()
         for partition in context.moving:
             yield
+            moving[partition[0]] += 1
             if (
                 partition not in self._changes
                 and partition not in self._queue
@@ -199,8 +219,15 @@ class Reassignments:
                 complete.append((partition, now.target))
                 if len(complete) == CHANGES_AT_ONCE:
                     break
+        ended = Counter(name for (name, _), _ in complete)
+        at_once = self._due or len(complete) >= CHANGES_AT_ONCE
+        self._due, self.held_back = False, 0
         for partition, target in sorted(complete):
-            self._changes[partition] = _Change(Assignment(target))
+            name = partition[0]
+            if at_once or name in written or ended[name] * PART_OF_WHAT_MOVES >= moving[name]:
+                self._changes[partition] = _Change(Assignment(target))
+            else:
+                self.held_back += 1
 
     def states_written(self, event: StatesWritten) -> None:
         """Note which states were written; a change whose write lost a race is judged again."""

@@ -51,7 +51,10 @@ log = Logger()
 
 ISR_CHANGES_SECONDS = 0.1
 """Between two looks at announced ISR changes (Kafka's leaders announce theirs every 2.5 s): what joins one by one is
-taken in together, for each round of a reassignment writes whole topics."""
+taken in together."""
+
+REASSIGNMENTS_SECONDS = 1.0
+"""So long a reassignment that came to its end waits at most for others of its topic, whose znode is written whole."""
 
 ENTRIES_PER_LINE = 20
 """Of the diary, at DEBUG: an event for each would hold the reactor up when thousands change."""
@@ -98,6 +101,7 @@ class ControllerOffice:
         self._deletions: frozenset[str] = frozenset()
         self._announced: list[str] = []
         """Announcements of ISR changes, as last listed."""
+        self._completion_planned = False
         self._look_planned = False
         self._looked_at = -ISR_CHANGES_SECONDS
         self._unclean_election = UncleanElection(
@@ -229,10 +233,18 @@ class ControllerOffice:
             self._feeding = False
         if not self._flush_planned:
             self._flush_topics()
+        if self._machine.held_back and not self._completion_planned:
+            self._completion_planned = True
+            self._clock.callLater(REASSIGNMENTS_SECONDS, self._complete_reassignments)
         for line in self._channels.values():
             self._speaking[line] = None
         self._speak_in_turns()
         self._shutdowns.let_leave()
+
+    def _complete_reassignments(self) -> None:
+        self._completion_planned = False
+        if not self._closed and self._machine.held_back:
+            self._feed(events.ReassignmentsDue())
 
     def speak(self, line: BrokerLine) -> None:
         """Let *line* say what it has to say, when it is its turn."""

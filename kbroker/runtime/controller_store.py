@@ -139,6 +139,7 @@ class ControllerStore(ControllerReads):
     ) -> bool:
         """Change one topic's znode; False if that topic is gone. May be done again after a lost answer."""
         path = znodes.topic_path(name)
+        turns = Turns(self._clock, self._per_turn)
         while True:
             try:
                 node = await self._zookeeper.get(path)
@@ -150,10 +151,12 @@ class ControllerStore(ControllerReads):
                 return False
             if read.topic_id != topic_id:
                 return False
+            await turns.done(len(read.partitions))
             # Partitions added meanwhile stay: others than the controller add some, nobody else moves any.
             wanted = replace(read, partitions={**read.partitions, **change})
             if wanted == read:
                 return True
+            await turns.done(len(wanted.partitions))
             with suppress(BadVersion, NoNode):
                 await self._fenced([SetData(path, znodes.encode_topic(wanted), node.stat.version)])
                 return True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -64,17 +63,25 @@ def decode_topic(topic: str, data: bytes) -> TopicAssignment:
     adding = fields.object_or_empty("adding_replicas")
     removing = fields.object_or_empty("removing_replicas")
     assignment = {}
+    alike: dict[
+        tuple[int, ...], ReplicaAssignment
+    ] = {}  # thousands of partitions have few lists of replicas
     for name in partitions.values:
-        if re.fullmatch(r"\d{1,9}", name) is None:
+        if not name.isdecimal() or len(name) > 9:
             raise fields.poison(f"{name!r:.80} is not a partition number")
         replicas = partitions.integers(name)
-        if len(set(replicas)) != len(replicas) or not replicas:
-            raise fields.poison(f"partition {name} has the replicas {list(replicas)}")
-        assignment[int(name)] = ReplicaAssignment(
-            replicas,
-            adding.integers(name) if adding.has(name) else (),
-            removing.integers(name) if removing.has(name) else (),
-        )
+        plain = alike.get(replicas)
+        if plain is None:
+            if len(set(replicas)) != len(replicas) or not replicas:
+                raise fields.poison(f"partition {name} has the replicas {list(replicas)}")
+            plain = alike[replicas] = ReplicaAssignment(replicas)
+        if name in adding.values or name in removing.values:
+            plain = ReplicaAssignment(
+                replicas,
+                adding.integers(name) if adding.has(name) else (),
+                removing.integers(name) if removing.has(name) else (),
+            )
+        assignment[int(name)] = plain
     topic_id = decode_uuid(path, fields.text("topic_id")) if fields.has("topic_id") else None
     return TopicAssignment(topic_id, assignment)
 

@@ -436,3 +436,68 @@ def test_thousands_are_moved_in_rounds_and_answered_at_the_end(
     assert {r.outcome for r in answer.results.values()} == {ReassignmentOutcome.ACCEPTED}
     assert answer.results.keys() == set(partitions)
     assert machine.context.moving == set(partitions)
+
+
+def moving_to_broker_3(count: int) -> tuple[Controller, dict[tuple[str, int], LeaderAndIsr]]:
+    """A controller of partitions on their way from brokers 1 and 2 to 2 and 3, and their states."""
+    states = {("t", n): LeaderAndIsr(2, 5, (1, 2), 1, 10) for n in range(count)}
+    moving = Assignment((1, 2)).towards((2, 3))
+    topic = Topic(
+        "t", ID, dict.fromkeys(range(count), moving.replicas), dict.fromkeys(range(count), moving)
+    )
+    machine = Controller()
+    brokers = {n: Broker(n, 100 + n, ()) for n in (1, 2, 3)}
+    machine.handle(events.BecameController(2, brokers, {"t": topic}, states))
+    return machine, states
+
+
+def rounds_of(machine: Controller, event: events.Event) -> list[int]:
+    """Do what *event* has the machine write; of how many partitions it wrote the replicas, by round."""
+    rounds = []
+    effects = machine.handle(event)
+    while True:
+        for effect in effects:
+            if isinstance(effect, fx.WriteStates):
+                versions = {w.partition: (w.expected_version or 0) + 1 for w in effect.writes}
+                effects = machine.handle(events.StatesWritten(versions))
+                break
+            if isinstance(effect, fx.WriteAssignments):
+                rounds.append(len(effect.assignments))
+                effects = machine.handle(events.AssignmentsWritten())
+                break
+        else:
+            return rounds
+
+
+def joined(
+    states: dict[tuple[str, int], LeaderAndIsr], partition: tuple[str, int]
+) -> events.IsrChanged:
+    return events.IsrChanged({partition: replace(states[partition], isr=(1, 2, 3), zk_version=11)})
+
+
+def test_what_ends_one_by_one_is_written_by_the_dozen() -> None:
+    """The topic's znode names all its partitions: a write for each would be quadratic."""
+    machine, states = moving_to_broker_3(400)
+    rounds = [n for p in states for n in rounds_of(machine, joined(states, p))]
+    assert sum(rounds) == 400
+    assert len(rounds) < 30
+    assert not machine.context.moving
+    assert not machine.held_back
+
+
+def test_few_that_ended_wait_until_they_are_due() -> None:
+    machine, states = moving_to_broker_3(9)
+    assert rounds_of(machine, joined(states, ("t", 4))) == []
+    assert rounds_of(machine, joined(states, ("t", 7))) == []
+    assert machine.held_back == 2
+    assert rounds_of(machine, events.ReassignmentsDue()) == [2]
+    assert machine.held_back == 0
+    assert rounds_of(machine, joined(states, ("t", 0))) == []  # seven move: it waits anew
+    assert machine.held_back == 1
+
+
+def test_what_ended_goes_along_with_what_is_written_anyway() -> None:
+    machine, states = moving_to_broker_3(9)
+    rounds_of(machine, joined(states, ("t", 4)))
+    asked = events.ReassignmentRequested(7, {("t", 0): None})
+    assert rounds_of(machine, asked) == [2]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from types import FrameType
 from typing import Any
@@ -21,6 +22,7 @@ from kbroker.runtime.controller import ClusterController, ControllerSettings
 from kbroker.runtime.membership import ensure_paths
 from kbroker.runtime.reconnect import Reconnect
 from kbroker.zk import znodes
+from kbroker.zk.interface import Stat
 from kbroker.zk.session import ZooKeeperSession
 from kclient.wire import messages
 from kclient.wire.messages import RequestHeader
@@ -34,6 +36,9 @@ PARTITIONS = 150
 PER_TURN = 15
 CALLS_PER_TURN = 4_000
 """Functions of Python called. Done in one turn, each of the events below takes 10,000 or more."""
+
+ANY = Stat(*[0] * len(Stat._fields))
+"""What ZooKeeper keeps of a znode, where nobody looks."""
 
 TURNS = [(1, 2, 3), (2, 3, 1), (3, 1, 2)]
 ASSIGNMENT = {index: TURNS[index % 3] for index in range(PARTITIONS)}
@@ -149,6 +154,19 @@ class World:
         self.longest = max(self.longest, calls)
         self.most_ordered, self._ordered = max(self.most_ordered, self._ordered), 0
 
+    def joins_the_isr(self, broker_id: int, topic: str, partition: int) -> None:
+        """Have the leader of a partition take a follower into the ISR, and announce it."""
+        path = znodes.partition_state_path(topic, partition)
+        state = znodes.decode_partition_state(topic, partition, self.ensemble.tree[path].data, ANY)
+        state = replace(state, isr=(*state.isr, broker_id), isr_epochs=())
+        self._do(self.zk.set(path, znodes.encode_partition_state(state), -1))
+        changed = znodes.encode_partitions([znodes.TopicPartition(topic, partition)])
+        self._do(self.zk.create(znodes.ISR_CHANGE_PREFIX, changed, sequential=True))
+
+    def replicas_of(self, partition: int, of: int = 2) -> tuple[int, ...]:
+        """Return a partition's replicas, as broker *of* was told."""
+        return self.cluster[of].cache.topics["many"].partitions[partition].replicas
+
     def leaders(self, of: int = 2) -> list[int]:
         """Return who leads each partition, as broker *of* was told."""
         topic = self.cluster[of].cache.topics.get("many")
@@ -168,6 +186,18 @@ def create_topic(world: World) -> None:
 def world() -> World:
     """A controller of nothing yet."""
     return World()
+
+
+def test_a_reassignment_that_ended_before_its_neighbours_is_completed_soon(world: World) -> None:
+    create_topic(world)
+    world.register(4)
+    world.until(lambda: 4 in world.cluster[2].cache.brokers)
+    wish = {znodes.TopicPartition("many", p): (2, 3, 4) for p in range(10)}
+    world.create(znodes.REASSIGN_PARTITIONS, znodes.encode_reassignment(wish))
+    world.until(lambda: world.replicas_of(4) == (2, 3, 4, 1))
+    world.joins_the_isr(4, "many", 4)
+    world.until(lambda: world.replicas_of(4) == (2, 3, 4))
+    assert world.replicas_of(5) == (2, 3, 4, 1)
 
 
 def test_no_turn_of_a_controller_is_long_whatever_happens_to_its_partitions(world: World) -> None:
