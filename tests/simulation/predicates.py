@@ -373,6 +373,13 @@ class Observer:
 
     # -- losses
 
+    def lost_power(self, node: int, zxid: int) -> None:
+        """Take note that *node* may have forgotten something, and with it which records are left of a partition."""
+        self.losses.disk(node, zxid)
+        for (number, _, _), copy in self.copies.items():
+            if number == node:
+                copy.reconciled = -1
+
     @property
     def repairs(self) -> bool:
         """Whether somebody has a place in an ISR that is void."""

@@ -270,7 +270,7 @@ class Simulation:
         for broker in brokers:
             node = self._node(broker)
             if node.lose_power():
-                self.observer.losses.disk(node.number, self.ensemble.zxid)
+                self.observer.lost_power(node.number, self.ensemble.zxid)
 
     def _wipe(self, broker: str, directory: str = "") -> None:
         """End a broker; its machine, or one of its disks, is another one when it comes back."""
