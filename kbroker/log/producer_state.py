@@ -78,7 +78,8 @@ class ProducerEntry:
         self.batches: list[RememberedBatch] = []
         """Its newest batches of this epoch, oldest first; none if only a marker is known."""
         self.touched_ms = 0
-        """When it wrote last, by the broker's clock: record timestamps may say anything."""
+        """When it wrote last, by the broker's clock: record timestamps may say anything. What is read of the log again
+        (`reload`) was written when they say, as in Kafka, but neither later than now nor before what is known."""
         self.last_offset = -1
         """The end of its last batch of whatever kind."""
         self.complete = True
@@ -229,8 +230,17 @@ class ProducerStates:
         self._entries.clear()
 
     def replay(self, infos: Iterable[BatchInfo], now_ms: int) -> None:
-        """Take note of batches that are in the log already, oldest first."""
+        """Take note of batches that are in the log already, oldest first, and came now."""
         for info in infos:
             if info.producer_id >= 0:
                 touched_ms = info.max_timestamp if info.log_append_time else now_ms
+                self.appended(info, info.base_offset, touched_ms)
+
+    def reload(self, infos: Iterable[BatchInfo], now_ms: int) -> None:
+        """Take note of batches that are in the log since they were written, oldest first; it is *now_ms*."""
+        for info in infos:
+            if info.producer_id >= 0:
+                known = self._entries.get(info.producer_id)
+                written_ms = info.max_timestamp if info.max_timestamp >= 0 else now_ms
+                touched_ms = max(min(written_ms, now_ms), known.touched_ms if known else 0)
                 self.appended(info, info.base_offset, touched_ms)

@@ -166,7 +166,7 @@ class LogProducers:
             self.states = loaded[1]
         if start >= end_offset:
             return
-        self.states.replay(self._own_headers(segments, start, notes), now_ms)
+        self.states.reload(self._own_headers(segments, start, notes), now_ms)
 
     def _own_headers(
         self, segments: Sequence[Segment], start: int, notes: list[str]

@@ -57,6 +57,28 @@ def test_a_clean_shutdown_writes_a_snapshot_and_the_next_one_replaces_it(tmp_pat
     assert snapshots(log) == [3]
 
 
+@pytest.mark.parametrize(
+    ("timestamps", "now_ms", "touched_ms"),
+    [
+        ((100,), 900, 100),
+        ((100, 300), 900, 300),
+        ((300, 100), 900, 300),
+        ((5000,), 900, 900),
+        ((-1,), 900, 900),
+    ],
+)
+def test_after_a_crash_a_producer_wrote_when_its_batches_say(
+    tmp_path: Path, timestamps: tuple[int, ...], now_ms: int, touched_ms: int
+) -> None:
+    log = open_log(tmp_path / "t-0")
+    for sequence, timestamp in enumerate(timestamps):
+        append_numbered(log, P, sequence, now_ms=timestamp)
+    log = open_log(tmp_path / "t-0", now_ms=now_ms)
+    assert log.producers.states.entries[P].touched_ms == touched_ms
+    assert log.producers.states.expire(touched_ms - 1) == 0
+    assert log.producers.states.expire(touched_ms) == 1
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_a_clean_shutdown_forgets_nothing_when_the_power_goes_then(seed: int) -> None:
     """KAFKA-9892. The log was closed cleanly, so nobody would read it again to find out."""
