@@ -47,6 +47,7 @@ from kclient.wire.interbroker import (
     StopReplicaPartitionState,
     StopReplicaRequest,
     StopReplicaResponse,
+    UpdateMetadataRequest,
 )
 
 log = Logger()
@@ -106,18 +107,29 @@ class Orders:
         """Do as `stop_replicas`, some partitions in every turn of the reactor."""
         return await in_turns(self._reactor, self._give_up(request))
 
-    def give_up_unconfirmed(self, broker_epoch: int) -> None:
-        """Neither lead nor follow what the controller, who has told everything, did not name; logs stay."""
-        if broker_epoch != self._registration.broker_epoch:
-            return
-        changed: Changed = []
+    async def give_up_unconfirmed(self, request: UpdateMetadataRequest) -> None:
+        """Neither lead nor follow what the controller, who has told everything, did not name; logs stay.
+
+        Some partitions in every turn of the reactor. What is named meanwhile is kept.
+        """
+        if request.broker_epoch == self._registration.broker_epoch:
+            await in_turns(self._reactor, self._give_up_unconfirmed(request))
+
+    def _give_up_unconfirmed(self, request: UpdateMetadataRequest) -> Generator[None, None, None]:
         keys = list(self._hosted.unconfirmed)
         told = len(keys) <= PARTITIONS_TOLD
-        for key in keys:
-            self._give_up_role(key, changed, told=told)
-        if changed and not told:
-            log.warn("{count} partitions are not ours any more", count=len(changed))
-        self._hosted.tell(changed)
+        given_up = 0
+
+        def give_up(key: Key, changed: Changed) -> None:
+            nonlocal given_up
+            if key in self._hosted.unconfirmed:
+                before = len(changed)
+                self._give_up_role(key, changed, told=told)
+                given_up += len(changed) - before
+
+        yield from self._obey(request, keys, give_up)
+        if given_up and not told:
+            log.warn("{count} partitions are not ours any more", count=given_up)
 
     def _give_up_role(self, key: Key, changed: Changed, *, told: bool = True) -> None:
         """Host a partition no longer, as if we had been restarted."""
@@ -196,7 +208,7 @@ class Orders:
 
     def _obey(
         self,
-        request: LeaderAndIsrRequest | StopReplicaRequest,
+        request: LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest,
         orders: Iterable[T],
         one: Callable[[T, Changed], None],
     ) -> Generator[None, None, ErrorCode]:
@@ -223,7 +235,9 @@ class Orders:
             self._hosted.tell(changed)
         return ErrorCode.NONE
 
-    def _refused(self, request: LeaderAndIsrRequest | StopReplicaRequest) -> ErrorCode:
+    def _refused(
+        self, request: LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest
+    ) -> ErrorCode:
         if self._closed:
             return ErrorCode.STALE_BROKER_EPOCH
         ours = self._registration

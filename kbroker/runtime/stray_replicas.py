@@ -44,7 +44,7 @@ class StrayReplicas:
 
     async def remove(self, told: UpdateMetadataRequest) -> None:
         """Delete what *told*, which the cache has taken in, does not assign to us; some in every turn."""
-        self._replicas.orders.give_up_unconfirmed(told.broker_epoch)
+        await self._replicas.orders.give_up_unconfirmed(told)
         topics: dict[str, StopReplicaTopicState] = {}
         for key in list(self._replicas.log_dirs):
             topic = self._cache.topic(key[0])

@@ -25,9 +25,12 @@ from tests.unit.apis.kit import ApiBroker, broker_in
 A, B = UUID(int=0xA), UUID(int=0xB)
 
 
-def follow(broker: ApiBroker, count: int) -> None:
+def follow(broker: ApiBroker, count: int, *, first: int = 0) -> None:
     """Have broker 1 follow broker 2 in epoch 0 of topic t."""
-    states = [LeaderAndIsrPartitionState(p, 1, 2, 0, [1, 2], 0, [1, 2]) for p in range(count)]
+    states = [
+        LeaderAndIsrPartitionState(p, 1, 2, 0, [1, 2], 0, [1, 2])
+        for p in range(first, first + count)
+    ]
     broker.replicas.orders.apply_leader_and_isr(
         LeaderAndIsrRequest(
             controller_epoch=1, topic_states=[LeaderAndIsrTopicState("t", A, states)]
@@ -44,6 +47,7 @@ def tell(
     leader_epoch: int = 1,
     replicas: tuple[int, ...] = (2, 3),
     controller_epoch: int = 1,
+    broker_epoch: int = -1,
 ) -> Any:
     """Tell of all there is; return the Deferred of the answer."""
     states = [
@@ -54,6 +58,7 @@ def tell(
     ]
     request = UpdateMetadataRequest(
         controller_epoch=controller_epoch,
+        broker_epoch=broker_epoch,
         type=FULL,
         topic_states=[UpdateMetadataTopicState("t", topic_id, states)],
     )
@@ -105,6 +110,47 @@ def test_of_thousands_some_are_deleted_in_every_turn(tmp_path: Path) -> None:
             broker.clock.advance(0)
         assert answer.called
         assert len(broker.replicas.log_dirs) == 0
+
+
+@pytest.fixture
+def registered_again(broker: ApiBroker) -> ApiBroker:
+    """One that followed 250 partitions before its last registration, 7."""
+    broker.replicas.registered(6)
+    follow(broker, 250)
+    broker.replicas.registered(7)
+    return broker
+
+
+def test_of_thousands_that_are_not_confirmed_some_are_given_up_in_every_turn(
+    registered_again: ApiBroker,
+) -> None:
+    replicas, hosted = registered_again.replicas, registered_again.replicas.hosted
+    answer = tell(registered_again, 0, broker_epoch=7)
+    assert (len(hosted.partitions), answer.called) == (150, False)
+    follow(registered_again, 1, first=200)
+    for _ in range(3):
+        registered_again.clock.advance(0)
+    assert answer.called
+    assert list(hosted.partitions) == [("t", 200)]
+    assert not hosted.unconfirmed
+    assert len(replicas.log_dirs) == 250
+
+
+def test_a_later_registration_ends_the_giving_up_for_an_earlier_one(
+    registered_again: ApiBroker,
+) -> None:
+    tell(registered_again, 0, broker_epoch=7)
+    registered_again.replicas.registered(8)
+    for _ in range(3):
+        registered_again.clock.advance(0)
+    assert len(registered_again.replicas.hosted.partitions) == 150
+
+
+def test_what_was_told_for_another_registration_gives_up_nothing(
+    registered_again: ApiBroker,
+) -> None:
+    tell(registered_again, 0)
+    assert len(registered_again.replicas.hosted.partitions) == 250
 
 
 def test_a_later_controller_ends_what_an_earlier_one_began(broker: ApiBroker) -> None:
