@@ -9,9 +9,9 @@ Owner: the reactor's thread
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from kclient.errors import Address, ConnectionClosed
@@ -19,6 +19,12 @@ from kclient.net.connection import Connection, Dial, connect
 from kclient.wire.versions import ApiKey
 
 CONNECT_SECONDS = 5.0
+
+
+class NotHad(NamedTuple):
+    """Why there is no connection: a value, for everybody who waits is to have it, and nobody need wait any more."""
+
+    failure: Failure
 
 
 class Peers:
@@ -31,7 +37,7 @@ class Peers:
         self._dial = dial
         self._client_id = f"broker-{broker_id}"
         self._request_timeout = request_timeout
-        self._connections: dict[tuple[int, Address], Deferred[Connection]] = {}
+        self._connections: dict[tuple[int, Address], Deferred[Connection | NotHad]] = {}
         self._closed = False
 
     def __call__(
@@ -54,22 +60,22 @@ class Peers:
         key = (broker_id, address)
         shared = self._connections.get(key)
         if shared is None:
-            shared = self._connections[key] = Deferred.fromCoroutine(self._connect(key))
+            connecting: Deferred[Any] = Deferred.fromCoroutine(self._connect(key))
+            shared = self._connections[key] = connecting.addErrback(NotHad)
         # Each caller waits on a Deferred of its own: one that is cancelled must not stop the others.
         waiting: Deferred[Connection] = Deferred()
 
-        def settled(result: Any) -> Any:
-            if not isinstance(result, Failure):
+        def settled(result: Connection | NotHad) -> Connection | NotHad:
+            if isinstance(result, NotHad):
+                if self._connections.get(key) is shared:
+                    del self._connections[key]
                 if not waiting.called:
-                    waiting.callback(result)
-                return result
-            if self._connections.get(key) is shared:
-                del self._connections[key]
-            if not waiting.called:
-                waiting.errback(result)
-            return None
+                    waiting.errback(result.failure)
+            elif not waiting.called:
+                waiting.callback(result)
+            return result
 
-        shared.addBoth(settled)
+        shared.addCallback(settled)
         return await waiting
 
     async def _connect(self, key: tuple[int, Address]) -> Connection:
@@ -94,8 +100,7 @@ class Peers:
         self._closed = True
         for shared in list(self._connections.values()):
             result = getattr(shared, "result", None)
-            if result is not None and not isinstance(result, Failure):
+            if result is not None and not isinstance(result, NotHad):
                 result.close()
             else:
-                shared.addErrback(lambda failure: failure.trap(CancelledError))
                 shared.cancel()
