@@ -23,6 +23,12 @@ replicas were in it: such a start is *partial*, and every range begins with the 
 one by one, in that life. A directory whose range ends before another's, and that was not absent, is of the past (a
 restored copy, an older disk): another one was in its place meanwhile, and after the next epoch it claims nothing older.
 
+What is not seen: that *all* directories of a broker are of the past, together. The first registration after they were
+put back claims nothing of the lives that they missed, but the range that is remembered with it spans them, and the
+next start claims it. A list of the epochs that were lived under, in the files and in the registration, would tell. And
+a copy that was made in the midst of a life, and is put back on a machine that has not gone down since, looks
+like what that life itself left behind.
+
 Invariants: 1. a claim covers only epochs under which the log that is there now was written, or lay untouched, with
 nothing lost since; 2. a broker that did not lose power and has its directories claims all its epochs; 3. a directory
 in which a replica's log lies, and that kept everything, claims that replica's place, whatever befell the others.
