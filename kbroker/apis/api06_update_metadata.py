@@ -1,8 +1,9 @@
 """UpdateMetadata (6): the controller tells what every broker tells clients.
 
 Versions served: 7 and 8 (v8: `type`; FULL replaces all that was known, and shows which replicas on our
-disks are nobody's any more). Refused with STALE_CONTROLLER_EPOCH from a deposed controller,
-STALE_BROKER_EPOCH when meant for an earlier life of this broker (KIP-380).
+disks are nobody's any more; of thousands of partitions it comes in parts, which tagged fields of ours
+number). Refused with STALE_CONTROLLER_EPOCH from a deposed controller, STALE_BROKER_EPOCH when meant for
+an earlier life of this broker (KIP-380), INVALID_REQUEST when parts before it did not come.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from kbroker.apis import RequestContext
-from kbroker.runtime.metadata_cache import FULL, MetadataCache
+from kbroker.runtime.metadata_cache import MetadataCache
 from kbroker.runtime.stray_replicas import StrayReplicas
 from kclient.wire.interbroker import UpdateMetadataRequest, UpdateMetadataResponse
 
@@ -32,8 +33,8 @@ class UpdateMetadata:
         self, context: RequestContext, request: UpdateMetadataRequest
     ) -> UpdateMetadataResponse | Awaitable[UpdateMetadataResponse]:
         """Answer the request; refusals are KafkaErrors."""
-        self._cache.update(request, self._broker_epoch())
-        if request.type == FULL and self._strays is not None:
+        is_whole = self._cache.update(request, self._broker_epoch())
+        if is_whole and self._strays is not None:
             return self._without_strays(self._strays, request)
         return UpdateMetadataResponse()
 

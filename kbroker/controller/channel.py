@@ -8,8 +8,8 @@ not been begun and the order of things is kept (a replica stopped in a round is 
 the same one), and there replaces what the round said of the same partition before: a broker that is
 slow is told the latest state once, not every state in turn. One request is out at a time; it is sent
 again until it is answered (S20: dropping it and sending the next is the bug) or the channel is closed.
-A request speaks of some hundred partitions at most, so that no broker is busy with one for long; except a full
-UpdateMetadata, of which a part would make the rest vanish.
+A request speaks of some hundred partitions at most, so that no broker is busy with one for long. The parts of a full
+UpdateMetadata are numbered: they replace what the broker knew when all are there.
 
 Invariants: 1. per partition, states are told in the order they were decided; 2. the last state decided
 is told; 3. one request at a time.
@@ -19,9 +19,9 @@ In: orders, answers   Out: requests   Owner: runtime.controller
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import count, islice
 from typing import TypeVar
 
 from kbroker.controller.context import Broker, TopicPartition
@@ -43,11 +43,14 @@ class LeaderAndIsrOrder:
 
 @dataclass(frozen=True, slots=True)
 class UpdateMetadataOrder:
-    """One UpdateMetadata request to be; *full* replaces all the broker knew."""
+    """One UpdateMetadata request to be; *full* replaces all the broker knew, once the last *part* is there."""
 
     partitions: tuple[PartitionUpdate, ...]
     live_brokers: tuple[Broker, ...]
     full: bool = False
+    part: int = -1
+    """Counted from 0 through all of a channel; -1 if it comes in one."""
+    has_more: bool = False
 
     @property
     def size(self) -> int:
@@ -88,20 +91,25 @@ class _Round:
     live_brokers: tuple[Broker, ...] | None = None
     """None: nothing to say by UpdateMetadata."""
     full: bool = False
+    in_parts: bool = False
+    """Whether it takes more than one request to be full."""
     stops: dict[TopicPartition, ReplicaStop] = field(default_factory=dict)
     closed: bool = False
     """Begun, or complete by order: nothing may join."""
 
-    def take(self, most: int) -> Order | None:
-        """Take the next request, of *most* partitions, out of this round."""
+    def take(self, most: int, numbers: Iterator[int]) -> Order | None:
+        """Take the next request, of *most* partitions, out of this round; *numbers* are for the parts of a full one."""
         self.closed = True
         if self.leaders:
             return LeaderAndIsrOrder(_some(self.leaders, most), tuple(self.live_leaders.values()))
         if self.live_brokers is not None:
-            updates = tuple(self.metadata.values()) if self.full else _some(self.metadata, most)
-            metadata = UpdateMetadataOrder(updates, self.live_brokers, self.full)
-            if self.full or not self.metadata:
-                self.metadata, self.live_brokers = {}, None
+            updates = _some(self.metadata, most)
+            has_more = self.full and bool(self.metadata)
+            self.in_parts = self.in_parts or has_more
+            part = next(numbers) if self.in_parts else -1
+            metadata = UpdateMetadataOrder(updates, self.live_brokers, self.full, part, has_more)
+            if not self.metadata:
+                self.live_brokers = None
             return metadata
         if self.stops:
             return StopReplicaOrder(_some(self.stops, most))
@@ -114,6 +122,7 @@ class BrokerChannel:
     def __init__(self, partitions_per_request: int = PARTITIONS_PER_REQUEST) -> None:
         self._most = partitions_per_request
         self._rounds: deque[_Round] = deque()
+        self._numbers = count()
         self._out: Order | None = None
 
     @property
@@ -167,7 +176,7 @@ class BrokerChannel:
         if self._out is not None:
             return None
         while self._rounds:
-            self._out = self._rounds[0].take(self._most)
+            self._out = self._rounds[0].take(self._most, self._numbers)
             if self._out is not None:
                 return self._out
             self._rounds.popleft()

@@ -91,6 +91,8 @@ def request_for(
                     broker_epoch=broker.epoch,
                     topic_states=_metadata_topics(order.partitions),
                     live_brokers=[_metadata_broker(b) for b in order.live_brokers],
+                    part=order.part,
+                    has_more=order.has_more,
                 ),
             )
         case StopReplicaOrder():

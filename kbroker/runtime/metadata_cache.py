@@ -3,7 +3,8 @@
 Theory of operation
 ===================
 The controller sends what changed, and everything to a broker that just joined (`type` FULL, which
-replaces the cache). Requests of an older controller epoch are refused (KAFKA-1188). A topic that comes
+replaces the cache; of thousands of partitions it comes in parts, see `_Parts`).
+Requests of an older controller epoch are refused (KAFKA-1188). A topic that comes
 with another topic id is another topic: the old one's partitions are dropped first. A partition whose
 leader is -2 is being deleted and disappears. A new controller says who lives before it says of what, so
 what a broker does not find here says nothing until it has been told everything once (`is_whole`).
@@ -28,7 +29,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 
 from kbroker.replication.role import ControllerFence
-from kclient.wire.errors import StaleBrokerEpoch, StaleControllerEpoch
+from kclient.wire.errors import InvalidRequest, StaleBrokerEpoch, StaleControllerEpoch
 from kclient.wire.interbroker import (
     UpdateMetadataBroker,
     UpdateMetadataPartitionState,
@@ -95,6 +96,87 @@ class BrokerMetadata:
     is_shutting_down: bool = False
 
 
+class _Topics:
+    """Topics by name, and their names by id."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, TopicMetadata] = {}
+        self.names: dict[UUID, str] = {}
+
+    def update(self, told: Iterable[UpdateMetadataTopicState], known: _Topics) -> None:
+        """Take in what is *told*; a partition that is *known* just so stays the same object."""
+        # Ends before beginnings: a name may be in the request twice, with its old and its new id.
+        for topic in sorted(told, key=_is_alive):
+            self._update_topic(topic, known.by_name.get(topic.topic_name))
+
+    def _update_topic(self, update: UpdateMetadataTopicState, former: TopicMetadata | None) -> None:
+        if former is not None and former.topic_id != update.topic_id:
+            former = None
+        topic = self.by_name.get(update.topic_name)
+        if topic is not None and topic.topic_id != update.topic_id:
+            if not _is_alive(update):
+                return  # the end of a namesake that is gone already
+            self._forget(topic)
+            topic = None
+        for state in update.partition_states:
+            if state.leader == LEADER_DURING_DELETE:
+                if topic is not None:
+                    topic.partitions.pop(state.partition_index, None)
+                continue
+            if topic is None:
+                topic = TopicMetadata(update.topic_name, update.topic_id)
+                if former is not None:
+                    topic.answers = former.answers
+                self.by_name[topic.name] = topic
+                if topic.topic_id is not None:
+                    self.names[topic.topic_id] = topic.name
+            told = _partition(state)
+            known = former.partitions.get(told.partition) if former is not None else None
+            topic.partitions[told.partition] = known if known == told else told
+        if topic is not None and not topic.partitions:
+            self._forget(topic)
+
+    def _forget(self, topic: TopicMetadata) -> None:
+        self.by_name.pop(topic.name, None)
+        if topic.topic_id is not None:
+            self.names.pop(topic.topic_id, None)
+
+
+class _Parts:
+    """Full updates in parts, of which nothing is believed before the last is there.
+
+    The parts that one controller tells one life of a broker are numbered from 0, all through: each is taken once, in
+    its order, however often it comes and by whatever connection. Parts of two full updates are never mixed: one begins
+    where the one before ended, and another life or another controller begins anew.
+    """
+
+    def __init__(self) -> None:
+        self._whose = (-1, -1)
+        """Controller epoch, and our broker epoch, of the parts that come."""
+        self._next = 0
+        self._topics = _Topics()
+
+    def expects(self, request: UpdateMetadataRequest) -> bool:
+        """Say whether a part is the next one. InvalidRequest if those before it did not come."""
+        whose = (request.controller_epoch, request.broker_epoch)
+        if whose > self._whose:
+            self._whose, self._next, self._topics = whose, 0, _Topics()
+        if whose < self._whose or request.part < self._next:
+            return False  # its sender is over, or its answer was lost
+        if request.part > self._next:
+            raise InvalidRequest(f"part {request.part} of a full update came before {self._next}")
+        return True
+
+    def take(self, request: UpdateMetadataRequest, known: _Topics) -> _Topics | None:
+        """Take the part that was expected; return all topics if it is the last."""
+        self._next += 1
+        self._topics.update(request.topic_states, known)
+        if request.has_more:
+            return None
+        whole, self._topics = self._topics, _Topics()
+        return whole
+
+
 class MetadataCache:
     """The cluster as this broker knows it. *fence* refuses deposed controllers, whatever the newer one said first."""
 
@@ -107,13 +189,18 @@ class MetadataCache:
         self.is_whole = False
         """Whether a controller has told everything: a topic that is not here is none."""
         self.brokers: dict[int, BrokerMetadata] = {}
-        self.topics: dict[str, TopicMetadata] = {}
-        self._names: dict[UUID, str] = {}
+        self._known = _Topics()
+        self._coming = _Parts()
         self._parts: dict[Any, Any] = {}
         self._callbacks: list[Callable[[], None]] = []
         self._waiting: list[tuple[Callable[[], bool], Deferred[None]]] = []
 
     # -- look-ups ----------------------------------------------------------------------------
+
+    @property
+    def topics(self) -> dict[str, TopicMetadata]:
+        """All topics, by name."""
+        return self._known.by_name
 
     def topic(self, name: str) -> TopicMetadata | None:
         """Return the topic *name*, None if unknown."""
@@ -121,7 +208,7 @@ class MetadataCache:
 
     def topic_by_id(self, topic_id: UUID) -> TopicMetadata | None:
         """Return the topic with this id, None if unknown."""
-        name = self._names.get(topic_id)
+        name = self._known.names.get(topic_id)
         return self.topics.get(name) if name is not None else None
 
     def partition(self, topic: str, partition: int) -> PartitionMetadata | None:
@@ -167,8 +254,10 @@ class MetadataCache:
 
     # -- updates -----------------------------------------------------------------------------
 
-    def update(self, request: UpdateMetadataRequest, broker_epoch: int | None = None) -> None:
-        """Take in what the controller says. StaleControllerEpoch, StaleBrokerEpoch.
+    def update(self, request: UpdateMetadataRequest, broker_epoch: int | None = None) -> bool:
+        """Take in what the controller says; return whether all there is has been told by it.
+
+        StaleControllerEpoch, StaleBrokerEpoch; InvalidRequest (a part came without those before).
 
         *broker_epoch* is this broker's own; a request for an earlier life of it is refused (KIP-380),
         one for a later is not: the controller may know of our registration before we do (S9).
@@ -182,51 +271,29 @@ class MetadataCache:
                 f"controller epoch {request.controller_epoch} of broker {request.controller_id} is "
                 f"over, {self._fence.epoch} is known"
             )
+        brokers = {b.id: _broker(b) for b in request.live_brokers}
+        whole = None
+        if request.type != FULL:
+            self._known.update(request.topic_states, self._known)
+        elif request.part < 0:
+            whole = _Topics()
+            whole.update(request.topic_states, self._known)
+        elif self._coming.expects(request):
+            whole = self._coming.take(request, self._known)
+        else:
+            return False
+        told = (request.controller_id, request.controller_epoch, brokers)
+        if request.has_more and told == (self.controller_id, self.controller_epoch, self.brokers):
+            return False  # nothing that anybody sees has changed
         self.controller_id = request.controller_id
         self.controller_epoch = request.controller_epoch
-        self.brokers = {b.id: _broker(b) for b in request.live_brokers}
-        former = self.topics
-        if request.type == FULL:
-            self.topics, self._names = {}, {}
-            self.is_whole = True
-        # Ends before beginnings: a name may be in the request twice, with its old and its new id.
-        for topic in sorted(request.topic_states, key=_is_alive):
-            self._update_topic(topic, former.get(topic.topic_name))
+        self.brokers = brokers
+        if whole is not None:
+            self._known, self.is_whole = whole, True
         self.generation += 1
         self._parts.clear()
         self._tell()
-
-    def _update_topic(self, update: UpdateMetadataTopicState, former: TopicMetadata | None) -> None:
-        if former is not None and former.topic_id != update.topic_id:
-            former = None
-        topic = self.topics.get(update.topic_name)
-        if topic is not None and topic.topic_id != update.topic_id:
-            if not _is_alive(update):
-                return  # the end of a namesake that is gone already
-            self._forget(topic)
-            topic = None
-        for state in update.partition_states:
-            if state.leader == LEADER_DURING_DELETE:
-                if topic is not None:
-                    topic.partitions.pop(state.partition_index, None)
-                continue
-            if topic is None:
-                topic = TopicMetadata(update.topic_name, update.topic_id)
-                if former is not None:
-                    topic.answers = former.answers
-                self.topics[topic.name] = topic
-                if topic.topic_id is not None:
-                    self._names[topic.topic_id] = topic.name
-            told = _partition(state)
-            known = former.partitions.get(told.partition) if former is not None else None
-            topic.partitions[told.partition] = known if known == told else told
-        if topic is not None and not topic.partitions:
-            self._forget(topic)
-
-    def _forget(self, topic: TopicMetadata) -> None:
-        self.topics.pop(topic.name, None)
-        if topic.topic_id is not None:
-            self._names.pop(topic.topic_id, None)
+        return whole is not None
 
     # -- waiting -----------------------------------------------------------------------------
 

@@ -321,7 +321,11 @@ class UpdateMetadataBroker:
 
 @dataclass(slots=True)
 class UpdateMetadataRequest:
-    """The body of UpdateMetadataRequest: the live brokers, and the partitions that changed."""
+    """The body of UpdateMetadataRequest: the live brokers, and the partitions that changed, or all of them (`type`).
+
+    All of them may come in several requests, which tagged fields of ours number (KIP-482): they hold when the last is
+    there.
+    """
 
     WIRE: ClassVar[tuple[str, ...]] = (
         "controller_id int32 7+",
@@ -331,6 +335,8 @@ class UpdateMetadataRequest:
         "broker_epoch int64 7+",
         "topic_states []UpdateMetadataTopicState 7+",
         "live_brokers []UpdateMetadataBroker 7+",
+        "part int32 8+ tag=10000",
+        "has_more bool 8+ tag=10001",
     )
     controller_id: int = 0
     is_kraft_controller: bool = False
@@ -339,6 +345,9 @@ class UpdateMetadataRequest:
     broker_epoch: int = -1
     topic_states: list[UpdateMetadataTopicState] = field(default_factory=list)
     live_brokers: list[UpdateMetadataBroker] = field(default_factory=list)
+    part: int = -1
+    """-1: it is all there is."""
+    has_more: bool = False
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from kclient.wire import messages
 from kclient.wire.errors import (
     ErrorCode,
     InvalidReplicationFactor,
+    InvalidRequest,
     MismatchedEndpointType,
     StaleBrokerEpoch,
     StaleControllerEpoch,
@@ -285,6 +286,79 @@ def test_only_what_is_told_of_a_partition_anew_is_answered_anew(cache, full):
     assert namesake is not before[0]
     cache.update(update(topic("t", U, partition(0), partition(1, leader=2)), full=full))
     assert made._known(cache.topics["t"], "PLAINTEXT").partitions[1].leader_id == 2
+
+
+def part(number, *topics, more=True, epoch=2, broker_epoch=7, brokers=(1, 2)):
+    told = update(*topics, epoch=epoch, full=True, broker_epoch=broker_epoch, brokers=brokers)
+    told.part, told.has_more = number, more
+    return told
+
+
+@pytest.fixture
+def told_in_parts():
+    """A cache that knows of topic "old", and has heard the first of two parts, of topic "t"."""
+    made = MetadataCache("the-cluster")
+    assert made.update(update(topic("old", U), full=True))
+    assert not made.update(part(0, topic("t", T, partition(0))))
+    return made
+
+
+def test_a_full_update_in_parts_holds_when_the_last_is_there(told_in_parts):
+    cache, generation = told_in_parts, told_in_parts.generation
+    assert not cache.update(part(1, topic("t", T, partition(1))))
+    assert (list(cache.topics), cache.generation) == (["old"], generation)
+    assert cache.update(part(2, topic("t", T, partition(2)), more=False))
+    assert sorted(cache.topics["t"].partitions) == [0, 1, 2]
+    assert cache.topic_by_id(T) is cache.topics["t"]
+    assert (list(cache.topics), cache.topic_by_id(U)) == (["t"], None)
+    assert cache.generation == generation + 1
+
+
+def test_who_heard_some_parts_has_not_been_told_everything():
+    cache = MetadataCache("the-cluster")
+    cache.update(part(0, topic("t", T, partition(0))))
+    assert (cache.is_whole, list(cache.topics), sorted(cache.brokers)) == (False, [], [1, 2])
+    cache.update(part(1, topic("u", U), more=False))
+    assert (cache.is_whole, sorted(cache.topics)) == (True, ["t", "u"])
+
+
+def test_a_part_that_comes_again_is_taken_once(told_in_parts):
+    first, last = part(0, topic("t", T, partition(0))), part(2, topic("v", U), more=False)
+    cache = told_in_parts
+    assert not cache.update(first)  # its answer was lost
+    assert not cache.update(part(1, topic("u", UUID(int=99))))
+    assert not cache.update(first)  # by a connection that was given up
+    assert cache.update(last)
+    first.live_brokers = []
+    assert not cache.update(first)
+    assert not cache.update(last)
+    assert sorted(cache.brokers) == [1, 2]
+    assert sorted(cache.topics) == ["t", "u", "v"]
+
+
+def test_a_part_is_refused_before_those_in_front_of_it(told_in_parts):
+    with pytest.raises(InvalidRequest):
+        told_in_parts.update(part(2, topic("u", U), more=False))
+    with pytest.raises(InvalidRequest):
+        told_in_parts.update(part(1, topic("u", U), more=False, epoch=3))  # of another controller
+    assert list(told_in_parts.topics) == ["old"]
+
+
+@pytest.mark.parametrize("newer", [{"epoch": 3}, {"broker_epoch": 8}])
+def test_parts_of_two_full_updates_are_not_mixed(told_in_parts, newer):
+    cache = told_in_parts
+    assert not cache.update(part(0, topic("u", U), **newer))
+    if "epoch" not in newer:
+        assert not cache.update(part(1, topic("v", T), more=False))  # late, for the life before
+    assert cache.update(part(1, topic("w", T), more=False, **newer))
+    assert sorted(cache.topics) == ["u", "w"]
+
+
+def test_one_full_update_follows_another(told_in_parts):
+    assert told_in_parts.update(part(1, topic("u", U), more=False))
+    assert not told_in_parts.update(part(2, topic("v", U)))
+    assert told_in_parts.update(part(3, topic("w", T), more=False))
+    assert sorted(told_in_parts.topics) == ["v", "w"]
 
 
 def test_operations_are_answered_when_asked(cache):

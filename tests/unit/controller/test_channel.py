@@ -86,12 +86,18 @@ def test_what_is_decided_between_two_pieces_is_told_after_them():
     assert rest == [[(PARTITIONS_PER_REQUEST, 0)], [(0, 7)]]
 
 
-def test_a_full_update_comes_whole():
+def test_a_full_update_comes_in_numbered_parts_that_nothing_comes_between():
     channel = BrokerChannel()
-    partitions = range(PARTITIONS_PER_REQUEST * 2)
+    partitions = range(PARTITIONS_PER_REQUEST + 1)
     channel.update_metadata([update(index) for index in partitions], LIVE, full=True)
-    (order,) = drain(channel)
-    assert (order.full, len(order.partitions)) == (True, len(partitions))
+    first = channel.next_order()
+    channel.update_metadata([update(0, 7)], LIVE)
+    channel.answered()
+    last, after = drain(channel)
+    assert (first.full, first.part, first.has_more) == (True, 0, True)
+    assert (last.full, last.part, last.has_more) == (True, 1, False)
+    assert first.partitions + last.partitions == tuple(update(index) for index in partitions)
+    assert after == UpdateMetadataOrder((update(0, 7),), LIVE)
 
 
 def test_a_slow_broker_is_told_the_latest_state_once():
