@@ -55,7 +55,16 @@ def test_replicas_are_spread_over_racks_if_every_broker_has_one() -> None:
     assert all(racks[one] != racks[two] for one, two in placed.values())
     racks[4] = None
     half = placement(racks).of_new(NewTopic("t", 12, 2))
-    assert any(set(replicas) == {1, 2} for replicas in half.values())
+    assert half == placement(dict.fromkeys(racks)).of_new(NewTopic("t", 12, 2))
+
+
+def test_new_partitions_are_spread_over_racks_and_go_on_in_their_order() -> None:
+    racks: dict[int, str | None] = {1: "a", 2: "a", 3: "b", 4: "b"}
+    whole = placement(racks, begin=1).of_new(NewTopic("t", 8, 2))
+    grown = placement(racks).grown("t", topic(whole[0], whole[1]), 8, None)
+    added = [grown.partitions[p].replicas for p in range(2, 8)]
+    assert all(racks[one] != racks[two] for one, two in added)
+    assert [leader for leader, _ in added] == [whole[p][0] for p in range(2, 8)]
 
 
 def test_new_partitions_go_on_where_the_first_one_began() -> None:
