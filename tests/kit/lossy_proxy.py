@@ -16,6 +16,9 @@ from enum import Enum
 _PREFIX = struct.Struct(">i")
 _REQUEST = struct.Struct(">hhi")
 _PRODUCE = 0
+_SILENCE = 5.0
+"""Seconds without an answer of whatever kind after which both connections are closed: a client whose answers were
+swallowed sends again then, and not when its own patience ends (kafka-python's: 30 s)."""
 
 
 class Fate(Enum):
@@ -68,7 +71,7 @@ class LossyProxy:
             except OSError:
                 return
             try:
-                server = socket.create_connection(self._upstream, 5)
+                server = socket.create_connection(self._upstream, _SILENCE)
             except OSError:
                 client.close()
                 continue
