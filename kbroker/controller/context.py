@@ -302,6 +302,28 @@ class ControllerContext:
         else:
             self.replica_states[key] = state
 
+    def load(self, partition: TopicPartition, state: LeaderAndIsr | None) -> None:
+        """Take in a partition of a known topic, and its state if it has one."""
+        self.move_partition(partition, PartitionState.NEW)
+        for replica in self.replicas(partition):
+            self.move_replica(partition, replica, ReplicaState.NEW)
+        if state is not None:
+            self.leader_and_isr[partition] = state
+            self.place(partition)
+
+    def place(self, partition: TopicPartition) -> None:
+        """Bring the state tables in line with what is known of *partition* and of who lives."""
+        state = self.leader_and_isr.get(partition)
+        if state is None:
+            return
+        led = state.leader != NO_LEADER and self.is_online(state.leader, partition)
+        self.move_partition(partition, PartitionState.ONLINE if led else PartitionState.OFFLINE)
+        for replica in self.replicas(partition):
+            online = self.is_online(replica, partition)
+            self.move_replica(
+                partition, replica, ReplicaState.ONLINE if online else ReplicaState.OFFLINE
+            )
+
     def forget_topic(self, name: str) -> None:
         """Drop every trace of topic *name* (its znodes are gone)."""
         topic = self.topics.pop(name, None)

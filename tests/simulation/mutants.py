@@ -8,9 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from kbroker.apis import api00_produce
-from kbroker.controller import machine
+from kbroker.controller import replica_news, rounds
 from kbroker.controller.context import ControllerContext
-from kbroker.controller.machine import Controller
 from kbroker.log.producer_state import ProducerStates
 from kbroker.replication.leading import Leading
 from kbroker.replication.role import ControllerFence
@@ -95,13 +94,13 @@ def state_written_unconditionally() -> list[Change]:
 @mutant
 def election_without_a_new_epoch() -> list[Change]:
     """A new leader leads in its predecessor's epoch."""
-    original = machine.elect  # type: ignore[attr-defined]
+    original = rounds.elect  # type: ignore[attr-defined]
 
     def elect(replicas: Any, current: Any, *args: Any, **named: Any) -> Any:
         elected = original(replicas, current, *args, **named)
         return elected and replace(elected, leader_epoch=current.leader_epoch)
 
-    return [(machine, "elect", elect)]
+    return [(rounds, "elect", elect)]
 
 
 @mutant
@@ -231,12 +230,12 @@ def every_disk_is_believed() -> list[Change]:
 @mutant
 def anybody_may_lead() -> list[Change]:
     """Any live replica is elected where nobody in the ISR can lead, though nobody allowed it (S18)."""
-    original = machine.elect  # type: ignore[attr-defined]
+    original = rounds.elect  # type: ignore[attr-defined]
 
     def elect(*args: Any, **named: Any) -> Any:
         return original(*args, **{**named, "unclean": True})
 
-    return [(machine, "elect", elect)]
+    return [(rounds, "elect", elect)]
 
 
 @mutant
@@ -259,7 +258,7 @@ def a_failed_disk_is_told_once() -> list[Change]:
 def news_of_failed_disks_is_thrown_away() -> list[Change]:
     """A controller takes the news of a failed disk away and does nothing about it."""
 
-    def nothing(_self: Any, _context: Any, _event: Any) -> Iterator[None]:
+    def nothing(_context: Any, _event: Any, _rounds: Any) -> Iterator[None]:
         return iter(())
 
-    return [(Controller, "_log_dirs_failed", nothing)]
+    return [(replica_news, "log_dirs_failed", nothing)]
