@@ -15,7 +15,7 @@ expire, answers of ZooKeeper are lost, its servers lag or trail; clients produce
 some with retention, some with unclean election. `run.py` plays it; `predicates.py` looks at the whole cluster after
 every step, by the exact promise of `losses.py` where disks forget, and at the end, when everything was healed, waits
 for the cluster to be whole again, with an operator's help where nobody else can decide. `shrink.py` makes a failing
-script short. `mutants.py` shows that known bugs are found.
+script short. `mutants/` holds known bugs, and `test_mutants.py` shows that they are found.
 
 One seed is one story: no wall clock, no thread, no set of strings or objects is iterated over, one source of chance.
 

@@ -4,65 +4,23 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.simulation.mutants import planted
-from tests.simulation.run import Result, run
+from tests.simulation.run import run
 from tests.simulation.script import draw, parse
 from tests.simulation.shrink import shrink
+from tests.simulation.test_mutants import first_found
 
 SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.txt"))
-
-FOUND = (
-    "answer_before_the_watermark",
-    "election_without_a_new_epoch",
-    "joining_the_isr_early",
-    "replays_are_appended",
-    "truncation_to_the_watermark",
-    "watches_not_read_again",
-)
-"""Known bugs that every fifth seed finds, or more. Which seed does changes with every line of the broker; rarer ones
-are found by the scripts for them, or by `python -m tests.simulation --mutant NAME --seeds 1..1000`."""
-
-SEEDS = range(1, 150)
-
-SCRIPTS_FOR_MUTANTS = sorted((Path(__file__).parent / "scripts" / "mutants").glob("*.txt"))
-"""What brings a known bug to light, if the messages take their time as some seeds have it: one in four, or most."""
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_what_was_broken_once_holds(script: Path) -> None:
     result = run(parse(script.read_text()))
     assert result.failure is None, result.failure
-
-
-NO_FINDING = ("", "NoErrors", "Crashed")
-"""Nothing was broken, or only the mutant itself."""
-
-
-def first_found(name: str) -> Result:
-    with planted(name):
-        failed = (run(draw(seed)) for seed in SEEDS)
-        return next(result for result in failed if result.kind not in NO_FINDING)
-
-
-@pytest.mark.parametrize("name", FOUND)
-@pytest.mark.timeout(120)
-def test_a_known_bug_is_found(name: str) -> None:
-    assert run(first_found(name).script).failure is None
-
-
-@pytest.mark.parametrize("script", SCRIPTS_FOR_MUTANTS, ids=lambda path: path.stem)
-@pytest.mark.timeout(240)
-def test_a_rare_bug_is_found_by_the_script_for_it(script: Path) -> None:
-    schedule = parse(script.read_text())
-    with planted(script.stem):
-        schedules = (replace(schedule, seed=seed) for seed in SEEDS)
-        found = next(each for each in schedules if run(each).kind not in NO_FINDING)
-    assert run(found).failure is None
 
 
 @pytest.mark.timeout(120)

@@ -1,0 +1,128 @@
+"""Known bugs of the controller: elections, fences, watches, and failed log directories."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from kbroker.controller import replica_news, rounds
+from kbroker.controller.context import ControllerContext
+from kbroker.replication.role import ControllerFence
+from kbroker.runtime.controller_store import ControllerStore
+from kbroker.runtime.directory_news import DirectoryNews
+from kbroker.zk.interface import Check
+from kbroker.zk.life import SessionLife
+from kbroker.zk.session import ZooKeeperSession
+from kbroker.zk.watches import StandingWatch
+from tests.simulation.mutants.registry import Change, frequent_mutant, mutant
+
+
+@frequent_mutant
+def election_without_a_new_epoch() -> list[Change]:
+    """A new leader leads in its predecessor's epoch."""
+    original = rounds.elect  # type: ignore[attr-defined]
+
+    def elect(replicas: Any, current: Any, *args: Any, **named: Any) -> Any:
+        elected = original(replicas, current, *args, **named)
+        return elected and replace(elected, leader_epoch=current.leader_epoch)
+
+    return [(rounds, "elect", elect)]
+
+
+@mutant
+def zombie_controllers() -> list[Change]:
+    """A controller's writes check neither its epoch nor its session (KAFKA-6082 and rule K4).
+
+    While its session is over, ZooKeeper refuses what it sends; before it sends anything in another session,
+    `Reconnect.connected` and the end of all requests that were under way have ended its work. So the binding (K4)
+    is the second guard of two, and this alone is found by what the epoch's check is for: a controller that was
+    unseated while its session lives, writes for as long as it has not heard of it.
+    """
+    begin, send = ControllerStore.__init__, ZooKeeperSession._send
+
+    def unfenced(self: ControllerStore, *args: Any, **named: Any) -> None:
+        begin(self, *args, **named)
+        self._fence = Check(self._fence.path, -1)
+
+    def unbound(self: Any, message: Any, paths: Any, convert: Any, _tag: Any = None) -> Any:
+        return send(self, message, paths, convert)
+
+    return [(ControllerStore, "__init__", unfenced), (ZooKeeperSession, "_send", unbound)]
+
+
+@frequent_mutant
+def watches_not_read_again() -> list[Change]:
+    """A watch is not read again when the connection is back (K3)."""
+    return [
+        (StandingWatch, "_failed", lambda self, _failure: setattr(self, "_reading", False)),
+        (SessionLife, "_announce_connection", _announce_without_watches),
+    ]
+
+
+def _announce_without_watches(self: Any, session: Any, is_new: bool) -> None:
+    watches, self._watches = self._watches, {} if not is_new else self._watches
+    try:
+        _announce(self, session, is_new)
+    finally:
+        self._watches = watches
+
+
+_announce = SessionLife._announce_connection
+
+
+@mutant
+def orders_of_any_controller() -> list[Change]:
+    """A broker obeys a deposed controller (KAFKA-1188).
+
+    Leader epochs cover what LeaderAndIsr says. Nothing else covers a StopReplica that deletes: its leader epoch is
+    higher than any, and it names the topic, not the topic's id. If it comes late, another controller has finished the
+    deletion and the topic was made again, it takes the new one's records.
+    And a late UpdateMetadata has clients told of who is no controller any more.
+    """
+    return [(ControllerFence, "admits", lambda _self, _epoch: True)]
+
+
+@mutant
+def every_disk_is_believed() -> list[Change]:
+    """A place in the ISR counts, whatever became of the disk that earned it (S8, KIP-903)."""
+    return [
+        (ControllerContext, "holds", lambda self, broker, _where, _since: broker in self.brokers)
+    ]
+
+
+@mutant
+def anybody_may_lead() -> list[Change]:
+    """Any live replica is elected where nobody in the ISR can lead, though nobody allowed it (S18)."""
+    original = rounds.elect  # type: ignore[attr-defined]
+
+    def elect(*args: Any, **named: Any) -> Any:
+        return original(*args, **{**named, "unclean": True})
+
+    return [(rounds, "elect", elect)]
+
+
+@mutant
+def failed_disks_are_kept_secret() -> list[Change]:
+    """A broker that lost one of its disks says so to nobody, as before 8ff1aa8."""
+    return [(DirectoryNews, "tell", lambda _self: None)]
+
+
+@mutant
+def a_failed_disk_is_told_once() -> list[Change]:
+    """The news of a failed disk is written once, whether or not ZooKeeper took it."""
+
+    def not_told(self: DirectoryNews, _failure: Any) -> None:
+        self._telling, self._untold = False, 0
+
+    return [(DirectoryNews, "_not_told", not_told)]
+
+
+@mutant
+def news_of_failed_disks_is_thrown_away() -> list[Change]:
+    """A controller takes the news of a failed disk away and does nothing about it."""
+
+    def nothing(_context: Any, _event: Any, _rounds: Any) -> Iterator[None]:
+        return iter(())
+
+    return [(replica_news, "log_dirs_failed", nothing)]
