@@ -170,7 +170,7 @@ def env(path: Path, name: str) -> None:
 def _ensemble_lines(directory: Directory) -> list[str]:
     lines = []
     for state in directory.ensemble():
-        mode = zookeeper.mode(state.server.client_port) if state.running else ""
+        mode = zookeeper.mode(state.server) if state.running else ""
         lines.append(
             _line(
                 "zookeeper",

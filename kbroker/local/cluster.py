@@ -156,13 +156,11 @@ def _start_ensemble(
             zookeeper.command(configuration), log=home / "zookeeper.log", cwd=home
         )
         directory.save_ensemble(servers)
-    silent = zookeeper.wait_until_serving(
-        [s.server.client_port for s in servers], timeout=ZOOKEEPER_PATIENCE
-    )
+    silent = zookeeper.wait_until_serving([s.server for s in servers], timeout=ZOOKEEPER_PATIENCE)
     if silent:
         logs = [directory.server_home(s.server) / "zookeeper.log" for s in servers]
         raise LocalError(
-            f"ZooKeeper does not serve on port {', '.join(map(str, silent))} after "
+            f"ZooKeeper does not serve on port {', '.join(str(s.client_port) for s in silent)} after "
             f"{ZOOKEEPER_PATIENCE:g} s. Its last words:\n{_last_lines(logs[0])}"
         )
     return servers

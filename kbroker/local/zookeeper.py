@@ -59,17 +59,18 @@ class LocalError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One member of an ensemble: its number in it and its three ports on the loopback address."""
+    """One member of an ensemble: its number in it, its three ports, and the address they are bound to."""
 
     number: int
     client_port: int
     peer_port: int
     election_port: int
+    host: str = "127.0.0.1"
 
     @property
     def address(self) -> str:
         """Where clients connect."""
-        return f"127.0.0.1:{self.client_port}"
+        return f"{self.host}:{self.client_port}"
 
 
 def find_java() -> str:
@@ -141,7 +142,7 @@ def write_configuration(
         "initLimit=20",
         "syncLimit=10",
         f"dataDir={data}",
-        "clientPortAddress=127.0.0.1",
+        f"clientPortAddress={server.host}",
         f"clientPort={server.client_port}",
         "maxClientCnxns=0",
         "maxSessionTimeout=60000",
@@ -152,7 +153,7 @@ def write_configuration(
     ]
     if len(ensemble) > 1:
         (data / "myid").write_text(f"{server.number}\n")
-        lines += [f"server.{s.number}=127.0.0.1:{s.peer_port}:{s.election_port}" for s in ensemble]
+        lines += [f"server.{s.number}={s.host}:{s.peer_port}:{s.election_port}" for s in ensemble]
     (directory / "log4j2.properties").write_text(_LOG4J)
     path = directory / "zoo.cfg"
     path.write_text("\n".join(lines) + "\n")
@@ -173,10 +174,10 @@ def command(configuration: Path, *, fsync: bool = True) -> list[str]:
     ]
 
 
-def ask(port: int, word: str, *, timeout: float = 1.0) -> str:
-    """Send one of ZooKeeper's four-letter words; empty if nobody answers."""
+def ask(server: Server, word: str, *, timeout: float = 1.0) -> str:
+    """Send one of ZooKeeper's four-letter words to *server*; empty if there is no answer."""
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout) as connection:
+        with socket.create_connection((server.host, server.client_port), timeout) as connection:
             connection.settimeout(timeout)
             connection.sendall(word.encode())
             parts = []
@@ -187,18 +188,18 @@ def ask(port: int, word: str, *, timeout: float = 1.0) -> str:
         return ""
 
 
-def mode(port: int) -> str:
-    """Tell what a server is now: standalone, leader, follower; empty while it serves nobody."""
-    match = re.search(r"^Mode: (\w+)", ask(port, "srvr"), re.MULTILINE)
+def mode(server: Server) -> str:
+    """Return the current mode of *server*: standalone, leader, follower; empty while it does not serve."""
+    match = re.search(r"^Mode: (\w+)", ask(server, "srvr"), re.MULTILINE)
     return match[1] if match else ""
 
 
-def wait_until_serving(ports: Sequence[int], *, timeout: float) -> list[int]:
-    """Wait until every port serves; return those that still do not."""
+def wait_until_serving(servers: Sequence[Server], *, timeout: float) -> list[Server]:
+    """Wait until every server serves clients; return those that still do not."""
     deadline = time.monotonic() + timeout
-    waiting = list(ports)
+    waiting = list(servers)
     while True:
-        waiting = [port for port in waiting if not mode(port)]
+        waiting = [server for server in waiting if not mode(server)]
         if not waiting or time.monotonic() > deadline:
             return waiting
         time.sleep(0.05)

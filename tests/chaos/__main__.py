@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+from tests.chaos import namespaces
 from tests.chaos.run import Run
 from tests.chaos.scenarios import SCENARIOS
 from tests.chaos.skipped import Skipped
@@ -30,11 +31,17 @@ def main() -> int:
         for name, one in SCENARIOS.items():
             print(f"{name:6} {one.about}")
         return 0
+    scenario = SCENARIOS[arguments.scenario]
+    if scenario.namespaces:
+        try:
+            namespaces.enter("tests.chaos", sys.argv[1:])
+        except Skipped as reason:
+            print(f"SKIPPED: {reason}")
+            return 0
     name = f"{arguments.scenario}-{arguments.seed}-{time.time():.0f}"
     out = arguments.out or Path("chaos-out", name)
     for library in ("kazoo", "kafka"):  # they tell of every lost connection, which is our doing
         logging.getLogger(library).setLevel(logging.CRITICAL)
-    scenario = SCENARIOS[arguments.scenario]
     print(f"{arguments.scenario}: {scenario.about}; seed {arguments.seed}, {out}", flush=True)
     run = Run(
         scenario, arguments.seed, arguments.minutes * 60, out, zookeepers=arguments.zookeepers

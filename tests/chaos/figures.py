@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from tests.audits.zookeeper_rules import StateChange
+from tests.chaos.leaderless import leaderless
 from tests.chaos.recorder import Recorder
 from tests.checker.history import Event
 
@@ -29,6 +30,8 @@ class Figures:
     """From each kill of a leader, per key, to the first acknowledgement by its successor, where all others lived."""
     first_acks_of_few: list[float] = field(default_factory=list)
     """The same where another broker was dead, too: acks=all may have to wait for one that returns."""
+    leaderless: list[float] = field(default_factory=list)
+    """From the kill, pause or cut of a leader, per key, to the next election, where all other brokers were up."""
     full_isrs: list[float] = field(default_factory=list)
     """From each return of a broker to the moment when all ISRs were full, where nothing else happened before."""
     windows: dict[str, list[float]] = field(default_factory=dict)
@@ -42,6 +45,7 @@ class Figures:
                 f"acknowledged sends: {self.acknowledged} in {self.seconds:.0f} s",
                 f"kill of a leader -> first acknowledgement by the next: {_spread(self.first_acks)}",
                 f"the same while another is dead: {_spread(self.first_acks_of_few)}",
+                f"fault of a leader -> election of the next: {_spread(self.leaderless)}",
                 f"return of a broker -> every ISR full: {_spread(self.full_isrs)}",
                 f"unavailable (> {GAP:g} s without an acknowledgement of a key): {_spread(gaps)}",
             ]
@@ -81,6 +85,7 @@ def figures(
             found = _first_acks(event.t, event.v["kill"], ours, acks)
             alone = _others_live(nemesis, event)
             (result.first_acks if alone else result.first_acks_of_few).extend(found)
+    result.leaderless = leaderless(nemesis, ours)
     result.full_isrs = _full_isrs(nemesis, ours, keys, replicas)
     return result
 

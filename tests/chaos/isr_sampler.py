@@ -50,7 +50,7 @@ class IsrSampler(threading.Thread):
         self,
         zookeeper_connect: str,
         chroot: str,
-        ports: Mapping[int, int],
+        addresses: Mapping[int, tuple[str, int]],
         keys: Sequence[str],
         now: Callable[[], int],
     ) -> None:
@@ -62,7 +62,7 @@ class IsrSampler(threading.Thread):
             for topic, partition in [split_key(key)]
         }
         self._keys = list(keys)
-        self._lines = {n: _Line(port) for n, port in ports.items()}
+        self._lines = {n: _Line(address) for n, address in addresses.items()}
         self._now = now
         self._ending = threading.Event()
         self.samples: list[Sample] = []
@@ -132,8 +132,8 @@ class IsrSampler(threading.Thread):
 class _Line:
     """A connection to one broker, made anew when it fails; one request at a time."""
 
-    def __init__(self, port: int) -> None:
-        self._port = port
+    def __init__(self, address: tuple[str, int]) -> None:
+        self._address = address
         self._socket: socket.socket | None = None
         self._correlation = itertools.count(1)
         self._asked = 0
@@ -142,7 +142,7 @@ class _Line:
         """Send *request*."""
         try:
             if self._socket is None:
-                self._socket = socket.create_connection(("127.0.0.1", self._port), PATIENCE)
+                self._socket = socket.create_connection(self._address, PATIENCE)
                 self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._asked = next(self._correlation)
             header = RequestHeader(ApiKey.LIST_OFFSETS, VERSION, self._asked, "isr-sampler")

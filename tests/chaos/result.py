@@ -65,6 +65,7 @@ class Result:
             "watermarks_compared": self.samples.compared,
             "growth": [asdict(one) for one in self.growth],
             "first_acks": self.figures.first_acks,
+            "leaderless": self.figures.leaderless,
             "full_isrs": self.figures.full_isrs,
             "windows": self.figures.windows,
         }

@@ -43,11 +43,12 @@ class RoutedBrokers(Cluster):
         super().__init__(directory, ensemble.connect + chroot, brokers, overrides=SETTINGS)
         inner = free_ports(brokers)
         self._own: dict[int, dict[str, str]] = {}
-        self.entrances: dict[int, int] = {}
-        """Where clients reach each broker."""
+        self.entrances: dict[int, tuple[str, int]] = {}
+        """Host and port where clients reach each broker."""
         for (number, broker), port in zip(self.brokers.items(), inner, strict=True):
             name = f"broker-{number}"
-            self.entrances[number] = board.route("client", name, broker.port)
+            entrance = board.route("client", name, broker.port)
+            self.entrances[number] = ("127.0.0.1", entrance)
             peers = board.route(None, name, port)
             zookeepers = ",".join(
                 f"127.0.0.1:{board.route(name, 'zk', server.client_port)}"
@@ -56,7 +57,7 @@ class RoutedBrokers(Cluster):
             self._own[number] = {
                 "listeners": f"PLAINTEXT://{broker.address},PEERS://127.0.0.1:{port}",
                 "advertised.listeners": (
-                    f"PLAINTEXT://127.0.0.1:{self.entrances[number]},PEERS://127.0.0.1:{peers}"
+                    f"PLAINTEXT://127.0.0.1:{entrance},PEERS://127.0.0.1:{peers}"
                 ),
                 "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PEERS:PLAINTEXT",
                 "inter.broker.listener.name": "PEERS",

@@ -72,13 +72,14 @@ class Run:
             brokers=scenario.brokers,
             zookeepers=zookeepers or scenario.zookeepers,
             small_disks=scenario.small_disks,
+            namespaces=scenario.namespaces,
         )
         self.world.unclean_election = scenario.unclean_election
         self.workers: list[Lives] = []
         self.sampler: IsrSampler | None = None
         self.vitals = Vitals(
             self.world.pids,
-            [server.client_port for server in self.world.ensemble.servers],
+            self.world.ensemble.servers,
             lambda: (time.monotonic_ns() - self.recorder.began_ns) / 1e9,
         )
         self.problems: list[Problem] = []
@@ -146,9 +147,10 @@ class Run:
 
     def _start_sampler(self) -> None:
         world = self.world
-        ports = {n: world.brokers[n].port for n in world.ids}
+        brokers = {n: world.brokers[n] for n in world.ids}
+        addresses = {n: (one.host.address, one.port) for n, one in brokers.items()}
         self.sampler = IsrSampler(
-            world.ensemble.connect, world.chroot, ports, world.keys, time.monotonic_ns
+            world.ensemble.connect, world.chroot, addresses, world.keys, time.monotonic_ns
         )
         self.sampler.start()
 

@@ -25,6 +25,8 @@ class Scenario:
     """Whether the script lets stale replicas be elected."""
     small_disks: bool = False
     """Whether every broker's log directory is a file system of its own, which the script makes full."""
+    namespaces: bool = False
+    """Whether every broker and ZooKeeper server is a host of its own, and cuts are dropped packets."""
     soak: bool = False
     """Whether it is judged that nothing grows: memory, descriptors, threads, znodes, watches."""
 

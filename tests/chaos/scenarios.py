@@ -15,6 +15,7 @@ from confluent_kafka import KafkaException
 from tests.chaos import faults
 from tests.chaos.client import split_key
 from tests.chaos.crowded import one_core
+from tests.chaos.dropped_packets import dropped_packets
 from tests.chaos.faults import LONGER_THAN_A_SESSION, Fault
 from tests.chaos.full_disk import full_disk
 from tests.chaos.scenario import Scenario, play_fault, rounds, say
@@ -350,5 +351,12 @@ SCENARIOS: dict[str, Scenario] = {
         "slow followers", rounds(faults.stutter, faults.slow_link, faults.pause_follower)
     ),
     "S37": Scenario("one core for all, and a busy neighbour", one_core),
+    "packets": Scenario(
+        "packets between hosts are dropped (iptables), kills, pauses, full disks",
+        dropped_packets,
+        zookeepers=3,
+        small_disks=True,
+        namespaces=True,
+    ),
     "S46": Scenario("soak: a gentle fault a minute, and nothing grows", gentle, soak=True),
 }  # fmt: skip

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from kbroker.local import zookeeper
+from kbroker.local.zookeeper import Server
 from tests.audits import growth
 from tests.audits.growth import Growth
 
@@ -34,12 +35,12 @@ class Vitals(threading.Thread):
     def __init__(
         self,
         pids: Callable[[], dict[str, int]],
-        zookeeper_ports: Iterable[int],
+        zookeeper_servers: Iterable[Server],
         now: Callable[[], float],
     ) -> None:
         super().__init__(name="vitals", daemon=True)
         self._pids = pids
-        self._ports = list(zookeeper_ports)
+        self._servers = list(zookeeper_servers)
         self._now = now
         self._lives: dict[str, list[int]] = {}
         self._ending = threading.Event()
@@ -66,9 +67,9 @@ class Vitals(threading.Thread):
             life = name if len(lives) == 1 else f"{name} ({len(lives)})"
             for kind, value in figures.items():
                 self._add(kind, life, at, value)
-        for number, port in enumerate(self._ports, 1):
-            for kind, value in of_zookeeper(zookeeper.ask(port, "mntr")).items():
-                self._add(kind, f"zookeeper-{number}", at, value)
+        for server in self._servers:
+            for kind, value in of_zookeeper(zookeeper.ask(server, "mntr")).items():
+                self._add(kind, f"zookeeper-{server.number}", at, value)
 
     def _add(self, kind: str, of: str, at: float, value: float) -> None:
         self.series.setdefault((kind, of), []).append((at, value))

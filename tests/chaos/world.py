@@ -1,7 +1,8 @@
-"""The world to be hurt: ZooKeeper, brokers, and every connection through a switchboard.
+"""The world to be hurt: ZooKeeper, brokers, and every connection through a switchboard or between network namespaces.
 
 Names on the switchboard: ``zk``, ``broker-N``, ``client``. Brokers reach ZooKeeper and each other through it (they have
-a listener of their own for that), and clients reach the brokers through it.
+a listener of their own for that), and clients reach the brokers through it. With *namespaces* each broker and each
+ZooKeeper server is a host of its own (`namespaces.py`), and the same names stand for hosts.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from kazoo.handlers.threading import KazooTimeoutError
 from tests.audits.problem import Problem
 from tests.audits.zookeeper_journal import keep_files
 from tests.chaos.client import split_key
+from tests.chaos.namespaced_brokers import NamespacedBrokers
+from tests.chaos.namespaces import Namespaces
 from tests.chaos.prompt_client import prompt_client
 from tests.chaos.recorder import Recorder
 from tests.chaos.remote_switchboard import RemoteSwitchboard
@@ -57,14 +60,26 @@ class World:
         brokers: int = 3,
         zookeepers: int = 1,
         small_disks: bool = False,
+        namespaces: bool = False,
     ) -> None:
         self.directory = directory
         self.recorder = recorder
-        self.ensemble = Ensemble(directory / "ensemble", zookeepers)
-        self.board = RemoteSwitchboard()
-        self.brokers = RoutedBrokers(
-            directory / "brokers", self.board, self.ensemble, self.chroot, brokers
-        )
+        self.board: RemoteSwitchboard | Namespaces
+        self.brokers: RoutedBrokers | NamespacedBrokers
+        if namespaces:
+            self.board = network = Namespaces()
+            self.ensemble = Ensemble(
+                directory / "ensemble", zookeepers, hosts=lambda n: network.host(f"zk-{n}")
+            )
+            self.brokers = NamespacedBrokers(
+                directory / "brokers", network, self.ensemble, self.chroot, brokers
+            )
+        else:
+            self.board = RemoteSwitchboard()
+            self.ensemble = Ensemble(directory / "ensemble", zookeepers)
+            self.brokers = RoutedBrokers(
+                directory / "brokers", self.board, self.ensemble, self.chroot, brokers
+            )
         places = {n: self.brokers[n].data for n in self.ids}
         self.disks = SmallDisks(places) if small_disks else None
         self.dead: set[int] = set()
@@ -96,7 +111,7 @@ class World:
     @property
     def entrances(self) -> list[tuple[str, int]]:
         """Where clients begin."""
-        return [("127.0.0.1", port) for port in self.brokers.entrances.values()]
+        return list(self.brokers.entrances.values())
 
     @property
     def bootstrap(self) -> str:

@@ -15,7 +15,7 @@ from tests.kit.zookeeper import Ensemble
 
 
 def test_the_test_server_serves_alone(zookeeper_server: Ensemble) -> None:
-    assert zookeeper.mode(zookeeper_server.servers[0].client_port) == "standalone"
+    assert zookeeper.mode(zookeeper_server.servers[0]) == "standalone"
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ import pytest
 from kbroker.local import processes
 from kbroker.local.cluster import broker_command, broker_environment
 from kbroker.local.zookeeper import free_ports
+from tests.kit.hosts import LOOPBACK, Host
 from tests.kit.zookeeper import Ensemble
 
 READY_TIMEOUT = 45.0
@@ -42,6 +43,7 @@ class Broker:
     broker_id: int
     port: int
     home: Path
+    host: Host = LOOPBACK
     process: subprocess.Popen[bytes] | None = None
     ready_after: float = 0.0
     """Seconds from exec to the ready line, of the last start."""
@@ -52,7 +54,7 @@ class Broker:
     @property
     def address(self) -> str:
         """host:port."""
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host.address}:{self.port}"
 
     @property
     def data(self) -> Path:
@@ -82,6 +84,7 @@ class Cluster:
         brokers: int = 1,
         *,
         overrides: Mapping[str, str] | None = None,
+        hosts: Callable[[int], Host] = lambda _broker_id: LOOPBACK,
     ) -> None:
         self.zookeeper_connect = zookeeper_connect
         self.settings = {**DEFAULTS, **(overrides or {})}
@@ -89,7 +92,7 @@ class Cluster:
         """Regular expressions of log lines that a test provokes on purpose."""
         ports = free_ports(brokers)
         self.brokers = {
-            n: Broker(n, port, directory / f"broker-{n}")
+            n: Broker(n, port, directory / f"broker-{n}", hosts(n))
             for n, port in zip(range(1, brokers + 1), ports, strict=True)
         }
 
@@ -131,7 +134,7 @@ class Cluster:
         broker.ready_after = -time.monotonic()
         with (broker.home / "broker.log").open("ab") as log:
             broker.process = processes.start_bound_to_us(
-                broker_command(path),
+                [*broker.host.prefix, *broker_command(path)],
                 output=log,
                 stdout=subprocess.PIPE,
                 environment={**broker_environment(), **broker.environment},

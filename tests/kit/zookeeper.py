@@ -22,6 +22,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from kbroker.local import processes, zookeeper
+from tests.kit.hosts import LOOPBACK, Host
 
 _numbers = itertools.count(1)
 
@@ -29,7 +30,9 @@ _numbers = itertools.count(1)
 class Ensemble:
     """N ZooKeeper servers as children of this process (standalone if N is 1).
 
-    *between* (source, target, port) says by which port a server calls another's *port*: a proxy's, for example.
+    *between* (source, target, port) gives the port by which one server connects to another's *port*, for example a
+    proxy's.
+    *hosts* gives each server its place in a network; the default is the loopback address of this process.
     """
 
     def __init__(
@@ -39,12 +42,14 @@ class Ensemble:
         *,
         tick_ms: int = 500,
         between: Callable[[int, int, int], int] = lambda _source, _target, port: port,
+        hosts: Callable[[int], Host] = lambda _number: LOOPBACK,
     ) -> None:
         ports = iter(zookeeper.free_ports(3 * servers))
         self.servers = [
-            zookeeper.Server(n, next(ports), next(ports), next(ports))
+            zookeeper.Server(n, next(ports), next(ports), next(ports), hosts(n).address)
             for n in range(1, servers + 1)
         ]
+        self._hosts = hosts
         self.directory = directory
         self.tick_ms = tick_ms
         self._between = between
@@ -66,7 +71,11 @@ class Ensemble:
             )
             with (home / "zookeeper.log").open("ab") as log:
                 self._processes[server.number] = processes.start_bound_to_us(
-                    zookeeper.command(configuration, fsync=False), output=log
+                    [
+                        *self._hosts(server.number).prefix,
+                        *zookeeper.command(configuration, fsync=False),
+                    ],
+                    output=log,
                 )
         if wait:
             self.wait_until_serving(*(s.number for s in chosen))
@@ -83,7 +92,7 @@ class Ensemble:
     def wait_until_serving(self, *numbers: int, timeout: float = 45.0) -> None:
         """Wait for the servers with these numbers, or all."""
         chosen = [s for s in self.servers if not numbers or s.number in numbers]
-        silent = zookeeper.wait_until_serving([s.client_port for s in chosen], timeout=timeout)
+        silent = zookeeper.wait_until_serving(chosen, timeout=timeout)
         if silent:
             raise AssertionError(f"ZooKeeper does not serve on {silent}:\n{self.logs()}")
 
@@ -115,7 +124,7 @@ class Ensemble:
         deadline = time.monotonic() + 10
         while time.monotonic() < deadline:
             for server in self.servers:
-                if zookeeper.mode(server.client_port) in ("leader", "standalone"):
+                if zookeeper.mode(server) in ("leader", "standalone"):
                     return server.number
             time.sleep(0.05)
         raise AssertionError(f"no ZooKeeper server leads\n{self.logs()}")

@@ -31,7 +31,7 @@ def acknowledge(recorder: Recorder, at: float) -> None:
     recorder.event(1, "ok", "send", [["send", KEY, [0, 1]]], t=int(at * SECOND))
 
 
-def do(recorder: Recorder, at: float, **what: int) -> None:
+def do(recorder: Recorder, at: float, **what: object) -> None:
     recorder.event("nemesis", "info", "nemesis", what, t=int(at * SECOND))
 
 
@@ -74,3 +74,26 @@ def test_a_return_that_was_disturbed_is_not_timed(recorder: Recorder) -> None:
     do(recorder, 20, ready=1)
     do(recorder, 21, kill=3)
     assert figures(recorder, STATES, [KEY], 3).full_isrs == []
+
+
+def test_a_leader_that_is_cut_from_zookeeper_leaves_its_partition_without_one_until_the_election(
+    recorder: Recorder,
+) -> None:
+    acknowledge(recorder, 1)
+    do(recorder, 9, cut=["broker-1", "zk"])
+    do(recorder, 18, heal="network")
+    assert figures(recorder, STATES, [KEY], 3).leaderless == [5.0]
+
+
+def test_a_cut_that_heals_before_the_election_gives_no_figure(recorder: Recorder) -> None:
+    acknowledge(recorder, 1)
+    do(recorder, 9, cut=["broker-1", "zk"])
+    do(recorder, 13, heal="network")
+    assert figures(recorder, STATES, [KEY], 3).leaderless == []
+
+
+def test_a_second_fault_at_the_same_time_gives_no_figure(recorder: Recorder) -> None:
+    acknowledge(recorder, 1)
+    do(recorder, 8, pause_zookeeper=[1])
+    do(recorder, 9, kill=1)
+    assert figures(recorder, STATES, [KEY], 3).leaderless == []
