@@ -25,6 +25,10 @@ CREATE: Final = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 """Flags to start a file anew."""
 
 FILE_MODE: Final = 0o640
+"""Permissions of a new data file, less the process's umask."""
+
+DIRECTORY_MODE: Final = 0o750
+"""Permissions of a new directory, less the process's umask."""
 
 SYNCED_AS_ONE: Final = frozenset({"ext4", "xfs"})
 """File systems that one call brings to the disk as surely as an fsync of every file."""
@@ -86,7 +90,7 @@ class Disk(Protocol):
         """Return the names in a directory, in no order."""
         ...
 
-    def mkdir(self, path: str, mode: int = 0o750, /) -> None:
+    def mkdir(self, path: str, mode: int = DIRECTORY_MODE, /) -> None:
         """Create a directory; raise FileExistsError when it is there."""
         ...
 
@@ -105,6 +109,14 @@ class Disk(Protocol):
     def lock(self, path: str, /) -> int | None:
         """Lock the file for this process while the descriptor is open; None: another has it."""
         ...
+
+
+def _open(path: str, flags: int, mode: int = FILE_MODE, /) -> int:
+    return os.open(path, flags, mode)  # Python's own default is 0o777
+
+
+def _mkdir(path: str, mode: int = DIRECTORY_MODE, /) -> None:
+    os.mkdir(path, mode)
 
 
 def _sync_dir(path: str, /) -> None:
@@ -157,7 +169,7 @@ def _modified_ms(path: str, /) -> int:
 
 
 def _lock(path: str, /) -> int | None:
-    fd = os.open(path, READ_WRITE, FILE_MODE)
+    fd = _open(path, READ_WRITE)
     try:
         # Kafka's lock is of the second kind; the first also holds between two logs of a process.
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -174,7 +186,7 @@ def _lock(path: str, /) -> int | None:
 class OsDisk:
     """The real disk."""
 
-    open = staticmethod(os.open)
+    open = staticmethod(_open)
     close = staticmethod(os.close)
     pread = staticmethod(os.pread)
     pwritev = staticmethod(os.pwritev)
@@ -186,7 +198,7 @@ class OsDisk:
     modified_ms = staticmethod(_modified_ms)
     is_dir = staticmethod(os.path.isdir)
     listdir = staticmethod(os.listdir)
-    mkdir = staticmethod(os.mkdir)
+    mkdir = staticmethod(_mkdir)
     rename = staticmethod(os.replace)
     unlink = staticmethod(os.unlink)
     rmdir = staticmethod(os.rmdir)

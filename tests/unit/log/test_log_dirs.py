@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 
@@ -577,3 +578,27 @@ def test_idle_partitions_keep_no_file_open(brokers: Brokers, tmp_path: Path) -> 
     dirs.close()
     dirs = brokers().start()
     assert open_segments() == 0
+
+
+def test_data_files_are_for_the_owner_and_the_group_and_not_executable(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    former = os.umask(0)
+    try:
+        dirs = brokers("data/a").start()
+        append(dirs.create("t", 0, ID), 1)
+        dirs.checkpoint({("t", 0): 1})
+        dirs.registered(10)
+        dirs.close()
+    finally:
+        os.umask(former)
+    modes = {
+        path: stat.S_IMODE(path.stat().st_mode)
+        for path in (tmp_path / "data").rglob("*")
+        if path.name != "data"
+    }
+    assert {path.name: oct(mode) for path, mode in modes.items() if path.is_file()} == {
+        path.name: "0o640" for path in modes if path.is_file()
+    }
+    assert {oct(mode) for path, mode in modes.items() if path.is_dir()} == {"0o750"}
+    assert len(modes) > 10
