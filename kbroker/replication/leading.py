@@ -21,12 +21,17 @@ broker that earned its place from one that came back without its disk. And who l
 to be, under min.insync.replicas has all that is committed until it no longer is: such replicas are remembered
 (`elr`, KIP-966), and the watermark stands still as long as ZooKeeper may hold any.
 
+An unclean election sets leader_recovery_state to RECOVERING (KIP-704): the elected leader may lack records. That
+leader's first ISR write, which it begins at once, ends the recovery. Until then the watermark stands still: an
+acceptance of one loss must not be in ZooKeeper when records are acknowledged that a later loss could take.
+
 Invariants:
 1. The high watermark never falls under one leader epoch.
 2. high_watermark <= the end of every replica in maximal_isr, from when it advances here.
 3. At most one ISR write is unanswered; every ISR that ZooKeeper may hold is a subset of maximal_isr.
 4. A fetch that goes by another leader epoch than ours changes nothing.
 5. high_watermark <= the end of every replica in elr; it does not advance while there is one.
+6. The high watermark does not advance while ZooKeeper may hold that the leader recovers.
 
 In: our log's end, follower fetches, outcomes of writes, time (seconds)   Out: effects   Owner: runtime.partition
 """
@@ -101,6 +106,7 @@ class Leading:
         "maximal_isr",
         "min_insync_replicas",
         "pending",
+        "recovers",
         "zk_version",
     )
 
@@ -120,6 +126,7 @@ class Leading:
         previous: Leading | None = None,
         epochs: Mapping[int, int] | None = None,
         elr: Mapping[int, int] | None = None,
+        recovers: bool = False,
     ) -> None:
         self.broker_id = broker_id
         self.leader_epoch = leader_epoch
@@ -138,6 +145,8 @@ class Leading:
         """The broker epoch under which each member is in the ISR; unknown of those that are missing."""
         self.elr = dict(elr or {})
         """Replicas out of the ISR that ZooKeeper holds for eligible to lead, by their broker epochs."""
+        self.recovers = recovers
+        """ZooKeeper holds leader_recovery_state RECOVERING; every ISR write of ours resets it."""
         self.deposed = False
         """ZooKeeper knows a later epoch than ours: no more writes."""
         self.min_insync_replicas = min_insync_replicas
@@ -286,8 +295,12 @@ class Leading:
         return effects
 
     def begin(self) -> list[Effect]:
-        """Have ZooKeeper forget who is eligible, where the ISR is large enough to commit without them."""
-        return self._propose(self.isr, {}) if self.elr and self.enough_in_sync else []
+        """Write the ISR again where ZooKeeper holds more than that: a recovery to end, or eligible replicas.
+
+        Eligible replicas are removed when the ISR is large enough to commit without them.
+        """
+        needed = self.recovers or (self.elr and self.enough_in_sync)
+        return self._propose(self.isr, {}) if needed else []
 
     def _in_sync(self, replica: int, now: float) -> bool:
         follower = self._followers.get(replica)
@@ -350,7 +363,7 @@ class Leading:
         elr: tuple[tuple[int, int], ...] = (),
     ) -> list[Effect]:
         self.isr, self.zk_version, self.pending, self._pending_write = isr, zk_version, None, None
-        self.epochs, self.elr = dict(epochs), dict(elr)
+        self.epochs, self.elr, self.recovers = dict(epochs), dict(elr), False
         self._settle()
         return [HighWatermarkAdvanced(self.high_watermark)] if self.advance() else []
 
@@ -365,11 +378,12 @@ class Leading:
             and not self._joining
             and self.enough_in_sync
             and not self.elr
+            and not self.recovers
         )
 
     def advance(self) -> bool:
         """Move the watermark to what all of `maximal_isr` have; return whether it moved."""
-        if not self.enough_in_sync or self.elr:
+        if not self.enough_in_sync or self.elr or self.recovers:
             return False
         committed = self.log_end_offset
         for replica, follower in self._followers.items():

@@ -139,6 +139,7 @@ class Partition:
             previous=previous,
             epochs=dict(zip(state.isr, state.isr_epochs, strict=False)),
             elr=dict(zip(state.elr, state.elr_epochs, strict=False)),
+            recovers=state.leader_recovery_state != 0,
         )
         self.perform(self.leading.begin())
 

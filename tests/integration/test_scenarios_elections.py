@@ -110,7 +110,7 @@ def scene(cluster: Cluster, request: pytest.FixtureRequest) -> Scene:
     observer = Observer(cluster)
     controller = eventually("a controller", lambda: max(observer.controller(), 0), PATIENCE)
     leader, follower = (b for b in cluster.brokers if b != controller)
-    topic = f"{request.node.name.removeprefix('test_')[:60]}-{next(_numbers)}"
+    topic = f"{request.function.__name__.removeprefix('test_')[:60]}-{next(_numbers)}"
     observer.create(topic, [[leader, follower]])
     return Scene(cluster, observer, topic, leader, follower, controller)
 
@@ -215,6 +215,54 @@ def test_s08_the_last_replica_whose_log_was_cut_says_so_and_does_not_lead(scene:
     scene.observer.configure(scene.topic, {"unclean.leader.election.enable": "true"})
     eventually("a leader", lambda: scene.observer.placement(scene.topic).leader > 0, PATIENCE)
     scene.is_whole_again()
+
+
+def lose_the_log(scene: Scene, broker_id: int) -> None:
+    """Remove a partition's directory while its broker is down, and start the broker again."""
+    scene.cluster.kill(broker_id)
+    shutil.rmtree(scene.cluster[broker_id].data / f"{scene.topic}-0")
+    scene.cluster.start(broker_id)
+
+
+def in_zookeeper(scene: Scene) -> dict[str, object]:
+    """Return a partition's state znode."""
+    with zookeeper_at(scene.cluster.zookeeper_connect) as client:
+        data, _ = client.get(f"/brokers/topics/{scene.topic}/partitions/0/state")
+    found: dict[str, object] = json.loads(data)
+    return found
+
+
+@pytest.mark.parametrize("replicas", ["sole", "others are dead"])
+def test_s08_a_loss_that_was_accepted_does_not_excuse_the_next_one(
+    cluster: Cluster, scene: Scene, replicas: str
+) -> None:
+    leader = scene.leader
+    if replicas == "sole":
+        scene.topic += "-sole"
+        scene.observer.create(scene.topic, [[leader]])
+    else:
+        scene.leave_alone()
+    scene.send(100)
+    until_committed(scene, leader, 100)
+    lose_the_log(scene, leader)
+    scene.until_said(leader, f"{scene.topic}-0 is not led from here")
+    scene.until_led_by(-1)
+    scene.observer.configure(scene.topic, {"unclean.leader.election.enable": "true"})
+    scene.until_led_by(leader)
+    eventually(
+        "the end of the recovery", lambda: "leader_recovery_state" not in in_zookeeper(scene)
+    )
+    scene.observer.configure(scene.topic, {"unclean.leader.election.enable": "false"})
+    scene.send(50)
+    until_committed(scene, leader, 50)
+    before = scene.cluster[leader].log.count(f"{scene.topic}-0 is not led from here")
+    lose_the_log(scene, leader)
+    eventually(
+        "the second loss in the log",
+        lambda: scene.cluster[leader].log.count(f"{scene.topic}-0 is not led from here") > before,
+        PATIENCE,
+    )
+    scene.until_led_by(-1)
 
 
 def test_s08_an_eligible_replica_leads_instead_of_the_last_one(

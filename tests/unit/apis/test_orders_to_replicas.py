@@ -10,6 +10,7 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from kbroker.config import LogConfig
+from kbroker.replication.leading import WriteIsr
 from kbroker.runtime.offset_lookup import epoch_end
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import (
@@ -160,6 +161,19 @@ def test_s08_a_replica_without_its_log_says_so_and_follows_until_somebody_accept
     assert lead(broker, leader_epoch=6, recovering=1) is ErrorCode.NONE
     assert append(broker) == 0
     assert lead(broker, leader_epoch=7) is ErrorCode.NONE
+
+
+def test_s08_an_order_with_an_accepted_loss_has_the_leader_end_the_recovery(
+    broker: ApiBroker,
+) -> None:
+    written: list[WriteIsr] = []
+    broker.replicas.around.write_isr = lambda _partition, write: written.append(write)
+    broker.replicas.log_dirs.vanished.add(("t", 0))
+    assert lead(broker, leader_epoch=6, recovering=1) is ErrorCode.NONE
+    assert written == [WriteIsr(frozenset({1}), 4)]
+    broker.replicas.partition("t", 0).leading.isr_written(5)  # type: ignore[union-attr]
+    assert lead(broker, leader_epoch=7) is ErrorCode.NONE
+    assert len(written) == 1
 
 
 def test_a_follower_refuses_clients(broker: ApiBroker) -> None:

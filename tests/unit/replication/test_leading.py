@@ -235,6 +235,40 @@ def test_a_new_leader_has_those_forgotten_who_are_eligible_before_it_commits_wit
     assert leading.isr_written(8) == [HighWatermarkAdvanced(12)]
 
 
+def test_s08_a_leader_ends_its_recovery_before_it_commits_anything() -> None:
+    """KIP-704: the acceptance of a loss is for one election; in ZooKeeper it must not outlive a commit."""
+    leading = Leading(
+        1,
+        frozenset({1}),
+        replicas=frozenset({1, 2}),
+        leader_epoch=5,
+        zk_version=7,
+        log_end_offset=4,
+        high_watermark=2,
+        epochs={1: 10},
+        recovers=True,
+    )
+    leading.log_end(5)
+    assert leading.high_watermark == 2
+    assert leading.begin() == [WriteIsr(frozenset({1}), 7, ((1, 10),))]
+    leading.log_end(6)
+    assert leading.high_watermark == 2
+    assert leading.isr_written(8) == [HighWatermarkAdvanced(6)]
+    assert leading.begin() == []
+    assert leading.log_end(7)
+
+
+def test_s08_the_only_replica_ends_its_recovery_too() -> None:
+    leading = Leading(1, frozenset({1}), log_end_offset=0, high_watermark=0, recovers=True)
+    (write,) = leading.begin()
+    assert not leading.log_end(1)
+    # The answer was lost: the znode shows the write.
+    assert leading.isr_found(FoundState(1, 0, frozenset({1}), write.zk_version + 1)) == [
+        HighWatermarkAdvanced(1)
+    ]
+    assert leading.time_passed(1.0) == []
+
+
 def test_the_isr_that_is_whole_again_forgets_who_was_eligible() -> None:
     leading = known_leader(1, min_isr=2, elr={2: 20})
     assert leading.begin() == []
