@@ -16,7 +16,8 @@ registers it: `{ApiKey.LIST_GROUPS: lazily("kbroker.apis.api16_list_groups:ListG
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from importlib import import_module
 from inspect import iscoroutine
 from typing import Any, Protocol
@@ -25,15 +26,26 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from kbroker.apis.budgets import BUDGETS
 from kbroker.net.service import Answer, Peer, RequestRefusedError
+from kbroker.runtime.shared_turns import Turns, WithoutTurns
 from kclient.wire import messages
-from kclient.wire.errors import ErrorCode, KafkaError, ProtocolError
+from kclient.wire.errors import (
+    ErrorCode,
+    KafkaError,
+    ProtocolError,
+    TooManyElements,
+)
 from kclient.wire.messages import RequestHeader
+from kclient.wire.structs import fields_of
 from kclient.wire.versions import SERVED, ApiKey, VersionRange
 
 log = Logger()
 
 _VERSIONS = {int(api): versions for api, versions in SERVED.items()}
+_BUDGETS = {int(api): budget for api, budget in BUDGETS.items()}
+_AT_ONCE = min(budget.at_once for budget in BUDGETS.values())
+_WITHOUT_TURNS = WithoutTurns()
 _BETWEEN_BROKERS = {
     int(api)
     for api in (
@@ -51,6 +63,13 @@ class RequestContext:
 
     header: RequestHeader
     peer: Peer
+    turns: Turns = field(default=_WITHOUT_TURNS)
+    """Where a handler waits that has more to do than fits in one turn of the reactor."""
+
+    @property
+    def max_elements(self) -> int:
+        """How many elements the request may have (`kbroker.apis.budgets`)."""
+        return _BUDGETS[self.header.api_key].max_elements
 
     @property
     def api_version(self) -> int:
@@ -118,13 +137,21 @@ class Dispatcher:
     Versions outside those served close the connection, as Kafka's do, except ApiVersions, which is
     answered in version 0 with error 35 so that the client can try again (KIP-35, KIP-511). What brokers
     say to each other (LeaderAndIsr to ControlledShutdown) is heard on *inter_broker_listener* only.
+
+    A request above its API's budget is refused, a large one waits for its turn among *turns*.
     """
 
     def __init__(
-        self, factories: Mapping[ApiKey, Factory], *, inter_broker_listener: str | None = None
+        self,
+        factories: Mapping[ApiKey, Factory],
+        *,
+        inter_broker_listener: str | None = None,
+        turns: Turns = _WITHOUT_TURNS,
     ) -> None:
         self._factories = dict(factories)
         self._inter_broker_listener = inter_broker_listener
+        self._turns = turns
+        self._logged_at = -1
         self._handlers: dict[int, Handler | RawHandler] = {}
 
     def register(self, api: ApiKey, factory: Factory) -> None:
@@ -145,13 +172,42 @@ class Dispatcher:
             handler = self._make(ApiKey(header.api_key))
         if header.api_key in _BETWEEN_BROKERS:
             self._check_listener(header, peer)
-        context = RequestContext(header, peer)
-        version = header.api_version
-        if version not in _VERSIONS[header.api_key]:
+        context = RequestContext(header, peer, self._turns)
+        if header.api_version not in _VERSIONS[header.api_key]:
             return self._unsupported(context)
-        if getattr(handler, "raw", False):
-            return handler(context, frame[body_offset:])
-        request = messages.decode_request(header, frame, body_offset)
+        size = len(frame)
+        if size > _AT_ONCE:
+            budget = _BUDGETS[header.api_key]
+            if size > budget.max_bytes:
+                return self._over_budget(
+                    context, f"{size} bytes are more than the {budget.max_bytes} of a request"
+                )
+            if size > budget.at_once and self._turns is not _WITHOUT_TURNS:
+                return self._in_turn(context, handler, frame, body_offset)
+        return self._handle(context, handler, frame, body_offset)
+
+    def _in_turn(
+        self, context: RequestContext, handler: Handler | RawHandler, frame: memoryview, body: int
+    ) -> Deferred[Answer]:
+        """Handle a large request in a turn of its own; cancelled with what its handler returned."""
+        turn: Deferred[Any] = self._turns.next()
+        return turn.addCallback(lambda _: self._handle(context, handler, frame, body))
+
+    def _handle(
+        self, context: RequestContext, handler: Handler | RawHandler, frame: memoryview, body: int
+    ) -> Answer | Deferred[Answer]:
+        """Decode the request whose body begins at *body*, call its handler, encode the response."""
+        header = context.header
+        try:
+            if getattr(handler, "raw", False):
+                return handler(context, frame[body:])
+            request = messages.decode_request(
+                header, frame, body, max_elements=_BUDGETS[header.api_key].max_elements
+            )
+        except TooManyElements as error:
+            return self._over_budget(
+                context, f"more than the {error.limit} elements of a request ({error.message})"
+            )
         try:
             result = handler(context, request)
         except ProtocolError:
@@ -163,6 +219,18 @@ class Dispatcher:
         if isinstance(result, Deferred):
             return self._later(result, context)
         return self._encode(result, context)
+
+    def _over_budget(self, context: RequestContext, excess: str) -> Answer:
+        """Refuse a request that has more than its API's budget: log it, and answer if there is a field for it."""
+        api = ApiKey(context.header.api_key)
+        cause = f"{api.name} v{context.api_version}: {excess}"
+        if not _has_error_code(api, context.api_version):
+            raise RequestRefusedError(cause)
+        second = int(self._turns.now())
+        if second != self._logged_at:  # one line a second, however many requests
+            self._logged_at = second
+            log.warn("refused for {peer}: {cause}", peer=str(context.peer), cause=cause)
+        return self._with_error(context, ErrorCode.INVALID_REQUEST, cause)
 
     def make_all(self) -> Generator[None, None, None]:
         """Make the handlers that nobody has asked for, with all that they import; yield after each (10 ms)."""
@@ -254,13 +322,29 @@ class Dispatcher:
                 version=context.api_version,
                 peer=str(context.peer),
             )
-        response = messages.response_class(api)()
-        if not hasattr(response, "error_code"):
+        if not _has_error_code(api, context.api_version):
             raise RequestRefusedError(f"{api.name}: {type(error).__name__}: {error}")
-        response.error_code = code
+        text = str(error) if isinstance(error, KafkaError) else None
+        return self._with_error(context, code, text)
+
+    def _with_error(self, context: RequestContext, code: int, text: str | None) -> Answer:
+        """Encode an answer that is nothing but an error."""
+        response: Any = messages.response_class(context.header.api_key)()
+        response.error_code = int(code)
         if hasattr(response, "error_message"):
-            response.error_message = str(error) if isinstance(error, KafkaError) else None
+            response.error_message = text
         return self._encode(response, context)
+
+
+@cache
+def _has_error_code(api: ApiKey, version: int) -> bool:
+    """Tell whether the response of that version has an error code for the whole request."""
+    if messages.is_written_by_hand(api):
+        return False
+    return any(
+        field.name == "error_code" and field.versions.has(version)
+        for field in fields_of(messages.response_class(api))
+    )
 
 
 __all__ = [

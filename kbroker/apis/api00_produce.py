@@ -52,7 +52,7 @@ class Produce:
             raise RequestRefusedError(
                 f"Produce v{version} carries message format 0 or 1; only v3 and later are served"
             )
-        request = produce.decode_request(body, version)
+        request = produce.decode_request(body, version, context.max_elements)
         acks = request.acks
         pending: list[_Pending] = []
         topics = []

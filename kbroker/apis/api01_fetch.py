@@ -91,7 +91,7 @@ class Fetch:
 
     def __call__(self, context: RequestContext, body: memoryview) -> Answer | Deferred[Answer]:
         """Answer with what there is, now if that is enough."""
-        request = fetch.decode_request(body, context.header.api_version)
+        request = fetch.decode_request(body, context.header.api_version, context.max_elements)
         limit = min(max(request.max_bytes, 0), self._max_bytes)
         follower = self._follower(context, request)
         asking = _Asking(self, context, request, follower, limit)

@@ -102,7 +102,9 @@ class Metadata:
     def __call__(self, context: RequestContext, body: memoryview) -> Answer | Deferred[Answer]:
         """Answer the request whose *body* follows the header."""
         version, listener = context.api_version, context.listener
-        request: MetadataRequest = messages.decode_request(context.header, body, 0)
+        request: MetadataRequest = messages.decode_request(
+            context.header, body, 0, max_elements=context.max_elements
+        )
         wants_all = request.topics is None or (version == 0 and not request.topics)
         asks_operations = (
             request.include_cluster_authorized_operations

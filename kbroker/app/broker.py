@@ -55,6 +55,7 @@ from kbroker.runtime.producer_ids import ProducerIds, first_producer_id
 from kbroker.runtime.reconnect import Reconnect
 from kbroker.runtime.replicas import Replicas
 from kbroker.runtime.replication import Replication
+from kbroker.runtime.shared_turns import SharedTurns
 from kbroker.runtime.topics import Topics, random_topic_id
 from kbroker.zk import znodes
 from kbroker.zk.errors import ZooKeeperError
@@ -298,7 +299,11 @@ class Broker:
 
     def _listen(self) -> tuple[Endpoint, ...]:
         """Bind all listeners; return what to advertise, with the ports that were really given."""
-        self.dispatcher = Dispatcher({}, inter_broker_listener=self.config.inter_broker_listener)
+        self.dispatcher = Dispatcher(
+            {},
+            inter_broker_listener=self.config.inter_broker_listener,
+            turns=SharedTurns(self._reactor),
+        )
         for api, factory in handlers_of(self).items():
             self.dispatcher.register(api, factory)
         self.network = self._world.network(self._reactor, self.config, self.dispatcher)

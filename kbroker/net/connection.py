@@ -46,6 +46,9 @@ log = Logger()
 FRAMES_PER_TURN = 64
 """Requests answered for one connection before the others get their turn."""
 
+TURN_SECONDS = 0.02
+"""And how long they may take together."""
+
 UNSENT_MAX = 512 * 1024
 """Bytes the peer may leave untaken before its next request waits."""
 
@@ -168,9 +171,13 @@ class Connection(Protocol):
         transport = self.transport
         frames = self._frames
         count = 0
+        now = self._listener.now
+        until = now() + TURN_SECONDS
         try:
             while frames and not self._closing and transport.connected:
                 if count == FRAMES_PER_TURN or transport.unsent > UNSENT_MAX:
+                    break
+                if count and now() > until:
                     break
                 count += 1
                 if not self._ask(frames.popleft()):

@@ -39,7 +39,7 @@ class Reconnect:
     def __init__(self, zookeeper: ZooKeeper, clock: Clock) -> None:
         self._zookeeper = zookeeper
         self._clock = clock
-        self._waiting: list[tuple[Session | None, Deferred[None]]] = []
+        self._waiting: dict[Deferred[None], Session | None] = {}
         zookeeper.on_session(self._on_session)
 
     def connected(self, session: Session | None = None) -> Deferred[None]:
@@ -53,14 +53,14 @@ class Reconnect:
                 return succeed(None)
             return fail(SessionExpired())
         waiting: Deferred[None] = Deferred()
-        self._waiting.append((session, waiting))
+        self._waiting[waiting] = session
         if session is None:
             self._clock.callLater(PATIENCE_SECONDS, self._give_up, waiting)
         return waiting
 
     def _give_up(self, waiting: Deferred[None]) -> None:
+        self._waiting.pop(waiting, None)
         if not waiting.called:
-            self._waiting = [entry for entry in self._waiting if entry[1] is not waiting]
             waiting.errback(
                 RequestTimedOut("this broker is cut off from ZooKeeper", hint="try again")
             )
@@ -89,14 +89,14 @@ class Reconnect:
     def _on_session(self, event: SessionEvent) -> None:
         if not isinstance(event, Connected | Expired):
             return
-        waiting, self._waiting = self._waiting, []
-        for session, deferred in waiting:
+        waiting, self._waiting = self._waiting, {}
+        for deferred, session in waiting.items():
             if deferred.called:
                 continue
             if isinstance(event, Connected) and session in (None, event.session):
                 deferred.callback(None)
             elif session is None:
-                self._waiting.append((session, deferred))
+                self._waiting[deferred] = session
             elif session.id != event.session.id or isinstance(event, Expired):
                 deferred.errback(SessionExpired())
             else:

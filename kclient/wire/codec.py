@@ -17,8 +17,9 @@ partitions affordable.
 
 Rules of reading, whatever the bytes:
 1. A count is compared with the bytes that are left, at the element's least size, before anything
-   is allocated for it; and a message may not have more elements in all than its reader allows,
-   because two bytes of an element can become a hundred of an object.
+   is allocated for it; and a message may not have more elements in all than its reader allows
+   (`TooManyElements`), because two bytes of an element can become a hundred of an object. Elements
+   are the values of every array, of fixed size or not, and the tagged fields.
 2. null where the version has no null, negative or overlong sizes, bad UTF-8, varints above five
    bytes, tags out of order: `MalformedMessage`, and never another exception.
 3. Unknown tagged fields are skipped.
@@ -49,7 +50,7 @@ def read_struct(
 ) -> tuple[Any, int]:
     """Read a *cls* at *pos*; return it and the position after it. MalformedMessage if it is not one."""
     try:
-        return reader(cls, version, flexible)(buf, pos, len(buf), [max_elements])
+        return reader(cls, version, flexible)(buf, pos, len(buf), [max_elements, max_elements])
     except _READ_ERRORS as error:
         raise MalformedMessage(f"{cls.__name__} v{version}: {error}") from None
 

@@ -84,6 +84,17 @@ class MalformedMessage(ProtocolError):
     hint = ""
 
 
+class TooManyElements(MalformedMessage):
+    """A message has more elements than its reader allows; *limit* is that number.
+
+    Elements are the values of all arrays, and the tagged fields.
+    """
+
+    def __init__(self, message: str = "", limit: int = 0, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.limit = limit
+
+
 class FrameTooLarge(ProtocolError):
     """A frame announces a length that is negative or above the limit."""
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
-from kclient.wire.errors import MalformedMessage
 from kclient.wire.fields import (
     I32,
     MAX_ENTRIES,
@@ -22,6 +21,7 @@ from kclient.wire.fields import (
     read_uuid,
     request_header,
     skip_tags,
+    spend,
     string,
     tags,
     uuid,
@@ -106,8 +106,12 @@ class FetchRequest:
 
 
 @decodes("Fetch request")
-def decode_request(body: memoryview, version: int) -> FetchRequest:
-    """Read a request whose header is already cut off. Bytes after it are ignored, as Kafka does."""
+def decode_request(body: memoryview, version: int, max_entries: int = MAX_ENTRIES) -> FetchRequest:
+    """Read a request whose header is already cut off. Bytes after it are ignored, as Kafka does.
+
+    `TooManyElements` if it names more than *max_entries* topics and partitions.
+    """
+    left = [max_entries, max_entries]
     flexible = version >= FIRST_FLEXIBLE
     pos = 0
     request = FetchRequest(0, 0, [])
@@ -124,9 +128,9 @@ def decode_request(body: memoryview, version: int) -> FetchRequest:
     if version >= 7:
         request.session_id, request.session_epoch = _SESSION.unpack_from(body, pos)
         pos += _SESSION.size
-    request.topics, pos = _decode_wanted(body, pos, version)
+    request.topics, pos = _decode_wanted(body, pos, version, left)
     if version >= 7:
-        request.forgotten, pos = _decode_forgotten(body, pos, version)
+        request.forgotten, pos = _decode_forgotten(body, pos, version, left)
     if version >= 11:
         request.rack_id, pos = read_string(body, pos, flexible)
     if flexible:
@@ -139,18 +143,18 @@ def decode_request(body: memoryview, version: int) -> FetchRequest:
     return request
 
 
-def _decode_wanted(body: memoryview, pos: int, version: int) -> tuple[list[FetchTopic], int]:
+def _decode_wanted(
+    body: memoryview, pos: int, version: int, left: list[int]
+) -> tuple[list[FetchTopic], int]:
     flexible = version >= FIRST_FLEXIBLE
     smallest = _wanted_struct(version).size
     topic_count, pos = read_count(body, pos, flexible, 3)
-    entries = topic_count
+    spend(left, topic_count)
     topics = []
     for _ in range(topic_count):
         name, topic_id, pos = read_topic(body, pos, version)
         partition_count, pos = read_count(body, pos, flexible, smallest)
-        entries += partition_count
-        if entries > MAX_ENTRIES:
-            raise MalformedMessage(f"more than {MAX_ENTRIES} partitions")
+        spend(left, partition_count)
         partitions = []
         for _ in range(partition_count):
             if version >= 12:
@@ -185,17 +189,17 @@ def _wanted_struct(version: int) -> struct.Struct:
     return _PARTITION_V5 if version >= 5 else _PARTITION_V4
 
 
-def _decode_forgotten(body: memoryview, pos: int, version: int) -> tuple[list[ForgottenTopic], int]:
+def _decode_forgotten(
+    body: memoryview, pos: int, version: int, left: list[int]
+) -> tuple[list[ForgottenTopic], int]:
     flexible = version >= FIRST_FLEXIBLE
     topic_count, pos = read_count(body, pos, flexible, 3)
-    entries = topic_count
+    spend(left, topic_count)
     topics = []
     for _ in range(topic_count):
         name, topic_id, pos = read_topic(body, pos, version)
         partition_count, pos = read_count(body, pos, flexible, 4)
-        entries += partition_count
-        if entries > MAX_ENTRIES:
-            raise MalformedMessage(f"more than {MAX_ENTRIES} forgotten partitions")
+        spend(left, partition_count)
         partitions = struct.unpack_from(f">{partition_count}i", body, pos)
         pos += 4 * partition_count
         if flexible:

@@ -14,7 +14,7 @@ from functools import lru_cache, wraps
 from typing import Final, ParamSpec, TypeVar
 from uuid import UUID
 
-from kclient.wire.errors import MalformedMessage
+from kclient.wire.errors import MalformedMessage, TooManyElements
 from kclient.wire.primitives import next_tag, read_uvarint
 
 P = ParamSpec("P")
@@ -25,7 +25,9 @@ I32 = struct.Struct(">i")
 
 NO_TAGS: Final = b"\x00"
 MAX_ENTRIES: Final = 200_000
-"""Partitions and topics that one request may name: a frame of empty topics is not a way to our memory."""
+"""Partitions and topics that a reader without a limit of its own takes."""
+MAX_TAGS: Final = 16
+"""Tagged fields of one section: Kafka defines up to three."""
 
 _SMALL_UVARINTS = tuple(
     bytes((n,)) if n < 0x80 else bytes((n & 0x7F | 0x80, n >> 7)) for n in range(1 << 9)
@@ -41,6 +43,8 @@ def decodes(what: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
         def decode_or_refuse(*args: P.args, **kwargs: P.kwargs) -> T:
             try:
                 return decode(*args, **kwargs)
+            except TooManyElements:
+                raise
             except MalformedMessage as problem:
                 raise MalformedMessage(f"{what}: {problem.message}") from None
             except (IndexError, struct.error, UnicodeDecodeError) as problem:
@@ -92,6 +96,13 @@ def read_count(
     return count, pos
 
 
+def spend(left: list[int], elements: int) -> None:
+    """Take *elements* from those that a message may still have: *left* is (still allowed, allowed)."""
+    left[0] -= elements
+    if left[0] < 0:
+        raise TooManyElements(f"more than {left[1]} topics and partitions", left[1])
+
+
 def read_records(buf: memoryview, pos: int, flexible: bool) -> tuple[memoryview | None, int]:
     """Read RECORDS or COMPACT_RECORDS as a view into *buf*: nothing is copied."""
     if flexible:
@@ -113,6 +124,8 @@ def read_records(buf: memoryview, pos: int, flexible: bool) -> tuple[memoryview 
 def read_tags(buf: memoryview, pos: int) -> tuple[list[tuple[int, memoryview]], int]:
     """Read a tagged field section as (tag, bytes); the caller skips the tags it does not know."""
     number, pos = read_uvarint(buf, pos)
+    if number > MAX_TAGS:
+        raise TooManyElements(f"{number} tagged fields in one section", MAX_TAGS)
     found: list[tuple[int, memoryview]] = []
     previous = -1
     for _ in range(number):

@@ -29,7 +29,9 @@ from kclient.wire.versions import (
 _HEAD = struct.Struct(">hhih")  # api key, version, correlation id, size of the client id
 _CORRELATION_ID = struct.Struct(">i")
 MAX_REQUEST_ELEMENTS = 500_000
-"""Enough for an UpdateMetadata of every partition a ZooKeeper cluster can have."""
+"""For readers without a limit of their own; a broker has one for each API (`kbroker.apis.budgets`)."""
+MAX_HEADER_TAGS = 64
+"""Kafka defines none in a header so far."""
 MAX_RESPONSE_ELEMENTS = 5_000_000
 
 _COPY_BELOW = 1 << 20  # bytes: slices of bytes are faster than slices of a memoryview
@@ -78,7 +80,7 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
         if spoken is None:
             raise MalformedMessage(f"api key {api_key} is unknown")
         if version in spoken and is_flexible(api_key, version):
-            pos = skip_tags(frame, pos, len(frame))
+            pos = skip_tags(frame, pos, len(frame), [MAX_HEADER_TAGS, MAX_HEADER_TAGS])
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise MalformedMessage(f"request header: {error}") from None
     return RequestHeader(api_key, version, correlation_id, client_id), pos
@@ -102,7 +104,7 @@ def decode_response_header(api_key: int, version: int, frame: Buffer) -> tuple[i
         (correlation_id,) = _CORRELATION_ID.unpack_from(frame)
         pos = _CORRELATION_ID.size
         if response_header_version(api_key, version) == 1:
-            pos = skip_tags(frame, pos, len(frame))
+            pos = skip_tags(frame, pos, len(frame), [MAX_HEADER_TAGS, MAX_HEADER_TAGS])
     except (struct.error, IndexError) as error:
         raise MalformedMessage(f"response header: {error}") from None
     return correlation_id, pos
@@ -131,7 +133,7 @@ def decode_request(
     librdkafka 2.x asks for all topics (Metadata 9 and later) with three bytes left over from the
     placeholder of the array's length.
 
-    More than *max_elements* structs, strings and byte arrays in its arrays make it malformed.
+    `TooManyElements` if its arrays and tagged fields have more than *max_elements*.
     """
     version = header.api_version
     request, flexible = _body_class(header.api_key, version, "Request")

@@ -1,6 +1,6 @@
 """Varints and tagged-field sections (KIP-482): the parts of the wire that have no fixed size."""
 
-from kclient.wire.errors import MalformedMessage
+from kclient.wire.errors import MalformedMessage, TooManyElements
 
 Buffer = bytes | memoryview
 
@@ -8,6 +8,11 @@ Buffer = bytes | memoryview
 def malformed(where: str, what: str) -> MalformedMessage:
     """Return the error about *where*, a struct's field."""
     return MalformedMessage(f"{where}: {what}")
+
+
+def too_many(where: str, left: list[int]) -> TooManyElements:
+    """Return the error about *where*, which holds more elements than are left of those allowed."""
+    return TooManyElements(f"{where}: the message has more than {left[1]} elements", left[1])
 
 
 def read_uvarint(buf: Buffer, pos: int) -> tuple[int, int]:
@@ -39,9 +44,15 @@ def write_uvarint(out: bytearray, value: int) -> None:
     out.append(value)
 
 
-def skip_tags(buf: Buffer, pos: int, end: int) -> int:
-    """Pass over a tagged-field section none of whose tags is known; return the position after."""
+def skip_tags(buf: Buffer, pos: int, end: int, left: list[int]) -> int:
+    """Pass over a tagged-field section none of whose tags is known; return the position after.
+
+    Each field is one of the elements of *left* (still allowed, allowed).
+    """
     count, pos = read_uvarint(buf, pos)
+    left[0] -= count
+    if left[0] < 0:
+        raise too_many("tagged fields", left)
     previous = -1
     for _ in range(count):
         tag, _start, pos = next_tag(buf, pos, end, previous)

@@ -42,6 +42,7 @@ from kclient.wire.fields import (
     read_tags,
     request_header,
     skip_tags,
+    spend,
     string,
     tags,
     uvarint,
@@ -150,23 +151,25 @@ class ProduceResponse:
 
 
 @decodes("Produce request")
-def decode_request(body: memoryview, version: int) -> ProduceRequest:
+def decode_request(
+    body: memoryview, version: int, max_entries: int = MAX_ENTRIES
+) -> ProduceRequest:
     """Read a request whose header is already cut off; records are views of *body*.
 
-    Bytes after the request are ignored, as Kafka does: librdkafka leaves some after its requests.
+    `TooManyElements` if it names more than *max_entries* topics and partitions. Bytes after the
+    request are ignored, as Kafka does: librdkafka leaves some after its requests.
     """
     flexible = version >= FIRST_FLEXIBLE
     transactional_id, pos = read_nullable_string(body, 0, flexible)
     acks, timeout_ms = _ACKS_AND_TIMEOUT.unpack_from(body, pos)
     topic_count, pos = read_count(body, pos + 6, flexible, 3)
     topics = []
-    entries = topic_count
+    left = [max_entries, max_entries]
+    spend(left, topic_count)
     for _ in range(topic_count):
         name, pos = read_string(body, pos, flexible)
         partition_count, pos = read_count(body, pos, flexible, 5)
-        entries += partition_count
-        if entries > MAX_ENTRIES:
-            raise MalformedMessage(f"more than {MAX_ENTRIES} partitions")
+        spend(left, partition_count)
         partitions = []
         for _ in range(partition_count):
             (index,) = I32.unpack_from(body, pos)

@@ -17,7 +17,7 @@ from kclient.wire.structs import (
 )
 
 Reader = Callable[[Buffer, int, int, list[int]], tuple[Any, int]]
-"""(buffer, position, end, [array elements still allowed]) -> (object, position after it)."""
+"""(buffer, position, end, [elements still allowed, elements allowed]) -> (object, position after it)."""
 
 
 class _ReaderSource(Source):
@@ -102,14 +102,14 @@ class _ReaderSource(Source):
         least = least_size_of_type(self.cls, field.type, self.version, self.flexible)
         self.add(f"if {count} * {max(least, 1)} > end - pos:")
         self.add(f"    raise malformed({self.where(field)}, f'{{{count}}} elements')")
+        self.add(f"left[0] -= {count}")
+        self.add(f"if left[0] < 0: raise too_many({self.where(field)}, left)")
         if field.type in FIXED and field.type != "uuid":
             code, size = FIXED[field.type]
             self.add(f"{target} = list(unpack_from(f'>{{{count}}}{code}', buf, pos))")
             self.add(f"pos += {count} * {size}")
         else:
             item, append = self.fresh("item"), self.fresh("append")
-            self.add(f"left[0] -= {count}")
-            self.add(f"if left[0] < 0: raise malformed({self.where(field)}, 'too many elements')")
             self.add(f"{target} = []")
             self.add(f"{append} = {target}.append")
             self.add(f"for _ in range({count}):")
@@ -125,12 +125,14 @@ class _ReaderSource(Source):
         """Emit the tagged-field section; the targets hold their defaults already."""
         self.flush()
         if not tagged:
-            self.add("if buf[pos]: pos = skip_tags(buf, pos, end)")
+            self.add("if buf[pos]: pos = skip_tags(buf, pos, end, left)")
             self.add("else: pos += 1")
             return
         self.add("count = buf[pos]")
         self.add("pos += 1")
         self.add("if count > 127: count, pos = uvarint_tail(buf, pos, count)")
+        self.add("left[0] -= count")
+        self.add(f"if left[0] < 0: raise too_many('{self.cls.__name__}: tagged fields', left)")
         self.add("tag = -1")
         self.add("for _ in range(count):")
         self.indent += 1

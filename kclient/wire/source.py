@@ -5,7 +5,14 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from kclient.wire.primitives import malformed, next_tag, skip_tags, uvarint_tail, write_uvarint
+from kclient.wire.primitives import (
+    malformed,
+    next_tag,
+    skip_tags,
+    too_many,
+    uvarint_tail,
+    write_uvarint,
+)
 from kclient.wire.structs import Field, WireStruct
 
 NO_UUID = bytes(16)
@@ -26,6 +33,7 @@ class Source:
             "UUID": UUID,
             "NO_UUID": NO_UUID,
             "malformed": malformed,
+            "too_many": too_many,
             "uvarint_tail": uvarint_tail,
             "write_uvarint": write_uvarint,
             "skip_tags": skip_tags,

@@ -20,6 +20,7 @@ from kbroker.config import BrokerConfig, LogConfig
 from kbroker.net.listener import Network
 from kbroker.runtime.metadata_cache import MetadataCache
 from kbroker.runtime.replicas import Replicas
+from kbroker.runtime.shared_turns import SharedTurns
 from kclient.wire.interbroker import (
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
@@ -64,7 +65,7 @@ class OneBroker:
             fatal=self.fatal.append,
         )
         self.cache = MetadataCache("one-broker-cluster-idx", self.replicas.orders.fence)
-        self.dispatcher = Dispatcher({})
+        self.dispatcher = Dispatcher({}, turns=SharedTurns(reactor))
         self._register()
         self.network = Network(reactor, self.config, self.dispatcher)
         self.port = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import thread_time
 from typing import Any, cast
 
 from twisted.internet.defer import Deferred
@@ -42,3 +43,27 @@ def test_a_read_that_fails_while_all_seems_well_leaves_the_reactor_a_turn() -> N
     found: list[str] = []
     answer.addCallback(found.append)
     assert found == ["answer"]
+
+
+class CutOff:
+    """A client without a connection."""
+
+    connected = False
+    session = None
+
+    def on_session(self, callback: Callable[[SessionEvent], None]) -> None:
+        pass
+
+
+def test_twenty_thousand_who_wait_in_vain_are_given_up_in_no_time() -> None:
+    clock = Clock()
+    reconnect = Reconnect(cast(ZooKeeper, CutOff()), cast(Any, clock))
+    failed: list[Any] = []
+    waiting = [reconnect.connected() for _ in range(20_000)]
+    for each in waiting:
+        each.addErrback(failed.append)
+    began = thread_time()
+    for each in waiting:
+        reconnect._give_up(each)
+    assert thread_time() - began < 3, "a second at most, where a list of them took a minute"
+    assert len(failed) == 20_000

@@ -103,7 +103,7 @@ def test_more_partitions_than_any_cluster_has_are_malformed():
         produce.decode_request(memoryview(body), 9)
     many = [produce.ProducePartition(0, None)] * 100_001
     body = body_of(produce.ProduceRequest(1, 1, [produce.ProduceTopic("t", many)] * 2), 9)
-    with pytest.raises(MalformedMessage, match="more than 200000 partitions"):
+    with pytest.raises(MalformedMessage, match="more than 200000 topics and partitions"):
         produce.decode_request(memoryview(body), 9)
 
 
