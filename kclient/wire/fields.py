@@ -15,7 +15,7 @@ from typing import Final, ParamSpec, TypeVar
 from uuid import UUID
 
 from kclient.wire.errors import MalformedMessage, TooManyElements
-from kclient.wire.primitives import next_tag, read_uvarint
+from kclient.wire.primitives import error_text, next_tag, read_uvarint
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -171,6 +171,14 @@ def string(text: str | None, flexible: bool) -> bytes:
     if text is None:
         return b"\x00" if flexible else b"\xff\xff"
     raw = text.encode()
+    return (uvarint(len(raw) + 1) if flexible else I16.pack(len(raw))) + raw
+
+
+def nullable_error_text(text: str | None, flexible: bool) -> bytes:
+    """Encode an error text in either form, cut if it is too long; None is null."""
+    if text is None:
+        return string(None, flexible)
+    raw = error_text(text)
     return (uvarint(len(raw) + 1) if flexible else I16.pack(len(raw))) + raw
 
 

@@ -4,6 +4,9 @@ from kclient.wire.errors import MalformedMessage, TooManyElements
 
 Buffer = bytes | memoryview
 
+MAX_ERROR_TEXT = 1024
+"""Bytes of an error text in a response; a longer one is cut."""
+
 
 def malformed(where: str, what: str) -> MalformedMessage:
     """Return the error about *where*, a struct's field."""
@@ -69,3 +72,11 @@ def next_tag(buf: Buffer, pos: int, end: int, previous: int) -> tuple[int, int, 
     if size > end - pos:
         raise MalformedMessage(f"tag {tag} of {size} bytes with {end - pos} left")
     return tag, pos, pos + size
+
+
+def error_text(text: str) -> bytes:
+    """Encode an error text: at most `MAX_ERROR_TEXT` bytes, and whatever it quotes can be written."""
+    data = text[: MAX_ERROR_TEXT + 1].encode(errors="backslashreplace")
+    if len(data) <= MAX_ERROR_TEXT:
+        return data
+    return data[: MAX_ERROR_TEXT - 3].decode(errors="ignore").encode() + b"..."

@@ -34,6 +34,7 @@ from kclient.wire.fields import (
     NO_TAGS,
     count,
     decodes,
+    nullable_error_text,
     read_count,
     read_nullable_string,
     read_records,
@@ -238,10 +239,10 @@ def _encode_outcome(parts: list[bytes], partition: ProducePartitionResponse, ver
     if partition.record_errors or partition.error_message is not None:
         parts.append(count(len(partition.record_errors), flexible))
         for error in partition.record_errors:
-            parts += (I32.pack(error.batch_index), string(error.message, flexible))
+            parts += (I32.pack(error.batch_index), nullable_error_text(error.message, flexible))
             if flexible:
                 parts.append(NO_TAGS)
-        parts.append(string(partition.error_message, flexible))
+        parts.append(nullable_error_text(partition.error_message, flexible))
     else:
         parts.append(_ERRORS[flexible])
     if flexible:

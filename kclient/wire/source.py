@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from kclient.wire.primitives import (
+    error_text,
     malformed,
     next_tag,
     skip_tags,
@@ -32,6 +33,7 @@ class Source:
         self.names: dict[str, Any] = {
             "UUID": UUID,
             "NO_UUID": NO_UUID,
+            "error_text": error_text,
             "malformed": malformed,
             "too_many": too_many,
             "uvarint_tail": uvarint_tail,

@@ -63,6 +63,8 @@ class _WriterSource(Source):
         data = self.fresh("s")
         is_string = field.type == "string"
         encoded = f"{expression}.encode()" if is_string else expression
+        if field.name == "error_message":
+            encoded = f"error_text({expression})"
         size = f"len({data})"
         if nullable:
             null = self.fresh("null")

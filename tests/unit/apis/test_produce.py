@@ -185,3 +185,12 @@ def test_a_failed_disk_is_a_storage_error_for_this_and_all_that_follow(broker: A
     assert code(broker.produce(batch_of(1))[0]) is ErrorCode.KAFKA_STORAGE_ERROR
     assert code(broker.produce(batch_of(1))[0]) is ErrorCode.KAFKA_STORAGE_ERROR
     assert "no space left" in broker.fatal[0]
+
+
+@pytest.mark.parametrize("version", [8, 9])
+def test_the_error_for_the_longest_topic_name_fits_its_response(
+    broker: ApiBroker, version: int
+) -> None:
+    (found,) = broker.produce(batch_of(1), topic="x" * 32_767, version=version)
+    assert found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert len(found.error_message) <= 1024
