@@ -111,9 +111,10 @@ class FetchReading:
             raise InconsistentTopicId(f"{partition} has topic id {partition.topic_id}")
         response = FetchPartitionResponse(asked.partition)
         if asked.last_fetched_epoch >= 0:
-            (partition.led if follower is None else partition.led_for_followers)(
-                asked.current_leader_epoch
-            )
+            if follower is None:
+                partition.led(asked.current_leader_epoch)
+            else:
+                partition.led_for_follower(follower, asked.current_leader_epoch)
             diverging = partition.diverges(
                 asked.fetch_offset, asked.last_fetched_epoch, follower=follower is not None
             )

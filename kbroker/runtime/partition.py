@@ -197,6 +197,19 @@ class Partition:
         self.check_epoch(current_leader_epoch)
         return found
 
+    def led_for_follower(
+        self, replica: int, current_leader_epoch: int
+    ) -> tuple[PartitionLog, Leading]:
+        """Return log and leader's view for the fetch of *replica*, which must be an assigned replica.
+
+        Kafka's errors for any other: both are retriable, for the assignment may be older here than at the follower.
+        """
+        found = self.led_for_followers(current_leader_epoch)
+        if replica not in self.role.replicas:
+            error = NotLeaderOrFollower if current_leader_epoch < 0 else UnknownLeaderEpoch
+            raise error(f"broker {replica} is no replica of {self}")
+        return found
+
     def _leads(self) -> tuple[PartitionLog, Leading]:
         log, leading = self.log, self.leading
         if log is None or leading is None:
@@ -345,9 +358,7 @@ class Partition:
         *broker_epoch* is the life in which it fetches (KIP-903). *again*: for a fetch that waited. That its sender is
         alive was noted when it came.
         """
-        log, leading = self.led_for_followers(current_leader_epoch)
-        if replica not in self.role.replicas:
-            raise NotLeaderOrFollower(f"broker {replica} is no replica of {self}")
+        log, leading = self.led_for_follower(replica, current_leader_epoch)
         found = log.read(offset, max_bytes, min_one_batch=min_one_batch)
         if not again:
             around = self._around

@@ -160,8 +160,22 @@ def test_only_followers_of_the_same_epoch_are_served(host: Host) -> None:
         fetch(follower, leader)
     stranger = host(9)
     stranger.take(1, 5)
-    with pytest.raises(NotLeaderOrFollower):
+    with pytest.raises(UnknownLeaderEpoch):
         fetch(stranger, leader)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "expected"), [(0, UnknownLeaderEpoch), (-1, NotLeaderOrFollower)]
+)
+def test_a_replica_that_is_not_assigned_gets_kafkas_error(
+    host: Host, epoch: int, expected: type[Exception]
+) -> None:
+    leader = host(1)
+    leader.take(1, 0, (1, 2), replicas=(1, 2))
+    with pytest.raises(expected, match="broker 9 is no replica"):
+        leader.read_as_follower(9, 0, 1000, min_one_batch=True, current_leader_epoch=epoch)
+    with pytest.raises(expected, match="broker 9 is no replica"):
+        leader.led_for_follower(9, epoch)
 
 
 def test_a_fetch_that_waited_does_not_say_that_its_sender_lives(host: Host) -> None:
