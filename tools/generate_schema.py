@@ -92,6 +92,14 @@ class MergedStruct:
     order: list[str] = field(default_factory=list)
 
 
+EXTENSIONS = {
+    "ApiVersionsRequest": MergedField(
+        "broker_proof", "bytes", "bytes", False, False, MISSING, 10_000, [3, 4]
+    )
+}
+"""Tagged fields of ours in Kafka's messages (KIP-482): `kbroker.security.broker_proof`."""
+
+
 def element_type(annotation: object) -> tuple[object, bool, bool]:
     """Return (type without null and tuple, is array, is nullable) of a kio annotation."""
     nullable = array = False
@@ -277,6 +285,10 @@ def module_source(title: str, messages: list[tuple[str, Kind]], versions: Versio
             cls = load_entity_schema(name, version, kind)
             root = cls.__name__
             merge(cls, version, structs)
+        extension = EXTENSIONS.get(root)
+        if extension is not None:
+            structs[root].fields[extension.name] = extension
+            structs[root].order.append(extension.name)
         sides.append((root, structs))
     rename_clashes(sides)
     body: list[str] = []

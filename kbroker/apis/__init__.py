@@ -27,6 +27,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from kbroker.apis.budgets import BUDGETS
+from kbroker.apis.inter_broker import SENDER_FIELDS, InterBrokerTrust
 from kbroker.net.service import Answer, Peer, RequestRefusedError
 from kbroker.runtime.shared_turns import Turns, WithoutTurns
 from kclient.wire import messages
@@ -46,15 +47,6 @@ _VERSIONS = {int(api): versions for api, versions in SERVED.items()}
 _BUDGETS = {int(api): budget for api, budget in BUDGETS.items()}
 _AT_ONCE = min(budget.at_once for budget in BUDGETS.values())
 _WITHOUT_TURNS = WithoutTurns()
-_BETWEEN_BROKERS = {
-    int(api)
-    for api in (
-        ApiKey.LEADER_AND_ISR,
-        ApiKey.STOP_REPLICA,
-        ApiKey.UPDATE_METADATA,
-        ApiKey.CONTROLLED_SHUTDOWN,
-    )
-}
 
 
 @dataclass(slots=True)
@@ -135,8 +127,8 @@ class Dispatcher:
     """The `Service` of a broker: decodes a request, calls its API's handler, encodes the response.
 
     Versions outside those served close the connection, as Kafka's do, except ApiVersions, which is
-    answered in version 0 with error 35 so that the client can try again (KIP-35, KIP-511). What brokers
-    say to each other (LeaderAndIsr to ControlledShutdown) is heard on *inter_broker_listener* only.
+    answered in version 0 with error 35 so that the client can try again (KIP-35, KIP-511). *trust* decides
+    which connections may send what is reserved to brokers.
 
     A request above its API's budget is refused, a large one waits for its turn among *turns*.
     """
@@ -145,11 +137,11 @@ class Dispatcher:
         self,
         factories: Mapping[ApiKey, Factory],
         *,
-        inter_broker_listener: str | None = None,
+        trust: InterBrokerTrust,
         turns: Turns = _WITHOUT_TURNS,
     ) -> None:
         self._factories = dict(factories)
-        self._inter_broker_listener = inter_broker_listener
+        self._trust = trust
         self._turns = turns
         self._logged_at = -1
         self._handlers: dict[int, Handler | RawHandler] = {}
@@ -170,11 +162,11 @@ class Dispatcher:
         handler = self._handlers.get(header.api_key)
         if handler is None:
             handler = self._make(ApiKey(header.api_key))
-        if header.api_key in _BETWEEN_BROKERS:
-            self._check_listener(header, peer)
         context = RequestContext(header, peer, self._turns)
         if header.api_version not in _VERSIONS[header.api_key]:
             return self._unsupported(context)
+        if header.api_key in SENDER_FIELDS and not self._trust.admits(peer, header.api_key):
+            return self._with_error(context, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None)
         size = len(frame)
         if size > _AT_ONCE:
             budget = _BUDGETS[header.api_key]
@@ -208,6 +200,10 @@ class Dispatcher:
             return self._over_budget(
                 context, f"more than the {error.limit} elements of a request ({error.message})"
             )
+        if header.api_key in SENDER_FIELDS:
+            sender = getattr(request, SENDER_FIELDS[header.api_key])
+            if not self._trust.admits_as(context.peer, sender, header.api_key):
+                return self._with_error(context, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None)
         try:
             result = handler(context, request)
         except ProtocolError:
@@ -251,14 +247,6 @@ class Dispatcher:
             raise RequestRefusedError(f"{api.name} is not served here")
         handler = self._handlers[api] = factory()
         return handler
-
-    def _check_listener(self, header: RequestHeader, peer: Peer) -> None:
-        """Raise RequestRefusedError for an order of the controller where clients connect."""
-        if self._inter_broker_listener not in (None, peer.listener):
-            raise RequestRefusedError(
-                f"{ApiKey(header.api_key).name} is for the inter-broker listener"
-                f" {self._inter_broker_listener} only"
-            )
 
     def _unsupported(self, context: RequestContext) -> Answer:
         header = context.header

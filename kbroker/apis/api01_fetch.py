@@ -7,7 +7,9 @@ A fetch that finds less than min_bytes waits up to max_wait_ms and is woken by a
 or -1) names all its partitions and is answered for all; with epoch 0 it opens a session, in which later ones say and
 hear only what is new (KIP-227, `kbroker.replication.fetch_session`). What a follower or a session waits for is answered
 at once when another request is behind it. The last stable offset is the high watermark: no transaction is open. A
-replica id is believed only on the inter-broker listener and only of a live broker (CVE-2018-1288).
+broker's replica id is accepted only on a connection that proved to come from that broker (CVE-2018-1288); else the
+answer is CLUSTER_AUTHORIZATION_FAILED, before v7, which has no error code for the whole, TOPIC_AUTHORIZATION_FAILED for
+every partition, as in Kafka.
 
 A consumer that says where it is (rack, v11) may read from followers (KIP-392): with replica.selector.class a leader
 names one in that rack in place of records, and followers are told of a new high watermark at once, not with the next
@@ -26,11 +28,12 @@ from uuid import UUID
 from twisted.internet.defer import Deferred
 
 from kbroker.apis import RequestContext
+from kbroker.apis.inter_broker import InterBrokerTrust
 from kbroker.config import BrokerConfig
 from kbroker.net.service import Answer
 from kbroker.replication.fetch_session import FetchSession, SessionPartition
 from kbroker.replication.fetch_sessions import FetchSessions
-from kbroker.runtime.fetch_reading import IMPOSTOR, FetchReading
+from kbroker.runtime.fetch_reading import FetchReading
 from kbroker.runtime.nearest_replica import Nearest
 from kbroker.runtime.partition import Key
 from kbroker.runtime.replicas import Replicas
@@ -47,7 +50,9 @@ from kclient.wire.fetch import (
     FetchTopic,
     FetchTopicResponse,
 )
+from kclient.wire.versions import ApiKey
 
+FIRST_WITH_ERROR_CODE = 7
 MAX_SESSION_ID = 0x7FFFFFFF
 
 LOOKED_AT_ONCE = 500
@@ -70,15 +75,14 @@ class Fetch:
         *,
         random_below: Callable[[int], int],
         name_of: Callable[[UUID], str | None],
-        is_live: Callable[[int], bool],
+        trust: InterBrokerTrust,
         nearest: Nearest | None = None,
     ) -> None:
         self.now: Callable[[], float] = replicas.reactor.seconds
         self.replicas = replicas
         self._max_bytes = config.fetch_max_bytes
-        self._inter_broker_listener = config.inter_broker_listener
         self._name_of = name_of
-        self._is_live = is_live
+        self._trust = trust
         self.nearest = nearest
         self.waiting = WaitingFetches(replicas.reactor)
         self.sessions = FetchSessions(
@@ -93,10 +97,12 @@ class Fetch:
         """Answer with what there is, now if that is enough."""
         request = fetch.decode_request(body, context.header.api_version, context.max_elements)
         limit = min(max(request.max_bytes, 0), self._max_bytes)
-        follower = self._follower(context, request)
+        follower = request.replica_id if request.replica_id >= 0 else None
+        if follower is not None and not self._may_follow(context, follower):
+            return _unauthorized(context, request)
         asking = _Asking(self, context, request, follower, limit)
         anew = request.session_epoch in (INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH)
-        if follower is not None and follower != IMPOSTOR:
+        if follower is not None:
             self.replicas.around.followers.heard(follower, self.now(), anew=anew)
         if anew:
             former = self.sessions.get(request.session_id)
@@ -125,13 +131,10 @@ class Fetch:
         self.sessions.remove(session)
         self.waiting.finish(session)
 
-    def _follower(self, context: RequestContext, request: FetchRequest) -> int | None:
-        """Return the broker that fetches as a follower; None for a consumer, IMPOSTOR for neither."""
-        replica = request.replica_id
-        if replica < 0:
-            return None
-        allowed = context.listener == self._inter_broker_listener and self._is_live(replica)
-        return replica if allowed and replica != self.replicas.broker_id else IMPOSTOR
+    def _may_follow(self, context: RequestContext, replica: int) -> bool:
+        """Say whether the sender may fetch as broker *replica*: it is that one, and not this one."""
+        proved = self._trust.admits_as(context.peer, replica, ApiKey.FETCH)
+        return proved and replica != self.replicas.broker_id
 
     def resolve(self, name: str, topic_id: UUID | None) -> str | None:
         """Return the name of a topic that a request calls *name* or *topic_id*; None for an id nobody has."""
@@ -148,6 +151,21 @@ class Fetch:
             self.sessions.watch(partition, (name, partition.asked.partition))
             return name
         return partition.key[0]
+
+
+def _unauthorized(context: RequestContext, request: FetchRequest) -> Answer:
+    """Answer a fetch with the replica id of a broker that did not send it."""
+    if context.header.api_version >= FIRST_WITH_ERROR_CODE:
+        error = int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        return encode(context, FetchResponse([], error_code=error))
+    code = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    topics = [
+        FetchTopicResponse(
+            topic.name, [FetchPartitionResponse(each.partition, code) for each in topic.partitions]
+        )
+        for topic in request.topics
+    ]
+    return encode(context, FetchResponse(topics))
 
 
 def _session_error(session: FetchSession | None, request: FetchRequest, version: int) -> ErrorCode:
@@ -193,7 +211,7 @@ class _Asking:
     @property
     def owner(self) -> tuple[int, str] | None:
         """Whose session this would be, if it is a follower's."""
-        if self.follower is None or self.follower == IMPOSTOR:
+        if self.follower is None:
             return None
         return self.follower, self.context.header.client_id or ""
 
@@ -259,9 +277,7 @@ class _FullFetch:
             reading.release()
             return None
         response = FetchResponse(answers)
-        # Who is not believed to be a follower may be believed soon: nothing of his is to be remembered.
-        believed = asking.follower != IMPOSTOR
-        if asking.request.session_epoch == INITIAL_SESSION_EPOCH and clean and believed:
+        if asking.request.session_epoch == INITIAL_SESSION_EPOCH and clean:
             response.session_id = self._begin_session(answers, clean)
         return encode(asking.context, response)
 

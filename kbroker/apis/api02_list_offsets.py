@@ -4,7 +4,8 @@ v2 isolation level · v4 leader epoch · v6 flexible · v7 max timestamp (-3, KI
 v9 latest tiered (-5, KIP-1005: nothing is tiered here, so -1).
 The latest offset is the high watermark under both isolation levels: no transaction is open. That is for consumers
 (replica id -1). A broker's id asks for the leader's log end, -2, the debugging consumer, for the log end of the replica
-that is here, leader or not (fetchOnlyFromLeader of Kafka's KafkaApis).
+that is here, leader or not (fetchOnlyFromLeader of Kafka's KafkaApis). A broker's id needs a connection that proved
+to come from that broker, else every partition has CLUSTER_AUTHORIZATION_FAILED.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 
 from kbroker.apis import RequestContext
+from kbroker.apis.inter_broker import InterBrokerTrust
 from kbroker.runtime.offset_lookup import (
     EARLIEST,
     EARLIEST_LOCAL,
@@ -22,7 +24,13 @@ from kbroker.runtime.offset_lookup import (
 )
 from kbroker.runtime.replicas import Replicas
 from kclient.wire.error_codes import ErrorCode
-from kclient.wire.errors import InvalidRequest, KafkaError, UnsupportedVersion, code_of
+from kclient.wire.errors import (
+    ClusterAuthorizationFailed,
+    InvalidRequest,
+    KafkaError,
+    UnsupportedVersion,
+    code_of,
+)
 from kclient.wire.schema.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -30,6 +38,7 @@ from kclient.wire.schema.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from kclient.wire.versions import ApiKey
 
 SINCE = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
 """The first version that has each special timestamp."""
@@ -38,11 +47,16 @@ SINCE = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIE
 class ListOffsets:
     """Looks offsets up in the logs."""
 
-    def __init__(self, replicas: Replicas) -> None:
+    def __init__(self, replicas: Replicas, trust: InterBrokerTrust) -> None:
         self._replicas = replicas
+        self._trust = trust
 
     def __call__(self, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
         """Answer every partition with its offset or its error."""
+        replica = request.replica_id
+        is_refused = replica >= 0 and not self._trust.admits_as(
+            context.peer, replica, ApiKey.LIST_OFFSETS
+        )
         asked = Counter(
             (topic.name, partition.partition_index)
             for topic in request.topics
@@ -57,6 +71,7 @@ class ListOffsets:
                     partition,
                     request.replica_id,
                     twice=asked[topic.name, partition.partition_index] > 1,
+                    is_refused=is_refused,
                 )
                 for partition in topic.partitions
             ]
@@ -71,6 +86,7 @@ class ListOffsets:
         replica_id: int,
         *,
         twice: bool,
+        is_refused: bool,
     ) -> ListOffsetsPartitionResponse:
         response = ListOffsetsPartitionResponse(
             partition_index=asked.partition_index,
@@ -80,6 +96,8 @@ class ListOffsets:
             leader_epoch=-1,
         )
         try:
+            if is_refused:
+                raise ClusterAuthorizationFailed(f"not a request of broker {replica_id}")
             if twice:
                 raise InvalidRequest(f"{topic}-{asked.partition_index} is named twice")
             timestamp = asked.timestamp

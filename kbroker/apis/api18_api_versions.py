@@ -4,6 +4,9 @@ v3 flexible body, client software name (KIP-511), features · v4 min feature ver
 extension of ours, the conditional append (kclient.wire.produce). The response header has no tagged fields in
 any version. An unknown version is answered in v0 with UNSUPPORTED_VERSION (the dispatcher does that), so that the
 client can ask again.
+
+A tagged field of ours (10000, v3+) carries a broker's proof of which broker it is (`kbroker.security.broker_proof`). It
+holds for the connection; a proof that does not hold here is answered with CLUSTER_AUTHORIZATION_FAILED.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from kbroker.apis import RequestContext
+from kbroker.apis.inter_broker import InterBrokerTrust
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.produce import CONDITIONAL_APPEND, CONDITIONAL_APPEND_VERSION
 from kclient.wire.schema.api_versions import (
@@ -26,10 +30,13 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 class ApiVersions:
-    """Lists what the dispatcher has handlers for."""
+    """Lists what the dispatcher has handlers for, and gives *trust* the proofs of brokers."""
 
-    def __init__(self, served: Callable[[], Mapping[ApiKey, VersionRange]]) -> None:
+    def __init__(
+        self, served: Callable[[], Mapping[ApiKey, VersionRange]], trust: InterBrokerTrust
+    ) -> None:
         self._served = served
+        self._trust = trust
 
     def supported(self, _version: int) -> list[ApiVersion]:
         """Return the ranges, in the order of the keys."""
@@ -45,6 +52,8 @@ class ApiVersions:
             and _SOFTWARE.fullmatch(request.client_software_version)
         ):
             return ApiVersionsResponse(error_code=int(ErrorCode.INVALID_REQUEST))
+        if request.broker_proof and not self._trust.prove(context.peer, request.broker_proof):
+            return ApiVersionsResponse(error_code=int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
         return ApiVersionsResponse(
             api_keys=self.supported(context.api_version),
             supported_features=[

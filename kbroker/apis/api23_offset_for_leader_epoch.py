@@ -2,15 +2,17 @@
 
 v3 replica id · v4 flexible. The answer is the largest epoch not above the one asked for, and the offset after its last
 record; -1 and -1 where that is unknown. Only a leader answers, a follower's question (replica id) as long as it may be
-followed, a consumer's as long as nobody else can have been elected (S11).
+followed, a consumer's as long as nobody else can have been elected (S11). A broker's id is accepted only on a
+connection that proved to come from that broker, else every partition has CLUSTER_AUTHORIZATION_FAILED.
 """
 
 from __future__ import annotations
 
 from kbroker.apis import RequestContext
+from kbroker.apis.inter_broker import InterBrokerTrust
 from kbroker.runtime.offset_lookup import epoch_end
 from kbroker.runtime.replicas import Replicas
-from kclient.wire.errors import KafkaError, code_of
+from kclient.wire.errors import ClusterAuthorizationFailed, KafkaError, code_of
 from kclient.wire.schema.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
@@ -18,24 +20,30 @@ from kclient.wire.schema.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
+from kclient.wire.versions import ApiKey
 
 
 class OffsetForLeaderEpoch:
     """Looks leader epochs up in the logs."""
 
-    def __init__(self, replicas: Replicas) -> None:
+    def __init__(self, replicas: Replicas, trust: InterBrokerTrust) -> None:
         self._replicas = replicas
+        self._trust = trust
 
     def __call__(
         self, context: RequestContext, request: OffsetForLeaderEpochRequest
     ) -> OffsetForLeaderEpochResponse:
         """Answer every partition with an epoch and its end, or its error."""
+        replica = request.replica_id
+        is_refused = replica >= 0 and not self._trust.admits_as(
+            context.peer, replica, ApiKey.OFFSET_FOR_LEADER_EPOCH
+        )
         return OffsetForLeaderEpochResponse(
             topics=[
                 OffsetForLeaderTopicResult(
                     topic=topic.topic,
                     partitions=[
-                        self._answer(topic.topic, asked, request.replica_id)
+                        self._answer(topic.topic, asked, replica, is_refused=is_refused)
                         for asked in topic.partitions
                     ],
                 )
@@ -44,12 +52,14 @@ class OffsetForLeaderEpoch:
         )
 
     def _answer(
-        self, topic: str, asked: OffsetForLeaderPartition, replica_id: int
+        self, topic: str, asked: OffsetForLeaderPartition, replica_id: int, *, is_refused: bool
     ) -> EpochEndOffset:
         response = EpochEndOffset(
             partition=asked.partition, error_code=0, leader_epoch=-1, end_offset=-1
         )
         try:
+            if is_refused:
+                raise ClusterAuthorizationFailed(f"not a request of broker {replica_id}")
             partition = self._replicas.partition(topic, asked.partition)
             response.leader_epoch, response.end_offset = epoch_end(
                 partition, asked.leader_epoch, asked.current_leader_epoch, replica_id

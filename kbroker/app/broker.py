@@ -30,17 +30,21 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 
 from kbroker.apis import Dispatcher
+from kbroker.apis.inter_broker import InterBrokerTrust
 from kbroker.app.controlled_shutdown import ControlledShutdown
 from kbroker.app.handlers import handlers_of
 from kbroker.app.undo import Undo
 from kbroker.app.world import World
 from kbroker.config import BrokerConfig, Endpoint, LogConfig
 from kbroker.groups.limits import GroupLimits
+from kbroker.net.broker_dial import BrokerDial
 from kbroker.net.peers import Peers
 from kbroker.runtime.config_changes import ConfigChanges
 from kbroker.runtime.controller import ClusterController, ControllerSettings
+from kbroker.runtime.controller_epochs import ControllerEpochs
 from kbroker.runtime.dynamic_config import DynamicConfig
 from kbroker.runtime.group_coordinator import GroupCoordinator
+from kbroker.runtime.inter_broker_secret import InterBrokerSecret
 from kbroker.runtime.membership import (
     DuplicateBrokerError,
     Membership,
@@ -57,6 +61,7 @@ from kbroker.runtime.replicas import Replicas
 from kbroker.runtime.replication import Replication
 from kbroker.runtime.shared_turns import SharedTurns
 from kbroker.runtime.topics import Topics, random_topic_id
+from kbroker.security.broker_proof import BrokerProofs
 from kbroker.zk import znodes
 from kbroker.zk.errors import ZooKeeperError
 from kbroker.zk.interface import Connected, Expired, Lapsed, SessionEvent
@@ -213,6 +218,8 @@ class Broker:
         self.config_changes = ConfigChanges(
             zookeeper, self.reconnect, lambda: self.dynamic_config.broker_config
         )
+        await self._trust_brokers()
+        self.controller_epochs = ControllerEpochs(zookeeper, self.reconnect)
         self.metadata = MetadataCache(self.cluster_id, self.replicas.orders.fence)
         self.topics = Topics(
             self._reactor,
@@ -224,10 +231,9 @@ class Broker:
             random_below=self._world.random_below,
         )
         self.peers = Peers(
-            self._reactor,
             broker_id=broker_id,
             request_timeout=config.controller_socket_timeout_ms / 1000,
-            dial=self._world.dial,
+            dial=self._dial_broker,
         )
         self._undo.add(self.peers.close)
         self.controller = ClusterController(
@@ -269,6 +275,19 @@ class Broker:
         self.replicas.hosted.on_leadership(self.groups.on_leadership)
         self._expire_offsets()
 
+    async def _trust_brokers(self) -> None:
+        """Read the secret by which brokers prove to each other which of them they are."""
+        proofs = BrokerProofs(self.cluster_id, self.broker_id)
+        secret = InterBrokerSecret(
+            self.zookeeper, self.reconnect, proofs, random_bytes=self._world.random_bytes
+        )
+        await secret.start()
+        self._undo.add(secret.stop)
+        self._dial_broker = BrokerDial(self._reactor, self._world.dial, proofs)
+        self.trust = InterBrokerTrust(
+            proofs, self.config.inter_broker_listener, self._reactor.seconds
+        )
+
     def _replicate(self) -> None:
         listener = self.config.inter_broker_listener
         replication = Replication(
@@ -278,7 +297,7 @@ class Broker:
             self.zookeeper,
             self.reconnect,
             address=lambda broker_id: self.metadata.address(broker_id, listener),
-            dial=self._world.dial,
+            dial=self._dial_broker,
         )
         replication.start()
         self._undo.add(replication.stop)
@@ -299,11 +318,7 @@ class Broker:
 
     def _listen(self) -> tuple[Endpoint, ...]:
         """Bind all listeners; return what to advertise, with the ports that were really given."""
-        self.dispatcher = Dispatcher(
-            {},
-            inter_broker_listener=self.config.inter_broker_listener,
-            turns=SharedTurns(self._reactor),
-        )
+        self.dispatcher = Dispatcher({}, trust=self.trust, turns=SharedTurns(self._reactor))
         for api, factory in handlers_of(self).items():
             self.dispatcher.register(api, factory)
         self.network = self._world.network(self._reactor, self.config, self.dispatcher)

@@ -47,7 +47,7 @@ def _records(broker: Broker) -> dict[ApiKey, Factory]:
             broker.config,
             random_below=broker.random_below,
             name_of=broker.topic_name,
-            is_live=lambda broker_id: broker_id in broker.metadata.brokers,
+            trust=broker.trust,
             nearest=(
                 nearest_of(lambda: broker.metadata.brokers)
                 if selector == RACK_AWARE_SELECTOR
@@ -58,16 +58,22 @@ def _records(broker: Broker) -> dict[ApiKey, Factory]:
     return {
         ApiKey.PRODUCE: lazily("kbroker.apis.api00_produce:Produce", replicas),
         ApiKey.FETCH: make_fetch,
-        ApiKey.LIST_OFFSETS: lazily("kbroker.apis.api02_list_offsets:ListOffsets", replicas),
+        ApiKey.LIST_OFFSETS: lazily(
+            "kbroker.apis.api02_list_offsets:ListOffsets", replicas, broker.trust
+        ),
         ApiKey.API_VERSIONS: lazily(
-            "kbroker.apis.api18_api_versions:ApiVersions", lambda: dispatcher.served
+            "kbroker.apis.api18_api_versions:ApiVersions",
+            lambda: dispatcher.served,
+            broker.trust,
         ),
         ApiKey.DELETE_RECORDS: lazily("kbroker.apis.api21_delete_records:DeleteRecords", replicas),
         ApiKey.INIT_PRODUCER_ID: lazily(
             "kbroker.apis.api22_init_producer_id:InitProducerId", broker.producer_ids
         ),
         ApiKey.OFFSET_FOR_LEADER_EPOCH: lazily(
-            "kbroker.apis.api23_offset_for_leader_epoch:OffsetForLeaderEpoch", replicas
+            "kbroker.apis.api23_offset_for_leader_epoch:OffsetForLeaderEpoch",
+            replicas,
+            broker.trust,
         ),
     }
 
@@ -100,6 +106,8 @@ def _once_registered(broker: Broker, factory: Factory) -> Factory:
     """Let an order wait until we know our own broker epoch, and can tell one for an earlier life (KIP-380).
 
     Our registration of before a crash may still be there while we listen already: orders for it are on their way.
+
+    Its controller epoch is checked against ZooKeeper first: no fence rises to an epoch that does not exist.
     """
 
     def make() -> Handler | RawHandler:
@@ -107,6 +115,7 @@ def _once_registered(broker: Broker, factory: Factory) -> Factory:
 
         async def wait(context: RequestContext, request: Any) -> Any:
             await broker.until_registered()
+            await broker.controller_epochs.confirm(request.controller_epoch)
             answer = obey(context, request)
             return await answer if isawaitable(answer) else answer
 

@@ -12,6 +12,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from random import randrange
+from secrets import token_bytes
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -46,6 +47,8 @@ class World:
     """Seconds since 1970, for timestamps that others read. All else goes by the reactor's clock."""
     new_uuid: Callable[[], UUID] = uuid4
     random_below: Callable[[int], int] = randrange
+    random_bytes: Callable[[int], bytes] = token_bytes
+    """For secrets."""
     boot_id: Callable[[], str] = boot_id
     """Of the machine: another one after it went down, with what was written and not synced."""
     dial: Dial = connect

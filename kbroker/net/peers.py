@@ -1,6 +1,6 @@
 """Requests from this broker to the others: one connection to each, made when there is something to say.
 
-Brokers of one cluster speak versions they know of each other, so no ApiVersions is asked. A request
+A connection begins with this broker's proof (`broker_dial`). A request
 fails when its connection cannot be had or is lost, or when its answer does not come in time; whoever
 sent it decides whether to send it again. A connection that is lost is made anew by the next request.
 
@@ -9,16 +9,18 @@ Owner: the reactor's thread
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from kclient.errors import Address, ConnectionClosed
-from kclient.net.connection import Connection, Dial, connect
+from kclient.net.connection import Connection
 from kclient.wire.versions import ApiKey
 
-CONNECT_SECONDS = 5.0
+DialBroker = Callable[..., Awaitable[Connection]]
+"""`BrokerDial`, or what stands for it where there are no sockets: called as it is."""
 
 
 class NotHad(NamedTuple):
@@ -30,10 +32,7 @@ class NotHad(NamedTuple):
 class Peers:
     """The connections to other brokers, and to ourselves: the controller speaks to all alike."""
 
-    def __init__(
-        self, reactor: Any, *, broker_id: int, request_timeout: float, dial: Dial = connect
-    ) -> None:
-        self._reactor = reactor
+    def __init__(self, *, broker_id: int, request_timeout: float, dial: DialBroker) -> None:
         self._dial = dial
         self._client_id = f"broker-{broker_id}"
         self._request_timeout = request_timeout
@@ -80,12 +79,7 @@ class Peers:
 
     async def _connect(self, key: tuple[int, Address]) -> Connection:
         connection = await self._dial(
-            self._reactor,
-            key[1],
-            client_id=self._client_id,
-            connect_timeout=CONNECT_SECONDS,
-            request_timeout=self._request_timeout,
-            negotiate_versions=False,
+            *key, client_id=self._client_id, request_timeout=self._request_timeout
         )
         connection.on_close(lambda _: self._forget(key))
         if self._closed:

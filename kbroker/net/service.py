@@ -27,6 +27,8 @@ class Peer:
     port: int
     listener: str
     principal: str = "User:ANONYMOUS"
+    broker_id: int = -1
+    """The broker that the connection proved to come from (`kbroker.security.broker_proof`); -1: none."""
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"

@@ -19,7 +19,7 @@ from kbroker.controller.context import Broker
 from kbroker.controller.events import Event
 from kbroker.controller.requests import event_for, request_for
 from kclient.wire.error_codes import ErrorCode
-from kclient.wire.errors import BrokerNotAvailable
+from kclient.wire.errors import BrokerNotAvailable, ClusterAuthorizationFailed
 from kclient.wire.versions import ApiKey
 
 log = Logger()
@@ -159,12 +159,17 @@ class BrokerLine:
         self._out = None
         if self._closed:
             return
-        if self._failures:
-            log.info("broker {id} is being told again", id=self._broker.broker_id)
-            self._failures = 0
         if response.error_code == ErrorCode.STALE_CONTROLLER_EPOCH:
             self._owner.stale_controller(self._broker.broker_id)
             return
+        if response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            # It does not know our secret, or our epoch, yet: nothing was done, so this is no answer.
+            refused = ClusterAuthorizationFailed("it does not accept this broker as the controller")
+            self._have_failure(Failure(refused), order)
+            return
+        if self._failures:
+            log.info("broker {id} is being told again", id=self._broker.broker_id)
+            self._failures = 0
         if response.error_code not in (ErrorCode.NONE, ErrorCode.STALE_BROKER_EPOCH):
             log.warn(
                 "broker {id} answered {order} with error {code}",

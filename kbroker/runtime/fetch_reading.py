@@ -15,7 +15,6 @@ from kbroker.runtime.replicas import Replicas
 from kclient.wire.errors import (
     InconsistentTopicId,
     KafkaError,
-    TopicAuthorizationFailed,
     UnknownTopicId,
     code_of,
 )
@@ -29,8 +28,6 @@ from kclient.wire.fetch import (
 READ_COMMITTED = 1
 DEBUGGING_REPLICA = -2
 """Who compares replicas asks each of them: kafka-replica-verification. It reads what is committed, as others do."""
-IMPOSTOR = -1
-"""The follower of a request that is not believed to come from one (CVE-2018-1288)."""
 
 
 class FetchReading:
@@ -104,8 +101,6 @@ class FetchReading:
         if name is None:
             raise UnknownTopicId(f"topic id {topic_id}")
         follower = self._follower
-        if follower == IMPOSTOR:
-            raise TopicAuthorizationFailed(f"replica id {self._request.replica_id} is not believed")
         partition = self._replicas.partition(name, asked.partition)
         if topic_id is not None and partition.topic_id not in (None, topic_id):
             raise InconsistentTopicId(f"{partition} has topic id {partition.topic_id}")

@@ -25,13 +25,14 @@ from typing import Any
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 
+from kbroker.net.peers import DialBroker
 from kbroker.replication.throttle import Throttle
 from kbroker.runtime import followed_partition
 from kbroker.runtime.fetch_plan import FIRST_PAUSE, FetcherSettings, FetchPlan, Followed
 from kbroker.runtime.leader_range import leader_end, leader_start
 from kbroker.runtime.partition import Key, Partition
 from kclient.errors import Address, ConnectionClosed
-from kclient.net.connection import Connection, Dial, connect
+from kclient.net.connection import Connection
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import BrokerNotAvailable, KafkaError, for_code
 from kclient.wire.fetch import FetchResponse
@@ -49,7 +50,6 @@ SESSION_ERRORS = (
 )
 """The next fetch begins another session."""
 
-CONNECT_SECONDS = 5.0
 TROUBLE_SECONDS = 0.5
 """How long partitions that cannot be followed are gathered into one line of the log."""
 
@@ -73,7 +73,7 @@ class Fetcher:
         broker_epoch: Callable[[], int],
         now_ms: Callable[[], int],
         throttle: Throttle,
-        dial: Dial = connect,
+        dial: DialBroker,
     ) -> None:
         self._reactor = reactor
         self._dial = dial
@@ -207,12 +207,10 @@ class Fetcher:
         if where is None:
             raise BrokerNotAvailable(f"broker {self._leader} is not known to be alive")
         connection = await self._dial(
-            self._reactor,
+            self._leader,
             Address(*where),
             client_id=f"broker-{self._settings.broker_id}-fetcher-0",
-            connect_timeout=CONNECT_SECONDS,
             request_timeout=self._settings.request_timeout,
-            negotiate_versions=False,
         )
         if self._closed:
             connection.close()

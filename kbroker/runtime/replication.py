@@ -15,6 +15,7 @@ from typing import Any
 from twisted.logger import Logger
 
 from kbroker.config import BrokerConfig
+from kbroker.net.peers import DialBroker
 from kbroker.runtime.directory_news import DirectoryNews
 from kbroker.runtime.fetch_plan import FetcherSettings
 from kbroker.runtime.fetcher import Fetcher
@@ -23,7 +24,6 @@ from kbroker.runtime.partition import Key, Partition
 from kbroker.runtime.reconnect import Reconnect
 from kbroker.runtime.replicas import Replicas
 from kbroker.zk.interface import ZooKeeper
-from kclient.net.connection import Dial, connect
 
 log = Logger()
 
@@ -43,7 +43,7 @@ class Replication:
         reconnect: Reconnect,
         *,
         address: Callable[[int], tuple[str, int] | None],
-        dial: Dial = connect,
+        dial: DialBroker,
     ) -> None:
         self._reactor = reactor
         self._replicas = replicas

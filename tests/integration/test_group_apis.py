@@ -58,6 +58,7 @@ from kclient.wire.schema.offset_fetch import (
 from kclient.wire.schema.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from kclient.wire.versions import SERVED, ApiKey
 from tests.kit.groups import LIMITS
+from tests.kit.inter_broker import trust_of
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -111,7 +112,8 @@ class Client:
                 ),
                 ApiKey.DELETE_GROUPS: lazily(path + "api42_delete_groups:DeleteGroups", groups),
                 ApiKey.OFFSET_DELETE: lazily(path + "api47_offset_delete:OffsetDelete", groups),
-            }
+            },
+            trust=trust_of(1),
         )
 
     async def lead(self) -> None:

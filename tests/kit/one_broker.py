@@ -32,6 +32,7 @@ from kclient.wire.interbroker import (
     UpdateMetadataTopicState,
 )
 from kclient.wire.versions import ApiKey
+from tests.kit.inter_broker import trust_of
 
 CLUSTER = UUID(int=0x5EED)
 BROKER = 1
@@ -65,7 +66,8 @@ class OneBroker:
             fatal=self.fatal.append,
         )
         self.cache = MetadataCache("one-broker-cluster-idx", self.replicas.orders.fence)
-        self.dispatcher = Dispatcher({}, turns=SharedTurns(reactor))
+        self.trust = trust_of(BROKER)
+        self.dispatcher = Dispatcher({}, trust=self.trust, turns=SharedTurns(reactor))
         self._register()
         self.network = Network(reactor, self.config, self.dispatcher)
         self.port = 0
@@ -85,18 +87,18 @@ class OneBroker:
                 self.config,
                 random_below=randrange,
                 name_of=lambda topic_id: getattr(self.cache.topic_by_id(topic_id), "name", None),
-                is_live=lambda broker: broker in self.cache.brokers,
+                trust=self.trust,
             ),
-            ApiKey.LIST_OFFSETS: lazily(apis + "02_list_offsets:ListOffsets", replicas),
+            ApiKey.LIST_OFFSETS: lazily(apis + "02_list_offsets:ListOffsets", replicas, self.trust),
             ApiKey.METADATA: lazily(
                 apis + "03_metadata:Metadata", self.cache, None, lambda: False, time.monotonic
             ),
             ApiKey.API_VERSIONS: lazily(
-                apis + "18_api_versions:ApiVersions", lambda: self.dispatcher.served
+                apis + "18_api_versions:ApiVersions", lambda: self.dispatcher.served, self.trust
             ),
             ApiKey.DELETE_RECORDS: lazily(apis + "21_delete_records:DeleteRecords", replicas),
             ApiKey.OFFSET_FOR_LEADER_EPOCH: lazily(
-                apis + "23_offset_for_leader_epoch:OffsetForLeaderEpoch", replicas
+                apis + "23_offset_for_leader_epoch:OffsetForLeaderEpoch", replicas, self.trust
             ),
         }.items():
             self.dispatcher.register(api, factory)

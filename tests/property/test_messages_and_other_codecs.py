@@ -21,7 +21,7 @@ def spoken_message(api, direction, *plain):
     """(version, message) of one API and direction."""
     return st.sampled_from(list(versions_of(api))).flatmap(
         lambda version: st.tuples(
-            st.just(version), structs(MESSAGES[api, direction], version, *plain)
+            st.just(version), structs(MESSAGES[api, direction], version, *plain, ours=False)
         )
     )
 

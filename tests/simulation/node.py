@@ -152,6 +152,7 @@ class Node:
             wall_clock=lambda: EPOCH + self._scheduler.now,
             new_uuid=lambda: UUID(int=rng.getrandbits(128), version=4),
             random_below=rng.randrange,
+            random_bytes=rng.randbytes,
             boot_id=lambda: f"boot {self._boots}",
             dial=self._wires.dialler(process, self.number),
             network=self._wires.network(host),

@@ -9,9 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kbroker.security.broker_proof import SECRET_BYTES
 from kbroker.zk.errors import PoisonZnode
 from kbroker.zk.znodes.fields import INT32_MAX, Fields, decode_json, decode_number, encode_json
-from kbroker.zk.znodes.names import BROKER_IDS, CLUSTER_ID, CONTROLLER, CONTROLLER_EPOCH
+from kbroker.zk.znodes.names import (
+    BROKER_IDS,
+    CLUSTER_ID,
+    CONTROLLER,
+    CONTROLLER_EPOCH,
+    INTER_BROKER_SECRET,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +177,23 @@ def encode_cluster_id(cluster_id: str) -> bytes:
 def decode_cluster_id(data: bytes) -> str:
     """Read /cluster/id."""
     return decode_json(CLUSTER_ID, data).text("id")
+
+
+def encode_inter_broker_secret(secret: bytes) -> bytes:
+    """Write /cluster/inter_broker_secret, a znode of ours."""
+    return encode_json({"version": 1, "secret": base64.b64encode(secret).decode()})
+
+
+def decode_inter_broker_secret(data: bytes) -> bytes:
+    """Read /cluster/inter_broker_secret. The error does not show the content."""
+    text = decode_json(INTER_BROKER_SECRET, data).text("secret")
+    try:
+        secret = base64.b64decode(text, validate=True)
+    except ValueError:
+        secret = b""
+    if len(secret) < SECRET_BYTES:
+        raise PoisonZnode(INTER_BROKER_SECRET, f"no secret of {SECRET_BYTES} bytes in base64")
+    return secret
 
 
 def encode_uuid(value: uuid.UUID) -> str:

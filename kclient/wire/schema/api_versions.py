@@ -14,9 +14,11 @@ class ApiVersionsRequest:
     WIRE: ClassVar[tuple[str, ...]] = (
         "client_software_name string 3+",
         "client_software_version string 3+",
+        "broker_proof bytes 3+ tag=10000",
     )
     client_software_name: str = ""
     client_software_version: str = ""
+    broker_proof: bytes = b""
 
 
 @dataclass(slots=True)

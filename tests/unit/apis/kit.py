@@ -22,6 +22,11 @@ from tests.kit.one_broker import OneBroker
 PEER = Peer("10.0.0.1", 1234, "PLAINTEXT")
 
 
+def sender_of(request: Any) -> Peer:
+    """Return a peer that may send *request*: one that proved to be the broker of its replica id, if it has one."""
+    return Peer("10.0.0.1", 1234, "PLAINTEXT", broker_id=getattr(request, "replica_id", -1))
+
+
 class TestReactor(Clock):
     """A clock that takes calls from threads at once; nothing here uses one."""
 
@@ -46,10 +51,18 @@ class ApiBroker(OneBroker):
         """Return what the dispatcher returns: parts, None or a Deferred."""
         return self.dispatcher(memoryview(frame), peer)
 
-    def ask(self, api: int, version: int, request: object, client_id: str | None = "c") -> Any:
-        """Return the decoded response."""
+    def ask(
+        self,
+        api: int,
+        version: int,
+        request: object,
+        client_id: str | None = "c",
+        *,
+        peer: Peer | None = None,
+    ) -> Any:
+        """Return the decoded response; *peer* None: one that may send the request."""
         header = RequestHeader(api, version, 7, client_id)
-        answer = self.ask_raw(messages.encode_request(header, request))
+        answer = self.ask_raw(messages.encode_request(header, request), peer or sender_of(request))
         correlation_id, response = messages.decode_response(api, version, joined(answer))
         assert correlation_id == 7
         return response
@@ -80,10 +93,10 @@ class ApiBroker(OneBroker):
         topic: str = "t",
         version: int = 12,
         topic_id: Any = None,
-        peer: Peer = PEER,
+        peer: Peer | None = None,
         **fields: Any,
     ) -> Any:
-        """Fetch; return the response, or a Deferred of it."""
+        """Fetch; return the response, or a Deferred of it. *peer* None: one that may fetch so."""
         request = FetchRequest(
             **{
                 "max_wait_ms": 0,
@@ -92,7 +105,9 @@ class ApiBroker(OneBroker):
                 **fields,
             }
         )
-        answer = self.ask_raw(fetch.encode_request(request, version, 7, "c"), peer)
+        answer = self.ask_raw(
+            fetch.encode_request(request, version, 7, "c"), peer or sender_of(request)
+        )
 
         def decode(parts: Any) -> Any:
             return fetch.decode_response(joined(parts), version)[1]

@@ -28,6 +28,7 @@ from kclient.wire.schema.offset_fetch import (
     OffsetFetchResponse,
 )
 from kclient.wire.versions import SERVED, ApiKey
+from tests.kit.inter_broker import trust_of
 from tests.unit.apis.kit import PEER, joined
 
 
@@ -38,7 +39,9 @@ def frame(api: ApiKey, version: int, request: object) -> bytes:
 def ask(sent: bytes, answer: Any = None, turns: Any = None) -> Any:
     api = ApiKey(struct.unpack_from(">h", sent)[0])
     options = {} if turns is None else {"turns": turns}
-    dispatcher = Dispatcher({api: lambda: lambda context, request: answer}, **options)
+    dispatcher = Dispatcher(
+        {api: lambda: lambda context, request: answer}, trust=trust_of(1), **options
+    )
     return dispatcher(memoryview(sent), PEER)
 
 
@@ -120,7 +123,9 @@ def test_a_fetch_and_a_produce_have_so_many_partitions_and_no_more() -> None:
         return (b"%d" % len(topics[0].partitions),)
 
     read.raw = True  # type: ignore[attr-defined]
-    dispatcher = Dispatcher(dict.fromkeys((ApiKey.FETCH, ApiKey.PRODUCE), lambda: read))
+    dispatcher = Dispatcher(
+        dict.fromkeys((ApiKey.FETCH, ApiKey.PRODUCE), lambda: read), trust=trust_of(1)
+    )
     for api, make in ((ApiKey.FETCH, fetching), (ApiKey.PRODUCE, producing)):
         most = BUDGETS[api].max_elements - 1  # and one topic
         assert dispatcher(memoryview(make(most)), PEER) == (b"%d" % most,)

@@ -18,11 +18,14 @@ from kclient.wire.schema.api_versions import ApiVersionsRequest
 from kclient.wire.schema.heartbeat import HeartbeatRequest, HeartbeatResponse
 from kclient.wire.schema.metadata import MetadataRequest
 from kclient.wire.versions import SERVED, ApiKey
+from tests.kit.inter_broker import trust_of
 from tests.unit.apis.kit import PEER, ApiBroker, joined
+
+TRUST = trust_of(1)
 
 
 def heartbeat(handler: Any, version: int = 3) -> Any:
-    dispatcher = Dispatcher({ApiKey.HEARTBEAT: lambda: handler})
+    dispatcher = Dispatcher({ApiKey.HEARTBEAT: lambda: handler}, trust=TRUST)
     frame = messages.encode_request(
         RequestHeader(12, version, 7, "c"), HeartbeatRequest(group_id="g")
     )
@@ -78,7 +81,9 @@ def test_handlers_that_nobody_asked_for_are_made_one_at_a_time() -> None:
 
         return make
 
-    dispatcher = Dispatcher({ApiKey.LIST_GROUPS: factory("broken"), ApiKey.FETCH: factory("raw")})
+    dispatcher = Dispatcher(
+        {ApiKey.LIST_GROUPS: factory("broken"), ApiKey.FETCH: factory("raw")}, trust=TRUST
+    )
     dispatcher.register(ApiKey.HEARTBEAT, factory("good"))
     steps = dispatcher.make_all()
     assert made == []
@@ -98,7 +103,7 @@ def test_a_handler_that_was_made_needs_its_file_no_more(
         "class Handler:\n    def __call__(self, context, request):\n        raise KeyError\n"
     )
     factory = lazily("a_handler_on_its_own:Handler")
-    dispatcher = Dispatcher({ApiKey.HEARTBEAT: factory})
+    dispatcher = Dispatcher({ApiKey.HEARTBEAT: factory}, trust=TRUST)
     assert list(dispatcher.make_all()) == [None]
     file.unlink()
     frame = messages.encode_request(RequestHeader(12, 3, 7, "c"), HeartbeatRequest(group_id="g"))
@@ -169,13 +174,3 @@ def test_metadata_names_the_leader(broker: ApiBroker) -> None:
     broker.lead("t", 2)
     response = broker.ask(3, 12, MetadataRequest(topics=None))
     assert [partition.leader_id for partition in response.topics[0].partitions] == [1, 1]
-
-
-@pytest.mark.parametrize("api", [4, 5, 6, 7])
-def test_orders_of_the_controller_are_not_taken_where_clients_connect(api: int) -> None:
-    dispatcher = Dispatcher(
-        {ApiKey(api): lambda: lambda context, request: None}, inter_broker_listener="INTERNAL"
-    )
-    frame = struct.pack(">hhih", api, SERVED[ApiKey(api)].max, 7, -1) + bytes(60)
-    with pytest.raises(RequestRefusedError, match="inter-broker listener INTERNAL only"):
-        dispatcher(memoryview(frame), PEER)

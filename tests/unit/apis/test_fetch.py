@@ -176,19 +176,17 @@ def test_a_session_that_does_not_exist_is_not_found(
 
 
 @pytest.mark.parametrize("replica", [1, 2, 99])
-def test_a_replica_id_is_not_believed_of_a_stranger(broker: ApiBroker, replica: int) -> None:
+@pytest.mark.parametrize("proved", [-1, 1, 3])
+def test_a_replica_id_that_the_connection_did_not_prove_is_refused(
+    broker: ApiBroker, replica: int, proved: int
+) -> None:
     broker.fill(1)
-    found = only(broker.fetch(want(), replica_id=replica))
+    peer = Peer("10.0.0.1", 1, "PLAINTEXT", broker_id=proved)
+    refused = broker.fetch(want(), replica_id=replica, peer=peer, version=12)
+    assert (refused.error_code, refused.topics) == (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, [])
+    found = only(broker.fetch(want(), replica_id=replica, peer=peer, version=6))
     assert found.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert found.records_size == 0
-
-
-def test_nor_on_a_listener_for_clients(broker: ApiBroker) -> None:
-    broker.fill(1)
-    broker.cache.brokers[2] = broker.cache.brokers[1]
-    outside = Peer("10.0.0.1", 1, "OUTSIDE")
-    found = only(broker.fetch(want(), replica_id=2, peer=outside))
-    assert found.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 def test_read_committed_has_no_aborted_transactions(broker: ApiBroker) -> None:

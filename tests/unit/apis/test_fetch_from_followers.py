@@ -36,7 +36,7 @@ def near(broker: ApiBroker) -> ApiBroker:
             broker.config,
             random_below=lambda n: 4,
             name_of=lambda _: None,
-            is_live=lambda broker_id: broker_id in known,
+            trust=broker.trust,
             nearest=nearest_of(lambda: known),
         ),
     )
@@ -104,7 +104,7 @@ def test_old_consumers_and_brokers_without_a_selector_know_nothing_of_it(
             near.config,
             random_below=lambda n: 4,
             name_of=lambda _: None,
-            is_live=lambda _: True,
+            trust=near.trust,
         ),
     )
     assert only(consume(near, 0)).records_size > 0

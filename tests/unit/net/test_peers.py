@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred
-from twisted.internet.task import Clock
 
 from kbroker.net.peers import Peers
 from kclient.errors import ConnectionClosed
@@ -33,7 +32,7 @@ class Dialled:
 
     def __init__(self) -> None:
         self.wishes: list[Deferred[Any]] = []
-        self.peers = Peers(Clock(), broker_id=1, request_timeout=1.0, dial=self._dial)
+        self.peers = Peers(broker_id=1, request_timeout=1.0, dial=self._dial)
 
     async def _dial(self, *_given: object, **_options: object) -> Any:
         self.wishes.append(Deferred())

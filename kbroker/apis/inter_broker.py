@@ -1,0 +1,84 @@
+"""Which requests are reserved to brokers, and which connections may send them: a stage before the handlers.
+
+Reserved are the controller's requests and ControlledShutdown, and Fetch, ListOffsets and OffsetForLeaderEpoch with a
+broker's id as replica id (CVE-2018-1288). A connection may send them after it proved to come from that broker
+(`kbroker.security.broker_proof`), on the inter-broker listener. Everything else is answered with
+CLUSTER_AUTHORIZATION_FAILED, before the request's body is read where the API alone decides.
+
+docs/design/inter-broker-trust.md has the table.
+
+Owner: the reactor's thread
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from twisted.logger import Logger
+
+from kbroker.net.service import Peer
+from kbroker.security.broker_proof import BrokerProofs
+from kclient.wire.versions import ApiKey
+
+log = Logger()
+
+SENDER_FIELDS: Final[Mapping[int, str]] = {
+    int(ApiKey.LEADER_AND_ISR): "controller_id",
+    int(ApiKey.STOP_REPLICA): "controller_id",
+    int(ApiKey.UPDATE_METADATA): "controller_id",
+    int(ApiKey.CONTROLLED_SHUTDOWN): "broker_id",
+}
+"""The APIs that only brokers may use, and the field of their requests that names the sender."""
+
+LOG_SECONDS: Final = 1.0
+"""At most one line in so many seconds tells of refused requests."""
+
+
+class InterBrokerTrust:
+    """Decides what a connection may send as a broker; *seconds* is a monotonic clock."""
+
+    def __init__(
+        self, proofs: BrokerProofs, listener: str | None, seconds: Callable[[], float]
+    ) -> None:
+        self._proofs = proofs
+        self._listener = listener
+        self._seconds = seconds
+        self._last_line = float("-inf")
+        self._unlogged = 0
+
+    def prove(self, peer: Peer, proof: bytes) -> bool:
+        """Take the proof that *peer* presents; say whether it holds here."""
+        broker_id = self._proofs.verify(proof) if self._is_inter_broker(peer) else None
+        if broker_id is None:
+            self._refused(peer, "its broker proof")
+            return False
+        peer.broker_id = broker_id
+        return True
+
+    def admits(self, peer: Peer, api_key: int) -> bool:
+        """Say whether *peer* may send requests of *api_key*, one of `SENDER_FIELDS`, at all."""
+        return peer.broker_id >= 0 or self._refused(peer, ApiKey(api_key).name)
+
+    def admits_as(self, peer: Peer, broker_id: int, api_key: int) -> bool:
+        """Say whether *peer* may send a request of *api_key* as broker *broker_id*."""
+        if broker_id >= 0 and peer.broker_id == broker_id:
+            return True
+        return self._refused(peer, f"{ApiKey(api_key).name} as broker {broker_id}")
+
+    def _is_inter_broker(self, peer: Peer) -> bool:
+        return self._listener in (None, peer.listener)
+
+    def _refused(self, peer: Peer, what: str) -> bool:
+        """Log that *what* was refused, if the last line is old enough; return False."""
+        now = self._seconds()
+        if now - self._last_line < LOG_SECONDS:
+            self._unlogged += 1
+            return False
+        log.warn(
+            "refused {what} from {peer} on {listener}, which has not proved to be that broker{more}",
+            what=what, peer=str(peer), listener=peer.listener,
+            more=f"; {self._unlogged} requests before it" if self._unlogged else "",
+        )  # fmt: skip
+        self._last_line, self._unlogged = now, 0
+        return False

@@ -1,0 +1,229 @@
+"""Requests that are reserved to brokers, sent by a client without a broker proof to a cluster of three.
+
+The client runs on the brokers' host: its address is that of registered brokers, so only the proof can refuse it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from kbroker.zk import znodes
+from kclient.wire.error_codes import ErrorCode
+from kclient.wire.fetch import FetchPartition, FetchRequest, FetchTopic
+from kclient.wire.interbroker import (
+    ControlledShutdownRequest,
+    LeaderAndIsrPartitionState,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopicState,
+    StopReplicaPartitionState,
+    StopReplicaRequest,
+    StopReplicaTopicState,
+    UpdateMetadataRequest,
+)
+from kclient.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+from kclient.wire.schema.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from kclient.wire.schema.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from kclient.wire.versions import ApiKey
+from tests.kit.brokers import Cluster, MakeCluster
+from tests.kit.inter_broker import proof_in, prove
+from tests.kit.logs import batch_of
+from tests.kit.raw_connection import RawConnection
+from tests.kit.replicated import Observer, log_bytes, until_replicas_agree
+from tests.kit.zookeeper import zookeeper_at
+
+pytestmark = pytest.mark.timeout(120)
+
+MAX_EPOCH = 2**31 - 1
+REFUSED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+
+@pytest.fixture(scope="module")
+def cluster(module_clusters: MakeCluster) -> Cluster:
+    """Three brokers; `t-0` is led by broker 1, its ISR is 1, 2, 3 and stays so for a minute."""
+    made = module_clusters(3, {"replica.lag.time.max.ms": "60000"})
+    Observer(made).create("t", [[1, 2, 3]])
+    return made
+
+
+@pytest.fixture
+def stranger(cluster: Cluster) -> Iterator[RawConnection]:
+    """A client's connection to broker 1."""
+    with connected(cluster, 1) as connection:
+        yield connection
+
+
+def connected(cluster: Cluster, broker_id: int) -> RawConnection:
+    return RawConnection("127.0.0.1", cluster[broker_id].port)
+
+
+def controller_epoch(cluster: Cluster) -> bytes:
+    with zookeeper_at(cluster.zookeeper_connect) as client:
+        data: bytes = client.get("/controller_epoch")[0]
+        return data
+
+
+def stop_replica(controller_id: int) -> StopReplicaRequest:
+    """Delete t-0, as a controller that deletes the topic does."""
+    state = StopReplicaPartitionState(0, -2, delete_partition=True)
+    return StopReplicaRequest(
+        controller_id=controller_id,
+        controller_epoch=MAX_EPOCH,
+        broker_epoch=-1,
+        topic_states=[StopReplicaTopicState("t", [state])],
+    )
+
+
+def leader_and_isr(controller_id: int) -> LeaderAndIsrRequest:
+    state = LeaderAndIsrPartitionState(0, MAX_EPOCH, 3, 1000, [3], 1000, [1, 2, 3])
+    return LeaderAndIsrRequest(
+        controller_id=controller_id,
+        controller_epoch=MAX_EPOCH,
+        broker_epoch=-1,
+        topic_states=[LeaderAndIsrTopicState("t", None, [state])],
+    )
+
+
+def produce(connection: RawConnection, topic: str, partition: int = 0) -> int:
+    """Append one record with acks=1; return its offset."""
+    records = ProducePartition(partition, batch_of(1000))
+    response = connection.ask(
+        ApiKey.PRODUCE, 9, ProduceRequest(1, 5000, [ProduceTopic(topic, [records])])
+    )
+    outcome = response.topics[0].partitions[0]
+    assert outcome.error_code == 0
+    offset: int = outcome.base_offset
+    return offset
+
+
+def high_watermark(connection: RawConnection, topic: str) -> int:
+    """Ask ListOffsets for the latest offset, as a consumer."""
+    return list_offsets(connection, topic, replica_id=-1)[1]
+
+
+def list_offsets(connection: RawConnection, topic: str, replica_id: int) -> tuple[int, int]:
+    """Return (error code, latest offset)."""
+    asked = ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=-1)
+    request = ListOffsetsRequest(replica_id, 0, [ListOffsetsTopic(topic, [asked])])
+    answer = connection.ask(ApiKey.LIST_OFFSETS, 6, request).topics[0].partitions[0]
+    return answer.error_code, answer.offset
+
+
+def test_orders_of_a_stranger_end_no_controller_and_delete_no_log(cluster: Cluster) -> None:
+    observer = Observer(cluster)
+    with connected(cluster, 1) as connection:
+        produce(connection, "t")
+    log = until_replicas_agree(cluster, "t", 0, (1, 2, 3))
+    controller, epoch = observer.controller(), controller_epoch(cluster)
+    requests = [
+        (ApiKey.STOP_REPLICA, 4, stop_replica(controller)),
+        (ApiKey.LEADER_AND_ISR, 7, leader_and_isr(controller)),
+        (
+            ApiKey.UPDATE_METADATA,
+            8,
+            UpdateMetadataRequest(
+                controller_id=controller, controller_epoch=MAX_EPOCH, broker_epoch=-1
+            ),
+        ),
+        (
+            ApiKey.CONTROLLED_SHUTDOWN,
+            3,
+            ControlledShutdownRequest(broker_id=1, broker_epoch=MAX_EPOCH),
+        ),
+    ]
+    for broker_id in (1, 2, 3):
+        with connected(cluster, broker_id) as connection:
+            for api, version, request in requests:
+                answer = connection.ask(api, version, request)
+                assert answer.error_code == REFUSED, api.name
+    assert observer.controller() == controller
+    # The controller has sent this to every broker: a raised fence would have refused it.
+    observer.create("after", [[1, 2, 3]])
+    assert controller_epoch(cluster) == epoch
+    assert all(log_bytes(cluster, broker_id, "t", 0) == log for broker_id in (1, 2, 3))
+
+
+def test_a_fetch_of_a_stranger_as_a_follower_moves_no_high_watermark(
+    cluster: Cluster, stranger: RawConnection
+) -> None:
+    Observer(cluster).create("quiet", [[1, 2, 3]])
+    produce(stranger, "quiet")
+    until_replicas_agree(cluster, "quiet", 0, (1, 2, 3))
+    cluster.pause(2)
+    try:
+        end = produce(stranger, "quiet") + 1
+        before = high_watermark(stranger, "quiet")
+        wanted = FetchTopic("quiet", [FetchPartition(0, end, 1 << 20)])
+        fetch = FetchRequest(
+            max_wait_ms=0, min_bytes=1, topics=[wanted], replica_id=2, session_epoch=-1
+        )
+        answer = stranger.ask(ApiKey.FETCH, 12, fetch)
+        assert answer.error_code == REFUSED
+        assert answer.topics == []
+        assert high_watermark(stranger, "quiet") == before == end - 1
+    finally:
+        cluster.resume(2)
+
+
+def test_a_stranger_does_not_see_the_log_end_as_a_follower_does(
+    cluster: Cluster, stranger: RawConnection
+) -> None:
+    assert list_offsets(stranger, "t", replica_id=2) == (REFUSED, -1)
+    assert list_offsets(stranger, "t", replica_id=-1)[0] == 0
+    asked = OffsetForLeaderPartition(partition=0, current_leader_epoch=-1, leader_epoch=0)
+    request = OffsetForLeaderEpochRequest(
+        replica_id=2, topics=[OffsetForLeaderTopic(topic="t", partitions=[asked])]
+    )
+    answer = stranger.ask(ApiKey.OFFSET_FOR_LEADER_EPOCH, 4, request)
+    assert answer.topics[0].partitions[0].error_code == REFUSED
+
+
+def test_refused_requests_do_not_fill_the_log(cluster: Cluster) -> None:
+    lines = len(cluster[2].log.splitlines())
+    with connected(cluster, 2) as connection:
+        for _ in range(300):
+            assert connection.ask(ApiKey.STOP_REPLICA, 4, stop_replica(1)).error_code == REFUSED
+    assert len(cluster[2].log.splitlines()) - lines <= 10
+
+
+def test_a_broker_that_claims_an_epoch_that_zookeeper_does_not_have_is_refused(
+    cluster: Cluster,
+) -> None:
+    observer = Observer(cluster)
+    controller, epoch = observer.controller(), controller_epoch(cluster)
+    receiver = 1 + controller % 3
+    with connected(cluster, receiver) as connection:
+        assert prove(connection, proof_in(cluster, controller, receiver)) == 0
+        for _ in range(3):
+            answer = connection.ask(ApiKey.STOP_REPLICA, 4, stop_replica(controller))
+            assert answer.error_code == REFUSED
+    observer.create("epochs", [[1, 2, 3]])
+    assert (observer.controller(), controller_epoch(cluster)) == (controller, epoch)
+
+
+def test_a_proof_for_another_broker_is_refused(cluster: Cluster) -> None:
+    with connected(cluster, 1) as connection:
+        assert prove(connection, proof_in(cluster, 2, 3)) == REFUSED
+        answer = connection.ask(ApiKey.STOP_REPLICA, 4, stop_replica(2))
+        assert answer.error_code == REFUSED
+
+
+def test_brokers_follow_each_other_after_the_secret_was_replaced(cluster: Cluster) -> None:
+    observer = Observer(cluster)
+    observer.create("rotated", [[1, 2, 3]])
+    with zookeeper_at(cluster.zookeeper_connect) as client:
+        client.set("/cluster/inter_broker_secret", znodes.encode_inter_broker_secret(b"n" * 32))
+    cluster.restart(3)
+    with connected(cluster, 1) as connection:
+        produce(connection, "rotated")
+    until_replicas_agree(cluster, "rotated", 0, (1, 2, 3), timeout=20.0)
+    observer.in_sync("rotated", 0, (1, 2, 3))
