@@ -11,6 +11,8 @@ to come from that broker, else every partition has CLUSTER_AUTHORIZATION_FAILED.
 from __future__ import annotations
 
 from collections import Counter
+from itertools import islice
+from typing import Final
 
 from kbroker.apis import RequestContext
 from kbroker.apis.inter_broker import InterBrokerTrust
@@ -20,9 +22,10 @@ from kbroker.runtime.offset_lookup import (
     LATEST,
     LATEST_TIERED,
     MAX_TIMESTAMP,
-    find_offset,
+    OffsetLookup,
 )
 from kbroker.runtime.replicas import Replicas
+from kbroker.runtime.shared_turns import for_each
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import (
     ClusterAuthorizationFailed,
@@ -44,41 +47,53 @@ SINCE = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIE
 """The first version that has each special timestamp."""
 
 
+PARTITIONS_AT_ONCE: Final = 8
+"""Partitions of one request that are looked into at a time."""
+
+
 class ListOffsets:
     """Looks offsets up in the logs."""
 
     def __init__(self, replicas: Replicas, trust: InterBrokerTrust) -> None:
         self._replicas = replicas
         self._trust = trust
+        self._lookup = OffsetLookup(replicas.in_pool)
 
-    def __call__(self, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    async def __call__(
+        self, context: RequestContext, request: ListOffsetsRequest
+    ) -> ListOffsetsResponse:
         """Answer every partition with its offset or its error."""
         replica = request.replica_id
         is_refused = replica >= 0 and not self._trust.admits_as(
             context.peer, replica, ApiKey.LIST_OFFSETS
         )
-        asked = Counter(
-            (topic.name, partition.partition_index)
-            for topic in request.topics
-            for partition in topic.partitions
-        )
-        topics = []
-        for topic in request.topics:
-            partitions = [
-                self._answer(
-                    context,
-                    topic.name,
-                    partition,
-                    request.replica_id,
-                    twice=asked[topic.name, partition.partition_index] > 1,
-                    is_refused=is_refused,
-                )
-                for partition in topic.partitions
-            ]
-            topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
-        return ListOffsetsResponse(topics=topics)
+        asked = [
+            (topic.name, partition) for topic in request.topics for partition in topic.partitions
+        ]
+        times = Counter((name, partition.partition_index) for name, partition in asked)
 
-    def _answer(
+        async def answer(one: tuple[str, ListOffsetsPartition]) -> ListOffsetsPartitionResponse:
+            name, partition = one
+            return await self._answer(
+                context,
+                name,
+                partition,
+                request.replica_id,
+                twice=times[name, partition.partition_index] > 1,
+                is_refused=is_refused,
+            )
+
+        answers = iter(await for_each(context.turns, asked, answer, PARTITIONS_AT_ONCE))
+        return ListOffsetsResponse(
+            topics=[
+                ListOffsetsTopicResponse(
+                    name=topic.name, partitions=list(islice(answers, len(topic.partitions)))
+                )
+                for topic in request.topics
+            ]
+        )
+
+    async def _answer(
         self,
         context: RequestContext,
         topic: str,
@@ -106,7 +121,13 @@ class ListOffsets:
                     f"timestamp {timestamp} in ListOffsets v{context.api_version}"
                 )
             partition = self._replicas.partition(topic, asked.partition_index)
-            found = find_offset(partition, timestamp, asked.current_leader_epoch, replica_id)
+            found = await self._lookup.find(
+                partition,
+                timestamp,
+                asked.current_leader_epoch,
+                replica_id,
+                turns=context.turns,
+            )
         except KafkaError as error:
             code = code_of(error)
             if code is ErrorCode.OFFSET_NOT_AVAILABLE and context.api_version < 5:

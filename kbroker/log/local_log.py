@@ -392,8 +392,23 @@ class LocalLog:
             return EMPTY
         return LogSlice((FileSlice(segment.file, position, size),), size)
 
+    def search_for_timestamp(
+        self, timestamp: int, from_offset: int
+    ) -> timestamps.Search | int | None:
+        """Return where to look for the first record at or after *timestamp* (ms) from *from_offset* on.
+
+        See `timestamps.search_from`. The search itself is for a pool.
+        """
+        return timestamps.search_from(
+            self._segments, timestamp, max(from_offset, self.log_start_offset), self.log_end_offset
+        )
+
+    def search_for_max_timestamp(self) -> timestamps.Search | None:
+        """Return where to look for the first record with the greatest timestamp of the log (KIP-734)."""
+        return timestamps.search_greatest(self._segments, self.log_start_offset)
+
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
-        """Return the first record whose timestamp is at or after *timestamp* (ms), or None.
+        """Return the first record whose timestamp is at or after *timestamp* (ms), or None. Slow.
 
         Reads the time index, some batch headers and one batch. Raise CorruptMessage for a batch
         that cannot be decoded.
@@ -403,5 +418,5 @@ class LocalLog:
         )
 
     def max_timestamp(self) -> TimestampOffset | None:
-        """Return the first record that has the greatest timestamp of the log (KIP-734)."""
+        """Return the first record that has the greatest timestamp of the log (KIP-734). Slow."""
         return timestamps.greatest(self._segments, self.log_start_offset)

@@ -1,16 +1,27 @@
 """Find records by time: the time index, then batch headers, then the records of one batch.
 
-The only place of the log that opens a batch, and only the one that the answer is in.
+The only place of the log that opens a batch, and only the one that the answer is in. The owner of the log finds out
+in which part of which segment to look (`search_from`); the looking itself (`Search.run`) is for a pool: a batch may
+hold a million records, and headers may promise what their records do not keep.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 from kbroker.log import scan
 from kbroker.log.segment import Segment
+from kbroker.log.slices import SegmentFile
 from kclient.wire.batches import BatchInfo, parse
+
+MAX_DECOMPRESSED: Final = 32 << 20
+"""What a batch may decompress to that is searched; a larger one is an error (MESSAGE_TOO_LARGE)."""
+SEGMENTS_AT_ONCE: Final = 50
+"""Segments whose greatest timestamp is looked at in one call: each may have to be read."""
+HEADERS_AT_ONCE: Final = 200
+"""Batch headers read between two pauses."""
 
 
 class TimestampOffset(NamedTuple):
@@ -21,25 +32,95 @@ class TimestampOffset(NamedTuple):
     leader_epoch: int
 
 
-def first_at_or_after(
-    segments: Sequence[Segment], timestamp: int, log_start_offset: int, log_end_offset: int
-) -> TimestampOffset | None:
-    """Return the first record at or after *timestamp* from *log_start_offset* on."""
-    for number, segment in enumerate(segments):
-        end = segments[number + 1].base_offset if number + 1 < len(segments) else log_end_offset
-        if end <= log_start_offset or segment.max_timestamp < timestamp:
-            continue
-        for position, info in scan.headers(segment.file, _start(segment, timestamp), segment.size):
-            if info.max_timestamp < timestamp or info.last_offset < log_start_offset:
+class Search(NamedTuple):
+    """The search for the first record at or after a time in a part of one segment."""
+
+    file: SegmentFile
+    position: int
+    size: int
+    """Where the part ends in the file."""
+    timestamp: int
+    from_offset: int
+    next_offset: int
+    """Where to go on if there is none."""
+
+    def run(self, pause: Callable[[], None] = lambda: None) -> TimestampOffset | None:
+        """Return the record, or None. Slow: runs in a pool, and calls *pause* about every millisecond."""
+        for count, (position, info) in enumerate(
+            scan.headers(self.file, self.position, self.size), start=1
+        ):
+            if count % HEADERS_AT_ONCE == 0:
+                pause()
+            if info.max_timestamp < self.timestamp or info.last_offset < self.from_offset:
                 continue
-            found = _in_batch(segment, position, info, timestamp, log_start_offset)
+            found = self._in_batch(position, info, pause)
             if found is not None:
                 return found
+        return None
+
+    def _in_batch(
+        self, position: int, info: BatchInfo, pause: Callable[[], None]
+    ) -> TimestampOffset | None:
+        """Return the first record of the batch at *position* that is not older or hidden."""
+        if info.log_append_time:
+            offset = max(info.base_offset, self.from_offset)
+            return TimestampOffset(info.max_timestamp, offset, info.leader_epoch)
+        from kclient.wire.record_search import (
+            first_at_or_after,  # codecs are for those who need them
+        )
+
+        batch = self.file.pread(info.size, position)
+        found = first_at_or_after(
+            batch,
+            parse(batch),
+            self.timestamp,
+            self.from_offset,
+            max_size=MAX_DECOMPRESSED,
+            pause=pause,
+        )
+        return None if found is None else TimestampOffset(*found, info.leader_epoch)
+
+
+def search_from(
+    segments: Sequence[Segment], timestamp: int, from_offset: int, log_end_offset: int
+) -> Search | int | None:
+    """Return where to look for the first record at or after *timestamp* from *from_offset* on.
+
+    An offset instead of a search: nothing is below it, and more is to be looked at from there on. None: there is none.
+    """
+    first = max(bisect_right(segments, from_offset, key=lambda each: each.base_offset) - 1, 0)
+    for number in range(first, len(segments)):
+        segment = segments[number]
+        end = segments[number + 1].base_offset if number + 1 < len(segments) else log_end_offset
+        if number - first == SEGMENTS_AT_ONCE:
+            return segment.base_offset
+        if end <= from_offset or segment.max_timestamp < timestamp:
+            continue
+        start = _start(segment, timestamp)
+        return Search(segment.file, start, segment.size, timestamp, from_offset, end)
     return None
 
 
-def greatest(segments: Sequence[Segment], log_start_offset: int) -> TimestampOffset | None:
-    """Return the first record that has the greatest timestamp of the log."""
+def first_at_or_after(
+    segments: Sequence[Segment], timestamp: int, log_start_offset: int, log_end_offset: int
+) -> TimestampOffset | None:
+    """Return the first record at or after *timestamp* from *log_start_offset* on, all at once."""
+    offset = log_start_offset
+    while True:
+        step = search_from(segments, timestamp, offset, log_end_offset)
+        if step is None:
+            return None
+        if isinstance(step, Search):
+            found = step.run()
+            if found is not None:
+                return found
+            offset = step.next_offset
+        else:
+            offset = step
+
+
+def search_greatest(segments: Sequence[Segment], log_start_offset: int) -> Search | None:
+    """Return where to look for the first record that has the greatest timestamp of the log."""
     if not segments:
         return None
     best = max(segments, key=lambda segment: segment.max_timestamp)
@@ -49,26 +130,19 @@ def greatest(segments: Sequence[Segment], log_start_offset: int) -> TimestampOff
     found = best.locate(best.max_timestamp_offset)
     if found is None:
         return None
-    return _in_batch(best, found.position, found.info, timestamp, log_start_offset)
+    end = found.position + found.info.size
+    return Search(
+        best.file, found.position, end, timestamp, log_start_offset, found.info.next_offset
+    )
+
+
+def greatest(segments: Sequence[Segment], log_start_offset: int) -> TimestampOffset | None:
+    """Return the first record that has the greatest timestamp of the log, at once."""
+    search = search_greatest(segments, log_start_offset)
+    return None if search is None else search.run()
 
 
 def _start(segment: Segment, timestamp: int) -> int:
     """Return a position before which no record is at or after *timestamp*."""
     entry = segment.time_index.at_most(timestamp)
     return segment.indexed_position(segment.base_offset + entry[1]) if entry else 0
-
-
-def _in_batch(
-    segment: Segment, position: int, info: BatchInfo, timestamp: int, log_start_offset: int
-) -> TimestampOffset | None:
-    """Return the first record of the batch at *position* that is not older or hidden."""
-    if info.log_append_time:
-        offset = max(info.base_offset, log_start_offset)
-        return TimestampOffset(info.max_timestamp, offset, info.leader_epoch)
-    from kclient.wire.records import decode_batch  # codecs are for those who need them
-
-    batch = segment.file.pread(info.size, position)
-    for record in decode_batch(batch, parse(batch)):
-        if record.timestamp >= timestamp and record.offset >= log_start_offset:
-            return TimestampOffset(record.timestamp, record.offset, info.leader_epoch)
-    return None

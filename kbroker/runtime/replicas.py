@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
 from twisted.internet.defer import Deferred
@@ -41,6 +41,8 @@ from kclient.wire.errors import (
 )
 
 log = Logger()
+
+T = TypeVar("T")
 
 
 class Replicas:
@@ -127,7 +129,7 @@ class Replicas:
 
         Fails with KafkaStorageError when none is usable.
         """
-        loading: Deferred[None] = self._in_pool(self.log_dirs.load)
+        loading: Deferred[None] = self.in_pool(self.log_dirs.load)
         return loading.addCallback(lambda _: self._loaded())
 
     def _loaded(self) -> None:
@@ -154,15 +156,15 @@ class Replicas:
         )
         return closing
 
-    def _in_pool(self, work: Callable[[], None]) -> Deferred[None]:
-        """Run *work* in the disk pool."""
-        done: Deferred[None] = Deferred()
+    def in_pool(self, work: Callable[[], T]) -> Deferred[T]:
+        """Run *work* in the disk pool; fires with its result."""
+        done: Deferred[T] = Deferred()
         future = self._pool.submit(work)
 
         def came_back() -> None:
             error = future.exception()
             if error is None:
-                done.callback(None)
+                done.callback(future.result())
             else:
                 done.errback(error)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -123,7 +124,13 @@ class ApiBroker(OneBroker):
 
 
 def joined(parts: Any) -> memoryview:
-    """Return the bytes of an answer, its file slices read."""
+    """Return the bytes of an answer, its file slices read; wait for one that a thread of the pool has to give."""
+    if isinstance(parts, Deferred):
+        deadline = time.monotonic() + 10
+        while not parts.called and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert parts.called, "not answered"
+        parts = parts.result
     return memoryview(
         b"".join(part.read() if isinstance(part, FileSlice) else bytes(part) for part in parts)
     )

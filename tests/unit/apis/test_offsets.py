@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from zlib import compress
 
 import pytest
 
+from kclient.wire.batches import build, parse
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.interbroker import (
     LeaderAndIsrPartitionState,
@@ -207,3 +209,22 @@ def test_the_end_of_a_leader_epoch_is_told(
     filled.produce(batch_of(1))
     found = epoch_end(filled, "t", epoch, current_leader_epoch=3)
     assert (found.error_code, (found.leader_epoch, found.end_offset)) == (0, answer)
+
+
+def test_a_batch_that_decompresses_to_too_much_is_an_error_of_its_partition(
+    broker: ApiBroker,
+) -> None:
+    broker.lead("t", 2)
+    small = parse(batch_of(1000))
+    bomb = build(
+        compress(bytes(64 << 20), 9, wbits=31),
+        record_count=1,
+        last_offset_delta=0,
+        base_timestamp=small.base_timestamp,
+        max_timestamp=small.max_timestamp,
+        attributes=1,
+    )
+    assert [each.error_code for each in broker.produce(bomb, batch_of(1000))] == [0, 0]
+    answers = ask(broker, (0, 500), (1, 500))
+    assert [each.error_code for each in answers] == [ErrorCode.MESSAGE_TOO_LARGE, 0]
+    assert answers[1].offset == 0

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from twisted.internet.defer import succeed
 
 from kbroker.runtime import followed_partition
-from kbroker.runtime.offset_lookup import find_offset
+from kbroker.runtime.offset_lookup import LATEST, OffsetLookup
+from kbroker.runtime.shared_turns import WithoutTurns
 from kclient.wire.errors import (
     FencedLeaderEpoch,
     NotEnoughReplicas,
@@ -219,6 +221,16 @@ def test_who_waits_goes_on_waiting_while_the_leader_stays(host: Host) -> None:
         leader.committed(1, 3)
 
 
+def latest_offset(partition: HostedPartition, leader_epoch: int) -> int:
+    """What ListOffsets answers about the end."""
+    lookup = OffsetLookup(lambda work: succeed(work()))
+    found = lookup.find(partition, LATEST, leader_epoch, turns=WithoutTurns())
+    with pytest.raises(StopIteration) as done:
+        found.send(None)
+    offset: int = done.value.value.offset
+    return offset
+
+
 def test_a_new_leader_tells_no_offset_before_it_knows_what_is_committed(host: Host) -> None:
     a, b = host(1), host(2)
     a.take(1, 0, (1, 2), replicas=(1, 2))
@@ -227,10 +239,10 @@ def test_a_new_leader_tells_no_offset_before_it_knows_what_is_committed(host: Ho
     fetch(b, a)
     b.take(2, 1, (1, 2), replicas=(1, 2))
     with pytest.raises(OffsetNotAvailable):
-        find_offset(b, -1, 1)
+        latest_offset(b, 1)
     a.take(2, 1, (1, 2), replicas=(1, 2))
     fetch_all(a, b)
-    assert find_offset(b, -1, 1).offset == 1
+    assert latest_offset(b, 1) == 1
 
 
 def test_a_stopped_replica_keeps_its_watermark(host: Host) -> None:

@@ -1,0 +1,95 @@
+"""The first record of a batch at or after a time: its timestamp and its offset, and nothing else of any record.
+
+What `record_reader` reads is a hundred bytes per record; a batch of a million would take the memory of a broker. Here
+records are passed over by their lengths. Owner: none; for a pool's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from kclient.wire.batches import HEADER_SIZE, BatchInfo, Buffer
+from kclient.wire.compression import MAX_DECOMPRESSED, decompress
+from kclient.wire.errors import CorruptMessage, InvalidRecord
+
+RECORDS_AT_ONCE: Final = 1000
+"""Records passed over between two pauses: half a millisecond."""
+
+
+def first_at_or_after(
+    buf: Buffer,
+    info: BatchInfo,
+    timestamp: int,
+    from_offset: int,
+    *,
+    max_size: int = MAX_DECOMPRESSED,
+    pause: Callable[[], None] = lambda: None,
+) -> tuple[int, int] | None:
+    """Return (timestamp, offset) of the first record at or after both *timestamp* and *from_offset*.
+
+    Raise MessageTooLarge for a batch of more than *max_size* bytes, CorruptMessage or InvalidRecord for one that is
+    none. *pause* is called every now and then: a thread that computes gives others the interpreter there.
+    """
+    if info.end > len(buf):
+        raise CorruptMessage(f"record batch of {info.size} bytes is cut off after {len(buf)} bytes")
+    records = decompress(
+        info.codec, memoryview(buf)[info.position + HEADER_SIZE : info.end], max_size
+    )
+    pause()
+    return _search(_indexable(records), info, timestamp, from_offset, pause)
+
+
+def _indexable(records: memoryview) -> Buffer | bytearray:
+    """Return *records* without a copy where that is quick to index: a memoryview is not."""
+    whole = records.obj
+    if isinstance(whole, bytes | bytearray) and len(whole) == len(records):
+        return whole
+    return bytes(records)
+
+
+def _search(
+    raw: Buffer | bytearray,
+    info: BatchInfo,
+    timestamp: int,
+    from_offset: int,
+    pause: Callable[[], None],
+) -> tuple[int, int] | None:
+    pos, end = 0, len(raw)
+    try:
+        for number in range(info.record_count):
+            if number % RECORDS_AT_ONCE == 0:
+                pause()
+            size, pos = _varint(raw, pos, 35)
+            stop = pos + size
+            if size < 0 or stop > end:
+                raise InvalidRecord(f"a record of {size} bytes with {end - pos} bytes left")
+            delta, at = _varint(raw, pos + 1, 70)
+            found = info.base_timestamp + delta
+            if found >= timestamp:
+                offset = info.base_offset + _varint(raw, at, 35)[0]
+                if offset >= from_offset:
+                    return found, offset
+            pos = stop
+    except IndexError:
+        raise InvalidRecord("the last record of the batch is cut off") from None
+    return None
+
+
+def _varint(raw: Buffer | bytearray, pos: int, bits: int) -> tuple[int, int]:
+    """Read a zigzag varint of up to *bits* bits; return it and the position after it."""
+    byte = raw[pos]
+    pos += 1
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), pos
+    number = byte & 0x7F
+    shift = 7
+    while True:
+        byte = raw[pos]
+        pos += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (number >> 1) ^ -(number & 1), pos
+        shift += 7
+        if shift >= bits:
+            raise InvalidRecord(f"a varint is longer than {bits} bits")
