@@ -38,7 +38,7 @@ ALL_IN_SYNC = -1
 
 
 class Produce:
-    """Appends, and for acks=all waits for the in-sync replicas."""
+    """Appends; for acks=all waits for the in-sync replicas, for flush.messages and flush.ms for the sync."""
 
     raw = True
 
@@ -97,7 +97,13 @@ class Produce:
             result.log_start_offset,
         )
         if acks == ALL_IN_SYNC and partition.high_watermark <= result.last_offset:
-            pending.append(_Pending(partition, result.last_offset + 1, outcome))
+            pending.append(
+                _Pending(partition, result.last_offset + 1, outcome, partition.committed)
+            )
+        elif acks and partition.awaits_flush(result.last_offset):
+            pending.append(
+                _Pending(partition, result.last_offset + 1, outcome, partition.is_flushed)
+            )
         return outcome
 
     @staticmethod
@@ -109,14 +115,22 @@ class Produce:
 
 
 class _Pending:
-    """A partition of an acks=all request that not all in-sync replicas have yet."""
+    """A partition whose append is not acknowledged yet.
 
-    __slots__ = ("leader_epoch", "offset", "outcome", "partition")
+    Under acks=all not all in-sync replicas have it, under acks=1 the log is not synced as flush.messages asks.
+    """
+
+    __slots__ = ("_is_done", "leader_epoch", "offset", "outcome", "partition")
 
     def __init__(
-        self, partition: Partition, offset: int, outcome: ProducePartitionResponse
+        self,
+        partition: Partition,
+        offset: int,
+        outcome: ProducePartitionResponse,
+        is_done: Callable[[int, int], bool],
     ) -> None:
         self.partition = partition
+        self._is_done = is_done
         self.leader_epoch = partition.role.leader_epoch
         self.offset = offset
         self.outcome = outcome
@@ -124,7 +138,7 @@ class _Pending:
     def done(self) -> bool:
         """Say whether nothing more is to be waited for; an error is put into the outcome."""
         try:
-            return self.partition.committed(self.offset, self.leader_epoch)
+            return self._is_done(self.offset, self.leader_epoch)
         except KafkaError as error:
             self.fail(error)
             return True
@@ -137,7 +151,7 @@ class _Pending:
 
 
 class _Wait:
-    """An acks=all request until every in-sync replica has its batches, or its time is over."""
+    """A request until its batches are replicated and synced as it asks, or until its timeout."""
 
     def __init__(self, pending: list[_Pending], encode: Callable[[], bytes]) -> None:
         self._pending = pending
@@ -154,7 +168,9 @@ class _Wait:
 
     def _expired(self) -> Answer:
         for each in self._pending:
-            each.fail(RequestTimedOut("the in-sync replicas did not all have it in time"))
+            each.fail(
+                RequestTimedOut("the in-sync replicas did not all have it, or sync it, in time")
+            )
         return (self._encode(),)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 from kbroker.config.setting import (
@@ -240,6 +241,11 @@ class LogConfig:
     def deletes(self) -> bool:
         """Whether old segments are deleted by retention."""
         return "delete" in self.cleanup_policy
+
+    @cached_property
+    def flushes_appends(self) -> bool:
+        """Whether an append may have to be synced before it is acknowledged."""
+        return self.flush_messages < LONG_MAX or self.flush_ms < LONG_MAX
 
     @property
     def log_append_time(self) -> bool:

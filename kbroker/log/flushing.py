@@ -4,6 +4,9 @@ The sync itself is done in the pool; the log is told of its outcome on the owner
 replicated, or read from the page cache: by default nothing asks for more than a segment at a time, as in Kafka. A sync
 that ended in whatever error fences its log: nobody knows what of it is on the disk (S15).
 
+Where flush.messages or flush.ms is set, appends wait for their sync (`pending_flush`). One such sync of a log runs at a
+time; the next one begins when it has ended, and covers every append that was made meanwhile (group commit).
+
 Owner: `LogDirs`, on the owner's thread
 """
 
@@ -40,7 +43,12 @@ class Flushing:
         logs: Mapping[Partition, PartitionLog],
         where: Mapping[Partition, LogDir],
         in_pool: InPool,
+        flushed: Callable[[Partition], None] = lambda _key: None,
     ) -> None:
+        """*flushed* is called with a partition after each sync of all of its log."""
+        self._flushed = flushed
+        self._running: dict[PartitionLog, None] = {}
+        """Logs that are being synced, all of them."""
         self._logs = logs
         self._where = where
         self._in_pool = in_pool
@@ -59,9 +67,17 @@ class Flushing:
                 self._since_ms.pop(key, None)
                 continue
             since = self._since_ms.setdefault(key, now_ms)
+            if log in self._running:
+                continue
             if waiting >= log.config.flush_messages or now_ms - since >= log.config.flush_ms:
                 self._since_ms[key] = now_ms
                 self._start(key, log)
+
+    def appended(self, key: Partition) -> None:
+        """Sync a log whose appends wait for that, unless it is being synced: then after that."""
+        log = self._logs.get(key)
+        if log is not None and log not in self._running:
+            self._start(key, log)
 
     def sealed(self, key: Partition) -> None:
         """Start the flush of a log's full segments: one was rolled."""
@@ -76,11 +92,23 @@ class Flushing:
             return  # its directory is offline now, and whoever listens knows
         if work is None:
             return
+        if not sealed_only:
+            self._running[log] = None
 
         def finished(error: BaseException | None, work: FlushWork = work) -> None:
-            if error is None:
-                log.finish_flush(work)
-            else:
+            if not sealed_only:
+                self._running.pop(log, None)
+            if error is not None:
                 log.flush_failed(error)
+                return
+            log.finish_flush(work)
+            if self._logs.get(key) is log:
+                self._go_on(key, log)
 
         self._in_pool(self._where[key], work.run, finished)
+
+    def _go_on(self, key: Partition, log: PartitionLog) -> None:
+        """Begin the next sync if appends wait for one, and report the one that has ended."""
+        if log.held_at is not None and log not in self._running:
+            self._start(key, log)
+        self._flushed(key)

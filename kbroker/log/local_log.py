@@ -176,6 +176,8 @@ class LocalLog:
                 producers.states.appended(info, base_offset, now_ms)
             else:
                 producers.states.appended(info, base_offset, now_ms, log_append_time)
+        if config.flushes_appends:
+            self._flush_if_due(base_offset, now_ms)
         return AppendResult(base_offset, last_offset, log_append_time, self.log_start_offset)
 
     def append_as_follower(self, buf: Buffer, now_ms: int) -> int:
@@ -217,6 +219,7 @@ class LocalLog:
         """Append batches that lie side by side in *view*, over as many segments as they need."""
         run: list[BatchInfo] = []
         run_bytes = 0
+        base_offset = self.log_end_offset
         for info in batches:
             if self._roll_is_due(info, now_ms, pending=run_bytes):
                 self._append_run(view, run, leader_epoch, now_ms)
@@ -226,6 +229,11 @@ class LocalLog:
             run.append(info)
             run_bytes += info.size
         self._append_run(view, run, leader_epoch, now_ms)
+        if batches and self.config.flushes_appends:
+            self._flush_if_due(base_offset, now_ms)
+
+    def _flush_if_due(self, base_offset: int, now_ms: int) -> None:
+        """Handle an append from *base_offset* on, where flush.messages or flush.ms is set: `PartitionLog` does."""
 
     def roll(self, now_ms: int, *, last_offset: int = 0) -> None:
         """Seal the active segment and start another at the log end offset.

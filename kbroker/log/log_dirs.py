@@ -48,7 +48,7 @@ class LogDirs:
     """The logs of one broker, in one or more directories.
 
     *config_of* gives a topic's settings, *now_ms* the wall clock, *on_failure* hears of a directory
-    that went offline and the partitions in it (on the owner's thread).
+    that went offline and the partitions in it, *on_flush* of a log that was synced (on the owner's thread).
     """
 
     def __init__(
@@ -64,6 +64,7 @@ class LogDirs:
         recovery_threads: int = 2,
         new_uuid: Callable[[], UUID] = uuid4,
         boot_id: str = "",
+        on_flush: Callable[[Partition], None] = lambda _partition: None,
     ) -> None:
         self._disk = disk
         self._new_uuid = new_uuid
@@ -78,7 +79,7 @@ class LogDirs:
         self._logs: dict[Partition, PartitionLog] = {}
         self._where: dict[Partition, LogDir] = {}
         self._doomed: list[Doomed] = []
-        self._flushing = Flushing(self._logs, self._where, self._in_pool)
+        self._flushing = Flushing(self._logs, self._where, self._in_pool, on_flush)
         self._checkpointing = Checkpointing(
             self._logs, self._where, lambda key: key in self.vanished or key in self.failed
         )
@@ -190,6 +191,7 @@ class LogDirs:
         directory.logs += 1
         log.on_failure(lambda error: self._directory_failed(directory, error))
         log.on_roll(lambda: self._flushing.sealed(partition))
+        log.on_flush_due(lambda: self._flushing.appended(partition))
         log.on_truncate(lambda: self._before_reuse(partition, directory))
 
     # Lives of the broker

@@ -31,6 +31,7 @@ from kbroker.log.local_log import (
     LocalLog,
     LogSlice,
 )
+from kbroker.log.pending_flush import PendingFlush
 from kbroker.log.producers import LogProducers
 from kbroker.log.recovery import Loaded, load
 from kbroker.log.segment import BASE_OFFSET, Segment
@@ -47,9 +48,12 @@ class PartitionLog(LocalLog):
         "_cut_at",
         "_is_new",
         "_last_work",
+        "_on_flush_due",
         "_on_truncate",
+        "_pending_flush",
         "_topic_id_dirty",
         "_truncations",
+        "held_at",
         "missing_below",
         "notes",
         "recovery_point",
@@ -73,6 +77,10 @@ class PartitionLog(LocalLog):
         self._truncations = 0
         self._last_work: FlushWork | None = None
         self._on_truncate: Callable[[], None] | None = None
+        self._on_flush_due: Callable[[], None] | None = None
+        self._pending_flush: PendingFlush | None = None
+        self.held_at: int | None = None
+        """The log end offset that counts as this replica's copy while appends wait for a sync; None: all counts."""
 
     @classmethod
     def open(
@@ -136,6 +144,36 @@ class PartitionLog(LocalLog):
     def on_truncate(self, callback: Callable[[], None]) -> None:
         """Have *callback* called after a truncation, before anything is appended."""
         self._on_truncate = callback
+
+    # Appends that wait for a sync (flush.messages, flush.ms)
+
+    def on_flush_due(self, callback: Callable[[], None]) -> None:
+        """Have *callback* called when an append waits for a sync."""
+        self._on_flush_due = callback
+
+    def hold_unflushed(self) -> None:
+        """Have records that were not synced count after a sync, if flush.messages or flush.ms asks for one."""
+        if self.config.flushes_appends and self._pending().opened(
+            self.log_end_offset, self.recovery_point, self.config
+        ):
+            self._ask_for_flush()
+
+    def _flush_if_due(self, base_offset: int, now_ms: int) -> None:
+        if self._pending().appended(
+            base_offset, self.log_end_offset, self.recovery_point, self.config, now_ms
+        ):
+            self._ask_for_flush()
+
+    def _pending(self) -> PendingFlush:
+        pending = self._pending_flush
+        if pending is None:
+            pending = self._pending_flush = PendingFlush()
+        return pending
+
+    def _ask_for_flush(self) -> None:
+        self.held_at = self._pending().held_at
+        if self._on_flush_due is not None:
+            self._on_flush_due()
 
     def append_copied(
         self,
@@ -239,6 +277,9 @@ class PartitionLog(LocalLog):
         self.log_end_offset = offset
         self.recovery_point = min(self.recovery_point, offset)
         self.leader_epochs.truncate_from_end(offset)
+        if self._pending_flush is not None:
+            self._pending_flush.truncated(offset)
+            self.held_at = self._pending_flush.held_at
         try:
             self.producers.truncated(offset, self._segments)
         except OSError as error:
@@ -354,6 +395,9 @@ class PartitionLog(LocalLog):
             self._last_work = None
         if work.truncations == self._truncations:
             self.recovery_point = max(self.recovery_point, min(work.up_to, self.log_end_offset))
+        if self._pending_flush is not None:
+            self._pending_flush.synced(self.recovery_point)
+            self.held_at = self._pending_flush.held_at
 
     def flush_failed(self, error: BaseException) -> None:
         """Fence the log after a failed `FlushWork.run`: a sync is never tried again (S15)."""

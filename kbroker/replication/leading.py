@@ -27,7 +27,8 @@ acceptance of one loss must not be in ZooKeeper when records are acknowledged th
 
 Invariants:
 1. The high watermark never falls under one leader epoch.
-2. high_watermark <= the end of every replica in maximal_isr, from when it advances here.
+2. high_watermark <= the end of every replica in maximal_isr, from when it advances here. Our own end is
+   `durable_end`: where flush.messages or flush.ms asks for it, a record is no copy before it is synced.
 3. At most one ISR write is unanswered; every ISR that ZooKeeper may hold is a subset of maximal_isr.
 4. A fetch that goes by another leader epoch than ours changes nothing.
 5. high_watermark <= the end of every replica in elr; it does not advance while there is one.
@@ -92,6 +93,7 @@ class Leading:
         "_pending_write",
         "broker_id",
         "deposed",
+        "durable_end",
         "elr",
         "epoch_start_offset",
         "epochs",
@@ -127,6 +129,7 @@ class Leading:
         epochs: Mapping[int, int] | None = None,
         elr: Mapping[int, int] | None = None,
         recovers: bool = False,
+        durable_end: int | None = None,
     ) -> None:
         self.broker_id = broker_id
         self.leader_epoch = leader_epoch
@@ -135,6 +138,8 @@ class Leading:
         self.led_since_offset = log_end_offset
         """Our log's end when they began: below that others may have shown more than we know of."""
         self.epoch_start_offset = self.log_end_offset = log_end_offset
+        self.durable_end = log_end_offset if durable_end is None else durable_end
+        """The end of what counts as our own copy: below the log end offset while appends wait for a sync."""
         self.isr = isr
         """The ISR as ZooKeeper holds it, as far as we know."""
         self.zk_version = zk_version
@@ -224,8 +229,12 @@ class Leading:
         followers = self._followers
         return [(replica, followers[replica]) for replica in self.isr if replica in followers]
 
-    def log_end(self, log_end_offset: int, now: float = NEVER) -> bool:
+    def log_end(
+        self, log_end_offset: int, now: float = NEVER, durable_end: int | None = None
+    ) -> bool:
         """Handle our own log reaching *log_end_offset*; return whether the watermark advanced.
+
+        *durable_end* is given while appends wait for a sync: what lies behind is no copy of ours yet.
 
         With followers it waits for them: our own end is the largest of all. Who had everything was caught
         up until *now*: in a fetch session nothing is heard of a partition while it is idle (KIP-227).
@@ -234,9 +243,18 @@ class Leading:
             if follower.end == self.log_end_offset and follower.caught_up_at < now:
                 follower.caught_up_at = now
         self.log_end_offset = log_end_offset
+        if durable_end is not None:
+            self.durable_end = durable_end
+            return self._alone and self.advance()
+        self.durable_end = log_end_offset
         if self._alone:
             self.high_watermark = log_end_offset
         return self._alone
+
+    def flushed(self, durable_end: int) -> list[Effect]:
+        """Handle the end of a sync: our own copy ends at *durable_end* now."""
+        self.durable_end = durable_end
+        return [HighWatermarkAdvanced(self.high_watermark)] if self.advance() else []
 
     def follower_fetched(
         self,
@@ -385,7 +403,7 @@ class Leading:
         """Move the watermark to what all of `maximal_isr` have; return whether it moved."""
         if not self.enough_in_sync or self.elr or self.recovers:
             return False
-        committed = self.log_end_offset
+        committed = self.durable_end
         for replica, follower in self._followers.items():
             if follower.end < committed and (
                 replica in self.maximal_isr or replica in self._joining

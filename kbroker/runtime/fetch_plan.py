@@ -7,8 +7,12 @@ was appended, or because it begins to be followed. A partition that fails, or is
 session until its pause is over, by whatever error: what nobody foresaw of one holds up none of the others. A partition
 whose role is another one by now is dropped when it is met.
 
+A partition whose append waits for a sync (flush.messages) is not asked for before the sync has ended: the offset that a
+fetch names says what this replica has (docs/design/flush.md).
+
 Invariants:
-1. What is followed is in the session, among `_moved`, or pauses; what pauses is in neither.
+1. What is followed is in the session, among `_moved`, pauses, or waits for a sync; what pauses is in neither of the
+   first two, nor is what waits for a sync once the next request is built.
 2. An answer is taken only for a partition that was asked for since it is followed, in the role that it has now.
 3. A session never names a partition that is not followed.
 
@@ -106,6 +110,8 @@ class FetchPlan:
         self._moved: dict[Followed, None] = {}
         """Those that the next fetch asks for from another offset, or for the first time."""
         self._pausing: dict[Followed, None] = {}
+        self._flushing: dict[Followed, bool] = {}
+        """Those whose appends wait for a sync, and whether the session does not name them any more."""
         self.session = FetchSession()
         self.troubled: list[tuple[Followed, Exception]] = []
         """Those that fail again and again, until somebody told of them."""
@@ -128,6 +134,20 @@ class FetchPlan:
         if each is not None and each not in self._pausing:
             self._moved[each] = None
 
+    def log_flushed(self, key: Key) -> bool:
+        """Handle the end of a log's sync: the next fetch asks for what follows. Return whether that was awaited."""
+        each = self._followed.get(key)
+        if each is None or each not in self._flushing:
+            return False
+        del self._flushing[each]
+        self._moved[each] = None
+        return True
+
+    @property
+    def awaits_flush(self) -> bool:
+        """Whether the last answer brought records that wait for a sync."""
+        return bool(self._flushing) and not all(self._flushing.values())
+
     def unfollow(self, key: Key) -> None:
         """Fetch a partition no more."""
         each = self._followed.pop(key, None)
@@ -136,6 +156,7 @@ class FetchPlan:
         self._by_id.pop((each.topic_id, key[1]), None)
         self._moved.pop(each, None)
         self._pausing.pop(each, None)
+        self._flushing.pop(each, None)
         self.session.leave(each.topic_id, key[1])
 
     def clear(self) -> None:
@@ -144,11 +165,13 @@ class FetchPlan:
             self.unfollow(key)
 
     def next_due(self, now: float) -> float | None:
-        """Return the seconds until something is to be fetched; None: nothing is followed."""
+        """Return the seconds until something is to be fetched; None: nothing is followed, or all waits for syncs."""
         if not self._followed:
             return None
-        if len(self._pausing) < len(self._followed):
+        if len(self._pausing) + len(self._flushing) < len(self._followed):
             return 0.0
+        if not self._pausing:
+            return None
         return max(min(each.not_before for each in self._pausing) - now, 0.0)
 
     # -- what is asked -------------------------------------------------------------------------
@@ -160,6 +183,9 @@ class FetchPlan:
             for each in [each for each in self._pausing if each.not_before <= now]:
                 del self._pausing[each]
                 self._moved[each] = None
+        for each, has_left in self._flushing.items():
+            if not has_left:
+                self._leave_until_flushed(each)
         moved, self._moved = self._moved, {}
         for each in moved:
             try:
@@ -184,10 +210,16 @@ class FetchPlan:
     def _ask_for(self, each: Followed, now: float) -> None:
         if not each.current:
             self.unfollow(each.partition.key)
+        elif each.partition.flush_is_due:
+            self._leave_until_flushed(each)
         elif not self._held_back(each, now):
             asked = followed_partition.question(each.partition, self._settings.partition_max_bytes)
             self.session.want(each.topic_id, asked)
             each.is_asked = True
+
+    def _leave_until_flushed(self, each: Followed) -> None:
+        self._flushing[each] = True
+        self.session.leave(each.topic_id, each.partition.key[1])
 
     def _held_back(self, each: Followed, now: float) -> bool:
         """Let a partition pause that is throttled (KIP-73), unless it is in sync."""
@@ -239,7 +271,9 @@ class FetchPlan:
             if size and self._throttle.names(partition.key, log_of.config):
                 self._throttle.record(size, now)
         moved_start = log_of is not None and log_of.log_start_offset != start
-        if size or moved_start or answer.diverging_epoch is not None:
+        if partition.flush_is_due:
+            self._flushing[each] = False
+        elif size or moved_start or answer.diverging_epoch is not None:
             self._moved[each] = None
         if answer.diverging_epoch is not None and partition.log is not None:
             log.info(
@@ -263,6 +297,7 @@ class FetchPlan:
         pause = min(FIRST_PAUSE * 2 ** min(each.failures - 1, 10), self._settings.max_pause)
         each.not_before = now + pause
         self._moved.pop(each, None)
+        self._flushing.pop(each, None)
         self._pausing[each] = None
         self.session.leave(each.topic_id, each.partition.key[1])
         if each.failures == TOLD_AFTER_FAILURES:

@@ -57,6 +57,10 @@ GATHER_SECONDS = 0.01
 """How long new partitions are gathered before a waiting fetch is given up for them."""
 
 
+FLUSH_SECONDS = 0.01
+"""How long the next fetch waits for syncs of what the last one brought; it leaves partitions of longer ones out."""
+
+
 class Fetcher:
     """Follows the partitions that broker *leader* leads.
 
@@ -110,13 +114,25 @@ class Fetcher:
             self._waking = True
             self._reactor.callLater(0, self._wake)  # those of one order come together
         if self._is_out:
-            self._newcomers = True
-            if self._gathering is None:
-                self._gathering = self._reactor.callLater(GATHER_SECONDS, self._gathered)
+            self._ask_for_newcomers()
+
+    def _ask_for_newcomers(self) -> None:
+        self._newcomers = True
+        if self._gathering is None:
+            self._gathering = self._reactor.callLater(GATHER_SECONDS, self._gathered)
 
     def ask_again(self, key: Key) -> None:
         """Say with the next fetch what there is of a partition now: its log begins elsewhere."""
         self._plan.ask_again(key)
+
+    def log_flushed(self, key: Key) -> None:
+        """Fetch on what waited for a sync of its log, which has ended."""
+        if not self._plan.log_flushed(key):
+            return
+        if self._is_out:
+            self._ask_for_newcomers()
+        elif self._sleeping is not None and not self._plan.awaits_flush:
+            self._wake()
 
     def unfollow(self, key: Key) -> None:
         """Fetch a partition no more."""
@@ -158,6 +174,8 @@ class Fetcher:
             try:
                 await self._fetch()
                 self._failures = 0
+                if self._plan.awaits_flush:
+                    await self._sleep(FLUSH_SECONDS)
             except CancelledError:
                 return
             except KafkaError as error:

@@ -113,6 +113,7 @@ class Partition:
         known = max(self._known_high_watermark(high_watermark), log.log_start_offset)
         self.log = log
         role.take(state, topic_id)
+        log.hold_unflushed()
         if role.standing is not Standing.LEADER:
             self.leading = None
             self.following = Following(
@@ -140,6 +141,7 @@ class Partition:
             epochs=dict(zip(state.isr, state.isr_epochs, strict=False)),
             elr=dict(zip(state.elr, state.elr_epochs, strict=False)),
             recovers=state.leader_recovery_state != 0,
+            durable_end=log.held_at,
         )
         self.perform(self.leading.begin())
 
@@ -260,7 +262,8 @@ class Partition:
 
     def log_grew(self, leading: Leading, log_end_offset: int) -> None:
         """Tell the leader's view, and who waits for that, how far the log goes now."""
-        if leading.log_end(log_end_offset, self._around.now()):
+        held_at = self.log.held_at if self.log is not None else None
+        if leading.log_end(log_end_offset, self._around.now(), held_at):
             self._changed(self.key)
         if leading.is_followed:
             self._around.appended(self.key)
@@ -289,6 +292,38 @@ class Partition:
             repeated.timestamp if log.config.log_append_time else -1,
             log.log_start_offset,
         )
+
+    def log_flushed(self) -> None:
+        """Handle the end of a sync of the log: its records count as our copy, and their producers are answered."""
+        log, leading = self.log, self.leading
+        if log is None:
+            return
+        if leading is None:
+            self._around.log_flushed(self.key)
+            return
+        held_at = log.held_at
+        self.perform(leading.flushed(log.log_end_offset if held_at is None else held_at))
+        self._changed(self.key)
+
+    @property
+    def flush_is_due(self) -> bool:
+        """Whether records of the log wait for a sync."""
+        return self.log is not None and self.log.held_at is not None
+
+    def awaits_flush(self, last_offset: int) -> bool:
+        """Say whether the record at *last_offset* is to be synced before its producer is answered."""
+        held_at = self.log.held_at if self.log is not None else None
+        return held_at is not None and held_at <= last_offset
+
+    def is_flushed(self, offset: int, leader_epoch: int) -> bool:
+        """Say whether the record before *offset*, appended in *leader_epoch*, is synced as its topic asks.
+
+        NotLeaderOrFollower if another broker may have led since: the record need not be in the log any more.
+        """
+        _, leading = self.led()
+        if leader_epoch < leading.led_since_epoch:
+            raise NotLeaderOrFollower(f"{self} changed its leader while a sync was awaited")
+        return not self.awaits_flush(offset - 1)
 
     def committed(self, offset: int, leader_epoch: int) -> bool:
         """Say whether the record before *offset*, appended in *leader_epoch*, is committed.

@@ -85,6 +85,7 @@ class Replicas:
             disk=disk,
             new_uuid=new_uuid,
             boot_id=boot_id,
+            on_flush=self._log_flushed,
             recovery_threads=config.num_recovery_threads_per_data_dir,
         )
         self.around = Surroundings(
@@ -180,6 +181,11 @@ class Replicas:
         partition = self.hosted.partitions.get(key)
         if partition is not None:
             partition.log_start_moved()
+
+    def _log_flushed(self, key: Key) -> None:
+        partition = self.hosted.partitions.get(key)
+        if partition is not None:
+            partition.log_flushed()
 
     # -- look-ups ------------------------------------------------------------------------------
 

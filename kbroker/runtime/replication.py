@@ -73,6 +73,7 @@ class Replication:
         self._replicas.around.write_isr = self._writer.write
         self._replicas.around.directory_failed = self._directory_news.tell
         self._replicas.around.log_start_moved = self._log_start_moved
+        self._replicas.around.log_flushed = self._log_flushed
         self._replicas.hosted.on_roles(self._roles_changed)
         self._plan_look()
 
@@ -108,6 +109,11 @@ class Replication:
         fetcher = self._fetchers.get(self._sources.get(key, -1))
         if fetcher is not None:
             fetcher.ask_again(key)
+
+    def _log_flushed(self, key: Key) -> None:
+        fetcher = self._fetchers.get(self._sources.get(key, -1))
+        if fetcher is not None:
+            fetcher.log_flushed(key)
 
     def _roles_changed(self, partitions: list[Partition]) -> None:
         if self._stopped:

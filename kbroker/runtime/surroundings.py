@@ -25,6 +25,7 @@ class Surroundings:
 
     *appended* wakes the followers' fetches: those of consumers have nothing new before the watermark moves.
     *directory_failed* tells the controller of a log directory that is gone while others are left.
+    *log_flushed* is called when a log that this broker does not lead was synced: its fetches may go on.
     *log_start_moved* hears where retention moved the beginning of a log: our leader is told with the next fetch.
     """
 
@@ -34,6 +35,7 @@ class Surroundings:
         "followers",
         "is_cut_off",
         "lag_time_max",
+        "log_flushed",
         "log_start_moved",
         "may_join_isr",
         "now",
@@ -51,5 +53,6 @@ class Surroundings:
         self.appended: Callable[[Key], None] = lambda _key: None
         self.directory_failed: Callable[[], None] = lambda: None
         self.log_start_moved: Callable[[Key], None] = lambda _key: None
+        self.log_flushed: Callable[[Key], None] = lambda _key: None
         self.write_isr: WritesIsr = lambda _partition, _write: None
         self.may_join_isr: Callable[[int, int], bool] = lambda _replica, _broker_epoch: True

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable
+from concurrent.futures import Executor
 from random import randrange
 from typing import Any
 from uuid import UUID, uuid5
@@ -17,6 +18,7 @@ from twisted.internet.defer import Deferred
 
 from kbroker.apis import Dispatcher, lazily
 from kbroker.config import BrokerConfig, LogConfig
+from kbroker.log.disk import OS_DISK, Disk
 from kbroker.net.listener import Network
 from kbroker.runtime.metadata_cache import MetadataCache
 from kbroker.runtime.replicas import Replicas
@@ -42,7 +44,13 @@ class OneBroker:
     """The data path of broker 1, alone in its cluster."""
 
     def __init__(
-        self, reactor: Any, directory: str, settings: dict[str, str] | None = None
+        self,
+        reactor: Any,
+        directory: str,
+        settings: dict[str, str] | None = None,
+        *,
+        disk: Disk = OS_DISK,
+        pool: Executor | None = None,
     ) -> None:
         self.reactor = reactor
         self.config = BrokerConfig.of(
@@ -64,6 +72,8 @@ class OneBroker:
             wall_clock=time.time,
             is_known=lambda topic, index: self.cache.partition(topic, index) is not None,
             fatal=self.fatal.append,
+            disk=disk,
+            pool=pool,
         )
         self.cache = MetadataCache("one-broker-cluster-idx", self.replicas.orders.fence)
         self.trust = trust_of(BROKER)

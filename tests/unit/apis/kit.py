@@ -40,9 +40,11 @@ class TestReactor(Clock):
 class ApiBroker(OneBroker):
     """One broker that is asked without a socket."""
 
-    def __init__(self, directory: Path, settings: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, directory: Path, settings: dict[str, str] | None = None, **parts: Any
+    ) -> None:
         self.clock = TestReactor()
-        super().__init__(self.clock, str(directory), settings)
+        super().__init__(self.clock, str(directory), settings, **parts)
         self.replicas.log_dirs.claim()
         self.replicas.log_dirs.take_identity(1, self.cache.cluster_id)
         self.replicas.log_dirs.load()
@@ -137,9 +139,11 @@ def joined(parts: Any) -> memoryview:
 
 
 @contextmanager
-def broker_in(directory: Path, settings: dict[str, str] | None = None) -> Iterator[ApiBroker]:
-    """Give a broker with its logs in *directory*."""
-    broker = ApiBroker(directory, settings)
+def broker_in(
+    directory: Path, settings: dict[str, str] | None = None, **parts: Any
+) -> Iterator[ApiBroker]:
+    """Give a broker with its logs in *directory*; *parts* are its disk and its pool, where they matter."""
+    broker = ApiBroker(directory, settings, **parts)
     try:
         yield broker
     finally:

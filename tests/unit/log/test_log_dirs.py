@@ -430,9 +430,8 @@ def test_a_sync_that_fails_in_the_pool_takes_the_directory_offline(
     broker = brokers(disk=disk, flush_messages=1)
     dirs = broker.start()
     log = dirs.create("t", 0, ID)
-    append(log, 1)
     disk.fail(call)
-    dirs.flush_due()
+    append(log, 1)
     assert broker.failures == [(str(tmp_path / "a"), [("t", 0)])]
     assert log.recovery_point == 0
     with pytest.raises(KafkaStorageError):
@@ -448,9 +447,8 @@ def test_a_sync_that_ends_in_an_unforeseen_error_fences_the_log(
     broker = brokers(disk=disk, flush_messages=1)
     dirs = broker.start()
     log = dirs.create("t", 0, ID)
-    append(log, 1)
     disk.break_down("fsync")
-    dirs.flush_due()
+    append(log, 1)
     assert "MemoryError" in caplog.text  # of the pool, whose callback raised it
     assert broker.failures == [(str(tmp_path / "a"), [("t", 0)])]
     assert log.recovery_point == 0

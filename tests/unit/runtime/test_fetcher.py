@@ -9,6 +9,7 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
+from kbroker.config import LogConfig
 from kbroker.replication.throttle import Throttles
 from kbroker.runtime.fetch_plan import NEWCOMERS_PER_FETCH, FetcherSettings
 from kbroker.runtime.fetcher import Fetcher
@@ -320,3 +321,57 @@ def test_an_answer_that_makes_no_sense_holds_up_nobody_else(world: World) -> Non
     assert len(world.connections) == 1
     assert named(world.fetches[-1]) == {1: 1}
     assert forgotten(world.fetches[-1]) == [0]
+
+
+def test_the_next_fetch_waits_for_the_sync_of_what_came(world: World) -> None:
+    """Where flush.messages asks for it: the offset of a fetch says what this replica has."""
+    first, _ = begin(world, 2)
+    hold_syncs(first)
+    count = len(world.fetches)
+    world.answer(records(0, 0))
+    assert first.end == 1
+    assert len(world.fetches) == count
+    sync(world, first)
+    assert named(world.fetches[-1]) == {0: 1}
+    assert forgotten(world.fetches[-1]) == []
+
+
+def test_a_long_sync_holds_up_its_own_partition_only(world: World) -> None:
+    first, second = begin(world, 2)
+    hold_syncs(first)
+    world.answer(records(0, 0))
+    world.turn(0.01)
+    assert (named(world.fetches[-1]), forgotten(world.fetches[-1])) == ({}, [0])
+    world.answer(records(1, 0))
+    assert second.end == 1
+    assert (named(world.fetches[-1]), forgotten(world.fetches[-1])) == ({1: 1}, [])
+    sync(world, first)
+    (connection,) = world.connections
+    world.turn(0.01)
+    assert connection.asked[-1][0] is ApiKey.API_VERSIONS  # makes the fetch that waits be answered
+    world.answer()
+    assert named(world.fetches[-1]) == {0: 1}
+
+
+def test_a_partition_that_syncs_alone_is_waited_for(world: World) -> None:
+    (first,) = begin(world, 1)
+    hold_syncs(first)
+    count = len(world.fetches)
+    world.answer(records(0, 0))
+    world.turn(30.0)
+    assert len(world.fetches) == count
+    sync(world, first)
+    assert named(world.fetches[-1]) == {0: 1}
+
+
+def hold_syncs(partition: HostedPartition) -> None:
+    """Have every append of *partition* wait for a sync, which `sync` ends."""
+    assert partition.log is not None
+    partition.log.config = LogConfig(flush_messages=1)
+
+
+def sync(world: World, partition: HostedPartition) -> None:
+    """End the sync of all there is, as the pool does."""
+    assert partition.log is not None
+    partition.log.flush()
+    world.fetcher.log_flushed(partition.key)

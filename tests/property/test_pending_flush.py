@@ -1,0 +1,86 @@
+"""Group commit of one log: what counts as this replica's copy was synced wherever flush.messages asked for it."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from kbroker.config.log import LogConfig
+from kbroker.log.pending_flush import PendingFlush
+
+
+class GroupCommit(RuleBasedStateMachine):
+    """A log whose syncs take their time; a power loss would leave what was synced."""
+
+    @initialize(messages=st.sampled_from([1, 1, 3, 10]))
+    def begin(self, messages: int) -> None:
+        self.config = LogConfig(flush_messages=messages)
+        self.pending = PendingFlush()
+        self.end = self.recovery_point = 0
+        self.syncing: tuple[int, int] | None = None
+        """The end that the running sync covers, and the number of truncations when it began."""
+        self.truncations = 0
+        self.waiting: list[tuple[int, int]] = []
+        """Base and end offsets of appends that a sync has to cover before they count."""
+
+    @property
+    def counts_up_to(self) -> int:
+        held_at = self.pending.held_at
+        return self.end if held_at is None else held_at
+
+    @rule(count=st.integers(1, 4))
+    def append(self, count: int) -> None:
+        base, self.end = self.end, self.end + count
+        if self.pending.appended(base, self.end, self.recovery_point, self.config, 0):
+            self.waiting.append((base, self.end))
+        self.sync()
+
+    def sync(self) -> None:
+        if self.syncing is None and self.pending.held_at is not None:
+            self.syncing = (self.end, self.truncations)
+
+    @precondition(lambda self: self.syncing is not None)
+    @rule()
+    def sync_ends(self) -> None:
+        assert self.syncing is not None
+        (up_to, truncations), self.syncing = self.syncing, None
+        if truncations == self.truncations:
+            self.recovery_point = max(self.recovery_point, up_to)
+        self.waiting = [each for each in self.waiting if each[1] > self.recovery_point]
+        self.pending.synced(self.recovery_point)
+        self.sync()
+
+    @rule(cut=st.integers(1, 6))
+    def truncate(self, cut: int) -> None:
+        self.end = max(self.end - cut, 0)
+        self.truncations += 1
+        self.recovery_point = min(self.recovery_point, self.end)
+        self.waiting = [(base, min(end, self.end)) for base, end in self.waiting if base < self.end]
+        self.pending.truncated(self.end)
+
+    @rule()
+    def begin_a_role(self) -> None:
+        if self.pending.opened(self.end, self.recovery_point, self.config):
+            self.waiting.append((self.recovery_point, self.end))
+        self.sync()
+
+    @invariant()
+    def what_waits_does_not_count(self) -> None:
+        unsynced = [end for _, end in self.waiting if end > self.recovery_point]
+        if unsynced:
+            assert self.counts_up_to < min(unsynced)
+
+    @invariant()
+    def no_more_than_flush_messages_count_without_a_sync(self) -> None:
+        assert self.counts_up_to - self.recovery_point < self.config.flush_messages or (
+            self.counts_up_to <= self.recovery_point
+        )
+
+    @invariant()
+    def what_is_held_is_being_synced(self) -> None:
+        if self.pending.held_at is not None:
+            assert self.syncing is not None
+            assert self.pending.held_at <= self.pending.up_to <= self.end
+
+
+TestGroupCommit = GroupCommit.TestCase
