@@ -3,7 +3,8 @@
 Versions served: 7 and 8 (v8: `type`; FULL replaces all that was known, and shows which replicas on our
 disks are nobody's any more; of thousands of partitions it comes in parts, which tagged fields of ours
 number). Refused with STALE_CONTROLLER_EPOCH from a deposed controller, STALE_BROKER_EPOCH when meant for
-an earlier life of this broker (KIP-380), INVALID_REQUEST when parts before it did not come.
+an earlier life of this broker (KIP-380), INVALID_REQUEST when parts before it did not come, INVALID_UPDATE_VERSION
+when a later request of the same controller arrived before it (it was sent again, and its first copy was delayed).
 """
 
 from __future__ import annotations

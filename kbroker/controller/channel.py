@@ -34,6 +34,8 @@ class LeaderAndIsrOrder:
 
     partitions: tuple[PartitionUpdate, ...]
     live_leaders: tuple[Broker, ...]
+    number: int = field(default=-1, compare=False)
+    """Of the request; rises within a controller's term."""
 
     @property
     def size(self) -> int:
@@ -51,6 +53,7 @@ class UpdateMetadataOrder:
     part: int = -1
     """Counted from 0 through all of a channel; -1 if it comes in one."""
     has_more: bool = False
+    number: int = field(default=-1, compare=False)
 
     @property
     def size(self) -> int:
@@ -63,6 +66,7 @@ class StopReplicaOrder:
     """One StopReplica request to be."""
 
     stops: tuple[ReplicaStop, ...]
+    number: int = field(default=-1, compare=False)
 
     @property
     def size(self) -> int:
@@ -117,10 +121,15 @@ class _Round:
 
 
 class BrokerChannel:
-    """The queue of orders for one incarnation of a broker."""
+    """The queue of orders for one incarnation of a broker. Requests take their numbers from *request_numbers*."""
 
-    def __init__(self, partitions_per_request: int = PARTITIONS_PER_REQUEST) -> None:
+    def __init__(
+        self,
+        partitions_per_request: int = PARTITIONS_PER_REQUEST,
+        request_numbers: Iterator[int] | None = None,
+    ) -> None:
         self._most = partitions_per_request
+        self._request_numbers = count() if request_numbers is None else request_numbers
         self._rounds: deque[_Round] = deque()
         self._numbers = count()
         self._out: Order | None = None
@@ -176,8 +185,9 @@ class BrokerChannel:
         if self._out is not None:
             return None
         while self._rounds:
-            self._out = self._rounds[0].take(self._most, self._numbers)
-            if self._out is not None:
+            order = self._rounds[0].take(self._most, self._numbers)
+            if order is not None:
+                self._out = replace(order, number=next(self._request_numbers))
                 return self._out
             self._rounds.popleft()
         return None

@@ -78,6 +78,7 @@ def request_for(
                     type=INCREMENTAL,
                     topic_states=_leader_and_isr_topics(order.partitions),
                     live_leaders=_live_leaders(order.live_leaders, listener),
+                    request_number=order.number,
                 ),
             )
         case UpdateMetadataOrder():
@@ -93,6 +94,7 @@ def request_for(
                     live_brokers=[_metadata_broker(b) for b in order.live_brokers],
                     part=order.part,
                     has_more=order.has_more,
+                    request_number=order.number,
                 ),
             )
         case StopReplicaOrder():
@@ -104,6 +106,7 @@ def request_for(
                     controller_epoch=controller_epoch,
                     broker_epoch=broker.epoch,
                     topic_states=_stop_replica_topics(order),
+                    request_number=order.number,
                 ),
             )
 

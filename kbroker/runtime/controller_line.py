@@ -6,7 +6,7 @@ broker that cannot be reached is tried again until it answers or the controller 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -96,8 +96,9 @@ class BrokerLine:
         controller_epoch: int,
         broker: Broker,
         owner: LineOwner,
+        request_numbers: Iterator[int] | None = None,
     ) -> None:
-        self.channel = BrokerChannel(settings.partitions_per_turn)
+        self.channel = BrokerChannel(settings.partitions_per_turn, request_numbers)
         self._clock = clock
         self._settings = settings
         self._send = send

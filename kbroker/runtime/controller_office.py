@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -94,6 +95,8 @@ class ControllerOffice:
         self._election = election
         self._machine = Controller(settings.min_insync_replicas)
         self._channels: dict[int, BrokerLine] = {}
+        self._request_numbers = count()
+        """Of the requests to all brokers in this term."""
         self._watches: list[Watch] = []
         self._topic_watches: dict[str, Watch] = {}
         self._changed: dict[str, Topic] = {}
@@ -374,7 +377,13 @@ class ControllerOffice:
         if old is not None:
             old.close()
         self._channels[broker.broker_id] = BrokerLine(
-            self._clock, self._settings, self._send, self._term.controller_epoch, broker, self
+            self._clock,
+            self._settings,
+            self._send,
+            self._term.controller_epoch,
+            broker,
+            self,
+            self._request_numbers,
         )
 
     def answered(self, event: events.Event | None) -> None:

@@ -29,7 +29,12 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 
 from kbroker.replication.role import ControllerFence
-from kclient.wire.errors import InvalidRequest, StaleBrokerEpoch, StaleControllerEpoch
+from kclient.wire.errors import (
+    InvalidRequest,
+    InvalidUpdateVersion,
+    StaleBrokerEpoch,
+    StaleControllerEpoch,
+)
 from kclient.wire.interbroker import (
     UpdateMetadataBroker,
     UpdateMetadataPartitionState,
@@ -257,7 +262,8 @@ class MetadataCache:
     def update(self, request: UpdateMetadataRequest, broker_epoch: int | None = None) -> bool:
         """Take in what the controller says; return whether all there is has been told by it.
 
-        StaleControllerEpoch, StaleBrokerEpoch; InvalidRequest (a part came without those before).
+        StaleControllerEpoch, StaleBrokerEpoch; InvalidUpdateVersion (a later request arrived before this one);
+        InvalidRequest (a part came without those before).
 
         *broker_epoch* is this broker's own; a request for an earlier life of it is refused (KIP-380),
         one for a later is not: the controller may know of our registration before we do (S9).
@@ -271,6 +277,9 @@ class MetadataCache:
                 f"controller epoch {request.controller_epoch} of broker {request.controller_id} is "
                 f"over, {self._fence.epoch} is known"
             )
+        number = request.request_number
+        if self._fence.is_overtaken(request.controller_epoch, request.broker_epoch, number):
+            raise InvalidUpdateVersion(f"a later request arrived before request {number}")
         brokers = {b.id: _broker(b) for b in request.live_brokers}
         whole = None
         if request.type != FULL:

@@ -253,6 +253,14 @@ class Orders:
                 id=request.controller_id, theirs=request.controller_epoch, ours=self.fence.epoch,
             )  # fmt: skip
             return ErrorCode.STALE_CONTROLLER_EPOCH
+        if not isinstance(request, UpdateMetadataRequest) and self.fence.is_overtaken(
+            request.controller_epoch, request.broker_epoch, request.request_number
+        ):
+            log.info(
+                "ignored request {number} of controller {id}: a later one arrived before it",
+                id=request.controller_id, number=request.request_number,
+            )  # fmt: skip
+            return ErrorCode.INVALID_UPDATE_VERSION
         if ours.is_behind(request.broker_epoch):
             self._registered(request.broker_epoch)  # the controller knows before we do
         return ErrorCode.NONE

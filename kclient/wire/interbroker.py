@@ -90,7 +90,8 @@ class LeaderAndIsrLiveLeader:
 class LeaderAndIsrRequest:
     """The body of LeaderAndIsrRequest: become leader or follower of these partitions.
 
-    `type` 1 is a part of the broker's partitions, 2 all of them (KIP-516).
+    `type` 1 is a part of the broker's partitions, 2 all of them (KIP-516). For `request_number` see
+    `UpdateMetadataRequest`.
     """
 
     WIRE: ClassVar[tuple[str, ...]] = (
@@ -101,6 +102,7 @@ class LeaderAndIsrRequest:
         "type int8 5+",
         "topic_states []LeaderAndIsrTopicState 5+",
         "live_leaders []LeaderAndIsrLiveLeader 5+",
+        "request_number int64 5+ tag=10000",
     )
     controller_id: int = 0
     is_kraft_controller: bool = False
@@ -109,6 +111,7 @@ class LeaderAndIsrRequest:
     type: int = 0
     topic_states: list[LeaderAndIsrTopicState] = field(default_factory=list)
     live_leaders: list[LeaderAndIsrLiveLeader] = field(default_factory=list)
+    request_number: int = -1
 
 
 @dataclass(slots=True)
@@ -193,7 +196,10 @@ class StopReplicaTopicState:
 
 @dataclass(slots=True)
 class StopReplicaRequest:
-    """The body of StopReplicaRequest: stop being a replica of these partitions."""
+    """The body of StopReplicaRequest: stop being a replica of these partitions.
+
+    `request_number`: see `UpdateMetadataRequest`.
+    """
 
     WIRE: ClassVar[tuple[str, ...]] = (
         "controller_id int32 3+",
@@ -201,12 +207,14 @@ class StopReplicaRequest:
         "controller_epoch int32 3+",
         "broker_epoch int64 3+",
         "topic_states []StopReplicaTopicState 3+",
+        "request_number int64 3+ tag=10000",
     )
     controller_id: int = 0
     is_kraft_controller: bool = False
     controller_epoch: int = 0
     broker_epoch: int = -1
     topic_states: list[StopReplicaTopicState] = field(default_factory=list)
+    request_number: int = -1
 
 
 @dataclass(slots=True)
@@ -337,6 +345,7 @@ class UpdateMetadataRequest:
         "live_brokers []UpdateMetadataBroker 7+",
         "part int32 8+ tag=10000",
         "has_more bool 8+ tag=10001",
+        "request_number int64 8+ tag=10002",
     )
     controller_id: int = 0
     is_kraft_controller: bool = False
@@ -348,6 +357,8 @@ class UpdateMetadataRequest:
     part: int = -1
     """-1: it is all there is."""
     has_more: bool = False
+    request_number: int = -1
+    """Rises with every request of a controller; a request that is sent again keeps its number. -1: not numbered."""
 
 
 @dataclass(slots=True)

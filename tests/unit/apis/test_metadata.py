@@ -17,6 +17,7 @@ from kclient.wire.errors import (
     ErrorCode,
     InvalidReplicationFactor,
     InvalidRequest,
+    InvalidUpdateVersion,
     MismatchedEndpointType,
     StaleBrokerEpoch,
     StaleControllerEpoch,
@@ -58,7 +59,7 @@ def broker(broker_id, *listeners):
     )
 
 
-def update(*topics, epoch=1, full=False, brokers=(1, 2), broker_epoch=-1):
+def update(*topics, epoch=1, full=False, brokers=(1, 2), broker_epoch=-1, number=-1):
     return UpdateMetadataRequest(
         controller_id=1,
         controller_epoch=epoch,
@@ -66,6 +67,7 @@ def update(*topics, epoch=1, full=False, brokers=(1, 2), broker_epoch=-1):
         type=2 if full else 1,
         topic_states=list(topics),
         live_brokers=[b if isinstance(b, UpdateMetadataBroker) else broker(b) for b in brokers],
+        request_number=number,
     )
 
 
@@ -352,6 +354,15 @@ def test_parts_of_two_full_updates_are_not_mixed(told_in_parts, newer):
         assert not cache.update(part(1, topic("v", T), more=False))  # late, for the life before
     assert cache.update(part(1, topic("w", T), more=False, **newer))
     assert sorted(cache.topics) == ["u", "w"]
+
+
+def test_a_full_update_that_arrives_once_more_after_a_later_one_replaces_nothing(cache):
+    cache.update(update(full=True, number=1))
+    cache.update(update(topic("u", U), number=2))
+    with pytest.raises(InvalidUpdateVersion):
+        cache.update(update(full=True, number=1))
+    assert cache.topic("u") is not None
+    cache.update(update(topic("u", U), number=2))
 
 
 def test_one_full_update_follows_another(told_in_parts):

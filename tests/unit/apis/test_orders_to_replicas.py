@@ -45,6 +45,7 @@ def lead(
     isr: tuple[int, ...] = (),
     partition: int = 0,
     recovering: int = 0,
+    number: int = -1,
 ) -> ErrorCode:
     state = LeaderAndIsrPartitionState(
         partition,
@@ -62,6 +63,7 @@ def lead(
             controller_epoch=controller_epoch,
             broker_epoch=broker_epoch,
             topic_states=[LeaderAndIsrTopicState("t", topic_id, [state])],
+            request_number=number,
         )
     )
     if response.error_code:
@@ -76,6 +78,7 @@ def stop(
     leader_epoch: int = -2,
     delete: bool = True,
     controller_epoch: int = 1,
+    number: int = -1,
 ) -> ErrorCode:
     response = broker.replicas.orders.stop_replicas(
         StopReplicaRequest(
@@ -85,6 +88,7 @@ def stop(
                     "t", [StopReplicaPartitionState(partition, leader_epoch, delete)]
                 )
             ],
+            request_number=number,
         )
     )
     return ErrorCode(response.error_code or response.partition_errors[0].error_code)
@@ -228,6 +232,30 @@ def test_a_deleted_topic_can_be_made_anew_at_once(broker: ApiBroker) -> None:
     assert error_of(broker) is UnknownTopicOrPartition
     assert lead(broker, topic_id=B) is ErrorCode.NONE
     assert append(broker) == 0
+
+
+def test_a_stop_replica_that_arrives_once_more_does_not_delete_the_new_topics_log(
+    broker: ApiBroker,
+) -> None:
+    lead(broker, number=7)
+    assert stop(broker, number=8) is ErrorCode.NONE
+    assert stop(broker, number=8) is ErrorCode.NONE, "sent again, because no answer came"
+    assert lead(broker, topic_id=B, number=9) is ErrorCode.NONE
+    append(broker)
+    assert stop(broker, number=8) is ErrorCode.INVALID_UPDATE_VERSION
+    assert append(broker) == 1
+
+
+def test_each_controller_and_each_registration_numbers_requests_from_its_own_start(
+    broker: ApiBroker,
+) -> None:
+    broker.replicas.registration.broker_epoch = 100
+    assert lead(broker, broker_epoch=100, number=50) is ErrorCode.NONE
+    assert lead(broker, leader_epoch=1, broker_epoch=101, number=3) is ErrorCode.NONE
+    assert (
+        lead(broker, leader_epoch=2, broker_epoch=101, controller_epoch=2, number=0)
+        is ErrorCode.NONE
+    )
 
 
 def test_a_log_is_deleted_even_before_anybody_led_it(tmp_path: Path) -> None:
