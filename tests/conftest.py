@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-pytest_plugins = ["tests.kit.zookeeper", "tests.kit.brokers"]
+pytest_plugins = ["tests.kit.zookeeper", "tests.kit.brokers", "tests.kit.coordinators"]
 
 
 @pytest.hookimpl(trylast=True)

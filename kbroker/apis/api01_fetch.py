@@ -119,6 +119,8 @@ class Fetch:
         self.sessions.unwatch(removed)
         if follower is not None:
             self.replicas.unfollowed(follower, [partition.key for partition in removed])
+            if session.owner is not None and session.owner[0] == follower:
+                self.replicas.around.followers.received_answer(follower, session.answered_at)
         if not session.partitions:
             self._close(session)
             return encode(context, FetchResponse([]))
@@ -362,6 +364,7 @@ class _IncrementalFetch:
             if topic is None:
                 topic = topics[called] = FetchTopicResponse(partition.name, [], partition.topic_id)
             topic.partitions.append(answer)
+        session.answered_at = asking.fetch.now()
         return encode(asking.context, FetchResponse(list(topics.values()), session_id=session.id))
 
 

@@ -7,6 +7,8 @@ require_stable (KIP-447: nothing is ever pending here before there are transacti
 Offset -1 says that there is none.
 """
 
+from twisted.internet.defer import Deferred
+
 from kbroker.apis import RequestContext
 from kbroker.runtime.group_coordinator import GroupCoordinator
 from kbroker.runtime.group_offsets import CommittedOffset
@@ -35,10 +37,10 @@ class OffsetFetch:
     async def __call__(
         self, context: RequestContext, request: OffsetFetchRequest
     ) -> OffsetFetchResponse:
-        """Answer from memory; the first time from ZooKeeper."""
+        """Answer from memory, confirmed; the first time from ZooKeeper."""
         if context.api_version >= 8:
-            groups = [await self._group(group) for group in request.groups]
-            return OffsetFetchResponse(groups=groups)
+            groups = [Deferred.fromCoroutine(self._group(group)) for group in request.groups]
+            return OffsetFetchResponse(groups=[await group for group in groups])
         found = await self._coordinator.offsets(request.group_id)
         response = OffsetFetchResponse()
         committed: Committed = {}

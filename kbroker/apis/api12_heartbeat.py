@@ -9,14 +9,16 @@ from kclient.wire.schema.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 
 class Heartbeat:
-    """Answers Heartbeat, from memory."""
+    """Answers Heartbeat."""
 
     def __init__(self, coordinator: GroupCoordinator) -> None:
         self._coordinator = coordinator
 
-    def __call__(self, context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
+    async def __call__(
+        self, context: RequestContext, request: HeartbeatRequest
+    ) -> HeartbeatResponse:
         """Answer REBALANCE_IN_PROGRESS to call the member back."""
-        error = self._coordinator.heartbeat(
+        error = await self._coordinator.heartbeat(
             request.group_id, request.member_id, request.group_instance_id, request.generation_id
         )
         return HeartbeatResponse(error_code=error)

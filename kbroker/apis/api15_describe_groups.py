@@ -7,6 +7,8 @@ As in Kafka a group that does not exist is described as Dead, without an error, 
 of Stable groups only.
 """
 
+from twisted.internet.defer import Deferred
+
 from kbroker.apis import RequestContext
 from kbroker.groups.states import GroupState
 from kbroker.runtime.group_coordinator import GroupCoordinator
@@ -25,14 +27,15 @@ class DescribeGroups:
     def __init__(self, coordinator: GroupCoordinator) -> None:
         self._coordinator = coordinator
 
-    def __call__(
+    async def __call__(
         self, context: RequestContext, request: DescribeGroupsRequest
     ) -> DescribeGroupsResponse:
-        """Answer from memory."""
-        return DescribeGroupsResponse(groups=[self._describe(g) for g in request.groups])
+        """Answer from memory, confirmed: all groups of a request at once."""
+        groups = [Deferred.fromCoroutine(self._describe(group)) for group in request.groups]
+        return DescribeGroupsResponse(groups=[await group for group in groups])
 
-    def _describe(self, group_id: str) -> DescribedGroup:
-        found = self._coordinator.describe(group_id)
+    async def _describe(self, group_id: str) -> DescribedGroup:
+        found = await self._coordinator.describe(group_id)
         if found is ErrorCode.GROUP_ID_NOT_FOUND:
             return DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
         if isinstance(found, ErrorCode):

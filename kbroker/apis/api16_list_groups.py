@@ -17,9 +17,11 @@ class ListGroups:
     def __init__(self, coordinator: GroupCoordinator) -> None:
         self._coordinator = coordinator
 
-    def __call__(self, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
-        """Answer from memory."""
-        groups, error = self._coordinator.listing()
+    async def __call__(
+        self, context: RequestContext, request: ListGroupsRequest
+    ) -> ListGroupsResponse:
+        """Answer from memory, confirmed."""
+        groups, error = await self._coordinator.list_groups()
         states = {state.lower() for state in request.states_filter}
         types = {group_type.lower() for group_type in request.types_filter}
         return ListGroupsResponse(

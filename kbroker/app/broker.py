@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 from uuid import UUID
@@ -37,6 +38,7 @@ from kbroker.app.undo import Undo
 from kbroker.app.world import World
 from kbroker.config import BrokerConfig, Endpoint, LogConfig
 from kbroker.groups.limits import GroupLimits
+from kbroker.groups.placement import OFFSETS_TOPIC
 from kbroker.net.broker_dial import BrokerDial
 from kbroker.net.peers import Peers
 from kbroker.runtime.config_changes import ConfigChanges
@@ -271,6 +273,7 @@ class Broker:
             limits=_group_limits(config),
             now_ms=self._world.now_ms,
             offset_metadata_max_bytes=config.offset_metadata_max_bytes,
+            no_successor_at=partial(self.replicas.no_successor_at, OFFSETS_TOPIC),
         )
         self.replicas.hosted.on_leadership(self.groups.on_leadership)
         self._expire_offsets()

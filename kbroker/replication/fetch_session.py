@@ -112,6 +112,7 @@ class FetchSession:
 
     __slots__ = (
         "__weakref__",
+        "answered_at",
         "created_at",
         "due",
         "epoch",
@@ -129,6 +130,8 @@ class FetchSession:
         self.owner = owner
         self.uses_topic_ids = uses_topic_ids
         self.created_at = self.used_at = now
+        self.answered_at = now
+        """When our last answer was made. The request with the next epoch shows that it was received."""
         self.epoch = next_session_epoch(INITIAL_SESSION_EPOCH)
         """The epoch that the next request has to carry."""
         self.partitions: dict[PartitionId, SessionPartition] = {}

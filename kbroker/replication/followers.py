@@ -52,10 +52,11 @@ class FollowersHeard:
     In a fetch session idle partitions are not named (KIP-227): what was fetched once in it is still followed.
     """
 
-    __slots__ = ("_begun_at", "_heard_at", "silence")
+    __slots__ = ("_begun_at", "_followed_at", "_heard_at", "silence")
 
     def __init__(self, silence: float = 3.0) -> None:
         self._begun_at: dict[int, float] = {}
+        self._followed_at: dict[int, float] = {}
         self._heard_at: dict[int, float] = {}
         self.silence = silence
         """Seconds after which nothing is known of a broker; a fetch waits for less."""
@@ -65,6 +66,20 @@ class FollowersHeard:
         self._heard_at[broker_id] = now
         if anew:
             self._begun_at[broker_id] = now
+            self._followed_at.pop(broker_id, None)
+
+    def received_answer(self, broker_id: int, answered_at: float) -> None:
+        """Handle a fetch that a broker sent after it received our answer of *answered_at*, in the same session.
+
+        The time of a fetch itself proves nothing: it may have waited in our socket while this process was stopped.
+        """
+        self._followed_at[broker_id] = answered_at
+
+    def followed_at(self, broker_id: int, fetched_at: float) -> float:
+        """Return a time at which the broker certainly followed what it fetched last at *fetched_at*, or `NEVER`."""
+        if fetched_at < self._begun_at.get(broker_id, NEVER):
+            return NEVER
+        return self._followed_at.get(broker_id, NEVER)
 
     def lately(self, broker_id: int, fetched_at: float, now: float) -> bool:
         """Say whether a broker is heard of, and fetches what it fetched last at *fetched_at*."""

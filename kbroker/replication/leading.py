@@ -212,6 +212,23 @@ class Leading:
             if replica in self.maximal_isr
         )
 
+    def no_successor_at(self, heard: FollowersHeard, now: float) -> float:
+        """Return a time at which certainly no other broker had begun to lead, as late as known; or `NEVER`.
+
+        Unlike `is_backed` this holds after a stop of the process, too (docs/design/groups-without-zookeeper.md).
+        """
+        if self.deposed:
+            return NEVER
+        if not self.is_followed:
+            return now
+        if self.maximal_isr <= {self.broker_id} or self.elr:
+            return NEVER
+        return min(
+            heard.followed_at(replica, known.fetched_at) if known.follows else NEVER
+            for replica, known in self._followers.items()
+            if replica in self.maximal_isr
+        )
+
     # -- the log and the followers -------------------------------------------------------------
 
     def has_place(self, replica: int) -> bool:

@@ -26,7 +26,7 @@ from twisted.logger import Logger
 from kbroker.groups.limits import GroupLimits
 from kbroker.groups.placement import OFFSETS_TOPIC, partition_of
 from kbroker.groups.states import GroupState
-from kbroker.runtime.coordinated_partition import CoordinatedPartition, CoordinatorMoved
+from kbroker.runtime.coordinated_partition import CoordinatedPartition, CoordinatorMoved, Fence
 from kbroker.runtime.group_loading import group_ids, read_states
 from kbroker.runtime.held_group import Clock, HeldGroup
 from kbroker.zk.errors import ConnectionLoss, SessionExpired
@@ -70,6 +70,7 @@ class CoordinatedGroups:
         limits: GroupLimits,
         now_ms: Callable[[], int],
         given_up: GivenUp,
+        fence: Fence,
     ) -> None:
         self.partitions: dict[int, GroupsOfPartition] = {}
         self._clock = clock
@@ -78,6 +79,7 @@ class CoordinatedGroups:
         self._limits = limits
         self._now_ms = now_ms
         self._given_up = given_up
+        self._fence = fence
         self._partition_count = 0
         """Partitions of ``__consumer_offsets``; 0 before anything was loaded."""
         self._told: dict[int, int] = {}
@@ -117,6 +119,7 @@ class CoordinatedGroups:
             partition=partition,
             leader_epoch=leader_epoch,
             moved=self._moved,
+            fence=self._fence,
         )
         coordinated = self.partitions[partition] = GroupsOfPartition(right)
         self._load_soon(coordinated)

@@ -6,10 +6,14 @@ in which the partition was taken over. Once another broker leads, or the session
 we send is executed.
 
 The version also grows without a change of leader (a controller or the leader itself changes the
-ISR), so a failed check is looked into: `still_ours` reads the znode again.
+ISR), so a failed check is looked into: `still_ours` reads the znode again. An answer from memory leaves only
+after `confirm` (`coordinator_fence.py`).
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -18,12 +22,23 @@ from kbroker.groups.placement import OFFSETS_TOPIC
 from kbroker.zk.errors import ConnectionLoss, NoNode, SessionExpired, ZooKeeperError
 from kbroker.zk.interface import Check, Operation, Session, Stat, ZooKeeper
 from kbroker.zk.znodes import decode_partition_state, partition_state_path
+from kclient.wire.error_codes import ErrorCode
 
 log = Logger()
 
 
 class CoordinatorMoved(Exception):
     """This broker does not coordinate these groups any more."""
+
+
+class Fence(Protocol):
+    """Confirms a right; see `coordinator_fence.py`."""
+
+    def confirm(self, right: CoordinatedPartition) -> Deferred[ErrorCode]:
+        """Fire with NONE once *right* is confirmed."""
+
+    def confirmed_at(self, right: CoordinatedPartition) -> float:
+        """Return the latest time at which *right* certainly held."""
 
 
 class CoordinatedPartition:
@@ -40,7 +55,8 @@ class CoordinatedPartition:
         broker_id: int,
         partition: int,
         leader_epoch: int,
-        moved: Callable[["CoordinatedPartition"], None],
+        moved: Callable[[CoordinatedPartition], None],
+        fence: Fence,
     ) -> None:
         self.partition = partition
         self.leader_epoch = leader_epoch
@@ -49,6 +65,10 @@ class CoordinatedPartition:
         self.given_up = False
         """Nothing is answered or written for these groups any more."""
 
+        self.confirmed_at = float("-inf")
+        """When the last check was sent that ZooKeeper let pass; the fence keeps it."""
+
+        self._fence = fence
         self._broker_id = broker_id
         self._moved = moved
         self._path = partition_state_path(OFFSETS_TOPIC, partition)
@@ -79,12 +99,21 @@ class CoordinatedPartition:
                 waiting.errback(error)
             raise
         if not ours:
-            self._lost()
+            self.lost()
         for waiting in self._others_reading():
             waiting.callback(ours)
         return ours
 
-    def _lost(self) -> None:
+    def confirm(self) -> Deferred[ErrorCode]:
+        """Fire with NONE if no other broker coordinates yet, else with what a client is to be answered."""
+        return self._fence.confirm(self)
+
+    def confirmed_since(self, since: float) -> bool:
+        """Return whether it is known already that no other broker coordinated at *since*."""
+        return not self.given_up and self._fence.confirmed_at(self) >= since
+
+    def lost(self) -> None:
+        """Handle that another broker leads, or that the session is over."""
         if not self.given_up:
             self._moved(self)
 
@@ -115,7 +144,7 @@ class CoordinatedPartition:
                 results = await self.zookeeper.multi([self.check, *operations])
                 return results[1:]
             except SessionExpired as error:
-                self._lost()
+                self.lost()
                 raise CoordinatorMoved from error
             except ZooKeeperError as error:
                 if error.index != 0:
@@ -131,7 +160,7 @@ class CoordinatedPartition:
                 await self.zookeeper.sync(self._path)
                 return
             except SessionExpired as error:
-                self._lost()
+                self.lost()
                 raise CoordinatorMoved from error
             except ConnectionLoss:
                 again: Deferred[None] = Deferred()

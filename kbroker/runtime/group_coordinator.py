@@ -3,8 +3,9 @@
 Which groups are held here, and until when, is the business of `coordinated_groups`; one group is a
 `held_group`, and `offset_writer` writes the commits of all.
 
-While ZooKeeper does not answer but the session lives, heartbeats are answered from memory and
-commits fail at once with a retriable error.
+Whatever is answered from memory is confirmed first (`coordinator_fence`): a request is answered as if
+the coordinator had read ZooKeeper after it came. Heartbeats alone may go by a confirmation that is
+`HEARTBEAT_TRUST` old; Kafka promises nothing here, and answers them from memory for ever.
 
 Owner: the reactor's thread.
 """
@@ -20,11 +21,12 @@ from kbroker.groups.effects import Join, Joined, Left, MemberIdentity, Sync, Syn
 from kbroker.groups.limits import GroupLimits
 from kbroker.groups.records import CommitDetail
 from kbroker.groups.states import GroupState
-from kbroker.runtime.coordinated_groups import CoordinatedGroups
+from kbroker.runtime.coordinated_groups import CoordinatedGroups, GroupsOfPartition
 from kbroker.runtime.coordinated_partition import CoordinatorMoved
+from kbroker.runtime.coordinator_fence import CoordinatorFence
 from kbroker.runtime.group_loading import delete_tree
 from kbroker.runtime.group_offsets import CommittedOffset, detail_path
-from kbroker.runtime.held_group import Clock, HeldGroup
+from kbroker.runtime.held_group import UNCONFIRMED, Clock, HeldGroup
 from kbroker.runtime.offset_writer import OffsetWriter
 from kbroker.zk.errors import ConnectionLoss, NoNode, SessionExpired, ZooKeeperError
 from kbroker.zk.interface import Delete, Operation, ZooKeeper
@@ -32,6 +34,13 @@ from kbroker.zk.znodes import LEGAL_TOPIC, group_offset_path
 from kclient.wire.error_codes import ErrorCode
 
 log = Logger()
+
+HEARTBEAT_TRUST = 2.0
+"""Seconds for which a confirmation answers heartbeats: a member learns in time that it has to move.
+
+Less than the shortest session timeout (`group.min.session.timeout.ms`, 6 s), after which the next coordinator could
+give its partitions away.
+"""
 
 MAX_MEMBER_ID = 4096
 """Characters of a member id or instance id; it is part of the path of the member's znode."""
@@ -47,7 +56,11 @@ class GroupListing:
 
 
 class GroupCoordinator:
-    """Coordinates groups for *broker_id*. *now_ms* is the wall clock, for what is written."""
+    """Coordinates groups for *broker_id*. *now_ms* is the wall clock, for what is written.
+
+    *no_successor_at* takes a partition of ``__consumer_offsets`` and its leader epoch, and gives a time at which no
+    broker led in a later one. Without it the partitions count as having no other replica.
+    """
 
     def __init__(
         self,
@@ -58,6 +71,7 @@ class GroupCoordinator:
         limits: GroupLimits,
         now_ms: Callable[[], int],
         offset_metadata_max_bytes: int = 4096,
+        no_successor_at: Callable[[int, int], float] | None = None,
     ) -> None:
         self._clock = clock
         self._max_metadata = offset_metadata_max_bytes
@@ -69,6 +83,7 @@ class GroupCoordinator:
             limits=limits,
             now_ms=now_ms,
             given_up=self._writer.give_up,
+            fence=CoordinatorFence(clock, no_successor_at or (lambda _p, _e: clock.seconds())),
         )
         self.on_leadership = self._groups.on_leadership
         self.partition_led = self._groups.partition_led
@@ -77,6 +92,13 @@ class GroupCoordinator:
 
     def _held(self, group_id: str) -> HeldGroup | None:
         return self._groups.held(group_id)
+
+    async def _coordinated(self, group_id: str) -> GroupsOfPartition | ErrorCode:
+        """Return the partition of ours that *group_id* belongs to, confirmed; or why there is none."""
+        located = self._groups.locate(group_id)
+        if isinstance(located, ErrorCode):
+            return located
+        return await located.right.confirm() or self._groups.locate(group_id)
 
     # --- membership ---------------------------------------------------------------------------
 
@@ -93,7 +115,9 @@ class GroupCoordinator:
         group = located.groups.get(group_id)
         if group is None:
             if join.member_id:
-                return succeed(Joined(ErrorCode.UNKNOWN_MEMBER_ID, join.member_id))
+                unknown = ErrorCode.UNKNOWN_MEMBER_ID
+                confirmed = located.right.confirm()
+                return confirmed.addCallback(lambda e: Joined(e or unknown, join.member_id))
             group = self._groups.hold(located, group_id)
         machine = group.machine
         answer: Deferred[Joined] = group.ask(lambda token, now: machine.join(token, join, now))
@@ -111,24 +135,28 @@ class GroupCoordinator:
             return succeed(Synced(located))
         group = located.groups.get(group_id)
         if group is None:
-            return succeed(Synced(ErrorCode.UNKNOWN_MEMBER_ID))
+            unknown = ErrorCode.UNKNOWN_MEMBER_ID
+            return located.right.confirm().addCallback(lambda error: Synced(error or unknown))
         machine = group.machine
         return group.ask(lambda token, now: machine.sync(token, sync, now))
 
-    def heartbeat(
+    async def heartbeat(
         self, group_id: str, member_id: str, group_instance_id: str | None, generation_id: int
     ) -> ErrorCode:
-        """Handle Heartbeat, from memory."""
+        """Handle Heartbeat, from memory if we coordinated a moment ago; a refusal is confirmed first."""
         located = self._groups.locate(group_id)
         if located is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             return ErrorCode.NONE  # as Kafka does: the member gets a fresh session anyway
         if isinstance(located, ErrorCode):
             return located
         group = located.groups.get(group_id)
-        if group is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID
         now = self._clock.seconds()
-        return group.machine.heartbeat(member_id, group_instance_id, generation_id, now)
+        error = ErrorCode.UNKNOWN_MEMBER_ID
+        if group is not None:
+            error = group.machine.heartbeat(member_id, group_instance_id, generation_id, now)
+        if error is ErrorCode.NONE and located.right.confirmed_since(now - HEARTBEAT_TRUST):
+            return error
+        return await located.right.confirm() or error
 
     def leave(
         self, group_id: str, identities: Sequence[MemberIdentity], reason: str = ""
@@ -140,7 +168,7 @@ class GroupCoordinator:
         group = located.groups.get(group_id)
         if group is None:
             unknown = tuple((identity, ErrorCode.UNKNOWN_MEMBER_ID) for identity in identities)
-            return succeed(Left(ErrorCode.NONE, unknown))
+            return located.right.confirm().addCallback(lambda error: Left(error, unknown))
         machine = group.machine
         return group.ask(lambda token, now: machine.leave(token, identities, reason, now))
 
@@ -172,8 +200,11 @@ class GroupCoordinator:
         else:
             refused = group
         if refused is not ErrorCode.NONE or isinstance(group, ErrorCode):
-            if isinstance(group, HeldGroup) and group.idle:
-                self._groups.forget(group)
+            if isinstance(group, HeldGroup):
+                if group.idle:
+                    self._groups.forget(group)
+                if refused not in UNCONFIRMED:
+                    refused = await group.partition.confirm() or refused
             return [refused] * len(offsets)
         errors = [self._check_offset(topic, commit.detail) for topic, _, commit in offsets]
         wanted = [
@@ -208,9 +239,12 @@ class GroupCoordinator:
 
         The tables are the coordinator's own: read, do not keep or change them.
         """
-        located = self._groups.locate(group_id)
-        if isinstance(located, ErrorCode):
-            return located
+        located = await self._coordinated(group_id)
+        return located if isinstance(located, ErrorCode) else await self._offsets(located, group_id)
+
+    async def _offsets(
+        self, located: GroupsOfPartition, group_id: str
+    ) -> dict[str, dict[int, CommittedOffset]] | ErrorCode:
         group = located.groups.get(group_id)
         if group is None:
             if group_id not in located.known:
@@ -229,7 +263,7 @@ class GroupCoordinator:
 
         Only of topics that no member subscribes to (KIP-496).
         """
-        located = self._groups.locate(group_id)
+        located = await self._coordinated(group_id)
         if isinstance(located, ErrorCode):
             return located
         if group_id not in located.groups and group_id not in located.known:
@@ -264,7 +298,11 @@ class GroupCoordinator:
 
         A group of which nothing is left then is deleted.
         """
-        committed = await self.offsets(group_id)
+        located = self._groups.locate(group_id)
+        if isinstance(located, ErrorCode):
+            return 0
+        # Not confirmed: what follows from it is a write, which ZooKeeper refuses a deposed coordinator.
+        committed = await self._offsets(located, group_id)
         group = self._groups.held(group_id)
         if isinstance(committed, ErrorCode) or group is None or len(group.machine.members):
             return 0
@@ -302,15 +340,27 @@ class GroupCoordinator:
 
     # --- administration -----------------------------------------------------------------------
 
-    def describe(self, group_id: str) -> HeldGroup | ErrorCode:
+    async def describe(self, group_id: str) -> HeldGroup | ErrorCode:
         """Return a group to be looked at; GROUP_ID_NOT_FOUND if there is none."""
-        located = self._groups.locate(group_id)
+        located = await self._coordinated(group_id)
         if isinstance(located, ErrorCode):
             return located
         group = located.groups.get(group_id)
         if group is None and group_id in located.known:
             group = self._groups.hold(located, group_id)
         return group if group is not None else ErrorCode.GROUP_ID_NOT_FOUND
+
+    async def list_groups(self) -> tuple[list[GroupListing], ErrorCode]:
+        """Return the groups that this broker coordinates, confirmed.
+
+        With the error COORDINATOR_LOAD_IN_PROGRESS if some are not known yet, with COORDINATOR_NOT_AVAILABLE
+        and without groups if that cannot be confirmed.
+        """
+        rights = [c.right for c in self._groups.partitions.values() if c.loaded]
+        errors = [await confirmed for confirmed in [right.confirm() for right in rights]]
+        if ErrorCode.COORDINATOR_NOT_AVAILABLE in errors:
+            return [], ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return self.listing()
 
     def listing(self) -> tuple[list[GroupListing], ErrorCode]:
         """Return the groups held here; COORDINATOR_LOAD_IN_PROGRESS if some are not known yet."""
@@ -330,7 +380,7 @@ class GroupCoordinator:
 
     async def delete(self, group_id: str) -> ErrorCode:
         """Delete a group without members, offsets and all."""
-        located = self._groups.locate(group_id)
+        located = await self._coordinated(group_id)
         if isinstance(located, ErrorCode):
             return located
         group = located.groups.get(group_id)

@@ -9,10 +9,9 @@ newest of those that follow is kept, since each is whole. Outcomes of writes:
   again. A snapshot is whole, and nobody else may write, so writing it twice is the same as once;
 - refused because a znode is or is not there: look at what is there and write again.
 
-A generation or an assignment is also told when nothing had to be written, to a member that asks
-again. Such an answer leaves only after ZooKeeper confirmed that we still coordinate: a coordinator
-that was stopped for a while, and does not know yet that it was replaced, must not send members back
-into an old generation.
+Some answers need no write: an assignment that a member asks for again, or a refusal. Such an answer
+leaves only after `CoordinatedPartition.confirm`: a coordinator that was stopped for a while, and was
+replaced meanwhile, must not send members back into an old generation, nor refuse those of a new one.
 """
 
 from collections.abc import Callable
@@ -68,6 +67,17 @@ LARGE_STATE = 500_000
 
 STARVED = 0.5
 """Seconds that a timer may be late. Later than that the process was stopped or starved."""
+
+UNCONFIRMED = frozenset(
+    {
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.MEMBER_ID_REQUIRED,
+        ErrorCode.INVALID_SESSION_TIMEOUT,
+    }
+)
+"""Errors that do not depend on what this broker remembers of a group: they leave at once."""
 
 ATTEMPTS = 5
 """How often a write is tried again because znodes are not as we thought."""
@@ -190,25 +200,24 @@ class HeldGroup:
                     log.info("{text}", text=text)
         # Last, because whoever is answered may ask again at once.
         for answer in answers:
-            if confirmed or answer.value.error is not ErrorCode.NONE:
-                self._answer(answer)
+            if not confirmed and self._is_from_memory(answer):
+                self.partition.confirm().addCallback(self._answer_as_confirmed, answer)
             else:
-                Deferred.fromCoroutine(self._confirm(answer)).addErrback(self._unconfirmed, answer)
+                self._answer(answer)
+
+    def _is_from_memory(self, answer: Answer) -> bool:
+        """Return whether *answer* depends on what this broker remembers of the group."""
+        return answer.value.error not in UNCONFIRMED
 
     def _answer(self, answer: Answer) -> None:
         waiting = self._waiting.pop(answer.token, None)
         if waiting is not None:
             waiting.callback(answer.value)
 
-    async def _confirm(self, answer: Answer) -> None:
-        """Give *answer* if we coordinate the group now."""
-        await self.partition.write([])
-        self._answer(answer)
-
-    def _unconfirmed(self, failure: Any, answer: Answer) -> None:
-        moved = isinstance(failure.value, CoordinatorMoved)
-        error = ErrorCode.NOT_COORDINATOR if moved else ErrorCode.COORDINATOR_NOT_AVAILABLE
-        self._answer(Answer(answer.token, replace(answer.value, error=error)))
+    def _answer_as_confirmed(self, error: ErrorCode, answer: Answer) -> None:
+        """Give *answer* unless *error* says that this broker may not coordinate the group any more."""
+        value = answer.value
+        self._answer(Answer(answer.token, replace(value, error=error)) if error else answer)
 
     def _set_timer(self, at: float) -> None:
         if self._timer is not None and self._timer.active():

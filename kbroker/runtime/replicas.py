@@ -26,6 +26,7 @@ from twisted.logger import Logger
 from kbroker.config import BrokerConfig, LogConfig
 from kbroker.log.disk import OS_DISK, Disk
 from kbroker.log.log_dirs import LogDirs
+from kbroker.replication.followers import NEVER
 from kbroker.replication.registration import Registration
 from kbroker.replication.throttle import Throttles
 from kbroker.runtime.hosted import Hosted
@@ -207,6 +208,14 @@ class Replicas:
         """Say whether this broker leads a partition."""
         found = self.hosted.partitions.get((topic, partition))
         return found is not None and found.leading is not None
+
+    def no_successor_at(self, topic: str, partition: int, leader_epoch: int) -> float:
+        """Return a time at which certainly no broker led a partition in a later epoch than ours; or `NEVER`."""
+        found = self.hosted.partitions.get((topic, partition))
+        leading = found.leading if found is not None else None
+        if leading is None or leading.leader_epoch != leader_epoch:
+            return NEVER
+        return leading.no_successor_at(self.around.followers, self.around.now())
 
     # -- our registration ----------------------------------------------------------------------
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 import pytest_twisted
@@ -14,121 +11,21 @@ from twisted.internet import reactor
 from twisted.internet.defer import ensureDeferred, gatherResults
 from twisted.internet.task import deferLater
 
-from kbroker.app.world import World
 from kbroker.groups.commits import OffsetCommit
-from kbroker.groups.effects import Joined, MemberIdentity, Sync, Synced
-from kbroker.groups.placement import OFFSETS_TOPIC
+from kbroker.groups.effects import Joined, MemberIdentity, Sync
 from kbroker.groups.records import CommitDetail
 from kbroker.groups.states import GroupState
-from kbroker.runtime import membership
-from kbroker.runtime.group_coordinator import GroupCoordinator
 from kbroker.runtime.offset_expiry import OffsetExpiry
-from kbroker.zk import znodes
 from kbroker.zk.errors import NoNode
 from kbroker.zk.previous_session import PreviousSession
-from kbroker.zk.session import ZooKeeperSession
 from kclient.wire.error_codes import ErrorCode
-from tests.kit.groups import LIMITS, join_request
+from tests.kit.coordinators import CoordinatingBroker as Broker
+from tests.kit.coordinators import Open, stable
+from tests.kit.groups import join_request
 from tests.kit.waiting import until
 from tests.kit.zookeeper import Ensemble
 
 pytestmark = pytest.mark.slow
-
-QUICK = replace(LIMITS, initial_rebalance_delay=0.0)
-Offsets = dict[str, dict[int, int]]
-
-
-class Broker:
-    """A session with a coordinator of the only partition of __consumer_offsets."""
-
-    def __init__(self, zk: ZooKeeperSession, broker_id: int) -> None:
-        self.zk = zk
-        self.broker_id = broker_id
-        self.coordinator = GroupCoordinator(
-            reactor, zk, broker_id=broker_id, limits=QUICK, now_ms=World().now_ms
-        )
-
-    async def lead(self, leader_epoch: int) -> None:
-        """Become leader: ZooKeeper first, then the word of the controller, as it is in a cluster."""
-        await self.write_state(leader_epoch)
-        self.coordinator.partition_led(0, leader_epoch)
-        await until(self.loaded, what="the coordinator to load")
-
-    async def write_state(self, leader_epoch: int) -> None:
-        path = znodes.partition_state_path(OFFSETS_TOPIC, 0)
-        state = znodes.PartitionState(self.broker_id, leader_epoch, (self.broker_id,), 1)
-        data = znodes.encode_partition_state(state)
-        if await self.zk.exists(path) is None:
-            await self.write_topic(partitions=1)
-            await self.zk.create(path, data, make_parents=True)
-        else:
-            await self.zk.set(path, data, -1)
-
-    async def write_topic(self, partitions: int) -> None:
-        replicas = dict.fromkeys(range(partitions), znodes.ReplicaAssignment((1, 2)))
-        data = znodes.encode_topic(znodes.TopicAssignment(uuid4(), replicas))
-        path = znodes.topic_path(OFFSETS_TOPIC)
-        if await self.zk.exists(path) is None:
-            await self.zk.create(path, data, make_parents=True)
-        else:
-            await self.zk.set(path, data, -1)
-
-    def loaded(self) -> bool:
-        return (
-            self.coordinator.listing()[1] is ErrorCode.NONE
-            and 0 in self.coordinator._groups.partitions
-        )
-
-    async def join(self, name: str, member_id: str = "", group: str = "g") -> Joined:
-        request = join_request(name, member_id, requires_known_member_id=False)
-        return await self.coordinator.join(group, request)
-
-    async def sync(self, name: str, generation: int, **assignments: bytes) -> Synced:
-        by_id = {f"{member}-id": data for member, data in assignments.items()}
-        return await self.coordinator.sync("g", Sync(f"{name}-id", generation, by_id))
-
-    def heartbeat(self, name: str, generation: int) -> ErrorCode:
-        return self.coordinator.heartbeat("g", f"{name}-id", None, generation)
-
-    async def commit(self, offsets: Offsets, group: str = "g", **who: object) -> list[ErrorCode]:
-        flat = [(t, p, OffsetCommit(o)) for t, ps in offsets.items() for p, o in ps.items()]
-        return await self.coordinator.commit(group, flat, **who)  # type: ignore[arg-type]
-
-    async def offsets(self, group: str = "g") -> Offsets:
-        found = await self.coordinator.offsets(group)
-        assert isinstance(found, dict), found
-        return {t: {p: c.offset for p, c in ps.items()} for t, ps in found.items()}
-
-
-Open = Callable[..., Awaitable[Broker]]
-
-
-@pytest_twisted.async_yield_fixture
-async def open_broker(zookeeper_connect: str) -> AsyncIterator[Open]:
-    brokers = []
-
-    async def open_one(broker_id: int = 1, connect: str = zookeeper_connect) -> Broker:
-        zk = ZooKeeperSession(reactor, connect, session_timeout=4.0)
-        await zk.start(10)
-        await membership.ensure_paths(zk)
-        brokers.append(Broker(zk, broker_id))
-        return brokers[-1]
-
-    yield open_one
-    for broker in brokers:
-        broker.coordinator.stop()
-        await broker.zk.stop(2)
-
-
-async def stable(broker: Broker) -> None:
-    """Make group g Stable with members a and b in generation 2."""
-    assert (await broker.join("a")).error is ErrorCode.NONE
-    joined = broker.coordinator.join("g", join_request("b", requires_known_member_id=False))
-    a = await broker.join("a", "a-id")
-    await joined
-    assert (a.generation_id, len(a.members)) == (2, 2)
-    await broker.sync("a", 2, a=b"A", b=b"B")
-    assert (await broker.sync("b", 2)).assignment == b"B"
 
 
 @pytest_twisted.ensureDeferred
@@ -170,7 +67,7 @@ async def test_the_next_coordinator_carries_on(open_broker: Open) -> None:
     await stable(old)
     await old.commit({"t": {0: 5}}, member_id="a-id", generation_id=2)
     await new.lead(1)
-    assert new.heartbeat("a", 2) is new.heartbeat("b", 2) is ErrorCode.NONE
+    assert await new.heartbeat("a", 2) is await new.heartbeat("b", 2) is ErrorCode.NONE
     assert (await new.sync("b", 2)).assignment == b"B"
     assert await new.offsets() == {"t": {0: 5}}
     committed = await new.commit({"t": {0: 6}}, member_id="a-id", generation_id=2)
@@ -206,11 +103,11 @@ async def test_a_deposed_coordinator_cannot_write(open_broker: Open) -> None:
     await new.lead(1)
     await new.commit({"t": {0: 9}}, member_id="a-id", generation_id=2)
     # The old one was not told anything, and still believes.
-    assert old.heartbeat("a", 2) is ErrorCode.NONE
+    assert old.believes
     refused = await old.commit({"t": {0: 6}}, member_id="a-id", generation_id=2)
     assert refused == [ErrorCode.NOT_COORDINATOR]
     assert (await new.zk.get("/consumers/g/offsets/t/0")).data == b"9"
-    assert old.heartbeat("a", 2) is ErrorCode.NOT_COORDINATOR
+    assert await old.heartbeat("a", 2) is ErrorCode.NOT_COORDINATOR
 
 
 @pytest_twisted.ensureDeferred
@@ -388,7 +285,7 @@ async def test_an_expired_session_takes_over_again_without_a_rebalance(
     await previous.end(reactor, broker.zk.hosts, 5)
     await until(lambda: broker.zk.session and broker.zk.session.id != first, what="a new session")
     await until(broker.loaded, what="the coordinator to load again")
-    assert broker.heartbeat("a", 2) is ErrorCode.NONE
+    assert await broker.heartbeat("a", 2) is ErrorCode.NONE
     assert await broker.offsets() == {"t": {0: 5}}
     assert await broker.commit({"t": {0: 6}}, member_id="a-id", generation_id=2) == [ErrorCode.NONE]
 
@@ -403,7 +300,8 @@ async def test_without_zookeeper_heartbeats_live_and_commits_fail_fast(
     await broker.commit({"t": {0: 5}}, member_id="a-id", generation_id=2)
     own_ensemble.kill()
     await until(lambda: not broker.zk.connected, what="the connection to break")
-    assert broker.heartbeat("a", 2) is ErrorCode.NONE
+    broker.no_successor_at = float("inf")
+    assert await broker.heartbeat("a", 2) is ErrorCode.NONE
     refused = await broker.commit({"t": {0: 6}}, member_id="a-id", generation_id=2)
     assert refused == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
     assert await broker.offsets() == {"t": {0: 5}}
@@ -449,7 +347,8 @@ async def test_groups_of_other_partitions_are_not_ours(open_broker: Open) -> Non
     await broker.write_topic(partitions=50)
     await broker.lead(1)
     assert await broker.commit({"t": {0: 1}}, group="my-group") == [ErrorCode.NOT_COORDINATOR]
-    assert broker.coordinator.heartbeat("my-group", "m", None, 1) is ErrorCode.NOT_COORDINATOR
+    refused = await broker.coordinator.heartbeat("my-group", "m", None, 1)
+    assert refused is ErrorCode.NOT_COORDINATOR
 
 
 @pytest_twisted.ensureDeferred
@@ -459,7 +358,7 @@ async def test_while_it_loads_clients_are_told_to_wait(open_broker: Open) -> Non
     broker.coordinator.partition_led(0, 0)
     loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert (await broker.join("a")).error is loading
-    assert broker.heartbeat("a", 1) is ErrorCode.NONE
+    assert await broker.heartbeat("a", 1) is ErrorCode.NONE
     assert await broker.commit({"t": {0: 1}}) == [loading]
     assert await broker.coordinator.offsets("g") is loading
     await until(broker.loaded)
@@ -471,7 +370,7 @@ async def test_a_coordinator_that_was_told_wrongly_holds_nothing(open_broker: Op
     await one.lead(3)
     two.coordinator.partition_led(0, 2)
     await until(lambda: not two.coordinator._groups.partitions, what="it to find out")
-    assert two.heartbeat("a", 1) is ErrorCode.NOT_COORDINATOR
+    assert await two.heartbeat("a", 1) is ErrorCode.NOT_COORDINATOR
 
 
 @pytest_twisted.ensureDeferred
@@ -481,7 +380,7 @@ async def test_a_group_nobody_joined_is_not_kept(open_broker: Open) -> None:
     refused = join_request("a", session_timeout=0.0)
     assert (await broker.coordinator.join("g", refused)).error is ErrorCode.INVALID_SESSION_TIMEOUT
     assert broker.coordinator.listing() == ([], ErrorCode.NONE)
-    assert broker.coordinator.describe("g") is ErrorCode.GROUP_ID_NOT_FOUND
+    assert await broker.coordinator.describe("g") is ErrorCode.GROUP_ID_NOT_FOUND
 
 
 @pytest_twisted.ensureDeferred
@@ -489,7 +388,7 @@ async def test_the_state_of_a_group_of_assigned_consumers_is_empty(open_broker: 
     broker = await open_broker()
     await broker.lead(0)
     await broker.commit({"t": {0: 1}})
-    described = broker.coordinator.describe("g")
+    described = await broker.coordinator.describe("g")
     assert not isinstance(described, ErrorCode)
     assert described.machine.state is GroupState.EMPTY
     assert [listing.group_id for listing in broker.coordinator.listing()[0]] == ["g"]
@@ -650,7 +549,7 @@ async def test_a_group_as_large_as_its_znode_allows_is_written_and_one_larger_re
     assert (await join("b", 670_000)).error is ErrorCode.GROUP_MAX_SIZE_REACHED
     data = (await broker.zk.get("/consumers/g/state")).data
     assert 890_000 < len(data) < 900_000
-    assert broker.heartbeat("a", 1) is ErrorCode.NONE
+    assert await broker.heartbeat("a", 1) is ErrorCode.NONE
 
 
 @pytest_twisted.ensureDeferred

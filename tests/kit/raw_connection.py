@@ -36,6 +36,10 @@ class RawConnection:
     def ask(self, api: ApiKey, version: int, request: object) -> Any:
         """Send *request* and return its decoded response; ConnectionError if the broker closes."""
         self.send(api, version, request)
+        return self.receive(api, version)
+
+    def receive(self, api: ApiKey, version: int) -> Any:
+        """Return the next response, which is to a request of *api* in *version*."""
         frame = self._read(_LENGTH.unpack(self._read(4))[0])
         return decode_response(api, version, memoryview(frame))
 
