@@ -226,6 +226,8 @@ class Clients:
             return
         for answered in response.topics:
             for part in answered.partitions:
+                if not part.error_code:
+                    self.observer.cut_off.served((topic_id, partition), topic, node)
                 if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                     self._positions[topic_id, partition] = max(part.log_start_offset, 0)
                 if part.error_code or not part.record_set:
@@ -456,6 +458,9 @@ class Writer:
                     f"Produce answered UNKNOWN_SERVER_ERROR: {outcome}"
                 )
             return False
+        topic_id = clients.observer.topics.get(self._topic)
+        if topic_id is not None:
+            clients.observer.cut_off.served((topic_id, self._partition), self._topic, leader)
         if acks == -1 and not self._stopped:
             clients.observer.acknowledged(
                 self._topic, self._partition, outcome.base_offset, parse(batch).crc

@@ -145,6 +145,8 @@ class Process:
         self.name = name
         self.alive = True
         self.paused = False
+        self.resumed_at = scheduler.now
+        """When it last began, or went on after a pause."""
         self.held: list[tuple[int, Call]] = []
         """What came due while it was paused."""
         self.node: Node | None = None
@@ -207,6 +209,7 @@ class Process:
         if not self.paused:
             return
         self.paused = False
+        self.resumed_at = self.scheduler.now
         held, self.held = self.held, []
         held.sort(key=lambda entry: (entry[1].time, entry[0]))
         order = self._rng.randrange(3)

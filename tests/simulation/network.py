@@ -51,6 +51,8 @@ class Wires:
         self.links: list[Link] = []
         self._blocked: set[tuple[int, int]] = set()
         self._slow: set[tuple[int, int]] = set()
+        self.arrived: dict[tuple[int, int], float] = {}
+        """By (source, target): when a message last reached its target."""
 
     def host(self, node: int) -> Host:
         return self.hosts.setdefault(f"node{node}", Host(node))
@@ -270,6 +272,7 @@ class _Direction:
     def __init__(self, link: Link, source: int, target: int, process: Process) -> None:
         self._link = link
         self._source, self._target = source, target
+        self._way = (source, target)
         self.process = process
         """Where it arrives."""
         self.receiver: _End | None = None
@@ -321,6 +324,8 @@ class _Direction:
 
     def _arrived(self, arrive: Callable[[], None]) -> None:
         if not self.dropped:
+            wires = self._link.wires
+            wires.arrived[self._way] = wires.scheduler.now
             arrive()
 
 

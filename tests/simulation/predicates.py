@@ -26,6 +26,11 @@ granted (`losses.py`): then it is cut where the new leader's log ends, and the e
 13. Led: who lost one of its disks leads nothing that was on it, where another one could lead; without a restart.
 14. Told: at the end every broker tells clients of the leaders and ISRs that there are, of all brokers, and of the
     controller.
+15. MinIsr: what becomes visible is held by min.insync.replicas replicas, and acks=all is refused where the ISR is
+    smaller (`held.py`).
+16. LeaderEpoch: the leader epoch of a replica does not fall in one life of its broker.
+17. FormerLife: no leader proposes a member of the ISR in a life that it knows to be over (KIP-903).
+18. CutOff: a leader whose session is over serves no client once its successor leads (S11, `cut_off.py`).
 """
 
 from __future__ import annotations
@@ -37,10 +42,14 @@ from uuid import UUID
 from kbroker.zk import znodes
 from kclient.wire.batches import iterate
 from tests.simulation.copies import Broken, Copy, Record, difference
+from tests.simulation.cut_off import CutOff
+from tests.simulation.held import Held, check_refused
 from tests.simulation.losses import Losses, State
 
 if TYPE_CHECKING:
+    from kbroker.replication.leading import Leading
     from kbroker.runtime.partition import Partition
+    from tests.simulation.clock import Scheduler
     from tests.simulation.node import Node
     from tests.simulation.zookeeper import Change, Znode
 
@@ -51,10 +60,12 @@ Where = tuple[UUID, int]
 class Observer:
     """Looks at the whole cluster after every step."""
 
-    def __init__(self, nodes: dict[int, Node], say: Any) -> None:
+    def __init__(self, nodes: dict[int, Node], say: Any, scheduler: Scheduler) -> None:
         self._nodes = nodes
         self._say = say
         self.copies: dict[tuple[int, UUID, int], Copy] = {}
+        self.held = Held(self.copies)
+        self.cut_off = CutOff(nodes, scheduler)
         self._copy_of: dict[Partition, tuple[UUID, Copy]] = {}
         """The same, by the replica itself, and the topic it was of when that was looked up."""
         self.ledgers: dict[Where, list[Record]] = {}
@@ -88,6 +99,7 @@ class Observer:
             self._controller_epoch = epoch
             self._say(f"controller epoch {epoch}")
             return
+        self.cut_off.committed(kind, path)
         if not path.startswith("/brokers/topics/"):
             return
         elements = path.split("/")
@@ -170,15 +182,16 @@ class Observer:
             if log is None:
                 continue
             leading, following, role = partition.leading, partition.following, partition.role
+            pending = None
             if leading is not None:
-                mark = leading.high_watermark
+                mark, pending = leading.high_watermark, leading.pending
             elif following is not None:
                 mark = following.high_watermark
             else:
                 mark = partition.high_watermark
             seen = (
                 log, log.log_end_offset, log._truncations, mark, leading, role.leader_epoch,
-                log.log_start_offset,
+                log.log_start_offset, pending,
             )  # fmt: skip
             topic_id = role.topic_id
             found = copy_of.get(partition)
@@ -195,8 +208,9 @@ class Observer:
         return self.copies.setdefault(where, Copy())
 
     def _look(self, node: Node, partition: Partition, copy: Copy, seen: tuple[Any, ...]) -> None:
-        log, end, truncations, mark, leading, epoch, start = seen
+        log, end, truncations, mark, leading, epoch, start, _ = seen
         before, copy.seen = copy.seen, seen
+        had = len(copy.records)
         copy.look(log, truncations)
         topic_id = partition.role.topic_id
         assert topic_id is not None
@@ -204,7 +218,9 @@ class Observer:
         where = (topic_id, number)
         ledger = self.ledgers.setdefault(where, [])
         name = f"{partition} on {node.number}"
-        if before[1:] != seen[1:]:
+        if before and before[0] is log and epoch < before[5]:
+            raise Broken(f"LeaderEpoch: {name} goes from epoch {before[5]} back to {epoch}")
+        if before[1:7] != seen[1:7]:
             standing = "leads" if leading is not None else f"follows {partition.role.leader}"
             begins = f"begins at {start}, " if start else ""
             self._say(
@@ -218,6 +234,7 @@ class Observer:
             self._lost[where].update((n, copy.records[n][1]) for n in range(start, mark))
             return
         if leading is not None:
+            self._check_rules(node, copy, before, seen, had, name)
             self._leads(node, partition, copy, ledger, name, seen)
             lossy = self._lossy.get(where, -1)
         elif copy.reconciled < lossy and copy.compare(ledger) < mark:
@@ -243,7 +260,7 @@ class Observer:
         name: str,
         seen: tuple[Any, ...],
     ) -> None:
-        _, _, _, mark, leading, epoch, _ = seen
+        mark, leading, epoch = seen[3:6]
         if copy.leading is leading and mark < copy.high_watermark:
             raise Broken(f"ValidHighWatermark: {name}: {copy.high_watermark} -> {mark}")
         if copy.leading is not leading:
@@ -252,7 +269,35 @@ class Observer:
         if mark > len(ledger):
             assert partition.topic_id is not None
             where = (partition.topic_id, partition.key[1])
+            begin = len(ledger)
             self._expose(partition.key[0], where, copy, ledger, mark)
+            if copy.leading is leading or where not in self._lossy:
+                self.held.check_visible(where, ledger, begin, name)
+
+    def _check_rules(
+        self,
+        node: Node,
+        copy: Copy,
+        before: tuple[Any, ...],
+        seen: tuple[Any, ...],
+        had: int,
+        name: str,
+    ) -> None:
+        """Check what a leader has just appended, from offset *had* on, and the ISR that it proposes."""
+        leading: Leading = seen[4]
+        if copy.leading is leading:
+            check_refused(leading, copy, had, name)
+        write = leading._pending_write
+        if write is None or (before and before[7] is seen[7]):
+            return
+        assert node.broker is not None
+        for member, epoch in write.epochs:
+            known = node.broker.metadata.brokers.get(member)
+            if member not in leading.isr and known is not None and epoch < known.epoch:
+                raise Broken(
+                    f"FormerLife: {name} proposes {member} by its broker epoch {epoch}, and knows"
+                    f" that it is {known.epoch} now"
+                )
 
     def _begins_to_lead(
         self,
@@ -267,6 +312,7 @@ class Observer:
         assert topic_id is not None
         where = (topic_id, key[1])
         life = (node.number, node.lives)
+        self.cut_off.leads(where, epoch, node.number)
         first = self._leaders.setdefault((*where, epoch), life)
         if first != life:
             raise Broken(

@@ -88,7 +88,8 @@ class Simulation:
             )
             for number in range(1, script.brokers + 1)
         }
-        self.observer = Observer(self.nodes, self.say)
+        self.observer = Observer(self.nodes, self.say, self.scheduler)
+        self.observer.cut_off.arrived = self.wires.arrived
         self.ensemble.on_commit.append(self.observer.committed)
         process = Process(self.scheduler, "clients", self._fork())
         self.wires.host(CLIENTS).process = process
@@ -269,12 +270,14 @@ class Simulation:
         """Take the power of some machines, at once."""
         for broker in brokers:
             node = self._node(broker)
+            self.observer.held.forget(node.number)
             if node.lose_power():
                 self.observer.lost_power(node.number, self.ensemble.zxid)
 
     def _wipe(self, broker: str, directory: str = "") -> None:
         """End a broker; its machine, or one of its disks, is another one when it comes back."""
         node = self._node(broker)
+        self.observer.held.forget(node.number)
         node.kill()
         if directory:
             for key in node.wipe(directory):
@@ -349,11 +352,11 @@ class Simulation:
         """Let who was muted lose his session, too; he knows of it at once, or does not."""
         (self._zkexpire if knows else self._zkcut)(str(self._muted))
 
-    def _stall(self, broker: str) -> None:
-        """Let what a broker, or "controller", has sent and sends by its open connections arrive later."""
+    def _stall(self, broker: str, listener: str = "") -> None:
+        """Let what a broker, or "controller", sends by its open connections, to all or to one, arrive later."""
         found = self.clients.controller() if broker == "controller" else int(broker)
         self._muted = found or 1
-        for other in self.nodes:
+        for other in (int(listener),) if listener else self.nodes:
             if other != self._muted:
                 self.wires.stall(self._muted, other)
 

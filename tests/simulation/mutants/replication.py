@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from kbroker.apis import api00_produce
+from kbroker.replication.following import EpochEnd, Following
 from kbroker.replication.leading import Leading
+from kbroker.replication.registration import Registration
+from kbroker.replication.role import PartitionRole
+from kbroker.runtime import fetch_plan, followed_partition
+from kbroker.runtime.fetch_reading import FetchReading
+from kbroker.runtime.metadata_cache import MetadataCache
 from kbroker.runtime.partition import Partition
 from kbroker.zk.session import ZooKeeperSession
+from kclient.wire.error_codes import ErrorCode
 from tests.simulation.mutants.registry import Change, frequent_mutant, mutant
 
 
@@ -107,3 +115,128 @@ def lost_answer_taken_for_a_refusal() -> list[Change]:
         return []
 
     return [(Leading, "isr_found", found)]
+
+
+@frequent_mutant
+def no_min_isr_at_append() -> list[Change]:
+    """A leader appends acks=all batches while its ISR is under min.insync.replicas."""
+    return [(Partition, "led_for_append", lambda self, _acks: self.led())]
+
+
+@frequent_mutant
+def watermark_under_min_isr() -> list[Change]:
+    """The high watermark advances while the ISR is under min.insync.replicas (KAFKA-15583).
+
+    The leader remembers the replicas that left such an ISR (`elr`), and waits for them: the second guard goes, too.
+    """
+    advance, settle = Leading.advance, Leading._settle
+
+    def unguarded(original: Any) -> Any:
+        def method(self: Leading) -> Any:
+            required, self.min_insync_replicas = self.min_insync_replicas, 1
+            elr, self.elr = self.elr, {}
+            try:
+                return original(self)
+            finally:
+                self.min_insync_replicas, self.elr = required, elr
+
+        return method
+
+    return [(Leading, "advance", unguarded(advance)), (Leading, "_settle", unguarded(settle))]
+
+
+@mutant
+def a_missed_epoch_is_trusted() -> list[Change]:
+    """A follower cuts its log where the leader's epoch ends, though it does not know that epoch (KIP-279)."""
+
+    def agreed_end(_self: Following, theirs: EpochEnd, _ours: EpochEnd, log_end: int) -> int:
+        return min(theirs.end_offset, log_end)
+
+    return [(Following, "agreed_end", agreed_end)]
+
+
+@mutant
+def truncation_happens_once() -> list[Change]:
+    """A follower that has cut its log once takes it for the leader's (KIP-279)."""
+    cut: dict[int, Following] = {}
+    truncate, question = followed_partition.truncate, followed_partition.question
+
+    def truncates(partition: Partition, offset: int) -> None:
+        truncate(partition, offset)
+        following = followed_partition.followed(partition)[1]
+        cut[id(following)] = following
+
+    def asks(partition: Partition, max_bytes: int) -> Any:
+        asked = question(partition, max_bytes)
+        if id(partition.following) in cut:
+            asked.last_fetched_epoch = -1
+        return asked
+
+    return [
+        (followed_partition, "truncate", truncates),
+        (fetch_plan.followed_partition, "question", asks),
+    ]
+
+
+@mutant
+def a_fetch_of_an_old_epoch_is_counted() -> list[Change]:
+    """A fetch that a follower sent in an earlier leader epoch is served as one that names no epoch (KIP-320).
+
+    Three checks stand in its way: of the epoch, of the last epoch in the follower's log, and of the epoch again where
+    the high watermark is moved.
+    """
+    answer = FetchReading._answer
+
+    def answered(self: FetchReading, name: Any, topic_id: Any, asked: Any) -> Any:
+        partition = self._replicas.hosted.partitions.get((name, asked.partition))
+        if self._follower is not None and partition is not None:
+            epoch = partition.role.leader_epoch
+            if asked.current_leader_epoch < epoch:
+                asked = replace(asked, current_leader_epoch=epoch, last_fetched_epoch=-1)
+        return answer(self, name, topic_id, asked)
+
+    return [(FetchReading, "_answer", answered)]
+
+
+@mutant
+def a_cut_off_leader_serves() -> list[Change]:
+    """A leader whose session is over serves clients until it receives its successor's epoch (S11)."""
+    return [(Partition, "led", Partition.led_for_followers)]
+
+
+@mutant
+def broker_epoch_unchecked() -> list[Change]:
+    """A broker executes a controller's request for an earlier life of that broker (KIP-380)."""
+    return [(Registration, "refuses", lambda _self, _epoch: False)]
+
+
+@mutant
+def any_epoch_in_leader_and_isr() -> list[Change]:
+    """A broker takes the role of an earlier leader epoch."""
+    judge = PartitionRole.judge
+
+    def judged(self: PartitionRole, *given: Any) -> ErrorCode:
+        epoch, self.leader_epoch = self.leader_epoch, -1
+        try:
+            return judge(self, *given)
+        finally:
+            self.leader_epoch = epoch
+
+    return [(PartitionRole, "judge", judged)]
+
+
+@mutant
+def any_epoch_in_stop_replica() -> list[Change]:
+    """A broker executes a StopReplica of an earlier leader epoch (KIP-570)."""
+    return [(PartitionRole, "judge_stop", lambda _self, _epoch: ErrorCode.NONE)]
+
+
+@mutant
+def former_lives_join_the_isr() -> list[Change]:
+    """A fetch that a broker sent in a life that is over takes it into the ISR (KIP-903)."""
+
+    def may_join(self: MetadataCache, broker_id: int, _broker_epoch: int) -> bool:
+        broker = self.brokers.get(broker_id)
+        return broker is not None and not broker.is_shutting_down
+
+    return [(MetadataCache, "may_join_isr", may_join)]

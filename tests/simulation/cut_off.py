@@ -1,0 +1,79 @@
+"""A leader whose ZooKeeper session is over serves no client once its successor leads (S11).
+
+Such a leader cannot learn that its session is over. It goes on while all of its ISR follow it, because a successor
+comes out of the ISR and follows it no more. So it must stop when it has received nothing from its successor for
+as long as the brokers themselves allow (`FollowersHeard.silence`), plus the time to notice.
+
+Not judged: a broker that was paused meanwhile, because what it answers when it resumes may have been asked before; and
+a broker to which the successor still sends something, because that may have been sent before the election.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from kbroker.zk import znodes
+from tests.simulation.copies import Broken
+
+if TYPE_CHECKING:
+    from tests.simulation.clock import Scheduler
+    from tests.simulation.node import Node
+
+GRACE = 1.0
+"""Seconds from an event to its last consequence at a client."""
+
+
+class CutOff:
+    """Knows which brokers have lost their registration, and which brokers lead instead."""
+
+    def __init__(self, nodes: Mapping[int, Node], scheduler: Scheduler) -> None:
+        self._nodes = nodes
+        self._scheduler = scheduler
+        self.arrived: Mapping[tuple[int, int], float] = {}
+        """By (source, target): when a message last reached its target."""
+        self._gone: dict[int, float] = {}
+        """When the registration of a broker went."""
+        self._leaders: dict[tuple[UUID, int], tuple[int, int, float]] = {}
+        """By topic id and partition: the latest leader epoch, its leader, and when it began."""
+
+    def committed(self, kind: str, path: str) -> None:
+        """Take a write of ZooKeeper."""
+        prefix, _, name = path.rpartition("/")
+        if prefix == znodes.BROKER_IDS:
+            if kind == "delete":
+                self._gone[int(name)] = self._scheduler.now
+            elif kind == "create":
+                self._gone.pop(int(name), None)
+
+    def leads(self, where: tuple[UUID, int], epoch: int, node: int) -> None:
+        """Take note that *node* begins to lead in *epoch*."""
+        known = self._leaders.get(where)
+        if known is None or known[0] < epoch:
+            self._leaders[where] = (epoch, node, self._scheduler.now)
+
+    def served(self, where: tuple[UUID, int], topic: str, number: int) -> None:
+        """Check that broker *number* may serve a client that it has just served."""
+        now = self._scheduler.now
+        latest = self._leaders.get(where)
+        if latest is None or now - self._gone.get(number, now) < GRACE:
+            return
+        epoch, leader, since = latest
+        if leader == number or now - since < GRACE:
+            return
+        node = self._nodes[number]
+        process, broker = node.process, node.broker
+        if process is None or not process.alive or broker is None:
+            return
+        partition = broker.replicas.hosted.partitions.get((topic, where[1]))
+        if partition is None or partition.leading is None or partition.role.leader_epoch >= epoch:
+            return
+        silence = broker.replicas.around.followers.silence + GRACE
+        quiet_since = max(self.arrived.get((leader, number), 0.0), process.resumed_at)
+        if now - quiet_since > silence:
+            raise Broken(
+                f"CutOff: broker {number} serves {partition} in epoch"
+                f" {partition.role.leader_epoch}, {now - self._gone[number]:.1f} s after its"
+                f" registration went and {now - since:.1f} s after {leader} began to lead in {epoch}"
+            )
