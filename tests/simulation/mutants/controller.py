@@ -78,9 +78,24 @@ def orders_of_any_controller() -> list[Change]:
     Leader epochs cover what LeaderAndIsr says. Nothing else covers a StopReplica that deletes: its leader epoch is
     higher than any, and it names the topic, not the topic's id. If it comes late, another controller has finished the
     deletion and the topic was made again, it takes the new one's records.
-    And a late UpdateMetadata has clients told of who is no controller any more.
+    And a late UpdateMetadata names a controller that is none any more. The numbers of requests, which are compared
+    across controllers, are a second guard, and go, too.
     """
-    return [(ControllerFence, "admits", lambda _self, _epoch: True)]
+    original = ControllerFence.is_overtaken
+
+    def is_overtaken(self: ControllerFence, epoch: int, *rest: int) -> bool:
+        return epoch >= self._sender[0] and original(self, epoch, *rest)
+
+    return [
+        (ControllerFence, "admits", lambda _self, _epoch: True),
+        (ControllerFence, "is_overtaken", is_overtaken),
+    ]
+
+
+@mutant
+def overtaken_requests_are_executed() -> list[Change]:
+    """A broker executes a controller's request that arrives after a later one."""
+    return [(ControllerFence, "is_overtaken", lambda *_given: False)]
 
 
 @mutant

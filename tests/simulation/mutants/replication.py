@@ -9,13 +9,15 @@ from kbroker.apis import api00_produce
 from kbroker.replication.following import EpochEnd, Following
 from kbroker.replication.leading import Leading
 from kbroker.replication.registration import Registration
-from kbroker.replication.role import PartitionRole
+from kbroker.replication.role import ControllerFence, PartitionRole
 from kbroker.runtime import fetch_plan, followed_partition
 from kbroker.runtime.fetch_reading import FetchReading
 from kbroker.runtime.metadata_cache import MetadataCache
+from kbroker.runtime.orders import Orders
 from kbroker.runtime.partition import Partition
 from kbroker.zk.session import ZooKeeperSession
 from kclient.wire.error_codes import ErrorCode
+from kclient.wire.interbroker import StopReplicaRequest
 from tests.simulation.mutants.registry import Change, frequent_mutant, mutant
 
 
@@ -206,8 +208,19 @@ def a_cut_off_leader_serves() -> list[Change]:
 
 @mutant
 def broker_epoch_unchecked() -> list[Change]:
-    """A broker executes a controller's request for an earlier life of that broker (KIP-380)."""
-    return [(Registration, "refuses", lambda _self, _epoch: False)]
+    """A broker executes a controller's request for an earlier life of that broker (KIP-380).
+
+    The numbers of requests, which are compared across lives, are a second guard, and go, too.
+    """
+    original = ControllerFence.is_overtaken
+
+    def is_overtaken(self: ControllerFence, epoch: int, broker_epoch: int, number: int) -> bool:
+        return broker_epoch >= self._sender[1] and original(self, epoch, broker_epoch, number)
+
+    return [
+        (Registration, "refuses", lambda _self, _epoch: False),
+        (ControllerFence, "is_overtaken", is_overtaken),
+    ]
 
 
 @mutant
@@ -227,8 +240,21 @@ def any_epoch_in_leader_and_isr() -> list[Change]:
 
 @mutant
 def any_epoch_in_stop_replica() -> list[Change]:
-    """A broker executes a StopReplica of an earlier leader epoch (KIP-570)."""
-    return [(PartitionRole, "judge_stop", lambda _self, _epoch: ErrorCode.NONE)]
+    """A broker executes a StopReplica of an earlier leader epoch (KIP-570).
+
+    The numbers of requests are a second guard for what one controller sends: StopReplica is not numbered, either.
+    """
+    original = Orders._refused
+
+    def refused(self: Orders, request: Any) -> ErrorCode:
+        if isinstance(request, StopReplicaRequest):
+            request.request_number = -1
+        return original(self, request)
+
+    return [
+        (PartitionRole, "judge_stop", lambda _self, _epoch: ErrorCode.NONE),
+        (Orders, "_refused", refused),
+    ]
 
 
 @mutant
