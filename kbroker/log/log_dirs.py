@@ -89,6 +89,8 @@ class LogDirs:
         """High watermarks as they were checkpointed last; only until the replicas took them."""
         self.clean = True
         """Whether every directory was shut down cleanly the last time."""
+        self.written_by_kbroker = False
+        """Whether a kbroker has run on any of the directories before: each log it made had a topic id."""
         self.broker_epoch = identity.NO_BROKER_EPOCH
         """The broker epoch of the last clean shutdown (KIP-966), or -1."""
         self.lives = Lives(boot_id)
@@ -177,6 +179,7 @@ class LogDirs:
             }
         self.high_watermarks.update(marks)
         self.clean = self.clean and loaded.clean
+        self.written_by_kbroker = self.written_by_kbroker or loaded.memory is not None
         self.broker_epoch = max(self.broker_epoch, loaded.broker_epoch)
         owner = directory.read_identity()
         directory_id = owner.directory_id if owner is not None else None

@@ -27,12 +27,14 @@ def is_stray(
 
     A power loss may take the topic id from a log, and leave records, or where they would go on: the offset below which
     all were deleted. Then nobody knows whose they are: where others have them, or where there cannot be any yet, they
-    are not believed.
+    are not believed. A clean shutdown since does not help: the loss may be older. Directories that only Apache Kafka
+    has written to may hold logs that never had an id (before 2.8); those are believed after a clean shutdown.
     """
     if found.topic_id is not None or found.log_end_offset == 0:
         return found.topic_id not in (None, topic_id)
     follows = state.leader not in (broker_id, -1)
-    return state.is_new or (follows and not log_dirs.clean)
+    may_be_without_id = log_dirs.clean and not log_dirs.written_by_kbroker
+    return state.is_new or (follows and not may_be_without_id)
 
 
 def lacking(log_dirs: LogDirs, partition: Partition, state: LeaderAndIsrPartitionState) -> str:
