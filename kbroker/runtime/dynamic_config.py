@@ -8,7 +8,8 @@ again (S21). What is read is kept at once, not when all that was asked for with 
 the order in which ZooKeeper gave them, and nothing older replaces what is newer, however many changes are on their way.
 Topics are loaded when this broker is told to host a partition of them (`load_topics`, before the log is
 made), keyed by topic id so that a namesake does not inherit. A value in ZooKeeper that cannot be used
-is reported once and ignored.
+is reported once and ignored. Topics whose settings could not be read, because ZooKeeper is away, go by the defaults
+until it is back, but for flush.messages=1: a record that was counted as a copy without a sync cannot be taken back.
 
 Notifications are purged by whoever handles one once they are a quarter of an hour old, as in Kafka.
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -63,6 +65,8 @@ class DynamicConfig:
         self._broker_id = broker_id
         self._now_ms = now_ms
         self._topics: dict[str, tuple[UUID | None, dict[str, str]]] = {}
+        self._unread: dict[str, None] = {}
+        """Topics whose settings could not be read yet."""
         self._brokers: dict[str, dict[str, str]] = {str(broker_id): {}, znodes.DEFAULT_ENTITY: {}}
         self._applied = dict(self._brokers)
         """Those of which `_effective` was made."""
@@ -116,7 +120,8 @@ class DynamicConfig:
     def log_config(self, topic: str) -> LogConfig:
         """Return what *topic* goes by; the broker's defaults for a topic that is not loaded."""
         _, overrides = self._topics.get(topic, (None, {}))
-        return self.resolve(topic, overrides)
+        config = self.resolve(topic, overrides)
+        return replace(config, flush_messages=1) if topic in self._unread else config
 
     def min_insync_replicas(self, topic: str) -> int:
         """Return a topic's min.insync.replicas: alone, for a controller asks it of every partition."""
@@ -174,9 +179,11 @@ class DynamicConfig:
         overrides = await self._read_now(name)
         if overrides is not None:
             self._topics[name] = (topic_id, overrides)
+            self._unread.pop(name, None)
         else:
             # Read, like everything here, once we are connected again.
             self._topics.setdefault(name, (None, {}))
+            self._unread[name] = None
 
     async def _read_now(self, topic: str) -> dict[str, str] | None:
         """Read a topic's settings, even if our ZooKeeper server lags; None while we are cut off."""
@@ -200,6 +207,7 @@ class DynamicConfig:
         """Drop topics that were deleted."""
         for name in names:
             self._topics.pop(name, None)
+            self._unread.pop(name, None)
             self._reported.pop(f"/config/topics/{name}", None)
 
     async def read(self, entity_type: str, name: str) -> dict[str, str]:
@@ -233,7 +241,8 @@ class DynamicConfig:
     async def _reload_topic(self, name: str) -> None:
         overrides = await self.read(TOPICS, name)
         known = self._topics.get(name)
-        if known is not None and known[1] != overrides:
+        if known is not None and (known[1] != overrides or name in self._unread):
+            self._unread.pop(name, None)
             self._topics[name] = (known[0], overrides)
             self._unannounced[name] = None
 

@@ -15,7 +15,7 @@ from kbroker.runtime.config_changes import ConfigChanges
 from kbroker.runtime.dynamic_config import DynamicConfig
 from kbroker.runtime.reconnect import Reconnect
 from kbroker.zk import znodes
-from kbroker.zk.errors import BadVersion, NoNode
+from kbroker.zk.errors import BadVersion, ConnectionLoss, NoNode
 from kbroker.zk.interface import Children, Node, Stat
 from kclient.wire.errors import RequestTimedOut
 
@@ -135,6 +135,19 @@ def test_what_changed_is_announced_although_another_read_failed(world: World) ->
     world.zookeeper.notify(FIRST, ["t", "u"])
     world.zookeeper.answer(T, retention_ms="2")
     world.zookeeper.reads[U].pop().errback(RequestTimedOut("cut off"))
+    assert world.heard == [["t"]]
+
+
+def test_a_topic_whose_settings_cannot_be_read_is_synced_before_it_acknowledges(
+    world: World,
+) -> None:
+    world.zookeeper.reads[T].pop().errback(ConnectionLoss(T))
+    world.zookeeper.answer(U)
+    assert world.dynamic.log_config("t").flush_messages == 1
+    assert world.dynamic.log_config("u") == STATIC.log_defaults
+    world.zookeeper.notify(FIRST, ["t"])
+    world.zookeeper.answer(T)
+    assert world.dynamic.log_config("t") == STATIC.log_defaults
     assert world.heard == [["t"]]
 
 
