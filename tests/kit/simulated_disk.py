@@ -176,6 +176,16 @@ class SimulatedDisk:
             parent.change(**{name: None})
             parent.sync()
 
+    def durable(self, directory: str) -> dict[str, bytes]:
+        """Return the synced names and contents of the files in *directory*: what no power loss takes."""
+        node: File | Directory | None = self._root
+        for name in directory.split("/"):
+            if name:
+                node = node.durable.get(name) if isinstance(node, Directory) else None
+        if not isinstance(node, Directory):
+            return {}
+        return {n: file.durable for n, file in node.durable.items() if isinstance(file, File)}
+
     # The protocol
 
     def open(self, path: str, flags: int, mode: int = 0, /) -> int:

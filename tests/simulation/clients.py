@@ -6,6 +6,7 @@ the brokers believe themselves, so that a deposed leader that knows nothing of i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -58,6 +59,7 @@ UNCLEAN = 1
 
 SETTINGS_OF = {
     "unclean": {"unclean.leader.election.enable": "true"},
+    "flushed": {"flush.messages": "1"},
     "short": {"retention.bytes": "500", "segment.bytes": "400"},
 }
 """What a kind of topic is made with."""
@@ -81,6 +83,8 @@ class Clients:
         """The topics that are to exist, with their numbers of partitions."""
         self.failure: Failure | None = None
         self.acknowledged = 0
+        self.once_acknowledged: Callable[[], object] | None = None
+        """Called with the next answer to acks=all, and forgotten."""
         self.consumed = 0
         self._producers = 0
         self._dial = wires.dialler(process, CLIENTS)
@@ -113,8 +117,9 @@ class Clients:
 
     def create(self, topic: str, partitions: int, kinds: tuple[str, ...] = ()) -> None:
         if topic not in self._administration:
-            unclean = self.observer.losses.unclean
-            (unclean.add if "unclean" in kinds else unclean.discard)(topic)
+            losses = self.observer.losses
+            for kind, topics in (("unclean", losses.unclean), ("flushed", losses.flushed)):
+                (topics.add if kind in kinds else topics.discard)(topic)
             self.observer.deletes |= "short" in kinds
             self.topics[topic] = partitions
             self._administration[topic] = True
@@ -466,4 +471,7 @@ class Writer:
                 self._topic, self._partition, outcome.base_offset, parse(batch).crc
             )
             clients.acknowledged += 1
+            then, clients.once_acknowledged = clients.once_acknowledged, None
+            if then is not None:
+                then()
         return True

@@ -36,6 +36,8 @@ class Copy:
     """Below, it holds what the ledger holds."""
     reconciled: int = -1
     """The leader epoch of the last granted loss that this replica has taken part in."""
+    synced: int = 0
+    """Below, the ledger was found synced on this replica's disk."""
     seen: tuple[Any, ...] = ()
     leading: Any = None
     high_watermark: int = 0
@@ -45,7 +47,7 @@ class Copy:
         if self.log is not log or self.truncations != truncations:
             self.records.clear()
             self.numbers.clear()
-            self.log, self.truncations, self.agreed = log, truncations, 0
+            self.log, self.truncations, self.agreed, self.synced = log, truncations, 0, 0
         self.start = log.log_start_offset
         records = self.records
         if len(records) < self.start:

@@ -4,7 +4,9 @@ A place in the ISR, or among the eligible beside it, is granted to one life of a
 life's broker epoch. It is *void* once the disk that held the replica lost something (power, a wiped or another
 disk) after that life began. Who has a place that is not void has all that is committed; committed records may be
 lost only where nobody has such a place any more, where the topic's settings allow an unclean election, or
-where the operator accepts it. A loss that was granted is *pending* until somebody leads: what he has is what is left.
+where the operator accepts it. Topics whose every append is synced before it is acknowledged (`flushed`) promise more:
+power takes nothing committed from a place; only another disk does. A loss that was granted is *pending* until somebody
+leads: what he has is what is left.
 """
 
 from __future__ import annotations
@@ -57,12 +59,16 @@ class Losses:
     def __init__(self) -> None:
         self._disks: dict[int, int] = {}
         """By broker: the last zxid before its disk lost something."""
+        self._wiped: dict[int, int] = {}
+        """By broker: the last zxid before its disk was another one."""
         self._replicas: dict[tuple[int, Key], int] = {}
         """The same for single replicas: one of several disks lost something."""
         self._doubts: dict[int, int] = {}
         """By broker: the last zxid before one of its disks was another one."""
         self.unclean: set[str] = set()
         """Topics whose settings allow an unclean election."""
+        self.flushed: set[str] = set()
+        """Topics whose every append is synced before it is acknowledged (flush.messages=1)."""
         self.accepted: set[Key] = set()
         """Partitions whose loss the operator accepted."""
         self.granted: set[Key] = set()
@@ -71,7 +77,11 @@ class Losses:
         """Partitions whose next leader may lack records."""
 
     def disk(self, node: int, zxid: int) -> None:
-        """Take note that *node* lost its disk, or power."""
+        """Take note that *node* lost its disk."""
+        self._disks[node] = self._wiped[node] = zxid
+
+    def power(self, node: int, zxid: int) -> None:
+        """Take note that *node* lost power, and with it what was not synced."""
         self._disks[node] = zxid
 
     def replica(self, node: int, key: Key, zxid: int) -> None:
@@ -85,6 +95,13 @@ class Losses:
     def is_void(self, node: int, key: Key, granted: int) -> bool:
         """Say whether the place that *node* has since its life of broker epoch *granted* is worth nothing."""
         lost = max(self._disks.get(node, -1), self._replicas.get((node, key), -1))
+        return granted <= lost and granted != UNKNOWN
+
+    def may_lack(self, node: int, key: Key, granted: int) -> bool:
+        """Say whether *node* may lack committed records, though it has a place since *granted*."""
+        if key[0] not in self.flushed:
+            return self.is_void(node, key, granted)
+        lost = max(self._wiped.get(node, -1), self._replicas.get((node, key), -1))
         return granted <= lost and granted != UNKNOWN
 
     def are_void(self, key: Key, state: State) -> bool:
@@ -104,7 +121,7 @@ class Losses:
     def elected(self, key: Key, before: State, state: State) -> str | None:
         """Judge an election; return what is wrong with it."""
         granted = before.places.get(state.leader)
-        is_clean = granted is not None and not self.is_void(state.leader, key, granted)
+        is_clean = granted is not None and not self.may_lack(state.leader, key, granted)
         if is_clean or not (state.recovers or granted is None):
             return None  # he must have everything
         if not state.recovers:

@@ -24,7 +24,9 @@ granted (`losses.py`): then it is cut where the new leader's log ends, and the e
 12. Available: at the end a partition is without a leader only where all those places are void, or of a broker that
     lost another of its disks.
 13. Led: who lost one of its disks leads nothing that was on it, where another one could lead; without a restart.
-14. Told: at the end every broker tells clients of the leaders and ISRs that there are, of all brokers, and of the
+14. Flushed: where flush.messages=1 every member of the ISR has the whole ledger synced. Power takes nothing of it: 5
+    and 6 hold for members that lost power, too.
+15. Told: at the end every broker tells clients of the leaders and ISRs that there are, of all brokers, and of the
     controller.
 15. MinIsr: what becomes visible is held by min.insync.replicas replicas, and acks=all is refused where the ISR is
     smaller (`held.py`).
@@ -45,6 +47,7 @@ from tests.simulation.copies import Broken, Copy, Record, difference
 from tests.simulation.cut_off import CutOff
 from tests.simulation.held import Held, check_refused
 from tests.simulation.losses import Losses, State
+from tests.simulation.synced import synced_end
 
 if TYPE_CHECKING:
     from kbroker.replication.leading import Leading
@@ -378,13 +381,23 @@ class Observer:
             if member not in state.isr:
                 continue
             copy = self.copies.get((member, topic_id, partition))
-            if (copy.compare(ledger) if copy is not None else 0) == len(ledger):
+            if self.losses.may_lack(member, key, state.places[member]):
                 continue
-            if not self.losses.is_void(member, key, state.places[member]):
+            if (copy.compare(ledger) if copy is not None else 0) != len(ledger):
                 raise Broken(
                     f"StrongIsr: {topic}-{partition}: {member} is in the ISR {state.isr} of epoch"
                     f" {state.leader_epoch}: {difference(copy, ledger)}"
                 )
+            if copy is not None and topic in self.losses.flushed:
+                self._check_synced(member, f"{topic}-{partition}", copy, ledger)
+
+    def _check_synced(self, member: int, name: str, copy: Copy, ledger: list[Record]) -> None:
+        end = synced_end(self._nodes[member].disk, copy, ledger)
+        if end < len(ledger):
+            raise Broken(
+                f"Flushed: {name} is synced below {end} on {member}, which is in the ISR;"
+                f" {len(ledger)} are committed"
+            )
 
     # -- clients
 
@@ -421,7 +434,7 @@ class Observer:
 
     def lost_power(self, node: int, zxid: int) -> None:
         """Take note that *node* may have forgotten something, and with it which records are left of a partition."""
-        self.losses.disk(node, zxid)
+        self.losses.power(node, zxid)
         for (number, _, _), copy in self.copies.items():
             if number == node:
                 copy.reconciled = -1

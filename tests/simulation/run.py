@@ -236,7 +236,7 @@ class Simulation:
         return self.nodes[int(word)]
 
     def _create(self, topic: str, partitions: str, *kinds: str) -> None:
-        """Have a topic made; its kinds are "unclean" and "short", see clients.SETTINGS_OF."""
+        """Have a topic made; its kinds are "unclean", "short" and "flushed", see clients.SETTINGS_OF."""
         self.clients.create(topic, int(partitions), kinds)
 
     def _trim(self, topic: str, partition: str) -> None:
@@ -273,6 +273,10 @@ class Simulation:
             self.observer.held.forget(node.number)
             if node.lose_power():
                 self.observer.lost_power(node.number, self.ensemble.zxid)
+
+    def _powerack(self, *brokers: str) -> None:
+        """Take the power of some machines, at once, when the next batch is acknowledged."""
+        self.clients.once_acknowledged = lambda: self.scheduler.after(0.0, self._power, *brokers)
 
     def _wipe(self, broker: str, directory: str = "") -> None:
         """End a broker; its machine, or one of its disks, is another one when it comes back."""
@@ -417,6 +421,7 @@ class Simulation:
 
     def _heal(self) -> None:
         self.say("--- everything is healed")
+        self.clients.once_acknowledged = None
         self.ensemble.start()
         for follower in (1, 2):
             self.ensemble.lag(follower, False)

@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from random import Random
 
+from tests.simulation import log_faults
+
 BROKERS = 3
 DIRECTORIES = ("/data", "/more")
 """Log directories: a broker has the first, or both."""
@@ -353,5 +355,11 @@ def draw(seed: int) -> Script:
         for after, verb, words in TROUBLES[rng.choice(weather)](rng, brokers, disks):
             events.append(Event(time + after, verb, words))
     events += _known_later(seed, name, max(time, BEGIN), brokers, disks)
+    events += [Event(*each) for each in log_faults.outages(seed, name, time, brokers)]
+    if log_faults.topics_are_flushed(seed, name):
+        events = [
+            replace(event, words=(*event.words, "flushed")) if event.verb == "create" else event
+            for event in events
+        ]
     rounded = [replace(event, time=round(event.time, 3)) for event in events]
     return Script(seed, tuple(sorted(rounded, key=lambda event: event.time)), brokers, disks)

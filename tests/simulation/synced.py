@@ -1,0 +1,30 @@
+"""What of a log is synced, read from the simulated disk itself: no power loss takes that."""
+
+from __future__ import annotations
+
+from kclient.wire.batches import iterate
+from kclient.wire.errors import CorruptMessage
+from tests.kit.simulated_disk import SimulatedDisk
+from tests.simulation.copies import Copy, Record
+
+
+def synced_end(disk: SimulatedDisk, copy: Copy, ledger: list[Record]) -> int:
+    """Return below which offset *ledger* is on the disk that holds *copy*; what was deleted counts as there."""
+    end = max(copy.synced, copy.start)
+    if copy.log is None or end >= len(ledger):
+        return end
+    files = disk.durable(copy.log.directory)
+    for name in sorted(files):
+        if not name.endswith(".log"):
+            continue
+        try:
+            for info in iterate(files[name]):
+                record = (info.leader_epoch, info.crc)
+                inside = range(max(info.base_offset, end), min(info.next_offset, len(ledger)))
+                if info.base_offset > end or any(ledger[offset] != record for offset in inside):
+                    break
+                end = max(end, info.next_offset)
+        except CorruptMessage:
+            break
+    copy.synced = min(end, len(ledger))
+    return copy.synced
