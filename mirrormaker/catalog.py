@@ -10,7 +10,7 @@ from kclient.errors import KafkaError
 from kclient.net.cluster import Cluster
 from kclient.types import NewTopic
 from kclient.wire.errors import TopicAlreadyExists
-from mirrormaker.topics import EFFECTIVE, Plan, Topic
+from mirrormaker.topics import EFFECTIVE, MARK, Plan, Topic
 
 TIMEOUT = 15.0
 """Seconds for one administrative request, retries included."""
@@ -83,6 +83,17 @@ class Catalog:
         return found
 
     # --- changes
+
+    async def mark(self, topic: str, source_id: str) -> None:
+        """Mark *topic* as a mirror of the cluster *source_id*. Raise KafkaError."""
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        answers = await configs.alter_configs(
+            self._cluster, {resource: {MARK: source_id}}, validate_only=False, timeout=TIMEOUT
+        )
+        self._known.pop(topic, None)
+        problem = answers[resource]
+        if problem is not None:
+            raise problem
 
     async def apply(self, plan: Plan, *, replication_factor: int) -> dict[str, KafkaError]:
         """Create, extend and configure what *plan* says; return what could not be done, by topic."""

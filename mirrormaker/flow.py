@@ -17,7 +17,7 @@ In: answers of both clusters   Out: requests, lines for the operator   Owner: th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -31,6 +31,7 @@ from mirrormaker import source as reading
 from mirrormaker import target as writing
 from mirrormaker.link import PartitionLink
 from mirrormaker.locator import Locator, Timers, kafka_error
+from mirrormaker.marks import Marks, is_checked, no_prefix
 from mirrormaker.progress import Progress
 from mirrormaker.settings import LinkSettings
 from mirrormaker.source import BULK_LANE, TAIL_LANE, Ask, Diverged, Fetched, OutOfRange
@@ -38,6 +39,9 @@ from mirrormaker.words import Append, Declared, Effect, Ends, Finished, LinkStat
 
 ASIDE = 0.2
 """Seconds that a partition or leader is left alone after an error that will pass."""
+
+MARK_AGAIN = 1.0
+"""Seconds before a topic that could not be marked is tried again."""
 
 PER_PARTITION = 3
 """A partition holds at most so many times max.partition.fetch.bytes."""
@@ -49,7 +53,7 @@ class Flow:
     """Copies partitions of *source* to *target*. *report* gets (about what, what happened).
 
     *done* is called when the last link that was copying has finished or stopped; *defect* with a
-    failure that is no Kafka error.
+    failure that is no Kafka error. *mark* marks a topic of the target as a mirror (`mirrormaker.marks`).
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class Flow:
         report: Callable[[str, str], None],
         done: Callable[[], None],
         defect: Callable[[Failure], None],
+        mark: Callable[[str], Awaitable[None]],
     ) -> None:
         self.source = source
         self.target = target
@@ -71,6 +76,8 @@ class Flow:
         self._report = report
         self._done = done
         self._defect = defect
+        self._mark = mark
+        self.marks = Marks()
         self._copies: dict[TopicPartition, TopicPartition] = {}
         self._hungry: dict[TopicPartition, PartitionLink] = {}
         self._ready: dict[TopicPartition, PartitionLink] = {}
@@ -158,7 +165,11 @@ class Flow:
     def _send(self) -> None:
         by_leader: dict[int, list[PartitionLink]] = defaultdict(list)
         leader_of = self.target.metadata.leader
+        unmarked: dict[str, None] = {}
         for tp, link in self._ready.items():
+            if not self.marks.has(self._copies[tp].topic):
+                unmarked[self._copies[tp].topic] = None
+                continue
             leader = leader_of(self._copies[tp])
             if leader is None:
                 self.target.update_soon()
@@ -171,6 +182,42 @@ class Flow:
                 continue
             while links and self._owing[leader] < self.settings.max_in_flight:
                 links = self._send_one(leader, connection, links)
+
+        for topic in unmarked:
+            self._maybe_mark(topic)
+
+    def _maybe_mark(self, topic: str) -> None:
+        """Mark a topic of the target if all its partitions are prefixes of the source's."""
+        links = [link for tp, link in self.links.items() if self._copies[tp].topic == topic]
+        if not is_checked(links):
+            return  # the last one that is located brings us back
+        other = no_prefix(links)
+        if other is not None:
+            detail = f"{topic} was not marked, for {other.tp} was stopped: {other.problem}"
+            for link in links:
+                self._tell(link, link.not_a_mirror, detail)
+        elif self.marks.begin(topic):
+
+            async def mark() -> None:
+                await self._mark(topic)
+
+            marked = Deferred.fromCoroutine(mark())
+            marked.addBoth(self._marking_ended, topic).addErrback(self._defect)
+
+    def _marking_ended(self, result: Any, topic: str) -> None:
+        """Append to a topic that is marked now, or try again in a moment."""
+        if isinstance(result, Failure):
+            self._report(f"topic {topic}", f"cannot be marked as a mirror: {kafka_error(result)}")
+
+            def again() -> None:
+                self.marks.ended(topic, marked=False)
+                self.pump()
+
+            self._timers.later(MARK_AGAIN, again)
+        else:
+            self.marks.ended(topic, marked=True)
+            self._report(f"topic {topic}", "is marked as a mirror now")
+            self.pump()
 
     def _send_one(
         self, leader: int, connection: Connection, links: list[PartitionLink]

@@ -44,6 +44,7 @@ from kclient.wire.errors import (
     CorruptMessage,
     KafkaError,
     MessageTooLarge,
+    PolicyViolation,
     RecordListTooLarge,
 )
 from mirrormaker.prefix import aged_out, mismatch, target_ahead
@@ -77,6 +78,7 @@ _TRIES: dict[type[KafkaError], int] = {
     CorruptMessage: CORRUPT_TRIES,
     MessageTooLarge: PATIENCE,  # a config that was raised a moment ago
     RecordListTooLarge: PATIENCE,
+    PolicyViolation: PATIENCE,  # the mark of a mirror that was set a moment ago
 }
 """How often a refusal is believed to pass."""
 
@@ -315,6 +317,10 @@ class PartitionLink:
         return self._stop(Cause.RECREATED, detail)
 
     # --- the target
+
+    def not_a_mirror(self, detail: str) -> list[Effect]:
+        """Handle the target's topic being none that may be written to."""
+        return self._stop(Cause.NO_MIRROR, detail)
 
     def appended(self, generation: int, next_offset: int) -> list[Effect]:
         """Handle the oldest append in flight being acknowledged up to *next_offset*."""

@@ -75,6 +75,7 @@ class Mirror:
             report=self._report,
             done=self._maybe_finished,
             defect=self._end,
+            mark=lambda topic: self._target_topics.mark(topic, self._source_id),
         )
         self._selection = Selection(config.source, config.target, config.settings)
         self._source_topics = Catalog(self.source)
@@ -201,7 +202,12 @@ class Mirror:
         copies = [self._selection.target_name(name) for name in source]
         target = await self._target_topics.topics(copies, configs_too=configs_too)
         self._seen = source
-        return self._selection.plan(source, target)
+        return self._selection.plan(source, target, self._source_id)
+
+    @property
+    def _source_id(self) -> str:
+        """The source cluster's id; its alias where its brokers tell none."""
+        return self.source.metadata.cluster_id or self.config.source
 
     async def _refresh(self) -> None:
         """Compare, change the target, and give new partitions their links."""
@@ -223,6 +229,7 @@ class Mirror:
                 self._report_line(
                     f"topic {creation.name}", f"created with {creation.partitions} partitions"
                 )
+        self.flow.marks.known(set(plan.mirrored.values()) - plan.unmarked - set(failed))
         self._let_go(self._seen)
         await self._link(plan, self._seen, set(failed))
 

@@ -13,6 +13,11 @@ Configs: those that were set for the topic at the source, but not those of
 times; and ``max.message.bytes`` is raised to the source's effective value where the target's is
 lower, because batches are copied whole.
 
+A target's brokers take the mirror's appends only into topics that are marked (``kbroker.mirror.source.cluster.id``). A
+topic that is created here has the mark from its beginning. One that an operator made is marked later, after every
+partition of it proved to be a prefix of the source (`mirrormaker.marks`). One with the mark of another source, or with
+an empty one, is a conflict.
+
 In: topics of both clusters   Out: a `Plan`   Owner: the flow
 """
 
@@ -23,9 +28,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from kclient.wire.produce import MIRROR_SOURCE_CONFIG
 from mirrormaker.patterns import compiled
 from mirrormaker.settings import LinkSettings
 
+MARK = MIRROR_SOURCE_CONFIG
 CREATE_TIME = {"message.timestamp.type": "CreateTime"}
 DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 """Kafka's own default; a source broker with another one has it copied to the topics."""
@@ -82,6 +89,8 @@ class Plan:
     add_partitions: Mapping[str, int] = field(default_factory=dict)
     set_configs: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
     conflicts: Mapping[str, str] = field(default_factory=dict)
+    unmarked: frozenset[str] = frozenset()
+    """Topics of the target that lack the mark of a mirror."""
 
 
 class Selection:
@@ -108,39 +117,53 @@ class Selection:
         """Return what *topic* is called at the target."""
         return f"{self._prefix}{topic}" if self._prefixed else topic
 
-    def plan(self, source: Mapping[str, Topic], target: Mapping[str, Topic]) -> Plan:
-        """Compare both clusters; *source* and *target* may hold topics that are not wanted."""
+    def plan(
+        self, source: Mapping[str, Topic], target: Mapping[str, Topic], source_id: str
+    ) -> Plan:
+        """Compare both clusters; *source* and *target* may hold topics that are not wanted.
+
+        *source_id* is the source cluster's, which marks its mirrors.
+        """
         mirrored: dict[str, str] = {}
         create: list[Creation] = []
         add: dict[str, int] = {}
         configs: dict[str, dict[str, str | None]] = {}
         conflicts: dict[str, str] = {}
+        unmarked: set[str] = set()
         for name in sorted(filter(self.wants, source)):
             wanted, copy = source[name], self.target_name(name)
             existing = target.get(copy)
             if existing is None:
-                create.append(Creation(copy, wanted.partitions, self.configs_for(wanted)))
+                marked = {**self.configs_for(wanted), MARK: source_id}
+                create.append(Creation(copy, wanted.partitions, marked))
             elif existing.partitions > wanted.partitions:
                 conflicts[name] = (
                     f"{copy} has {existing.partitions} partitions at the target, "
                     f"{wanted.partitions} at the source: it is no mirror of it"
                 )
                 continue
+            elif existing.overrides.get(MARK, source_id) != source_id:
+                conflicts[name] = (
+                    f"{copy} has {MARK}={existing.overrides[MARK]}: it is no mirror of {source_id}"
+                )
+                continue
             else:
+                if MARK not in existing.overrides:
+                    unmarked.add(copy)
                 if existing.partitions < wanted.partitions:
                     add[copy] = wanted.partitions
                 changes = self._changes(wanted, existing)
                 if changes:
                     configs[copy] = changes
             mirrored[name] = copy
-        return Plan(mirrored, tuple(create), add, configs, conflicts)
+        return Plan(mirrored, tuple(create), add, configs, conflicts, frozenset(unmarked))
 
     def configs_for(self, wanted: Topic) -> dict[str, str]:
         """Return the configs that the target's topic is to have set."""
         kept = {
             name: value
             for name, value in wanted.overrides.items()
-            if not self._excluded_configs.fullmatch(name)
+            if name != MARK and not self._excluded_configs.fullmatch(name)
         }
         if wanted.max_message_bytes not in (0, DEFAULT_MAX_MESSAGE_BYTES):
             kept.setdefault("max.message.bytes", str(wanted.max_message_bytes))
@@ -169,6 +192,8 @@ class Selection:
 
     def _keeps(self, name: str, wanted: Topic, existing: Topic) -> bool:
         """Return whether a config that only the target has set stays as it is."""
+        if name == MARK:
+            return True
         if name == "max.message.bytes":
             return existing.max_message_bytes >= wanted.max_message_bytes
         return self._excluded_configs.fullmatch(name) is not None

@@ -28,6 +28,7 @@ class Cause(Enum):
     RECREATED = "the topic was deleted and created anew at the source"
     CORRUPT = "a batch is damaged at the source"
     REFUSED = "the target refuses the records"
+    NO_MIRROR = "the target's topic is not marked as a mirror"
     UNREADABLE = "the source refuses to be read"
 
 

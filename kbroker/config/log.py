@@ -232,6 +232,12 @@ class LogConfig:
         throttled_replicas,
     )
 
+    kbroker_mirror_source_cluster_id: str = define(
+        STRING,
+        "",
+        "Marks a mirror: id of the source cluster, set by kmirror. Only marked topics take its appends.",
+    )
+
     @property
     def compacted(self) -> bool:
         """Whether old records are compacted by key."""

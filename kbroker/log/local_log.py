@@ -24,10 +24,11 @@ from kbroker.config.log import LogConfig
 from kbroker.log import scan, timestamps
 from kbroker.log.disk import Buffer, Disk, write_all
 from kbroker.log.recovery import Loaded
-from kbroker.log.segment import BASE_OFFSET, MAX_RELATIVE, Segment
+from kbroker.log.segment import BASE_OFFSET, MAX_RELATIVE, Segment, write_gap
 from kbroker.log.slices import FileSlice
 from kbroker.log.timestamps import TimestampOffset
 from kclient.wire.batches import (
+    LARGEST_OFFSET,
     BatchInfo,
     check_crc,
     iterate,
@@ -36,6 +37,7 @@ from kclient.wire.batches import (
 )
 from kclient.wire.errors import (
     CorruptMessage,
+    InvalidRecord,
     KafkaError,
     KafkaStorageError,
     OffsetOutOfRange,
@@ -160,6 +162,8 @@ class LocalLog:
                 f"a batch of {size} bytes does not fit a segment of {config.segment_bytes} bytes",
                 hint="raise segment.bytes of the topic or lower batch.size of the producer",
             )
+        if last_offset > LARGEST_OFFSET:
+            raise InvalidRecord(f"{self.directory}: no offsets are left behind {base_offset - 1}")
         if self._active.roll_is_due(config, size, last_offset, max_timestamp, now_ms):
             self.roll(now_ms)
         segment = self._active
@@ -240,7 +244,7 @@ class LocalLog:
 
         Only where *last_offset*, which will be written next, is too far from that for an index
         entry does it start further on: a segment that begins elsewhere than the one before it ends
-        is, to recovery, one behind a hole.
+        is, to recovery, one behind a hole, unless a file beside it tells where that one ended.
         """
         sealed = self._active
         base = max(self.log_end_offset, last_offset - MAX_RELATIVE)
@@ -252,6 +256,8 @@ class LocalLog:
                 if sealed.base_offset != base:
                     for path in sealed.mark_deleted():
                         self._disk.unlink(path)
+            if base != self.log_end_offset:
+                write_gap(self._disk, self.directory, base, self.log_end_offset)
             self._active = Segment.create(self._disk, self.directory, base, now_ms)
             self._segments.append(self._active)
             self.producers.write_snapshot(base, self._segments)

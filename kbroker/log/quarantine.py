@@ -9,8 +9,8 @@ from __future__ import annotations
 from itertools import count
 from typing import Final
 
-from kbroker.log.disk import CREATE, Disk, write_all
-from kbroker.log.segment import Segment
+from kbroker.log.disk import CREATE, Disk, unlink_if_there, write_all
+from kbroker.log.segment import GAP_SUFFIX, Segment
 
 SUFFIX: Final = ".quarantined"
 _CHUNK: Final = 1 << 20
@@ -21,6 +21,7 @@ def put_aside(disk: Disk, segment: Segment) -> str:
     segment.close()
     segment.offset_index.reset()
     segment.time_index.reset()
+    unlink_if_there(disk, segment.stem + GAP_SUFFIX)
     if not segment.size:
         disk.unlink(segment.path)
         return ""

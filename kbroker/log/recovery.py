@@ -213,8 +213,10 @@ def _recover(
             problem = "the last batch is not whole"
         if not problem and later and log_start_offset < later[0].base_offset != end:
             # A segment is named after the end of the one before it: what is between was lost, and
-            # a replica with a hole must not pass for one that has it all. Compaction makes holes.
-            problem = "" if config.compacted else f"{later[0].path} begins behind a hole"
+            # a replica with a hole must not pass for one that has it all. Compaction makes holes, and a mirror
+            # copies gaps that are wider than a segment can be.
+            is_gap = config.compacted or later[0].gap_from() == end
+            problem = "" if is_gap else f"{later[0].path} begins behind a hole"
         if not problem:
             continue
         notes.append(

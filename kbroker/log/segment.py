@@ -16,7 +16,7 @@ from weakref import ref
 
 from kbroker.config.log import LogConfig
 from kbroker.log import open_files, scan
-from kbroker.log.disk import READ_WRITE, Disk
+from kbroker.log.disk import READ_WRITE, Disk, read_file, replace_file
 from kbroker.log.indexes import SPILL_BYTES, OffsetIndex, TimeIndex
 from kbroker.log.slices import SegmentFile
 from kclient.wire.batches import HEADER_SIZE, NO_TIMESTAMP, BatchInfo
@@ -26,6 +26,9 @@ LOG_SUFFIX: Final = ".log"
 DELETED_SUFFIX: Final = ".deleted"
 SNAPSHOT_SUFFIX: Final = ".snapshot"
 """What the log knew of producers where the segment begins (`producer_snapshots`)."""
+
+GAP_SUFFIX: Final = ".gap"
+"""Where the segment before this one ended, when this one does not begin there: a file of ours (`write_gap`)."""
 
 MAX_RELATIVE: Final = 2**31 - 1
 """The greatest relative offset or position that an index entry can hold."""
@@ -395,6 +398,14 @@ class Segment:
                     return info.last_offset == offset and info.max_timestamp == timestamp
         return False
 
+    def gap_from(self) -> int | None:
+        """Return the end of the segment before this one if it is known to be further down, else None."""
+        try:
+            text = read_file(self._disk, self.stem + GAP_SUFFIX)
+        except FileNotFoundError:
+            return None
+        return int(text) if text.isdigit() else None
+
     # Cutting and removing
 
     def truncate(self, size: int, next_offset: int) -> None:
@@ -424,11 +435,21 @@ class Segment:
         """Rename the segment's files to ``.deleted`` and return their paths, to unlink later."""
         self.close()
         paths = []
-        snapshot = self.stem + SNAPSHOT_SUFFIX
-        for path in (self.path, self.offset_index.path, self.time_index.path, snapshot):
+        beside = (self.stem + SNAPSHOT_SUFFIX, self.stem + GAP_SUFFIX)
+        for path in (self.path, self.offset_index.path, self.time_index.path, *beside):
             try:
                 self._disk.rename(path, path + DELETED_SUFFIX)
             except FileNotFoundError:
                 continue
             paths.append(path + DELETED_SUFFIX)
         return paths
+
+
+def write_gap(disk: Disk, directory: str, base_offset: int, end: int) -> None:
+    """Note that the segment of *base_offset* follows one that ends at *end*, with a gap between them.
+
+    Not synced. A power loss may take the file: then the segment counts as one behind a hole, as without it. When the
+    segment before it lost records that were not synced, it ends elsewhere than the file tells, and there is a hole.
+    """
+    path = f"{directory}/{base_offset:020d}{GAP_SUFFIX}"
+    replace_file(disk, path, b"%d" % end, durable=False)

@@ -4,6 +4,9 @@ A run of batches names what it follows: the log end offset, and the CRC of the b
 check of the previous entry, logs that agree at one batch agree below it. What was sent twice, late or behind a lost
 append meets another end, and is refused with the real one (`kclient.wire.produce`, tagged field 10000).
 
+It can put batches of any producer at any offset, so only a topic that is marked as a mirror takes it (POLICY_VIOLATION
+else), and no offset above LARGEST_COPIED_OFFSET.
+
 Owner: the reactor's thread.
 """
 
@@ -12,7 +15,8 @@ from __future__ import annotations
 from kbroker.log.partition_log import AppendResult, PartitionLog
 from kbroker.runtime.partition import Partition
 from kclient.wire.batches import HEADER_SIZE, Buffer, check_copied, parse
-from kclient.wire.errors import OutOfOrderSequenceNumber
+from kclient.wire.errors import OutOfOrderSequenceNumber, PolicyViolation
+from kclient.wire.produce import MIRROR_SOURCE_CONFIG
 
 
 class UnexpectedLogEndError(OutOfOrderSequenceNumber):
@@ -35,6 +39,11 @@ def append_copied(
     Producer ids are those of another cluster: they say nothing about our own producers.
     """
     log, leading = partition.led_for_append(acks)
+    if not log.config.kbroker_mirror_source_cluster_id:
+        raise PolicyViolation(
+            f"{partition}: the topic is no mirror: conditional appends need {MIRROR_SOURCE_CONFIG},"
+            " which kmirror sets to the source cluster's id"
+        )
     expected_log_end, previous_crc = follows
     is_empty = log.log_start_offset == log.log_end_offset
     begins = is_empty and not previous_crc and log.log_end_offset < expected_log_end

@@ -58,6 +58,12 @@ NO_PRODUCER_EPOCH: Final = -1
 NO_SEQUENCE: Final = -1
 NO_TIMESTAMP: Final = -1
 
+LARGEST_OFFSET: Final = 2**63 - 2
+"""The last offset a record can have: the log end offset behind it is an int64, too."""
+
+LARGEST_COPIED_OFFSET: Final = 2**62 - 1
+"""The last offset that a mirror may bring: half of all offsets are left for what is appended behind it."""
+
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _CHECKED_HEADER = struct.Struct(">hiqqqhii")  # what follows the CRC
 _STAMP = struct.Struct(">qii")
@@ -281,6 +287,16 @@ def check_copied(buf: Buffer, *, next_offset: int, max_batch_bytes: int) -> list
             raise InvalidRecord(
                 f"record batch of offsets {info.base_offset}-{info.last_offset} does not follow "
                 f"offset {next_offset - 1}"
+            )
+        if info.last_offset > LARGEST_COPIED_OFFSET:
+            raise InvalidRecord(
+                f"record batch of offsets {info.base_offset}-{info.last_offset}: the largest offset of a"
+                f" copied record is {LARGEST_COPIED_OFFSET}"
+            )
+        if not 0 <= info.record_count <= info.last_offset_delta + 1:
+            raise InvalidRecord(
+                f"record batch of offsets {info.base_offset}-{info.last_offset} has {info.record_count}"
+                " records"
             )
         next_offset = info.next_offset
         found.append(info)

@@ -65,6 +65,9 @@ CONDITIONAL_APPEND: Final = "kbroker.conditional.append"
 """Name of the supported feature (ApiVersions v3+) of brokers that serve conditional appends."""
 
 CONDITIONAL_APPEND_VERSION: Final = 1
+MIRROR_SOURCE_CONFIG: Final = "kbroker.mirror.source.cluster.id"
+"""Topic setting that marks a mirror: the source cluster's id. Conditional appends go to such topics only."""
+
 LOG_END_TAG: Final = 10_000
 """Far above the tags that Kafka gives out, which count from 0."""
 

@@ -233,6 +233,66 @@ def test_somebody_elses_record_at_the_target_stops_the_partition(
     assert len(stored(west, "orders")) == 6, "nothing was written over it or behind it"
 
 
+def mark_of(cluster: Cluster, topic: str) -> str | None:
+    """Return the topic's mark, None if it is not set for the topic."""
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    client = admin(cluster)
+    (found,) = client.describe_configs([resource]).values()
+    entry = found.result(10)["kbroker.mirror.source.cluster.id"]
+    return None if entry.is_default else entry.value
+
+
+def test_a_topic_that_the_mirror_makes_has_the_mark_of_its_source(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    make_topic(east, "orders")
+    assert mirror().run_once() == 0
+    assert mark_of(west, "orders") == admin(east).list_topics(timeout=5).cluster_id
+    assert mark_of(east, "orders") is None
+
+
+def test_a_topic_whose_mark_an_operator_emptied_is_left_alone(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    make_topic(east, "orders")
+    make_topic(west, "orders", **{"kbroker.mirror.source.cluster.id": ""})
+    produce(east, "orders", 1)
+    copier = mirror()
+    copier.run_once()
+    assert "kbroker.mirror.source.cluster.id=: it is no mirror of" in copier.said
+    assert (mark_of(west, "orders"), stored(west, "orders")) == ("", [])
+
+
+def test_a_topic_that_an_operator_made_is_marked_before_the_first_append(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    for cluster in (east, west):
+        make_topic(cluster, "orders", 2)
+    produce(east, "orders", 10, partitions=2)
+    copier = mirror()
+    assert copier.run_once() == 0, copier.said
+    assert [stored(west, "orders", n) for n in (0, 1)] == [
+        stored(east, "orders", n) for n in (0, 1)
+    ]
+    assert mark_of(west, "orders") == admin(east).list_topics(timeout=5).cluster_id
+
+
+def test_an_ordinary_topic_with_the_name_of_a_mirror_is_neither_marked_nor_written_to(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    for cluster in (east, west):
+        make_topic(cluster, "orders", 2)
+    produce(east, "orders", 10, partitions=2, **{"batch.num.messages": 1})
+    produce(west, "orders", 1)  # one record in partition 0, none in partition 1
+    copier = mirror()
+    assert copier.run_once() == 1, copier.said
+    assert "source and target hold different records at the same offset" in copier.said
+    assert "the target's topic is not marked as a mirror" in copier.said
+    assert mark_of(west, "orders") is None
+    assert stored(west, "orders", 1) == []
+    assert [batch.next_offset for batch in stored(west, "orders", 0)] == [1]
+
+
 def test_a_source_that_deleted_what_was_not_copied_is_told(
     east: Cluster, west: Cluster, mirror: MakeMirror
 ) -> None:

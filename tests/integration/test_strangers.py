@@ -6,10 +6,12 @@ The client runs on the brokers' host: its address is that of registered brokers,
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from kbroker.zk import znodes
+from kclient.wire.batches import LARGEST_COPIED_OFFSET, parse
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.fetch import FetchPartition, FetchRequest, FetchTopic
 from kclient.wire.interbroker import (
@@ -22,7 +24,12 @@ from kclient.wire.interbroker import (
     StopReplicaTopicState,
     UpdateMetadataRequest,
 )
-from kclient.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+from kclient.wire.produce import (
+    MIRROR_SOURCE_CONFIG,
+    ProducePartition,
+    ProduceRequest,
+    ProduceTopic,
+)
 from kclient.wire.schema.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -38,7 +45,7 @@ from tests.kit.brokers import Cluster, MakeCluster
 from tests.kit.inter_broker import proof_in, prove
 from tests.kit.logs import batch_of
 from tests.kit.raw_connection import RawConnection
-from tests.kit.replicated import Observer, log_bytes, until_replicas_agree
+from tests.kit.replicated import Observer, log_bytes, read_all, until_replicas_agree
 from tests.kit.zookeeper import zookeeper_at
 
 pytestmark = pytest.mark.timeout(120)
@@ -185,6 +192,60 @@ def test_a_stranger_does_not_see_the_log_end_as_a_follower_does(
     )
     answer = stranger.ask(ApiKey.OFFSET_FOR_LEADER_EPOCH, 4, request)
     assert answer.topics[0].partitions[0].error_code == REFUSED
+
+
+def append_copied(
+    connection: RawConnection, topic: str, data: bytes, expected: int, previous: bytes = b""
+) -> Any:
+    """Append *data* as a mirror does, behind the batch *previous*."""
+    crc = parse(previous).crc if previous else 0
+    records = ProducePartition(0, data, expected, crc)
+    request = ProduceRequest(1, 5000, [ProduceTopic(topic, [records])])
+    return connection.ask(ApiKey.PRODUCE, 11, request).topics[0].partitions[0]
+
+
+def test_a_conditional_append_needs_a_topic_that_is_marked_as_a_mirror(
+    cluster: Cluster, stranger: RawConnection
+) -> None:
+    Observer(cluster).create("ordinary", [[1, 2, 3]])
+    batch = batch_of(1000, base_offset=2**40)
+    outcome = append_copied(stranger, "ordinary", batch, 2**40)
+    assert outcome.error_code == ErrorCode.POLICY_VIOLATION
+    assert MIRROR_SOURCE_CONFIG in outcome.error_message
+    assert produce(stranger, "ordinary") == 0
+
+
+@pytest.mark.parametrize("first", [0, LARGEST_COPIED_OFFSET - 1])
+def test_at_the_largest_copied_offset_a_partition_goes_on_and_outlives_a_crash(
+    cluster: Cluster, first: int
+) -> None:
+    observer, topic = Observer(cluster), f"mirror-{first}"
+    observer.create(topic, [[1, 2, 3]], {MIRROR_SOURCE_CONFIG: "source"})
+    begin = batch_of(1000, base_offset=first)
+    end = batch_of(1000, base_offset=LARGEST_COPIED_OFFSET)
+    beyond = batch_of(1000, base_offset=LARGEST_COPIED_OFFSET + 1)
+    with connected(cluster, 1) as mirror:
+        for batch in (batch_of(1000, base_offset=n) for n in (2**63 - 2, 2**63 - 1)):
+            at = parse(batch).base_offset
+            refused = append_copied(mirror, topic, batch, at)
+            assert refused.error_code == ErrorCode.INVALID_RECORD
+        assert append_copied(mirror, topic, begin, first).error_code == 0
+        assert append_copied(mirror, topic, end, first + 1, begin).error_code == 0
+        refused = append_copied(mirror, topic, beyond, LARGEST_COPIED_OFFSET + 1, end)
+        assert refused.error_code == ErrorCode.INVALID_RECORD
+        assert produce(mirror, topic) == LARGEST_COPIED_OFFSET + 1
+    until_replicas_agree(cluster, topic, 0, (1, 2, 3))
+    cluster.kill(1, 2, 3)
+    cluster.start()
+    observer.in_sync(topic, 0, (1, 2, 3))
+    leader = observer.placement(topic).leader
+    with connected(cluster, leader) as connection:
+        assert produce(connection, topic) == LARGEST_COPIED_OFFSET + 2
+    until_replicas_agree(cluster, topic, 0, (1, 2, 3))
+    assert list(read_all(cluster.bootstrap, topic, 1)[0]) == [
+        first,
+        *range(LARGEST_COPIED_OFFSET, LARGEST_COPIED_OFFSET + 3),
+    ]
 
 
 def test_refused_requests_do_not_fill_the_log(cluster: Cluster) -> None:

@@ -9,13 +9,27 @@ from typing import Any
 import pytest
 
 from kclient.wire import produce
-from kclient.wire.batches import iterate, parse
+from kclient.wire.batches import LARGEST_COPIED_OFFSET, build, iterate, parse
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.produce import CONDITIONAL_APPEND, ProducePartition, ProduceRequest, ProduceTopic
 from kclient.wire.schema.api_versions import ApiVersionsRequest
 from kclient.wire.versions import ApiKey
 from tests.kit.logs import batch_of, open_log, read_bytes
 from tests.unit.apis.kit import ApiBroker, joined
+
+
+@pytest.fixture
+def broker(broker: ApiBroker) -> ApiBroker:
+    """A broker whose topic `t` is marked as a mirror."""
+    configure(broker)
+    return broker
+
+
+def configure(broker: ApiBroker, source: str = "source", **settings: Any) -> None:
+    """Give the topic `t` these settings."""
+    broker.topic_configs["t"] = replace(
+        broker.config.log_defaults, kbroker_mirror_source_cluster_id=source, **settings
+    )
 
 
 def at(base_offset: int, records: int = 2, **fields: Any) -> bytes:
@@ -56,6 +70,16 @@ def test_batches_keep_their_offsets_and_get_the_leaders_epoch(broker: ApiBroker)
     assert log_of(broker).leader_epochs.epoch_at(1) == 3
 
 
+def test_a_topic_that_is_not_marked_takes_no_conditional_append(broker: ApiBroker) -> None:
+    configure(broker, source="")
+    broker.lead("t", 1)
+    outcome = append(broker, at(0), 0)
+    assert (outcome.error_code, outcome.base_offset) == (ErrorCode.POLICY_VIOLATION, -1)
+    assert "kbroker.mirror.source.cluster.id" in outcome.error_message
+    assert held(broker) == []
+    assert broker.produce(batch_of(5))[0].error_code == 0
+
+
 def test_the_same_append_again_is_refused_with_the_log_end(broker: ApiBroker) -> None:
     broker.lead("t", 1)
     append(broker, at(0), 0)
@@ -86,7 +110,7 @@ def test_what_comes_behind_another_batch_than_expected_is_refused(broker: ApiBro
 
 
 def test_the_batch_before_is_found_in_an_older_segment_too(broker: ApiBroker) -> None:
-    broker.topic_configs["t"] = replace(broker.config.log_defaults, segment_bytes=100)
+    configure(broker, segment_bytes=100)
     broker.lead("t", 1)
     append(broker, at(0), 0)
     log_of(broker).roll(0)
@@ -130,6 +154,89 @@ def test_an_empty_log_begins_where_the_source_does(broker: ApiBroker) -> None:
     again.close(clean=False)
 
 
+@pytest.mark.parametrize("gap", [2**31 - 3, 2**31 + 5, 2**40, LARGEST_COPIED_OFFSET - 1])
+def test_a_gap_of_any_size_is_no_hole_after_a_crash(broker: ApiBroker, gap: int) -> None:
+    broker.lead("t", 1)
+    append(broker, at(0), 0)
+    assert append(broker, at(gap), 2, after=at(0)).error_code == 0
+    assert broker.produce(batch_of(5))[0].base_offset == gap + 2
+    log = log_of(broker)
+    log.flush()
+    again = open_log(Path(log.directory))
+    assert (again.log_start_offset, again.log_end_offset) == (0, gap + 3)
+    for each in (log, again):
+        reads = [read_bytes(each, offset) for offset in (0, 2, gap + 2)]
+        assert {info.base_offset for read in reads for info in iterate(read)} == {0, gap, gap + 2}
+    again.close(clean=False)
+
+
+def test_a_lost_end_before_a_gap_is_a_hole(broker: ApiBroker) -> None:
+    """A power loss took what was not synced: the gap does not excuse it."""
+    broker.lead("t", 1)
+    append(broker, at(0) + at(2), 0)
+    append(broker, at(2**40), 4, after=at(2))
+    log = log_of(broker)
+    first = Path(log.segments[0].path)
+    log.flush()
+    with first.open("r+b") as file:
+        file.truncate(len(at(0)))
+    again = open_log(Path(log.directory))
+    assert (again.log_start_offset, again.log_end_offset) == (0, 2)
+    again.close(clean=False)
+
+
+def test_the_largest_offset_leaves_room_for_the_next_append(broker: ApiBroker) -> None:
+    broker.lead("t", 1)
+    last = LARGEST_COPIED_OFFSET - 1
+    assert append(broker, at(last), last).error_code == 0
+    assert append(broker, at(last + 2), last + 2, after=at(last)).error_code == 87
+    assert broker.produce(batch_of(5))[0].base_offset == LARGEST_COPIED_OFFSET + 1
+    log = log_of(broker)
+    log.flush()
+    again = open_log(Path(log.directory))
+    assert again.log_end_offset == LARGEST_COPIED_OFFSET + 2
+    again.close(clean=False)
+
+
+@pytest.mark.parametrize("expected", [LARGEST_COPIED_OFFSET, 2**63 - 2, 2**63 - 1])
+def test_an_offset_that_leaves_no_room_is_refused(broker: ApiBroker, expected: int) -> None:
+    broker.lead("t", 1)
+    outcome = append(broker, at(expected), expected)
+    assert (outcome.error_code, outcome.base_offset) == (ErrorCode.INVALID_RECORD, -1)
+    append(broker, at(0), 0)
+    assert append(broker, at(expected), 2, after=at(0)).error_code == ErrorCode.INVALID_RECORD
+    assert append(broker, at(2), 2, after=at(0)).error_code == 0
+    assert held(broker) == [(0, 2, 0), (2, 4, 0)]
+
+
+@pytest.mark.parametrize("count", [-1, 3, 2**31 - 1, -(2**31)])
+def test_a_record_count_that_its_offsets_do_not_hold_is_refused(
+    broker: ApiBroker, count: int
+) -> None:
+    broker.lead("t", 1)
+    records = build(
+        b"records",
+        record_count=count,
+        last_offset_delta=1,
+        base_timestamp=0,
+        max_timestamp=0,
+    )
+    assert append(broker, records, 0).error_code == ErrorCode.INVALID_RECORD
+    assert held(broker) == []
+
+
+def test_an_ordinary_append_behind_the_largest_offset_there_is_is_refused(
+    broker: ApiBroker,
+) -> None:
+    broker.lead("t", 1)
+    log = log_of(broker)
+    log.truncate_fully_and_start_at(2**63 - 2)
+    assert broker.produce(batch_of(5))[0].base_offset == 2**63 - 2
+    outcome = broker.produce(batch_of(5))[0]
+    assert (outcome.error_code, outcome.base_offset) == (ErrorCode.INVALID_RECORD, -1)
+    assert log.log_end_offset == 2**63 - 1
+
+
 def test_one_bad_batch_refuses_all(broker: ApiBroker) -> None:
     broker.lead("t", 1)
     corrupt = bytearray(at(0) + at(2))
@@ -142,7 +249,7 @@ def test_one_bad_batch_refuses_all(broker: ApiBroker) -> None:
 
 
 def test_batches_go_over_as_many_segments_as_they_need(broker: ApiBroker) -> None:
-    broker.topic_configs["t"] = replace(broker.config.log_defaults, segment_bytes=200)
+    configure(broker, segment_bytes=200)
     broker.lead("t", 1)
     data = b"".join(at(2 * n) for n in range(20))
     assert append(broker, data, 0).error_code == 0
@@ -155,9 +262,7 @@ def test_batches_go_over_as_many_segments_as_they_need(broker: ApiBroker) -> Non
 
 
 def test_old_timestamps_are_taken_as_they_are(broker: ApiBroker) -> None:
-    broker.topic_configs["t"] = replace(
-        broker.config.log_defaults, message_timestamp_before_max_ms=1
-    )
+    configure(broker, message_timestamp_before_max_ms=1)
     broker.lead("t", 1)
     assert append(broker, at(0), 0).error_code == 0
 

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from mirrormaker.settings import LinkSettings
-from mirrormaker.topics import Creation, Selection, Topic
+from mirrormaker.topics import Creation, Plan, Selection, Topic
 
 TIME = {"message.timestamp.type": "CreateTime"}
 
 
-def selection(**settings: object) -> Selection:
-    return Selection("east", "west", LinkSettings(**settings))
+ID = "id-of-east"
+MARK = "kbroker.mirror.source.cluster.id"
+
+
+class Selected(Selection):
+    """A selection of topics of the cluster `ID`."""
+
+    def plan(
+        self, source: Mapping[str, Topic], target: Mapping[str, Topic], source_id: str = ID
+    ) -> Plan:
+        return super().plan(source, target, source_id)
+
+
+def selection(**settings: object) -> Selected:
+    return Selected("east", "west", LinkSettings(**settings))
 
 
 def topic(partitions: int = 1, largest: int = 1_048_588, **overrides: str) -> Topic:
@@ -49,13 +64,13 @@ def test_the_default_policy_prefixes_and_does_not_run_in_circles() -> None:
 def test_a_topic_the_target_lacks_is_created_with_its_partitions_and_configs() -> None:
     source = {"orders": topic(3, cleanup_policy="compact", min_insync_replicas="2")}
     plan = selection().plan(source, {})
-    assert plan.create == (Creation("orders", 3, {"cleanup.policy": "compact", **TIME}),)
+    assert plan.create == (Creation("orders", 3, {"cleanup.policy": "compact", **TIME, MARK: ID}),)
     assert plan.mirrored == {"orders": "orders"}
 
 
 def test_batches_above_kafkas_default_fit_a_created_topic() -> None:
     plan = selection().plan({"orders": topic(largest=5_000_000)}, {})
-    assert plan.create[0].configs == {"max.message.bytes": "5000000", **TIME}
+    assert plan.create[0].configs == {"max.message.bytes": "5000000", **TIME, MARK: ID}
 
 
 def test_partitions_the_target_lacks_are_added() -> None:
@@ -109,3 +124,31 @@ def test_without_sync_only_what_is_needed_is_set() -> None:
         {"orders": topic(message_timestamp_type="LogAppendTime")},
     )
     assert plan.set_configs == {"orders": TIME}
+
+
+def test_a_topic_without_the_mark_is_named_and_no_setting_of_the_plan_marks_it() -> None:
+    made = topic(message_timestamp_type="CreateTime")
+    plan = selection().plan({"orders": topic()}, {"orders": made})
+    assert (plan.unmarked, plan.set_configs) == ({"orders"}, {})
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_a_mark_stays(sync: bool) -> None:
+    marked = topic(message_timestamp_type="CreateTime", **{MARK: ID})
+    plan = selection(sync_configs=sync).plan({"orders": topic()}, {"orders": marked})
+    assert (plan.unmarked, plan.set_configs, plan.conflicts) == (frozenset(), {}, {})
+
+
+@pytest.mark.parametrize("other", ["id-of-north", ""])
+def test_the_mark_of_another_source_and_an_empty_one_are_conflicts(other: str) -> None:
+    plan = selection().plan({"orders": topic()}, {"orders": topic(**{MARK: other})})
+    assert f"{MARK}={other}: it is no mirror of {ID}" in plan.conflicts["orders"]
+    assert (plan.mirrored, plan.unmarked) == ({}, frozenset())
+
+
+def test_the_mark_of_the_source_itself_is_not_copied() -> None:
+    """The source may be a mirror of a third cluster."""
+    source = {"orders": topic(**{MARK: "id-of-north"})}
+    assert selection().plan(source, {}).create[0].configs == {**TIME, MARK: ID}
+    made = topic(message_timestamp_type="CreateTime")
+    assert selection().plan(source, {"orders": made}).set_configs == {}
