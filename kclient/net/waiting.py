@@ -137,6 +137,8 @@ class SingleFlight(Generic[T]):
         self.flight = self._stopped_by = None
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
+            if waiter.called:
+                continue  # what the waiter before it did cancelled this one
             if isinstance(result, Failure):
                 waiter.errback(result)
             else:

@@ -111,3 +111,19 @@ def test_a_coroutine_method_answers_with_a_deferred() -> None:
 )
 def test_backoffs_double_up_to_the_most(attempt: int, seconds: float) -> None:
     assert backoff(attempt, 0.1, 1.0) == pytest.approx(seconds)
+
+
+def test_a_waiter_that_another_one_cancels_when_it_fails_ends_with_its_cancellation() -> None:
+    gate: Deferred[int] = Deferred()
+
+    async def run() -> int:
+        return await gate
+
+    flight = SingleFlight(run)
+    first, second = flight.join(), flight.join()
+    first.addErrback(lambda _failure: second.cancel())
+    outcome = Outcome(second)
+    third = Outcome(flight.join())
+    gate.errback(ValueError("x"))
+    assert isinstance(outcome.error, CancelledError)
+    assert isinstance(third.error, ValueError)
