@@ -78,7 +78,22 @@ ALWAYS: Final = (0, 2**63 - 1)
 """`Broker.intact` of one that says nothing of itself: it is believed, as in classic Kafka."""
 
 GRANT_VOID: Final = -2
-"""In place of a broker epoch: the member itself said that it lacks records."""
+"""In place of a broker epoch: the member itself said that it lacks records, and its epoch is not known."""
+
+
+def void(granted: int) -> int:
+    """Return what is in place of the broker epoch *granted* once the member said that it lacks records."""
+    return granted if is_void(granted) else GRANT_VOID - 1 - granted
+
+
+def is_void(granted: int) -> bool:
+    """Say whether *granted* is in place of a broker epoch."""
+    return granted <= GRANT_VOID
+
+
+def before_void(voided: int) -> int:
+    """Return the broker epoch that `void` made *voided* of; -1: unknown."""
+    return GRANT_VOID - 1 - voided
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +242,9 @@ class ControllerContext:
         if broker is None or partition in self.incomplete.get(broker_id, ()):
             return False
         end = self.log_ends.get(broker_id, {}).get(partition)
+        if is_void(granted):
+            # The log was not there, or not whole. The broker has been restarted, and found it whole again.
+            return before_void(granted) >= 0 and end is not None and end.keeps(before_void(granted))
         if granted == broker.epoch or (end is not None and end.keeps(granted)):
             return True
         return broker.start is not Start.PARTIAL and broker.keeps(granted)

@@ -20,6 +20,8 @@ Where classic Kafka loses (S8, S9) this does not. **To be in the ISR is worth as
 The state remembers under which broker epoch each member was granted its place; a member that came back counts only
 if its broker says that its log directories kept everything since that epoch (`Replica.whole`): so after a restart, and
 after kill -9 on a machine that lived on; not after a power loss, nor with a wiped or another disk (KIP-903, KIP-966).
+A member that said itself that its log lacks records has its grant voided; the state keeps the epoch, and the grant
+counts again when the broker has been restarted and found that very log whole (`LogEnd.intact`).
 One exception is loud, and loses nothing that waiting could save: after a power loss the only replica of a partition
 leads again, and so does, of an ISR all of whose members, two or more, lost power, or of replicas all of which did,
 the one with the longest log, once all are back and have said where theirs ends: nobody can have more. (A last replica
@@ -39,13 +41,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from kbroker.controller.context import (
-    GRANT_VOID,
     NO_LEADER,
     ControllerContext,
     LeaderAndIsr,
     LogEnd,
     Start,
     TopicPartition,
+    is_void,
+    void,
 )
 
 RECOVERED, RECOVERING = 0, 1
@@ -75,7 +78,7 @@ class Electorate:
     def grants(self, isr: Sequence[int], old: dict[int, int]) -> tuple[int, ...]:
         """Return the broker epochs of *isr*'s members now; those not online keep their *old* ones."""
         epochs = tuple(
-            GRANT_VOID
+            void(old.get(replica, -1))
             if self.is_incomplete(replica)
             else self.epoch_of(replica)
             if self.whole(replica, old.get(replica, -1))
@@ -96,7 +99,7 @@ def electorate_of(context: ControllerContext, partition: TopicPartition) -> Elec
         # be a disk that was not mounted.
         broker = context.brokers.get(replica)
         return alone and broker is not None and broker.start is Start.POWER_LOSS and (
-            granted != GRANT_VOID and not context.is_empty(replica, partition)
+            not is_void(granted) and not context.is_empty(replica, partition)
         )  # fmt: skip
 
     return Electorate(
@@ -164,7 +167,7 @@ def elect(
         lacks_members = len(isr) < min_insync_replicas
         elr = _without({**eligible, **left}, isr, electorate) if lacks_members else ()
     is_as_it_was = isr_epochs == current.isr_epochs or (
-        not current.isr_epochs and GRANT_VOID not in isr_epochs
+        not current.isr_epochs and not any(map(is_void, isr_epochs))
     )
     if leader == current.leader and tuple(isr) == current.isr and is_as_it_was:
         return None
@@ -195,7 +198,7 @@ def with_the_longest_log(
         end = electorate.end_after_power_loss(replica)
         if end is None or end.leader_epoch != current.leader_epoch:
             continue
-        if grants.get(replica) != GRANT_VOID:
+        if not is_void(grants.get(replica, -1)):
             known[replica] = (end.last_epoch, end.offset)
     wanted = grants if len(current.isr) > 1 else (*replicas, *grants)
     if len(replicas) < 2 or not all(replica in known for replica in wanted):

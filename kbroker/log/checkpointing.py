@@ -3,8 +3,10 @@
 Theory of operation
 ===================
 Recovery points, log start offsets and high watermarks are written every now and then, in the pool. A start believes
-them. So before a log takes an append at offsets that a checkpoint says more of than is true now (it was truncated, or
-was deleted and begins anew), the checkpoint is written first, on the spot.
+them. What they say of logs that were lost stays in them, so that the next start misses those, too, until another
+log takes the place, or what was lost is back (S8). So before a log takes an append at offsets that a checkpoint says
+more of than is true now (it was truncated, or was deleted and begins anew), the checkpoint is written first, on the
+spot.
 
 Invariant: a recovery point on the disk is never above what was synced of the log that is there now (1 of `log_dirs`).
 
@@ -13,7 +15,7 @@ Owner: `LogDirs`, on the owner's thread
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from kbroker.log import checkpoints
 from kbroker.log.checkpoints import Partition
@@ -27,24 +29,28 @@ Files = dict[str, dict[Partition, int]]
 class Checkpointing:
     """What is to be written of *logs*, each in the directory that *where* names.
 
-    *is_lost* says of a partition that is not here whether that is for another reason than its deletion.
+    *lost* returns the partitions that are not here for another reason than their deletion.
     """
 
     def __init__(
         self,
         logs: Mapping[Partition, PartitionLog],
         where: Mapping[Partition, LogDir],
-        is_lost: Callable[[Partition], bool],
+        lost: Callable[[], Collection[Partition]],
     ) -> None:
         self._logs = logs
         self._where = where
-        self._is_lost = is_lost
+        self._lost = lost
 
     def files_of(self, directory: LogDir, high_watermarks: Mapping[Partition, int] | None) -> Files:
         """Return the checkpoints of *directory*; those of high watermarks where they are given."""
         mine = {key: log for key, log in self._logs.items() if self._where[key] is directory}
+        lost = [key for key in self._lost() if key not in self._logs]
         files = {
-            checkpoints.RECOVERY_POINTS: {key: log.recovery_point for key, log in mine.items()},
+            checkpoints.RECOVERY_POINTS: {
+                **_kept(directory, checkpoints.RECOVERY_POINTS, lost),
+                **{key: log.recovery_point for key, log in mine.items()},
+            },
             checkpoints.LOG_START_OFFSETS: {
                 key: log.log_start_offset
                 for key, log in mine.items()
@@ -53,7 +59,12 @@ class Checkpointing:
         }
         if high_watermarks is not None:
             files[checkpoints.HIGH_WATERMARKS] = {
-                key: offset for key, offset in high_watermarks.items() if key in mine
+                **_kept(directory, checkpoints.HIGH_WATERMARKS, lost),
+                **{
+                    key: max(offset, mine[key].missing_below or 0)
+                    for key, offset in high_watermarks.items()
+                    if key in mine
+                },
             }
         return files
 
@@ -80,8 +91,15 @@ class Checkpointing:
         What is gone on purpose must not look lost to the next start, what is lost must. All in one write: when
         thousands were deleted and come again, the first of them pays for the others.
         """
+        lost = self._lost()
         return {
             each: mark
             for each, mark in where.all_written(checkpoints.HIGH_WATERMARKS).items()
-            if each != key and (self._where.get(each) is where or self._is_lost(each))
+            if each != key and (self._where.get(each) is where or each in lost)
         }
+
+
+def _kept(directory: LogDir, name: str, lost: Iterable[Partition]) -> dict[Partition, int]:
+    """Return what checkpoint *name* on the disk says of the *lost* partitions."""
+    written = directory.all_written(name)
+    return {key: written[key] for key in lost if key in written}

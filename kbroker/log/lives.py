@@ -105,6 +105,14 @@ class Lives:
         """Say whether a directory is missing that is not just one that cannot be read now."""
         return len(self.missing) > self._unread
 
+    def directory_id(self, path: str) -> str | None:
+        """Return the directory.id of a directory that was taken."""
+        return self._ids.get(path)
+
+    def had(self, directory_id: str) -> bool:
+        """Say whether the broker has a directory of that id, or had it in its last life."""
+        return directory_id in self.missing or directory_id in self._ids.values()
+
     # -- registrations
 
     def registering(self) -> Past:

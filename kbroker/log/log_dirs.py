@@ -32,7 +32,7 @@ from kbroker.log.checkpoints import Partition
 from kbroker.log.closing import close_all
 from kbroker.log.disk import OS_DISK, Disk
 from kbroker.log.flushing import Flushing
-from kbroker.log.identity import MetaProperties
+from kbroker.log.identity import MetaProperties, PartitionMetadata
 from kbroker.log.incarnation import Memory, Past, Start
 from kbroker.log.lives import Lives
 from kbroker.log.log_dir import Doomed, LoadedDir, LogDir
@@ -81,7 +81,7 @@ class LogDirs:
         self._doomed: list[Doomed] = []
         self._flushing = Flushing(self._logs, self._where, self._in_pool, on_flush)
         self._checkpointing = Checkpointing(
-            self._logs, self._where, lambda key: key in self.vanished or key in self.failed
+            self._logs, self._where, lambda: self.vanished.union(self.failed)
         )
         self.failed: dict[Partition, KafkaError] = {}
         """Partitions that cannot be served, and why: damaged files, or their directory is gone."""
@@ -100,7 +100,10 @@ class LogDirs:
         self.unread: list[str] = []
         """Paths of directories that could not be read at the start: nobody knows what is in them."""
         self.vanished: set[Partition] = set()
-        """Partitions that were here when the broker stopped, and whose directory is gone."""
+        """Partitions that were here when the broker stopped, and whose directory is gone.
+
+        While nothing is begun in their place the checkpoints keep their entries: the next start misses them, too.
+        """
         self.notes: list[str] = []
         """What loading found and did, for the broker's log."""
 
@@ -294,13 +297,38 @@ class LogDirs:
         try:
             self._disk.mkdir(path)
             log = PartitionLog.create(
-                path, self._config_of(topic), topic_id, now_ms=self._now_ms(), disk=self._disk
+                path,
+                self._config_of(topic),
+                self._metadata(key, directory, topic_id),
+                now_ms=self._now_ms(),
+                disk=self._disk,
             )
         except OSError as error:
             self._directory_failed(directory, error)
             raise KafkaStorageError(f"{path} cannot be created: {error}") from error
         self._adopt(key, log, directory)
+        self.vanished.discard(key)
         return log
+
+    def identify(self, topic: str, partition: int, topic_id: UUID) -> None:
+        """Write into a log's partition.metadata whose it is, where that is missing or names another broker's directory.
+
+        Raise KafkaStorageError. A few quick system calls; the file is synced with the next flush.
+        """
+        key = (topic, partition)
+        log, metadata = self._logs[key], self._metadata(key, self._where[key], topic_id)
+        if log.topic_id is None or self.is_copied(log):
+            log.assign(metadata)
+
+    def is_copied(self, log: PartitionLog) -> bool:
+        """Say whether a log was made in the directory of another broker, and copied."""
+        directory_id = log.metadata.directory_id
+        return directory_id is not None and not self.lives.had(directory_id)
+
+    def _metadata(
+        self, key: Partition, directory: LogDir, topic_id: UUID | None
+    ) -> PartitionMetadata:
+        return PartitionMetadata(topic_id, key[1], self.lives.directory_id(directory.path))
 
     def delete(self, topic: str, partition: int) -> None:
         """Take a partition's log away: renamed now, removed after file.delete.delay.ms.

@@ -23,7 +23,11 @@ from kbroker.log import retention
 from kbroker.log.disk import OS_DISK, Buffer, Disk, replace_file
 from kbroker.log.epochs import FILE_NAME, LeaderEpochs
 from kbroker.log.flush import FlushWork
-from kbroker.log.identity import PARTITION_METADATA, encode_partition_metadata
+from kbroker.log.identity import (
+    PARTITION_METADATA,
+    PartitionMetadata,
+    encode_partition_metadata,
+)
 from kbroker.log.local_log import (
     EMPTY,
     NO_LOG_APPEND_TIME,
@@ -48,16 +52,16 @@ class PartitionLog(LocalLog):
         "_cut_at",
         "_is_new",
         "_last_work",
+        "_metadata_dirty",
         "_on_flush_due",
         "_on_truncate",
         "_pending_flush",
-        "_topic_id_dirty",
         "_truncations",
         "held_at",
+        "metadata",
         "missing_below",
         "notes",
         "recovery_point",
-        "topic_id",
     )
 
     def __init__(self, disk: Disk, directory: str, config: LogConfig, loaded: Loaded) -> None:
@@ -68,9 +72,9 @@ class PartitionLog(LocalLog):
         """What recovery found and did."""
         self.missing_below = loaded.missing_below
         """Set when the log ended before its recovery point: synced records are gone (S8)."""
-        self.topic_id = loaded.topic_id
-        """The topic's id (partition.metadata), or None before the controller has told it."""
-        self._topic_id_dirty = False
+        self.metadata = loaded.metadata
+        """Whose log it is (partition.metadata); without a topic id before an order has named it."""
+        self._metadata_dirty = False
         # Where a truncation that is not synced cut the log: what was behind may come back.
         self._cut_at: int | None = None
         self._is_new = True  # until the first flush a power loss may take the directory itself
@@ -81,6 +85,11 @@ class PartitionLog(LocalLog):
         self._pending_flush: PendingFlush | None = None
         self.held_at: int | None = None
         """The log end offset that counts as this replica's copy while appends wait for a sync; None: all counts."""
+
+    @property
+    def topic_id(self) -> UUID | None:
+        """The topic's id, or None before an order has named it."""
+        return self.metadata.topic_id
 
     @classmethod
     def open(
@@ -116,7 +125,7 @@ class PartitionLog(LocalLog):
         cls,
         directory: str,
         config: LogConfig,
-        topic_id: UUID | None,
+        metadata: PartitionMetadata,
         *,
         now_ms: int,
         disk: Disk = OS_DISK,
@@ -125,21 +134,21 @@ class PartitionLog(LocalLog):
         segment = Segment.create(disk, directory, 0, now_ms)
         segment.close()  # idle partitions keep no file open
         producers = LogProducers(disk, directory)
-        loaded = Loaded([segment], 0, 0, 0, LeaderEpochs(), topic_id, producers)
+        loaded = Loaded([segment], 0, 0, 0, LeaderEpochs(), metadata, producers)
         log = cls(disk, directory, config, loaded)
-        if topic_id is not None:
-            log.assign_topic_id(topic_id)
+        if metadata.topic_id is not None:
+            log.assign(metadata)
         return log
 
-    def assign_topic_id(self, topic_id: UUID) -> None:
-        """Note whose log it is in partition.metadata (KAFKA-10545). Raise KafkaStorageError."""
+    def assign(self, metadata: PartitionMetadata) -> None:
+        """Write whose log it is to partition.metadata (KAFKA-10545). Raise KafkaStorageError."""
         path = f"{self.directory}/{PARTITION_METADATA}"
         try:
-            replace_file(self._disk, path, encode_partition_metadata(topic_id), durable=False)
+            replace_file(self._disk, path, encode_partition_metadata(metadata), durable=False)
         except OSError as error:
             raise self._fence(error) from error
-        self.topic_id = topic_id
-        self._topic_id_dirty = True  # synced with the next flush
+        self.metadata = metadata
+        self._metadata_dirty = True  # synced with the next flush
 
     def on_truncate(self, callback: Callable[[], None]) -> None:
         """Have *callback* called after a truncation, before anything is appended."""
@@ -351,7 +360,7 @@ class PartitionLog(LocalLog):
         if self._cut_at is not None:
             first = min(first, bisect_left(self._segments, self._cut_at, key=BASE_OFFSET) - 1)
         segments = self._segments[max(first, 0) : -1 if sealed_only else None]
-        dirty = epochs.dirty or self._topic_id_dirty or (self._cut_at is not None and segments)
+        dirty = epochs.dirty or self._metadata_dirty or (self._cut_at is not None and segments)
         dirty = dirty or (self.producers.unsynced and not sealed_only)
         if up_to <= self.recovery_point and not dirty:
             return None
@@ -373,7 +382,7 @@ class PartitionLog(LocalLog):
             raise self._fence(error) from error
         self._last_work = work
         epochs.saved()
-        self._topic_id_dirty = self._is_new = False
+        self._metadata_dirty = self._is_new = False
         if not sealed_only:
             self._cut_at = None
         return work
@@ -385,7 +394,7 @@ class PartitionLog(LocalLog):
             for index in (segment.offset_index, segment.time_index)
         ]
         paths += self.producers.take_unsynced()
-        if self._topic_id_dirty:
+        if self._metadata_dirty:
             paths.append(f"{self.directory}/{PARTITION_METADATA}")
         return paths
 

@@ -24,13 +24,13 @@ import re
 from bisect import bisect_right
 from contextlib import suppress
 from typing import Final, NamedTuple
-from uuid import UUID
 
 from kbroker.config.log import LogConfig
 from kbroker.log import epochs as epochs_file
 from kbroker.log import identity, quarantine, scan
 from kbroker.log.disk import Disk, read_file, unlink_if_there
 from kbroker.log.epochs import LeaderEpochs
+from kbroker.log.identity import PartitionMetadata
 from kbroker.log.producers import LogProducers, open_producers
 from kbroker.log.segment import BASE_OFFSET, DELETED_SUFFIX, MAX_RELATIVE, Segment
 from kclient.wire.batches import BatchInfo
@@ -48,7 +48,7 @@ class Loaded(NamedTuple):
     log_end_offset: int
     recovery_point: int
     epochs: LeaderEpochs
-    topic_id: UUID | None
+    metadata: PartitionMetadata
     producers: LogProducers
     notes: tuple[str, ...] = ()
     """What recovery found and did, for the broker's log."""
@@ -115,7 +115,7 @@ def load(
         end,
         end if clean else min(recovery_point, end),
         epochs,
-        _load_topic_id(disk, directory, names),
+        _load_metadata(disk, directory, names),
         producers,
         tuple(notes),
         missing_below,
@@ -165,9 +165,9 @@ def _load_epochs(
     return epochs
 
 
-def _load_topic_id(disk: Disk, directory: str, names: set[str]) -> UUID | None:
+def _load_metadata(disk: Disk, directory: str, names: set[str]) -> PartitionMetadata:
     if identity.PARTITION_METADATA not in names:
-        return None
+        return PartitionMetadata(None)
     path = f"{directory}/{identity.PARTITION_METADATA}"
     try:
         return identity.decode_partition_metadata(read_file(disk, path))

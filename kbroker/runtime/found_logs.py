@@ -1,6 +1,7 @@
 """What an order finds on our disks: the log that it is about, one of an earlier topic, or less than there was.
 
-Nothing is changed here. A replica that is to lead and finds its log gone, or shorter than it was, must not (S8).
+Nothing is changed here. A replica that is to lead and finds its log gone, shorter than it was, or another one in its
+place, must not (S8).
 
 Owner: the reactor's thread
 """
@@ -16,25 +17,34 @@ from kbroker.runtime.partition import Partition
 from kclient.wire.interbroker import LeaderAndIsrPartitionState
 
 
-def is_stray(
+def stray(
     log_dirs: LogDirs,
     found: PartitionLog,
-    topic_id: UUID,
+    topic_id: UUID | None,
     state: LeaderAndIsrPartitionState,
     broker_id: int,
-) -> bool:
-    """Say whether a log on the disk is of an earlier topic of that name.
+) -> str:
+    """Say why the log in a partition's directory is not that partition's; "" if nothing is known against it.
 
-    A power loss may take the topic id from a log, and leave records, or where they would go on: the offset below which
-    all were deleted. Then nobody knows whose they are: where others have them, or where there cannot be any yet, they
-    are not believed. A clean shutdown since does not help: the loss may be older. Directories that only Apache Kafka
-    has written to may hold logs that never had an id (before 2.8); those are believed after a clean shutdown.
+    It is of another topic, of an earlier one of that name, or of another partition: directories were exchanged, or a
+    power loss brought one back (S27). A power loss may also take the topic id from a log, and leave records, or where
+    they would go on: the offset below which all were deleted. Then nobody knows whose they are: where others have
+    them, or where there cannot be any yet, they are not believed. A clean shutdown since does not help: the loss may
+    be older. Directories that only Apache Kafka has written to may hold logs that never had an id (before 2.8); those
+    are believed after a clean shutdown.
     """
+    partition = found.metadata.partition
+    if partition not in (None, state.partition_index):
+        return f"its directory holds the log of partition {partition}"
+    if topic_id is None:
+        return ""
     if found.topic_id is not None or found.log_end_offset == 0:
-        return found.topic_id not in (None, topic_id)
+        is_other = found.topic_id not in (None, topic_id)
+        return f"its directory holds the log of topic id {found.topic_id}" if is_other else ""
     follows = state.leader not in (broker_id, -1)
     may_be_without_id = log_dirs.clean and not log_dirs.written_by_kbroker
-    return state.is_new or (follows and not may_be_without_id)
+    is_doubtful = state.is_new or (follows and not may_be_without_id)
+    return "its directory holds a log that has lost its topic id" if is_doubtful else ""
 
 
 def lacking(log_dirs: LogDirs, partition: Partition, state: LeaderAndIsrPartitionState) -> str:
@@ -52,6 +62,8 @@ def lacking(log_dirs: LogDirs, partition: Partition, state: LeaderAndIsrPartitio
         return ""
     if found.missing_below is not None:
         return f"its log ends at {found.log_end_offset}, but had everything below {found.missing_below}"
+    if log_dirs.is_copied(found):
+        return "its log was copied from another broker's log directory"
     return ""
 
 

@@ -7,8 +7,11 @@ Then logs are made, roles taken or replicas deleted, and only after that anybody
 partitions a hundred have their turn at a time, so that everybody else is heard in between; after each turn the
 listeners hear, and before the next one the fences are passed anew. What was done is told, too, when the rest fails.
 
-A replica that is to lead and finds its log gone, or shorter than it was, says so and does not (INELIGIBLE_REPLICA,
-S8): the controller elects another, or nobody, unless the election was an unclean one, which accepts what there is.
+A replica that is to lead and finds its log gone, shorter than it was, or another one in its place, does not lead and
+answers INELIGIBLE_REPLICA (S8): the controller elects another, or none, unless the election was an unclean one, which
+accepts what there is. A follower in the ISR gives the same answer, and follows: the controller takes it out of the ISR
+until it has caught up. While the partition has no leader nothing is begun in the place of what is lost: it may be
+brought back.
 
 In: LeaderAndIsrRequest, StopReplicaRequest, the end of all confirmations
 Out: roles and logs, one error code per partition, `Hosted.tell`
@@ -278,6 +281,7 @@ class Orders:
     ) -> ErrorCode:
         key = (topic, state.partition_index)
         partition, stray = self._ordered(key, topic_id, state, changed)
+        leads = state.leader == partition.role.broker_id
         if partition.offline is not None or key in self._log_dirs.failed:
             return ErrorCode.KAFKA_STORAGE_ERROR
         code = partition.role.judge(state, topic_id)
@@ -287,27 +291,22 @@ class Orders:
                          topic=topic, number=state.partition_index, code=code.name)  # fmt: skip
             return code
         led = partition.leading is not None
-        lacks = "" if stray else found_logs.lacking(self._log_dirs, partition, state)
-        if (
-            lacks
-            and state.leader == partition.role.broker_id
-            and state.leader_recovery_state != RECOVERING
-        ):
-            log.error(
-                "{partition} is not led from here: {lacks}. The controller is told, and decides again.",
-                partition=partition, lacks=lacks,
-            )  # fmt: skip
-            return ErrorCode.INELIGIBLE_REPLICA
+        lacks = found_logs.lacking(self._log_dirs, partition, state)
+        if stray:  # there cannot be any records yet of a partition that is new
+            lacks = "" if state.is_new else stray
+        if lacks and (refused := self._refused_for(lacks, partition, state, stray)) is not None:
+            return refused
         try:
             if stray:
                 self._set_aside(key, topic_id)
-            found = self._log(key, topic_id, is_new=stray or state.is_new)
+            found = self._log(key, topic_id, state, is_new=bool(stray) or state.is_new)
         except KafkaError as error:
             log.error("no log for {topic}-{number}: {error}",
                       topic=topic, number=state.partition_index, error=error)  # fmt: skip
             return code_of(error)
-        # Who follows a leader gets what is missing; who follows nobody goes on lacking it.
-        partition.lacks_records = lacks if state.leader < 0 else ""
+        # A follower gets what is missing from its leader; until then it must not be in the ISR.
+        is_in_sync = partition.role.broker_id in state.isr and not leads
+        partition.lacks_records = lacks if state.leader < 0 or is_in_sync else ""
         if state.leader >= 0:
             found.missing_below = None
         checkpointed = self._log_dirs.high_watermarks.pop(key, 0)
@@ -322,6 +321,29 @@ class Orders:
             )  # fmt: skip
         self._hosted.add(partition)
         changed.append((partition, led))
+        if partition.lacks_records and state.leader >= 0:
+            log.warn("{partition} is in the ISR and cannot be: {lacks}. It follows, and catches up.",
+                     partition=partition, lacks=lacks)  # fmt: skip
+            return ErrorCode.INELIGIBLE_REPLICA
+        return ErrorCode.NONE
+
+    def _refused_for(
+        self, lacks: str, partition: Partition, state: LeaderAndIsrPartitionState, stray: str
+    ) -> ErrorCode | None:
+        """Return the answer where a replica that lacks records takes no role; None where it takes it."""
+        if state.leader == partition.role.broker_id:
+            if state.leader_recovery_state == RECOVERING:
+                return None
+            log.error(
+                "{partition} is not led from here: {lacks}. The controller is told, and decides again.",
+                partition=partition, lacks=lacks,
+            )  # fmt: skip
+            return ErrorCode.INELIGIBLE_REPLICA
+        is_absent = self._log_dirs.get(*partition.key) is None and not self._log_dirs.unread
+        if state.leader >= 0 or not (stray or is_absent):
+            return None
+        log.warn("{partition} waits for a leader, and its files are left as they are: {lacks}",
+                 partition=partition, lacks=lacks)  # fmt: skip
         return ErrorCode.NONE
 
     def _ordered(
@@ -330,8 +352,8 @@ class Orders:
         topic_id: UUID | None,
         state: LeaderAndIsrPartitionState,
         changed: Changed,
-    ) -> tuple[Partition, bool]:
-        """Return the partition that an order is about, new where there is none, and whether its log is another's."""
+    ) -> tuple[Partition, str]:
+        """Return the partition of an order, new where there is none, and why the log here is not its own, or ""."""
         if key in self._hosted.unconfirmed:
             if topic_id in (None, self._hosted.partitions[key].topic_id):
                 del self._hosted.unconfirmed[key]
@@ -339,30 +361,35 @@ class Orders:
                 self._give_up_role(key, changed)
         partition = self._hosted.partitions.get(key) or self._new_partition(key)
         on_disk = self._log_dirs.get(*key)
-        stray = False
+        stray = ""
         if partition.role.topic_id is None and on_disk is not None:
-            stray = topic_id is not None and found_logs.is_stray(
+            stray = found_logs.stray(
                 self._log_dirs, on_disk, topic_id, state, partition.role.broker_id
             )
             partition.role.topic_id = topic_id if stray else on_disk.topic_id
         return partition, stray
 
     def _set_aside(self, key: Key, topic_id: UUID | None) -> None:
-        """Make room for a topic whose name an earlier one had; raise KafkaError.
+        """Make room for a partition in whose directory the log of another one is; raise KafkaError.
 
-        The earlier one was deleted, and its log came back: after a power loss the directory has the name
-        that it had before (S27). Nobody has led or followed with it since this broker was started.
+        Directories were exchanged; or an earlier topic of that name was deleted, and its log came back: after a power
+        loss the directory has the name that it had before (S27). That log has had no role since this broker started.
         """
+        found = self._log_dirs.get(*key)
+        whose = found.metadata if found is not None else None
         log.warn(
-            "{topic}-{number} belongs to topic id {id} now; the log of an earlier one is kept in {path}",
-            topic=key[0], number=key[1], id=topic_id, path=self._log_dirs.set_aside(*key),
+            "{topic}-{number} belongs to topic id {id}; the log of another ({whose}) is kept in {path}",
+            topic=key[0], number=key[1], id=topic_id, whose=whose, path=self._log_dirs.set_aside(*key),
         )  # fmt: skip
 
-    def _log(self, key: Key, topic_id: UUID | None, *, is_new: bool) -> PartitionLog:
+    def _log(
+        self, key: Key, topic_id: UUID | None, state: LeaderAndIsrPartitionState, *, is_new: bool
+    ) -> PartitionLog:
         """Return the log of a partition, made if there is none; raise KafkaError."""
         found = self._log_dirs.create(*key, topic_id, is_new=is_new)
-        if topic_id is not None and found.topic_id is None:
-            found.assign_topic_id(topic_id)
+        # A log that was copied from another broker is this replica's once there is a leader to compare it with.
+        if topic_id is not None and (found.topic_id is None or state.leader >= 0):
+            self._log_dirs.identify(*key, topic_id)
         return found
 
     def _stop(
@@ -384,6 +411,7 @@ class Orders:
             changed.append((partition, led))
         if not state.delete_partition:
             return ErrorCode.NONE
+        self._log_dirs.vanished.discard(key)
         if partition is not None:
             partition.role.standing = Standing.NONE
             partition.log = partition.following = None

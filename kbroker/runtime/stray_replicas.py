@@ -83,4 +83,9 @@ class StrayReplicas:
         if found is None or known is None or known.leader < 0:
             return False
         ours = self._replicas.broker_id
-        return found.topic_id == topic.topic_id is not None and ours not in known.replicas
+        whose = found.metadata
+        return (
+            whose.topic_id == topic.topic_id is not None
+            and whose.partition in (None, key[1])
+            and ours not in known.replicas
+        )

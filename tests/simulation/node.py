@@ -285,7 +285,9 @@ class Node:
 
     def _topic_id(self, path: str) -> UUID | None:
         try:
-            return decode_partition_metadata(read_file(self.disk, f"{path}/{PARTITION_METADATA}"))
+            return decode_partition_metadata(
+                read_file(self.disk, f"{path}/{PARTITION_METADATA}")
+            ).topic_id
         except FileNotFoundError:
             return None
 

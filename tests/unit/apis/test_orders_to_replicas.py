@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -46,6 +48,7 @@ def lead(
     partition: int = 0,
     recovering: int = 0,
     number: int = -1,
+    is_new: bool = False,
 ) -> ErrorCode:
     state = LeaderAndIsrPartitionState(
         partition,
@@ -55,6 +58,7 @@ def lead(
         list(isr or replicas),
         4,
         list(replicas),
+        is_new=is_new,
         leader_recovery_state=recovering,
     )
     response = broker.replicas.orders.apply_leader_and_isr(
@@ -204,13 +208,162 @@ def test_after_a_restart_the_log_of_an_earlier_topic_makes_room_and_is_kept(tmp_
         assert lead(broker, topic_id=A) is ErrorCode.NONE
         assert lead(broker, leader_epoch=9, topic_id=B) is ErrorCode.INCONSISTENT_TOPIC_ID
     with broker_in(tmp_path) as broker:
-        assert lead(broker, topic_id=B) is ErrorCode.NONE
+        assert lead(broker, topic_id=B, is_new=True) is ErrorCode.NONE
         assert append(broker) == 0
     (stray,) = tmp_path.rglob("t-0.*-stray")
     assert (stray / "00000000000000000000.log").stat().st_size > 0
     with broker_in(tmp_path) as broker:
         assert lead(broker, topic_id=B, leader_epoch=10) is ErrorCode.NONE
         assert append(broker) == 1
+
+
+def exchange(one: Path, other: Path) -> None:
+    aside = one.with_name("aside")
+    one.rename(aside)
+    other.rename(one)
+    aside.rename(other)
+
+
+def files_of(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def of_another_topic(tmp_path: Path) -> None:
+    with broker_in(tmp_path) as broker:
+        lead(broker)
+        append(broker)
+    with broker_in(tmp_path / "other") as broker:
+        lead(broker, topic_id=B)
+        append(broker)
+    exchange(tmp_path / "t-0", tmp_path / "other" / "t-0")
+
+
+def of_another_partition(tmp_path: Path) -> None:
+    with broker_in(tmp_path) as broker:
+        lead(broker)
+        lead(broker, partition=1)
+        append(broker)
+        broker.replicas.partition("t", 1).append(batch_of(1), 1, 1)
+    exchange(tmp_path / "t-0", tmp_path / "t-1")
+
+
+def of_another_broker(tmp_path: Path) -> None:
+    for home in (tmp_path, tmp_path / "other"):
+        with broker_in(home) as broker:
+            lead(broker)
+            append(broker)
+    exchange(tmp_path / "t-0", tmp_path / "other" / "t-0")
+
+
+EXCHANGES = [of_another_topic, of_another_partition, of_another_broker]
+
+
+@pytest.mark.parametrize("exchanged", EXCHANGES)
+def test_s08_a_log_that_is_not_this_replicas_is_not_led_with(
+    tmp_path: Path, exchanged: Callable[[Path], None]
+) -> None:
+    exchanged(tmp_path)
+    files = files_of(tmp_path / "t-0")
+    for _ in range(2):  # a restart changes nothing
+        with broker_in(tmp_path) as broker:
+            assert lead(broker, leader_epoch=3) is ErrorCode.INELIGIBLE_REPLICA
+            assert lead(broker, leader=-1, leader_epoch=4) is ErrorCode.NONE
+            assert lead(broker, leader_epoch=5) is ErrorCode.INELIGIBLE_REPLICA
+        assert files_of(tmp_path / "t-0") == files
+        assert not list(tmp_path.rglob("*-stray"))
+    with broker_in(tmp_path) as broker:
+        assert lead(broker, leader_epoch=6, recovering=1) is ErrorCode.NONE
+        assert append(broker) == (1 if exchanged is of_another_broker else 0)
+
+
+@pytest.mark.parametrize("exchanged", EXCHANGES)
+def test_s08_a_log_that_is_brought_back_is_led_with(
+    tmp_path: Path, exchanged: Callable[[Path], None]
+) -> None:
+    exchanged(tmp_path)
+    with broker_in(tmp_path) as broker:
+        assert lead(broker, leader_epoch=3) is ErrorCode.INELIGIBLE_REPLICA
+        assert lead(broker, leader=-1, leader_epoch=4) is ErrorCode.NONE
+    if exchanged is of_another_partition:
+        exchange(tmp_path / "t-0", tmp_path / "t-1")
+    else:
+        exchange(tmp_path / "t-0", tmp_path / "other" / "t-0")
+    with broker_in(tmp_path) as broker:
+        assert lead(broker, leader_epoch=5) is ErrorCode.NONE
+        assert append(broker) == 1
+
+
+@pytest.mark.parametrize("exchanged", EXCHANGES)
+def test_s08_a_follower_without_its_log_reports_that_as_long_as_it_is_in_the_isr(
+    tmp_path: Path, exchanged: Callable[[Path], None]
+) -> None:
+    exchanged(tmp_path)
+    both = (1, 2)
+    with broker_in(tmp_path) as broker:
+        follow = {"leader": 2, "replicas": both}
+        assert (
+            lead(broker, **follow, isr=both, leader_epoch=3)  # type: ignore[arg-type]
+            is ErrorCode.INELIGIBLE_REPLICA
+        )
+        assert broker.replicas.hosted.partitions["t", 0].following is not None
+        assert (
+            lead(broker, replicas=both, isr=both, leader_epoch=4) is ErrorCode.INELIGIBLE_REPLICA
+        ), "it may have caught up, or not"
+        assert lead(broker, **follow, isr=(2,), leader_epoch=5) is ErrorCode.NONE  # type: ignore[arg-type]
+        assert lead(broker, replicas=both, leader_epoch=6) is ErrorCode.NONE
+    with broker_in(tmp_path) as broker:
+        assert lead(broker, replicas=both, leader_epoch=7) is ErrorCode.NONE
+
+
+def test_s08_what_is_lost_is_lost_after_a_restart_too_and_counts_again_when_it_is_back(
+    tmp_path: Path,
+) -> None:
+    with broker_in(tmp_path) as broker:
+        lead(broker)
+        append(broker)
+        broker.replicas.log_dirs.checkpoint({("t", 0): 1})
+    (tmp_path / "t-0").rename(tmp_path / "taken away")
+    for _ in range(3):
+        with broker_in(tmp_path) as broker:
+            assert lead(broker, leader_epoch=3) is ErrorCode.INELIGIBLE_REPLICA
+            assert lead(broker, leader=-1, leader_epoch=4) is ErrorCode.NONE
+            broker.replicas.log_dirs.checkpoint(broker.replicas.upkeep.high_watermarks())
+    (tmp_path / "taken away").rename(tmp_path / "t-0")
+    with broker_in(tmp_path) as broker:
+        assert lead(broker, leader_epoch=5) is ErrorCode.NONE
+        assert append(broker) == 1
+
+
+def test_s08_a_log_that_was_cut_misses_records_after_a_restart_too(tmp_path: Path) -> None:
+    with broker_in(tmp_path) as broker:
+        lead(broker)
+        append(broker)
+        append(broker)
+        broker.replicas.log_dirs.checkpoint({("t", 0): 2})
+    (segment,) = (tmp_path / "t-0").glob("*.log")
+    whole = segment.read_bytes()
+    segment.write_bytes(whole[:-1])
+    for _ in range(3):
+        with broker_in(tmp_path) as broker:
+            assert lead(broker, leader_epoch=3) is ErrorCode.INELIGIBLE_REPLICA
+            assert lead(broker, leader=-1, leader_epoch=4) is ErrorCode.NONE
+            broker.replicas.log_dirs.checkpoint(broker.replicas.upkeep.high_watermarks())
+    segment.write_bytes(whole)
+    with broker_in(tmp_path) as broker:
+        assert lead(broker, leader_epoch=5) is ErrorCode.NONE
+        assert append(broker) == 2
+
+
+def test_a_topic_that_is_deleted_is_not_missed(tmp_path: Path) -> None:
+    with broker_in(tmp_path) as broker:
+        lead(broker)
+        broker.replicas.log_dirs.checkpoint({("t", 0): 0})
+    shutil.rmtree(tmp_path / "t-0")
+    with broker_in(tmp_path) as broker:
+        assert stop(broker) is ErrorCode.NONE
+        broker.replicas.log_dirs.checkpoint({})
+    with broker_in(tmp_path) as broker:
+        assert not broker.replicas.log_dirs.vanished
 
 
 def test_records_and_epochs_survive_a_restart(tmp_path: Path) -> None:

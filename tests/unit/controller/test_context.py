@@ -1,6 +1,6 @@
 """What the controller believes of a broker that came back."""
 
-from kbroker.controller.context import Broker, ControllerContext, LogEnd, Start
+from kbroker.controller.context import Broker, ControllerContext, LogEnd, Start, void
 
 T0 = ("t", 0)
 
@@ -15,6 +15,20 @@ def test_s08_of_a_broker_that_misses_a_directory_each_replica_is_believed_that_i
     assert not context.holds(1, T0, 9), "what it has is of a later life"
     context.incomplete[1] = {T0}
     assert not context.holds(1, T0, 10)
+
+
+def test_s08_a_replica_that_lacked_records_is_believed_when_its_log_was_found_whole_again():
+    again = Broker(1, 60, (), intact=(10, 50), start=Start.CRASHED)
+    context = ControllerContext(controller_epoch=1, brokers={1: again})
+    assert not context.holds(1, T0, void(50)), "nothing is known of this log"
+    context.log_ends[1] = {T0: LogEnd(4, 3, 0)}
+    assert not context.holds(1, T0, void(50)), "the broker does not stand for the log"
+    context.log_ends[1] = {T0: LogEnd(4, 3, 0, (10, 50))}
+    assert context.holds(1, T0, void(50))
+    assert not context.holds(1, T0, void(51))
+    assert not context.holds(1, T0, void(-1)), "its epoch is not known"
+    context.incomplete[1] = {T0}
+    assert not context.holds(1, T0, void(50))
 
 
 def test_s08_a_replica_is_believed_for_its_own_log_where_its_broker_claims_less():

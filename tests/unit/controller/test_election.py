@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from kbroker.controller.context import GRANT_VOID, LeaderAndIsr, LogEnd
+from kbroker.controller.context import GRANT_VOID, LeaderAndIsr, LogEnd, before_void, is_void, void
 from kbroker.controller.election import Electorate, elect, elect_first
 
 
@@ -175,7 +175,19 @@ def test_s08_what_a_member_says_itself_outlives_the_controller_that_heard_it():
     brokers = Brokers(b1=(50, KEPT))
     brokers.incomplete = {1}
     after = brokers.elect(granted(1, (1,), (50,)))
-    assert (after.leader, after.isr_epochs) == (-1, (GRANT_VOID,))
+    assert (after.leader, after.isr_epochs) == (-1, (void(50),))
+    assert brokers.elect(after) is None
+    brokers.incomplete = set()
+    assert brokers.elect(after) is None, "only the log itself, found again, ends the wait"
+
+
+@pytest.mark.parametrize("granted", [-1, 0, 1, 50, 2**62])
+def test_a_grant_that_was_voided_keeps_its_broker_epoch(granted):
+    assert is_void(void(granted))
+    assert not is_void(granted)
+    assert void(void(granted)) == void(granted)
+    assert before_void(void(granted)) == granted
+    assert void(-1) == GRANT_VOID
 
 
 def test_s17_after_an_outage_of_all_the_last_member_that_comes_back_ends_the_wait():
