@@ -41,7 +41,7 @@ SEEDS ?= 1..100000
 JOBS ?= $(shell nproc)
 
 soak: $(VENV)/.test
-	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --jobs $(JOBS) --keep-going
+	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --jobs $(JOBS) --keep-going $(SOAK_ARGS)
 
 bench: $(VENV)/.test
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)

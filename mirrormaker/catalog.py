@@ -38,13 +38,13 @@ class Catalog:
         present = await self.names()
         chosen = [name for name in wanted if name in present]
         metadata = self._cluster.metadata
-        new = {
+        new = [
             name
             for name in chosen
             if configs_too
             or name not in self._known
             or self._known[name].topic_id != metadata.topic_id(name)
-        }
+        ]
         described = await self._describe(new)
         found = {}
         for name in chosen:

@@ -23,7 +23,7 @@ async def find_ends(
     source: Cluster, target: Cluster, pairs: Mapping[TopicPartition, TopicPartition]
 ) -> dict[TopicPartition, Ends | KafkaError]:
     """Return the `Ends` of every pair (source partition -> target partition), or what is wrong there."""
-    copies = set(pairs.values())
+    copies = dict.fromkeys(pairs.values())
     target_starts = await _offsets(target, copies, EARLIEST)
     target_ends = await _offsets(target, copies, LATEST)
     source_ends = await _offsets(source, pairs, LATEST)
@@ -72,7 +72,7 @@ async def _with_tails(
 
 
 async def _offsets(
-    cluster: Cluster, tps: Mapping[TopicPartition, object] | set[TopicPartition], timestamp: int
+    cluster: Cluster, tps: Mapping[TopicPartition, object], timestamp: int
 ) -> dict[TopicPartition, int | KafkaError]:
     """Return one end of every log; what failed is that partition's answer."""
     if not tps:

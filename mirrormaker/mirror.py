@@ -22,6 +22,7 @@ from typing import Any
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 
+from kclient.config import CommonConfig
 from kclient.errors import ClientError, ConfigError, KafkaError, KafkaTimeoutError
 from kclient.net.cluster import Cluster
 from kclient.net.offsets import LATEST, list_offsets
@@ -50,7 +51,10 @@ class Standstill(ClientError):
 
 
 class Mirror:
-    """Mirrors one direction. *report* gets (about what, what happened) for the operator."""
+    """Mirrors one direction. *report* gets (about what, what happened) for the operator.
+
+    *cluster* makes the client of each side.
+    """
 
     def __init__(
         self,
@@ -59,14 +63,15 @@ class Mirror:
         *,
         once: bool,
         report: Callable[[str, str], None],
+        cluster: Callable[[Any, CommonConfig], Cluster] = Cluster,
     ) -> None:
         self.config = config
         self.once = once
         self._reactor = reactor
         self._report_line = report
         self._last_trouble = ""
-        self.source = Cluster(reactor, config.source_client)
-        self.target = Cluster(reactor, config.target_client)
+        self.source = cluster(reactor, config.source_client)
+        self.target = cluster(reactor, config.target_client)
         self._finished: Deferred[None] = Deferred()
         self.flow = Flow(
             self.source,

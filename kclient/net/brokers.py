@@ -21,16 +21,24 @@ from kclient.errors import (
     ConnectionClosed,
     KafkaError,
 )
-from kclient.net.connection import Connection, connect
+from kclient.net.connection import Connection, Dial, connect
 from kclient.net.waiting import SingleFlight, backoff, sleep
 
 
 class Lane:
     """The connection to one broker on one lane, and its history of failures."""
 
-    def __init__(self, reactor: Any, config: CommonConfig, node_id: int, address: Address) -> None:
+    def __init__(
+        self,
+        reactor: Any,
+        config: CommonConfig,
+        node_id: int,
+        address: Address,
+        dial: Dial = connect,
+    ) -> None:
         self._reactor = reactor
         self._config = config
+        self._dial = dial
         self.node_id = node_id
         self.address = address
         self.connection: Connection | None = None
@@ -71,7 +79,7 @@ class Lane:
             await sleep(self._reactor, wait)
         config = self._config
         try:
-            connection = await connect(
+            connection = await self._dial(
                 self._reactor,
                 self.address,
                 client_id=config.client_id,
@@ -97,11 +105,12 @@ class Lane:
 
 
 class Brokers:
-    """All lanes of one client."""
+    """All lanes of one client; *dial* makes their connections."""
 
-    def __init__(self, reactor: Any, config: CommonConfig) -> None:
+    def __init__(self, reactor: Any, config: CommonConfig, dial: Dial = connect) -> None:
         self._reactor = reactor
         self._config = config
+        self._dial = dial
         self._lanes: dict[tuple[int, str], Lane] = {}
         self._closing: list[Deferred[None]] = []
         self._sweep: Any = None
@@ -116,7 +125,9 @@ class Brokers:
         if known is None or known.address != address:
             if known is not None:
                 self._retire(known, _left(known))
-            known = self._lanes[key] = Lane(self._reactor, self._config, node_id, address)
+            known = self._lanes[key] = Lane(
+                self._reactor, self._config, node_id, address, self._dial
+            )
         if self._sweep is None:
             self._schedule_sweep()
         return known.get()

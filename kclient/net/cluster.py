@@ -14,8 +14,8 @@ Owner: the reactor's thread.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Awaitable, Callable, Iterable
+from random import Random
 from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred, maybeDeferred
@@ -31,7 +31,7 @@ from kclient.errors import (
 )
 from kclient.net.bootstrap import first_that_answers
 from kclient.net.brokers import Brokers, unreachable
-from kclient.net.connection import Connection
+from kclient.net.connection import Connection, Dial, connect
 from kclient.net.coordinators import Coordinators, KeyType
 from kclient.net.metadata import ClusterMetadata
 from kclient.net.waiting import SingleFlight, backoff, sleep, within
@@ -52,16 +52,25 @@ class Cluster:
     """Connections, metadata and routing of one client.
 
     *on_change* callbacks get every new snapshot. Methods that are coroutines are to be awaited, or
-    made a Deferred by ``Deferred.fromCoroutine``.
+    made a Deferred by ``Deferred.fromCoroutine``. *dial* and *rng* are for worlds without sockets and
+    without chance.
     """
 
     log = Logger()
 
-    def __init__(self, reactor: Any, config: CommonConfig) -> None:
+    def __init__(
+        self,
+        reactor: Any,
+        config: CommonConfig,
+        *,
+        dial: Dial = connect,
+        rng: Random | None = None,
+    ) -> None:
         self.reactor = reactor
         self.config = config
+        self._rng = rng or Random()
         self.metadata = ClusterMetadata()
-        self.brokers = Brokers(reactor, config)
+        self.brokers = Brokers(reactor, config, dial)
         self.coordinators = Coordinators()
         self.allow_auto_topic_creation = False
         self.last_problem: KafkaError | None = None
@@ -121,7 +130,7 @@ class Cluster:
         self._stale = True
         age = self.reactor.seconds() - self.metadata.updated_at
         first, most = self._backoffs()
-        self._schedule(max(0.0, backoff(self._failures, first, most, _jitter()) - age))
+        self._schedule(max(0.0, backoff(self._failures, first, most, self._jitter()) - age))
 
     async def partitions(self, topic: str, *, timeout: float) -> list[int]:
         """Return the partitions of *topic*, waiting for the cluster to tell, at most *timeout* s.
@@ -175,7 +184,7 @@ class Cluster:
         if open_one is not None:
             return open_one[1]
         known = list(self.metadata.brokers.values())
-        random.shuffle(known)
+        self._rng.shuffle(known)
         for broker in known:
             try:
                 return await self.brokers.connection(broker.node_id, broker.address)
@@ -247,7 +256,7 @@ class Cluster:
                 problem = failed
             if not problem.retriable:
                 raise problem
-            wait = backoff(tries, first, most, _jitter())
+            wait = backoff(tries, first, most, self._jitter())
             tries += 1
             if self.reactor.seconds() + wait >= give_up_at or (
                 retries is not None and tries > retries
@@ -267,6 +276,9 @@ class Cluster:
         return self.brokers.close()
 
     # --- inside
+
+    def _jitter(self) -> float:
+        return self._rng.uniform(-1, 1)
 
     def _backoffs(self) -> tuple[float, float]:
         return self.config.retry_backoff_ms / 1000, self.config.retry_backoff_max_ms / 1000
@@ -337,10 +349,6 @@ class _OutOfTime(KafkaTimeoutError):
 
 async def _bounded(reactor: Any, attempt: Callable[[], Awaitable[T]], seconds: float) -> T:
     return await within(reactor, attempt(), seconds, lambda: _OutOfTime("out of time"))
-
-
-def _jitter() -> float:
-    return random.uniform(-1, 1)
 
 
 def _says(code: int) -> str:

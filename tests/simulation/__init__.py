@@ -17,11 +17,14 @@ at the whole cluster after every step, by the exact promise of `losses.py` where
 everything was healed, waits for the cluster to be whole again, with an operator's help where nobody else can decide.
 `shrink.py` makes a failing script short. `mutants/` holds known bugs, and `test_mutants.py` shows that they are found.
 
+`mirror.py` plays two clusters and the mirror between them; `mirror_script.py` draws what happens there.
+
 One seed is one story: no wall clock, no thread, no set of strings or objects is iterated over, one source of chance.
 
     python -m tests.simulation --seed 17 --log      one story, told
     python -m tests.simulation --seeds 1..2000 --jobs 2
-    make soak                                       100,000 seeds
+    python -m tests.simulation --mirror --seeds 1..500
+    make soak                                       100,000 seeds; SOAK_ARGS=--mirror for those of the mirror
 
 A bug it found is fixed at its root, and its script kept in `scripts/`.
 """

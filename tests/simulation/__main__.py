@@ -1,7 +1,8 @@
 """Run schedules: `python -m tests.simulation --seed 17`, `--seeds 1..1000 --jobs 2`, `--script FILE`.
 
 A schedule that fails is made shorter and printed; save what is printed and run it again with --script. With
---mutant NAME a known bug is put in first (tests.simulation.mutants). Exit code 1: something was broken.
+--mutant NAME a known bug is put in first (tests.simulation.mutants). With --mirror the seeds are
+of two clusters and the mirror between them. Exit code 1: something was broken.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import sys
 import time
 from pathlib import Path
 
-from tests.simulation.batch import all_outcomes
+from tests.simulation.batch import Draw, all_outcomes
+from tests.simulation.mirror_script import draw_mirror
 from tests.simulation.mutants import MUTANTS, planted
-from tests.simulation.run import Result, Simulation
+from tests.simulation.run import Result, simulation
 from tests.simulation.script import Script, draw, parse
 from tests.simulation.shrink import shrink
 from tests.simulation.tally import Tally
@@ -36,7 +38,7 @@ def _seeds(text: str) -> range:
 
 def _one(script: Script, mutant: str | None, *, log: bool, shorter: bool) -> int:
     with planted(mutant):
-        result = Simulation(script, story=True, log=log).run()
+        result = simulation(script, story=True, log=log).run()
     print(script)
     print("\n".join(result.story))
     print(
@@ -50,11 +52,11 @@ def _one(script: Script, mutant: str | None, *, log: bool, shorter: bool) -> int
     return 1
 
 
-def _many(seeds: range, jobs: int, mutant: str | None, *, keep_going: bool) -> int:
+def _many(seeds: range, jobs: int, mutant: str | None, drawn: Draw, *, keep_going: bool) -> int:
     began = said = time.monotonic()
     tally = Tally(len(seeds))
     failed: list[Result] = []
-    for result in all_outcomes(seeds, jobs, mutant):
+    for result in all_outcomes(seeds, jobs, mutant, drawn):
         tally.take(result)
         if result.failure is not None:
             failed.append(result)
@@ -81,13 +83,15 @@ def main() -> int:
     what.add_argument("--script", type=Path, help="a file as printed here")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--mutant", choices=sorted(MUTANTS), help="put a known bug in")
+    parser.add_argument("--mirror", action="store_true", help="two clusters and a mirror")
     parser.add_argument("--log", action="store_true", help="with what the brokers log")
     parser.add_argument("--keep-going", action="store_true", help="after a failure, too")
     parser.add_argument("--no-shrink", action="store_true")
     given = parser.parse_args()
+    drawn = draw_mirror if given.mirror else draw
     if given.seeds is not None:
-        return _many(given.seeds, given.jobs, given.mutant, keep_going=given.keep_going)
-    script = draw(given.seed) if given.script is None else parse(given.script.read_text())
+        return _many(given.seeds, given.jobs, given.mutant, drawn, keep_going=given.keep_going)
+    script = drawn(given.seed) if given.script is None else parse(given.script.read_text())
     return _one(script, given.mutant, log=given.log, shorter=not given.no_shrink)
 
 

@@ -7,31 +7,37 @@ a tenth of the play. A worker never does: it is forked with everything imported,
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from multiprocessing import get_context
 
 from tests.simulation.mutants import planted
 from tests.simulation.run import Result, run
-from tests.simulation.script import draw
+from tests.simulation.script import Script, draw
 
 CHUNK = 25
 """Seeds that one process takes at a time: 3 MB of memory for each."""
 
 
-def outcomes(seeds: Iterable[int], mutant: str | None = None) -> list[Result]:
+Draw = Callable[[int], Script]
+"""Makes the schedule of a seed."""
+
+
+def outcomes(seeds: Iterable[int], mutant: str | None = None, drawn: Draw = draw) -> list[Result]:
     """Run *seeds*, one after the other."""
     with planted(mutant):
-        return [run(draw(seed)) for seed in seeds]
+        return [run(drawn(seed)) for seed in seeds]
 
 
-def _outcomes(task: tuple[range, str | None]) -> list[Result]:
+def _outcomes(task: tuple[range, str | None, Draw]) -> list[Result]:
     gc.disable()
     return outcomes(*task)
 
 
-def all_outcomes(seeds: range, jobs: int, mutant: str | None = None) -> Iterator[Result]:
+def all_outcomes(
+    seeds: range, jobs: int, mutant: str | None = None, drawn: Draw = draw
+) -> Iterator[Result]:
     """Run *seeds* in *jobs* processes; the results are in their order."""
-    tasks = [(seeds[at : at + CHUNK], mutant) for at in range(0, len(seeds), CHUNK)]
+    tasks = [(seeds[at : at + CHUNK], mutant, drawn) for at in range(0, len(seeds), CHUNK)]
     context = get_context("forkserver")
     context.set_forkserver_preload([__name__])
     with context.Pool(jobs, maxtasksperchild=1) as pool:

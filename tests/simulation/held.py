@@ -23,10 +23,11 @@ MIN_INSYNC_REPLICAS = 2
 
 
 class Held:
-    """Counts the replicas that hold a record."""
+    """Counts the replicas that hold a record: *required* of them have to."""
 
-    def __init__(self, copies: dict[tuple[int, UUID, int], Copy]) -> None:
+    def __init__(self, copies: dict[tuple[int, UUID, int], Copy], required: int) -> None:
         self._copies = copies
+        self._required = required
         self._forgotten: dict[tuple[int, UUID, int], list[list[Record]]] = {}
         """What a replica's log held before its disk lost something."""
 
@@ -49,24 +50,23 @@ class Held:
             logs = (copy.records, *self._forgotten.get(key, ()))
             if any(log[begin:end] == wanted for log in logs):
                 holders.append(key[0])
-        if len(holders) < MIN_INSYNC_REPLICAS:
+        if len(holders) < self._required:
             raise Broken(
                 f"MinIsr: {name}: the high watermark passes {begin}..{end - 1}, which only the"
                 f" brokers {holders} hold"
             )
 
+    def check_refused(self, leading: Leading, copy: Copy, before: int, name: str) -> None:
+        """Check that no acks=all batch was appended from offset *before* on where the ISR is too small for it.
 
-def check_refused(leading: Leading, copy: Copy, before: int, name: str) -> None:
-    """Check that no acks=all batch was appended from offset *before* on where the ISR is too small for it.
-
-    Batches of idempotent producers are those: all of them ask for acks=all.
-    """
-    isr = leading.isr
-    if len(isr) >= MIN_INSYNC_REPLICAS:
-        return
-    for offset in range(before, len(copy.records)):
-        if offset in copy.numbers:
-            raise Broken(
-                f"MinIsr: {name}: an acks=all batch was appended at {offset} while the ISR is"
-                f" {sorted(isr)}"
-            )
+        Batches of idempotent producers are those: all of them ask for acks=all.
+        """
+        isr = leading.isr
+        if len(isr) >= self._required:
+            return
+        for offset in range(before, len(copy.records)):
+            if offset in copy.numbers:
+                raise Broken(
+                    f"MinIsr: {name}: an acks=all batch was appended at {offset} while the ISR is"
+                    f" {sorted(isr)}"
+                )

@@ -64,10 +64,13 @@ SETTINGS = {
 
 
 @lru_cache(maxsize=16)
-def config_of(node: int, disks: int = 1) -> BrokerConfig:
-    """Return the configuration of broker *node*, with that many log directories."""
+def config_of(
+    node: int, disks: int = 1, settings: tuple[tuple[str, str], ...] = ()
+) -> BrokerConfig:
+    """Return the configuration of broker *node*, with that many log directories and other *settings*."""
     given = {
         **SETTINGS,
+        **dict(settings),
         "log.dirs": ",".join(DIRECTORIES[:disks]),
         "broker.id": str(node),
         "listeners": f"PLAINTEXT://node{node}:{PORT}",
@@ -88,8 +91,10 @@ class Node:
         *,
         say: Callable[[str], None],
         disks: int = 1,
+        settings: tuple[tuple[str, str], ...] = (),
     ) -> None:
         self.number = number
+        self._settings = settings
         self.disk = SimulatedDisk()
         self.process: Process | None = None
         self.broker: Broker | None = None
@@ -159,7 +164,7 @@ class Node:
             zookeeper=self._zookeeper_session,
             previous_session=lambda directory: _Remembered(self, process, directory),
         )
-        config = config_of(self.number, self._disks)
+        config = config_of(self.number, self._disks, self._settings)
         broker = self.broker = Broker(
             process, config, on_fatal=self._gives_up(process), world=world
         )

@@ -45,7 +45,7 @@ from kbroker.zk import znodes
 from kclient.wire.batches import iterate
 from tests.simulation.copies import Broken, Copy, Record, difference
 from tests.simulation.cut_off import CutOff
-from tests.simulation.held import Held, check_refused
+from tests.simulation.held import MIN_INSYNC_REPLICAS, Held
 from tests.simulation.losses import Losses, State
 from tests.simulation.synced import synced_end
 
@@ -63,11 +63,18 @@ Where = tuple[UUID, int]
 class Observer:
     """Looks at the whole cluster after every step."""
 
-    def __init__(self, nodes: dict[int, Node], say: Any, scheduler: Scheduler) -> None:
+    def __init__(
+        self,
+        nodes: dict[int, Node],
+        say: Any,
+        scheduler: Scheduler,
+        *,
+        min_insync_replicas: int = MIN_INSYNC_REPLICAS,
+    ) -> None:
         self._nodes = nodes
         self._say = say
         self.copies: dict[tuple[int, UUID, int], Copy] = {}
-        self.held = Held(self.copies)
+        self.held = Held(self.copies, min_insync_replicas)
         self.cut_off = CutOff(nodes, scheduler)
         self._copy_of: dict[Partition, tuple[UUID, Copy]] = {}
         """The same, by the replica itself, and the topic it was of when that was looked up."""
@@ -289,7 +296,7 @@ class Observer:
         """Check what a leader has just appended, from offset *had* on, and the ISR that it proposes."""
         leading: Leading = seen[4]
         if copy.leading is leading:
-            check_refused(leading, copy, had, name)
+            self.held.check_refused(leading, copy, had, name)
         write = leading._pending_write
         if write is None or (before and before[7] is seen[7]):
             return

@@ -90,6 +90,8 @@ class Simulation:
         }
         self.observer = Observer(self.nodes, self.say, self.scheduler)
         self.observer.cut_off.arrived = self.wires.arrived
+        self._after: Callable[[Node], None] = self.observer.after
+        """Looks at a broker after each of its steps."""
         self.ensemble.on_commit.append(self.observer.committed)
         process = Process(self.scheduler, "clients", self._fork())
         self.wires.host(CLIENTS).process = process
@@ -135,9 +137,7 @@ class Simulation:
         )
 
     def _run(self) -> None:
-        self.ensemble.put(znodes.CLUSTER_ID, znodes.encode_cluster_id(CLUSTER_ID))
-        for node in self.nodes.values():
-            node.start()
+        self._begin()
         for event in self.script.events:
             self._advance(event.time)
             self.say(f"--- {event.verb} {' '.join(event.words)}")
@@ -148,9 +148,15 @@ class Simulation:
         self._replace_disks()
         self._await_whole()
 
+    def _begin(self) -> None:
+        """Start the cluster."""
+        self.ensemble.put(znodes.CLUSTER_ID, znodes.encode_cluster_id(CLUSTER_ID))
+        for node in self.nodes.values():
+            node.start()
+
     def _advance(self, until: float) -> None:
         scheduler, clients = self.scheduler, self.clients
-        step, after = scheduler.step, self.observer.after
+        step, after = scheduler.step, self._after
         while True:
             process = step(until)
             if process is False:
@@ -395,9 +401,8 @@ class Simulation:
 
     def _zkexpire(self, broker: str) -> None:
         connection = self._node(broker).zookeeper()
-        session = connection and connection.session
-        if session:
-            self.ensemble.end(session)
+        if connection is not None and connection.session:
+            connection.ensemble.end(connection.session)
 
     def _zklose(self, broker: str) -> None:
         connection = self._node(broker).zookeeper()
@@ -446,13 +451,22 @@ class Simulation:
             self._start(str(node.number))
 
 
+def simulation(script: Script, **options: Any) -> Simulation:
+    """Return the simulation that plays *script*: of one cluster, or of two and a mirror."""
+    if not script.mirror:
+        return Simulation(script, **options)
+    from tests.simulation.mirror import MirrorSimulation
+
+    return MirrorSimulation(script, **options)
+
+
 def run(script: Script, **options: Any) -> Result:
     """Run one schedule. Python's cyclic collector waits until it is over: its moments are nobody's business."""
     _settle()
     collecting = gc.isenabled()
     gc.disable()
     try:
-        return Simulation(script, **options).run()
+        return simulation(script, **options).run()
     finally:
         if collecting:
             gc.enable()

@@ -48,9 +48,13 @@ class Script:
     brokers: int = BROKERS
     disks: int = 1
     """Log directories of each."""
+    mirror: int = 0
+    """1: a mirror copies all topics to a second cluster (`mirror.py`)."""
 
     def __str__(self) -> str:
         head = f"# seed {self.seed}, brokers {self.brokers}, disks {self.disks}"
+        if self.mirror:
+            head += f", mirror {self.mirror}"
         return "\n".join((head, *map(str, self.events))) + "\n"
 
     def without(self, dropped: Sequence[int]) -> Script:
@@ -60,7 +64,7 @@ class Script:
 
 def parse(text: str) -> Script:
     """Read a script; ValueError with the line that is none."""
-    given = {"seed": 0, "brokers": BROKERS, "disks": 1}
+    given = {"seed": 0, "brokers": BROKERS, "disks": 1, "mirror": 0}
     events = []
     for line in text.splitlines():
         words = line.split()

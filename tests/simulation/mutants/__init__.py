@@ -4,7 +4,7 @@ One module per subject. `registry.py` collects the bugs by name; `tests/simulati
 simulation finds them.
 """
 
-from tests.simulation.mutants import controller, groups, log, replication
+from tests.simulation.mutants import controller, groups, log, mirror, replication
 from tests.simulation.mutants.registry import FREQUENT, MUTANTS, frequent_mutant, mutant, planted
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "frequent_mutant",
     "groups",
     "log",
+    "mirror",
     "mutant",
     "planted",
     "replication",

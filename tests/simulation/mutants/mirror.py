@@ -1,0 +1,88 @@
+"""Known bugs of the mirror and of the conditional append; `tests/simulation/mirror.py` finds them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from kbroker.apis import api00_produce
+from kbroker.log.partition_log import PartitionLog
+from kbroker.runtime import conditional_append
+from kbroker.runtime.conditional_append import append_copied
+from kbroker.runtime.partition import Partition
+from mirrormaker.link import NOTHING, PartitionLink
+from mirrormaker.words import Append, Ends
+from tests.simulation.mutants.registry import Change, Planting, mutant
+
+MIRROR_MUTANTS: list[str] = []
+"""Known bugs that the first seeds of the mirror find (`draw_mirror`)."""
+
+
+def mirror_mutant(plant: Planting) -> Planting:
+    """Add a bug by its name; `test_mirror.py` checks that some of the first seeds find it."""
+    MIRROR_MUTANTS.append(plant.__name__)
+    return mutant(plant)
+
+
+@mirror_mutant
+def position_from_a_counter() -> list[Change]:
+    """After a failure the link goes on where its own counter is, not where the target's log ends."""
+    original = PartitionLink.located
+
+    def located(self: PartitionLink, generation: int, ends: Ends) -> Any:
+        counter = self._fetched_end
+        if counter != NOTHING:
+            ends = replace(ends, target_end=min(counter, ends.source_end), source_tail=None)
+        return original(self, generation, ends)
+
+    return [(PartitionLink, "located", located)]
+
+
+@mirror_mutant
+def condition_unchecked() -> list[Change]:
+    """A leader appends copied batches wherever its log ends."""
+
+    def append(partition: Partition, buf: Any, _follows: Any, acks: int, now_ms: int) -> Any:
+        log, _ = partition.led_for_append(acks)
+        return append_copied(partition, buf, _end_of(partition, log), acks, now_ms)
+
+    return [(api00_produce, "append_copied", append)]
+
+
+@mutant
+def previous_crc_unchecked() -> list[Change]:
+    """A conditional append compares the log end, and not the batch that ends there."""
+
+    def append(partition: Partition, buf: Any, follows: Any, acks: int, now_ms: int) -> Any:
+        log, _ = partition.led_for_append(acks)
+        crc = _end_of(partition, log)[1]
+        return append_copied(partition, buf, (follows[0], crc), acks, now_ms)
+
+    return [(api00_produce, "append_copied", append)]
+
+
+def _end_of(partition: Partition, log: PartitionLog) -> tuple[int, int]:
+    """Return where *log* ends, and the CRC of the batch that ends there."""
+    is_empty = log.log_start_offset == log.log_end_offset
+    return log.log_end_offset, 0 if is_empty else conditional_append._last_crc(partition, log)
+
+
+@mirror_mutant
+def lost_append_sent_again_unconditionally() -> list[Change]:
+    """An append without an answer is taken for a refusal, and is sent again as an ordinary produce."""
+    lost, next_append = PartitionLink.lost, PartitionLink.next_append
+    again: dict[int, list[Append]] = {}
+
+    def taken(self: PartitionLink, generation: int, problem: Any) -> Any:
+        if generation == self.generation:
+            again[id(self)] = list(self._in_flight)[:1]
+        return lost(self, generation, problem)
+
+    def sent(self: PartitionLink) -> Append:
+        append = next_append(self)
+        for before in again.pop(id(self), []):
+            if before.run.batch_count == 1:
+                self._in_flight[-1] = append = replace(before, expected_log_end=-1)
+        return append
+
+    return [(PartitionLink, "lost", taken), (PartitionLink, "next_append", sent)]
