@@ -19,6 +19,7 @@ from kbroker.replication.leading import Effect, Leading, WriteIsr
 from kbroker.replication.role import PartitionRole, Standing
 from kbroker.runtime.surroundings import Surroundings
 from kclient.wire.batches import (
+    NO_TIMESTAMP,
     BatchInfo,
     Buffer,
     check_produced,
@@ -246,7 +247,10 @@ class Partition:
         info = check_produced(buf, max_batch_bytes=config.max_message_bytes)
         if (
             info.max_timestamp - now_ms > config.message_timestamp_after_max_ms
-            or now_ms - info.base_timestamp > config.message_timestamp_before_max_ms
+            or (
+                now_ms - info.base_timestamp > config.message_timestamp_before_max_ms
+                and info.base_timestamp != NO_TIMESTAMP
+            )
         ) and not config.log_append_time:
             raise InvalidTimestamp(
                 f"{self}: timestamps {info.base_timestamp}..{info.max_timestamp} are out of the range that"
