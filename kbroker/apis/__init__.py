@@ -57,6 +57,8 @@ class RequestContext:
     peer: Peer
     turns: Turns = field(default=_WITHOUT_TURNS)
     """Where a handler waits that has more to do than fits in one turn of the reactor."""
+    is_large: bool = False
+    """Whether the request has more bytes than are decoded in the turn in which they arrive."""
 
     @property
     def max_elements(self) -> int:
@@ -182,6 +184,7 @@ class Dispatcher:
         self, context: RequestContext, handler: Handler | RawHandler, frame: memoryview, body: int
     ) -> Deferred[Answer]:
         """Handle a large request in a turn of its own; cancelled with what its handler returned."""
+        context.is_large = True
         turn: Deferred[Any] = self._turns.next()
         return turn.addCallback(lambda _: self._handle(context, handler, frame, body))
 
@@ -200,6 +203,17 @@ class Dispatcher:
             return self._over_budget(
                 context, f"more than the {error.limit} elements of a request ({error.message})"
             )
+        if context.is_large:
+            # The handler's work begins in another turn than that of the decoding.
+            turn: Deferred[Any] = self._turns.next()
+            return turn.addCallback(lambda _: self._call(context, handler, request))
+        return self._call(context, handler, request)
+
+    def _call(
+        self, context: RequestContext, handler: Handler | RawHandler, request: Any
+    ) -> Answer | Deferred[Answer]:
+        """Have *handler* answer the decoded request, and encode its response."""
+        header = context.header
         if header.api_key in SENDER_FIELDS:
             sender = getattr(request, SENDER_FIELDS[header.api_key])
             if not self._trust.admits_as(context.peer, sender, header.api_key):
@@ -267,19 +281,37 @@ class Dispatcher:
         """Return a Deferred of the encoded answer; cancelling it does not cancel *result*."""
         answer: Deferred[Answer] = Deferred(lambda _cancelled: None)
 
+        def give(encoded: Answer) -> None:
+            if not answer.called:
+                answer.callback(encoded)
+
+        def fail(failure: Failure) -> None:
+            if not answer.called:
+                answer.errback(failure)
+
         def finish(value: Any) -> None:
             if answer.called:
                 return
             try:
-                failed = isinstance(value, Failure)
-                encoded = self._failed(value, context) if failed else self._encode(value, context)
+                if isinstance(value, Failure):
+                    encoded = self._failed(value, context)
+                elif value is not None and self._is_large(context):
+                    steps = Deferred.fromCoroutine(encode_in_steps(context, value))
+                    steps.addCallbacks(give, fail)
+                    return
+                else:
+                    encoded = self._encode(value, context)
             except Exception:
-                answer.errback(Failure())
+                fail(Failure())
             else:
-                answer.callback(encoded)
+                give(encoded)
 
         result.addBoth(finish)
         return answer
+
+    def _is_large(self, context: RequestContext) -> bool:
+        """Tell whether the answer may take longer to encode than may be done at once."""
+        return context.is_large or _BUDGETS[context.header.api_key].answers_in_steps
 
     def _encode(self, response: Any, context: RequestContext) -> Answer:
         if response is None:
@@ -324,6 +356,19 @@ class Dispatcher:
         return self._encode(response, context)
 
 
+async def encode_in_steps(context: RequestContext, response: object) -> Answer:
+    """Encode a large answer in as many turns as it takes."""
+    header = context.header
+    parts: list[bytes] = []
+    share = context.turns.slice(clock_every=1)
+    for _ in messages.encode_response_in_steps(
+        header.api_key, header.api_version, header.correlation_id, response, parts
+    ):
+        if share.is_over():
+            await share.next()
+    return parts
+
+
 @cache
 def _has_error_code(api: ApiKey, version: int) -> bool:
     """Tell whether the response of that version has an error code for the whole request."""
@@ -341,5 +386,6 @@ __all__ = [
     "Handler",
     "RawHandler",
     "RequestContext",
+    "encode_in_steps",
     "lazily",
 ]

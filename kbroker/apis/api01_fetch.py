@@ -63,6 +63,10 @@ he is not to do so for ever.
 """
 
 
+LARGE = 1000
+"""A full fetch of more topics and partitions is read in slices: this many take about 10 ms."""
+
+
 class Fetch:
     """Reads, and waits where there is too little."""
 
@@ -108,6 +112,9 @@ class Fetch:
             former = self.sessions.get(request.session_id)
             if former is not None:
                 self._close(former)
+            named = sum(len(topic.partitions) + 1 for topic in request.topics)
+            if named > LARGE:
+                return Deferred.fromCoroutine(_in_slices(asking))
             return _FullFetch(asking).answer()
         session = self.sessions.get(request.session_id)
         error = _session_error(session, request, context.header.api_version)
@@ -306,6 +313,64 @@ class _FullFetch:
             partition = session.partitions[called, answer.partition]
             session.told(partition, answer, is_clean=is_clean)
         return session.id
+
+
+async def _in_slices(asking: _Asking) -> Answer:
+    """Answer a large full fetch; begin in another turn than that in which it was decoded."""
+    await asking.context.turns.next()
+    return await _LargeFetch(asking).answer()
+
+
+class _LargeFetch(_FullFetch):
+    """A full fetch of more partitions than are read in one turn of the reactor.
+
+    It is read in slices; if that gives too little, once more after the first event or when its time is over, and then
+    answered in any case. Its session begins with every partition due: an event between two slices is not missed.
+    """
+
+    __slots__ = ()
+
+    async def answer(self) -> Answer:  # type: ignore[override]
+        """Answer, in several turns of the reactor."""
+        asking = self._asking
+        turns = asking.context.turns
+        found = await self._read(again=False, in_any_case=not self._topics)
+        if found is None:
+            replicas = asking.fetch.replicas
+            waiting = replicas.waiting if asking.follower is None else replicas.waiting_followers
+            await waiting.wait(self._keys(), asking.seconds, lambda: True, lambda: True)
+            found = await self._read(again=True, in_any_case=True)
+        assert found is not None
+        await turns.next()
+        response = FetchResponse(found)
+        if asking.request.session_epoch == INITIAL_SESSION_EPOCH:
+            clean = [False] * sum(len(topic.partitions) for topic in found)
+            response.session_id = self._begin_session(found, clean) if clean else 0
+            await turns.next()
+        return encode(asking.context, response)
+
+    async def _read(self, *, again: bool, in_any_case: bool) -> list[FetchTopicResponse] | None:
+        """Read every partition, in slices; None if that is too little."""
+        share = self._asking.context.turns.slice()
+        reading = self._asking.reading(again=again)
+        answers = []
+        try:
+            for name, topic in self._topics:
+                partitions: list[FetchPartitionResponse] = []
+                if share.is_over():
+                    await share.next()
+                for asked in topic.partitions:
+                    if share.is_over():
+                        await share.next()
+                    partitions.append(reading.read(name, topic.topic_id, asked))
+                answers.append(FetchTopicResponse(topic.name, partitions, topic.topic_id))
+        except BaseException:
+            reading.release()
+            raise
+        if in_any_case or reading.suffices:
+            return answers
+        reading.release()
+        return None
 
 
 class _IncrementalFetch:

@@ -36,11 +36,14 @@ class OffsetCommit:
         response = OffsetCommitResponse()
         wanted: list[tuple[str, int, Commit]] = []
         answers: list[OffsetCommitResponsePartition] = []
+        share = context.turns.slice()
         for topic in request.topics:
             answered = OffsetCommitResponseTopic(name=topic.name)
             response.topics.append(answered)
             known = self._metadata.topic(topic.name)
             for asked in topic.partitions:
+                if share.is_over():
+                    await share.next()
                 answer = OffsetCommitResponsePartition(partition_index=asked.partition_index)
                 answered.partitions.append(answer)
                 if known is None or asked.partition_index not in known.partitions:

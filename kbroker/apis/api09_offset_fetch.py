@@ -7,11 +7,10 @@ require_stable (KIP-447: nothing is ever pending here before there are transacti
 Offset -1 says that there is none.
 """
 
-from twisted.internet.defer import Deferred
-
 from kbroker.apis import RequestContext
 from kbroker.runtime.group_coordinator import GroupCoordinator
 from kbroker.runtime.group_offsets import CommittedOffset
+from kbroker.runtime.shared_turns import Slice, for_each
 from kclient.wire.errors import ErrorCode
 from kclient.wire.schema.offset_fetch import (
     OffsetFetchRequest,
@@ -38,9 +37,14 @@ class OffsetFetch:
         self, context: RequestContext, request: OffsetFetchRequest
     ) -> OffsetFetchResponse:
         """Answer from memory, confirmed; the first time from ZooKeeper."""
+        share = context.turns.slice()
         if context.api_version >= 8:
-            groups = [Deferred.fromCoroutine(self._group(group)) for group in request.groups]
-            return OffsetFetchResponse(groups=[await group for group in groups])
+
+            async def answer(group: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
+                return await self._group(group, share)
+
+            groups = {group.group_id: group for group in request.groups}.values()
+            return OffsetFetchResponse(groups=await for_each(context.turns, groups, answer))
         found = await self._coordinator.offsets(request.group_id)
         response = OffsetFetchResponse()
         committed: Committed = {}
@@ -54,14 +58,19 @@ class OffsetFetch:
             wanted = [(topic.name, topic.partition_indexes) for topic in request.topics]
         for name, partitions in wanted:
             table = committed.get(name, {})
-            answers = [
-                OffsetFetchResponsePartition(index, *_fields(table.get(index)), error)
-                for index in partitions
-            ]
+            answers = []
+            for index in partitions:
+                if share.is_over():
+                    await share.next()
+                answers.append(
+                    OffsetFetchResponsePartition(index, *_fields(table.get(index)), error)
+                )
             response.topics.append(OffsetFetchResponseTopic(name, answers))
         return response
 
-    async def _group(self, group: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
+    async def _group(
+        self, group: OffsetFetchRequestGroup, share: Slice
+    ) -> OffsetFetchResponseGroup:
         response = OffsetFetchResponseGroup(group_id=group.group_id)
         committed = await self._coordinator.offsets(group.group_id)
         if isinstance(committed, ErrorCode):
@@ -72,10 +81,11 @@ class OffsetFetch:
             wanted = [(topic.name, topic.partition_indexes) for topic in group.topics]
         for name, partitions in wanted:
             table = committed.get(name, {})
-            answers = [
-                OffsetFetchResponsePartitions(index, *_fields(table.get(index)))
-                for index in partitions
-            ]
+            answers = []
+            for index in partitions:
+                if share.is_over():
+                    await share.next()
+                answers.append(OffsetFetchResponsePartitions(index, *_fields(table.get(index))))
             response.topics.append(OffsetFetchResponseTopics(name, answers))
         return response
 

@@ -27,8 +27,6 @@ from kclient.wire.schema.find_coordinator import (
 log = Logger()
 
 GROUP: Final = 0
-MAX_KEYS: Final = 10_000
-"""Keys answered in one request, so that a short request cannot make an endless answer."""
 
 
 class FindCoordinator:
@@ -39,13 +37,17 @@ class FindCoordinator:
         self._topics = topics
         self._making = False
 
-    def __call__(
+    async def __call__(
         self, context: RequestContext, request: FindCoordinatorRequest
     ) -> FindCoordinatorResponse:
         """Answer from the metadata cache."""
         if context.api_version >= 4:
-            keys = request.coordinator_keys[:MAX_KEYS]
-            found = [self._find(key, request.key_type, context.listener) for key in keys]
+            found = []
+            share = context.turns.slice()
+            for key in request.coordinator_keys:
+                if share.is_over():
+                    await share.next()
+                found.append(self._find(key, request.key_type, context.listener))
             return FindCoordinatorResponse(coordinators=found)
         one = self._find(request.key, request.key_type, context.listener)
         return FindCoordinatorResponse(

@@ -7,11 +7,10 @@ As in Kafka a group that does not exist is described as Dead, without an error, 
 of Stable groups only.
 """
 
-from twisted.internet.defer import Deferred
-
 from kbroker.apis import RequestContext
 from kbroker.groups.states import GroupState
 from kbroker.runtime.group_coordinator import GroupCoordinator
+from kbroker.runtime.shared_turns import for_each
 from kclient.wire.errors import ErrorCode
 from kclient.wire.schema.describe_groups import (
     DescribedGroup,
@@ -31,8 +30,8 @@ class DescribeGroups:
         self, context: RequestContext, request: DescribeGroupsRequest
     ) -> DescribeGroupsResponse:
         """Answer from memory, confirmed: all groups of a request at once."""
-        groups = [Deferred.fromCoroutine(self._describe(group)) for group in request.groups]
-        return DescribeGroupsResponse(groups=[await group for group in groups])
+        names = dict.fromkeys(request.groups)  # one that is named twice is described once
+        return DescribeGroupsResponse(groups=await for_each(context.turns, names, self._describe))
 
     async def _describe(self, group_id: str) -> DescribedGroup:
         found = await self._coordinator.describe(group_id)

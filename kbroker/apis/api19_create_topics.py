@@ -17,7 +17,7 @@ from kbroker.apis import RequestContext
 from kbroker.apis.api32_describe_configs import topic_config_entries
 from kbroker.runtime.controller import ClusterController
 from kbroker.runtime.dynamic_config import DynamicConfig
-from kbroker.runtime.gather import all_of
+from kbroker.runtime.shared_turns import for_each
 from kbroker.runtime.topic_placement import NewTopic
 from kbroker.runtime.topic_rules import MAX_PARTITIONS
 from kbroker.runtime.topics import CreatedTopic, Topics
@@ -63,10 +63,13 @@ class CreateTopics:
         names = Counter(topic.name for topic in request.topics)
         asked = sum(max(t.num_partitions, len(t.assignments), 1) for t in request.topics)
         unique = {topic.name: topic for topic in request.topics}.values()
-        results = await all_of(
-            self._create(topic, names[topic.name], asked, request.validate_only, deadline)
-            for topic in unique
-        )
+
+        async def create(topic: CreatableTopic) -> CreatableTopicResult:
+            return await self._create(
+                topic, names[topic.name], asked, request.validate_only, deadline
+            )
+
+        results = await for_each(context.turns, unique, create)
         return CreateTopicsResponse(topics=results)
 
     async def _create(

@@ -15,8 +15,8 @@ from uuid import UUID
 from kbroker.apis import RequestContext
 from kbroker.apis.api19_create_topics import MAX_WAIT_SECONDS
 from kbroker.runtime.controller import ClusterController
-from kbroker.runtime.gather import all_of
 from kbroker.runtime.metadata_cache import MetadataCache
+from kbroker.runtime.shared_turns import for_each
 from kbroker.runtime.topics import Topics
 from kclient.wire.errors import (
     InvalidRequest,
@@ -55,10 +55,11 @@ class DeleteTopics:
         deadline = self._monotonic() + min(request.timeout_ms / 1000, MAX_WAIT_SECONDS)
         wanted = request.topics or [DeleteTopicState(name) for name in request.topic_names]
         times = Counter((topic.name, topic.topic_id) for topic in wanted)
-        results = await all_of(
-            self._delete(name, topic_id, count, deadline)
-            for (name, topic_id), count in times.items()
-        )
+
+        async def delete(topic: tuple[str | None, UUID | None]) -> DeletableTopicResult:
+            return await self._delete(*topic, times[topic], deadline)
+
+        results = await for_each(context.turns, times, delete)
         return DeleteTopicsResponse(responses=results)
 
     async def _delete(

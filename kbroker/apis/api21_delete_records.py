@@ -27,17 +27,19 @@ class DeleteRecords:
     def __init__(self, replicas: Replicas) -> None:
         self._replicas = replicas
 
-    def __call__(
+    async def __call__(
         self, context: RequestContext, request: DeleteRecordsRequest
     ) -> DeleteRecordsResponse:
         """Answer every partition with its new low watermark or its error."""
-        topics = [
-            DeleteRecordsTopicResult(
-                name=topic.name,
-                partitions=[self._delete(topic.name, asked) for asked in topic.partitions],
-            )
-            for topic in request.topics
-        ]
+        topics = []
+        share = context.turns.slice()
+        for topic in request.topics:
+            answer = DeleteRecordsTopicResult(name=topic.name)
+            topics.append(answer)
+            for asked in topic.partitions:
+                if share.is_over():
+                    await share.next()
+                answer.partitions.append(self._delete(topic.name, asked))
         self._replicas.upkeep.checkpoint_soon()
         return DeleteRecordsResponse(topics=topics)
 

@@ -30,7 +30,7 @@ class OffsetForLeaderEpoch:
         self._replicas = replicas
         self._trust = trust
 
-    def __call__(
+    async def __call__(
         self, context: RequestContext, request: OffsetForLeaderEpochRequest
     ) -> OffsetForLeaderEpochResponse:
         """Answer every partition with an epoch and its end, or its error."""
@@ -38,18 +38,18 @@ class OffsetForLeaderEpoch:
         is_refused = replica >= 0 and not self._trust.admits_as(
             context.peer, replica, ApiKey.OFFSET_FOR_LEADER_EPOCH
         )
-        return OffsetForLeaderEpochResponse(
-            topics=[
-                OffsetForLeaderTopicResult(
-                    topic=topic.topic,
-                    partitions=[
-                        self._answer(topic.topic, asked, replica, is_refused=is_refused)
-                        for asked in topic.partitions
-                    ],
+        topics = []
+        share = context.turns.slice()
+        for topic in request.topics:
+            answer = OffsetForLeaderTopicResult(topic=topic.topic)
+            topics.append(answer)
+            for asked in topic.partitions:
+                if share.is_over():
+                    await share.next()
+                answer.partitions.append(
+                    self._answer(topic.topic, asked, replica, is_refused=is_refused)
                 )
-                for topic in request.topics
-            ]
-        )
+        return OffsetForLeaderEpochResponse(topics=topics)
 
     def _answer(
         self, topic: str, asked: OffsetForLeaderPartition, replica_id: int, *, is_refused: bool

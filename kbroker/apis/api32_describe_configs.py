@@ -21,8 +21,8 @@ from kbroker.runtime.config_entries import (
     topic_entries,
 )
 from kbroker.runtime.dynamic_config import DynamicConfig
-from kbroker.runtime.gather import all_of
 from kbroker.runtime.metadata_cache import MetadataCache
+from kbroker.runtime.shared_turns import for_each
 from kbroker.runtime.topic_rules import check_topic_name
 from kclient.wire.errors import InvalidRequest, KafkaError, UnknownTopicOrPartition
 from kclient.wire.schema.describe_configs import (
@@ -46,6 +46,9 @@ def topic_config_entries(
     return sorted(entries, key=lambda entry: entry.setting.name)
 
 
+Made = dict[object, DescribeConfigsResourceResult]
+
+
 class DescribeConfigs:
     """Answers DescribeConfigs."""
 
@@ -59,11 +62,16 @@ class DescribeConfigs:
     ) -> DescribeConfigsResponse:
         """Answer one result per resource; naming one twice is the same as once."""
         resources = {(r.resource_type, r.resource_name): r for r in request.resources}
-        results = await all_of(self._describe(r, request) for r in resources.values())
+        made: Made = {}
+
+        async def describe(resource: DescribeConfigsResource) -> DescribeConfigsResult:
+            return await self._describe(resource, request, made)
+
+        results = await for_each(context.turns, resources.values(), describe)
         return DescribeConfigsResponse(results=results)
 
     async def _describe(
-        self, resource: DescribeConfigsResource, request: DescribeConfigsRequest
+        self, resource: DescribeConfigsResource, request: DescribeConfigsRequest, made: Made
     ) -> DescribeConfigsResult:
         result = DescribeConfigsResult(
             resource_type=resource.resource_type,
@@ -75,7 +83,14 @@ class DescribeConfigs:
         except KafkaError as error:
             result.error_code, result.error_message = int(error.code), error.message
             return result
-        result.configs = [_encoded(entry, request) for entry in entries]
+        result.configs = []
+        for entry in entries:
+            # Thousands of topics have the same settings: each is one object, however often it is answered.
+            key = (entry.setting.name, entry.value, entry.synonyms)
+            encoded = made.get(key)
+            if encoded is None:
+                encoded = made[key] = _encoded(entry, request)
+            result.configs.append(encoded)
         return result
 
     async def _entries(self, resource: DescribeConfigsResource) -> list[Entry]:

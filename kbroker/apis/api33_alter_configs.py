@@ -10,7 +10,7 @@ from kbroker.apis import RequestContext
 from kbroker.apis.api44_incremental_alter_configs import configured_broker
 from kbroker.runtime.config_changes import ConfigChanges
 from kbroker.runtime.config_entries import ResourceType
-from kbroker.runtime.gather import all_of
+from kbroker.runtime.shared_turns import for_each
 from kclient.wire.errors import InvalidConfig, InvalidRequest, KafkaError
 from kclient.wire.schema.alter_configs import (
     AlterConfigsRequest,
@@ -31,9 +31,11 @@ class AlterConfigs:
         self, context: RequestContext, request: AlterConfigsRequest
     ) -> AlterConfigsResponse:
         """Answer one result per resource."""
-        responses = await all_of(
-            self._alter(resource, request.validate_only) for resource in request.resources
-        )
+
+        async def alter(resource: AlterConfigsResource) -> AlterConfigsResourceResponse:
+            return await self._alter(resource, request.validate_only)
+
+        responses = await for_each(context.turns, request.resources, alter)
         return AlterConfigsResponse(responses=responses)
 
     async def _alter(

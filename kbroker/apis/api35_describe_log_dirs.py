@@ -17,6 +17,7 @@ from kbroker.apis import RequestContext
 from kbroker.log.partition_log import PartitionLog
 from kbroker.runtime.partition import Key
 from kbroker.runtime.replicas import Replicas
+from kbroker.runtime.shared_turns import Slice
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.schema.describe_log_dirs import (
     DescribeLogDirsPartition,
@@ -49,10 +50,10 @@ class DescribeLogDirs:
     ) -> DescribeLogDirsResponse:
         """Answer with every directory, the failed ones with an error."""
         space = await self._ask_space(self._replicas.log_dirs.online)
-        return self._answer(_wanted(request), space)
+        return await self._answer(_wanted(request), space, context.turns.slice())
 
-    def _answer(
-        self, wanted: Collection[Key] | None, space: dict[str, Space]
+    async def _answer(
+        self, wanted: Collection[Key] | None, space: dict[str, Space], share: Slice
     ) -> DescribeLogDirsResponse:
         log_dirs = self._replicas.log_dirs
         results = {
@@ -65,6 +66,8 @@ class DescribeLogDirs:
         }
         topics: dict[tuple[str, str], DescribeLogDirsTopic] = {}
         for key in sorted(log_dirs if wanted is None else wanted):
+            if share.is_over():
+                await share.next()
             path, log = log_dirs.directory_of(*key), log_dirs.get(*key)
             if path is None or log is None or path not in results:
                 continue

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from kbroker.apis import RequestContext
 from kbroker.apis.api19_create_topics import MAX_WAIT_SECONDS
 from kbroker.runtime.controller import ClusterController
-from kbroker.runtime.gather import all_of
+from kbroker.runtime.shared_turns import for_each
 from kbroker.runtime.topics import Topics
 from kclient.wire.errors import InvalidRequest, KafkaError, NotController, RequestTimedOut
 from kclient.wire.schema.create_partitions import (
@@ -39,10 +39,11 @@ class CreatePartitions:
         deadline = self._monotonic() + min(request.timeout_ms / 1000, MAX_WAIT_SECONDS)
         times = Counter(topic.name for topic in request.topics)
         unique = {topic.name: topic for topic in request.topics}.values()
-        results = await all_of(
-            self._grow(topic, times[topic.name], request.validate_only, deadline)
-            for topic in unique
-        )
+
+        async def grow(topic: CreatePartitionsTopic) -> CreatePartitionsTopicResult:
+            return await self._grow(topic, times[topic.name], request.validate_only, deadline)
+
+        results = await for_each(context.turns, unique, grow)
         return CreatePartitionsResponse(results=results)
 
     async def _grow(

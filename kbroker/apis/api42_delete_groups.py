@@ -5,6 +5,7 @@ v1 throttle time only; v2 flexible.
 
 from kbroker.apis import RequestContext
 from kbroker.runtime.group_coordinator import GroupCoordinator
+from kbroker.runtime.shared_turns import for_each
 from kclient.wire.schema.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -22,8 +23,11 @@ class DeleteGroups:
         self, context: RequestContext, request: DeleteGroupsRequest
     ) -> DeleteGroupsResponse:
         """Answer when their znodes are gone."""
-        results = []
-        for group_id in dict.fromkeys(request.groups_names):
-            error = await self._coordinator.delete(group_id)
-            results.append(DeletableGroupResult(group_id, error))
+
+        async def delete(group_id: str) -> DeletableGroupResult:
+            return DeletableGroupResult(group_id, await self._coordinator.delete(group_id))
+
+        names = dict.fromkeys(request.groups_names)
+        # One at a time: each is a tree of znodes, read and deleted by many requests at once.
+        results = await for_each(context.turns, names, delete, at_once=1)
         return DeleteGroupsResponse(results=results)

@@ -12,7 +12,7 @@ from collections import Counter
 from kbroker.apis import RequestContext
 from kbroker.runtime.config_changes import ConfigChanges
 from kbroker.runtime.config_entries import Change, ResourceType
-from kbroker.runtime.gather import all_of
+from kbroker.runtime.shared_turns import for_each
 from kbroker.zk.znodes import DEFAULT_ENTITY
 from kclient.wire.errors import InvalidRequest, KafkaError
 from kclient.wire.schema.incremental_alter_configs import (
@@ -36,10 +36,11 @@ class IncrementalAlterConfigs:
         """Answer one result per resource."""
         times = Counter((r.resource_type, r.resource_name) for r in request.resources)
         unique = {(r.resource_type, r.resource_name): r for r in request.resources}
-        responses = await all_of(
-            self._alter(resource, times[key], request.validate_only)
-            for key, resource in unique.items()
-        )
+
+        async def alter(key: tuple[int, str]) -> AlterConfigsResourceResponse:
+            return await self._alter(unique[key], times[key], request.validate_only)
+
+        responses = await for_each(context.turns, unique, alter)
         return IncrementalAlterConfigsResponse(responses=responses)
 
     async def _alter(

@@ -38,6 +38,8 @@ class RequestBudget(NamedTuple):
     max_elements: int
     at_once: int = 4 * KIB
     """Bytes up to which a request is decoded in the turn in which it arrived."""
+    answers_in_steps: bool = False
+    """Whether a small request may have an answer that takes several turns to encode; that of a large one always may."""
 
 
 BUDGETS: Final[Mapping[ApiKey, RequestBudget]] = MappingProxyType(
@@ -45,7 +47,7 @@ BUDGETS: Final[Mapping[ApiKey, RequestBudget]] = MappingProxyType(
         # Records are not decoded: their bytes cost a checksum and a write.
         ApiKey.PRODUCE: RequestBudget(UNBOUNDED, MANY, at_once=UNBOUNDED),
         # A session's requests name what changed; the first one, and those without a session, all partitions.
-        ApiKey.FETCH: RequestBudget(2 * MIB, MANY, at_once=32 * KIB),
+        ApiKey.FETCH: RequestBudget(2 * MIB, 12_000, at_once=32 * KIB),
         ApiKey.LIST_OFFSETS: RequestBudget(4 * MIB, MANY),
         ApiKey.METADATA: RequestBudget(4 * MIB, MANY),
         # Our controllers name 500 partitions in a request.
@@ -55,32 +57,32 @@ BUDGETS: Final[Mapping[ApiKey, RequestBudget]] = MappingProxyType(
         ApiKey.CONTROLLED_SHUTDOWN: RequestBudget(4 * KIB, FEW),
         # With metadata of 100 bytes for each of 10,000 partitions.
         ApiKey.OFFSET_COMMIT: RequestBudget(4 * MIB, MANY),
-        ApiKey.OFFSET_FETCH: RequestBudget(4 * MIB, MANY),
+        ApiKey.OFFSET_FETCH: RequestBudget(4 * MIB, MANY, answers_in_steps=True),
         ApiKey.FIND_COORDINATOR: RequestBudget(4 * MIB, 10_000),
         # Subscription and user data of one member; the leader's SyncGroup has the assignments of all.
         ApiKey.JOIN_GROUP: RequestBudget(4 * MIB, 1000),
         ApiKey.HEARTBEAT: RequestBudget(256 * KIB, FEW),
         ApiKey.LEAVE_GROUP: RequestBudget(4 * MIB, 10_000),
         ApiKey.SYNC_GROUP: RequestBudget(16 * MIB, 10_000),
-        ApiKey.DESCRIBE_GROUPS: RequestBudget(4 * MIB, 10_000),
-        ApiKey.LIST_GROUPS: RequestBudget(64 * KIB, FEW),
+        ApiKey.DESCRIBE_GROUPS: RequestBudget(4 * MIB, 10_000, answers_in_steps=True),
+        ApiKey.LIST_GROUPS: RequestBudget(64 * KIB, FEW, answers_in_steps=True),
         ApiKey.API_VERSIONS: RequestBudget(256 * KIB, FEW),
         # 10,000 partitions with three replicas each, or 5,000 topics with settings.
-        ApiKey.CREATE_TOPICS: RequestBudget(4 * MIB, 50_000),
+        ApiKey.CREATE_TOPICS: RequestBudget(4 * MIB, 40_000, answers_in_steps=True),
         ApiKey.DELETE_TOPICS: RequestBudget(4 * MIB, 10_000),
         ApiKey.DELETE_RECORDS: RequestBudget(4 * MIB, MANY),
         ApiKey.INIT_PRODUCER_ID: RequestBudget(64 * KIB, FEW),
         ApiKey.OFFSET_FOR_LEADER_EPOCH: RequestBudget(4 * MIB, MANY),
         # The answer has 40 settings for each resource.
-        ApiKey.DESCRIBE_CONFIGS: RequestBudget(4 * MIB, 10_000),
+        ApiKey.DESCRIBE_CONFIGS: RequestBudget(4 * MIB, 5000, answers_in_steps=True),
         ApiKey.ALTER_CONFIGS: RequestBudget(4 * MIB, MANY),
-        ApiKey.DESCRIBE_LOG_DIRS: RequestBudget(4 * MIB, MANY),
-        ApiKey.CREATE_PARTITIONS: RequestBudget(4 * MIB, 50_000),
+        ApiKey.DESCRIBE_LOG_DIRS: RequestBudget(4 * MIB, MANY, answers_in_steps=True),
+        ApiKey.CREATE_PARTITIONS: RequestBudget(4 * MIB, 40_000),
         ApiKey.DELETE_GROUPS: RequestBudget(4 * MIB, 10_000),
-        ApiKey.ELECT_LEADERS: RequestBudget(4 * MIB, MANY),
+        ApiKey.ELECT_LEADERS: RequestBudget(4 * MIB, MANY, answers_in_steps=True),
         ApiKey.INCREMENTAL_ALTER_CONFIGS: RequestBudget(4 * MIB, MANY),
-        ApiKey.ALTER_PARTITION_REASSIGNMENTS: RequestBudget(4 * MIB, 50_000),
-        ApiKey.LIST_PARTITION_REASSIGNMENTS: RequestBudget(4 * MIB, MANY),
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS: RequestBudget(4 * MIB, 40_000),
+        ApiKey.LIST_PARTITION_REASSIGNMENTS: RequestBudget(4 * MIB, MANY, answers_in_steps=True),
         ApiKey.OFFSET_DELETE: RequestBudget(4 * MIB, MANY),
         ApiKey.DESCRIBE_CLUSTER: RequestBudget(4 * KIB, FEW),
     }

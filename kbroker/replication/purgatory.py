@@ -73,10 +73,15 @@ class Purgatory(Generic[K]):
                 if not watchers:
                     del self._watchers[key]
 
-    def happened(self, key: K) -> int:
-        """Ask everybody who watches *key*; return how many were completed."""
+    def happened(self, *keys: K) -> int:
+        """Try once to complete each request that watches any of *keys*; return how many were completed."""
         completed = 0
-        for waiting in list(self._watchers.get(key, ())):
+        watchers = self._watchers
+        for waiting in (
+            list(watchers.get(keys[0], ()))
+            if len(keys) == 1
+            else dict.fromkeys(each for key in keys for each in watchers.get(key, ()))
+        ):
             try:
                 done = waiting.attempt()
             except Exception as error:

@@ -32,7 +32,7 @@ TURN_SECONDS: Final = 0.02
 """How long one turn goes on resuming waiters."""
 SLICE_SECONDS: Final = 0.01
 """How long a request works before others are resumed."""
-THINGS_PER_SLICE: Final = 1000
+THINGS_PER_SLICE: Final = 2000
 """And the most that it does in that time: a clock may stand still in a test."""
 CLOCK_EVERY: Final = 8
 """Things done between two looks at the clock."""
@@ -66,9 +66,9 @@ class SharedTurns:
         self._schedule()
         return waiter
 
-    def slice(self) -> Slice:
-        """Begin work in slices."""
-        return _Slice(self)
+    def slice(self, clock_every: int = CLOCK_EVERY) -> Slice:
+        """Begin work in slices; look at the clock after so many things."""
+        return _Slice(self, clock_every)
 
     def _schedule(self) -> None:
         if not self._is_scheduled:
@@ -93,10 +93,11 @@ class SharedTurns:
 class _Slice:
     """The work of one request, a slice in every turn that it gets. Several coroutines may share it."""
 
-    __slots__ = ("_began", "_count", "_over", "_turns")
+    __slots__ = ("_began", "_clock_every", "_count", "_over", "_turns")
 
-    def __init__(self, turns: SharedTurns) -> None:
+    def __init__(self, turns: SharedTurns, clock_every: int) -> None:
         self._turns = turns
+        self._clock_every = clock_every
         self._count = 0
         self._over = False
         self._began = turns.now()
@@ -106,7 +107,7 @@ class _Slice:
         if self._over:
             return True
         self._count += 1
-        if self._count % CLOCK_EVERY == 0:
+        if self._count % self._clock_every == 0:
             spent = self._turns.now() - self._began
             self._over = self._count >= THINGS_PER_SLICE or spent >= SLICE_SECONDS
         return self._over
@@ -140,7 +141,7 @@ class WithoutTurns:
         done.callback(None)
         return done
 
-    def slice(self) -> Slice:
+    def slice(self, clock_every: int = CLOCK_EVERY) -> Slice:
         """Begin work that is never interrupted."""
         return _Endless()
 

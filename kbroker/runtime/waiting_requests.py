@@ -53,8 +53,7 @@ class WaitingRequests:
 
     def _wake_now(self) -> None:
         woken, self._woken = self._woken, {}
-        for key in woken:
-            self._purgatory.happened(key)
+        self._purgatory.happened(*woken)
 
     def wait(
         self,

@@ -28,13 +28,14 @@ Not read as strictly: a bool is any byte but 0, as Kafka's own reader has it.
 """
 
 import struct
+from collections.abc import Iterator
 from typing import Any
 
 from kclient.wire.errors import MalformedMessage
 from kclient.wire.primitives import Buffer
 from kclient.wire.reading import reader
 from kclient.wire.structs import WireStruct
-from kclient.wire.writing import writer
+from kclient.wire.writing import step_writer, writer
 
 _READ_ERRORS = (struct.error, IndexError, ValueError, OverflowError, MemoryError)
 _WRITE_ERRORS = (struct.error, AttributeError, TypeError, ValueError, OverflowError)
@@ -78,5 +79,20 @@ def write_message(
         raise ValueError(f"expected a {cls.__name__}, got a {type(message).__name__}")
     try:
         writer(cls, version, flexible)(out, message)
+    except _WRITE_ERRORS as error:
+        raise ValueError(f"{cls.__name__} v{version} cannot be written: {error}") from error
+
+
+def write_in_steps(
+    cls: type[WireStruct], version: int, flexible: bool, out: bytearray, message: object
+) -> Iterator[None]:
+    """Do as `write_message`, and yield after every struct of the arrays of *message* itself.
+
+    What *out* holds at a yield may be taken out of it.
+    """
+    if type(message) is not cls:
+        raise ValueError(f"expected a {cls.__name__}, got a {type(message).__name__}")
+    try:
+        yield from step_writer(cls, version, flexible)(out, message)
     except _WRITE_ERRORS as error:
         raise ValueError(f"{cls.__name__} v{version} cannot be written: {error}") from error

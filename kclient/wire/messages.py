@@ -10,11 +10,12 @@ for a value the version cannot carry; what a version has no field for is left ou
 """
 
 import struct
+from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from kclient.wire.codec import read_message, read_struct, write_message
+from kclient.wire.codec import read_message, read_struct, write_in_steps, write_message
 from kclient.wire.errors import MalformedMessage, UnsupportedVersion
 from kclient.wire.primitives import Buffer, skip_tags
 from kclient.wire.structs import WireStruct
@@ -33,6 +34,9 @@ MAX_REQUEST_ELEMENTS = 500_000
 MAX_HEADER_TAGS = 64
 """Kafka defines none in a header so far."""
 MAX_RESPONSE_ELEMENTS = 5_000_000
+
+PART_BYTES = 64 * 1024
+"""Bytes after which a response that is encoded in steps begins another part."""
 
 _COPY_BELOW = 1 << 20  # bytes: slices of bytes are faster than slices of a memoryview
 _HAND_WRITTEN = {ApiKey.PRODUCE: "kclient.wire.produce", ApiKey.FETCH: "kclient.wire.fetch"}
@@ -167,6 +171,23 @@ def encode_response(api_key: int, version: int, correlation_id: int, response: o
     return bytes(out)
 
 
+def encode_response_in_steps(
+    api_key: int, version: int, correlation_id: int, response: object, parts: list[bytes]
+) -> Iterator[None]:
+    """Put header and body of *response* into *parts*; yield after every struct of its own arrays.
+
+    For a response that takes longer to encode than may be done at once.
+    """
+    body, flexible = _body_class(api_key, version, "Response")
+    out = encode_response_header(api_key, version, correlation_id)
+    for _ in write_in_steps(body, version, flexible, out, response):
+        if len(out) > PART_BYTES:
+            parts.append(bytes(out))
+            out.clear()
+        yield
+    parts.append(bytes(out))
+
+
 def request_class(api_key: int) -> type[WireStruct]:
     """Return the dataclass of an API's requests, e.g. MetadataRequest for 3."""
     return _message_class(ApiKey(api_key), "Request")
@@ -253,6 +274,7 @@ __all__ = [
     "encode_request_header",
     "encode_response",
     "encode_response_header",
+    "encode_response_in_steps",
     "request_class",
     "response_class",
 ]

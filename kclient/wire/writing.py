@@ -1,6 +1,6 @@
 """Writers: from a struct to its bytes in one version (see `kclient.wire.codec`)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
@@ -10,8 +10,14 @@ from kclient.wire.structs import FIXED, Field, WireStruct, fields_of, nested_str
 Writer = Callable[[bytearray, Any], None]
 """Append the object to the bytearray."""
 
+StepWriter = Callable[[bytearray, Any], Iterator[None]]
+"""Append the object to the bytearray, and yield after every struct of its own arrays."""
+
 
 class _WriterSource(Source):
+    steps = False
+    """Whether to yield after every struct of an array."""
+
     def flush(self) -> None:
         if self.run:
             pack = self.bind("pack_", self.merged().pack)
@@ -97,6 +103,8 @@ class _WriterSource(Source):
             element = Field(field.name, field.type, False, field.versions, None, None)
             self.value(element, item)
             self.flush()
+            if self.steps:
+                self.add("yield")
             self.indent -= 1
         self.indent -= 1
 
@@ -114,8 +122,10 @@ class _WriterSource(Source):
             self.add(f"if o.{field.name} != {default}.{field.name}:")
             self.indent += 1
             self.add("out = bytearray()")
+            steps, self.steps = self.steps, False
             self.value(field, f"o.{field.name}")
             self.flush()
+            self.steps = steps
             self.add(f"tags.append(({field.tag}, out))")
             self.indent -= 1
         self.add("out = body")
@@ -129,12 +139,29 @@ class _WriterSource(Source):
 @cache
 def writer(cls: type[WireStruct], version: int, flexible: bool) -> Writer:
     """Return the writer of *cls* in *version*. It raises what `write_message` translates."""
+    return _written(_WriterSource(cls, version, flexible)).function("write(out, o)")
+
+
+@cache
+def step_writer(cls: type[WireStruct], version: int, flexible: bool) -> StepWriter:
+    """Return a writer that can be interrupted between the structs of the arrays of *cls* itself.
+
+    The bytearray may be emptied at every yield, if its bytes are kept.
+    """
     source = _WriterSource(cls, version, flexible)
-    present = [field for field in fields_of(cls) if field.versions.has(version)]
+    source.steps = True
+    _written(source)
+    source.add("yield")
+    return source.function("write_in_steps(out, o)")
+
+
+def _written(source: _WriterSource) -> _WriterSource:
+    """Put into *source* what writes its class."""
+    present = [field for field in fields_of(source.cls) if field.versions.has(source.version)]
     for field in present:
         if field.tag is None:
             source.value(field, f"o.{field.name}")
-    if flexible:
+    if source.flexible:
         source.tags([field for field in present if field.tag is not None])
     source.flush()
-    return source.function("write(out, o)")
+    return source

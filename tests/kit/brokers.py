@@ -49,6 +49,10 @@ class Broker:
     """Seconds from exec to the ready line, of the last start."""
     environment: dict[str, str] = field(default_factory=dict)
     """What its process finds in its environment besides ours."""
+    noted_turns: Path | None = None
+    """Where it notes the turns of its reactor (`benchmarks.turns`), if it does."""
+    noted_stacks: str = "-"
+    """"stacks": with the lines of ours that took the time."""
     _output: bytes = field(default=b"", repr=False)
 
     @property
@@ -134,11 +138,19 @@ class Cluster:
         broker.ready_after = -time.monotonic()
         with (broker.home / "broker.log").open("ab") as log:
             broker.process = processes.start_bound_to_us(
-                [*broker.host.prefix, *broker_command(path)],
+                [*broker.host.prefix, *self._command(broker, path)],
                 output=log,
                 stdout=subprocess.PIPE,
                 environment={**broker_environment(), **broker.environment},
             )
+
+    @staticmethod
+    def _command(broker: Broker, properties: Path) -> list[str]:
+        command = broker_command(properties)
+        if broker.noted_turns is None:
+            return command
+        program = ["-m", "benchmarks.turns", "broker", str(broker.noted_turns), broker.noted_stacks]
+        return [command[0], *program, *command[3:]]
 
     def wait_ready(self, *broker_ids: int, timeout: float = READY_TIMEOUT) -> None:
         """Wait for the ready lines of the brokers with these ids, or all."""

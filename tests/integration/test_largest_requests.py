@@ -1,0 +1,203 @@
+"""The largest request of every API at a real broker: no long turn, little memory, the session kept, others answered.
+
+For each API that is served, from its schema (`tests.kit.largest_requests`): as many elements as its budget allows in
+each of its arrays, as many bytes, and one more of each; with and without tagged fields. The turns are those of the
+broker's reactor, in CPU time of its thread (`benchmarks.turns`), which does not depend on what else the machine does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from benchmarks.contenders import create_replicated
+from kclient.wire import messages
+from kclient.wire.error_codes import ErrorCode
+from kclient.wire.framing import framed
+from kclient.wire.messages import RequestHeader
+from kclient.wire.schema.api_versions import ApiVersionsRequest
+from kclient.wire.schema.find_coordinator import FindCoordinatorRequest
+from kclient.wire.versions import SERVED, ApiKey
+from tests.kit.brokers import Broker, MakeCluster
+from tests.kit.largest_requests import (
+    CORRELATION_ID,
+    GROUP,
+    WIDE,
+    WIDE_PARTITIONS,
+    Large,
+    largest,
+)
+
+pytestmark = pytest.mark.slow
+
+TURN_MS = 100.0 * float(os.environ.get("KBROKER_TURN_FACTOR", "2" if os.environ.get("CI") else "1"))
+"""The longest turn. A processor that is shared takes longer for the same work."""
+MEMORY = 256 << 20
+"""Bytes above what the broker had before."""
+PATIENCE_SECONDS = 60.0
+OTHERS_SECONDS = 5.0
+"""How long others may wait on a machine that is busy with other things, too."""
+
+REFUSED = (ErrorCode.INVALID_REQUEST, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+"""The second: for brokers only, and refused before anything of it is read."""
+
+INT = struct.Struct(">i")
+
+
+class Other(threading.Thread):
+    """A client that asks for the versions all the time, and notes how long it waited at most."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(daemon=True)
+        self._line = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS)
+        self._over = threading.Event()
+        self.longest = 0.0
+        self.asked = 0
+        self.failure: BaseException | None = None
+
+    def run(self) -> None:
+        body = ApiVersionsRequest(client_software_name="other", client_software_version="1")
+        request = framed(messages.encode_request(RequestHeader(18, 3, 1, "other"), body))
+        file = self._line.makefile("rb")
+        try:
+            while not self._over.wait(0.02):
+                began = time.monotonic()
+                self._line.sendall(request)
+                file.read(INT.unpack(file.read(4))[0])
+                self.longest = max(self.longest, time.monotonic() - began)
+                self.asked += 1
+        except BaseException as failure:
+            self.failure = failure
+        finally:
+            file.close()
+            self._line.close()
+
+    def end(self) -> None:
+        self._over.set()
+        self.join(PATIENCE_SECONDS)
+        if self.failure is not None:
+            raise self.failure
+
+
+class Watched:
+    """The broker, and what can be seen of it from outside."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.turns: Path = broker.noted_turns or Path()
+        self.base = self.memory("VmRSS")
+
+    def memory(self, which: str) -> int:
+        """Resident bytes now (VmRSS), or the most since `forget_peak` (VmHWM)."""
+        for line in Path(f"/proc/{self.broker.pid}/status").read_text().splitlines():
+            if line.startswith(which + ":"):
+                return int(line.split()[1]) * 1024
+        raise LookupError(which)
+
+    def longest_turn(self, since: float, until: float) -> tuple[float, list[object]]:
+        """Return the longest turn that ended between two times of the monotonic clock: ms, and its stacks."""
+        longest: tuple[float, list[object]] = (0.0, [])
+        for line in self.turns.read_text().splitlines():
+            turn = json.loads(line)
+            if since <= turn["at"] <= until + 0.05 and turn["ms"] > longest[0]:
+                longest = turn["ms"], turn["stacks"]
+        return longest
+
+
+def ask(port: int, frame: bytes) -> bytes | None:
+    """Send *frame*; return the answer, or None where the broker closed the connection instead."""
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS) as line:
+        with suppress(BrokenPipeError, ConnectionResetError):
+            line.sendall(framed(frame))
+        try:
+            with line.makefile("rb") as file:
+                head = file.read(4)
+                if len(head) < 4:
+                    return None
+                answer: bytes = file.read(INT.unpack(head)[0])
+                return answer
+        except ConnectionResetError:
+            return None
+
+
+@pytest.fixture(scope="module")
+def watched(
+    module_clusters: MakeCluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Watched]:
+    cluster = module_clusters(1, {"auto.create.topics.enable": "false"}, start=False)
+    broker = cluster[1]
+    broker.noted_turns = tmp_path_factory.mktemp("turns") / "turns"
+    broker.noted_stacks = os.environ.get("KBROKER_TURN_STACKS", "-")
+    cluster.start()
+    create_replicated(broker.address, WIDE, [[1]] * WIDE_PARTITIONS)
+    coordinator = FindCoordinatorRequest(key=GROUP, key_type=0, coordinator_keys=[GROUP])
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        frame = messages.encode_request(RequestHeader(10, 4, 1, "x"), coordinator)
+        answer = ask(broker.port, frame)
+        assert answer is not None
+        if messages.decode_response(10, 4, answer)[1].coordinators[0].error_code == 0:
+            break
+        time.sleep(0.05)
+    time.sleep(1.5)  # until the handlers are made (`Dispatcher.make_all`)
+    yield Watched(broker)
+    assert "Traceback" not in broker.log
+    assert "session expired" not in broker.log.lower()
+
+
+def error_code(case: Large, answer: bytes) -> int:
+    _, response = messages.decode_response(case.api, case.version, memoryview(answer))
+    found: int = getattr(response, "error_code", 0)
+    return found
+
+
+@pytest.mark.parametrize("api", SERVED, ids=lambda api: api.name)
+def test_the_largest_requests_of_every_api_hold_nobody_up(watched: Watched, api: ApiKey) -> None:
+    broker = watched.broker
+    cases = list(largest(api))
+    assert any(case.is_above for case in cases)
+    assert not all(case.is_above for case in cases)
+    lines = len(broker.log.splitlines())
+    Path(f"/proc/{broker.pid}/clear_refs").write_text("5")  # the peak of memory begins here
+    other = Other(broker.port)
+    other.start()
+    problems = []
+    for case in cases:
+        began = time.monotonic()
+        answer = ask(broker.port, case.frame)
+        ended = time.monotonic()
+        if case.is_above:
+            if answer is not None and error_code(case, answer) not in REFUSED:
+                problems.append(f"{case}: answered, and is above the budget")
+        elif answer is None:
+            problems.append(f"{case}: closed, and is within the budget")
+        if answer is not None:
+            assert INT.unpack_from(answer)[0] == CORRELATION_ID
+        turn, stacks = watched.longest_turn(began, ended)
+        if os.environ.get("KBROKER_TURN_STACKS"):
+            text = f"{turn:7.1f} ms {ended - began:6.2f} s {len(answer or b''):9d} B  {case}"
+            print(text)  # noqa: T201
+            for place, count in stacks[:6] if turn > 50 else ():  # type: ignore[misc]
+                print(f"          {count:4d} {place}")  # noqa: T201
+        if turn > TURN_MS:
+            problems.append(f"{case}: a turn of {turn:.0f} ms")
+    other.end()
+    peak = watched.memory("VmHWM") - watched.base
+    if peak > MEMORY:
+        problems.append(f"{peak >> 20} MiB above the base")
+    if other.longest > OTHERS_SECONDS:
+        problems.append(f"another client waited {other.longest:.1f} s")
+    assert not problems, "\n".join(problems)
+    assert other.asked
+    written = broker.log.splitlines()[lines:]
+    closed = [line for line in written if "closing" in line]
+    assert len(closed) <= sum(case.is_above for case in cases)
