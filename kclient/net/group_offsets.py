@@ -31,7 +31,11 @@ from kclient.wire.versions import ApiKey
 T = TypeVar("T")
 
 _COORDINATOR_MOVED = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-_ASK_AGAIN = (*_COORDINATOR_MOVED, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+_ASK_AGAIN = (
+    *_COORDINATOR_MOVED,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.REQUEST_TIMED_OUT,
+)
 
 
 @dataclass(frozen=True, slots=True)

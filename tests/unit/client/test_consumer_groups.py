@@ -319,6 +319,29 @@ def test_an_automatic_commit_that_fails_is_not_repeated_behind_a_later_one():
     assert it.commits()[-1] == {("t", 0): 2}
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.NOT_COORDINATOR,
+    ],
+)
+def test_a_commit_that_the_coordinator_cannot_store_now_is_sent_again(code):
+    it = member(0, enable_auto_commit="false")
+    it.records(1)
+    it.refuse_commits(code)
+    waiting = it.consumer.commit()
+    it.paper.turn()
+    assert not waiting.called
+    it.paper.serve_commits(it.committed)
+    it.paper.pass_time(1.0)
+    it.run(waiting)
+    assert it.committed == {T0: 3}
+    assert it.listener.told == [("assigned", [0])]
+
+
 def test_leaving_by_an_error_commits_only_what_was_followed_by_another_poll():
     it = PaperConsumer(group_id="g")
     it.produce(0, b"0", b"1", b"2")
