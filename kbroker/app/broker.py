@@ -273,6 +273,7 @@ class Broker:
             limits=_group_limits(config),
             now_ms=self._world.now_ms,
             offset_metadata_max_bytes=config.offset_metadata_max_bytes,
+            offsets_commit_timeout=config.offsets_commit_timeout_ms / 1000,
             no_successor_at=partial(self.replicas.no_successor_at, OFFSETS_TOPIC),
         )
         self.replicas.hosted.on_leadership(self.groups.on_leadership)

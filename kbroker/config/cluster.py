@@ -237,7 +237,7 @@ class GroupSettings:
     offsets_commit_timeout_ms: int = define(
         INT,
         5_000,
-        "Accepted, no effect yet: longest wait for an offset commit to be stored.",
+        "Longest wait for an offset commit to be stored in ZooKeeper.",
         at_least(1),
     )
 

@@ -25,7 +25,10 @@ Invariants
 6. In PreparingRebalance and CompletingRebalance a deadline is armed: the group cannot get stuck.
 7. One member per instance id.
 
-In: join, sync, heartbeat, leave, check_commit, tick, persisted, restore, unload
+While nothing can be written the owner does not begin what has to be: `join_writes`, `sync_writes`
+and `tick_writes` tell.
+
+In: join, sync, heartbeat, leave, check_commit, tick, persisted, write_is_late, restore, unload
 Out: Persist, Answer, SetTimer, Note
 Owner: the group coordinator, on the reactor's thread.
 """
@@ -177,6 +180,34 @@ class Group:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
+    # --- What has to be written ---------------------------------------------------------------
+
+    def join_writes(self, join: Join) -> bool:
+        """Return whether *join* begins a rebalance, or gives a static member's place to another process.
+
+        During a rebalance all joins may come: members that wait in JoinGroup are not removed.
+        """
+        if self.state in (_PREPARING, _DEAD):
+            return False
+        if not join.member_id:
+            return join.group_instance_id is not None or not join.requires_known_member_id
+        member = self.members.get(join.member_id)
+        if member is None:
+            return join.member_id in self.members.pending
+        leads = join.member_id == self.members.leader
+        return member.protocols != join.protocols or (self.state is _STABLE and leads)
+
+    def sync_writes(self, sync: Sync) -> bool:
+        """Return whether *sync* brings the assignment of this generation."""
+        return self._rebalance.awaits_assignment_of(sync.member_id)
+
+    def tick_writes(self, now: float) -> bool:
+        """Return whether a tick at *now* removes a member or ends a rebalance."""
+        if self._rebalance.is_due(now) or any(m.session_deadline <= now for m in self.members):
+            return True
+        pending = self.members.pending.values()
+        return self.state is _PREPARING and any(deadline <= now for deadline in pending)
+
     # --- Events: time, ZooKeeper, leadership --------------------------------------------------
 
     def tick(self, now: float) -> list[Effect]:
@@ -201,6 +232,11 @@ class Group:
     def persisted(self, sequence: int, now: float) -> list[Effect]:
         """Handle ZooKeeper's acknowledgement of snapshot *sequence*, and thereby of all before."""
         self._rebalance.persisted(sequence, now)
+        return self._flush()
+
+    def write_is_late(self, now: float) -> list[Effect]:
+        """Handle that ZooKeeper does not acknowledge a snapshot in time: answers that wait for it are refused."""
+        self._rebalance.write_is_late(now)
         return self._flush()
 
     def restore(self, snapshot: GroupSnapshot, now: float) -> list[Effect]:

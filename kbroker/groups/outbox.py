@@ -99,8 +99,8 @@ class Outbox:
             told.append(member_id)
         return told
 
-    def fail_held(self, error: ErrorCode) -> None:
-        """Answer everything that waits for a snapshot with *error*."""
+    def fail_held(self, error: ErrorCode) -> list[str]:
+        """Answer everything that waits for a snapshot with *error*; return the members it is for."""
         for _, answer, member_id in self._held:
             failed: Joined | Synced | Left
             match answer.value:
@@ -111,7 +111,9 @@ class Outbox:
                 case Left():
                     failed = replace(answer.value, error=error, members=())
             self._effects.append(Answer(answer.token, failed))
+        members = [member_id for _, _, member_id in self._held]
         self._held.clear()
+        return members
 
     def flush(self, snapshot: Callable[[], GroupSnapshot]) -> list[Effect]:
         """Return the effects of this event in the order in which they are to be performed."""

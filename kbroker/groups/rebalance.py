@@ -18,7 +18,7 @@ The invariants are the group's (`group.py`); 1, 4 and 6 are kept here, and 3 by 
 as durable. What the next coordinator has to know of all this is the snapshot.
 
 In: member_came, begin_or_finish, maybe_finish, remove, members_gone, replaced, ask_for_assignment, tick, persisted,
-restore, unload
+write_is_late, restore, unload
 Out: through the outbox   Owner: its `Group`
 """
 
@@ -150,6 +150,31 @@ class Rebalance:
             told = self._members.get(member_id)
             if told is not None and told.awaiting_join is None and told.awaiting_sync is None:
                 self._session_restarts(told, now)
+
+    def write_is_late(self, now: float) -> None:
+        """Handle that a snapshot is not acknowledged in time: its members are to ask again."""
+        waiting = self._out.fail_held(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if self._assigning is not None:
+            for member in self._members:
+                if member.awaiting_sync is not None:
+                    self._out.drop_sync(member, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+                    waiting.append(member.member_id)
+        for member_id in waiting:
+            told = self._members.get(member_id)
+            if told is not None and told.awaiting_join is None and told.awaiting_sync is None:
+                self._session_restarts(told, now)
+
+    def is_due(self, now: float) -> bool:
+        """Return whether a deadline of the rebalance is over."""
+        return self.join_deadline <= now or self.sync_deadline <= now
+
+    def awaits_assignment_of(self, member_id: str) -> bool:
+        """Return whether a SyncGroup of *member_id* brings the assignment of this generation."""
+        return (
+            self.state is _COMPLETING
+            and member_id == self._members.leader
+            and self._assigning is None
+        )
 
     def restore(self, snapshot: GroupSnapshot, now: float) -> None:
         """Take the group over from ZooKeeper, with a fresh session timeout for every member."""

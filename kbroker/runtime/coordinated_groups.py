@@ -8,10 +8,11 @@ says the same, lists the groups that hash to it and reads their state: members a
 fresh session timeout and no rebalance. Until then requests get COORDINATOR_LOAD_IN_PROGRESS.
 Offsets are read when a group is first asked for them.
 
-Leadership ends in three ways: the controller says so (`partition_lost`), a write fails because
-another broker leads, or our ZooKeeper session ends. Each time the groups are let go at once and
-everybody who waits is answered NOT_COORDINATOR. After the end of a session the partitions that we
-were told to lead are taken over anew, if ZooKeeper still says that they are ours.
+Leadership ends in four ways: the controller says so (`partition_lost`), a write fails because
+another broker leads, our ZooKeeper session ends, or it may have ended and the followers do not
+confirm that we lead (docs/design/groups-without-zookeeper.md). Each time the groups are let go at
+once and all waiting requests are answered NOT_COORDINATOR. After the end of a session the
+partitions that we were told to lead are taken over again, if ZooKeeper still has us as leader.
 
 Owner: the reactor's thread.
 """
@@ -41,6 +42,12 @@ MAX_GROUP_ID = 1024
 
 RETRY_LOADING = 1.0
 """Seconds after which loading is tried again where it failed for a reason nobody expected."""
+
+CUT_OFF_PATIENCE = 6.0
+"""Seconds without a confirmation after which groups are let go, while the session may be over."""
+
+LOOK_AGAIN = 1.0
+"""Seconds between two looks at the confirmations meanwhile."""
 
 GivenUp = Callable[[Collection[str], ErrorCode], None]
 
@@ -86,6 +93,8 @@ class CoordinatedGroups:
         """What we were told to lead: partition, leader epoch."""
         self._to_load: list[GroupsOfPartition] = []
         self._stopped = False
+        self._cut_off = False
+        """Whether the session may be over (S11)."""
         zookeeper.on_session(self._on_session)
 
     # --- leadership ---------------------------------------------------------------------------
@@ -137,16 +146,36 @@ class CoordinatedGroups:
 
     def _on_session(self, event: SessionEvent) -> None:
         match event:
-            case Lapsed() | Expired():
+            case Lapsed():
+                self._cut_off = True
+                self._let_go_unconfirmed()
+            case Expired():
+                self._cut_off = False
                 for partition in list(self.partitions):
                     self._let_go(partition, ErrorCode.NOT_COORDINATOR)
             case Connected():
+                self._cut_off = False
                 for coordinated in list(self.partitions.values()):
                     coordinated.right.connection_is_back()
                 for partition, leader_epoch in self._told.items():
                     self.partition_led(partition, leader_epoch)
             case _:
                 pass
+
+    def _let_go_unconfirmed(self) -> None:
+        """Let the groups go that another broker may coordinate; look again as long as the session may be over."""
+        if not self._cut_off or self._stopped:
+            return
+        since = self._clock.seconds() - CUT_OFF_PATIENCE
+        for partition, coordinated in list(self.partitions.items()):
+            if not coordinated.right.confirmed_since(since):
+                log.warn(
+                    "cut off from ZooKeeper, and not all in-sync replicas of partition {partition} follow: "
+                    "another broker may coordinate its groups",
+                    partition=partition,
+                )
+                self._let_go(partition, ErrorCode.NOT_COORDINATOR)
+        self._clock.callLater(LOOK_AGAIN, self._let_go_unconfirmed)
 
     def _moved(self, right: CoordinatedPartition) -> None:
         """Handle ZooKeeper's word that another broker leads, or that our session is over."""
@@ -240,7 +269,7 @@ class CoordinatedGroups:
             self._clock, coordinated.right, group_id, self._limits, self.forget, self._now_ms
         )
         group.tree.has_root = group_id in coordinated.known
-        group.offsets_known = not group.tree.has_root
+        group.offsets_known = group.offsets_read = not group.tree.has_root
         coordinated.groups[group_id] = group
         return group
 

@@ -37,8 +37,14 @@ class Fence(Protocol):
     def confirm(self, right: CoordinatedPartition) -> Deferred[ErrorCode]:
         """Fire with NONE once *right* is confirmed."""
 
+    def confirm_writable(self, right: CoordinatedPartition) -> Deferred[ErrorCode]:
+        """Fire with NONE once ZooKeeper confirmed *right*."""
+
     def confirmed_at(self, right: CoordinatedPartition) -> float:
         """Return the latest time at which *right* certainly held."""
+
+    def answers(self, right: CoordinatedPartition) -> bool:
+        """Return whether ZooKeeper answers, as far as known."""
 
 
 class CoordinatedPartition:
@@ -107,6 +113,15 @@ class CoordinatedPartition:
     def confirm(self) -> Deferred[ErrorCode]:
         """Fire with NONE if no other broker coordinates yet, else with what a client is to be answered."""
         return self._fence.confirm(self)
+
+    def confirm_writable(self) -> Deferred[ErrorCode]:
+        """Fire with NONE if ZooKeeper answers and no other broker coordinates yet."""
+        return self._fence.confirm_writable(self)
+
+    @property
+    def zookeeper_answers(self) -> bool:
+        """Whether ZooKeeper answers, as far as known: without it nothing can be read or written."""
+        return self._fence.answers(self)
 
     def confirmed_since(self, since: float) -> bool:
         """Return whether it is known already that no other broker coordinated at *since*."""

@@ -14,6 +14,9 @@ the request was received. Two sources can confirm:
   replicas, and a replica that leads stops fetching from us. `no_successor_at` gives the time up to
   which the fetches of all of them rule this out (docs/design/groups-without-zookeeper.md).
 
+What has to be written (a rebalance, a member that leaves) is not begun unless ZooKeeper itself
+confirms: `confirm_writable`.
+
 In: rights to confirm, outcomes of multis, time   Out: error codes   Owner: the reactor's thread
 """
 
@@ -41,13 +44,17 @@ LOOK_AGAIN = 0.02
 
 
 class _Request:
-    """A request that waits for a confirmation of *right*, which has to begin at *since* or later."""
+    """A request that waits for a confirmation of *right*, which has to begin at *since* or later.
 
-    __slots__ = ("done", "right", "since")
+    *to_write*: only ZooKeeper can confirm.
+    """
 
-    def __init__(self, right: CoordinatedPartition, since: float) -> None:
+    __slots__ = ("done", "right", "since", "to_write")
+
+    def __init__(self, right: CoordinatedPartition, since: float, *, to_write: bool) -> None:
         self.right = right
         self.since = since
+        self.to_write = to_write
         self.done: Deferred[ErrorCode] = Deferred()
 
     def settle(self, error: ErrorCode) -> None:
@@ -78,10 +85,17 @@ class CoordinatorFence:
 
         COORDINATOR_NOT_AVAILABLE if neither ZooKeeper nor the followers confirm it in time.
         """
+        return self._confirm(right, to_write=False)
+
+    def confirm_writable(self, right: CoordinatedPartition) -> Deferred[ErrorCode]:
+        """Do as `confirm`, but by ZooKeeper only: COORDINATOR_NOT_AVAILABLE while it does not answer."""
+        return self._confirm(right, to_write=True)
+
+    def _confirm(self, right: CoordinatedPartition, *, to_write: bool) -> Deferred[ErrorCode]:
         if right.given_up:
             return succeed(ErrorCode.NOT_COORDINATOR)
-        request = _Request(right, self._clock.seconds())
-        if right.zookeeper.connected and not self._is_silent:
+        request = _Request(right, self._clock.seconds(), to_write=to_write)
+        if self.answers(right):
             self._queued.append(request)
             self._wake()
         else:
@@ -91,7 +105,12 @@ class CoordinatorFence:
     def confirmed_at(self, right: CoordinatedPartition) -> float:
         """Return the latest time at which *right* certainly held, as far as known already."""
         by_followers = self._no_successor_at(right.partition, right.leader_epoch)
-        return max(right.confirmed_at, by_followers)
+        right.confirmed_at = max(right.confirmed_at, by_followers)
+        return right.confirmed_at
+
+    def answers(self, right: CoordinatedPartition) -> bool:
+        """Return whether ZooKeeper answers, as far as known."""
+        return right.zookeeper.connected and not self._is_silent
 
     # --- by ZooKeeper -------------------------------------------------------------------------
 
@@ -124,7 +143,7 @@ class CoordinatorFence:
                 await rights[error.index].still_ours()
             else:
                 for right in rights:
-                    right.confirmed_at = sent_at
+                    right.confirmed_at = max(right.confirmed_at, sent_at)
                 break
         for request in requests:
             lost = request.right.given_up
@@ -166,6 +185,8 @@ class CoordinatorFence:
             right = request.right
             if right.given_up:
                 request.settle(ErrorCode.NOT_COORDINATOR)
+            elif request.to_write:
+                request.settle(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             elif self.confirmed_at(right) >= request.since:
                 request.settle(ErrorCode.NONE)
             elif now >= request.since + FOLLOWERS_PATIENCE:

@@ -7,6 +7,9 @@ Whatever is answered from memory is confirmed first (`coordinator_fence`): a req
 the coordinator had read ZooKeeper after it came. Heartbeats alone may go by a confirmation that is
 `HEARTBEAT_TRUST` old; Kafka promises nothing here, and answers them from memory for ever.
 
+While ZooKeeper does not answer a group goes on as it is (docs/design/groups-without-zookeeper.md):
+what would have to be written is refused, or waits for a bounded time, and no member is removed.
+
 Owner: the reactor's thread.
 """
 
@@ -71,11 +74,12 @@ class GroupCoordinator:
         limits: GroupLimits,
         now_ms: Callable[[], int],
         offset_metadata_max_bytes: int = 4096,
+        offsets_commit_timeout: float = 5.0,
         no_successor_at: Callable[[int, int], float] | None = None,
     ) -> None:
         self._clock = clock
         self._max_metadata = offset_metadata_max_bytes
-        self._writer = OffsetWriter(clock, self._held, now_ms)
+        self._writer = OffsetWriter(clock, self._held, now_ms, timeout=offsets_commit_timeout)
         self._groups = CoordinatedGroups(
             clock,
             zookeeper,
@@ -103,7 +107,19 @@ class GroupCoordinator:
     # --- membership ---------------------------------------------------------------------------
 
     def join(self, group_id: str, join: Join) -> Deferred[Joined]:
-        """Handle JoinGroup. A group that does not exist is made for who brings no member id."""
+        """Handle JoinGroup. A group that does not exist is made for a member without an id.
+
+        A join that begins a rebalance is handled once ZooKeeper has answered: a rebalance that cannot be
+        written would stop all members.
+        """
+        group = self._groups.held(group_id)
+        if group is None or not (group.machine.join_writes(join) or group.awaits_zookeeper):
+            return self._join(group_id, join)
+        return group.once_writable().addCallback(
+            lambda error: Joined(error, join.member_id) if error else self._join(group_id, join)
+        )
+
+    def _join(self, group_id: str, join: Join) -> Deferred[Joined]:
         located = self._groups.locate(group_id)
         if isinstance(located, ErrorCode):
             return succeed(Joined(located, join.member_id))
@@ -137,6 +153,13 @@ class GroupCoordinator:
         if group is None:
             unknown = ErrorCode.UNKNOWN_MEMBER_ID
             return located.right.confirm().addCallback(lambda error: Synced(error or unknown))
+        if not (group.machine.sync_writes(sync) or group.awaits_zookeeper):
+            return self._sync(group, sync)
+        return group.once_writable().addCallback(
+            lambda error: Synced(error) if error else self._sync(group, sync)
+        )
+
+    def _sync(self, group: HeldGroup, sync: Sync) -> Deferred[Synced]:
         machine = group.machine
         return group.ask(lambda token, now: machine.sync(token, sync, now))
 
@@ -169,6 +192,13 @@ class GroupCoordinator:
         if group is None:
             unknown = tuple((identity, ErrorCode.UNKNOWN_MEMBER_ID) for identity in identities)
             return located.right.confirm().addCallback(lambda error: Left(error, unknown))
+        return group.once_writable().addCallback(
+            lambda error: Left(error) if error else self._leave(group, identities, reason)
+        )
+
+    def _leave(
+        self, group: HeldGroup, identities: Sequence[MemberIdentity], reason: str
+    ) -> Deferred[Left]:
         machine = group.machine
         return group.ask(lambda token, now: machine.leave(token, identities, reason, now))
 
@@ -195,7 +225,7 @@ class GroupCoordinator:
         if isinstance(group, HeldGroup):
             now = self._clock.seconds()
             refused = group.machine.check_commit(member_id, group_instance_id, generation_id, now)
-            if refused is ErrorCode.NONE and not group.partition.zookeeper.connected:
+            if refused is ErrorCode.NONE and not group.partition.zookeeper_answers:
                 refused = ErrorCode.COORDINATOR_NOT_AVAILABLE
         else:
             refused = group
@@ -250,7 +280,10 @@ class GroupCoordinator:
             if group_id not in located.known:
                 return {}
             group = self._groups.hold(located, group_id)
-        if not group.offsets_known:
+        if not group.offsets_known and not (
+            # What was acknowledged stays true while it cannot be read again: a commit in doubt counts as not yet done.
+            group.offsets_read and not group.partition.zookeeper_answers
+        ):
             found = await self._with_offsets(group)
             if isinstance(found, ErrorCode):
                 return found
@@ -268,6 +301,8 @@ class GroupCoordinator:
             return located
         if group_id not in located.groups and group_id not in located.known:
             return ErrorCode.GROUP_ID_NOT_FOUND
+        if not located.right.zookeeper_answers:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
         group = located.groups.get(group_id) or self._groups.hold(located, group_id)
         if not group.offsets_known:
             found = await self._with_offsets(group)
@@ -386,6 +421,8 @@ class GroupCoordinator:
         group = located.groups.get(group_id)
         if group is None and group_id not in located.known:
             return ErrorCode.GROUP_ID_NOT_FOUND
+        if not located.right.zookeeper_answers:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if group is not None:
             if len(group.machine.members):
                 return ErrorCode.NON_EMPTY_GROUP

@@ -6,7 +6,8 @@ newest of those that follow is kept, since each is whole. Outcomes of writes:
 - acknowledged: the machine is told, and lets its answers go;
 - another coordinator (`CoordinatorMoved`): the partition lets all its groups go;
 - connection lost, outcome unknown: once ZooKeeper answers again, look at what is there and write
-  again. A snapshot is whole, and nobody else may write, so writing it twice is the same as once;
+  again. A snapshot is whole, and nobody else may write, so writing it twice is the same as once.
+  Requests that wait for the write are refused after `WRITE_PATIENCE`: their members ask again;
 - refused because a znode is or is not there: look at what is there and write again.
 
 Some answers need no write: an assignment that a member asks for again, or a refusal. Such an answer
@@ -79,6 +80,12 @@ UNCONFIRMED = frozenset(
 )
 """Errors that do not depend on what this broker remembers of a group: they leave at once."""
 
+WRITE_PATIENCE = 5.0
+"""Seconds for which requests wait for a write; `offsets.commit.timeout.ms` has the same default."""
+
+TICK_AGAIN = 0.5
+"""Seconds after which a tick that has to write is tried again, while ZooKeeper does not answer."""
+
 ATTEMPTS = 5
 """How often a write is tried again because znodes are not as we thought."""
 
@@ -115,6 +122,8 @@ class HeldGroup:
         self.tree = GroupOffsets(group_id)
         self.offsets_known = False
         """Whether *tree* holds the committed offsets."""
+        self.offsets_read = False
+        """Whether *tree* has held them: it still holds what was acknowledged, if not what is in doubt."""
         self.changed_ms = 0
         """Wall clock (ms) at which the state in ZooKeeper was written; 0: there is none."""
 
@@ -122,10 +131,14 @@ class HeldGroup:
         self._forget = forget
         self._now_ms = now_ms
         self._tokens = 0
+        self._gated = 0
+        """Requests that wait for ZooKeeper before the machine sees them."""
         self._waiting: dict[Token, Deferred[Any]] = {}
         self._timer: Any = None
         self._newest: Persist | None = None
         self._writing = False
+        self._late: Any = None
+        """The timer of the write that is on its way."""
         self._has_state = False
         self._take_live = False
         """Whether the ephemerals of the members are still those of the last coordinator."""
@@ -145,6 +158,20 @@ class HeldGroup:
         return answer
 
     @property
+    def awaits_zookeeper(self) -> bool:
+        """Whether requests wait for `once_writable`; later ones have to wait behind them."""
+        return bool(self._gated)
+
+    def once_writable(self) -> Deferred[ErrorCode]:
+        """Fire with NONE once ZooKeeper confirmed that this broker coordinates the group, in the order of calls."""
+        self._gated += 1
+        return self.partition.confirm_writable().addCallback(self._writable)
+
+    def _writable(self, error: ErrorCode) -> ErrorCode:
+        self._gated -= 1
+        return error
+
+    @property
     def idle(self) -> bool:
         """Whether nothing would be lost if the group was forgotten."""
         machine = self.machine
@@ -153,6 +180,7 @@ class HeldGroup:
             and not len(machine.members)
             and not machine.members.pending
             and not self._waiting
+            and not self._gated
             and not self.tree.has_root
         )
 
@@ -232,6 +260,21 @@ class HeldGroup:
             self._set_timer(now + STARVED)
             return
         self._timer = None
+        if self.machine.tick_writes(now):
+            self.partition.confirm_writable().addCallback(self._tick_if_writable)
+        else:
+            self._tick_now()
+
+    def _tick_if_writable(self, error: ErrorCode) -> None:
+        """Remove members and end rebalances only while ZooKeeper answers: else it would be for its sake."""
+        if self.machine.state is GroupState.DEAD or self.partition.given_up:
+            return
+        if error is ErrorCode.NONE:
+            self._tick_now()
+        else:
+            self._set_timer(self._clock.seconds() + TICK_AGAIN)
+
+    def _tick_now(self) -> None:
         self._perform(self.machine.tick(self._clock.seconds()))
         if self.idle:
             self._forget(self)
@@ -243,7 +286,13 @@ class HeldGroup:
             self._writing = True
             Deferred.fromCoroutine(self._write_all()).addErrback(self._cannot_write)
 
+    def _write_is_late(self) -> None:
+        """Refuse the requests that wait for a write, and those that come meanwhile after as long again."""
+        self._late = self._clock.callLater(WRITE_PATIENCE, self._write_is_late)
+        self._perform(self.machine.write_is_late(self._clock.seconds()))
+
     async def _write_all(self) -> None:
+        self._late = self._clock.callLater(WRITE_PATIENCE, self._write_is_late)
         try:
             if self._take_live:
                 await self._take_live_members()
@@ -258,6 +307,7 @@ class HeldGroup:
             return  # whoever found out lets the groups of this partition go
         finally:
             self._writing = False
+            self._late.cancel()
 
     def _cannot_write(self, failure: Any) -> None:
         log.failure(
@@ -385,7 +435,7 @@ class HeldGroup:
             raise CoordinatorMoved
         tree.has_root = tree.has_root or self._has_state
         self.tree = tree
-        self.offsets_known = True
+        self.offsets_known = self.offsets_read = True
         for waiting in self._others_reading():
             waiting.callback(None)
 

@@ -9,10 +9,14 @@ coordinated partition that it writes for. Outcomes:
   others are sent again;
 - one operation was refused (a znode is or is not there, against what we thought): the offsets of
   that group are read again, and everything is sent again;
-- no answer: nobody knows. The commits fail with a retriable error, and nothing of these groups is
-  served before it was read again.
+- no answer: the outcome is unknown. The commits fail with a retriable error, and the offsets of these
+  groups are read again before they are written again.
+
+A request that ZooKeeper does not answer for `offsets.commit.timeout.ms` is answered REQUEST_TIMED_OUT;
+its commits remain on their way.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -45,9 +49,10 @@ REFUSALS = 5
 class _Request:
     """One OffsetCommit request: what became of each of its offsets."""
 
-    __slots__ = ("done", "errors", "left")
+    __slots__ = ("deadline", "done", "errors", "left")
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, deadline: float) -> None:
+        self.deadline = deadline
         self.errors = [ErrorCode.UNKNOWN_SERVER_ERROR] * count
         self.left = count
         self.done: Deferred[list[ErrorCode]] = Deferred()
@@ -71,15 +76,21 @@ class _Multi(NamedTuple):
 
 
 class OffsetWriter:
-    """Writes the offsets of all groups. *find* gives a held group."""
+    """Writes the offsets of all groups. *find* gives a held group; *timeout* is what a request waits, in seconds."""
 
     def __init__(
         self,
         clock: Clock,
         find: Callable[[str], HeldGroup | None],
         now_ms: Callable[[], int],
+        *,
+        timeout: float = 5.0,
     ) -> None:
         self._clock = clock
+        self._timeout = timeout
+        self._requests: deque[_Request] = deque()
+        """Requests in the order of their deadlines; some are done already."""
+        self._watching = False
         self._find = find
         self._now_ms = now_ms
         self._queue: CommitQueue[Waiter] = CommitQueue()
@@ -92,7 +103,14 @@ class OffsetWriter:
         """Write offsets of a held group whose offsets are known; answers an error for each."""
         if not offsets:
             return succeed([])
-        request = _Request(len(offsets))
+        request = _Request(len(offsets), self._clock.seconds() + self._timeout)
+        requests = self._requests
+        while requests and requests[0].done.called:
+            requests.popleft()
+        requests.append(request)
+        if not self._watching:
+            self._watching = True
+            self._clock.callLater(self._timeout, self._time_out)
         add = self._queue.add
         for index, (topic, partition, value) in enumerate(offsets):
             add(CommitKey(group_id, topic, partition), value, (request, index))
@@ -103,6 +121,18 @@ class OffsetWriter:
         """Answer what is queued for these groups, which are not held any more."""
         for commit in self._queue.take_groups(set(group_ids)):
             self._finish(self._queue.settle(commit, error), error)
+
+    def _time_out(self) -> None:
+        """Answer the requests whose time is over, and come back for the next one."""
+        now = self._clock.seconds()
+        requests = self._requests
+        while requests and (requests[0].done.called or requests[0].deadline <= now):
+            request = requests.popleft()
+            if not request.done.called:
+                request.done.callback([ErrorCode.REQUEST_TIMED_OUT] * len(request.errors))
+        self._watching = bool(requests)
+        if requests:
+            self._clock.callLater(requests[0].deadline - now, self._time_out)
 
     # --- sending ------------------------------------------------------------------------------
 

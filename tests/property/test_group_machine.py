@@ -135,6 +135,12 @@ class GroupUnderFire(RuleBasedStateMachine):
             self.table.perform(effects)
         self.listen()
 
+    @precondition(lambda self: self.table.unacknowledged)
+    @rule()
+    def zookeeper_is_late(self) -> None:
+        self.table.perform(self.table.group.write_is_late(self.table.now))
+        self.listen()
+
     @rule(applied=st.integers(0, 3))
     def coordinator_moves(self, applied: int) -> None:
         """It was killed, and some of what it had sent to ZooKeeper arrived."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from twisted.internet.defer import succeed
+
 from kbroker.groups.effects import Answer, Joined, Left, Synced
 from kbroker.runtime.coordinated_groups import GroupsOfPartition
 from kbroker.runtime.coordinated_partition import CoordinatedPartition
@@ -28,7 +30,8 @@ def sync_group_unconfirmed() -> list[Change]:
 @mutant
 def leave_group_unconfirmed() -> list[Change]:
     """A deposed coordinator answers LeaveGroup from memory, where nothing has to be written."""
-    return _answers_unconfirmed(Left)
+    once_writable = (HeldGroup, "once_writable", lambda _self: succeed(ErrorCode.NONE))
+    return [once_writable, *_answers_unconfirmed(Left)]
 
 
 @mutant

@@ -13,7 +13,7 @@ from kbroker.groups.records import (
 )
 from kbroker.groups.states import GroupState
 from kclient.wire.error_codes import ErrorCode
-from tests.kit.groups import GroupOnTheTable, stable_group
+from tests.kit.groups import GroupOnTheTable, join_request, stable_group
 
 
 def test_a_generation_is_written_before_anybody_hears_of_it() -> None:
@@ -181,3 +181,63 @@ def test_topics_are_read_out_of_a_subscription() -> None:
     assert subscribed_topics(metadata) == ("t", "uu")
     assert subscribed_topics(b"\0\0\0\0\0\2\0\1t\x7f\xff") == ()
     assert subscribed_topics(b"garbage") == ()
+
+
+def test_members_whose_generation_is_not_written_in_time_ask_again() -> None:
+    table = GroupOnTheTable(auto_persist=False)
+    a = table.enter("a")
+    table.advance(3.0)
+    table.perform(table.group.write_is_late(table.now))
+    assert table.joined(a).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert table.joined(a).member_id == "a-id"
+    again = table.join("a", "a-id")
+    assert again in table.waiting
+    table.acknowledge()
+    assert table.joined(again).generation_id == 1
+    assert table.group.state is GroupState.COMPLETING_REBALANCE
+
+
+def test_members_whose_assignment_is_not_written_in_time_ask_again() -> None:
+    table = stable_group("a", "b")
+    table.join("a", "a-id")
+    table.join("b", "b-id")
+    table.auto_persist = False
+    b, a = table.sync("b"), table.sync("a", a=b"A", b=b"B")
+    table.perform(table.group.write_is_late(table.now))
+    for late in (a, b):
+        assert table.synced(late).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    again = table.sync("b")
+    table.acknowledge()
+    assert table.synced(again).assignment == b"B"
+    assert table.group.state is GroupState.STABLE
+
+
+def test_a_member_that_does_not_ask_again_is_removed() -> None:
+    table = stable_group("a", "b")
+    table.join("a", "a-id")
+    table.join("b", "b-id")
+    table.auto_persist = False
+    table.sync("b"), table.sync("a", a=b"A", b=b"B")
+    table.perform(table.group.write_is_late(table.now))
+    table.acknowledge()
+    table.advance(11.0, "a")
+    assert [member.member_id for member in table.group.members] == ["a-id"]
+
+
+def test_only_what_changes_the_group_has_to_be_written() -> None:
+    group = stable_group("a", "b").group
+    assert not group.join_writes(join_request("b", "b-id"))
+    assert not group.join_writes(join_request("c"))
+    assert group.join_writes(join_request("a", "a-id"))
+    assert group.join_writes(join_request("b", "b-id", protocols=(("range", b"other"),)))
+    assert group.join_writes(join_request("c", group_instance_id="i"))
+    assert group.join_writes(join_request("c", requires_known_member_id=False))
+    assert not group.tick_writes(6.0)
+    assert group.tick_writes(1000.0)
+
+
+def test_a_join_during_a_rebalance_does_not_wait_for_zookeeper() -> None:
+    table = stable_group("a", "b")
+    table.join("a", "a-id")
+    assert table.group.state is GroupState.PREPARING_REBALANCE
+    assert not table.group.join_writes(join_request("b", "b-id", protocols=(("range", b"2"),)))

@@ -2,11 +2,15 @@
 
 from typing import Any, cast
 
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
+from kbroker.groups.records import GroupSnapshot, MemberSnapshot
+from kbroker.groups.states import GroupState
 from kbroker.runtime.coordinated_partition import CoordinatedPartition
 from kbroker.runtime.held_group import HeldGroup
-from tests.kit.groups import LIMITS, join_request
+from kclient.wire.error_codes import ErrorCode
+from tests.kit.groups import LIMITS, RANGE, join_request
 
 
 def waiting_for_its_member(clock: Clock, forgotten: list[HeldGroup]) -> HeldGroup:
@@ -40,8 +44,36 @@ def test_after_a_stall_members_get_a_chance_to_be_heard() -> None:
 
 
 def test_a_group_let_go_has_no_timer() -> None:
-    from kclient.wire.error_codes import ErrorCode
-
     clock = Clock()
     waiting_for_its_member(clock, []).unload(ErrorCode.NOT_COORDINATOR)
     assert clock.getDelayedCalls() == []
+
+
+class Doubtful:
+    """A right that ZooKeeper confirms or not."""
+
+    def __init__(self) -> None:
+        self.error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        self.given_up = False
+
+    def confirm_writable(self) -> Deferred[ErrorCode]:
+        return succeed(self.error)
+
+
+def test_no_member_is_removed_while_zookeeper_does_not_answer() -> None:
+    clock, right = Clock(), Doubtful()
+    group = HeldGroup(
+        clock, cast(CoordinatedPartition, right), "g", LIMITS, lambda _group: None, lambda: 0
+    )
+    member = MemberSnapshot("m", None, "m", "/h", 6000, 6000, RANGE, b"A")
+    snapshot = GroupSnapshot(GroupState.STABLE, 3, "consumer", "range", "m", (member,))
+    group._perform(group.machine.restore(snapshot, clock.seconds()))
+    clock.pump([0.25] * 200)
+    assert len(group.machine.members) == 1
+    assert group.machine.state is GroupState.STABLE
+    right.error = ErrorCode.NONE
+    written: list[Any] = []
+    group._write = lambda: written.append(group._newest)  # type: ignore[method-assign]
+    clock.pump([0.25] * 4)
+    assert not len(group.machine.members)
+    assert written[-1].snapshot.state is GroupState.EMPTY
