@@ -2,23 +2,55 @@
 
 ``recovery-point-offset-checkpoint`` says below which offset everything was synced,
 ``replication-offset-checkpoint`` the high watermarks, ``log-start-offset-checkpoint`` where logs
-begin that DeleteRecords shortened. Version 0: a line with the version, a line with the number of
+begin that DeleteRecords shortened, in two copies. Version 0: a line with the version, a line with the number of
 entries, then ``topic partition offset`` per line. Pure: bytes in, bytes out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from kclient.wire.errors import CorruptMessage
 
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
 LOG_START_OFFSETS: Final = "log-start-offset-checkpoint"
+LOG_START_OFFSETS_COPY: Final = "log-start-offset-checkpoint-copy"
+"""The same, written before it: a line counts as far as both say so. Kafka does not know this file."""
 
 Partition = tuple[str, int]
 """A topic's name and a partition number."""
+
+
+class LogStarts(NamedTuple):
+    """Where logs begin, as far as it is believed."""
+
+    believed: dict[Partition, int]
+    refused: dict[Partition, int]
+    """What the checkpoint says instead of some of them."""
+
+
+def believed_log_starts(
+    checkpoint: Mapping[Partition, int],
+    copy: Mapping[Partition, int] | None,
+    high_watermarks: Mapping[Partition, int],
+) -> LogStarts:
+    """Return what of the log start checkpoint is believed: no more than a second file says.
+
+    One bad line hides records, and has followers delete theirs. The second file is the *copy*; where there is none
+    (Kafka, or an earlier version, wrote here last) it is the checkpoint of high watermarks, above which no log begins.
+    """
+    believed, refused = {}, {}
+    for key, offset in checkpoint.items():
+        most = high_watermarks.get(key, 0) if copy is None else copy.get(key, 0)
+        if offset <= most:
+            believed[key] = offset
+            continue
+        refused[key] = offset
+        if copy is not None and key in copy:
+            believed[key] = most
+    return LogStarts(believed, refused)
 
 
 def encode(offsets: Mapping[Partition, int]) -> bytes:

@@ -60,7 +60,7 @@ class LogDir:
         """Why the directory is offline, or None."""
         self.logs = 0
         """How many logs are in use in it; counted by `LogDirs`."""
-        self._written: dict[str, Mapping[Partition, int]] = {}
+        self._written: dict[str, dict[Partition, int]] = {}
         self._write_lock = Lock()
         self._write_number = 0
         self._last_write: dict[str, int] = {}
@@ -135,8 +135,8 @@ class LogDir:
         memory = self._memory()
         past = incarnation.judge(memory, epoch, boot_id, is_new=self._is_new)
         recovery_points = self._read_checkpoint(checkpoints.RECOVERY_POINTS, notes)
-        log_starts = self._read_checkpoint(checkpoints.LOG_START_OFFSETS, notes)
         high_watermarks = self._read_checkpoint(checkpoints.HIGH_WATERMARKS, notes)
+        log_starts = self._read_log_starts(high_watermarks, notes)
         found: list[tuple[Partition, str]] = []
         doomed = []
         for name in sorted(self._disk.listdir(self.path)):
@@ -218,17 +218,37 @@ class LogDir:
         replace_file(self._disk, path, memory.encode(), durable=durable)
 
     def _read_checkpoint(self, name: str, notes: list[str]) -> dict[Partition, int]:
+        """Read a checkpoint; a damaged one is as good as none."""
+        return self._written.setdefault(name, self._decoded(name, notes) or {})
+
+    def _decoded(self, name: str, notes: list[str]) -> dict[Partition, int] | None:
+        """Read a checkpoint; None where there is none, or it makes no sense."""
         path = f"{self.path}/{name}"
         unlink_if_there(self._disk, path + ".tmp")
         try:
             offsets = checkpoints.decode(read_file(self._disk, path))
         except FileNotFoundError:
-            offsets = {}
+            return None
         except CorruptMessage as error:
             notes.append(f"{path}: {error.message}; going on without it")
-            offsets = {}
+            return None
         self._written[name] = offsets
         return offsets
+
+    def _read_log_starts(
+        self, high_watermarks: Mapping[Partition, int], notes: list[str]
+    ) -> dict[Partition, int]:
+        """Read the log start offsets; those that a second file does not confirm are named, and not believed."""
+        offsets = self._read_checkpoint(checkpoints.LOG_START_OFFSETS, notes)
+        copy = self._decoded(checkpoints.LOG_START_OFFSETS_COPY, notes)
+        found = checkpoints.believed_log_starts(offsets, copy, high_watermarks)
+        for (topic, partition), offset in found.refused.items():
+            notes.append(
+                f"{self.path}/{checkpoints.LOG_START_OFFSETS}: log start offset {offset} of {topic}-{partition} is not"
+                f" believed: no other file has it. The log begins at"
+                f" {found.believed.get((topic, partition), 'its first segment')}"
+            )
+        return found.believed
 
     # Checkpoints
 
@@ -245,11 +265,19 @@ class LogDir:
         self._write_number += 1
         return self._write_number
 
-    def write_checkpoints(self, number: int, files: Mapping[str, Mapping[Partition, int]]) -> None:
+    def write_checkpoints(self, number: int, files: Mapping[str, dict[Partition, int]]) -> None:
         """Replace checkpoints (by file name), unless later ones are there. Slow; any thread."""
         with self._write_lock:
+            starts = files.get(checkpoints.LOG_START_OFFSETS)
+            if starts is not None:  # the copy first: what only it says is not believed either way
+                files = {checkpoints.LOG_START_OFFSETS_COPY: starts, **files}
             for name, offsets in files.items():
                 if self._last_write.get(name, 0) > number:
+                    continue
+                if (
+                    name == checkpoints.LOG_START_OFFSETS_COPY
+                    and self._written.get(name) == offsets
+                ):
                     continue
                 replace_file(self._disk, f"{self.path}/{name}", checkpoints.encode(offsets))
                 self._last_write[name] = number

@@ -290,6 +290,7 @@ class LogDirs:
             raise KafkaStorageError("every log directory is offline")
         directory = min(usable, key=lambda one: one.logs)
         path = f"{directory.path}/{names.directory_name(topic, partition)}"
+        self.vanished.discard(key)  # the checkpoints are to forget it now
         self._before_reuse(key, directory)
         self.high_watermarks.pop(key, None)
         if not is_new:
@@ -307,7 +308,6 @@ class LogDirs:
             self._directory_failed(directory, error)
             raise KafkaStorageError(f"{path} cannot be created: {error}") from error
         self._adopt(key, log, directory)
-        self.vanished.discard(key)
         return log
 
     def identify(self, topic: str, partition: int, topic_id: UUID) -> None:

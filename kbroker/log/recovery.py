@@ -12,6 +12,9 @@ batch headers breaks, the partition does not open and the error names the file a
 A log that ends below its recovery point lost what was synced; it opens, and `Loaded.missing_below`
 says so.
 
+The leader epochs come from their file, and from the batches where the file is missing, damaged, or contradicted by the
+batches.
+
 Nothing is made permanent here: the recovery point stays where it was, so that a crash during
 recovery is followed by the same recovery (KAFKA-10471).
 
@@ -29,7 +32,7 @@ from kbroker.config.log import LogConfig
 from kbroker.log import epochs as epochs_file
 from kbroker.log import identity, quarantine, scan
 from kbroker.log.disk import Disk, read_file, unlink_if_there
-from kbroker.log.epochs import LeaderEpochs
+from kbroker.log.epochs import UNKNOWN_EPOCH, LeaderEpochs
 from kbroker.log.identity import PartitionMetadata
 from kbroker.log.producers import LogProducers, open_producers
 from kbroker.log.segment import BASE_OFFSET, DELETED_SUFFIX, MAX_RELATIVE, Segment
@@ -105,10 +108,14 @@ def load(
     producers = open_producers(
         disk, directory, names, segments, end, clean=found_clean, now_ms=now_ms, notes=notes
     )
+    epochs.truncate_from_end(end)
+    if not _agree(segments, epochs, log_start_offset, end):
+        path = f"{directory}/{epochs_file.FILE_NAME}"
+        notes.append(f"{path}: the batches have other leader epochs; built anew from them")
+        epochs = _epochs_of_batches(segments)
+    epochs.truncate_from_start(log_start_offset)
     for segment in segments:
         segment.close()  # opened again when somebody reads or appends
-    epochs.truncate_from_end(end)
-    epochs.truncate_from_start(log_start_offset)
     return Loaded(
         segments,
         log_start_offset,
@@ -156,6 +163,10 @@ def _load_epochs(
             return epochs_file.decode(read_file(disk, path))
         except CorruptMessage as error:
             notes.append(f"{path}: {error.message}; built anew from the batches")
+    return _epochs_of_batches(segments)
+
+
+def _epochs_of_batches(segments: list[Segment]) -> LeaderEpochs:
     epochs = LeaderEpochs()
     for segment in segments:
         with suppress(CorruptMessage):  # whether that matters is for recovery to say
@@ -163,6 +174,38 @@ def _load_epochs(
                 if info.leader_epoch > epochs.latest:
                     epochs.assign(info.leader_epoch, info.base_offset)
     return epochs
+
+
+def _agree(segments: list[Segment], epochs: LeaderEpochs, log_start_offset: int, end: int) -> bool:
+    """Say whether the batches have the leader epochs that the file says: the last one, and where entries begin.
+
+    A leader with wrong epochs would have its followers cut records that both have. The first entry and the last two are
+    compared, each with the batch there and the batch before it.
+    """
+    floor = max(log_start_offset, segments[0].base_offset)
+    if end <= floor:
+        return True
+    entries = epochs.entries
+    previous = dict(zip(entries[1:], entries, strict=False))
+    expected = [(end - 1, epochs.latest)]
+    for entry in {*entries[:1], *entries[-2:]}:
+        if entry.start_offset > floor:
+            before = previous.get(entry)
+            expected.append(
+                (entry.start_offset - 1, UNKNOWN_EPOCH if before is None else before.epoch)
+            )
+        expected.append((max(entry.start_offset, floor), entry.epoch))
+    found = ((_epoch_of_batch(segments, offset), epoch) for offset, epoch in expected)
+    return all(theirs in (epoch, None, UNKNOWN_EPOCH) for theirs, epoch in found)
+
+
+def _epoch_of_batch(segments: list[Segment], offset: int) -> int | None:
+    """Return the leader epoch of the batch at or behind *offset*; None where that cannot be read, or there is none."""
+    segment = segments[_first_to_recover(segments, offset)]
+    with suppress(CorruptMessage):
+        found = segment.locate(offset)
+        return None if found is None else found.info.leader_epoch
+    return None
 
 
 def _load_metadata(disk: Disk, directory: str, names: set[str]) -> PartitionMetadata:

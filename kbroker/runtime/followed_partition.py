@@ -40,6 +40,11 @@ def question(partition: Partition, max_bytes: int) -> FetchPartition:
 def take_answer(partition: Partition, answer: FetchPartitionResponse, now_ms: int) -> int:
     """Truncate, or append and follow the leader's offsets; return the bytes appended."""
     log, following = followed(partition)
+    if answer.log_start_offset > max(answer.high_watermark, 0):
+        raise UnknownServerError(
+            f"{partition}: its leader begins at {answer.log_start_offset}, above its own high watermark"
+            f" {answer.high_watermark}: nothing is deleted here for that"
+        )
     if answer.diverging_epoch is not None:
         diverging = answer.diverging_epoch
         theirs = EpochEnd(diverging.epoch, diverging.end_offset)
@@ -78,6 +83,11 @@ def truncate(partition: Partition, offset: int) -> None:
 def start_over(partition: Partition, leader_start: int, leader_end: int, now_ms: int) -> None:
     """Bring a log that is out of the leader's range back into it (S33: never to 0 wholesale)."""
     log, following = followed(partition)
+    if leader_start > leader_end:
+        raise UnknownServerError(
+            f"{partition}: its leader begins at {leader_start}, behind its own end {leader_end}: nothing is deleted"
+            " here for that"
+        )
     if leader_start == log.log_end_offset > 0:
         # All that we have is deleted there, and may never have been what the leader had: neither is it to come back
         # should our log start be forgotten, nor are its producers to be answered.

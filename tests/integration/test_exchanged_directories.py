@@ -74,6 +74,11 @@ def only_the_metadata(data: Path, topic: str) -> None:
     exchange(data / f"{topic}-0" / metadata, data / f"{topic}.other-0" / metadata)
 
 
+def only_the_epochs(data: Path, topic: str) -> None:
+    for number in (0, 1):
+        (data / f"{topic}-{number}" / "leader-epoch-checkpoint").write_text("0\n1\n9 0\n")
+
+
 def set_line(data: Path, checkpoint: str, topic: str, offset: int) -> None:
     path = data / f"{checkpoint}-offset-checkpoint"
     others = [
@@ -103,6 +108,10 @@ DAMAGES: dict[str, Damage] = {
     "directories of two topics": of_two_topics,
     "directories of one topic": of_one_topic,
     "partition.metadata": only_the_metadata,
+    "leader-epoch-checkpoint": only_the_epochs,
+    "log start within": bad_line("log-start", 200),
+    "log start at the end": bad_line("log-start", 300),
+    "log start beyond": bad_line("log-start", 123_456_789),
     "recovery point": bad_line("recovery-point", 123_456_789),
     "high watermark": bad_line("replication", 123_456_789),
 }

@@ -181,6 +181,90 @@ def test_a_checkpoint_beyond_the_end_does_no_harm(brokers: Brokers, tmp_path: Pa
     assert (log.log_end_offset, log.missing_below) == (1, 99999999)
 
 
+def set_line(path: Path, line: str) -> None:
+    path.write_text(f"0\n1\n{line}\n")
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("offset", [3, 5, 6, 99999999])
+def test_s08_a_log_start_that_no_second_file_has_is_not_believed(
+    brokers: Brokers, tmp_path: Path, offset: int, clean: bool
+) -> None:
+    dirs = brokers().start()
+    for n in range(5):
+        append(dirs.create("t", 0, ID), n)
+    dirs.close(high_watermarks={("t", 0): 5})
+    path = tmp_path / "a" / "log-start-offset-checkpoint"
+    set_line(path, f"t 0 {offset}")
+    if not clean:
+        (tmp_path / "a" / ".kafka_cleanshutdown").unlink()
+    dirs = brokers().start()
+    log = dirs.get("t", 0)
+    assert log is not None
+    assert (log.log_start_offset, len(records(log))) == (0, 5)
+    (note,) = (note for note in dirs.notes if str(path) in note)
+    assert f"log start offset {offset} of t-0 is not believed" in note
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_s08_of_two_log_starts_the_lower_one_counts(
+    brokers: Brokers, tmp_path: Path, clean: bool
+) -> None:
+    dirs = brokers().start()
+    log = dirs.create("t", 0, ID)
+    for n in range(5):
+        append(log, n)
+    log.advance_log_start(2)
+    if clean:
+        dirs.close(high_watermarks={("t", 0): 5})
+    else:
+        dirs.checkpoint({("t", 0): 5})
+        dirs.release()
+    dirs = brokers().start()
+    found = dirs.get("t", 0)
+    assert found is not None
+    assert found.log_start_offset == 2
+    assert not any("log start" in note for note in dirs.notes)
+    dirs.release()
+    set_line(tmp_path / "a" / "log-start-offset-checkpoint", "t 0 4")
+    found = brokers().start().get("t", 0)
+    assert found is not None
+    assert found.log_start_offset == 2
+
+
+@pytest.mark.parametrize(("line", "begins"), [("t 0 3", 3), ("t 0 4", 0)])
+def test_s08_a_log_start_of_kafka_is_believed_up_to_the_high_watermark(
+    brokers: Brokers, tmp_path: Path, line: str, begins: int
+) -> None:
+    dirs = brokers().start()
+    for n in range(5):
+        append(dirs.create("t", 0, ID), n)
+    dirs.close(high_watermarks={("t", 0): 3})
+    (tmp_path / "a" / "log-start-offset-checkpoint-copy").unlink()
+    set_line(tmp_path / "a" / "log-start-offset-checkpoint", line)
+    log = brokers().start().get("t", 0)
+    assert log is not None
+    assert log.log_start_offset == begins
+
+
+def test_the_copy_of_the_log_starts_is_written_first(brokers: Brokers, tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    dirs = brokers(disk=disk).start()
+    log = dirs.create("t", 0, ID)
+    append(log, 1)
+    dirs.checkpoint({("t", 0): 1})
+    log.advance_log_start(1)
+    renamed: list[str] = []
+    rename = disk.rename
+    disk.rename = lambda old, new: (renamed.append(Path(new).name), rename(old, new))[1]  # type: ignore[method-assign]
+    dirs.checkpoint({("t", 0): 1})
+    starts = [name for name in renamed if name.startswith("log-start")]
+    assert starts == ["log-start-offset-checkpoint-copy", "log-start-offset-checkpoint"]
+    renamed.clear()
+    dirs.checkpoint({("t", 0): 1})
+    assert "log-start-offset-checkpoint-copy" not in renamed
+
+
 def test_new_partitions_go_where_there_are_fewest(brokers: Brokers, tmp_path: Path) -> None:
     dirs = brokers("a", "b", "c").start()
     for n in range(9):

@@ -440,6 +440,46 @@ def test_a_damaged_epoch_file_is_built_anew_from_the_batches(
     assert any("leader-epoch-checkpoint" in note for note in log.notes)
 
 
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize(
+    "entries",
+    [
+        "1\n9 0\n",
+        "1\n0 0\n",
+        "4\n0 0\n1 4\n2 8\n3 10\n",
+        "4\n0 0\n1 4\n2 8\n3 14\n",
+        "3\n0 0\n1 4\n3 12\n",
+        "3\n1 0\n2 8\n3 12\n",
+        "1\n3 12\n",
+        "0\n",
+    ],
+    ids=["another", "older", "too early", "too late", "gap", "another first", "last", "none"],
+)
+def test_s08_an_epoch_file_that_the_batches_contradict_is_built_anew(
+    tmp_path: Path, entries: str, clean: bool
+) -> None:
+    written(tmp_path / "t-0", epoch=lambda n: n // 2)
+    before = open_log(tmp_path / "t-0", **SETTINGS)
+    epochs, end = before.leader_epochs.entries, before.log_end_offset
+    before.close()
+    assert epochs == ((0, 0), (1, 4), (2, 8), (3, 12))
+    (tmp_path / "t-0" / "leader-epoch-checkpoint").write_text("0\n" + entries)
+    log = open_log(tmp_path / "t-0", clean=clean, recovery_point=end, **SETTINGS)
+    assert log.leader_epochs.entries == epochs
+    assert any("leader-epoch-checkpoint" in note for note in log.notes)
+
+
+def test_s08_an_epoch_file_that_begins_within_a_batch_is_believed(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0", **SETTINGS)
+    append(log, 1, 2, 3, epoch=4)
+    append(log, 4, epoch=5)
+    log.advance_log_start(1)
+    log.close()
+    again = open_log(tmp_path / "t-0", clean=True, recovery_point=4, log_start_offset=1, **SETTINGS)
+    assert again.leader_epochs.entries == ((4, 1), (5, 3))
+    assert not again.notes
+
+
 def test_epochs_beyond_the_recovered_end_are_forgotten(tmp_path: Path) -> None:
     data = written(tmp_path / "t-0", epoch=lambda n: n // 2)
     log = open_log(tmp_path / "t-0", **SETTINGS)

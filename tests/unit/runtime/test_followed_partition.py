@@ -18,7 +18,9 @@ from kclient.wire.errors import (
     NotLeaderOrFollower,
     OffsetNotAvailable,
     UnknownLeaderEpoch,
+    UnknownServerError,
 )
+from kclient.wire.fetch import FetchPartitionResponse
 from tests.kit.partitions import HostedPartition, fetch, fetch_all
 
 Host = Callable[..., HostedPartition]
@@ -243,6 +245,22 @@ def test_a_new_leader_tells_no_offset_before_it_knows_what_is_committed(host: Ho
     a.take(2, 1, (1, 2), replicas=(1, 2))
     fetch_all(a, b)
     assert latest_offset(b, 1) == 1
+
+
+def test_s08_a_leader_that_begins_beyond_what_is_committed_deletes_nothing(host: Host) -> None:
+    leader, follower = host(1), host(2)
+    leader.take(1, 0, (1, 2), replicas=(1, 2))
+    follower.take(1, 0, (1, 2), replicas=(1, 2))
+    leader.put(*range(5))
+    fetch(follower, leader)
+    for start, mark in ((3, 2), (5, 0)):
+        answer = FetchPartitionResponse(0, high_watermark=mark, log_start_offset=start)
+        with pytest.raises(UnknownServerError, match="begins at"):
+            followed_partition.take_answer(follower, answer, 0)
+    with pytest.raises(UnknownServerError, match="begins at"):
+        followed_partition.start_over(follower, 7, 6, 0)
+    assert follower.log is not None
+    assert (follower.log.log_start_offset, follower.end) == (0, 5)
 
 
 def test_a_stopped_replica_keeps_its_watermark(host: Host) -> None:
