@@ -5,6 +5,10 @@ broker's id as replica id (CVE-2018-1288). A connection may send them after it p
 (`kbroker.security.broker_proof`), on the inter-broker listener. Everything else is answered with
 CLUSTER_AUTHORIZATION_FAILED, before the request's body is read where the API alone decides.
 
+During a rolling upgrade from a version without proofs (kbroker.inter.broker.proof.required=false) a connection without
+a proof may also send them from the address of that broker's registration. One from elsewhere is closed, not answered:
+an older controller takes every answer for the end of its request, and would not repeat it.
+
 docs/design/inter-broker-trust.md has the table.
 
 Owner: the reactor's thread
@@ -12,12 +16,12 @@ Owner: the reactor's thread
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from twisted.logger import Logger
 
-from kbroker.net.service import Peer
+from kbroker.net.service import Peer, RequestRefusedError
 from kbroker.security.broker_proof import BrokerProofs
 from kclient.wire.versions import ApiKey
 
@@ -39,9 +43,15 @@ class InterBrokerTrust:
     """Decides what a connection may send as a broker; *seconds* is a monotonic clock."""
 
     def __init__(
-        self, proofs: BrokerProofs, listener: str | None, seconds: Callable[[], float]
+        self,
+        proofs: BrokerProofs,
+        listener: str | None,
+        seconds: Callable[[], float],
+        brokers_at: Callable[[str], Collection[int]] | None = None,
     ) -> None:
+        """*brokers_at* gives the brokers registered at an address; None: only a proof counts."""
         self._proofs = proofs
+        self._brokers_at = brokers_at
         self._listener = listener
         self._seconds = seconds
         self._last_line = float("-inf")
@@ -58,19 +68,34 @@ class InterBrokerTrust:
 
     def admits(self, peer: Peer, api_key: int) -> bool:
         """Say whether *peer* may send requests of *api_key*, one of `SENDER_FIELDS`, at all."""
-        return peer.broker_id >= 0 or self._refused(peer, ApiKey(api_key).name)
+        if peer.broker_id >= 0 or self._registered_at(peer):
+            return True
+        return self._refused(peer, ApiKey(api_key).name)
 
     def admits_as(self, peer: Peer, broker_id: int, api_key: int) -> bool:
         """Say whether *peer* may send a request of *api_key* as broker *broker_id*."""
         if broker_id >= 0 and peer.broker_id == broker_id:
             return True
+        if peer.broker_id < 0 and broker_id in self._registered_at(peer):
+            return True
         return self._refused(peer, f"{ApiKey(api_key).name} as broker {broker_id}")
+
+    def _registered_at(self, peer: Peer) -> Collection[int]:
+        """Return the brokers that *peer* may be by its address alone: none where proofs are required."""
+        if self._brokers_at is None or not self._is_inter_broker(peer):
+            return ()
+        return self._brokers_at(peer.host)
 
     def _is_inter_broker(self, peer: Peer) -> bool:
         return self._listener in (None, peer.listener)
 
     def _refused(self, peer: Peer, what: str) -> bool:
-        """Log that *what* was refused, if the last line is old enough; return False."""
+        """Log that *what* was refused, if the last line is old enough; return False.
+
+        RequestRefusedError where proofs are not required: the sender may be a broker that is not known yet.
+        """
+        if self._brokers_at is not None:
+            raise RequestRefusedError(f"{what}: no such broker is registered at this address")
         now = self._seconds()
         if now - self._last_line < LOG_SECONDS:
             self._unlogged += 1

@@ -18,7 +18,7 @@ Owner: the reactor's thread
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -59,6 +59,7 @@ from kbroker.runtime.metadata_cache import MetadataCache
 from kbroker.runtime.offset_expiry import OffsetExpiry
 from kbroker.runtime.producer_ids import ProducerIds, first_producer_id
 from kbroker.runtime.reconnect import Reconnect
+from kbroker.runtime.registered_addresses import RegisteredAddresses
 from kbroker.runtime.replicas import Replicas
 from kbroker.runtime.replication import Replication
 from kbroker.runtime.shared_turns import SharedTurns
@@ -68,6 +69,8 @@ from kbroker.zk import znodes
 from kbroker.zk.errors import ZooKeeperError
 from kbroker.zk.interface import Connected, Expired, Lapsed, SessionEvent
 from kbroker.zk.previous_session import PreviousSession
+from kclient.errors import Address
+from kclient.net.dial import resolve
 from kclient.wire.errors import KafkaError
 
 log = Logger(namespace="kbroker.broker")
@@ -289,8 +292,28 @@ class Broker:
         self._undo.add(secret.stop)
         self._dial_broker = BrokerDial(self._reactor, self._world.dial, proofs)
         self.trust = InterBrokerTrust(
-            proofs, self.config.inter_broker_listener, self._reactor.seconds
+            proofs,
+            self.config.inter_broker_listener,
+            self._reactor.seconds,
+            None
+            if self.config.kbroker_inter_broker_proof_required
+            else await self._registered_addresses(),
         )
+
+    async def _registered_addresses(self) -> Callable[[str], Collection[int]]:
+        """Return what gives the brokers that are registered at an address."""
+        log.warn(
+            "kbroker.inter.broker.proof.required=false: every program on a broker's host may act as that broker"
+        )
+        addresses = RegisteredAddresses(
+            self.zookeeper,
+            self.reconnect,
+            self.config.inter_broker_listener,
+            lambda host: resolve(self._reactor, Address(host, 0)),
+        )
+        await addresses.start()
+        self._undo.add(addresses.stop)
+        return addresses.brokers_at
 
     def _replicate(self) -> None:
         listener = self.config.inter_broker_listener

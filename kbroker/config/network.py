@@ -104,6 +104,11 @@ class NetworkSettings:
         "A peer that takes no byte of its responses for this long is cut.",
         at_least(100),
     )
+    kbroker_inter_broker_proof_required: bool = define(
+        BOOLEAN,
+        True,
+        "Whether brokers must prove who they are; false: a registered address will do, for an upgrade.",
+    )
     kbroker_close_timeout_ms: int = define(
         INT, 5_000, "Longest wait for the last bytes of a closing connection.", at_least(1)
     )

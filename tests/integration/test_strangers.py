@@ -278,6 +278,32 @@ def test_a_proof_for_another_broker_is_refused(cluster: Cluster) -> None:
         assert answer.error_code == REFUSED
 
 
+def test_in_an_upgrade_a_registered_address_will_do_and_no_other(
+    broker_clusters: MakeCluster,
+) -> None:
+    cluster = broker_clusters(2, {"kbroker.inter.broker.proof.required": "false"})
+    Observer(cluster).create("t", [[1, 2]])
+    fetch = FetchRequest(
+        max_wait_ms=0, min_bytes=1, topics=[FetchTopic("t", [FetchPartition(0, 0, 100)])],
+        replica_id=2, session_epoch=-1,
+    )  # fmt: skip
+    with connected(cluster, 1) as registered:
+        answer = registered.ask(ApiKey.FETCH, 12, fetch)
+        assert (answer.error_code, answer.topics[0].partitions[0].error_code) == (0, 0)
+        answer = registered.ask(ApiKey.STOP_REPLICA, 4, stop_replica(2))
+        assert answer.error_code == REFUSED, "there is no such controller epoch"
+    for api, version, request in (
+        (ApiKey.FETCH, 12, fetch),
+        (ApiKey.STOP_REPLICA, 4, stop_replica(2)),
+    ):
+        port = cluster[1].port
+        with (
+            RawConnection("127.0.0.1", port, source="127.0.0.2") as elsewhere,
+            pytest.raises(ConnectionError),
+        ):
+            elsewhere.ask(api, version, request)
+
+
 def test_brokers_follow_each_other_after_the_secret_was_replaced(cluster: Cluster) -> None:
     observer = Observer(cluster)
     observer.create("rotated", [[1, 2, 3]])

@@ -17,8 +17,10 @@ _LENGTH = struct.Struct(">i")
 class RawConnection:
     """A connection that sends what it is given, and retries nothing."""
 
-    def __init__(self, host: str, port: int, *, timeout: float = 10.0) -> None:
-        self._socket = socket.create_connection((host, port), timeout)
+    def __init__(self, host: str, port: int, *, timeout: float = 10.0, source: str = "") -> None:
+        self._socket = socket.create_connection(
+            (host, port), timeout, (source, 0) if source else None
+        )
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._correlation = itertools.count(1)
 

@@ -9,7 +9,7 @@ import pytest
 from kbroker.apis import Dispatcher
 from kbroker.apis.api18_api_versions import ApiVersions
 from kbroker.apis.inter_broker import SENDER_FIELDS, InterBrokerTrust
-from kbroker.net.service import Peer
+from kbroker.net.service import Peer, RequestRefusedError
 from kclient.wire import messages
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.messages import RequestHeader
@@ -107,6 +107,27 @@ def test_a_body_of_a_stranger_is_not_decoded(receiver: Receiver) -> None:
     answer = receiver.dispatcher(memoryview(bytes(header) + b"\xff" * 64), peer())
     response = messages.decode_response(api, SERVED[api].max, joined(answer))[1]
     assert response.error_code == REFUSED
+
+
+def test_while_proofs_are_not_required_the_address_of_a_registered_broker_will_do() -> None:
+    registered = {"10.0.0.9": {2, 3}}
+    trust = InterBrokerTrust(
+        proofs_of(1), "INTERNAL", lambda: 0.0, lambda ip: registered.get(ip, ())
+    )
+    inside = peer()
+    assert trust.admits(inside, ApiKey.STOP_REPLICA)
+    assert trust.admits_as(inside, 2, ApiKey.FETCH)
+    elsewhere = Peer("10.0.0.8", 1, "INTERNAL")
+    outside = peer("EXTERNAL")
+    proved = peer()
+    assert trust.prove(proved, proofs_of(3).make(1))
+    assert trust.admits_as(proved, 3, ApiKey.FETCH)
+    for sender, broker_id in ((inside, 4), (elsewhere, 2), (outside, 2), (proved, 2)):
+        with pytest.raises(RequestRefusedError, match="no such broker is registered"):
+            trust.admits_as(sender, broker_id, ApiKey.FETCH)
+    for sender in (elsewhere, outside):
+        with pytest.raises(RequestRefusedError, match="no such broker is registered"):
+            trust.admits(sender, ApiKey.STOP_REPLICA)
 
 
 def test_every_api_between_brokers_names_its_sender() -> None:
