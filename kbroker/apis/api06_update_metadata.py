@@ -35,12 +35,15 @@ class UpdateMetadata:
     ) -> UpdateMetadataResponse | Awaitable[UpdateMetadataResponse]:
         """Answer the request; refusals are KafkaErrors."""
         is_whole = self._cache.update(request, self._broker_epoch())
-        if is_whole and self._strays is not None:
-            return self._without_strays(self._strays, request)
-        return UpdateMetadataResponse()
+        if self._strays is None:
+            return UpdateMetadataResponse()
+        return self._without_strays(self._strays, request, is_whole=is_whole)
 
     async def _without_strays(
-        self, strays: StrayReplicas, request: UpdateMetadataRequest
+        self, strays: StrayReplicas, request: UpdateMetadataRequest, *, is_whole: bool
     ) -> UpdateMetadataResponse:
-        await strays.remove(request)
+        if is_whole:
+            await strays.remove(request)
+        else:
+            await strays.give_up_namesakes(request)
         return UpdateMetadataResponse()

@@ -278,6 +278,7 @@ class LogDirs:
         key = (topic, partition)
         log = self._logs.get(key)
         if log is not None:
+            log.config = self._config_of(topic)  # they may not have been known when it was opened
             return log
         if key in self.failed:
             raise KafkaStorageError(f"{topic}-{partition} is offline: {self.failed[key]}")

@@ -27,6 +27,7 @@ from uuid import UUID
 
 from twisted.logger import Logger
 
+from kbroker.controller.context import LEADER_DURING_DELETE
 from kbroker.controller.election import RECOVERING
 from kbroker.controller.steps import at_once
 from kbroker.log.log_dirs import LogDirs
@@ -51,6 +52,7 @@ from kclient.wire.interbroker import (
     StopReplicaRequest,
     StopReplicaResponse,
     UpdateMetadataRequest,
+    UpdateMetadataTopicState,
 )
 
 log = Logger()
@@ -134,9 +136,35 @@ class Orders:
         if given_up and not told:
             log.warn("{count} partitions are not ours any more", count=given_up)
 
+    async def give_up_namesakes(self, request: UpdateMetadataRequest) -> None:
+        """Neither lead nor follow partitions of a deleted topic whose name has another topic id by now; logs stay.
+
+        The deletion may have reached this broker too late, or never. Until it gives the role up, its leader would write
+        the old topic's ISR into the new topic's state znode.
+        """
+        ids = {
+            topic.topic_name: topic.topic_id
+            for topic in request.topic_states
+            if self._hosted.hosts_topic(topic.topic_name) and _is_alive(topic)
+        }
+        names = {name for name, topic_id in ids.items() if not self._is_known(name, topic_id)}
+        if not names:
+            return
+        keys = [key for key in self._hosted.partitions if key[0] in names]
+
+        def give_up(key: Key, changed: Changed) -> None:
+            partition = self._hosted.partitions.get(key)
+            if partition is not None and partition.topic_id not in (None, ids[key[0]]):
+                self._give_up_role(key, changed)
+
+        await in_turns(self._reactor, self._obey(request, keys, give_up))
+
+    def _is_known(self, topic: str, topic_id: UUID | None) -> bool:
+        return topic_id is None or self._hosted.topic_name(topic_id) == topic
+
     def _give_up_role(self, key: Key, changed: Changed, *, told: bool = True) -> None:
         """Host a partition no longer, as if we had been restarted."""
-        del self._hosted.unconfirmed[key]
+        self._hosted.unconfirmed.pop(key, None)
         partition = self._hosted.partitions.get(key)
         if partition is None or partition.offline is not None:
             return
@@ -166,6 +194,8 @@ class Orders:
         ) -> None:
             topic, answer, state = order
             topic_id = topic.topic_id if topic.topic_id and topic.topic_id.int else None
+            if topic_id is not None and request.request_number >= 0:
+                self._replace_namesake((topic.topic_name, state.partition_index), topic_id, changed)
             code = self._apply(topic.topic_name, topic_id, state, changed, told=told)
             codes[code.name] += 1
             partition = self._hosted.partitions.get((topic.topic_name, state.partition_index))
@@ -346,6 +376,15 @@ class Orders:
                  partition=partition, lacks=lacks)  # fmt: skip
         return ErrorCode.NONE
 
+    def _replace_namesake(self, key: Key, topic_id: UUID, changed: Changed) -> None:
+        """Give the role of a partition of another topic id up: the latest request of the controller names *topic_id*.
+
+        A request without a number may be a late one of the earlier topic. It gets INCONSISTENT_TOPIC_ID, as in Kafka.
+        """
+        partition = self._hosted.partitions.get(key)
+        if partition is not None and partition.role.topic_id not in (None, topic_id):
+            self._give_up_role(key, changed)
+
     def _ordered(
         self,
         key: Key,
@@ -426,3 +465,8 @@ class Orders:
             return code_of(error)
         self._log_dirs.high_watermarks.pop(key, None)
         return ErrorCode.NONE
+
+
+def _is_alive(topic: UpdateMetadataTopicState) -> bool:
+    """Return whether a metadata update describes a topic that is not being deleted."""
+    return any(state.leader != LEADER_DURING_DELETE for state in topic.partition_states)

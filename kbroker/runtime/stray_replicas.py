@@ -42,9 +42,14 @@ class StrayReplicas:
         self._replicas = replicas
         self._cache = cache
 
+    async def give_up_namesakes(self, told: UpdateMetadataRequest) -> None:
+        """Give up the roles of a deleted topic whose name *told* gives to another topic."""
+        await self._replicas.orders.give_up_namesakes(told)
+
     async def remove(self, told: UpdateMetadataRequest) -> None:
         """Delete what *told*, which the cache has taken in, does not assign to us; some in every turn."""
         await self._replicas.orders.give_up_unconfirmed(told)
+        await self._replicas.orders.give_up_namesakes(told)
         topics: dict[str, StopReplicaTopicState] = {}
         for key in list(self._replicas.log_dirs):
             topic = self._cache.topic(key[0])

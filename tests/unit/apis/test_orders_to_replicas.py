@@ -28,6 +28,9 @@ from kclient.wire.interbroker import (
     StopReplicaPartitionState,
     StopReplicaRequest,
     StopReplicaTopicState,
+    UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
+    UpdateMetadataTopicState,
 )
 from tests.kit.logs import batch_of
 from tests.unit.apis.kit import ApiBroker, broker_in
@@ -198,6 +201,34 @@ def test_a_partition_of_others_is_told_from_one_of_nobody(broker: ApiBroker) -> 
 def test_another_topic_id_is_another_topic(broker: ApiBroker) -> None:
     lead(broker)
     assert lead(broker, leader_epoch=9, topic_id=B) is ErrorCode.INCONSISTENT_TOPIC_ID
+
+
+def test_the_controllers_latest_request_replaces_a_topic_by_its_namesake(
+    broker: ApiBroker, tmp_path: Path
+) -> None:
+    assert lead(broker, leader_epoch=4, number=1) is ErrorCode.NONE
+    append(broker)
+    assert lead(broker, topic_id=B, number=2, is_new=True) is ErrorCode.NONE
+    assert broker.replicas.hosted.topic_name(A) is None
+    assert append(broker) == 0
+    assert list(tmp_path.glob("**/t-0.*-stray")), "the old log is kept"
+
+
+def test_metadata_of_a_namesake_ends_the_role_in_the_deleted_topic(broker: ApiBroker) -> None:
+    lead(broker)
+    append(broker)
+
+    def update(*topics: UpdateMetadataTopicState) -> None:
+        request = UpdateMetadataRequest(controller_epoch=1, topic_states=list(topics))
+        coroutine = broker.replicas.orders.give_up_namesakes(request)
+        Deferred.fromCoroutine(coroutine)
+
+    here = UpdateMetadataPartitionState(0, leader=2, replicas=[2])
+    update(UpdateMetadataTopicState("t", A, [here]), UpdateMetadataTopicState("u", B, [here]))
+    update(UpdateMetadataTopicState("t", B, [UpdateMetadataPartitionState(0, leader=-2)]))
+    assert append(broker) == 1
+    update(UpdateMetadataTopicState("t", B, [here]))
+    assert error_of(broker) is UnknownTopicOrPartition
 
 
 def test_after_a_restart_the_log_of_an_earlier_topic_makes_room_and_is_kept(tmp_path: Path) -> None:
