@@ -109,14 +109,14 @@ class Fetch:
         if follower is not None:
             self.replicas.around.followers.heard(follower, self.now(), anew=anew)
         if anew:
-            former = self.sessions.get(request.session_id)
+            former = self._session_of(asking)
             if former is not None:
                 self._close(former)
             named = sum(len(topic.partitions) + 1 for topic in request.topics)
             if named > LARGE:
                 return Deferred.fromCoroutine(_in_slices(asking))
             return _FullFetch(asking).answer()
-        session = self.sessions.get(request.session_id)
+        session = self._session_of(asking)
         error = _session_error(session, request, context.header.api_version)
         if error is not ErrorCode.NONE or session is None:
             return encode(context, FetchResponse([], error_code=int(error)))
@@ -135,6 +135,11 @@ class Fetch:
             self.watch(partition)
         self.sessions.used(session)
         return _IncrementalFetch(asking, session, epoch).answer()
+
+    def _session_of(self, asking: _Asking) -> FetchSession | None:
+        """Return the session that the request names; that of a follower only to this follower."""
+        session = self.sessions.get(asking.request.session_id)
+        return None if session is None or session.owner != asking.owner else session
 
     def _close(self, session: FetchSession) -> None:
         self.sessions.remove(session)

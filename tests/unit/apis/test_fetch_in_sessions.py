@@ -312,3 +312,20 @@ def test_a_follower_that_waits_hears_at_once_of_another_epoch(leader: ApiBroker)
     leader.clock.advance(0)
     errors = {each.error_code for each in waiting.result.topics[0].partitions}
     assert errors == {ErrorCode.FENCED_LEADER_EPOCH}
+
+
+@pytest.mark.parametrize("replica", [-1, 3])
+@pytest.mark.parametrize("session_epoch", [0, 1, -1])
+def test_the_session_of_a_follower_is_used_and_closed_by_that_follower_only(
+    leader: ApiBroker, replica: int, session_epoch: int
+) -> None:
+    two = Follower(leader, 2)
+    guess = {"session_id": two.id, "session_epoch": session_epoch, "replica_id": replica}
+    forget = [ForgottenTopic("t", [0, 1])] if session_epoch > 0 else []
+    answer = leader.fetch(topics=[], forgotten=forget, **guess)
+    unknown = session_epoch > 0
+    assert answer.error_code == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND if unknown else 0)
+    handler: Any = leader.dispatcher._handlers[ApiKey.FETCH]
+    assert len(handler.sessions.get(two.id).partitions) == 2
+    leader.replicas.partition("t", 1).append(batch_of(1000), 1, 1000)
+    assert told(two.fetch()) == {1: (BATCH, 0)}
