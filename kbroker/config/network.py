@@ -83,7 +83,7 @@ class NetworkSettings:
     queued_max_request_bytes: int = define(
         LONG,
         256 * MIB,
-        "Bytes of requests held in memory, all connections (Kafka: unlimited).",
+        "Bytes of requests held in memory as they arrive, all connections (Kafka: unlimited).",
         at_least(-1),
     )
     max_request_partition_size_limit: int = define(

@@ -4,8 +4,9 @@ Theory of operation
 ===================
 A frame is given to the `Service`; while its answer is awaited nothing else of this connection is
 processed, and reading is paused as soon as more arrives (Kafka mutes the channel likewise). So a client
-may pipeline as it likes and holds at most one read's worth of our memory. Frames that are answered at
-once are processed in a loop, a bounded number per turn of the reactor, and their answers leave together.
+may pipeline as it likes and holds at most one read's worth of our memory, a small one where it would only wait.
+Frames that are answered at once are processed in a loop, a bounded number per turn of the reactor, and their
+answers leave together. A frame that does not end in its first read asks `RequestMemory` for the rest.
 
 What the peer has not taken yet holds it back, too: the next frame waits until the queue is short.
 
@@ -13,7 +14,8 @@ Invariants:
 1. Answers leave in the order of the requests; every request is answered once, or the connection closes.
 2. At most one request is being answered.
 3. Every close has a deadline, after which the connection is aborted (twisted#7926).
-4. Memory reserved from the budget is given back: when the frame was answered, or the connection is lost.
+4. What outlives a turn of the reactor is counted in `RequestMemory`: the frame under way, the frame being answered
+   if its handler keeps a part of it, and the frames behind that, which all came with one read.
 
 In: bytes of the peer, answers of the service.   Out: frames to the service, parts to the transport.
 Owner: the reactor's thread.
@@ -23,9 +25,8 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionDone
@@ -33,6 +34,7 @@ from twisted.internet.protocol import Protocol
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from kbroker.net.request_memory import SMALL_READ, Reservation, slowness
 from kbroker.net.service import Answer, HeldAnswer, Part, Peer, RequestRefusedError
 from kbroker.net.transport import RecordTransport, release
 from kclient.wire.errors import FrameTooLarge, ProtocolError
@@ -52,7 +54,11 @@ TURN_SECONDS = 0.02
 UNSENT_MAX = 512 * 1024
 """Bytes the peer may leave untaken before its next request waits."""
 
+FIRST_GROWTH = 16 * 1024
+"""Bytes that a frame's buffer has at least, where memory is not short."""
+
 _LENGTH = struct.Struct(">i")
+_NOWHERE = memoryview(b"")
 _NO_REASON = Failure(ConnectionDone())
 
 
@@ -62,8 +68,15 @@ class Limits:
 
     idle: float
     write_stall: float
-    request_stall: float
-    """Where others wait for memory, the longest silence in the middle of a large request."""
+
+
+def _is_free(buffer: bytearray) -> bool:
+    """Free the memory of *buffer* unless a view of it is left; return whether it is free."""
+    try:
+        buffer.clear()
+    except BufferError:
+        return False
+    return True
 
 
 def escaped(text: str) -> str:
@@ -79,11 +92,13 @@ class Connection(Protocol):
     def __init__(self, listener: Listener, peer: Peer) -> None:
         self._listener = listener
         self.peer = peer
-        self._reader = FrameReader(listener.max_frame, listener.scratch)
+        self._memory = listener.memory
+        self._reader = FrameReader(listener.max_frame, listener.scratch, first_growth=FIRST_GROWTH)
+        self._under_way: Reservation | None = None
         self._frames: deque[memoryview] = deque()
         self._answering: Deferred[Answer] | None = None
-        self._reserved = 0  # bytes taken from the budget for the frame under way or being answered
-        self._stop_waiting: Callable[[], None] | None = None
+        self._held = 0  # bytes kept of the frame being answered
+        self._queued = 0  # bytes of the read whose frames wait
         self._paused = False
         self._in_loop = False
         self._closing = False
@@ -101,105 +116,142 @@ class Connection(Protocol):
         self._listener.opened(self)
 
     def get_buffer(self) -> memoryview:
-        """Return where the transport is to receive."""
+        """Return where the transport is to receive; empty if the frame under way has to wait for memory."""
+        frame = self._under_way
+        if frame is not None:
+            if self._reader.is_full and not self._grow(frame):
+                return _NOWHERE
+        elif self._answering is not None or self._memory.other > self._memory.tight_above:
+            return self._reader.get_buffer()[:SMALL_READ]
         return self._reader.get_buffer()
+
+    def _grow(self, frame: Reservation) -> bool:
+        """Make the buffer of the frame under way larger; return whether there is memory for that."""
+        reader, memory = self._reader, self._memory
+        if frame.room <= reader.received:
+            size = reader.next_size(trusting=memory.is_roomy)
+            if not memory.ask(frame, size, self._listener.now()):
+                self._pause()
+                self._listener.watch_memory()
+                return False
+        reader.grow(frame.room)
+        return True
 
     def buffer_updated(self, count: int) -> bool:
         """Take *count* bytes; return whether a large frame wants more of them at once."""
-        self.last_received = self._listener.now()
+        now = self.last_received = self._listener.now()
         if self._closing:
             return False
         reader = self._reader
-        under_way = reader.announced
         try:
             frames = reader.buffer_updated(count)
         except FrameTooLarge as error:
             self.refuse(str(error))
             return False
+        under_way = self._under_way
+        if under_way is not None:
+            if not frames:
+                self._memory.received(under_way, count, now)
+                return not self._paused
+            self._under_way = None
         if frames:
             self._frames.extend(frames)
-            if under_way and not reader.announced:
-                under_way = 0
+            frames.clear()  # a frame that is answered is to be free
             if self._answering is None and not self._in_loop and self._resumption is None:
                 self._process()
             else:
                 self._pause()
                 self._hurry()
-        if reader.announced and reader.announced != under_way:
-            return self._reserve(reader.announced)
-        return bool(reader.announced) and not self._paused
-
-    def _reserve(self, size: int) -> bool:
-        """Take room for a frame of *size* bytes; pause where there is none. Return whether there is."""
-        memory = self._listener.memory
-        if memory.reserve(size):
-            self._reserved += size
-            return not self._paused
-
-        def granted() -> None:
-            self._stop_waiting = None
-            self._reserved += size
-            self._maybe_resume()
-
-        self._pause()
-        self._stop_waiting = memory.wait(size, granted)
-        return False
+                self._count(self._held)
+            if under_way is not None:
+                self._listener.may_go_on(self._memory.end(under_way))
+        if not reader.announced or self._closing:
+            return False
+        self._under_way = self._memory.begin(self, reader.announced, reader.received, now)
+        if self._paused:
+            self._memory.pause(self._under_way, now)
+        return not self._paused
 
     def _pause(self) -> None:
         if not self._paused:
             self._paused = True
             self.transport.stopReading()
+            if self._under_way is not None:
+                self._memory.pause(self._under_way, self._listener.now())
 
-    def _maybe_resume(self) -> None:
-        """Read again if nothing speaks against it."""
+    def go_on(self) -> None:
+        """Read again if nothing speaks against it; called when the frame under way was granted memory, too."""
+        under_way = self._under_way
         if (
             self._paused
             and not self._closing
             and not self._frames
             and self._answering is None
-            and self._stop_waiting is None
+            and (under_way is None or not under_way.is_waiting)
             and self.transport.connected
         ):
             self._paused = False
+            if under_way is not None:
+                self._memory.resume(under_way, self._listener.now())
             self.transport.startReading()
+
+    def too_slow(self, now: float) -> None:
+        """Close: the frame under way is below the minimum rate, and others wait for memory."""
+        if self._under_way is not None:
+            self.refuse(slowness(self._under_way, now))
 
     # -- answering -----------------------------------------------------------------------------
 
     def _process(self) -> None:
         """Answer the frames that are here, as long as answers come at once and the peer takes them."""
         self._in_loop = True
-        transport = self.transport
-        frames = self._frames
-        count = 0
-        now = self._listener.now
-        until = now() + TURN_SECONDS
         try:
-            while frames and not self._closing and transport.connected:
-                if count == FRAMES_PER_TURN or transport.unsent > UNSENT_MAX:
-                    break
-                if count and now() > until:
-                    break
-                count += 1
-                if not self._ask(frames.popleft()):
-                    break
+            held = self._answer_frames()
         finally:
             self._in_loop = False
-        transport.flush()
+        self._count(held)
+        self.transport.flush()
         if self._answering is not None or self._closing:
-            if frames:
+            if self._frames:
                 self._pause()
                 self._hurry()
             return
-        if frames:
+        if self._frames:
             self._pause()
-            if transport.unsent <= UNSENT_MAX:
+            if self.transport.unsent <= UNSENT_MAX:
                 self._resumption = self._listener.reactor.callLater(0, self._go_on)
             return  # else `drained` goes on
         if self._reader.broken is not None:
             self.refuse(str(self._reader.broken))
             return
-        self._release_memory()
-        self._maybe_resume()
+        self.go_on()
+
+    def _answer_frames(self) -> int:
+        """Have frames answered until one has to wait; return how many bytes stay in memory for its answer."""
+        transport, frames = self.transport, self._frames
+        count = 0
+        while frames and not self._closing and transport.connected:
+            if count == FRAMES_PER_TURN or transport.unsent > UNSENT_MAX:
+                break
+            count += 1
+            frame = frames.popleft()
+            if not self._ask(frame):
+                whole = cast(bytes | bytearray, frame.obj)
+                del frame
+                if self._answering is None or (frames and frames[0].obj is whole):
+                    break  # closed; or counted with the frames behind it
+                return 0 if type(whole) is bytearray and _is_free(whole) else len(whole)
+        return 0
+
+    def _count(self, held: int) -> None:
+        """Count what stays in memory beyond this turn: *held* for an answer, and the frames that wait."""
+        if held != self._held:
+            before, self._held = self._held, held
+            self._listener.may_go_on(self._memory.exchange(before, held))
+        queued = len(cast(bytes, self._frames[0].obj)) if self._frames else 0
+        if queued != self._queued:
+            before, self._queued = self._queued, queued
+            self._listener.may_go_on(self._memory.exchange(before, queued))
 
     def _go_on(self) -> None:
         self._resumption = None
@@ -222,12 +274,12 @@ class Connection(Protocol):
             self._failed(Failure())
             return False
         if isinstance(answer, Deferred):
-            return self._await(answer, len(frame))
+            return self._await(answer)
         if answer is not None:
             self._send(answer)
         return True
 
-    def _await(self, answer: Deferred[Answer], size: int) -> bool:
+    def _await(self, answer: Deferred[Answer]) -> bool:
         """Wait for *answer*; return whether it was there already."""
         done = False
 
@@ -244,9 +296,6 @@ class Connection(Protocol):
         answer.addBoth(arrived)
         if not done:
             self._answering = answer
-            if not self._reserved:
-                self._reserved = size
-                self._listener.memory.take(size)
         return done and not self._closing
 
     def _hurry(self) -> None:
@@ -281,14 +330,6 @@ class Connection(Protocol):
         self.transport.send(joined)
         self._listener.sent(self)
 
-    def _release_memory(self) -> None:
-        """Give back what was reserved, unless a frame is under way."""
-        if self._reserved and self._answering is None:
-            kept = self._reader.announced if self._stop_waiting is None else 0
-            freed, self._reserved = self._reserved - kept, kept
-            if freed:
-                self._listener.memory.release(freed)
-
     # -- the end -------------------------------------------------------------------------------
 
     def refuse(self, cause: str) -> None:
@@ -307,10 +348,19 @@ class Connection(Protocol):
         if self._closing or not self.transport.connected:
             return
         self._closing = True
-        self._frames.clear()
+        self._forget_frames(self._held)
         self.transport.flush()
         self.transport.loseConnection()
         self._deadline = self._listener.reactor.callLater(self._listener.close_timeout, self._abort)
+
+    def _forget_frames(self, held: int) -> None:
+        """Drop what was received and is not answered; *held* bytes stay counted."""
+        self._frames.clear()
+        self._reader.abandon()
+        self._count(held)
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            self._listener.may_go_on(self._memory.end(under_way))
 
     def _abort(self) -> None:
         self._deadline = None
@@ -329,10 +379,7 @@ class Connection(Protocol):
             transport.abortConnection()
             return
         silent = now - self.last_received
-        if self._reader.announced and not self._paused and self._listener.memory.waiting:
-            if silent > limits.request_stall:
-                self.refuse("its request stalled while others wait for memory")
-        elif self._answering is None and not transport.unsent and silent > limits.idle:
+        if self._answering is None and not transport.unsent and silent > limits.idle:
             log.debug(
                 "closing {peer}: idle for {seconds:.0f} s", peer=str(self.peer), seconds=silent
             )
@@ -341,18 +388,12 @@ class Connection(Protocol):
     def connectionLost(self, reason: Failure = _NO_REASON) -> None:  # noqa: N802
         """Give everything back: memory, the request being answered, the place in the limits."""
         self._closing = True
-        self._frames.clear()
         for call in (self._deadline, self._resumption):
             if call is not None:
                 call.cancel()
         self._deadline = self._resumption = None
-        if self._stop_waiting is not None:
-            self._stop_waiting()
-            self._stop_waiting = None
         answering, self._answering = self._answering, None
         if answering is not None:
             answering.cancel()
-        if self._reserved:
-            freed, self._reserved = self._reserved, 0
-            self._listener.memory.release(freed)
+        self._forget_frames(0)
         self._listener.closed(self)

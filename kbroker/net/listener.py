@@ -12,17 +12,17 @@ from __future__ import annotations
 import resource
 import time
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 from twisted.internet.protocol import ServerFactory
 from twisted.logger import Logger
 
 from kbroker.config import BrokerConfig, Endpoint
 from kbroker.log import open_files
-from kbroker.net.budget import RequestMemory
 from kbroker.net.connection import Connection, Limits, escaped
 from kbroker.net.port import RecordPort, listen
+from kbroker.net.request_memory import LATE_SECONDS, TICK_SECONDS, RequestMemory, Reservation
 from kbroker.net.service import Peer, Service
 from kbroker.net.transport import READ_SIZE
 
@@ -36,9 +36,6 @@ BROKER_RESERVE = 64
 
 SWEEP_SECONDS = 5.0
 """How often connections are looked over for those idle or stuck."""
-
-REQUEST_STALL_SECONDS = 10.0
-"""Where others wait for memory, the longest silence in the middle of a large request."""
 
 LINES_PER_SECOND = 500
 """Log lines about refused requests, all connections together."""
@@ -131,7 +128,6 @@ class Listener(ServerFactory):
         self._network = network
         self.reactor = network.reactor
         self.service = network.service
-        self.memory = network.memory
         self.scratch = network.scratch
         self.max_frame = network.config.socket_request_max_bytes
         self.close_timeout = network.config.kbroker_close_timeout_ms / 1000
@@ -140,6 +136,7 @@ class Listener(ServerFactory):
             len(network.config.endpoints) > 1
             and endpoint.name == network.config.inter_broker_listener
         )
+        self.memory = network.broker_memory if self._between_brokers else network.memory
         self._refusals = 0
         self._last_refusal_log = float("-inf")
         self.port: RecordPort | None = None
@@ -190,6 +187,16 @@ class Listener(ServerFactory):
         """Log that *peer* is cut because of what it sent."""
         self._network.refusals.write(self.now(), peer, cause)
 
+    def watch_memory(self) -> None:
+        """Have frames that wait for memory looked at from time to time."""
+        self._network.watch_memory()
+
+    @staticmethod
+    def may_go_on(frames: Sequence[Reservation]) -> None:
+        """Read the *frames* again that were granted memory."""
+        for frame in frames:
+            cast(Connection, frame.owner).go_on()
+
     def sent(self, connection: Connection) -> None:
         """Look at the memory of unsent answers after *connection* was given one."""
         if connection.transport.unsent_memory > self._network.unsent_check_above:
@@ -237,7 +244,10 @@ class Network:
         self.config = config
         self.service = service
         self.clock = clock
-        self.memory = RequestMemory(config.queued_max_request_bytes)
+        limit, largest = config.queued_max_request_bytes, config.socket_request_max_bytes
+        self.memory = RequestMemory(limit, largest)
+        self.broker_memory = RequestMemory(limit, largest)
+        """Of the inter-broker listener, where clients have another: they cannot take it from the brokers."""
         self.scratch = bytearray(READ_SIZE)
         self.quotas = Quotas(config)
         self.refusals = RefusalLog()
@@ -248,9 +258,10 @@ class Network:
         self._limits = Limits(
             idle=idle / 1000 if idle >= 0 else float("inf"),
             write_stall=config.kbroker_write_stall_timeout_ms / 1000,
-            request_stall=REQUEST_STALL_SECONDS,
         )
         self._sweep_call: Any = None
+        self._swept_at = self.clock()
+        self._memory_call: Any = None
 
     def start(self, endpoints: tuple[Endpoint, ...] | None = None) -> tuple[Endpoint, ...]:
         """Listen at the configured endpoints; return them with the ports that they really have.
@@ -294,6 +305,9 @@ class Network:
         if self._sweep_call is not None:
             self._sweep_call.cancel()
             self._sweep_call = None
+        if self._memory_call is not None:
+            self._memory_call.cancel()
+            self._memory_call = None
         for connection in list(self.connections):
             connection.close()
 
@@ -322,12 +336,34 @@ class Network:
         for connection in list(self.connections):
             connection.check(now, self._limits)
 
+    def watch_memory(self) -> None:
+        """Look at the frames that wait for memory until none does."""
+        if self._memory_call is None:
+            self._memory_call = self.reactor.callLater(TICK_SECONDS, self._look_at_memory)
+
+    def _look_at_memory(self) -> None:
+        self._memory_call = None
+        now = self.clock()
+        for memory in (self.memory, self.broker_memory):
+            granted, slow = memory.tick(now)
+            for frame in slow:
+                cast(Connection, frame.owner).too_slow(now)
+            Listener.may_go_on(granted)
+        if self.memory.waiting or self.broker_memory.waiting:
+            self.watch_memory()
+
+    @property
+    def _sweep_seconds(self) -> float:
+        return min(SWEEP_SECONDS, self._limits.write_stall / 4, max(self._limits.idle / 4, 0.05))
+
     def _schedule(self) -> None:
-        self._sweep_call = self.reactor.callLater(
-            min(SWEEP_SECONDS, self._limits.write_stall / 4, max(self._limits.idle / 4, 0.05)),
-            self._swept,
-        )
+        self._swept_at = self.clock()
+        self._sweep_call = self.reactor.callLater(self._sweep_seconds, self._swept)
 
     def _swept(self) -> None:
+        late = self.clock() - self._swept_at - self._sweep_seconds
+        if late > LATE_SECONDS:
+            self.memory.forgive(late)
+            self.broker_memory.forgive(late)
         self.sweep()
         self._schedule()

@@ -49,7 +49,7 @@ class FrameProtocol(Protocol):
     """What a `RecordTransport` asks of its protocol."""
 
     def get_buffer(self) -> memoryview:
-        """Return where to receive the next bytes."""
+        """Return where to receive the next bytes; empty if they have to wait."""
 
     def buffer_updated(self, count: int) -> bool:
         """Take *count* received bytes; return whether more is wanted at once."""
@@ -84,6 +84,8 @@ class RecordTransport(tcp.Server):
         while True:
             buffer = protocol.get_buffer()
             wanted = len(buffer)
+            if not wanted:
+                return None
             try:
                 count = self.socket.recv_into(buffer)
             except BlockingIOError:
@@ -92,6 +94,7 @@ class RecordTransport(tcp.Server):
                 return main.CONNECTION_LOST
             if not count:
                 return main.CONNECTION_DONE
+            del buffer  # a frame that is answered must have no other references
             more = protocol.buffer_updated(count)
             received += count
             if not more or count < wanted or received >= TURN_BYTES or not self.connected:

@@ -429,6 +429,7 @@ class _ServerEnd(_End):
         view = memoryview(data)
         while view and self.connected:
             buffer = self._protocol.get_buffer()
+            assert len(buffer), "requests of the simulation do not wait for memory"
             count = min(len(buffer), len(view))
             buffer[:count] = view[:count]
             view = view[count:]

@@ -263,7 +263,7 @@ def test_an_answer_that_is_awaited_is_cancelled_when_the_connection_dies() -> No
     _, network, connect = make(lambda _frame, _peer: Deferred(cancelled.append))
     line = connect()
     line.send(b"x")
-    assert network.memory.used == 1
+    assert network.memory.used == 5
     line.client.close()
     line.reactor.turn()
     assert len(cancelled) == 1
@@ -274,43 +274,172 @@ def test_an_answer_that_is_awaited_is_cancelled_when_the_connection_dies() -> No
 def push(line: Line, data: bytes) -> bytes:
     """Send what the broker takes of *data*; return the rest."""
     line.client.setblocking(False)
-    for _ in range(100):
+    rest = memoryview(data)
+    idle = 0
+    while idle < 3:
+        idle += 1
         with suppress(BlockingIOError):
-            data = data[line.client.send(data) :] if data else data
+            if rest:
+                rest = rest[line.client.send(rest) :]
+                idle = 0
         line.reactor.turn()
     line.client.settimeout(2)
-    return data
+    return bytes(rest)
 
 
-def test_a_large_frame_waits_for_memory_and_then_arrives() -> None:
+def pump(line: Line, seconds: float) -> None:
+    """Let time pass as on a broker that is not late."""
+    for _ in range(round(seconds * 10)):
+        line.reactor.advance(0.1)
+        line.reactor.turn()
+
+
+def frame_of(size: int) -> bytes:
+    return struct.pack(">i", size) + bytes(size)
+
+
+LITTLE_MEMORY = {
+    "queued.max.request.bytes": "4000000",
+    "socket.request.max.bytes": "3000000",
+    "message.max.bytes": "1000",
+}
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_memory_of_a_request_is_counted_while_its_handler_keeps_it(kept: bool) -> None:
+    asked: list[Any] = []
     waiting: list[Deferred[Any]] = []
 
     def service(frame: memoryview, _peer: object) -> Deferred[Any]:
+        asked.append(frame[10:20] if kept else len(frame))
+        waiting.append(Deferred())
+        return waiting[-1]
+
+    _, network, connect = make(service, LITTLE_MEMORY)
+    line = connect()
+    assert push(line, frame_of(2_000_000)) == b""
+    assert network.memory.used == (2_000_000 if kept else 0)
+    waiting[0].callback([b"done"])
+    assert line.receive() == b"done"
+    assert network.memory.used == 0
+
+
+def test_a_client_that_pipelines_large_requests_holds_one_and_the_next() -> None:
+    asked: list[memoryview] = []
+    waiting: list[Deferred[Any]] = []
+
+    def service(frame: memoryview, _peer: object) -> Deferred[Any]:
+        asked[:] = [frame]
+        waiting.append(Deferred())
+        return waiting[-1]
+
+    _, network, connect = make(service)
+    line = connect()
+    rest = frame_of(2_000_000) * 6
+    for number in range(6):
+        rest = push(line, rest)
+        assert network.memory.used <= 4_300_000
+        waiting[number].callback([b"done"])
+        assert line.receive() == b"done"
+    assert rest == b""
+    assert network.memory.used == 0
+
+
+def test_a_large_frame_waits_for_memory_and_then_arrives() -> None:
+    asked: list[memoryview] = []
+    waiting: list[Deferred[Any]] = []
+
+    def service(frame: memoryview, _peer: object) -> Deferred[Any]:
+        asked.append(frame)
         waiting.append(Deferred())
         size = len(frame)
         waiting[-1].addCallback(lambda _: [str(size).encode()])
         return waiting[-1]
 
+    _, network, connect = make(service, LITTLE_MEMORY)
+    lines = [connect() for _ in range(3)]
+    frame = frame_of(2_500_000)
+    assert [bool(push(line, frame)) for line in lines[:2]] == [False, False]
+    rest = push(lines[2], frame)
+    assert (len(waiting), network.memory.waiting) == (2, 1)
+    assert rest
+    del asked[0]
+    waiting[0].callback(None)
+    assert lines[0].receive() == b"2500000"
+    assert push(lines[2], rest) == b""
+    asked.clear()
+    for each, line in zip(waiting[1:], lines[1:], strict=True):
+        each.callback(None)
+        assert line.receive() == b"2500000"
+    assert network.memory.used == 0
+
+
+def test_announcing_frames_takes_no_memory_and_stops_nobody() -> None:
+    _, network, connect = make(lambda frame, _peer: [str(len(frame)).encode()])
+    drips = [connect() for _ in range(10)]
+    for line in drips:
+        push(line, struct.pack(">i", 90 << 20) + b"x")
+    assert network.memory.used < 200_000
+    honest = connect()
+    assert push(honest, frame_of(50 << 20)) == b""
+    assert honest.receive() == str(50 << 20).encode()
+    assert all(line.transport.connected for line in drips)
+
+
+def test_a_frame_that_stalls_while_another_waits_for_memory_is_closed(lines: list[str]) -> None:
+    _, network, connect = make(lambda frame, _peer: [str(len(frame)).encode()], LITTLE_MEMORY)
+    stalled = [connect() for _ in range(3)]
+    for line in stalled:
+        push(line, frame_of(2_900_000)[:1_900_000])
+    pump(stalled[0], 4)
+    assert all(line.transport.connected for line in stalled)
+    honest = connect()
+    rest = push(honest, frame_of(2_900_000))
+    assert network.memory.waiting >= 1
+    pump(honest, 2)
+    assert [text for text in lines if "behind 65536 bytes/s and holds" in text]
+    assert push(honest, rest) == b""
+    assert honest.receive() == b"2900000"
+
+
+def test_a_frame_is_not_closed_for_the_time_in_which_the_broker_stood_still() -> None:
+    reactor, network, connect = make(lambda _frame, _peer: [b"done"], LITTLE_MEMORY)
+    lines = [connect() for _ in range(4)]
+    rests = [push(line, frame_of(2_900_000)[:1_900_000]) for line in lines]
+    assert network.memory.waiting
+    reactor.advance(60)
+    pump(lines[0], 2)
+    assert all(line.transport.connected for line in lines)
+    assert any(rests)
+
+
+def test_frames_behind_a_request_that_waits_are_counted_and_read_in_small_pieces() -> None:
     _, network, connect = make(
-        service,
+        lambda _frame, _peer: Deferred(), {"queued.max.request.bytes": str(100 << 20)}
+    )
+    lines = [connect() for _ in range(200)]
+    for line in lines:
+        push(line, frame_of(100) * 2400)
+    assert (12 << 20) < network.memory.used < (16 << 20)
+
+
+def test_inter_broker_frames_do_not_wait_for_what_clients_hold() -> None:
+    _, network, connect = make(
+        lambda frame, _peer: [str(len(frame)).encode()],
         {
-            "queued.max.request.bytes": "1000000",
-            "socket.request.max.bytes": "900000",
-            "message.max.bytes": "1000",
+            **LITTLE_MEMORY,
+            "listeners": "PLAINTEXT://h:1,BROKERS://h:2",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,BROKERS:PLAINTEXT",
+            "inter.broker.listener.name": "BROKERS",
         },
     )
-    first, second = connect(), connect()
-    frame = struct.pack(">i", 800_000) + bytes(800_000)
-    assert push(first, frame) == b""
-    rest = push(second, frame)
-    assert (len(waiting), network.memory.waiting) == (1, 1)
-    assert rest
-    waiting[0].callback(None)
-    assert first.receive() == b"800000"
-    assert push(second, rest) == b""
-    waiting[1].callback(None)
-    assert second.receive() == b"800000"
-    assert network.memory.used == 0
+    for _ in range(3):
+        push(connect(), frame_of(2_900_000)[:1_900_000])
+    assert network.memory.waiting
+    listener = Listener(Endpoint("BROKERS", "PLAINTEXT", "", 0), network)
+    broker = Line(network.reactor, network, listener, 3)
+    assert push(broker, frame_of(2_900_000)) == b""
+    assert broker.receive() == b"2900000"
 
 
 def test_too_many_connections_from_one_address_are_refused(lines: list[str]) -> None:
@@ -398,29 +527,3 @@ def test_a_flood_of_refusals_does_not_flood_the_log(lines: list[str]) -> None:
     connect().send(b"x")
     assert lines[3] == "closed 7 more connections in a second"
     assert len(lines) == 5
-
-
-def test_a_request_that_stalls_while_others_wait_for_memory_is_cut(lines: list[str]) -> None:
-    reactor, network, connect = make(
-        lambda frame, _peer: [str(len(frame)).encode()],
-        {
-            "queued.max.request.bytes": "1000000",
-            "socket.request.max.bytes": "900000",
-            "message.max.bytes": "1000",
-        },
-    )
-    stalled, honest = connect(), connect()
-    frame = struct.pack(">i", 800_000) + bytes(800_000)
-    push(stalled, frame[:300_000])
-    rest = push(honest, frame)
-    assert network.memory.waiting == 1
-    reactor.advance(9)
-    network.sweep()
-    assert stalled.transport.connected
-    reactor.advance(2)
-    network.sweep()
-    reactor.turn()
-    assert not stalled.transport.connected
-    assert "stalled" in lines[0]
-    assert push(honest, rest) == b""
-    assert honest.receive() == b"800000"
