@@ -7,8 +7,6 @@ v9 skip_assignment (KIP-814).
 The request waits until the group's members are together, as long as the rebalance timeout.
 """
 
-from uuid import uuid4
-
 from kbroker.apis import RequestContext
 from kbroker.groups.effects import Join
 from kbroker.runtime.group_coordinator import GroupCoordinator
@@ -34,7 +32,9 @@ class JoinGroup:
         rebalance_ms = request.rebalance_timeout_ms if version >= 1 else request.session_timeout_ms
         join = Join(
             member_id=request.member_id,
-            fresh_member_id=f"{request.group_instance_id or context.client_id}-{uuid4()}",
+            fresh_member_id=self._coordinator.new_member_id(
+                request.group_instance_id or context.client_id
+            ),
             client_id=context.client_id,
             client_host=f"/{context.peer.host}",
             session_timeout=request.session_timeout_ms / 1000,

@@ -15,6 +15,7 @@ Owner: the reactor's thread.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from uuid import UUID, uuid4
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
@@ -76,9 +77,11 @@ class GroupCoordinator:
         offset_metadata_max_bytes: int = 4096,
         offsets_commit_timeout: float = 5.0,
         no_successor_at: Callable[[int, int], float] | None = None,
+        new_uuid: Callable[[], UUID] = uuid4,
     ) -> None:
         self._clock = clock
         self._max_metadata = offset_metadata_max_bytes
+        self._new_uuid = new_uuid
         self._writer = OffsetWriter(clock, self._held, now_ms, timeout=offsets_commit_timeout)
         self._groups = CoordinatedGroups(
             clock,
@@ -105,6 +108,10 @@ class GroupCoordinator:
         return await located.right.confirm() or self._groups.locate(group_id)
 
     # --- membership ---------------------------------------------------------------------------
+
+    def new_member_id(self, name: str) -> str:
+        """Return a member id that no other member has; *name* is the client's or the instance's."""
+        return f"{name}-{self._new_uuid()}"
 
     def join(self, group_id: str, join: Join) -> Deferred[Joined]:
         """Handle JoinGroup. A group that does not exist is made for a member without an id.

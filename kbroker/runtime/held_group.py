@@ -358,7 +358,8 @@ class HeldGroup:
         live = self._live or set()
         wanted = {member.member_id for member in members}
         changes: list[Operation] = [
-            Delete(group_member_path(self.group_id, member_id)) for member_id in live - wanted
+            Delete(group_member_path(self.group_id, member_id))
+            for member_id in sorted(live - wanted)
         ]
         for member in members:
             if member.member_id not in live:
@@ -393,7 +394,7 @@ class HeldGroup:
             operations: list[Operation] = []
             if self._live is None:
                 operations.append(Create(group_members_path(self.group_id)))
-            for name in self._live or ():
+            for name in sorted(self._live or ()):
                 operations.append(Delete(group_member_path(self.group_id, name)))
             self._live = set()
             members = self.machine.snapshot().members

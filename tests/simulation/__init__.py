@@ -17,6 +17,10 @@ at the whole cluster after every step, by the exact promise of `losses.py` where
 everything was healed, waits for the cluster to be whole again, with an operator's help where nobody else can decide.
 `shrink.py` makes a failing script short. `mutants/` holds known bugs, and `test_mutants.py` shows that they are found.
 
+Every fourth seed has consumer groups (`group_stories.py`): members (`members.py`) join, commit, leave, crash, pause
+and come back while their coordinator is deposed, paused or cut off. `group_rules.py` judges every write below
+`/consumers` and every answer.
+
 `mirror.py` plays two clusters and the mirror between them; `mirror_script.py` draws what happens there.
 
 One seed is one story: no wall clock, no thread, no set of strings or objects is iterated over, one source of chance.

@@ -14,6 +14,7 @@ from uuid import UUID
 from twisted.internet.defer import Deferred, FirstError, gatherResults
 from twisted.python.failure import Failure
 
+from kbroker.groups.placement import OFFSETS_TOPIC, partition_of
 from kclient.errors import Address, ConnectError
 from kclient.net.connection import Connection
 from kclient.wire.batches import parse
@@ -39,22 +40,22 @@ from kclient.wire.schema.delete_records import (
 )
 from kclient.wire.schema.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from kclient.wire.schema.elect_leaders import ElectLeadersRequest, TopicPartitions
+from kclient.wire.schema.find_coordinator import FindCoordinatorRequest
 from kclient.wire.versions import ApiKey
 from tests.simulation.clock import Process
+from tests.simulation.group_stories import CLIENTS, GROUP
+from tests.simulation.members import Groups
 from tests.simulation.node import EPOCH, PORT, Node
 from tests.simulation.predicates import Observer
 
 if TYPE_CHECKING:
     from tests.simulation.network import Wires
 
-CLIENTS = 50
-"""The clients' node on the network."""
-
 PRODUCE_TIMEOUT_MS = 3000
 PAUSE = (0.1, 0.5)
 PRODUCER_IDS = 1000
 MOVE_ATTEMPTS = 5
-UNCLEAN = 1
+PREFERRED, UNCLEAN = 0, 1
 """The type of election (KIP-460)."""
 
 SETTINGS_OF = {
@@ -95,6 +96,7 @@ class Clients:
         """What is being done to a topic: whether it is to exist."""
         self._doomed: set[UUID] = set()
         """Topics whose deletion was asked for; until they are gone no namesake can be made."""
+        self.groups = Groups(self, wires, CLIENTS)
 
     # -- what the script asks for
 
@@ -148,11 +150,24 @@ class Clients:
         """Have the operator say that what is left of a partition is enough."""
         self._spawn(self._accept_loss(topic, partition))
 
+    def coordinate(self) -> None:
+        """Have the offsets topic made, when all brokers are known: with all its replicas."""
+        if OFFSETS_TOPIC not in self.topics:
+            self.topics[OFFSETS_TOPIC] = 0
+            self._spawn(self._coordinate())
+
+    def depute(self, group: str) -> None:
+        """Have another broker coordinate a group: the next of its replicas is preferred, and elected."""
+        if self.observer.groups.partitions:
+            self._spawn(self._depute(partition_of(group, self.observer.groups.partitions)))
+
     @property
     def unfinished(self) -> str | None:
         """What is still under way."""
         if self._administration:
             return f"topics are being made or deleted: {self._administration}"
+        if self.groups.unfinished is not None:
+            return self.groups.unfinished
         for writer in self._writers.values():
             if writer.unfinished:
                 return f"{writer} waits for {writer.unfinished} acknowledgements"
@@ -160,8 +175,9 @@ class Clients:
 
     # -- finding brokers
 
-    def leader(self, topic: str, partition: int) -> int | None:
+    def leader(self, topic: str, partition: int, rng: Random | None = None) -> int | None:
         """Return one of those who believe that they lead, mostly the one of the newest epoch."""
+        rng = rng or self.rng
         found = []
         for number, node in self.nodes.items():
             broker = node.broker
@@ -172,7 +188,7 @@ class Clients:
                 found.append((held.role.leader_epoch, number))
         if not found:
             return None
-        return max(found)[1] if self.rng.random() < 0.7 else self.rng.choice(sorted(found))[1]
+        return max(found)[1] if rng.random() < 0.7 else rng.choice(sorted(found))[1]
 
     def controller(self) -> int | None:
         found = [
@@ -295,6 +311,46 @@ class Clients:
                 except KafkaError as error:
                     self.say(f"moving {topic}-{partition}: {error}")
             await self.pause()
+
+    async def _coordinate(self) -> None:
+        request = FindCoordinatorRequest(coordinator_keys=[GROUP])
+        while OFFSETS_TOPIC not in self.observer.topics:
+            for number, node in self.nodes.items():
+                metadata = getattr(node.broker, "metadata", None)
+                if not node.running or metadata is None or len(metadata.brokers) < len(self.nodes):
+                    continue
+                try:
+                    connection = await self.connection(number, "admin")
+                    await connection.request(ApiKey.FIND_COORDINATOR, 4, request)
+                except KafkaError:
+                    continue
+                break
+            await self.pause()
+
+    async def _depute(self, partition: int) -> None:
+        first, *others = self.observer.replicas[OFFSETS_TOPIC, partition]
+        wanted = ReassignableTopic(
+            name=OFFSETS_TOPIC, partitions=[ReassignablePartition(partition, [*others, first])]
+        )
+        elect = ElectLeadersRequest(
+            election_type=PREFERRED,
+            topic_partitions=[TopicPartitions(topic=OFFSETS_TOPIC, partitions=[partition])],
+            timeout_ms=3000,
+        )
+        move = AlterPartitionReassignmentsRequest(timeout_ms=3000, topics=[wanted])
+        for api, version, request in (
+            (ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, move),
+            (ApiKey.ELECT_LEADERS, 2, elect),
+        ):
+            controller = self.controller()
+            if controller is None:
+                return
+            try:
+                connection = await self.connection(controller, "admin")
+                response = await connection.request(api, version, request)
+                self.say(f"{OFFSETS_TOPIC}-{partition}: {response}")
+            except KafkaError as error:
+                self.say(f"{OFFSETS_TOPIC}-{partition}: {error}")
 
     async def _accept_loss(self, topic: str, partition: int) -> None:
         request = ElectLeadersRequest(

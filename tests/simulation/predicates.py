@@ -33,6 +33,8 @@ granted (`losses.py`): then it is cut where the new leader's log ends, and the e
 16. LeaderEpoch: the leader epoch of a replica does not fall in one life of its broker.
 17. FormerLife: no leader proposes a member of the ISR in a life that it knows to be over (KIP-903).
 18. CutOff: a leader whose session is over serves no client once its successor leads (S11, `cut_off.py`).
+
+What holds of consumer groups and committed offsets is in `group_rules.py`.
 """
 
 from __future__ import annotations
@@ -41,10 +43,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from kbroker.groups.placement import OFFSETS_TOPIC
 from kbroker.zk import znodes
 from kclient.wire.batches import iterate
 from tests.simulation.copies import Broken, Copy, Record, difference
 from tests.simulation.cut_off import CutOff
+from tests.simulation.group_rules import PREFIX, GroupRules
 from tests.simulation.held import MIN_INSYNC_REPLICAS, Held
 from tests.simulation.losses import Losses, State
 from tests.simulation.synced import synced_end
@@ -86,6 +90,7 @@ class Observer:
         self.replicas: dict[tuple[str, int], tuple[int, ...]] = {}
         self.moving: dict[tuple[str, int], bool] = {}
         self.losses = Losses()
+        self.groups = GroupRules(nodes, self.states, say)
         self.deletes = False
         """Whether records are deleted at all, by retention or by request."""
         self._lossy: dict[Where, int] = {}
@@ -110,6 +115,8 @@ class Observer:
             self._say(f"controller epoch {epoch}")
             return
         self.cut_off.committed(kind, path)
+        if path.startswith(PREFIX):
+            self.groups.committed(change)
         if not path.startswith("/brokers/topics/"):
             return
         elements = path.split("/")
@@ -130,6 +137,8 @@ class Observer:
             return
         read = znodes.decode_topic(name, data)
         assert read.topic_id is not None
+        if name == OFFSETS_TOPIC:
+            self.groups.partitions = len(read.partitions)
         if kind == "create":
             self._say(f"topic {name} is {read.topic_id.hex[:6]}")
         self.topics[name] = read.topic_id

@@ -16,9 +16,10 @@ from typing import Any
 from twisted.logger import LogEvent, LogLevel, formatEvent, globalLogBeginner, globalLogPublisher
 
 from kbroker.zk import znodes
-from tests.simulation.clients import CLIENTS, Clients
+from tests.simulation.clients import Clients
 from tests.simulation.clock import Process, Scheduler
 from tests.simulation.copies import Broken
+from tests.simulation.group_stories import ASKS, CLIENTS, COORDINATOR, ENDS, GROUP
 from tests.simulation.network import Wires
 from tests.simulation.node import Node
 from tests.simulation.predicates import Observer
@@ -56,6 +57,10 @@ class Result:
     """Seconds from the healing to a whole cluster."""
     acknowledged: int = 0
     consumed: int = 0
+    committed: int = 0
+    """Offset commits that were acknowledged."""
+    fetched: int = 0
+    """Answers with committed offsets."""
     story: list[str] = field(default_factory=list)
 
     @property
@@ -93,6 +98,7 @@ class Simulation:
         self._after: Callable[[Node], None] = self.observer.after
         """Looks at a broker after each of its steps."""
         self.ensemble.on_commit.append(self.observer.committed)
+        self.observer.groups.writer = lambda: self.ensemble.writer
         process = Process(self.scheduler, "clients", self._fork())
         self.wires.host(CLIENTS).process = process
         self.clients = Clients(process, self.wires, self.nodes, self.observer, self.say)
@@ -100,6 +106,8 @@ class Simulation:
         self._whole_after = 0.0
         self._decides_at = 0.0
         self._muted = 1
+        self._coordinator = 1
+        """The broker that was last meant by "coordinator"."""
 
     def _fork(self) -> Random:
         return Random(self._rng.getrandbits(64))
@@ -133,6 +141,8 @@ class Simulation:
             self._whole_after,
             self.clients.acknowledged,
             self.clients.consumed,
+            self.clients.groups.committed,
+            self.clients.groups.fetched,
             self._story or [],
         )
 
@@ -236,7 +246,14 @@ class Simulation:
 
     def _do(self, event: Event) -> None:
         verb: Callable[..., None] = getattr(self, f"_{event.verb}")
-        verb(*event.words)
+        if COORDINATOR not in event.words:
+            verb(*event.words)
+            return
+        if event.verb not in (*ENDS, *ASKS):
+            found = self.observer.groups.coordinator(GROUP)
+            self._coordinator = found if found is not None else self._coordinator
+        named = str(self._coordinator)
+        verb(*(named if word == COORDINATOR else word for word in event.words))
 
     def _node(self, word: str) -> Node:
         return self.nodes[int(word)]
@@ -261,6 +278,49 @@ class Simulation:
         if self.observer.repairs:
             return  # who takes replicas away while a disk's loss is being repaired asks for trouble
         self.clients.move(topic, int(partition), [int(each) for each in replicas.split(",")])
+
+    def _groups(self) -> None:
+        """Have the topic made that groups need."""
+        self.clients.coordinate()
+
+    def _member(self, group: str, name: str, instance: str = "") -> None:
+        """Start a member; static with an instance id."""
+        self.clients.groups.member(group, name, instance or None)
+
+    def _leave(self, group: str, name: str) -> None:
+        self.clients.groups.leave(group, name)
+
+    def _crash(self, group: str, name: str) -> None:
+        self.clients.groups.crash(group, name)
+
+    def _freeze(self, group: str, name: str) -> None:
+        self.clients.groups.freeze(group, name)
+
+    def _thaw(self, group: str, name: str) -> None:
+        self.clients.groups.thaw(group, name)
+
+    def _again(self, group: str, name: str, broker: str = "") -> None:
+        """Let a member send JoinGroup once more, to a broker or to its coordinator."""
+        self.clients.groups.rejoin(group, name, int(broker) if broker else None)
+
+    def _resync(self, group: str, name: str, broker: str = "") -> None:
+        """Let a member send SyncGroup once more, to a broker or to its coordinator."""
+        self.clients.groups.resync(group, name, int(broker) if broker else None)
+
+    def _commit(self, group: str, name: str, count: str) -> None:
+        self.clients.groups.commit(group, name, int(count))
+
+    def _solo(self, group: str, count: str) -> None:
+        """Commit offsets without a member."""
+        self.clients.groups.solo(group, int(count))
+
+    def _offsets(self, group: str, broker: str = "") -> None:
+        """Ask a broker, or one that believes to coordinate, for the committed offsets of a group."""
+        self.clients.groups.fetch(group, int(broker) if broker else None)
+
+    def _depute(self, group: str) -> None:
+        """Have another broker coordinate a group, though its coordinator lives."""
+        self.clients.depute(group)
 
     def _start(self, broker: str) -> None:
         node = self._node(broker)
@@ -434,6 +494,7 @@ class Simulation:
         for number in self.nodes:
             self._rejoin(str(number))
         self.wires.heal()
+        self.clients.groups.heal()
         for node in self.nodes.values():
             connection = node.zookeeper()
             if connection is not None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from random import Random
 
-from tests.simulation import log_faults
+from tests.simulation import group_stories, log_faults
 
 BROKERS = 3
 DIRECTORIES = ("/data", "/more")
@@ -359,7 +359,13 @@ def draw(seed: int) -> Script:
         for after, verb, words in TROUBLES[rng.choice(weather)](rng, brokers, disks):
             events.append(Event(time + after, verb, words))
     events += _known_later(seed, name, max(time, BEGIN), brokers, disks)
-    events += [Event(*each) for each in log_faults.outages(seed, name, time, brokers)]
+    events += [
+        Event(*each)
+        for each in (
+            *log_faults.outages(seed, name, time, brokers),
+            *group_stories.stories(seed, time),
+        )
+    ]
     if log_faults.topics_are_flushed(seed, name):
         events = [
             replace(event, words=(*event.words, "flushed")) if event.verb == "create" else event

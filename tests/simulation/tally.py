@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from tests.simulation.group_stories import ENDS
 from tests.simulation.run import Result
 
-WORK = ("create", "delete", "move", "produce", "read", "trim")
-"""Verbs of the clients and the administrator; all others are faults, or the end of one."""
-
-ENDS = (
-    "diskworks", "fast", "rejoin", "resume", "start", "unblock", "unmute", "unstall", "zkcatchup",
-    "zkheal", "zkup",
+WORK = (
+    "again", "commit", "create", "crash", "delete", "freeze", "groups", "leave", "member", "move",
+    "offsets", "produce", "read", "resync", "solo", "trim",
 )  # fmt: skip
+"""Verbs of the clients and the administrator; all others are faults, or the end of one."""
 
 COLUMNS = 4
 
@@ -28,6 +27,8 @@ class Tally:
     steps: int = 0
     acknowledged: int = 0
     consumed: int = 0
+    committed: int = 0
+    fetched: int = 0
     simulated: float = 0.0
     """Seconds."""
     slowest: float = 0.0
@@ -45,6 +46,8 @@ class Tally:
         self.steps += result.steps
         self.acknowledged += result.acknowledged
         self.consumed += result.consumed
+        self.committed += result.committed
+        self.fetched += result.fetched
         self.simulated += result.seconds
         self.slowest = max(self.slowest, result.whole_after)
         self.last = result.script.seed
@@ -78,6 +81,7 @@ class Tally:
                 f"steps            {self.steps} ({self.steps / seconds:.0f} a second)",
                 f"simulated        {self.simulated / 3600:.1f} hours",
                 f"acknowledged     {self.acknowledged} batches; consumed: {self.consumed} fetches",
+                f"commits          {self.committed} acknowledged; offsets fetched: {self.fetched}",
                 f"whole again      {self.slowest:g} s after the last fault at most",
                 "faults",
                 *_columns({v: n for v, n in verbs.items() if v not in WORK and v not in ENDS}),

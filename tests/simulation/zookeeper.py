@@ -177,6 +177,8 @@ class Ensemble:
         self.sessions: dict[int, ZkSession] = {}
         self.up = True
         self.on_commit: list[Callable[[Change], None]] = []
+        self.writer: int | None = None
+        """The node that sent the write which is being done."""
         self._next_session = 0x1000
         self._sequences: dict[str, int] = {}
 
@@ -534,7 +536,9 @@ class ZkConnection:
             self._server.catch_up()  # what was committed until now; more than that is no harm
             result = message.path
         else:
+            self.ensemble.writer = self._node
             result = self.ensemble.write(message, session)
+            self.ensemble.writer = None
             self._server.catch_up()
             if self.lose_next_reply:
                 self.lose_next_reply = False

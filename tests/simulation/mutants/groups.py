@@ -1,18 +1,26 @@
-"""Known bugs of the group coordinator: answers from memory that leave without a confirmation, one bug per API."""
+"""Known bugs of the group coordinator: answers from memory without a confirmation (one bug per API), writes without a
+fence, generations that are not checked, commits that are lost."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from twisted.internet.defer import succeed
+from twisted.internet.defer import Deferred, succeed
+from twisted.python.failure import Failure
 
 from kbroker.groups.effects import Answer, Joined, Left, Synced
-from kbroker.runtime.coordinated_groups import GroupsOfPartition
+from kbroker.groups.group import Group
+from kbroker.groups.outbox import Outbox
+from kbroker.runtime.coordinated_groups import CoordinatedGroups, GroupsOfPartition
 from kbroker.runtime.coordinated_partition import CoordinatedPartition
 from kbroker.runtime.group_coordinator import GroupCoordinator
 from kbroker.runtime.held_group import HeldGroup
+from kbroker.runtime.offset_writer import OffsetWriter
+from kbroker.zk.errors import ConnectionLoss
+from kbroker.zk.interface import Check
 from kclient.wire.error_codes import ErrorCode
-from tests.simulation.mutants.registry import Change, mutant
+from tests.simulation.mutants.registry import Change, frequent_mutant, mutant
 
 
 @mutant
@@ -108,3 +116,161 @@ def _unconfirmed(method: str) -> list[Change]:
         return await original(_Trusting(self), *args)
 
     return [(GroupCoordinator, method, answer)]
+
+
+_check = CoordinatedPartition.check
+
+
+def _with_any_version(self: CoordinatedPartition) -> Check:
+    return Check(self._path, -1)
+
+
+@mutant
+def commits_not_fenced() -> list[Change]:
+    """Offsets are written whatever the version of the partition's state: by a deposed coordinator, too (S31)."""
+    original = OffsetWriter._send
+
+    def send(self: OffsetWriter) -> None:
+        CoordinatedPartition.check = property(_with_any_version)  # type: ignore[method-assign,assignment]
+        try:
+            original(self)
+        finally:
+            CoordinatedPartition.check = _check  # type: ignore[method-assign]
+
+    return [(OffsetWriter, "_send", send)]
+
+
+@mutant
+def group_states_not_fenced() -> list[Change]:
+    """A group's state is written whatever the version of the partition's state (S30).
+
+    Whether it may be written is confirmed before the decision, too: both guards are taken away.
+    """
+
+    async def write(self: CoordinatedPartition, operations: Any) -> Any:
+        results = await self.zookeeper.multi([_with_any_version(self), *operations])
+        return results[1:]
+
+    return [
+        (CoordinatedPartition, "write", write),
+        (CoordinatedPartition, "confirm_writable", lambda _self: succeed(ErrorCode.NONE)),
+    ]
+
+
+@mutant
+def answers_before_the_snapshot() -> list[Change]:
+    """JoinGroup and SyncGroup are answered before ZooKeeper has the generation or the assignment."""
+
+    def answer_at_once(self: Outbox, token: Any, value: Any, _member_id: str = "") -> None:
+        self.answer(token, value)
+
+    return [
+        (Outbox, "answer_durably", answer_at_once),
+        (HeldGroup, "_is_from_memory", lambda _self, _answer: False),
+    ]
+
+
+@mutant
+def generation_unchecked_at_commit() -> list[Change]:
+    """A commit of any generation is written."""
+    original = Group.check_commit
+
+    def check(self: Group, member: str, instance: Any, generation: int, now: float) -> ErrorCode:
+        return original(self, member, instance, min(generation, 0) or self.generation_id, now)
+
+    return [(Group, "check_commit", check)]
+
+
+@mutant
+def membership_unchecked_at_commit() -> list[Change]:
+    """A commit is written also when it comes from a member that was removed."""
+    return [(Group, "check_commit", lambda *_args: ErrorCode.NONE)]
+
+
+@frequent_mutant
+def commit_answered_before_the_write() -> list[Change]:
+    """A commit is acknowledged when it is queued."""
+    original = OffsetWriter.commit
+
+    def commit(self: OffsetWriter, group_id: str, offsets: Any) -> Deferred[list[ErrorCode]]:
+        original(self, group_id, offsets)
+        return succeed([ErrorCode.NONE] * len(offsets))
+
+    return [(OffsetWriter, "commit", commit)]
+
+
+@mutant
+def lost_answer_taken_for_a_commit() -> list[Change]:
+    """A commit whose write was not answered counts as written."""
+    original = OffsetWriter._failed
+
+    def failed(self: OffsetWriter, failure: Failure, multi: Any) -> None:
+        if failure.check(ConnectionLoss):
+            self._written(None, multi)
+        else:
+            original(self, failure, multi)
+
+    return [(OffsetWriter, "_failed", failed)]
+
+
+@mutant
+def lost_answer_taken_for_no_commit() -> list[Change]:
+    """A commit whose write was not answered is sent again later, whatever was committed meanwhile."""
+    original = OffsetWriter._failed
+
+    def failed(self: OffsetWriter, failure: Failure, multi: Any) -> None:
+        original(self, failure, multi)
+        if failure.check(ConnectionLoss):
+            self._clock.callLater(2.0, _send_again, self, multi)
+
+    return [(OffsetWriter, "_failed", failed)]
+
+
+def _send_again(writer: OffsetWriter, multi: Any) -> None:
+    group = next(iter(multi.commits.values()))
+    operations = [replace(each) for each in multi.operations]
+    Deferred.fromCoroutine(group.partition.write(operations)).addErrback(lambda _failure: None)
+
+
+@mutant
+def groups_loaded_without_sync() -> list[Change]:
+    """A new coordinator reads from a server of ZooKeeper that may be behind.
+
+    No old state of a group can be taken over, for a server that has the state of our leadership has all that was
+    written before it. But a server that does not have it yet makes the coordinator give up, for good.
+    """
+    original = CoordinatedGroups._load_connected
+
+    async def load(self: CoordinatedGroups, batch: list[GroupsOfPartition]) -> None:
+        zookeeper = batch[0].right.zookeeper
+        if zookeeper.connected:
+            zookeeper.sync = lambda _path: succeed(None)  # type: ignore[method-assign]
+        try:
+            await original(self, batch)
+        finally:
+            vars(zookeeper).pop("sync", None)
+
+    return [(CoordinatedGroups, "_load_connected", load)]
+
+
+@mutant
+def heartbeats_of_any_generation() -> list[Change]:
+    """A member of an earlier generation is not called back."""
+    original = Group.heartbeat
+
+    def heartbeat(self: Group, member: str, instance: Any, _generation: int, now: float) -> Any:
+        return original(self, member, instance, self.generation_id, now)
+
+    return [(Group, "heartbeat", heartbeat)]
+
+
+@mutant
+def dead_members_stay() -> list[Change]:
+    """A member that is silent for its session timeout is not removed."""
+
+    def tick(self: Group, now: float) -> Any:
+        self._out.disarm()
+        self._rebalance.tick(now)
+        return self._flush()
+
+    return [(Group, "tick", tick)]
