@@ -50,10 +50,11 @@ BUDGETS: Final[Mapping[ApiKey, RequestBudget]] = MappingProxyType(
         ApiKey.FETCH: RequestBudget(2 * MIB, 12_000, at_once=32 * KIB),
         ApiKey.LIST_OFFSETS: RequestBudget(4 * MIB, MANY),
         ApiKey.METADATA: RequestBudget(4 * MIB, MANY),
-        # Our controllers name 500 partitions in a request.
-        ApiKey.LEADER_AND_ISR: RequestBudget(1 * MIB, 15_000),
-        ApiKey.STOP_REPLICA: RequestBudget(1 * MIB, MANY),
-        ApiKey.UPDATE_METADATA: RequestBudget(1 * MIB, 15_000),
+        # Only brokers may send these. Our controllers name 500 partitions in a request, each with up to 7 elements a
+        # replica: this is enough for a replication factor of 11. A controller would resend a refused one for ever.
+        ApiKey.LEADER_AND_ISR: RequestBudget(4 * MIB, 40_000),
+        ApiKey.STOP_REPLICA: RequestBudget(4 * MIB, MANY),
+        ApiKey.UPDATE_METADATA: RequestBudget(4 * MIB, 40_000),
         ApiKey.CONTROLLED_SHUTDOWN: RequestBudget(4 * KIB, FEW),
         # With metadata of 100 bytes for each of 10,000 partitions.
         ApiKey.OFFSET_COMMIT: RequestBudget(4 * MIB, MANY),
