@@ -19,7 +19,7 @@ from kbroker.runtime.group_coordinator import GroupCoordinator
 from kbroker.runtime.held_group import Clock
 from kbroker.zk.errors import ZooKeeperError
 from kbroker.zk.interface import ZooKeeper
-from kbroker.zk.znodes import topic_path
+from kbroker.zk.znodes import TOPICS, topic_path
 from kclient.wire.error_codes import ErrorCode
 
 log = Logger()
@@ -95,6 +95,8 @@ class OffsetExpiry:
     async def forget_topics(self, gone: set[str]) -> None:
         """Delete the offsets of those topics in *gone* that ZooKeeper does not know either."""
         try:
+            # Our server may be behind: it may know the deletion of a topic, and not that it was created again.
+            await self._zookeeper.sync(TOPICS)
             deleted = [t for t in gone if await self._zookeeper.exists(topic_path(t)) is None]
         except ZooKeeperError as error:
             log.warn("offsets of deleted topics are kept for now: {error}", error=error)

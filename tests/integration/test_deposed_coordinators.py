@@ -52,6 +52,11 @@ async def _join_of_a_new_group(old: CoordinatingBroker) -> ErrorCode:
     return (await old.join("c", "c-id", group="other")).error
 
 
+async def _join_of_a_static_member(old: CoordinatingBroker) -> ErrorCode:
+    static = {"requires_known_member_id": False, "group_instance_id": "i"}
+    return (await old.coordinator.join("g", join_request("s", **static))).error
+
+
 async def _sync(old: CoordinatingBroker) -> ErrorCode:
     return (await old.sync("b", 2)).error
 
@@ -132,6 +137,7 @@ async def _delete_of_a_new_group(old: CoordinatingBroker) -> ErrorCode:
     [
         _join,
         _join_of_a_stranger,
+        _join_of_a_static_member,
         _join_of_a_new_group,
         _sync,
         _sync_of_the_next_generation,
@@ -208,6 +214,27 @@ async def test_a_static_member_is_not_fenced_by_a_deposed_coordinator(open_broke
     forget_confirmations(old)
     asked = await old.coordinator.heartbeat("g", "second-id", "i", 1)
     assert asked is ErrorCode.NOT_COORDINATOR
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_deposed_coordinator_expires_no_offsets(deposed: CoordinatingBroker) -> None:
+    assert await deposed.coordinator.drop_offsets("g", [("t", 0)]) == 0
+    assert (await deposed.zk.get("/consumers/g/offsets/t/0")).data == b"5000"
+    assert not deposed.believes
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_group_that_is_empty_for_long_is_not_expired_by_a_deposed_coordinator(
+    open_broker: Open,
+) -> None:
+    old, new = await open_broker(1), await open_broker(2)
+    await old.lead(0)
+    await old.commit({"t": {0: 10}})
+    await new.lead(1)
+    assert await new.commit({"t": {0: 5000}}) == [ErrorCode.NONE]
+    assert await old.coordinator.expire_offsets("g", before_ms=1 << 60) == 0
+    assert await new.offsets() == {"t": {0: 5000}}
+    assert (await new.zk.get("/consumers/g/offsets/t/0")).data == b"5000"
 
 
 @pytest_twisted.ensureDeferred

@@ -16,9 +16,11 @@ from kbroker.groups.effects import Joined, MemberIdentity, Sync
 from kbroker.groups.records import CommitDetail
 from kbroker.groups.states import GroupState
 from kbroker.runtime.offset_expiry import OffsetExpiry
+from kbroker.runtime.producer_ids import BLOCK_SIZE, ProducerIds
 from kbroker.zk.errors import NoNode
 from kbroker.zk.previous_session import PreviousSession
 from kclient.wire.error_codes import ErrorCode
+from kclient.wire.errors import CoordinatorNotAvailable
 from tests.kit.coordinators import CoordinatingBroker as Broker
 from tests.kit.coordinators import Open, stable
 from tests.kit.groups import join_request
@@ -317,6 +319,44 @@ async def test_without_zookeeper_heartbeats_live_and_commits_fail_fast(
     assert await broker.heartbeat("b", 2) is ErrorCode.NONE
     assert (await broker.coordinator.leave("g", both)).error is ErrorCode.NONE
     assert (await broker.join("c")).generation_id == 4
+
+
+@pytest_twisted.ensureDeferred
+async def test_without_zookeeper_producer_ids_last_for_a_block(
+    own_ensemble: Ensemble, open_broker: Open
+) -> None:
+    broker = await open_broker(1, own_ensemble.connect)
+    ids = ProducerIds(broker.zk, 1)
+    assert await ids.next() == 0
+    own_ensemble.kill()
+    await until(lambda: not broker.zk.connected, what="the connection to break")
+    assert [await ids.next() for _ in range(BLOCK_SIZE - 1)] == list(range(1, BLOCK_SIZE))
+    with pytest.raises(CoordinatorNotAvailable):
+        await ids.next()
+    own_ensemble.start()
+    await until(lambda: broker.zk.connected, timeout=20, what="ZooKeeper")
+    assert await ids.next() == BLOCK_SIZE
+
+
+@pytest_twisted.ensureDeferred
+async def test_offsets_with_a_commit_in_doubt_are_those_acknowledged_before(
+    own_ensemble: Ensemble, open_broker: Open
+) -> None:
+    broker = await open_broker(1, own_ensemble.connect)
+    await broker.lead(0)
+    await broker.commit({"t": {0: 5}})
+    own_ensemble.pause()
+    in_doubt = ensureDeferred(broker.commit({"t": {0: 8}}))
+    await until(lambda: broker.coordinator._writer._in_flight, what="the commit to be sent")
+    broker.no_successor_at = float("inf")
+    refused = await in_doubt
+    assert refused[0] in (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT)
+    assert await broker.offsets() == {"t": {0: 5}}
+    own_ensemble.resume()
+    await until(lambda: broker.zk.connected and broker.loaded(), timeout=20, what="ZooKeeper")
+    applied = int((await broker.zk.get("/consumers/g/offsets/t/0")).data)
+    assert applied in (5, 8)
+    assert await broker.offsets() == {"t": {0: applied}}
 
 
 @pytest_twisted.ensureDeferred

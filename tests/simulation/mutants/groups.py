@@ -12,6 +12,7 @@ from twisted.python.failure import Failure
 from kbroker.groups.effects import Answer, Joined, Left, Synced
 from kbroker.groups.group import Group
 from kbroker.groups.outbox import Outbox
+from kbroker.replication.followers import NEVER, FollowersHeard
 from kbroker.runtime.coordinated_groups import CoordinatedGroups, GroupsOfPartition
 from kbroker.runtime.coordinated_partition import CoordinatedPartition
 from kbroker.runtime.group_coordinator import GroupCoordinator
@@ -68,6 +69,16 @@ def list_groups_unconfirmed() -> list[Change]:
         return self.listing()
 
     return [(GroupCoordinator, "list_groups", list_groups)]
+
+
+@mutant
+def followers_confirm_when_received() -> list[Change]:
+    """A follower's fetch counts as sent when it is received, though it may have waited in a socket for long."""
+
+    def followed_at(self: FollowersHeard, broker_id: int, _fetched_at: float) -> float:
+        return self._heard_at.get(broker_id, NEVER)
+
+    return [(FollowersHeard, "followed_at", followed_at)]
 
 
 @mutant
