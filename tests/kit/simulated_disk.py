@@ -6,7 +6,7 @@ its size a file may lack any 512-byte page that was not synced: it reads as zero
 does not sync its name.
 
 The first name of a path is a disk of its own as far as its faults go: `faults` has every change to it refused, with
-EIO or, where it is full, with ENOSPC. What was written before can be read.
+EIO or, where it is full, with ENOSPC; or its syncs only (SYNC_FAILS). What was written before can be read.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from dataclasses import dataclass, field
 from kbroker.log.disk import Buffer
 
 PAGE = 512
+
+SYNC_FAILS = errno.EREMOTEIO
+"""Of a disk's `faults`: syncs of segments fail with EIO, everything else is done."""
 
 
 _moments = itertools.count(1)
@@ -148,6 +151,11 @@ class SimulatedDisk:
         self._root = Directory()
         self._open: dict[int, File] = {}
         self._next_fd = 1000
+        self._paths: dict[int, str] = {}
+        self._failed: set[str] = set()
+        """Directories in which a write or sync of a segment failed, for the process that runs."""
+        self.forgiven: list[str] = []
+        """Segments that were written to in such a directory: nobody knows what is on the disk of the first ones."""
         self.faults: dict[str, int] = {}
         """By disk ("/data"): the error of every change, errno.EIO or errno.ENOSPC."""
 
@@ -155,7 +163,7 @@ class SimulatedDisk:
         """Raise OSError where the disk of *path* refuses everything."""
         if self.faults:
             code = self.faults.get(_mount(path))
-            if code is not None:
+            if code not in (None, SYNC_FAILS):
                 raise _error(code, path)
 
     # The end
@@ -163,6 +171,8 @@ class SimulatedDisk:
     def kill(self) -> None:
         """End the process: descriptors and locks are gone, the page cache is not."""
         self._open.clear()
+        self._paths.clear()
+        self._failed.clear()
 
     def lose_power(self, rng: random.Random) -> None:
         """End the machine: what was not synced is there or not, as *rng* decides."""
@@ -186,6 +196,11 @@ class SimulatedDisk:
             return {}
         return {n: file.durable for n, file in node.durable.items() if isinstance(file, File)}
 
+    def contents(self, directory: str) -> dict[str, bytes]:
+        """Return the files in *directory* as the process sees them."""
+        names = self._directory(directory).names
+        return {n: bytes(file.content) for n, file in names.items() if isinstance(file, File)}
+
     # The protocol
 
     def open(self, path: str, flags: int, mode: int = 0, /) -> int:
@@ -203,6 +218,7 @@ class SimulatedDisk:
             node.truncate(0)
         self._next_fd += 1
         self._open[self._next_fd] = node
+        self._paths[self._next_fd] = path
         return self._next_fd
 
     def close(self, fd: int, /) -> None:
@@ -214,14 +230,24 @@ class SimulatedDisk:
     def pwritev(self, fd: int, buffers: Sequence[Buffer], offset: int, /) -> int:
         data = b"".join(buffers)
         file = self._open[fd]
-        if self.faults and file.mount in self.faults:
+        if self.faults and self.faults.get(file.mount, SYNC_FAILS) != SYNC_FAILS:
             if self.faults[file.mount] == errno.ENOSPC and len(data) % 3 == 0:
                 data = data[: len(data) // 2]  # there was room for a part of it
                 file.write(offset, data)
                 return len(data)
+            self._segment_failed(fd)
             self._may_change(file.mount)
+        if self._failed and self._is_segment(fd) and _parent(self._paths[fd]) in self._failed:
+            self.forgiven.append(self._paths[fd])
         file.write(offset, data)
         return len(data)
+
+    def _is_segment(self, fd: int) -> bool:
+        return self._paths.get(fd, "").endswith(".log")
+
+    def _segment_failed(self, fd: int) -> None:
+        if self._is_segment(fd):
+            self._failed.add(_parent(self._paths[fd]))
 
     def ftruncate(self, fd: int, size: int, /) -> None:
         file = self._open[fd]
@@ -231,8 +257,11 @@ class SimulatedDisk:
 
     def fsync(self, fd: int, /) -> None:
         file = self._open[fd]
-        if self.faults:
+        if self.faults and file.mount in self.faults:
+            self._segment_failed(fd)
             self._may_change(file.mount)
+            if self._is_segment(fd):
+                raise _error(errno.EIO, self._paths[fd])
         file.sync()
 
     def sync_dir(self, path: str, /) -> None:
@@ -315,6 +344,10 @@ class SimulatedDisk:
     def _place(self, path: str) -> tuple[Directory, str]:
         parent, _, name = path.rpartition("/")
         return self._directory(parent), name
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]
 
 
 def _mount(path: str) -> str:

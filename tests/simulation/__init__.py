@@ -12,10 +12,11 @@ which a power loss may take).
 once), are shut down; disks are wiped, all or one of two, refuse writes, are full; connections break; controllers are
 deposed or unseated and their orders arrive late, perhaps when a topic is another one of the same name; sessions
 expire, answers of ZooKeeper are lost, its servers lag or trail; clients produce, read, make, delete and trim topics,
-some with retention, some with unclean election, some with flush.messages=1. `run.py` plays it; `predicates.py` looks
-at the whole cluster after every step, by the exact promise of `losses.py` where disks forget, and at the end, when
-everything was healed, waits for the cluster to be whole again, with an operator's help where nobody else can decide.
-`shrink.py` makes a failing script short. `mutants/` holds known bugs, and `test_mutants.py` shows that they are found.
+some with retention, some with unclean election, some with flush.messages=1; producers send what must be refused.
+`run.py` plays it; `predicates.py` looks at the whole cluster after every step, by the exact promise of `losses.py`
+where disks forget, and at the end, when everything was healed, waits for the cluster to be whole again, with an
+operator's help where nobody else can decide. `shrink.py` makes a failing script short. `mutants/` holds known bugs,
+and `test_mutants.py` shows that they are found.
 
 Every fourth seed has consumer groups (`group_stories.py`): members (`members.py`) join, commit, leave, crash, pause
 and come back while their coordinator is deposed, paused or cut off. `group_rules.py` judges every write below

@@ -44,6 +44,7 @@ from kclient.wire.schema.find_coordinator import FindCoordinatorRequest
 from kclient.wire.versions import ApiKey
 from tests.simulation.clock import Process
 from tests.simulation.group_stories import CLIENTS, GROUP
+from tests.simulation.impostor import Impostor
 from tests.simulation.members import Groups
 from tests.simulation.node import EPOCH, PORT, Node
 from tests.simulation.predicates import Observer
@@ -55,6 +56,9 @@ PRODUCE_TIMEOUT_MS = 3000
 PAUSE = (0.1, 0.5)
 PRODUCER_IDS = 1000
 MOVE_ATTEMPTS = 5
+LARGE = 900
+"""Bytes of a value that takes more than a page of the disk."""
+
 PREFERRED, UNCLEAN = 0, 1
 """The type of election (KIP-460)."""
 
@@ -108,6 +112,15 @@ class Clients:
             writer = Writer(self, topic, partition, kind, self.new_producer())
             self._writers[topic, partition, kind] = writer
         writer.send(count)
+
+    def misproduce(self, topic: str, partition: int, kind: str) -> None:
+        """Send what a leader must refuse: a batch behind a "gap", or of an "epoch" that is over."""
+        if topic in self.topics and partition < self.topics[topic]:
+            self._spawn(Impostor(self, topic, partition, self.new_producer()).run(kind))
+
+    def now_ms(self) -> int:
+        """Return what a client's clock shows."""
+        return int((EPOCH + self.process.seconds()) * 1000)
 
     def new_producer(self) -> int:
         """Return a producer id that nobody has."""
@@ -399,7 +412,8 @@ def gather(work: list[Any]) -> Deferred[list[Any]]:
 class Writer:
     """A producer of one partition: batches in order, up to four in flight, repeated until answered.
 
-    Kinds: `idempotent` (acks=all), `all` (acks=all, not repeated after an error), `one` (acks=1).
+    Kinds: `idempotent` (acks=all), `all` (acks=all, not repeated after an error), `large` (the same, of records that
+    span pages of the disk), `one` and `one-large` (acks=1).
     """
 
     def __init__(
@@ -478,8 +492,10 @@ class Writer:
             }
         self._sequence += count
         self._next += 1
-        now_ms = int((EPOCH + self._clients.process.seconds()) * 1000)
+        now_ms = self._clients.now_ms()
         value = b"%d/%d" % (self._number, self._next)
+        if self._kind in ("large", "one-large"):
+            value = value.ljust(LARGE, b".")
         records = [Record(n, now_ms, None, value, ()) for n in range(count)]
         return count, encode_batch(records, **numbers)
 
@@ -497,7 +513,7 @@ class Writer:
 
     async def _offer(self, leader: int, connection: Connection, batch: bytes) -> bool:
         clients = self._clients
-        acks = 1 if self._kind == "one" else -1
+        acks = 1 if self._kind in ("one", "one-large") else -1
         request = ProduceRequest(
             acks,
             PRODUCE_TIMEOUT_MS,

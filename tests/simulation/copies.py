@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kclient.wire.batches import iterate
+from kclient.wire.batches import BatchInfo, check_crc, iterate
+from kclient.wire.errors import CorruptMessage
 
 if TYPE_CHECKING:
     from kbroker.log.partition_log import PartitionLog
@@ -30,12 +31,13 @@ class Copy:
     start: int = 0
     """The first offset that was not deleted."""
     records: list[Record] = field(default_factory=list)
-    numbers: dict[int, tuple[int, int, int]] = field(default_factory=dict)
-    """By the offset of a batch of an idempotent producer: its id, epoch and sequence."""
+    numbers: dict[int, tuple[int, int, int, int]] = field(default_factory=dict)
+    """By the offset of a batch of an idempotent producer: its id, epoch, sequence, and how many records it has."""
     agreed: int = 0
     """Below, it holds what the ledger holds."""
     reconciled: int = -1
     """The leader epoch of the last granted loss that this replica has taken part in."""
+    recovery_point: int = 0
     synced: int = 0
     """Below, the ledger was found synced on this replica's disk."""
     seen: tuple[Any, ...] = ()
@@ -66,11 +68,16 @@ class Copy:
                     raise Broken(
                         f"{log.directory}: a batch at {info.base_offset}, not {len(records)}"
                     )
+                if not crc_is_right(data, info):
+                    raise Broken(
+                        f"ValidBatches: {log.directory}: the CRC of the batch at {info.base_offset} is wrong"
+                    )
                 count = info.next_offset - len(records)
                 records += [(info.leader_epoch, info.crc)] * count
                 if info.producer_id >= 0:
                     self.numbers[info.base_offset] = (
                         info.producer_id, info.producer_epoch, info.base_sequence,
+                        info.last_offset_delta + 1,
                     )  # fmt: skip
 
     def compare(self, ledger: list[Record]) -> int:
@@ -83,6 +90,15 @@ class Copy:
             at += 1
         self.agreed = at
         return at
+
+
+def crc_is_right(data: bytes, info: BatchInfo) -> bool:
+    """Say whether a batch is what its producer sent."""
+    try:
+        check_crc(data, info)
+    except CorruptMessage:
+        return False
+    return True
 
 
 def difference(copy: Copy | None, ledger: list[Record]) -> str:

@@ -11,6 +11,11 @@ from random import Random
 Drawn = tuple[float, str, tuple[str, ...]]
 """A time, a verb and its words."""
 
+KINDS = ("idempotent", "all", "large", "large")
+"""What producers write before an outage; `large` records are torn between pages."""
+
+WRONG = ("gap", "epoch")
+
 FLUSHED = {"power": 0.6, "disks": 0.3, "bad disks": 0.3, "crashes": 0.3, "everything": 0.3}
 """How likely the topics of a seed are flushed, by its weather."""
 
@@ -20,7 +25,7 @@ def topics_are_flushed(seed: int, weather: str) -> bool:
     return Random(seed ^ 0xF1005).random() < FLUSHED.get(weather, 0.1)
 
 
-def outages(seed: int, weather: str, until: float, brokers: int) -> Iterator[Drawn]:
+def _outages(seed: int, weather: str, until: float, brokers: int) -> Iterator[Drawn]:
     """Take the power of all machines at once while producers write, in some of the seeds that are about power."""
     rng = Random(seed ^ 0x0FF)
     if weather != "power" or rng.random() < 0.5:
@@ -32,10 +37,38 @@ def outages(seed: int, weather: str, until: float, brokers: int) -> Iterator[Dra
         if verb == "powerack":
             yield time, verb, everybody
         for _ in range(rng.randint(1, 4)):
-            yield time, "produce", ("a", "0", rng.choice(("idempotent", "all")), "2")
+            yield time, "produce", ("a", "0", rng.choice(KINDS), "2")
             time += rng.uniform(0.0, 0.3)
         if verb == "power":
             yield time, verb, everybody
         for broker in everybody:
             yield time + rng.uniform(0.2, 2.0), "start", (broker,)
         time += rng.uniform(8.0, 12.0)
+
+
+def _impostors(seed: int, until: float) -> Iterator[Drawn]:
+    """Have producers send what must be refused, in some seeds."""
+    rng = Random(seed ^ 0x1D)
+    if rng.random() < 0.7:
+        return
+    for _ in range(rng.randint(1, 4)):
+        yield rng.uniform(3.0, max(until, 4.0)), "misproduce", ("a", "0", rng.choice(WRONG))
+
+
+def _sync_faults(seed: int, weather: str, until: float, brokers: int) -> Iterator[Drawn]:
+    """Have syncs fail for a while, in some seeds that are about disks."""
+    rng = Random(seed ^ 0x5C)
+    if weather not in ("bad disks", "everything") or rng.random() < 0.5:
+        return
+    time, where = rng.uniform(3.0, max(until, 4.0)), (str(rng.randint(1, brokers)), "/data")
+    yield time, "syncfail", where
+    for _ in range(rng.randint(1, 3)):
+        yield time + rng.uniform(0.0, 2.0), "produce", ("a", "0", rng.choice(KINDS), "4")
+    yield time + rng.uniform(2.0, 6.0), "diskworks", where
+
+
+def drawn(seed: int, weather: str, until: float, brokers: int) -> Iterator[Drawn]:
+    """Draw what is added to a seed's schedule, which ends at about *until*."""
+    yield from _outages(seed, weather, until, brokers)
+    yield from _sync_faults(seed, weather, until, brokers)
+    yield from _impostors(seed, until)

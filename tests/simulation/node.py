@@ -25,6 +25,7 @@ from kbroker.zk.previous_session import PreviousSession
 from kbroker.zk.session import ZooKeeperSession
 from tests.kit.simulated_disk import SimulatedDisk
 from tests.simulation.clock import DiskPool, Process, Scheduler
+from tests.simulation.disk_checks import wrong_at_the_end
 from tests.simulation.network import Wires
 from tests.simulation.script import DIRECTORIES
 from tests.simulation.zookeeper import ZOOKEEPER, Ensemble, ZkConnection
@@ -109,6 +110,8 @@ class Node:
         self.stopping = False
         self.lives = 0
         self.fatal: list[str] = []
+        self.wrong: str | None = None
+        """What was found wrong on its disks when its process ended."""
         self._disks = disks
         self._scheduler = scheduler
         self._wires = wires
@@ -213,6 +216,7 @@ class Node:
 
     def _exit(self, process: Process) -> None:
         if process is self.process and process.alive:
+            self._check_disks(is_clean=True)
             self._end(process)
             self.disk.kill()
             self._wires.process_ended(process)
@@ -236,6 +240,7 @@ class Node:
         self.wanted = False
         if self.running:
             assert self.process is not None
+            self._check_disks(is_clean=self.stopping)
             self._end(self.process)
             self.disk.kill()
             self._wires.process_ended(self.process)
@@ -247,12 +252,19 @@ class Node:
         is_clean = not self.running and all(map(self._is_clean, DIRECTORIES[: self._disks]))
         if self.running:
             assert self.process is not None
+            self._check_disks(is_clean=self.stopping)
             self._end(self.process)
             self._wires.machine_vanished(self.process)
         self.disk.lose_power(Random(self._rng.getrandbits(64)))
         if self._rng.random() < 0.5:
             self._credentials = None
         return not is_clean
+
+    def _check_disks(self, *, is_clean: bool) -> None:
+        if self.broker is not None and self.broker._logs_loaded:
+            offline = self.broker.replicas.log_dirs.offline
+            directories = [each for each in DIRECTORIES[: self._disks] if each not in offline]
+            self.wrong = self.wrong or wrong_at_the_end(self.disk, directories, is_clean=is_clean)
 
     def _is_clean(self, directory: str) -> bool:
         """Say whether a log directory has the mark of a clean shutdown: everything is synced then."""

@@ -28,11 +28,18 @@ granted (`losses.py`): then it is cut where the new leader's log ends, and the e
     and 6 hold for members that lost power, too.
 15. Told: at the end every broker tells clients of the leaders and ISRs that there are, of all brokers, and of the
     controller.
-15. MinIsr: what becomes visible is held by min.insync.replicas replicas, and acks=all is refused where the ISR is
+16. MinIsr: what becomes visible is held by min.insync.replicas replicas, and acks=all is refused where the ISR is
     smaller (`held.py`).
-16. LeaderEpoch: the leader epoch of a replica does not fall in one life of its broker.
-17. FormerLife: no leader proposes a member of the ISR in a life that it knows to be over (KIP-903).
-18. CutOff: a leader whose session is over serves no client once its successor leads (S11, `cut_off.py`).
+17. LeaderEpoch: the leader epoch of a replica does not fall in one life of its broker.
+18. FormerLife: no leader proposes a member of the ISR in a life that it knows to be over (KIP-903).
+19. CutOff: a leader whose session is over serves no client once its successor leads (S11, `cut_off.py`).
+20. Sequences: the batches of an idempotent producer follow each other in the ledger, and what a producer sends out of
+    its sequence, or in an epoch that is over, is refused (`sequences.py`).
+21. ValidBatches: the CRC of every batch that a log gives out is right.
+22. TornTail: a log that was opened anew has nothing behind its last batch on the disk (`disk_checks.py`, 22 to 25).
+23. RecoveryPoint: everything below a recovery point, in memory or in its checkpoint, is on the disk itself.
+24. CleanShutdown: a directory is marked clean when all logs in it are synced, and not while its broker runs.
+25. Fenced: after a write or a sync of a segment failed, nothing more is written to its log by the same process.
 
 What holds of consumer groups and committed offsets is in `group_rules.py`.
 """
@@ -46,14 +53,17 @@ from uuid import UUID
 from kbroker.groups.placement import OFFSETS_TOPIC
 from kbroker.zk import znodes
 from kclient.wire.batches import iterate
+from tests.simulation import disk_checks
 from tests.simulation.copies import Broken, Copy, Record, difference
 from tests.simulation.cut_off import CutOff
 from tests.simulation.group_rules import PREFIX, GroupRules
 from tests.simulation.held import MIN_INSYNC_REPLICAS, Held
 from tests.simulation.losses import Losses, State
+from tests.simulation.sequences import Sequences
 from tests.simulation.synced import synced_end
 
 if TYPE_CHECKING:
+    from kbroker.log.partition_log import PartitionLog
     from kbroker.replication.leading import Leading
     from kbroker.runtime.partition import Partition
     from tests.simulation.clock import Scheduler
@@ -98,7 +108,7 @@ class Observer:
         self._lost: dict[Where, set[tuple[int, int]]] = {}
         """What was committed and went with it: offsets and CRCs."""
         self._leaders: dict[tuple[UUID, int, int], tuple[int, int]] = {}
-        self._produced: dict[tuple[UUID, int, int, int, int], int] = {}
+        self._sequences = Sequences()
         self._controller_epoch = 0
         self.deposits = 0
 
@@ -192,6 +202,7 @@ class Observer:
         """Look at *node*, where something may have happened."""
         if node.fatal:
             raise Broken(f"NoErrors: {node.fatal[0]}")
+        self.check_disk(node)
         broker = node.broker
         if broker is None or not node.running:
             return
@@ -210,7 +221,7 @@ class Observer:
                 mark = partition.high_watermark
             seen = (
                 log, log.log_end_offset, log._truncations, mark, leading, role.leader_epoch,
-                log.log_start_offset, pending,
+                log.log_start_offset, pending, log.recovery_point,
             )  # fmt: skip
             topic_id = role.topic_id
             found = copy_of.get(partition)
@@ -221,15 +232,24 @@ class Observer:
             if found[1].seen != seen:
                 self._look(node, partition, found[1], seen)
 
+    def check_disk(self, node: Node) -> None:
+        """Raise what was found wrong on the disks of *node*."""
+        if node.wrong is not None:
+            raise Broken(f"{node.wrong}, on {node.number}")
+        if node.disk.forgiven:
+            path = node.disk.forgiven[0]
+            raise Broken(f"Fenced: {path} on {node.number} is written to after a failure")
+
     def _copy(self, node: Node, partition: Partition) -> Copy:
         assert partition.role.topic_id is not None
         where = (node.number, partition.role.topic_id, partition.key[1])
         return self.copies.setdefault(where, Copy())
 
     def _look(self, node: Node, partition: Partition, copy: Copy, seen: tuple[Any, ...]) -> None:
-        log, end, truncations, mark, leading, epoch, start, _ = seen
+        log, end, truncations, mark, leading, epoch, start, _, recovery_point = seen
         before, copy.seen = copy.seen, seen
         had = len(copy.records)
+        self._check_files(node, copy, log, recovery_point)
         copy.look(log, truncations)
         topic_id = partition.role.topic_id
         assert topic_id is not None
@@ -269,6 +289,16 @@ class Observer:
             raise Broken(f"Agreement: {name} below {mark}: {difference(copy, ledger)}")
         if agreed < len(ledger):
             self._check_isr(topic, number, only=node.number)
+
+    def _check_files(self, node: Node, copy: Copy, log: PartitionLog, recovery_point: int) -> None:
+        is_new, disk = copy.log is not log, node.disk
+        wrong = disk_checks.wrong_tail(disk, log) if is_new else None
+        if wrong is None and (is_new or recovery_point > copy.recovery_point):
+            known = 0 if is_new else copy.recovery_point
+            wrong = disk_checks.wrong_recovery_point(disk, log.directory, recovery_point, known)
+        copy.recovery_point = recovery_point
+        if wrong is not None:
+            raise Broken(f"{wrong}, on {node.number}")
 
     def _leads(
         self,
@@ -363,8 +393,7 @@ class Observer:
         for (_, topic_id, partition), copy in self.copies.items():
             if (topic_id, partition) == where:
                 copy.agreed = min(copy.agreed, end)
-        for key in [k for k, at in self._produced.items() if k[:2] == where and at >= end]:
-            del self._produced[key]
+        self._sequences.cut(where, end)
 
     def has_lost(self, topic: str, partition: int) -> bool:
         """Say whether a leader of a partition need not know its producers: a loss was granted, or records go."""
@@ -376,12 +405,10 @@ class Observer:
         for offset in range(len(ledger), mark):
             numbers = copy.numbers.get(offset)
             if numbers is not None:
-                first = self._produced.setdefault((*where, *numbers), offset)
-                if first != offset and first >= copy.start:
-                    raise Broken(
-                        f"NoDuplicates: {topic}-{where[1]}: producer {numbers[0]}'s batch"
-                        f" {numbers[2]} is at {first} and at {offset}"
-                    )
+                self._sequences.committed(
+                    f"{topic}-{where[1]}", where, numbers[:3], range(offset, offset + numbers[3]),
+                    start=copy.start, known=not self.has_lost(topic, where[1]),
+                )  # fmt: skip
         ledger += copy.records[len(ledger) : mark]
         self.deposits += 1
         self._check_isr(topic, where[1])

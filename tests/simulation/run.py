@@ -16,6 +16,7 @@ from typing import Any
 from twisted.logger import LogEvent, LogLevel, formatEvent, globalLogBeginner, globalLogPublisher
 
 from kbroker.zk import znodes
+from tests.kit.simulated_disk import SYNC_FAILS
 from tests.simulation.clients import Clients
 from tests.simulation.clock import Process, Scheduler
 from tests.simulation.copies import Broken
@@ -152,6 +153,8 @@ class Simulation:
             self._advance(event.time)
             self.say(f"--- {event.verb} {' '.join(event.words)}")
             self._do(event)
+            for node in self.nodes.values():
+                self.observer.check_disk(node)
         self._advance(self.scheduler.now + TAIL_SECONDS)
         self._heal()
         self._await_led()
@@ -271,6 +274,10 @@ class Simulation:
     def _produce(self, topic: str, partition: str, kind: str, count: str) -> None:
         self.clients.produce(topic, int(partition), kind, int(count))
 
+    def _misproduce(self, topic: str, partition: str, kind: str) -> None:
+        """Have a producer send what must be refused: behind a "gap" in its sequence, or of an "epoch" that is over."""
+        self.clients.misproduce(topic, int(partition), kind)
+
     def _read(self, topic: str, partition: str, broker: str) -> None:
         self.clients.read(topic, int(partition), int(broker))
 
@@ -362,6 +369,10 @@ class Simulation:
 
     def _diskfull(self, broker: str, directory: str) -> None:
         self._node(broker).disk.faults[directory] = errno.ENOSPC
+
+    def _syncfail(self, broker: str, directory: str) -> None:
+        """Have syncs of segments fail, and nothing else."""
+        self._node(broker).disk.faults[directory] = SYNC_FAILS
 
     def _diskworks(self, broker: str, directory: str) -> None:
         self._node(broker).disk.faults.pop(directory, None)

@@ -362,7 +362,7 @@ def draw(seed: int) -> Script:
     events += [
         Event(*each)
         for each in (
-            *log_faults.outages(seed, name, time, brokers),
+            *log_faults.drawn(seed, name, time, brokers),
             *group_stories.stories(seed, time),
         )
     ]

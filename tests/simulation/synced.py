@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kclient.wire.batches import iterate
-from kclient.wire.errors import CorruptMessage
+from kclient.wire.errors import KafkaError
 from tests.kit.simulated_disk import SimulatedDisk
 from tests.simulation.copies import Copy, Record
 
@@ -24,7 +24,7 @@ def synced_end(disk: SimulatedDisk, copy: Copy, ledger: list[Record]) -> int:
                 if info.base_offset > end or any(ledger[offset] != record for offset in inside):
                     break
                 end = max(end, info.next_offset)
-        except CorruptMessage:
+        except KafkaError:
             break
     copy.synced = min(end, len(ledger))
     return copy.synced

@@ -9,8 +9,8 @@ from tests.simulation.group_stories import ENDS
 from tests.simulation.run import Result
 
 WORK = (
-    "again", "commit", "create", "crash", "delete", "freeze", "groups", "leave", "member", "move",
-    "offsets", "produce", "read", "resync", "solo", "trim",
+    "again", "commit", "create", "crash", "delete", "freeze", "groups", "leave", "member", "misproduce",
+    "move", "offsets", "produce", "read", "resync", "solo", "trim",
 )  # fmt: skip
 """Verbs of the clients and the administrator; all others are faults, or the end of one."""
 

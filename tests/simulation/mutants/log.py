@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
+from kbroker.log import incarnation, log_dirs, recovery, scan
+from kbroker.log.disk import read_file, write_all
+from kbroker.log.flush import FlushWork
+from kbroker.log.identity import CLEAN_SHUTDOWN, decode_clean_shutdown
+from kbroker.log.local_log import LocalLog
+from kbroker.log.log_dir import LogDir
+from kbroker.log.log_dirs import LogDirs
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.producer_state import ProducerStates
-from tests.simulation.mutants.registry import Change, frequent_mutant
+from kbroker.runtime.log_upkeep import LogUpkeep
+from kclient.wire.errors import InvalidProducerEpoch, KafkaStorageError, OutOfOrderSequenceNumber
+from tests.simulation.mutants.registry import Change, frequent_mutant, mutant
 
-
-@frequent_mutant
-def replays_are_appended() -> list[Change]:
-    """A batch that an idempotent producer repeats is appended once more."""
-    return [(ProducerStates, "check", lambda _self, _info: None)]
+# Syncs
 
 
 @frequent_mutant
@@ -25,3 +31,170 @@ def answer_before_the_sync() -> list[Change]:
         self.held_at = None
 
     return [(PartitionLog, "_ask_for_flush", ask)]
+
+
+@frequent_mutant
+def recovery_point_before_the_sync() -> list[Change]:
+    """The recovery point moves when a sync begins; the checkpoint may have it before the sync has ended."""
+    original = PartitionLog.start_flush
+
+    def start(self: PartitionLog, **given: Any) -> FlushWork | None:
+        work = original(self, **given)
+        if work is not None:
+            self.finish_flush(work)
+        return work
+
+    return [(PartitionLog, "start_flush", start)]
+
+
+@mutant
+def failed_sync_forgiven() -> list[Change]:
+    """A sync that failed counts as done."""
+    original = FlushWork._sync_it_all
+
+    def sync(self: FlushWork) -> None:
+        with suppress(OSError):
+            original(self)
+
+    return [(FlushWork, "_sync_it_all", sync)]
+
+
+@mutant
+def failed_write_forgiven() -> list[Change]:
+    """After a failed write the log takes the next append."""
+
+    def write(self: LocalLog, segment: Any, buffers: Any) -> None:
+        try:
+            segment.spill_indexes()
+            write_all(self._disk, segment.file.fd, buffers, segment.size)
+        except OSError as error:
+            raise KafkaStorageError(str(error)) from error
+
+    return [(LocalLog, "_write", write)]
+
+
+# Recovery
+
+
+@mutant
+def crc_skipped_in_recovery() -> list[Change]:
+    """Recovery keeps batches whose header can be read, whatever became of their records."""
+    return [(scan, "check_crc", lambda _buf, _info: None)]
+
+
+class _NeverCut:
+    """A disk that does not cut files."""
+
+    def __init__(self, disk: Any) -> None:
+        self._disk = disk
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._disk, name)
+
+    def ftruncate(self, _fd: int, _size: int) -> None:
+        """Leave the file as it is."""
+
+
+@frequent_mutant
+def torn_tail_kept() -> list[Change]:
+    """Recovery finds the last whole batch, and leaves in the file what is behind it."""
+    original = recovery._recover
+
+    def recover(disk: Any, *given: Any) -> int:
+        return original(_NeverCut(disk), *given)
+
+    return [(recovery, "_recover", recover)]
+
+
+@mutant
+def marks_believed_after_a_power_loss() -> list[Change]:
+    """After a power loss a high watermark's checkpoint is believed above the recovery point: a cut may be undone."""
+    original = LogDirs._take
+
+    def take(self: LogDirs, directory: Any, loaded: Any) -> None:
+        original(self, directory, loaded)
+        self.high_watermarks.update(loaded.high_watermarks)
+
+    return [(LogDirs, "_take", take)]
+
+
+@mutant
+def power_loss_taken_for_a_kill() -> list[Change]:
+    """A directory claims that it kept everything although the machine went down (KIP-966)."""
+    original = incarnation.judge
+
+    def judge(memory: Any, clean_epoch: Any, boot_id: str, *, is_new: bool) -> Any:
+        found = memory.boot_id if memory is not None else boot_id
+        return original(memory, clean_epoch, found, is_new=is_new)
+
+    return [(incarnation, "judge", judge)]
+
+
+# The end of a broker
+
+
+@frequent_mutant
+def unsynced_logs_are_marked_clean() -> list[Change]:
+    """A shutdown marks its directories clean without a sync of the logs."""
+
+    def close(logs: Any, _sync_all: Any, *, threads: int) -> bool:
+        for log in logs:
+            log.close(clean=False)
+        return True
+
+    return [(log_dirs, "close_all", close)]
+
+
+@frequent_mutant
+def the_clean_marker_stays() -> list[Change]:
+    """A start leaves the marker of the last clean shutdown where it is (KAFKA-10471)."""
+
+    def take(self: LogDir) -> int | None:
+        try:
+            return decode_clean_shutdown(read_file(self._disk, f"{self.path}/{CLEAN_SHUTDOWN}"))
+        except FileNotFoundError:
+            return None
+
+    return [(LogDir, "_take_clean_marker", take)]
+
+
+# Retention
+
+
+@mutant
+def retention_above_the_high_watermark() -> list[Change]:
+    """Retention deletes records that are not committed yet."""
+    return [(LogUpkeep, "_retention_bound", lambda _self, _key: 1 << 60)]
+
+
+# Producers
+
+
+@frequent_mutant
+def replays_are_appended() -> list[Change]:
+    """A batch that an idempotent producer repeats is appended once more."""
+    return [(ProducerStates, "check", lambda _self, _info: None)]
+
+
+def _forgiving(error: type[Exception]) -> list[Change]:
+    original = ProducerStates.check
+
+    def check(self: ProducerStates, info: Any) -> Any:
+        try:
+            return original(self, info)
+        except error:
+            return None
+
+    return [(ProducerStates, "check", check)]
+
+
+@frequent_mutant
+def sequence_gap_unchecked() -> list[Change]:
+    """A batch of an idempotent producer is appended whatever came before it."""
+    return _forgiving(OutOfOrderSequenceNumber)
+
+
+@frequent_mutant
+def producer_epoch_unchecked() -> list[Change]:
+    """A batch of a producer epoch that is over is appended."""
+    return _forgiving(InvalidProducerEpoch)

@@ -1,0 +1,102 @@
+"""What must be true of the simulated disks themselves, whatever the brokers believe; each check returns what is wrong.
+
+The observer reads logs through the brokers' own objects. A broker that believes too much of its disk is found here, at
+once, and not only when a power loss happens to take what it believed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from kbroker.log import checkpoints
+from kbroker.log.identity import CLEAN_SHUTDOWN
+from kbroker.log.names import parse_directory
+from kbroker.log.partition_log import PartitionLog
+from kclient.wire.batches import check_crc, iterate
+from kclient.wire.errors import KafkaError
+from tests.kit.simulated_disk import SimulatedDisk
+
+LOG_SUFFIX = ".log"
+
+
+def wrong_tail(disk: SimulatedDisk, log: PartitionLog) -> str | None:
+    """Check a log that was just opened: no segment's file holds more than the log knows of."""
+    for segment in log.segments:
+        size = disk.size(segment.path)
+        if size != segment.size:
+            return f"TornTail: {segment.path} has {size} bytes, the log opened with {segment.size}"
+    return None
+
+
+def wrong_recovery_point(
+    disk: SimulatedDisk, directory: str, recovery_point: int, known: int = 0
+) -> str | None:
+    """Check that everything below a recovery point is on the disk itself; below *known* it was found there before."""
+    end = synced_end(disk.durable(directory), known)
+    if end is None or end >= recovery_point:
+        return None
+    return (
+        f"RecoveryPoint: {directory} is synced below {end}, its recovery point is {recovery_point}"
+    )
+
+
+def synced_end(files: Mapping[str, bytes], known: int = 0) -> int | None:
+    """Return the end of the batches in the segments of one log; None without any segment."""
+    names = sorted(name for name in files if name.endswith(LOG_SUFFIX))
+    if not names:
+        return None
+    bases = [int(name.removesuffix(LOG_SUFFIX)) for name in names]
+    first = max((n for n, base in enumerate(bases) if base <= known), default=0)
+    end = bases[first]
+    for name in names[first:]:
+        try:
+            for info in iterate(files[name]):
+                check_crc(files[name], info)
+                if info.base_offset != end:
+                    return end
+                end = info.next_offset
+        except KafkaError:
+            return end
+    return end
+
+
+def wrong_at_the_end(
+    disk: SimulatedDisk, directories: Iterable[str], *, is_clean: bool
+) -> str | None:
+    """Check the directories of a broker whose process ends: by a shutdown that may be *clean*, or in its midst."""
+    for directory in directories:
+        if not disk.is_dir(directory):
+            continue
+        if CLEAN_SHUTDOWN in disk.listdir(directory):
+            if not is_clean:
+                return f"CleanShutdown: {directory} is marked clean while its broker runs"
+            found = _not_synced(disk, directory)
+            if found is not None:
+                return f"CleanShutdown: {directory} is marked clean, {found} is not synced"
+        found = _wrong_checkpoint(disk, directory)
+        if found is not None:
+            return found
+    return None
+
+
+def _not_synced(disk: SimulatedDisk, directory: str) -> str | None:
+    for name in disk.listdir(directory):
+        if parse_directory(name) is None:
+            continue
+        path = f"{directory}/{name}"
+        synced = disk.durable(path)
+        for each, content in disk.contents(path).items():
+            if each.endswith(LOG_SUFFIX) and synced.get(each, b"") != content:
+                return f"{path}/{each}"
+    return None
+
+
+def _wrong_checkpoint(disk: SimulatedDisk, directory: str) -> str | None:
+    content = disk.durable(directory).get(checkpoints.RECOVERY_POINTS)
+    if content is None:
+        return None
+    for (topic, number), recovery_point in checkpoints.decode(content).items():
+        wrong = wrong_recovery_point(disk, f"{directory}/{topic}-{number}", recovery_point)
+        if wrong is not None:
+            return f"{wrong}, as its checkpoint says"
+    return None
