@@ -14,7 +14,7 @@ for all topics is encoded once per listener, version and state of the cluster.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 from uuid import UUID
@@ -22,20 +22,20 @@ from uuid import UUID
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from kbroker.apis import RequestContext
+from kbroker.apis import RequestContext, encode_in_steps
 from kbroker.apis.authorized_operations import (
     ALL_CLUSTER_OPERATIONS,
     ALL_TOPIC_OPERATIONS,
     NOT_ASKED,
 )
 from kbroker.net.service import Answer
-from kbroker.runtime.gather import all_of
 from kbroker.runtime.metadata_cache import (
     INTERNAL_TOPICS,
     MetadataCache,
     PartitionMetadata,
     TopicMetadata,
 )
+from kbroker.runtime.shared_turns import for_each
 from kbroker.runtime.topic_placement import NewTopic
 from kbroker.runtime.topic_rules import is_topic_name
 from kbroker.runtime.topics import OFFSETS_TOPIC, Topics
@@ -117,11 +117,14 @@ class Metadata:
             )
             return (self._header(context), encoded)
         if wants_all:
-            return self._encode(context, self._describe_all(request, listener))
+            response = self._describe_all(request, listener)
+            return Deferred.fromCoroutine(encode_in_steps(context, response))
         wanted = request.topics or []
+        if context.is_large:
+            return Deferred.fromCoroutine(self._in_slices(context, request, wanted))
         missing = self._missing(request, wanted)
         if missing:
-            return Deferred.fromCoroutine(self._create_first(context, request, missing))
+            return Deferred.fromCoroutine(self._create_first(context, request, wanted, missing))
         return self._encode(context, self._describe(request, listener, wanted, version))
 
     # -- encoding ----------------------------------------------------------------------------
@@ -275,18 +278,38 @@ class Metadata:
             missing.append(name)
         return missing
 
-    async def _create_first(
-        self, context: RequestContext, request: MetadataRequest, missing: list[str]
+    async def _in_slices(
+        self,
+        context: RequestContext,
+        request: MetadataRequest,
+        wanted: Sequence[MetadataRequestTopic],
     ) -> Answer:
-        outcomes = await all_of(self._create(name) for name in missing)
-        failed = {n: e for n, e in zip(missing, outcomes, strict=True) if e is not None}
-        response = self._describe(
-            request, context.listener, request.topics or [], context.api_version
-        )
-        for topic in response.topics:
-            if topic.name in missing and topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                topic.error_code = int(failed.get(topic.name, ErrorCode.LEADER_NOT_AVAILABLE))
-        return self._encode(context, response)
+        """Answer a request for many topics; begin in another turn than that in which it was decoded."""
+        await context.turns.next()
+        missing = self._missing(request, wanted)
+        return await self._create_first(context, request, wanted, missing)
+
+    async def _create_first(
+        self,
+        context: RequestContext,
+        request: MetadataRequest,
+        wanted: Sequence[MetadataRequestTopic],
+        missing: list[str],
+    ) -> Answer:
+        """Create the topics that are *missing*, then answer for all that are *wanted*."""
+        outcomes = await for_each(context.turns, missing, self._create)
+        failed = dict(zip(missing, outcomes, strict=True))
+        share = context.turns.slice()
+        topics = []
+        for topic_id, name in dict.fromkeys((t.topic_id, t.name) for t in wanted):
+            if share.is_over():
+                await share.next()
+            topic = self._one(topic_id, name, context.listener, context.api_version)
+            if name in failed and topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                topic.error_code = int(failed[name] or ErrorCode.LEADER_NOT_AVAILABLE)
+            topics.append(topic)
+        response = self._response(request, context.listener, topics)
+        return await encode_in_steps(context, response)
 
     async def _create(self, name: str) -> ErrorCode | None:
         """Create topic *name* and wait a moment for its leaders; the error it is answered with."""

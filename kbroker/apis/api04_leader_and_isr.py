@@ -23,5 +23,6 @@ class LeaderAndIsr:
         self, context: RequestContext, request: LeaderAndIsrRequest
     ) -> LeaderAndIsrResponse:
         """Answer one error code per partition."""
-        await self._dynamic.load_topics({t.topic_name: t.topic_id for t in request.topic_states})
+        topics = {topic.topic_name: topic.topic_id for topic in request.topic_states}
+        await self._dynamic.load_topics(topics, context.turns)
         return await self._replicas.orders.obey_leader_and_isr(request)

@@ -60,16 +60,23 @@ class CreateTopics:
     ) -> CreateTopicsResponse:
         """Answer one result per topic."""
         deadline = self._monotonic() + min(request.timeout_ms / 1000, MAX_WAIT_SECONDS)
-        names = Counter(topic.name for topic in request.topics)
-        asked = sum(max(t.num_partitions, len(t.assignments), 1) for t in request.topics)
-        unique = {topic.name: topic for topic in request.topics}.values()
+        names: Counter[str] = Counter()
+        unique: dict[str, CreatableTopic] = {}
+        asked = 0
+        share = context.turns.slice()
+        for topic in request.topics:
+            if share.is_over():
+                await share.next()
+            names[topic.name] += 1
+            unique[topic.name] = topic
+            asked += max(topic.num_partitions, len(topic.assignments), 1)
 
         async def create(topic: CreatableTopic) -> CreatableTopicResult:
             return await self._create(
                 topic, names[topic.name], asked, request.validate_only, deadline
             )
 
-        results = await for_each(context.turns, unique, create)
+        results = await for_each(context.turns, unique.values(), create)
         return CreateTopicsResponse(topics=results)
 
     async def _create(

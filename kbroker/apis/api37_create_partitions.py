@@ -37,13 +37,19 @@ class CreatePartitions:
     ) -> CreatePartitionsResponse:
         """Answer one result per topic."""
         deadline = self._monotonic() + min(request.timeout_ms / 1000, MAX_WAIT_SECONDS)
-        times = Counter(topic.name for topic in request.topics)
-        unique = {topic.name: topic for topic in request.topics}.values()
+        times: Counter[str] = Counter()
+        unique: dict[str, CreatePartitionsTopic] = {}
+        share = context.turns.slice()
+        for topic in request.topics:
+            if share.is_over():
+                await share.next()
+            times[topic.name] += 1
+            unique[topic.name] = topic
 
         async def grow(topic: CreatePartitionsTopic) -> CreatePartitionsTopicResult:
             return await self._grow(topic, times[topic.name], request.validate_only, deadline)
 
-        results = await for_each(context.turns, unique, grow)
+        results = await for_each(context.turns, unique.values(), grow)
         return CreatePartitionsResponse(results=results)
 
     async def _grow(

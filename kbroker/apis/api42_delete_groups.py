@@ -28,6 +28,5 @@ class DeleteGroups:
             return DeletableGroupResult(group_id, await self._coordinator.delete(group_id))
 
         names = dict.fromkeys(request.groups_names)
-        # One at a time: each is a tree of znodes, read and deleted by many requests at once.
-        results = await for_each(context.turns, names, delete, at_once=1)
+        results = await for_each(context.turns, names, delete)
         return DeleteGroupsResponse(results=results)

@@ -37,6 +37,7 @@ from kbroker.runtime.config_entries import (
 )
 from kbroker.runtime.gather import all_of
 from kbroker.runtime.reconnect import Reconnect
+from kbroker.runtime.shared_turns import Turns, WithoutTurns, for_each
 from kbroker.zk import znodes
 from kbroker.zk.errors import ConnectionLoss, NoNode, PoisonZnode, SessionExpired
 from kbroker.zk.interface import Children, Connected, SessionEvent, Watch, ZooKeeper
@@ -44,6 +45,9 @@ from kclient.wire.errors import RequestTimedOut
 
 log = Logger()
 
+READS_AT_ONCE: Final = 500
+"""Topics whose settings are asked for at a time."""
+_AT_ONCE: Final = WithoutTurns()
 PURGE_AFTER_MS: Final = 15 * 60 * 1000
 
 
@@ -163,7 +167,7 @@ class DynamicConfig:
             return
         await self.load_topics(dict.fromkeys(names))
 
-    async def load_topics(self, topics: Mapping[str, UUID | None]) -> None:
+    async def load_topics(self, topics: Mapping[str, UUID | None], turns: Turns = _AT_ONCE) -> None:
         """Make sure that the settings of *topics* (name -> id) are known, before their logs are made.
 
         Does not wait for ZooKeeper to come back: what is known, or the defaults, must do until then.
@@ -173,7 +177,11 @@ class DynamicConfig:
             for name, topic_id in topics.items()
             if name not in self._topics or self._topics[name][0] != topic_id
         }
-        await all_of(self._load(name, topic_id) for name, topic_id in missing.items())
+
+        async def load(name: str) -> None:
+            await self._load(name, missing[name])
+
+        await for_each(turns, missing, load, READS_AT_ONCE)
 
     async def _load(self, name: str, topic_id: UUID | None) -> None:
         overrides = await self._read_now(name)

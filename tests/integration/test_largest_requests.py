@@ -20,21 +20,28 @@ from pathlib import Path
 import pytest
 
 from benchmarks.contenders import create_replicated
-from kclient.wire import messages
+from kbroker.apis.inter_broker import SENDER_FIELDS
+from kclient.wire import messages, produce
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.framing import framed
 from kclient.wire.messages import RequestHeader
+from kclient.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 from kclient.wire.schema.api_versions import ApiVersionsRequest
+from kclient.wire.schema.create_topics import CreatableTopic, CreateTopicsRequest
 from kclient.wire.schema.find_coordinator import FindCoordinatorRequest
 from kclient.wire.versions import SERVED, ApiKey
 from tests.kit.brokers import Broker, MakeCluster
+from tests.kit.inter_broker import introduction, proof_in
 from tests.kit.largest_requests import (
     CORRELATION_ID,
+    FEW_TOPICS,
     GROUP,
+    OLD,
     WIDE,
     WIDE_PARTITIONS,
     Large,
     largest,
+    old_batches,
 )
 
 pytestmark = pytest.mark.slow
@@ -46,9 +53,6 @@ MEMORY = 256 << 20
 PATIENCE_SECONDS = 60.0
 OTHERS_SECONDS = 5.0
 """How long others may wait on a machine that is busy with other things, too."""
-
-REFUSED = (ErrorCode.INVALID_REQUEST, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-"""The second: for brokers only, and refused before anything of it is read."""
 
 INT = struct.Struct(">i")
 
@@ -69,12 +73,14 @@ class Other(threading.Thread):
         request = framed(messages.encode_request(RequestHeader(18, 3, 1, "other"), body))
         file = self._line.makefile("rb")
         try:
-            while not self._over.wait(0.02):
+            while True:
                 began = time.monotonic()
                 self._line.sendall(request)
                 file.read(INT.unpack(file.read(4))[0])
                 self.longest = max(self.longest, time.monotonic() - began)
                 self.asked += 1
+                if self._over.wait(0.02):
+                    break
         except BaseException as failure:
             self.failure = failure
         finally:
@@ -91,8 +97,9 @@ class Other(threading.Thread):
 class Watched:
     """The broker, and what can be seen of it from outside."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, proof: bytes) -> None:
         self.broker = broker
+        self.proof = proof
         self.turns: Path = broker.noted_turns or Path()
         self.base = self.memory("VmRSS")
 
@@ -113,9 +120,17 @@ class Watched:
         return longest
 
 
-def ask(port: int, frame: bytes) -> bytes | None:
-    """Send *frame*; return the answer, or None where the broker closed the connection instead."""
+def ask(port: int, frame: bytes, proof: bytes = b"") -> bytes | None:
+    """Send *frame*; return the answer, or None where the broker closed the connection instead.
+
+    With *proof*, it is sent as a broker.
+    """
     with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS) as line:
+        if proof:
+            header = RequestHeader(ApiKey.API_VERSIONS, 3, 1, "broker")
+            line.sendall(framed(messages.encode_request(header, introduction(proof))))
+            with line.makefile("rb") as file:
+                file.read(INT.unpack(file.read(4))[0])
         with suppress(BrokenPipeError, ConnectionResetError):
             line.sendall(framed(frame))
         try:
@@ -133,12 +148,24 @@ def ask(port: int, frame: bytes) -> bytes | None:
 def watched(
     module_clusters: MakeCluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Watched]:
-    cluster = module_clusters(1, {"auto.create.topics.enable": "false"}, start=False)
+    cluster = module_clusters(
+        1, {"auto.create.topics.enable": "false", "message.max.bytes": "10000000"}, start=False
+    )
     broker = cluster[1]
     broker.noted_turns = tmp_path_factory.mktemp("turns") / "turns"
     broker.noted_stacks = os.environ.get("KBROKER_TURN_STACKS", "-")
     cluster.start()
     create_replicated(broker.address, WIDE, [[1]] * WIDE_PARTITIONS)
+    create_replicated(broker.address, OLD, [[1]] * 2)
+    few = [CreatableTopic(f"few{number}", 1, 1) for number in range(FEW_TOPICS)]
+    header = RequestHeader(ApiKey.CREATE_TOPICS, 7, 1, "x")
+    assert ask(broker.port, messages.encode_request(header, CreateTopicsRequest(few, 30_000)))
+    batches = [ProducePartition(index, batch) for index, batch in enumerate(old_batches())]
+    frame = produce.encode_request(ProduceRequest(1, 9000, [ProduceTopic(OLD, batches)]), 9, 1, "x")
+    answer = ask(broker.port, b"".join(frame))
+    assert answer is not None
+    outcomes = produce.decode_response(memoryview(answer), 9)[1].topics[0].partitions
+    assert [outcome.error_code for outcome in outcomes] == [0, 0]
     coordinator = FindCoordinatorRequest(key=GROUP, key_type=0, coordinator_keys=[GROUP])
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
@@ -149,7 +176,7 @@ def watched(
             break
         time.sleep(0.05)
     time.sleep(1.5)  # until the handlers are made (`Dispatcher.make_all`)
-    yield Watched(broker)
+    yield Watched(broker, proof_in(cluster, 1, 1))
     assert "Traceback" not in broker.log
     assert "session expired" not in broker.log.lower()
 
@@ -173,10 +200,11 @@ def test_the_largest_requests_of_every_api_hold_nobody_up(watched: Watched, api:
     problems = []
     for case in cases:
         began = time.monotonic()
-        answer = ask(broker.port, case.frame)
+        proof = watched.proof if api in SENDER_FIELDS else b""
+        answer = ask(broker.port, case.frame, proof)
         ended = time.monotonic()
         if case.is_above:
-            if answer is not None and error_code(case, answer) not in REFUSED:
+            if answer is not None and error_code(case, answer) != ErrorCode.INVALID_REQUEST:
                 problems.append(f"{case}: answered, and is above the budget")
         elif answer is None:
             problems.append(f"{case}: closed, and is within the budget")
@@ -201,3 +229,47 @@ def test_the_largest_requests_of_every_api_hold_nobody_up(watched: Watched, api:
     written = broker.log.splitlines()[lines:]
     closed = [line for line in written if "closing" in line]
     assert len(closed) <= sum(case.is_above for case in cases)
+
+
+def test_many_large_requests_at_once_share_the_turns(watched: Watched) -> None:
+    broker = watched.broker
+    Path(f"/proc/{broker.pid}/clear_refs").write_text("5")
+    frames = [
+        next(each.frame for each in largest(api) if not each.is_above)
+        for api in (
+            ApiKey.METADATA,
+            ApiKey.LIST_OFFSETS,
+            ApiKey.OFFSET_FETCH,
+            ApiKey.FIND_COORDINATOR,
+            ApiKey.DESCRIBE_GROUPS,
+        )
+    ]
+    lines = [socket.create_connection(("127.0.0.1", broker.port)) for _ in range(2 * len(frames))]
+    other = Other(broker.port)
+    other.start()
+    began = time.monotonic()
+
+    def send(line: socket.socket, frame: bytes) -> None:
+        for _ in range(2):
+            line.sendall(framed(frame))
+
+    senders = [
+        threading.Thread(target=send, args=(line, frames[number % len(frames)]))
+        for number, line in enumerate(lines)
+    ]
+    for sender in senders:
+        sender.start()
+    for line in lines:
+        line.settimeout(PATIENCE_SECONDS)
+        with line.makefile("rb") as file:
+            for _ in range(2):
+                assert file.read(INT.unpack(file.read(4))[0])
+        line.close()
+    for sender in senders:
+        sender.join()
+    ended = time.monotonic()
+    other.end()
+    turn, stacks = watched.longest_turn(began, ended)
+    assert turn <= TURN_MS, stacks
+    assert watched.memory("VmHWM") - watched.base <= MEMORY
+    assert other.longest < OTHERS_SECONDS

@@ -7,6 +7,7 @@ does not refuse it at once, is in `VALUES`.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,21 +15,43 @@ from uuid import UUID
 
 from kbroker.apis.budgets import BUDGETS
 from kclient.wire import fetch, messages, produce
+from kclient.wire.batches import build
 from kclient.wire.fetch import FetchPartition, FetchRequest, FetchTopic
 from kclient.wire.messages import RequestHeader
+from kclient.wire.primitives import write_uvarint
 from kclient.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+from kclient.wire.schema.create_topics import CreatableTopic, CreateTopicsRequest
+from kclient.wire.schema.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from kclient.wire.schema.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from kclient.wire.schema.describe_groups import DescribeGroupsRequest
+from kclient.wire.schema.describe_log_dirs import DescribeLogDirsRequest
+from kclient.wire.schema.elect_leaders import ElectLeadersRequest
+from kclient.wire.schema.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from kclient.wire.schema.metadata import MetadataRequest, MetadataRequestTopic
+from kclient.wire.schema.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from kclient.wire.structs import FIXED, Field, WireStruct, fields_of, nested_struct
 from kclient.wire.versions import SERVED, ApiKey, is_flexible
 from tests.kit.logs import batch_of
 
 CORRELATION_ID = 0x5EED
+OLDEST_RECORDS = 1_000_000
+"""Records of the batch in partition 0 of `OLD`, and all but the last too old for what is asked."""
 CLIENT = "large"
 WIDE = "wide"
 """A topic that exists, of `WIDE_PARTITIONS`."""
 WIDE_PARTITIONS = 1000
+OLD = "old"
+"""A topic that exists, with a batch of `OLDEST_RECORDS` in partition 0 and a bomb in partition 1."""
 GROUP = "group"
 
-TOPIC, BROKER = 2, 4
+FEW_TOPICS = 100
+"""How many topics few0, few1, ... there are."""
+
+TOPIC = 2
 
 VALUES: dict[str, Any] = {
     "resource_type": TOPIC,
@@ -46,6 +69,8 @@ VALUES: dict[str, Any] = {
     "replication_factor": 3,  # of one broker: refused for every topic
     "count": 3,
     "validate_only": True,
+    "controller_id": 1,
+    "broker_id": 1,
 }
 """Values of fields by name, where the default would end the request early."""
 
@@ -74,6 +99,43 @@ def largest(api: ApiKey) -> Iterator[Large]:
     else:
         for version in versions_that_differ(api):
             yield from _by_schema(api, version)
+            for what, request in costly(api, version):
+                yield _large(api, version, what, request)
+
+
+def costly(api: ApiKey, version: int) -> Iterator[tuple[str, object]]:
+    """Return requests within the budget that are small, or sensible, and cost the most."""
+    most = BUDGETS[api].max_elements
+    if api is ApiKey.METADATA:
+        yield "one topic many times", MetadataRequest([MetadataRequestTopic(name=WIDE)] * most)
+        yield "everything", MetadataRequest(None if version else [])
+    elif api is ApiKey.LIST_OFFSETS:
+        for index, what in ((0, "a million records"), (1, "a bomb")):
+            wanted = ListOffsetsPartition(index, -1, OLDEST_RECORDS)
+            yield what, ListOffsetsRequest(-1, 0, [ListOffsetsTopic(OLD, [wanted])])
+    elif api is ApiKey.OFFSET_FETCH:
+        group = OffsetFetchRequestGroup(GROUP, topics=None)
+        many = [group] * most if version >= 8 else []
+        yield (
+            "all offsets",
+            OffsetFetchRequest(GROUP, topics=None if version > 1 else [], groups=many),
+        )
+    elif api is ApiKey.DESCRIBE_GROUPS:
+        yield "one group many times", DescribeGroupsRequest([GROUP] * most)
+    elif api is ApiKey.DESCRIBE_CONFIGS:
+        named = [DescribeConfigsResource(TOPIC, f"few{n}", None) for n in range(FEW_TOPICS)]
+        yield "all settings", DescribeConfigsRequest(named, True, True)
+    elif api is ApiKey.DESCRIBE_LOG_DIRS:
+        yield "everything", DescribeLogDirsRequest(None)
+    elif api is ApiKey.ELECT_LEADERS:
+        yield "everything", ElectLeadersRequest(topic_partitions=None, timeout_ms=1000)
+    elif api is ApiKey.CREATE_TOPICS:
+        topics = [CreatableTopic(f"made-{version}-{n}", 1, 1) for n in range(FEW_TOPICS)]
+        yield "so many topics", CreateTopicsRequest(topics, 20_000, validate_only=False)
+    elif api is ApiKey.DELETE_TOPICS:
+        names = [f"few{n}" for n in range(FEW_TOPICS)]
+        states = [DeleteTopicState(name) for name in names] if version >= 6 else []
+        yield "so many topics", DeleteTopicsRequest(states, [] if states else names, 20_000)
 
 
 def versions_that_differ(api: ApiKey) -> list[int]:
@@ -87,22 +149,23 @@ def _by_schema(api: ApiKey, version: int) -> Iterator[Large]:
     cls = messages.request_class(api)
     budget = BUDGETS[api]
     paths = list(_arrays(cls, version))
+    is_last = version == SERVED[api].max
     for path in paths:
         where = ".".join(field.name for field in path)
         most = budget.max_elements - (len([f for f in path if f.is_array]) - 1)
-        small = _filled(cls, version, path, most, 0)
-        yield _large(api, version, f"{most} {where}", small)
-        size = 30_000 if most < 1000 else 250
-        count = min(most, (budget.max_bytes - 1000) // (size + 60))
-        if _has_text(cls, path):
-            yield _large(
-                api, version, f"{count} long {where}", _filled(cls, version, path, count, size)
-            )
+        small = _large(api, version, f"{most} {where}", _filled(cls, version, path, most, 0))
+        if len(small.frame) > budget.max_bytes:
+            fit = most * (budget.max_bytes - 1000) // len(small.frame)
+            small = _large(api, version, f"{fit} {where}", _filled(cls, version, path, fit, 0))
+        yield small
         above = _filled(cls, version, path, most + 1, 0)
         yield _large(api, version, f"{most + 1} {where}", above, is_above=True)
+        if is_last and _has_text(cls, path):
+            size = 30_000 if most < 1000 else 249
+            count = min(most, (budget.max_bytes - 1000) // (size + 60))
+            full = _filled(cls, version, path, count, size)
+            yield _large(api, version, f"{count} long {where}", full)
     smallest = _encoded(api, version, _with_values(cls()))
-    if not paths:
-        yield Large(api, version, "nothing to fill", smallest)
     padded = smallest + bytes(budget.max_bytes - len(smallest))
     yield Large(api, version, f"{budget.max_bytes} bytes", padded)
     yield Large(api, version, f"{budget.max_bytes + 1} bytes", padded + b"\0", is_above=True)
@@ -127,8 +190,6 @@ def _encoded(api: ApiKey, version: int, request: object) -> bytes:
 
 def _tags(count: int) -> bytes:
     """A tagged-field section of so many empty fields, all unknown."""
-    from kclient.wire.primitives import write_uvarint
-
     out = bytearray()
     write_uvarint(out, count)
     for tag in range(count):
@@ -215,6 +276,29 @@ def _with_values(made: Any) -> Any:
 # -- Produce and Fetch, which have no schema --------------------------------------------------
 
 
+def old_batches() -> list[bytes]:
+    """The batches of topic `OLD`: one of many records, and one that decompresses to more than is allowed."""
+    many = bytearray()
+    for number in range(OLDEST_RECORDS):
+        delta = bytearray()
+        write_uvarint(delta, number << 1)
+        body = b"\0" + bytes(delta) + bytes(delta) + b"\1\1\0"
+        write_uvarint(many, len(body) << 1)
+        many += body
+    bomb = bytes(256 << 20)
+    return [
+        build(
+            zlib.compress(records, 6, wbits=31),
+            record_count=count,
+            last_offset_delta=count - 1,
+            base_timestamp=0,
+            max_timestamp=OLDEST_RECORDS,
+            attributes=1,
+        )
+        for records, count in ((many, OLDEST_RECORDS), (bomb, 1))
+    ]
+
+
 def _produces() -> Iterator[Large]:
     most = BUDGETS[ApiKey.PRODUCE].max_elements
     batch = batch_of(1_700_000_000_000)
@@ -239,19 +323,21 @@ def _producing(topic: str, count: int, batch: bytes) -> ProduceTopic:
 
 def _fetches() -> Iterator[Large]:
     most = BUDGETS[ApiKey.FETCH].max_elements
-    for version in sorted({11, 12, *versions_that_differ(ApiKey.FETCH)}):
+    for version in (11, SERVED[ApiKey.FETCH].max):
         named = version < fetch.FIRST_WITH_TOPIC_IDS
-        for what, topics, is_above in (
-            ("topics", [_fetching(n, 0, named=named) for n in range(most)], False),
-            ("too many topics", [_fetching(0, 0, named=named)] * (most + 1), True),
-            ("partitions", [_fetching(0, most - 1, named=named)], False),
-            ("too many partitions", [_fetching(0, most, named=named)], True),
+        topics = [_fetching(n, 0, named=named) for n in range(most)]
+        partitions = [_fetching(0, most - 1, named=named)]
+        for what, wanted, wait, epoch, is_above in (
+            ("topics", topics, 100, 0, False),
+            ("too many topics", [*topics, topics[0]], 0, -1, True),
+            ("partitions at once", partitions, 0, -1, False),
+            ("partitions that wait", partitions, 100, -1, False),
+            ("partitions of a new session", partitions, 100, 0, False),
+            ("too many partitions", [_fetching(0, most, named=named)], 0, -1, True),
         ):
-            for wait, epoch in ((0, -1), (300, -1), (300, 0)):
-                request = FetchRequest(wait, 1 << 30, topics, session_epoch=epoch)
-                frame = fetch.encode_request(request, version, CORRELATION_ID, CLIENT)
-                what_now = f"{what}, {wait} ms, session epoch {epoch}"
-                yield Large(ApiKey.FETCH, version, what_now, frame, is_above)
+            request = FetchRequest(wait, 1 << 30, wanted, session_epoch=epoch)
+            frame = fetch.encode_request(request, version, CORRELATION_ID, CLIENT)
+            yield Large(ApiKey.FETCH, version, what, frame, is_above)
 
 
 def _fetching(number: int, partitions: int, *, named: bool) -> FetchTopic:
