@@ -139,7 +139,12 @@ class Fetch:
     def _session_of(self, asking: _Asking) -> FetchSession | None:
         """Return the session that the request names; that of a follower only to this follower."""
         session = self.sessions.get(asking.request.session_id)
-        return None if session is None or session.owner != asking.owner else session
+        if session is None:
+            return None
+        is_owner = (
+            asking.follower is None if session.owner is None else session.owner == asking.owner
+        )
+        return session if is_owner else None
 
     def _close(self, session: FetchSession) -> None:
         self.sessions.remove(session)

@@ -23,12 +23,14 @@ from kbroker.zk.previous_session import PreviousSession
 from kbroker.zk.session import ZooKeeperSession
 from kclient.wire.errors import (
     BrokerNotAvailable,
+    ErrorCode,
     NotController,
     StaleBrokerEpoch,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
 from kclient.wire.interbroker import LeaderAndIsrResponse, UpdateMetadataResponse
+from kclient.wire.messages import response_class
 from kclient.wire.versions import ApiKey
 from tests.kit.controllers import Member, PaperCluster, register
 from tests.kit.waiting import until
@@ -487,3 +489,23 @@ async def test_a_stale_broker_epoch_is_no_reason_to_resign(join: Join) -> None:
     assert one.controller.term.controller_epoch == 1
     with pytest.raises(NoNode):
         await one.zk.get(znodes.topic_path("t"))
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_request_that_a_broker_did_not_authorize_is_sent_again(join: Join) -> None:
+    """The broker may not know our secret or our epoch yet: nothing was done, so it is no answer."""
+    cluster = PaperCluster()
+    refused: list[ApiKey] = []
+
+    def answer(api: ApiKey, _request: object) -> object:
+        if refused.count(api) == 3:
+            return None
+        refused.append(api)
+        return response_class(api)(error_code=int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+
+    cluster[1].answer = answer
+    one = await join(cluster, 1)
+    await create_znode(one.zk, "t", {0: [1]})
+    await until(lambda: one.cache.is_led("t", [0]))
+    assert refused.count(ApiKey.UPDATE_METADATA) == refused.count(ApiKey.LEADER_AND_ISR) == 3
+    assert one.controller.term.controller_epoch == 1
