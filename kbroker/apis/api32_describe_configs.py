@@ -17,6 +17,7 @@ from kbroker.runtime.config_entries import (
     Entry,
     ResourceType,
     broker_entries,
+    check_value_size,
     default_broker_entries,
     topic_entries,
 )
@@ -80,6 +81,10 @@ class DescribeConfigs:
         )
         try:
             entries = await self._entries(resource)
+            for entry in entries:
+                check_value_size(entry.setting.name, entry.value)
+                for synonym in entry.synonyms:
+                    check_value_size(synonym.name, synonym.value)
         except KafkaError as error:
             result.error_code, result.error_message = int(error.code), error.message
             return result

@@ -24,6 +24,9 @@ from kbroker.config import (
 )
 from kclient.wire.errors import InvalidConfig, InvalidRequest
 
+MAX_VALUE = 0x7FFF
+"""Bytes of a value that a response can carry."""
+
 
 class ResourceType(IntEnum):
     """Kinds of resources that have configuration, numbered as on the wire."""
@@ -292,7 +295,17 @@ def _changed(
                 continue
             raise InvalidConfig(f"{change.name[:200]!r}: unknown {kind} setting")
         _apply(result, setting, change, current)
+        check_value_size(change.name, result.get(change.name))
     return result
+
+
+def check_value_size(name: str, value: str | None) -> None:
+    """Raise InvalidConfig for a value that DescribeConfigs could not answer, as lists that were appended to."""
+    if value is None or 4 * len(value) <= MAX_VALUE:
+        return
+    size = len(value.encode())
+    if size > MAX_VALUE:
+        raise InvalidConfig(f"{name}: a value of {size} bytes, the limit is {MAX_VALUE}")
 
 
 def _apply(
@@ -314,7 +327,9 @@ def _apply(
     items = [item for item in current(name).split(",") if item]
     named = [item.strip() for item in change.value.split(",") if item.strip()]
     if change.operation == ConfigOperation.APPEND:
-        items += [item for item in named if item not in items]
+        there = set(items)
+        items += [item for item in named if item not in there]
     else:
-        items = [item for item in items if item not in named]
+        unwanted = set(named)
+        items = [item for item in items if item not in unwanted]
     result[name] = ",".join(items)

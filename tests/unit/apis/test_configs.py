@@ -1,5 +1,7 @@
 """Settings as clients see and change them."""
 
+import time
+
 import pytest
 
 from kbroker.config import BrokerConfig
@@ -114,6 +116,27 @@ def test_lists_are_appended_to_and_subtracted_from():
     both = {"cleanup.policy": "delete,compact"}
     assert change(both, ("cleanup.policy", SUBTRACT, "delete")) == {"cleanup.policy": "compact"}
     assert change(both, ("cleanup.policy", APPEND, "compact")) == both
+
+
+def throttled(first, last):
+    return ",".join(f"{n}:{n}" for n in range(first, last))
+
+
+def test_a_list_does_not_grow_beyond_what_a_response_can_carry():
+    name = "leader.replication.throttled.replicas"
+    there = change({}, (name, SET, throttled(1000, 4200)))
+    with pytest.raises(InvalidConfig, match="38999 bytes, the limit is 32767"):
+        change(there, (name, APPEND, throttled(5000, 5700)))
+    assert change(there, (name, SUBTRACT, throttled(1000, 4199))) == {name: "4199:4199"}
+
+
+def test_long_lists_are_compared_in_one_turn():
+    name = "leader.replication.throttled.replicas"
+    there = {name: throttled(1000, 2000) + "," + throttled(100_000, 130_000)}
+    before = time.thread_time()
+    changed = change(there, (name, SUBTRACT, throttled(100_000, 130_000)))
+    assert changed == {name: throttled(1000, 2000)}
+    assert time.thread_time() - before < 1, "where each is compared with each it takes 5 s"
 
 
 @pytest.mark.parametrize(
