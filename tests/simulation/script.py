@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from random import Random
 
-from tests.simulation import group_stories, log_faults
+from tests.simulation import group_stories, log_faults, replication_faults
 
 BROKERS = 3
 DIRECTORIES = ("/data", "/more")
@@ -306,7 +306,13 @@ def _known_later(
         drawn = rng.choice((_late_orders, _unseat))(rng)
     elif weather == "bad disks" and disks > 1:
         drawn = _dies_alone(rng, brokers)
-    return (Event(begin + after, verb, words) for after, verb, words in drawn)
+    yield from (Event(begin + after, verb, words) for after, verb, words in drawn)
+    late = (
+        *log_faults.drawn(seed, weather, until, brokers),
+        *group_stories.stories(seed, until),
+        *replication_faults.sequence(seed, weather, until, brokers),
+    )
+    yield from (Event(*each) for each in late)
 
 
 def draw(seed: int) -> Script:
@@ -359,13 +365,6 @@ def draw(seed: int) -> Script:
         for after, verb, words in TROUBLES[rng.choice(weather)](rng, brokers, disks):
             events.append(Event(time + after, verb, words))
     events += _known_later(seed, name, max(time, BEGIN), brokers, disks)
-    events += [
-        Event(*each)
-        for each in (
-            *log_faults.drawn(seed, name, time, brokers),
-            *group_stories.stories(seed, time),
-        )
-    ]
     if log_faults.topics_are_flushed(seed, name):
         events = [
             replace(event, words=(*event.words, "flushed")) if event.verb == "create" else event
