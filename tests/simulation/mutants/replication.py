@@ -266,3 +266,17 @@ def former_lives_join_the_isr() -> list[Change]:
         return broker is not None and not broker.is_shutting_down
 
     return [(MetadataCache, "may_join_isr", may_join)]
+
+
+@mutant
+def fetches_of_former_lives_count_for_the_present_one() -> list[Change]:
+    """A leader takes the broker epoch of a follower from its metadata, not from the fetch (KIP-903)."""
+    original = Partition.read_as_follower
+
+    def read(self: Partition, replica: int, *given: Any, **named: Any) -> Any:
+        metadata = self._around.may_join_isr.__self__  # type: ignore[attr-defined]
+        broker = metadata.brokers.get(replica)
+        named["broker_epoch"] = broker.epoch if broker is not None else -1
+        return original(self, replica, *given, **named)
+
+    return [(Partition, "read_as_follower", read)]
