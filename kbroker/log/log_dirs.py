@@ -180,7 +180,11 @@ class LogDirs:
                 for key, mark in marks.items()
                 if key in loaded.logs
             }
-        self.high_watermarks.update(marks)
+        # A watermark above the log end is wrong, or the log was cut: it does not say what of the rest is committed.
+        ends = {key: log.log_end_offset for key, log in loaded.logs.items()}
+        self.high_watermarks.update(
+            (key, mark if mark <= ends.get(key, mark) else 0) for key, mark in marks.items()
+        )
         self.clean = self.clean and loaded.clean
         self.written_by_kbroker = self.written_by_kbroker or loaded.memory is not None
         self.broker_epoch = max(self.broker_epoch, loaded.broker_epoch)

@@ -455,10 +455,14 @@ class Orders:
             partition.role.standing = Standing.NONE
             partition.log = partition.following = None
             self._hosted.remove(partition)
-        if self._log_dirs.get(*key) is None:
+        found = self._log_dirs.get(*key)
+        if found is None:
             return ErrorCode.KAFKA_STORAGE_ERROR if key in self._log_dirs.failed else ErrorCode.NONE
         try:
-            self._log_dirs.delete(*key)
+            if found.metadata.partition in (None, state.partition_index):
+                self._log_dirs.delete(*key)
+            else:
+                self._set_aside(key, None)
         except KafkaError as error:
             log.error("deleting {topic}-{number} failed: {error}",
                       topic=topic, number=state.partition_index, error=error)  # fmt: skip

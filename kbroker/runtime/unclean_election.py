@@ -95,7 +95,8 @@ def report(doubt: ReportDoubt) -> None:
         return
     log.error(
         "{topic}-{index} is OFFLINE: nobody who is alive is known to hold all its acknowledged records ({why}). "
-        "Bring back what was there: another in-sync replica, or the old disk. If there is nothing to "
+        "Bring back what was there: another in-sync replica, the old disk, or the partition's directory; put it back "
+        "while the broker is stopped. If there is nothing to "
         "bring back, accept the loss: an unclean election of {topic}-{index} (ElectLeaders, election type "
         "UNCLEAN), or unclean.leader.election.enable=true for the topic.",
         topic=topic, index=index, why=why,

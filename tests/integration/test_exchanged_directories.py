@@ -7,6 +7,7 @@ elect no other. When the others are back all records are there, on all three.
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -69,6 +70,11 @@ def of_one_topic(data: Path, topic: str) -> None:
     exchange(data / f"{topic}-0", data / f"{topic}-1")
 
 
+def of_another_broker(data: Path, topic: str) -> None:
+    shutil.rmtree(data / f"{topic}-0")
+    shutil.copytree(data.parents[1] / "broker-2" / "data" / f"{topic}-0", data / f"{topic}-0")
+
+
 def only_the_metadata(data: Path, topic: str) -> None:
     metadata = "partition.metadata"
     exchange(data / f"{topic}-0" / metadata, data / f"{topic}.other-0" / metadata)
@@ -107,6 +113,7 @@ def until_decided(cluster: Cluster, partition: str, after: int) -> None:
 DAMAGES: dict[str, Damage] = {
     "directories of two topics": of_two_topics,
     "directories of one topic": of_one_topic,
+    "directory of another broker": of_another_broker,
     "partition.metadata": only_the_metadata,
     "leader-epoch-checkpoint": only_the_epochs,
     "log start within": bad_line("log-start", 200),
@@ -117,8 +124,14 @@ DAMAGES: dict[str, Damage] = {
 }
 
 
-@pytest.mark.parametrize("ends", ["cleanly", "killed"])
-@pytest.mark.parametrize("damage", DAMAGES)
+KILLED = ("directories of two topics", "directories of one topic", "log start beyond")
+"""What is tried after kill -9, too."""
+
+
+@pytest.mark.parametrize(
+    ("damage", "ends"),
+    [*((damage, "cleanly") for damage in DAMAGES), *((damage, "killed") for damage in KILLED)],
+)
 def test_s08_no_damage_to_one_log_directory_takes_records_from_the_others(
     cluster: Cluster, damage: str, ends: str
 ) -> None:

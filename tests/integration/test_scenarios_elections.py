@@ -265,6 +265,44 @@ def test_s08_a_loss_that_was_accepted_does_not_excuse_the_next_one(
     scene.until_led_by(-1)
 
 
+@pytest.mark.parametrize("how", ["moved away", "cut", "moved away, restarted"])
+def test_s08_a_log_that_is_brought_back_is_led_with_after_its_loss_was_reported(
+    scene: Scene, how: str
+) -> None:
+    cluster, leader = scene.cluster, scene.leader
+    scene.leave_alone()
+    sent = scene.send(300)
+    until_committed(scene, leader, 300)
+    cluster.kill(leader)
+    directory = cluster[leader].data / f"{scene.topic}-0"
+    kept = cluster[leader].data.with_name(f"{scene.topic}-kept")
+    shutil.copytree(directory, kept)
+    if how == "cut":
+        (segment,) = directory.glob("*.log")
+        segment.write_bytes(segment.read_bytes()[:1000])
+    else:
+        shutil.rmtree(directory)
+    cluster.start(leader)
+    scene.until_said(leader, f"{scene.topic}-0 is not led from here")
+    scene.until_led_by(-1)
+    assert "put it back while the broker is stopped" in scene.until_said(
+        scene.controller, f"{scene.topic}-0 is OFFLINE"
+    )
+    if how.endswith("restarted"):
+        cluster.terminate(leader)
+        cluster.start(leader)
+        scene.until_said(leader, f"{scene.topic}-0 waits for a leader")
+        assert scene.observer.placement(scene.topic).leader == -1
+    cluster.kill(leader)
+    shutil.rmtree(directory, ignore_errors=True)
+    shutil.copytree(kept, directory)
+    cluster.start(leader)
+    scene.until_led_by(leader)
+    cluster.start(scene.follower)
+    scene.is_whole_again()
+    assert scene.read() == sent
+
+
 def test_s08_an_eligible_replica_leads_instead_of_the_last_one(
     cluster: Cluster, scene: Scene
 ) -> None:

@@ -63,6 +63,8 @@ class Losses:
         """By broker: the last zxid before its disk was another one."""
         self._replicas: dict[tuple[int, Key], int] = {}
         """The same for single replicas: one of several disks lost something."""
+        self._damaged: set[tuple[int, Key]] = set()
+        """Replicas whose log was exchanged with another, until they were seen with all that is committed."""
         self._doubts: dict[int, int] = {}
         """By broker: the last zxid before one of its disks was another one."""
         self.unclean: set[str] = set()
@@ -88,18 +90,28 @@ class Losses:
         """Take note that *node* lost the disk that held one replica."""
         self._replicas[node, key] = zxid
 
+    def damaged(self, node: int, key: Key) -> None:
+        """Take note that the log of one replica on *node* is another one now."""
+        self._damaged.add((node, key))
+
+    def whole(self, node: int, key: Key) -> None:
+        """Take note that a replica has all that is committed."""
+        self._damaged.discard((node, key))
+
     def doubt(self, node: int, zxid: int) -> None:
         """Take note that *node* lost one of its disks: it need not know for ever what was not on it."""
         self._doubts[node] = zxid
 
     def is_void(self, node: int, key: Key, granted: int) -> bool:
         """Say whether the place that *node* has since its life of broker epoch *granted* is worth nothing."""
+        if (node, key) in self._damaged:
+            return True
         lost = max(self._disks.get(node, -1), self._replicas.get((node, key), -1))
         return granted <= lost and granted != UNKNOWN
 
     def may_lack(self, node: int, key: Key, granted: int) -> bool:
         """Say whether *node* may lack committed records, though it has a place since *granted*."""
-        if key[0] not in self.flushed:
+        if key[0] not in self.flushed or (node, key) in self._damaged:
             return self.is_void(node, key, granted)
         lost = max(self._wiped.get(node, -1), self._replicas.get((node, key), -1))
         return granted <= lost and granted != UNKNOWN

@@ -289,6 +289,8 @@ class Observer:
             raise Broken(f"Agreement: {name} below {mark}: {difference(copy, ledger)}")
         if agreed < len(ledger):
             self._check_isr(topic, number, only=node.number)
+        else:
+            self.losses.whole(node.number, partition.key)
 
     def _check_files(self, node: Node, copy: Copy, log: PartitionLog, recovery_point: int) -> None:
         is_new, disk = copy.log is not log, node.disk

@@ -17,6 +17,7 @@ from twisted.logger import LogEvent, LogLevel, formatEvent, globalLogBeginner, g
 
 from kbroker.zk import znodes
 from tests.kit.simulated_disk import SYNC_FAILS
+from tests.simulation import disk_damage
 from tests.simulation.clients import Clients
 from tests.simulation.clock import Process, Scheduler
 from tests.simulation.copies import Broken
@@ -24,7 +25,7 @@ from tests.simulation.group_stories import ASKS, CLIENTS, COORDINATOR, ENDS, GRO
 from tests.simulation.network import Wires
 from tests.simulation.node import Node
 from tests.simulation.predicates import Observer
-from tests.simulation.script import Event, Script
+from tests.simulation.script import DIRECTORIES, Event, Script
 from tests.simulation.zookeeper import ZOOKEEPER, Ensemble
 
 PATIENCE = 60.0
@@ -363,6 +364,24 @@ class Simulation:
         else:
             node.wipe_all()
             self.observer.losses.disk(node.number, self.ensemble.zxid)
+
+    def _exchange(self, broker: str) -> None:
+        """End a broker, if it runs, and exchange two partitions' directories in its first log directory."""
+        node = self._node(broker)
+        self.observer.held.forget(node.number)
+        node.kill()
+        for key in disk_damage.exchange(node.disk, DIRECTORIES[0]):
+            self.observer.losses.damaged(node.number, key)
+
+    def _badline(self, broker: str, checkpoint: str, offset: str) -> None:
+        """End a broker, if it runs, and have a checkpoint ("start", "recovery", "watermark") name another offset."""
+        node = self._node(broker)
+        node.kill()
+        key = disk_damage.set_line(node.disk, DIRECTORIES[0], checkpoint, int(offset))
+        if key is not None and checkpoint != "start":
+            # It misses records that never were: it need not lead.
+            self.observer.losses.damaged(node.number, key)
+            self.observer.losses.doubt(node.number, self.ensemble.zxid)
 
     def _diskfail(self, broker: str, directory: str) -> None:
         self._node(broker).disk.faults[directory] = errno.EIO

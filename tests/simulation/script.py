@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from random import Random
 
-from tests.simulation import group_stories, log_faults, replication_faults
+from tests.simulation import disk_damage, group_stories, log_faults, replication_faults
 
 BROKERS = 3
 DIRECTORIES = ("/data", "/more")
@@ -309,6 +309,7 @@ def _known_later(
     yield from (Event(begin + after, verb, words) for after, verb, words in drawn)
     late = (
         *log_faults.drawn(seed, weather, until, brokers),
+        *disk_damage.damages(seed, weather, until, brokers),
         *group_stories.stories(seed, until),
         *replication_faults.sequence(seed, weather, until, brokers),
     )

@@ -4,13 +4,14 @@ One module per subject. `registry.py` collects the bugs by name; `tests/simulati
 simulation finds them.
 """
 
-from tests.simulation.mutants import controller, groups, log, mirror, replication
+from tests.simulation.mutants import controller, disk_damage, groups, log, mirror, replication
 from tests.simulation.mutants.registry import FREQUENT, MUTANTS, frequent_mutant, mutant, planted
 
 __all__ = [
     "FREQUENT",
     "MUTANTS",
     "controller",
+    "disk_damage",
     "frequent_mutant",
     "groups",
     "log",

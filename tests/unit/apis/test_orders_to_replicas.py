@@ -385,6 +385,16 @@ def test_s08_a_log_that_was_cut_misses_records_after_a_restart_too(tmp_path: Pat
         assert append(broker) == 2
 
 
+def test_the_log_of_another_partition_is_not_deleted_with_this_one(tmp_path: Path) -> None:
+    of_another_partition(tmp_path)
+    with broker_in(tmp_path) as broker:
+        assert lead(broker, leader=-1, leader_epoch=4) is ErrorCode.NONE
+        assert stop(broker) is ErrorCode.NONE
+        assert not (tmp_path / "t-0").exists()
+    (kept,) = tmp_path.glob("t-0.*-stray")
+    assert (kept / "00000000000000000000.log").stat().st_size > 0
+
+
 def test_a_topic_that_is_deleted_is_not_missed(tmp_path: Path) -> None:
     with broker_in(tmp_path) as broker:
         lead(broker)

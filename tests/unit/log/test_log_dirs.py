@@ -181,6 +181,19 @@ def test_a_checkpoint_beyond_the_end_does_no_harm(brokers: Brokers, tmp_path: Pa
     assert (log.log_end_offset, log.missing_below) == (1, 99999999)
 
 
+def test_s08_a_high_watermark_beyond_the_end_commits_nothing(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    dirs = brokers().start()
+    append(dirs.create("t", 0, ID), 1, 2, 3)
+    dirs.close(high_watermarks={("t", 0): 2})
+    set_line(tmp_path / "a" / "replication-offset-checkpoint", "t 0 4")
+    dirs = brokers().start()
+    log = dirs.get("t", 0)
+    assert log is not None
+    assert (dirs.high_watermarks["t", 0], log.missing_below) == (0, 4)
+
+
 def set_line(path: Path, line: str) -> None:
     path.write_text(f"0\n1\n{line}\n")
 

@@ -61,6 +61,29 @@ def test_s08_a_partition_or_a_directory_that_is_gone_is_missed(
     assert again.lives.found is None
 
 
+def test_s08_directories_whose_meta_properties_were_exchanged_lose_nothing(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    dirs = brokers("a", "b").start()
+    dirs.registered(10)
+    for index in range(4):
+        append(dirs.create("t", index, ID), 1)
+    assert dirs.close(broker_epoch=10, high_watermarks={("t", index): 1 for index in range(4)})
+    one, other = (tmp_path / name / "meta.properties" for name in "ab")
+    first, second = one.read_bytes(), other.read_bytes()
+    one.write_bytes(second)
+    other.write_bytes(first)
+    dirs = brokers("a", "b").start()
+    assert not dirs.lives.missing
+    assert not dirs.vanished
+    assert dirs.registering() == (Start.CLEAN, (10, 10))
+    for key in dirs:
+        log = dirs.get(*key)
+        assert log is not None
+        assert (log.log_end_offset, dirs.is_copied(log)) == (1, False)
+        assert dirs.claim_of(key) == (10, 10)
+
+
 def test_s08_a_directory_stays_missed_until_the_broker_has_said_so(
     brokers: Brokers, tmp_path: Path
 ) -> None:

@@ -1,0 +1,29 @@
+"""Known bugs of what is found on a disk: exchanged directories, and checkpoints that name other offsets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kbroker.log import checkpoints
+from kbroker.log.checkpoints import LogStarts
+from kbroker.runtime.orders import Orders
+from tests.simulation.mutants.registry import Change, mutant
+
+
+@mutant
+def strays_are_led_empty() -> list[Change]:
+    """A replica that finds another log in its directory sets it aside and leads without any, as before 456c4b4."""
+    original = Orders._refused_for
+
+    def refused_for(self: Orders, lacks: str, partition: Any, state: Any, stray: str) -> Any:
+        return None if stray else original(self, lacks, partition, state, stray)
+
+    return [(Orders, "_refused_for", refused_for)]
+
+
+@mutant
+def every_log_start_is_believed() -> list[Change]:
+    """A log begins where its line of the checkpoint says, whatever that is, as before 682838a."""
+    return [
+        (checkpoints, "believed_log_starts", lambda lines, *_others: LogStarts(dict(lines), {}))
+    ]
