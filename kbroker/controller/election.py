@@ -166,10 +166,13 @@ def elect(
         left = {r: granted for r, granted in grants.items() if r in replicas and granted >= 0}
         lacks_members = len(isr) < min_insync_replicas
         elr = _without({**eligible, **left}, isr, electorate) if lacks_members else ()
+    else:
+        elr = tuple((r, void(g) if electorate.is_incomplete(r) else g) for r, g in current.elr)
     is_as_it_was = isr_epochs == current.isr_epochs or (
         not current.isr_epochs and not any(map(is_void, isr_epochs))
     )
-    if leader == current.leader and tuple(isr) == current.isr and is_as_it_was:
+    has_news = any(electorate.is_incomplete(r) and not is_void(g) for r, g in current.elr)
+    if leader == current.leader and tuple(isr) == current.isr and is_as_it_was and not has_news:
         return None
     return replace(
         current,
@@ -214,7 +217,7 @@ def _without(
         sorted(
             (r, granted)
             for r, granted in eligible.items()
-            if r not in members and not electorate.is_incomplete(r)
+            if r not in members and not is_void(granted) and not electorate.is_incomplete(r)
         )
     )
 

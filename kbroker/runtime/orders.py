@@ -9,9 +9,9 @@ listeners hear, and before the next one the fences are passed anew. What was don
 
 A replica that is to lead and finds its log gone, shorter than it was, or another one in its place, does not lead and
 answers INELIGIBLE_REPLICA (S8): the controller elects another, or none, unless the election was an unclean one, which
-accepts what there is. A follower in the ISR gives the same answer, and follows: the controller takes it out of the ISR
-until it has caught up. While the partition has no leader nothing is begun in the place of what is lost: it may be
-brought back.
+accepts what there is. A follower in the ISR, or eligible beside it, gives the same answer, and follows: the controller
+takes its place away until it has caught up. While the partition has no leader nothing is begun in the place of what is
+lost: it may be brought back.
 
 In: LeaderAndIsrRequest, StopReplicaRequest, the end of all confirmations
 Out: roles and logs, one error code per partition, `Hosted.tell`
@@ -334,9 +334,9 @@ class Orders:
             log.error("no log for {topic}-{number}: {error}",
                       topic=topic, number=state.partition_index, error=error)  # fmt: skip
             return code_of(error)
-        # A follower gets what is missing from its leader; until then it must not be in the ISR.
-        is_in_sync = partition.role.broker_id in state.isr and not leads
-        partition.lacks_records = lacks if state.leader < 0 or is_in_sync else ""
+        # A follower gets what is missing from its leader; until then it must have no place in the ISR, or beside it.
+        has_place = partition.role.broker_id in (*state.isr, *state.elr) and not leads
+        partition.lacks_records = lacks if state.leader < 0 or has_place else ""
         if state.leader >= 0:
             found.missing_below = None
         checkpointed = self._log_dirs.high_watermarks.pop(key, 0)
@@ -352,7 +352,7 @@ class Orders:
         self._hosted.add(partition)
         changed.append((partition, led))
         if partition.lacks_records and state.leader >= 0:
-            log.warn("{partition} is in the ISR and cannot be: {lacks}. It follows, and catches up.",
+            log.warn("{partition} has lost its place in the ISR: {lacks}. It follows, and catches up.",
                      partition=partition, lacks=lacks)  # fmt: skip
             return ErrorCode.INELIGIBLE_REPLICA
         return ErrorCode.NONE

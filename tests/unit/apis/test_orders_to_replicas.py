@@ -48,6 +48,7 @@ def lead(
     topic_id: UUID | None = A,
     replicas: tuple[int, ...] = (1,),
     isr: tuple[int, ...] = (),
+    elr: tuple[int, ...] = (),
     partition: int = 0,
     recovering: int = 0,
     number: int = -1,
@@ -63,6 +64,8 @@ def lead(
         list(replicas),
         is_new=is_new,
         leader_recovery_state=recovering,
+        elr=list(elr),
+        elr_epochs=[10] * len(elr),
     )
     response = broker.replicas.orders.apply_leader_and_isr(
         LeaderAndIsrRequest(
@@ -325,15 +328,16 @@ def test_s08_a_log_that_is_brought_back_is_led_with(
 
 
 @pytest.mark.parametrize("exchanged", EXCHANGES)
-def test_s08_a_follower_without_its_log_reports_that_as_long_as_it_is_in_the_isr(
-    tmp_path: Path, exchanged: Callable[[Path], None]
+@pytest.mark.parametrize("isr", [(1, 2), (2,)], ids=["in the ISR", "eligible"])
+def test_s08_a_follower_without_its_log_reports_that_as_long_as_it_has_a_place(
+    tmp_path: Path, exchanged: Callable[[Path], None], isr: tuple[int, ...]
 ) -> None:
     exchanged(tmp_path)
-    both = (1, 2)
+    both, elr = (1, 2), (1,) if 1 not in isr else ()
     with broker_in(tmp_path) as broker:
         follow = {"leader": 2, "replicas": both}
         assert (
-            lead(broker, **follow, isr=both, leader_epoch=3)  # type: ignore[arg-type]
+            lead(broker, **follow, isr=isr, elr=elr, leader_epoch=3)  # type: ignore[arg-type]
             is ErrorCode.INELIGIBLE_REPLICA
         )
         assert broker.replicas.hosted.partitions["t", 0].following is not None

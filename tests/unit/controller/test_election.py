@@ -190,6 +190,25 @@ def test_a_grant_that_was_voided_keeps_its_broker_epoch(granted):
     assert void(-1) == GRANT_VOID
 
 
+def test_s08_what_an_eligible_replica_says_itself_outlives_the_controller_that_heard_it():
+    brokers = Brokers(b1=(50, KEPT), b2=(60, KEPT))
+    brokers.incomplete = {2}
+    led = granted(1, (1,), (50,), elr=((2, 20), (3, 30)))
+    after = brokers.elect(led, min_insync_replicas=2)
+    assert (after.leader, after.leader_epoch, after.elr) == (1, 5, ((3, 30),))
+    assert brokers.elect(after, min_insync_replicas=2) is None
+    leaderless = granted(-1, (1,), (10,), elr=((2, 20), (3, 30)))
+    only = Brokers(b2=(60, KEPT))
+    only.incomplete = {2}
+    after = only.elect(leaderless, min_insync_replicas=2)
+    assert (after.leader, after.elr) == (-1, ((2, void(20)), (3, 30)))
+    assert only.elect(after, min_insync_replicas=2) is None
+    only.incomplete = set()
+    assert only.elect(after, min_insync_replicas=2) is None
+    back = Brokers(b1=(50, KEPT)).elect(after, min_insync_replicas=2)
+    assert (back.leader, back.elr) == (1, ((3, 30),))
+
+
 def test_s17_after_an_outage_of_all_the_last_member_that_comes_back_ends_the_wait():
     brokers = Brokers(b1=(50, range(50, 51)), b2=(60, range(60, 61)))
     brokers.ends = {1: LogEnd(4, 3, 900), 2: LogEnd(4, 3, 950)}
