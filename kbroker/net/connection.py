@@ -106,6 +106,8 @@ class Connection(Protocol):
         self._deadline: Any = None
         self.last_received = listener.now()
         """When the peer last sent something."""
+        self._behind_since = self.last_received
+        """When the peer was last known to have taken all its answers."""
         self._sent_before = 0
         self._last_progress = self.last_received
 
@@ -211,6 +213,7 @@ class Connection(Protocol):
             self._in_loop = False
         self._count(held)
         self.transport.flush()
+        self._listener.check_unsent()
         if self._answering is not None or self._closing:
             if self._frames:
                 self._pause()
@@ -327,8 +330,13 @@ class Connection(Protocol):
             joined = [prefix + first, *parts[1:]]
         else:
             joined = [prefix, *parts]
+        if not self.transport.unsent:
+            self._behind_since = self.last_received
         self.transport.send(joined)
-        self._listener.sent(self)
+
+    def untaken(self, now: float) -> float:
+        """Return how much of answers the peer has left untaken for how long, in byte seconds."""
+        return self.transport.unsent_memory * (now - self._behind_since)
 
     # -- the end -------------------------------------------------------------------------------
 
@@ -362,9 +370,15 @@ class Connection(Protocol):
         if under_way is not None:
             self._listener.may_go_on(self._memory.end(under_way))
 
+    def abort(self) -> None:
+        """End the connection at once; what is queued is not sent."""
+        self._closing = True
+        self._forget_frames(self._held)
+        self.transport.abortConnection()
+
     def _abort(self) -> None:
         self._deadline = None
-        self.transport.abortConnection()
+        self.abort()
 
     def check(self, now: float, limits: Limits) -> None:
         """Close if the peer is idle, does not take its answers, or does not finish its request."""
@@ -376,7 +390,7 @@ class Connection(Protocol):
             log.info("aborting {peer}: it took none of {unsent} bytes for {seconds:.0f} s",
                      peer=str(self.peer), unsent=transport.unsent,
                      seconds=now - self._last_progress)  # fmt: skip
-            transport.abortConnection()
+            self.abort()
             return
         silent = now - self.last_received
         if self._answering is None and not transport.unsent and silent > limits.idle:

@@ -24,7 +24,7 @@ from kbroker.net.connection import Connection, Limits, escaped
 from kbroker.net.port import RecordPort, listen
 from kbroker.net.request_memory import LATE_SECONDS, TICK_SECONDS, RequestMemory, Reservation
 from kbroker.net.service import Peer, Service
-from kbroker.net.transport import READ_SIZE
+from kbroker.net.transport import READ_SIZE, UnsentMemory
 
 log = Logger()
 
@@ -137,6 +137,8 @@ class Listener(ServerFactory):
             and endpoint.name == network.config.inter_broker_listener
         )
         self.memory = network.broker_memory if self._between_brokers else network.memory
+        self.unsent = network.unsent
+        self._unsent_max = network.config.kbroker_response_queue_max_bytes
         self._refusals = 0
         self._last_refusal_log = float("-inf")
         self.port: RecordPort | None = None
@@ -173,6 +175,7 @@ class Listener(ServerFactory):
     def opened(self, connection: Connection) -> None:
         """Take a new connection in, with its socket's options set."""
         transport = connection.transport
+        transport.account = self.unsent
         transport.setTcpNoDelay(True)
         transport.setTcpKeepAlive(True)
         self._network.set_buffers(transport.socket)
@@ -197,10 +200,10 @@ class Listener(ServerFactory):
         for frame in frames:
             cast(Connection, frame.owner).go_on()
 
-    def sent(self, connection: Connection) -> None:
-        """Look at the memory of unsent answers after *connection* was given one."""
-        if connection.transport.unsent_memory > self._network.unsent_check_above:
-            self._network.check_unsent(connection)
+    def check_unsent(self) -> None:
+        """Look at the memory of unsent answers after a connection was given some."""
+        if self.unsent.bytes > self._unsent_max:
+            self._network.abort_slowest_readers()
 
 
 def no_descriptor_left(descriptor: int, between_brokers: bool) -> str | None:
@@ -230,8 +233,6 @@ def raise_file_limit(connections: int) -> None:
 class Network:
     """All listeners of a broker, and what they share."""
 
-    unsent_check_above = 64 * 1024
-
     def __init__(
         self,
         reactor: Any,
@@ -248,6 +249,8 @@ class Network:
         self.memory = RequestMemory(limit, largest)
         self.broker_memory = RequestMemory(limit, largest)
         """Of the inter-broker listener, where clients have another: they cannot take it from the brokers."""
+        self.unsent = UnsentMemory()
+        """Of all connections."""
         self.scratch = bytearray(READ_SIZE)
         self.quotas = Quotas(config)
         self.refusals = RefusalLog()
@@ -322,13 +325,19 @@ class Network:
             if size >= 0:
                 socket.setsockopt(names.SOL_SOCKET, option, size)
 
-    def check_unsent(self, connection: Connection) -> None:
-        """Abort *connection* if unsent answers of all take more memory than is allowed."""
-        held = sum(each.transport.unsent_memory for each in self.connections)
-        if held > self.config.kbroker_response_queue_max_bytes:
+    def abort_slowest_readers(self) -> None:
+        """Abort connections until the unsent answers of all are within kbroker.response.queue.max.bytes.
+
+        Those that have left most untaken for longest go first; a single connection may exceed the limit.
+        """
+        now = self.clock()
+        holders = [each for each in self.connections if each.transport.unsent_memory]
+        holders.sort(key=lambda each: each.untaken(now))
+        while len(holders) > 1 and self.unsent.bytes > self.config.kbroker_response_queue_max_bytes:
+            slowest = holders.pop()
             log.warn("aborting {peer}: it leaves {bytes} bytes untaken, and memory for answers is used up",
-                     peer=str(connection.peer), bytes=connection.transport.unsent_memory)  # fmt: skip
-            connection.transport.abortConnection()
+                     peer=str(slowest.peer), bytes=slowest.transport.unsent_memory)  # fmt: skip
+            slowest.abort()
 
     def sweep(self) -> None:
         """Close the connections that are idle or stuck."""

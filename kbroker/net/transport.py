@@ -58,6 +58,15 @@ class FrameProtocol(Protocol):
         """Hear that the queue is empty again."""
 
 
+class UnsentMemory:
+    """Bytes of memory in the outgoing queues of several connections."""
+
+    __slots__ = ("bytes",)
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+
 class RecordTransport(tcp.Server):
     """A server-side connection that sends file slices."""
 
@@ -66,11 +75,14 @@ class RecordTransport(tcp.Server):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._queue: deque[Part] = deque()
         self._offset = 0  # bytes of the first part that have left
+        self._is_aborted = False
         self._writing = False  # the reactor watches the socket for room
         self.unsent = 0
         """Bytes in the queue, slices included."""
         self.unsent_memory = 0
         """Bytes in the queue that take memory."""
+        self.account = UnsentMemory()
+        """Where `unsent_memory` is added up; the listener puts the one of all connections here."""
         self.total_sent = 0
         """Bytes handed to the kernel since the beginning."""
         super().__init__(*args, **kwargs)
@@ -104,9 +116,10 @@ class RecordTransport(tcp.Server):
 
     def send(self, parts: Iterable[Part]) -> None:
         """Queue *parts*; `flush` sends them. After the connection is lost they are released."""
-        if not self.connected:
+        if not self.connected or self._is_aborted:
             release(parts)
             return
+        before = self.unsent_memory
         for part in parts:
             size = len(part)
             if not size:
@@ -116,6 +129,7 @@ class RecordTransport(tcp.Server):
             self.unsent += size
             if not isinstance(part, FileSlice):
                 self.unsent_memory += size
+        self.account.bytes += self.unsent_memory - before
 
     def flush(self) -> None:
         """Send what can be sent now; the reactor sends the rest when the socket takes it."""
@@ -201,23 +215,24 @@ class RecordTransport(tcp.Server):
         """Take *sent* bytes off the head of the queue."""
         self.unsent -= sent
         self.total_sent += sent
+        before = self.unsent_memory
         queue = self._queue
         while sent:
             part = queue[0]
-            size = len(part)
-            if sent < size - self._offset:
-                self._offset += sent
-                if not isinstance(part, FileSlice):
-                    self.unsent_memory -= sent
-                return
-            left = size - self._offset
-            sent -= left
-            self._offset = 0
-            queue.popleft()
-            if isinstance(part, FileSlice):
+            left = len(part) - self._offset
+            is_whole = sent >= left
+            count = left if is_whole else sent
+            sent -= count
+            if not isinstance(part, FileSlice):
+                self.unsent_memory -= count
+            elif is_whole:
                 part.release()
+            if is_whole:
+                self._offset = 0
+                queue.popleft()
             else:
-                self.unsent_memory -= left
+                self._offset += count
+        self.account.bytes -= before - self.unsent_memory
 
     # -- the end -------------------------------------------------------------------------------
 
@@ -231,12 +246,22 @@ class RecordTransport(tcp.Server):
         self.send(iovec)
         self.flush()
 
+    def abortConnection(self) -> None:  # noqa: N802
+        """End the connection without sending the rest, whose memory is free at once."""
+        self._drop_unsent()
+        self._is_aborted = True
+        super().abortConnection()  # type: ignore[no-untyped-call]
+
     def connectionLost(self, reason: Any) -> None:  # noqa: N802
         """Release what was not sent, then as any connection."""
+        self._drop_unsent()
+        super().connectionLost(reason)
+
+    def _drop_unsent(self) -> None:
         release(self._queue)
         self._queue.clear()
+        self.account.bytes -= self.unsent_memory
         self.unsent = self.unsent_memory = self._offset = 0
-        super().connectionLost(reason)
 
 
 def release(parts: Iterable[Part]) -> None:

@@ -527,3 +527,34 @@ def test_a_flood_of_refusals_does_not_flood_the_log(lines: list[str]) -> None:
     connect().send(b"x")
     assert lines[3] == "closed 7 more connections in a second"
     assert len(lines) == 5
+
+
+def test_answers_that_are_not_taken_cost_their_own_connections_and_no_other(
+    lines: list[str],
+) -> None:
+    _, network, connect = make(
+        lambda frame, _peer: [bytes(60_000 if frame[0] else 200_000)],
+        {"kbroker.response.queue.max.bytes": "1048576"},
+    )
+    deaf = []
+    for _ in range(30):
+        line = connect()
+        line.transport.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        line.send(b"\1")
+        line.reactor.advance(0.1)
+        deaf.append(line)
+    honest = connect()
+    for _ in range(3):
+        honest.send(b"\0")
+        assert len(honest.receive()) == 200_000
+    left = sum(line.transport.unsent_memory for line in deaf if line.transport.connected)
+    assert 500_000 < left <= 1048576
+    assert sum(not line.transport.connected for line in deaf) == len(
+        [text for text in lines if "memory for answers is used up" in text]
+    )
+    assert not deaf[0].transport.connected, "the one that waits longest goes first"
+    assert deaf[-1].transport.connected
+    for line in deaf:
+        if line.transport.connected:
+            line.transport.abortConnection()
+    assert network.unsent.bytes == 0
