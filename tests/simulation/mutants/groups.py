@@ -12,7 +12,7 @@ from twisted.python.failure import Failure
 from kbroker.groups.effects import Answer, Joined, Left, Synced
 from kbroker.groups.group import Group
 from kbroker.groups.outbox import Outbox
-from kbroker.replication.followers import NEVER, FollowersHeard
+from kbroker.replication.leading import Leading
 from kbroker.runtime.coordinated_groups import CoordinatedGroups, GroupsOfPartition
 from kbroker.runtime.coordinated_partition import CoordinatedPartition
 from kbroker.runtime.group_coordinator import GroupCoordinator
@@ -72,13 +72,9 @@ def list_groups_unconfirmed() -> list[Change]:
 
 
 @mutant
-def followers_confirm_when_received() -> list[Change]:
-    """A follower's fetch counts as sent when it is received, though it may have waited in a socket for long."""
-
-    def followed_at(self: FollowersHeard, broker_id: int, _fetched_at: float) -> float:
-        return self._heard_at.get(broker_id, NEVER)
-
-    return [(FollowersHeard, "followed_at", followed_at)]
+def groups_kept_without_followers() -> list[Change]:
+    """A coordinator that is cut off from ZooKeeper goes on, whether the in-sync replicas follow it or not."""
+    return [(Leading, "no_successor_at", lambda _self, _heard, now: now)]
 
 
 @mutant
