@@ -105,6 +105,8 @@ class OffsetExpiry:
             offsets = await self._coordinator.offsets(listing.group_id)
             if isinstance(offsets, ErrorCode):
                 continue
-            wanted = [(t, p) for t in deleted for p in offsets.get(t, ())]
-            if wanted:
-                await self._coordinator.drop_offsets(listing.group_id, wanted)
+            for offset in [(t, p) for t in deleted for p in offsets.get(t, ())]:
+                # The topic may have been created again meanwhile. Commits are accepted for known topics only, so no
+                # commit of the new topic was accepted while the cache does not have it.
+                if offset[0] not in self._topics():
+                    await self._coordinator.drop_offsets(listing.group_id, [offset])

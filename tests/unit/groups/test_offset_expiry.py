@@ -33,11 +33,15 @@ class Groups:
 
     def __init__(self) -> None:
         self.dropped: list[tuple[str, int]] = []
+        self.created: Deferred[None] | None = None
+        """What `offsets` waits for."""
 
     def listing(self) -> Any:
         return [SimpleNamespace(group_id="g")], None
 
     async def offsets(self, _group_id: str) -> Any:
+        if self.created is not None:
+            await self.created
         return {"again": {0: 5}, "gone": {0: 7}}
 
     async def drop_offsets(self, _group_id: str, wanted: list[tuple[str, int]]) -> int:
@@ -45,16 +49,29 @@ class Groups:
         return len(wanted)
 
 
-def test_offsets_of_a_topic_that_was_created_again_stay() -> None:
-    groups = Groups()
-    expiry = OffsetExpiry(
+def offset_expiry(groups: Groups, topics: set[str]) -> OffsetExpiry:
+    return OffsetExpiry(
         Clock(),
         cast(ZooKeeper, ServerBehind()),
         cast(GroupCoordinator, groups),
         retention_ms=1,
         interval=1.0,
-        topics=set,
+        topics=lambda: topics,
         now_ms=lambda: 0,
     )
+
+
+def test_offsets_of_a_topic_that_was_created_again_stay() -> None:
+    groups = Groups()
+    expiry = offset_expiry(groups, set())
     Deferred.fromCoroutine(expiry.forget_topics({"again", "gone"}))
     assert groups.dropped == [("gone", 0)]
+
+
+def test_offsets_of_a_topic_that_is_created_again_meanwhile_stay() -> None:
+    groups, topics = Groups(), set[str]()
+    groups.created = Deferred()
+    Deferred.fromCoroutine(offset_expiry(groups, topics).forget_topics({"gone"}))
+    topics.add("gone")
+    groups.created.callback(None)
+    assert not groups.dropped
