@@ -164,7 +164,7 @@ class Clients:
         self._spawn(self._accept_loss(topic, partition))
 
     def coordinate(self) -> None:
-        """Have the offsets topic made, when all brokers are known: with all its replicas."""
+        """Have the offsets topic made, if it is not yet, when all brokers are known: with all its replicas."""
         if OFFSETS_TOPIC not in self.topics:
             self.topics[OFFSETS_TOPIC] = 0
             self._spawn(self._coordinate())
@@ -428,6 +428,10 @@ class Writer:
         self._unanswered = 0
         self._is_lost = False
         """Whether a leader does not know what came before: it went with a loss that was granted."""
+        self._is_known = False
+        """Whether a batch of this producer id was acknowledged."""
+        self._has_gap = False
+        """Whether its first batch was refused, and one behind it was appended."""
         self._in_flight = clients.rng.choice((1, 2, 4))
         self._stopped = False
         self._busy = False
@@ -464,6 +468,7 @@ class Writer:
             if self._kind != "idempotent":
                 window.clear()
                 continue
+            self._look_for_gap(answers)
             window = [entry for entry, done in zip(window, answers, strict=True) if not done]
             self._unanswered = len(window)
             if self._is_lost:
@@ -473,9 +478,19 @@ class Writer:
         self._unanswered = 0
         self._busy = False
 
+    def _look_for_gap(self, answers: list[bool]) -> None:
+        """Note that a leader took the sequence behind a refused one for the producer's first.
+
+        Kafka's does so, too, for a producer that it does not know: the ISR may grow between two batches in flight.
+        The refused batch can never be appended then. Kafka's producer gives it up and goes on with another epoch.
+        """
+        refused = answers.index(False) if False in answers else len(answers)
+        self._has_gap |= not self._is_known and any(answers[refused:])
+        self._is_known |= any(answers)
+
     def _begin_anew(self, window: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
         """Go on as another producer, as clients do: nobody can say what became of what was sent last."""
-        self._is_lost = False
+        self._is_lost = self._is_known = self._has_gap = False
         self._number = self._clients.new_producer()
         self._sequence = 0
         return [self._batch(count) for count, _ in window]
@@ -529,7 +544,9 @@ class Writer:
         if outcome.error_code:
             clients.say(f"{self!r}: broker {leader}: {ErrorCode(outcome.error_code).name}")
             if outcome.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-                self._is_lost = clients.observer.has_lost(self._topic, self._partition)
+                self._is_lost = self._has_gap or clients.observer.has_lost(
+                    self._topic, self._partition
+                )
             if outcome.error_code == ErrorCode.UNKNOWN_SERVER_ERROR:
                 clients.nodes[leader].fatal.append(
                     f"Produce answered UNKNOWN_SERVER_ERROR: {outcome}"

@@ -114,6 +114,9 @@ class Peer:
             if believer is not None and self.rng.random() < 0.2:
                 self.coordinator = believer
                 break
+            if not self.groups.rules.partitions:
+                await self.pause(*PAUSE)  # it would be made now, whichever brokers live
+                continue
             node = self.rng.choice(list(self.groups.clients.nodes))
             request = FindCoordinatorRequest(coordinator_keys=[self.group])
             try:
@@ -342,7 +345,7 @@ class Groups:
         """Start a member, unless there is one of that name."""
         known = self._members.get((group, name))
         if known is None or not known.live:
-            self._names[group] = None
+            self._need(group)
             member = self._members[group, name] = Member(self, group, name, instance)
             self._start(member.run())
 
@@ -382,7 +385,7 @@ class Groups:
     def solo(self, group: str, count: int) -> None:
         """Commit without a member, each until it is acknowledged."""
         if self.places:
-            self._names[group] = None
+            self._need(group)
             for _ in range(count):
                 self._until_answered(group, "committer", self._commit_alone)
 
@@ -430,6 +433,10 @@ class Groups:
         return self.clients.leader(OFFSETS_TOPIC, partition_of(group, partitions), rng)
 
     # -- the work
+
+    def _need(self, group: str) -> None:
+        self.clients.coordinate()
+        self._names[group] = None
 
     def _live(self, group: str, name: str) -> Member | None:
         member = self._members.get((group, name))
