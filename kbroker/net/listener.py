@@ -326,14 +326,16 @@ class Network:
                 socket.setsockopt(names.SOL_SOCKET, option, size)
 
     def abort_slowest_readers(self) -> None:
-        """Abort connections until the unsent answers of all are within kbroker.response.queue.max.bytes.
+        """Abort connections until the unsent answers of all are 1/8 below kbroker.response.queue.max.bytes.
 
-        Those that have left most untaken for longest go first; a single connection may exceed the limit.
+        Those that have left most untaken for longest go first; a single connection may exceed the limit. All
+        connections are looked at, so this is not to happen with each answer.
         """
         now = self.clock()
+        enough = self.config.kbroker_response_queue_max_bytes * 7 // 8
         holders = [each for each in self.connections if each.transport.unsent_memory]
         holders.sort(key=lambda each: each.untaken(now))
-        while len(holders) > 1 and self.unsent.bytes > self.config.kbroker_response_queue_max_bytes:
+        while len(holders) > 1 and self.unsent.bytes > enough:
             slowest = holders.pop()
             log.warn("aborting {peer}: it leaves {bytes} bytes untaken, and memory for answers is used up",
                      peer=str(slowest.peer), bytes=slowest.transport.unsent_memory)  # fmt: skip
