@@ -119,7 +119,10 @@ def elect_first(
     live = tuple(filter(electorate.online, replicas))
     if not live:
         return None
-    return LeaderAndIsr(live[0], 0, live, controller_epoch, isr_epochs=electorate.grants(live, {}))
+    # There is nothing yet that a member could have lost, whatever became of its log directories before.
+    epochs = tuple(map(electorate.epoch_of, live))
+    isr_epochs = epochs if any(epoch != -1 for epoch in epochs) else ()
+    return LeaderAndIsr(live[0], 0, live, controller_epoch, isr_epochs=isr_epochs)
 
 
 def elect(

@@ -118,6 +118,8 @@ class PartitionLog(LocalLog):
         )
         log = cls(disk, directory, config, loaded)
         log._is_new = not clean
+        # A process that was killed may have written partition.metadata and not have synced it.
+        log._metadata_dirty = not clean and loaded.metadata.topic_id is not None
         return log
 
     @classmethod

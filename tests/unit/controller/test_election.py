@@ -35,6 +35,11 @@ def test_a_new_partition_is_led_by_its_first_live_replica():
     )
 
 
+def test_a_new_partition_has_nothing_that_its_members_could_have_lost():
+    lost_a_disk = Electorate(lambda _replica: True, lambda replica: 10 * replica, lambda *_: False)
+    assert elect_first([1, 2], lost_a_disk, 1).isr_epochs == (10, 20)
+
+
 def test_a_new_partition_without_live_replicas_waits():
     assert elect_first((3, 1), Electorate({2}.__contains__), 9) is None
 
