@@ -178,6 +178,11 @@ class Dispatcher:
                 )
             if size > budget.at_once and self._turns is not _WITHOUT_TURNS:
                 return self._in_turn(context, handler, frame, body_offset)
+        if getattr(handler, "raw", False):
+            try:
+                return handler(context, frame[body_offset:])
+            except TooManyElements as error:
+                return self._too_many(context, error)
         return self._handle(context, handler, frame, body_offset)
 
     def _in_turn(
@@ -200,9 +205,7 @@ class Dispatcher:
                 header, frame, body, max_elements=_BUDGETS[header.api_key].max_elements
             )
         except TooManyElements as error:
-            return self._over_budget(
-                context, f"more than the {error.limit} elements of a request ({error.message})"
-            )
+            return self._too_many(context, error)
         if context.is_large:
             # The handler's work begins in another turn than that of the decoding.
             turn: Deferred[Any] = self._turns.next()
@@ -229,6 +232,11 @@ class Dispatcher:
         if isinstance(result, Deferred):
             return self._later(result, context)
         return self._encode(result, context)
+
+    def _too_many(self, context: RequestContext, error: TooManyElements) -> Answer:
+        """Refuse a request for its number of elements."""
+        excess = f"more than the {error.limit} elements of a request ({error.message})"
+        return self._over_budget(context, excess)
 
     def _over_budget(self, context: RequestContext, excess: str) -> Answer:
         """Refuse a request that has more than its API's budget: log it, and answer if there is a field for it."""

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kclient.wire.batches import Buffer
-from kclient.wire.errors import MalformedMessage
+from kclient.wire.errors import MalformedMessage, TooManyElements
 from kclient.wire.fields import (
     I32,
     MAX_ENTRIES,
@@ -43,7 +43,6 @@ from kclient.wire.fields import (
     read_tags,
     request_header,
     skip_tags,
-    spend,
     string,
     tags,
     uvarint,
@@ -168,12 +167,15 @@ def decode_request(
     acks, timeout_ms = _ACKS_AND_TIMEOUT.unpack_from(body, pos)
     topic_count, pos = read_count(body, pos + 6, flexible, 3)
     topics = []
-    left = [max_entries, max_entries]
-    spend(left, topic_count)
+    left = max_entries - topic_count
+    if left < 0:
+        raise TooManyElements(f"more than {max_entries} topics", max_entries)
     for _ in range(topic_count):
         name, pos = read_string(body, pos, flexible)
         partition_count, pos = read_count(body, pos, flexible, 5)
-        spend(left, partition_count)
+        left -= partition_count
+        if left < 0:
+            raise TooManyElements(f"more than {max_entries} topics and partitions", max_entries)
         partitions = []
         for _ in range(partition_count):
             (index,) = I32.unpack_from(body, pos)
