@@ -24,6 +24,8 @@ I16 = struct.Struct(">h")
 I32 = struct.Struct(">i")
 
 NO_TAGS: Final = b"\x00"
+MAX_STRING: Final = 0x7FFF
+"""Bytes of a string, in compact form, too: what Kafka's own readers take."""
 MAX_ENTRIES: Final = 200_000
 """Partitions and topics that a reader without a limit of its own takes."""
 MAX_TAGS: Final = 16
@@ -68,6 +70,8 @@ def read_nullable_string(buf: memoryview, pos: int, flexible: bool) -> tuple[str
     if flexible:
         length, pos = read_uvarint(buf, pos)
         length -= 1
+        if length > MAX_STRING:
+            raise MalformedMessage(f"string of {length} bytes, the longest has {MAX_STRING}")
     else:
         (length,) = I16.unpack_from(buf, pos)
         pos += 2

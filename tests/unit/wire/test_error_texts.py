@@ -5,10 +5,14 @@ from dataclasses import fields, is_dataclass
 import pytest
 
 from kclient.wire import messages, produce
+from kclient.wire.errors import MalformedMessage
 from kclient.wire.primitives import MAX_ERROR_TEXT
 from kclient.wire.produce import (
+    ProducePartition,
     ProducePartitionResponse,
+    ProduceRequest,
     ProduceResponse,
+    ProduceTopic,
     ProduceTopicResponse,
     RecordError,
 )
@@ -81,3 +85,15 @@ def test_an_error_text_is_written_whatever_it_holds(text: str) -> None:
     _, read = messages.decode_response(ApiKey.DESCRIBE_CONFIGS, 1, data)
     (found,) = texts(read)
     assert found == text.encode(errors="backslashreplace").decode()
+
+
+@pytest.mark.parametrize("size", [32_767, 32_768, 1_000_000])
+def test_a_compact_string_is_as_long_as_any_other_at_most(size: int) -> None:
+    request = ProduceRequest(1, 1000, [ProduceTopic("x" * size, [ProducePartition(0, b"")])])
+    frame = memoryview(b"".join(produce.encode_request(request, 9, 7, None)))
+    _, body = messages.decode_request_header(frame)
+    if size <= 32_767:
+        assert produce.decode_request(frame[body:], 9).topics[0].name == "x" * size
+        return
+    with pytest.raises(MalformedMessage, match="the longest has 32767"):
+        produce.decode_request(frame[body:], 9)
