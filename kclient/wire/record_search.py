@@ -13,6 +13,7 @@ from kclient.wire.batches import HEADER_SIZE, BatchInfo, Buffer
 from kclient.wire.compression import MAX_DECOMPRESSED, decompress
 from kclient.wire.errors import CorruptMessage, InvalidRecord
 
+_INT64_END: Final = 1 << 63
 RECORDS_AT_ONCE: Final = 1000
 """Records passed over between two pauses: half a millisecond."""
 
@@ -57,8 +58,8 @@ def _search(
 ) -> tuple[int, int] | None:
     pos, end = 0, len(raw)
     try:
-        for number in range(info.record_count):
-            if number % RECORDS_AT_ONCE == 0:
+        for count in range(info.record_count):
+            if count % RECORDS_AT_ONCE == 0:
                 pause()
             size, pos = _varint(raw, pos, 35)
             stop = pos + size
@@ -67,9 +68,11 @@ def _search(
             delta, at = _varint(raw, pos + 1, 70)
             found = info.base_timestamp + delta
             if found >= timestamp:
-                offset = info.base_offset + _varint(raw, at, 35)[0]
-                if offset >= from_offset:
-                    return found, offset
+                number, _ = _varint(raw, at, 35)
+                if found >= _INT64_END or not 0 <= number <= info.last_offset_delta:
+                    raise InvalidRecord(f"a record has timestamp {found} and offset delta {number}")
+                if info.base_offset + number >= from_offset:
+                    return found, info.base_offset + number
             pos = stop
     except IndexError:
         raise InvalidRecord("the last record of the batch is cut off") from None

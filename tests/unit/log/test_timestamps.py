@@ -86,3 +86,25 @@ def test_records_are_found_in_compressed_batches(tmp_path: Path, codec: int) -> 
     batch = batch_of(10, 20, 30, codec=codec)
     log.append_as_leader(batch, parse(batch), 0, 0)
     assert log.offset_for_timestamp(15) == TimestampOffset(20, 1, 0)
+
+
+@pytest.mark.parametrize("reopen", [False, True], ids=["open", "reopened"])
+@pytest.mark.parametrize("interval", [1, 4096])
+def test_behind_a_record_of_the_latest_possible_time_records_are_found_by_offset(
+    tmp_path: Path, interval: int, *, reopen: bool
+) -> None:
+    latest = (1 << 63) - 1
+    every = [1000, 1010, latest, 1020, 1005, latest - 1, 1030, 1040]
+    settings = {"index_interval_bytes": interval}
+    log = open_log(tmp_path / "t-0", **settings)  # type: ignore[arg-type]
+    for at in every:
+        append(log, at)
+    if reopen:
+        log.close()
+        log = open_log(tmp_path / "t-0", clean=True, recovery_point=len(every), **settings)  # type: ignore[arg-type]
+    for start in range(len(every)):
+        log.advance_log_start(start)
+        for timestamp in (0, 1001, 1015, 1035, 1041, latest - 1, latest):
+            found = log.offset_for_timestamp(timestamp)
+            assert (found and found[:2]) == first(every, timestamp, start)
+    assert log.offset_for_timestamp(1041) is None

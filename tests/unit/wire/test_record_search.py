@@ -92,3 +92,18 @@ def test_others_may_have_the_interpreter_every_thousand_records() -> None:
     info = batches.parse(batch)
     assert first_at_or_after(batch, info, 1, 0, pause=lambda: pauses.append(None)) is None
     assert len(pauses) == 11
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        b"\x0e\0\2\0\1\1\0\0",  # a timestamp one above the largest
+        b"\x0e\0\0\6\1\1\0\0",  # an offset above the batch's last
+        b"\x0e\0\0\1\1\1\0\0",  # an offset before its first
+    ],
+)
+def test_a_timestamp_or_an_offset_that_cannot_be_is_an_error(record: bytes) -> None:
+    batch = of_records(record, 1, codec=0)
+    info = batches.parse(batch)._replace(base_timestamp=LATEST_POSSIBLE)
+    with pytest.raises(InvalidRecord, match="a record has timestamp"):
+        first_at_or_after(batch, info, 1, 0)
