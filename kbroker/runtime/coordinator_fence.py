@@ -39,6 +39,12 @@ CHECK_PATIENCE = 1.0
 FOLLOWERS_PATIENCE = 3.0
 """Seconds to wait for the followers' fetches; they wait at us for replica.fetch.wait.max.ms."""
 
+FOLLOWERS_GONE = 2.0
+"""Seconds without a confirmation after which the followers have probably turned to another leader."""
+
+GONE_PATIENCE = 0.5
+"""Seconds to wait for them then: members are to find the next coordinator within their session timeout."""
+
 LOOK_AGAIN = 0.02
 """Seconds between two looks at the followers, while a request waits for them."""
 
@@ -176,6 +182,10 @@ class CoordinatorFence:
         if self._by_followers and not self._looking:
             self._look()
 
+    def _patience(self, request: _Request) -> float:
+        gone = self.confirmed_at(request.right) < request.since - FOLLOWERS_GONE
+        return GONE_PATIENCE if gone else FOLLOWERS_PATIENCE
+
     def _look(self) -> None:
         now = self._clock.seconds()
         self._looking = True
@@ -189,7 +199,7 @@ class CoordinatorFence:
                 request.settle(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             elif self.confirmed_at(right) >= request.since:
                 request.settle(ErrorCode.NONE)
-            elif now >= request.since + FOLLOWERS_PATIENCE:
+            elif now >= request.since + self._patience(request):
                 request.settle(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             elif not request.done.called:
                 waiting.append(request)

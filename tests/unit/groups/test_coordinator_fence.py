@@ -190,6 +190,17 @@ def test_a_fetch_from_before_the_request_confirms_nothing(table: Table) -> None:
     assert asked == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
 
 
+def test_members_of_a_coordinator_without_followers_are_sent_away_soon(table: Table) -> None:
+    table.clock.advance(100.0)
+    table.zookeeper.connected = False
+    table.followed_at = 97.0
+    asked = table.ask()
+    table.clock.pump([0.1] * 4)
+    assert asked == []
+    table.clock.pump([0.1] * 2)
+    assert asked == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+
+
 def test_what_has_to_be_written_needs_zookeeper(table: Table) -> None:
     table.zookeeper.connected = False
     table.followed_at = 1000.0
