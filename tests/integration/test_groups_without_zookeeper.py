@@ -19,6 +19,7 @@ from kclient import Consumer as KclientConsumer
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.schema.offset_fetch import OffsetFetchRequest
 from kclient.wire.versions import ApiKey
+from tests.chaos.switchboard import Switchboard
 from tests.integration.test_replicated_topics import until_progress
 from tests.kit.brokers import Cluster, MakeCluster
 from tests.kit.raw_connection import RawConnection
@@ -240,6 +241,45 @@ def test_s22_members_consume_on_while_zookeeper_is_stopped(
     # Each member left at the end: one more generation, the empty one.
     assert after == {group: number + 1 for group, number in before.items()}
     _nothing_is_lost(cluster, readers)
+
+
+def test_s11_members_go_from_a_coordinator_that_is_cut_off_to_the_next_one(
+    broker_clusters: MakeCluster, own_ensemble: Ensemble
+) -> None:
+    board = Switchboard()
+    port = int(own_ensemble.connect.rpartition(":")[2])
+    cluster = broker_clusters(3, SETTINGS, zookeeper=f"{own_ensemble.connect}/groups", start=False)
+    for number in ALL:
+        route = board.route(f"broker-{number}", "zookeeper", port)
+        cluster.start(number, zookeeper_connect=f"127.0.0.1:{route}/groups")
+    observer = Observer(cluster)
+    observer.create("__consumer_offsets", [[1, 2, 3]])
+    observer.create("t", [[2, 3, 1], [3, 2, 1], [2, 3, 1]], {"min.insync.replicas": "2"})
+    writer = LibrdkafkaWriter("t", PARTITIONS, "all", cluster.bootstrap, idempotence=True)
+    readers: list[Reader] = [Librdkafka(cluster.bootstrap), Kclient(cluster.bootstrap)]
+    writer.start()
+    try:
+        with running(*readers):
+            for reader in readers:
+                eventually(f"{reader.group} to read", lambda r=reader: len(r.received) > 200)  # type: ignore[misc]
+            began = time.monotonic()
+            board.cut("broker-1", "zookeeper")
+            board.settle()
+            while time.monotonic() < began + OUTAGE:
+                until_progress([writer], 20)
+            healed = time.monotonic()
+            board.heal()
+            board.settle()
+            until_progress([writer], 100)
+            writer.finish()
+            for reader in readers:
+                assert reader.problem is None
+                assert reader.longest_gap(began, healed) < LONGEST_GAP, reader.group
+                assert reader.assignments == 1, reader.group
+                assert reader.repeated == [], reader.group
+        _nothing_is_lost(cluster, readers)
+    finally:
+        board.close()
 
 
 def _nothing_is_lost(cluster: Cluster, readers: list[Reader]) -> None:
