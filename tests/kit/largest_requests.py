@@ -202,12 +202,17 @@ def _arrays(
     cls: type[WireStruct], version: int, before: tuple[Field, ...] = ()
 ) -> Iterator[tuple[Field, ...]]:
     """Return the way to every array of a struct in *version*."""
+    seen: set[str] = set()
     for field in fields_of(cls):
         if not field.versions.has(version):
             continue
         is_struct = field.type not in FIXED and field.type not in ("string", "bytes")
-        if field.is_array:
+        # Arrays of numbers in one struct are read alike: one of them is enough.
+        is_known = field.type in seen
+        if field.is_array and not is_known:
             yield (*before, field)
+        if field.is_array and field.type in FIXED:
+            seen.add(field.type)
         if is_struct:
             yield from _arrays(nested_struct(cls, field.type), version, (*before, field))
 
