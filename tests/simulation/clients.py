@@ -133,8 +133,11 @@ class Clients:
     def create(self, topic: str, partitions: int, kinds: tuple[str, ...] = ()) -> None:
         if topic not in self._administration:
             losses = self.observer.losses
-            for kind, topics in (("unclean", losses.unclean), ("flushed", losses.flushed)):
-                (topics.add if kind in kinds else topics.discard)(topic)
+            if (
+                topic not in self.topics
+            ):  # else the request is refused, and the settings stay as they are
+                for kind, topics in (("unclean", losses.unclean), ("flushed", losses.flushed)):
+                    (topics.add if kind in kinds else topics.discard)(topic)
             self.observer.deletes |= "short" in kinds
             self.topics[topic] = partitions
             self._administration[topic] = True
