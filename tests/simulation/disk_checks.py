@@ -9,7 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from kbroker.log import checkpoints
-from kbroker.log.identity import CLEAN_SHUTDOWN
+from kbroker.log.identity import (
+    CLEAN_SHUTDOWN,
+    PARTITION_METADATA,
+    decode_partition_metadata,
+)
 from kbroker.log.names import parse_directory
 from kbroker.log.partition_log import PartitionLog
 from kclient.wire.batches import check_crc, iterate
@@ -96,7 +100,19 @@ def _wrong_checkpoint(disk: SimulatedDisk, directory: str) -> str | None:
     if content is None:
         return None
     for (topic, number), recovery_point in checkpoints.decode(content).items():
-        wrong = wrong_recovery_point(disk, f"{directory}/{topic}-{number}", recovery_point)
+        path = f"{directory}/{topic}-{number}"
+        if _is_exchanged(disk, path, number):
+            continue  # the checkpoint is that of the log which was here; the broker believes neither
+        wrong = wrong_recovery_point(disk, path, recovery_point)
         if wrong is not None:
             return f"{wrong}, as its checkpoint says"
     return None
+
+
+def _is_exchanged(disk: SimulatedDisk, path: str, number: int) -> bool:
+    """Return whether the log of another partition is in a partition's directory."""
+    content = disk.contents(path).get(PARTITION_METADATA) if disk.is_dir(path) else None
+    return content is not None and decode_partition_metadata(content).partition not in (
+        None,
+        number,
+    )
