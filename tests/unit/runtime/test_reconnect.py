@@ -55,15 +55,15 @@ class CutOff:
         pass
 
 
-def test_twenty_thousand_who_wait_in_vain_are_given_up_in_no_time() -> None:
+def test_giving_up_one_of_thousands_that_wait_costs_no_more_than_one_of_few() -> None:
     clock = Clock()
     reconnect = Reconnect(cast(ZooKeeper, CutOff()), cast(Any, clock))
     failed: list[Any] = []
-    waiting = [reconnect.connected() for _ in range(20_000)]
+    waiting = [reconnect.connected() for _ in range(5000)]
     for each in waiting:
         each.addErrback(failed.append)
     began = thread_time()
     for each in waiting:
         reconnect._give_up(each)
-    assert thread_time() - began < 3, "a second at most, where a list of them took a minute"
-    assert len(failed) == 20_000
+    assert thread_time() - began < 1, "some 0.05 s of CPU time; a list of them took 4 s"
+    assert len(failed) == 5000
