@@ -103,6 +103,9 @@ class Flow:
         self._pumping = False
         self._again = False
         self.stopping = False
+        self._target_epochs: dict[TopicPartition, int] = {}
+        """The target's leader epochs under which its logs were looked at, by the source's partition."""
+        target.on_change(lambda _metadata: self._look_at_target_epochs())
         for cluster in (source, target):  # a partition without a leader waits for one
             cluster.on_change(lambda _metadata: self.pump())
 
@@ -119,7 +122,9 @@ class Flow:
         link = self.links.pop(tp, None)
         if link is not None:
             self._held -= link.held_bytes
-            for known in (self._hungry, self._ready, self._copies, self._sent_to):
+            for known in (
+                self._hungry, self._ready, self._copies, self._sent_to, self._target_epochs,
+            ):  # fmt: skip
                 known.pop(tp, None)
 
     def recreated(self, tp: TopicPartition, detail: str) -> None:
@@ -459,6 +464,17 @@ class Flow:
         self._timers.later(ASIDE, back)
 
     # --- where the logs are
+
+    def _look_at_target_epochs(self) -> None:
+        """Have idle links look at a target that has another leader epoch: busy ones do so by their appends."""
+        for tp, link in list(self.links.items()):
+            epoch = self.target.metadata.leader_epoch(self._copies[tp])
+            if epoch < 0:
+                continue  # not known for now
+            known = self._target_epochs.setdefault(tp, epoch)
+            if epoch > known and link.is_idle and not self.stopping:
+                self._target_epochs[tp] = epoch
+                self._tell(link, link.target_led_anew, link.generation)
 
     def _located(self, tp: TopicPartition, generation: int, answer: Ends | KafkaError) -> None:
         link = self.links.get(tp)

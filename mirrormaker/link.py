@@ -9,6 +9,9 @@ offset and its CRC (see kclient.wire.produce), and answers with its real log end
 pipelined; each is meant to follow the one before it, so when one is lost all behind it are refused,
 even if somebody else's record took its place.
 
+A target that loses records does so under a new leader epoch. An append finds that out; a link with nothing to
+append asks both logs where they are when the target's metadata show another epoch.
+
 After any failure (refusal, timeout, lost connection, new leader) the link does not guess. It forgets
 the whole pipeline, asks both logs where they are (`Locate`), and goes on from the target's log end.
 An append that was thought lost and arrives later finds another log end and is refused; a reply that
@@ -334,6 +337,17 @@ class PartitionLink:
         self.appended_end = next_offset
         self._failures = 0
         return self._maybe_finish() or self._maybe_drained()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it copies, and has nothing to append: no answer will tell it where the target's log ends."""
+        return self.state is LinkState.COPYING and not self._queue and not self._in_flight
+
+    def target_led_anew(self, generation: int) -> list[Effect]:
+        """Handle the target having another leader epoch: an idle link looks whether that lost records."""
+        if not self._is_current(generation, LinkState.COPYING) or not self.is_idle:
+            return []
+        return self._rewind(0.0)
 
     def refused(self, generation: int, log_end: int) -> list[Effect]:
         """Handle an append being refused because the target's log ends at *log_end*, or otherwise."""

@@ -35,6 +35,7 @@ from kclient.wire.records import Record, encode_batch
 from kclient.wire.versions import ApiKey
 from mirrormaker.config import FlowConfig, MirrorConfig
 from mirrormaker.mirror import Mirror
+from tests.simulation.clients import Clients
 from tests.simulation.clock import Process, Scheduler
 from tests.simulation.copies import GONE, Broken, Copy
 from tests.simulation.mirror_script import MIRRORS, TARGETS
@@ -250,6 +251,9 @@ class MirrorSimulation(Simulation):
             for number in MIRRORS
         }
         self._hosts = {**self.nodes, **self.targets}
+        operator = Process(self.scheduler, "operator", self._fork())
+        self.operator = Clients(operator, self.wires, self.targets, self.target, self.say)
+        """Accepts a loss at the target where nothing else brings a leader back."""
         self._after = self._look_at
 
     def _look_at(self, node: Node) -> None:
@@ -282,7 +286,16 @@ class MirrorSimulation(Simulation):
             mirror.resume()
         self.mirrors[MIRRORS[0]].start()
 
+    def _decide(self) -> None:
+        super()._decide()
+        for key in self.target.leaderless():
+            if key not in self.target.losses.accepted:
+                self.target.losses.accepted.add(key)
+                self.operator.accept_loss(*key)
+
     def _missing(self) -> str | None:
+        if self.operator.failure is not None:
+            self.operator.failure.raiseException()
         missing = super()._missing()
         if missing is not None:
             return missing
@@ -333,6 +346,14 @@ class MirrorSimulation(Simulation):
             self.mirrors[int(broker)].resume()
         else:
             super()._resume(broker)
+
+    def _power(self, *brokers: str) -> None:
+        """Take the power of brokers of the target."""
+        for broker in brokers:
+            node = self.targets[int(broker)]
+            self.target.held.forget(node.number)
+            if node.lose_power():
+                self.target.lost_power(node.number, self.target_ensemble.zxid)
 
     def _foreign(self, topic: str, partition: str) -> None:
         """Have another client write a record to the target."""

@@ -38,6 +38,13 @@ def _stop(rng: Random) -> Drawn:
     return _outage(rng, _some_broker(rng), "stop", "start", 5.0)
 
 
+def _power(rng: Random) -> Drawn:
+    """Take the power of one broker of the target, or of both."""
+    lost = rng.choice((TARGETS[:1], TARGETS[1:], TARGETS, TARGETS))
+    drawn: Drawn = [(0.0, "power", tuple(map(str, lost)))]
+    return drawn + [(rng.uniform(0.2, 6.0), "start", (str(broker),)) for broker in lost]
+
+
 def _mirror_killed(rng: Random) -> Drawn:
     return _outage(rng, rng.choice(MIRRORS), "kill", "start", 3.0)
 
@@ -101,7 +108,7 @@ def _zkcut(rng: Random) -> Drawn:
 
 TROUBLES = (
     _kill, _kill, _kill, _pause, _stop, _mirror_killed, _mirror_killed, _mirror_paused, _second_mirror, _blocked,
-    _blocked, _slow, _answers_lost, _answers_lost, _late_appends, _late_appends, _session, _zkcut,
+    _blocked, _slow, _answers_lost, _answers_lost, _late_appends, _late_appends, _session, _zkcut, _power, _power,
 )  # fmt: skip
 
 

@@ -324,3 +324,22 @@ def test_a_cut_inside_a_gap_is_reached_when_nothing_is_below() -> None:
     link.next_append()
     assert link.appended(0, 3) == []
     assert link.nothing_below_cut(0) == [Finished()]
+
+
+# --- the target lost records
+
+
+def test_an_idle_link_looks_again_when_the_target_has_another_leader_epoch() -> None:
+    link = with_appends(1)
+    assert link.target_led_anew(0) == []  # the answer to the append will tell
+    assert link.appended(0, 1) == []
+    assert link.target_led_anew(0) == [Locate(1, 0.0)]
+    assert link.located(1, ends(0, 10, 0)) == []
+    assert (link.appended_end, link.fetch_offset) == (0, 0)
+    assert link.target_led_anew(0) == []  # of an earlier generation
+
+
+def test_a_link_with_something_to_append_does_not_look_again() -> None:
+    link = copying()
+    link.fetched(0, 0, run(0, 2), 10)
+    assert link.target_led_anew(0) == []
