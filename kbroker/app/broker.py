@@ -278,6 +278,7 @@ class Broker:
             offset_metadata_max_bytes=config.offset_metadata_max_bytes,
             offsets_commit_timeout=config.offsets_commit_timeout_ms / 1000,
             no_successor_at=partial(self.replicas.no_successor_at, OFFSETS_TOPIC),
+            is_alone=partial(self.replicas.is_alone_in_isr, OFFSETS_TOPIC),
             new_uuid=self._world.new_uuid,
         )
         self.replicas.hosted.on_leadership(self.groups.on_leadership)

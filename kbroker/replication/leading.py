@@ -212,6 +212,11 @@ class Leading:
             if replica in self.maximal_isr
         )
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other replica can be in the ISR."""
+        return self.maximal_isr <= {self.broker_id}
+
     def no_successor_at(self, heard: FollowersHeard, now: float) -> float:
         """Return a time at which certainly no other broker had begun to lead, as late as known; or `NEVER`.
 
@@ -221,7 +226,7 @@ class Leading:
             return NEVER
         if not self.is_followed:
             return now
-        if self.maximal_isr <= {self.broker_id} or self.elr:
+        if self.is_alone or self.elr:
             return NEVER
         return min(
             heard.followed_at(replica, known.fetched_at) if known.follows else NEVER

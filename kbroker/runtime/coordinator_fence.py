@@ -45,6 +45,9 @@ FOLLOWERS_GONE = 2.0
 GONE_PATIENCE = 0.5
 """Seconds to wait for them then: members are to find the next coordinator within their session timeout."""
 
+ZOOKEEPER_PATIENCE = 5.0
+"""Seconds to wait for a slow ZooKeeper where no follower can confirm: the leader is alone in the ISR."""
+
 LOOK_AGAIN = 0.02
 """Seconds between two looks at the followers, while a request waits for them."""
 
@@ -69,11 +72,21 @@ class _Request:
 
 
 class CoordinatorFence:
-    """Confirms rights to coordinate. *no_successor_at* takes a partition and its leader epoch."""
+    """Confirms rights to coordinate.
 
-    def __init__(self, clock: Clock, no_successor_at: Callable[[int, int], float]) -> None:
+    *no_successor_at* and *is_alone* take a partition and its leader epoch. *is_alone* returns whether no other
+    replica can be in the ISR.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        no_successor_at: Callable[[int, int], float],
+        is_alone: Callable[[int, int], bool] = lambda _partition, _leader_epoch: False,
+    ) -> None:
         self._clock = clock
         self._no_successor_at = no_successor_at
+        self._is_alone = is_alone
         self._queued: list[_Request] = []
         """Requests for the next multi."""
         self._checked: list[_Request] = []
@@ -155,11 +168,13 @@ class CoordinatorFence:
             lost = request.right.given_up
             request.settle(ErrorCode.NOT_COORDINATOR if lost else ErrorCode.NONE)
 
-    def _failed(self, failure: Any, requests: list[_Request]) -> None:
+    def _failed(self, failure: Any, requests: list[_Request]) -> bool:
+        """Leave *requests* to the followers; return False: ZooKeeper did not answer."""
         if not isinstance(failure.value, ZooKeeperError):
             log.failure("coordinated partitions could not be checked", failure=failure)
         if not self._is_silent:
             self._ask_followers(requests)
+        return False
 
     def _silent(self) -> None:
         """Rely on the followers until the multi in flight is answered."""
@@ -167,11 +182,16 @@ class CoordinatorFence:
         waiting, self._queued = self._queued, []
         self._ask_followers([*self._checked, *waiting])
 
-    def _answered(self, _result: object, timer: Any) -> None:
+    def _answered(self, result: object, timer: Any) -> None:
         if timer.active():
             timer.cancel()
         self._in_flight = self._is_silent = False
         self._checked = []
+        if (
+            result is not False
+        ):  # it is slow, and the next multi may confirm what waits for followers
+            waiting, self._by_followers = self._by_followers, []
+            self._queued += [request for request in waiting if not request.done.called]
         if self._queued:
             self._wake()
 
@@ -183,6 +203,9 @@ class CoordinatorFence:
             self._look()
 
     def _patience(self, request: _Request) -> float:
+        right = request.right
+        if right.zookeeper.connected and self._is_alone(right.partition, right.leader_epoch):
+            return ZOOKEEPER_PATIENCE
         gone = self.confirmed_at(request.right) < request.since - FOLLOWERS_GONE
         return GONE_PATIENCE if gone else FOLLOWERS_PATIENCE
 

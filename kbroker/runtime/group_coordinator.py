@@ -63,7 +63,8 @@ class GroupCoordinator:
     """Coordinates groups for *broker_id*. *now_ms* is the wall clock, for what is written.
 
     *no_successor_at* takes a partition of ``__consumer_offsets`` and its leader epoch, and gives a time at which no
-    broker led in a later one. Without it the partitions count as having no other replica.
+    broker led in a later one. Without it the partitions count as having no other replica. *is_alone* takes the same,
+    and returns whether no other replica can be in the ISR.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class GroupCoordinator:
         offset_metadata_max_bytes: int = 4096,
         offsets_commit_timeout: float = 5.0,
         no_successor_at: Callable[[int, int], float] | None = None,
+        is_alone: Callable[[int, int], bool] = lambda _partition, _leader_epoch: False,
         new_uuid: Callable[[], UUID] = uuid4,
     ) -> None:
         self._clock = clock
@@ -90,7 +92,9 @@ class GroupCoordinator:
             limits=limits,
             now_ms=now_ms,
             given_up=self._writer.give_up,
-            fence=CoordinatorFence(clock, no_successor_at or (lambda _p, _e: clock.seconds())),
+            fence=CoordinatorFence(
+                clock, no_successor_at or (lambda _p, _e: clock.seconds()), is_alone
+            ),
         )
         self.on_leadership = self._groups.on_leadership
         self.partition_led = self._groups.partition_led

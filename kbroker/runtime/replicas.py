@@ -27,6 +27,7 @@ from kbroker.config import BrokerConfig, LogConfig
 from kbroker.log.disk import OS_DISK, Disk
 from kbroker.log.log_dirs import LogDirs
 from kbroker.replication.followers import NEVER
+from kbroker.replication.leading import Leading
 from kbroker.replication.registration import Registration
 from kbroker.replication.throttle import Throttles
 from kbroker.runtime.hosted import Hosted
@@ -211,11 +212,20 @@ class Replicas:
 
     def no_successor_at(self, topic: str, partition: int, leader_epoch: int) -> float:
         """Return a time at which certainly no broker led a partition in a later epoch than ours; or `NEVER`."""
-        found = self.hosted.partitions.get((topic, partition))
-        leading = found.leading if found is not None else None
-        if leading is None or leading.leader_epoch != leader_epoch:
+        leading = self._leading(topic, partition, leader_epoch)
+        if leading is None:
             return NEVER
         return leading.no_successor_at(self.around.followers, self.around.now())
+
+    def is_alone_in_isr(self, topic: str, partition: int, leader_epoch: int) -> bool:
+        """Return whether this broker leads a partition in *leader_epoch*, and no other replica can be in the ISR."""
+        leading = self._leading(topic, partition, leader_epoch)
+        return leading is not None and leading.is_alone
+
+    def _leading(self, topic: str, partition: int, leader_epoch: int) -> Leading | None:
+        found = self.hosted.partitions.get((topic, partition))
+        leading = found.leading if found is not None else None
+        return leading if leading is not None and leading.leader_epoch == leader_epoch else None
 
     # -- our registration ----------------------------------------------------------------------
 

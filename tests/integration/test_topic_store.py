@@ -10,12 +10,14 @@ import pytest_twisted
 from twisted.internet import reactor
 from twisted.internet.defer import gatherResults
 
+from kbroker.apis import RequestContext
 from kbroker.apis.api19_create_topics import CreateTopics
 from kbroker.apis.api20_delete_topics import DeleteTopics
 from kbroker.apis.api32_describe_configs import DescribeConfigs
 from kbroker.apis.api33_alter_configs import AlterConfigs
 from kbroker.apis.api37_create_partitions import CreatePartitions
 from kbroker.apis.api44_incremental_alter_configs import IncrementalAlterConfigs
+from kbroker.net.service import Peer
 from kbroker.runtime.config_entries import Change
 from kbroker.runtime.gather import all_of
 from kbroker.runtime.membership import ensure_paths
@@ -36,6 +38,7 @@ from kclient.wire.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
+from kclient.wire.messages import RequestHeader
 from kclient.wire.schema.alter_configs import AlterableConfig as OldConfig
 from kclient.wire.schema.alter_configs import AlterConfigsRequest
 from kclient.wire.schema.alter_configs import AlterConfigsResource as OldResource
@@ -215,6 +218,8 @@ async def test_partitions_grow_once_however_many_ask(broker: Member) -> None:
     assert broker.cache.partition("t", 4) is None
 
 
+CONTEXT = RequestContext(RequestHeader(0, 0, 1, None), Peer("127.0.0.1", 1, "PLAINTEXT"))
+
 # -- the APIs ----------------------------------------------------------------------------------
 
 
@@ -230,7 +235,7 @@ async def test_create_topics_answers_for_each_topic(broker: Member) -> None:
         CreatableTopic("twice", 1, 1),
         CreatableTopic("twice", 1, 1),
     ]
-    response = await handler(None, CreateTopicsRequest(asked, 5000))
+    response = await handler(CONTEXT, CreateTopicsRequest(asked, 5000))
     codes = {t.name: ErrorCode(t.error_code).name for t in response.topics}
     assert codes == {
         "good": "NONE",
@@ -251,7 +256,7 @@ async def test_create_topics_answers_for_each_topic(broker: Member) -> None:
 async def test_validate_only_creates_nothing(broker: Member) -> None:
     handler = CreateTopics(broker.controller, broker.topics, broker.dynamic, reactor.seconds)
     request = CreateTopicsRequest([CreatableTopic("t", 3, 1)], 5000, validate_only=True)
-    (result,) = (await handler(None, request)).topics
+    (result,) = (await handler(CONTEXT, request)).topics
     assert (result.error_code, result.num_partitions, result.topic_id) == (0, 3, None)
     assert (await broker.zk.children(znodes.TOPICS)).names == []
 
@@ -260,7 +265,7 @@ async def test_validate_only_creates_nothing(broker: Member) -> None:
 async def test_too_many_partitions_in_one_request_are_refused(broker: Member) -> None:
     handler = CreateTopics(broker.controller, broker.topics, broker.dynamic, reactor.seconds)
     asked = [CreatableTopic(f"t{n}", 6000, 1) for n in range(2)]
-    response = await handler(None, CreateTopicsRequest(asked, 5000))
+    response = await handler(CONTEXT, CreateTopicsRequest(asked, 5000))
     assert {t.error_code for t in response.topics} == {ErrorCode.POLICY_VIOLATION}
 
 
@@ -268,7 +273,9 @@ async def test_too_many_partitions_in_one_request_are_refused(broker: Member) ->
 async def test_a_topic_that_is_not_led_in_time_is_there_all_the_same(broker: Member) -> None:
     broker.cluster[1].reachable = False
     handler = CreateTopics(broker.controller, broker.topics, broker.dynamic, reactor.seconds)
-    (result,) = (await handler(None, CreateTopicsRequest([CreatableTopic("t", 1, 1)], 200))).topics
+    (result,) = (
+        await handler(CONTEXT, CreateTopicsRequest([CreatableTopic("t", 1, 1)], 200))
+    ).topics
     assert result.error_code == ErrorCode.REQUEST_TIMED_OUT
     broker.cluster[1].reachable = True
     assert await broker.topics.until_led("t", [0], 5)
@@ -279,12 +286,12 @@ async def test_only_the_controller_creates_grows_and_deletes(broker: Member) -> 
     await broker.topics.create(NewTopic("t"))
     broker.controller.stop()
     create = CreateTopics(broker.controller, broker.topics, broker.dynamic, reactor.seconds)
-    (made,) = (await create(None, CreateTopicsRequest([CreatableTopic("u", 1, 1)], 100))).topics
+    (made,) = (await create(CONTEXT, CreateTopicsRequest([CreatableTopic("u", 1, 1)], 100))).topics
     delete = DeleteTopics(broker.controller, broker.topics, broker.cache, reactor.seconds)
-    (gone,) = (await delete(None, DeleteTopicsRequest(["t"], timeout_ms=100))).responses
+    (gone,) = (await delete(CONTEXT, DeleteTopicsRequest(["t"], timeout_ms=100))).responses
     grow = CreatePartitions(broker.controller, broker.topics, reactor.seconds)
     more = CreatePartitionsRequest([CreatePartitionsTopic("t", 2, None)], 100)
-    (grown,) = (await grow(None, more)).results
+    (grown,) = (await grow(CONTEXT, more)).results
     assert made.error_code == gone.error_code == grown.error_code == ErrorCode.NOT_CONTROLLER
 
 
@@ -303,7 +310,7 @@ async def test_topics_are_deleted_by_name_and_by_id(broker: Member) -> None:
         DeleteTopicState(None, unknown),
         DeleteTopicState("../x"),
     ]
-    response = await handler(None, DeleteTopicsRequest(topics=wanted, timeout_ms=5000))
+    response = await handler(CONTEXT, DeleteTopicsRequest(topics=wanted, timeout_ms=5000))
     assert [ErrorCode(r.error_code).name for r in response.responses] == [
         "NONE",
         "NONE",
@@ -321,7 +328,7 @@ async def test_partitions_are_added_through_the_api(broker: Member) -> None:
     assert await broker.topics.until_led("t", [0, 1], 5)
     handler = CreatePartitions(broker.controller, broker.topics, reactor.seconds)
     asked = [CreatePartitionsTopic("t", 4, None), CreatePartitionsTopic("nothing", 4, None)]
-    response = await handler(None, CreatePartitionsRequest(asked, 5000))
+    response = await handler(CONTEXT, CreatePartitionsRequest(asked, 5000))
     assert [r.error_code for r in response.results] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert broker.cache.is_led("t", range(4))
 
@@ -340,7 +347,7 @@ async def test_settings_are_changed_and_described_through_the_api(broker: Member
         AlterConfigsResource(4, "2", []),
         AlterConfigsResource(8, "1", []),
     ]
-    response = await alter(None, IncrementalAlterConfigsRequest(resources))
+    response = await alter(CONTEXT, IncrementalAlterConfigsRequest(resources))
     assert [ErrorCode(r.error_code).name for r in response.responses] == [
         "NONE",
         "UNKNOWN_TOPIC_OR_PARTITION",
@@ -364,7 +371,7 @@ async def test_settings_are_changed_and_described_through_the_api(broker: Member
         ],
         include_synonyms=True,
     )
-    described = (await describe(None, request)).results
+    described = (await describe(CONTEXT, request)).results
     assert [r.error_code for r in described] == [0, 0, 0, 3, 42]
     topic = {c.name: c for c in described[0].configs}
     assert (topic["segment.ms"].value, topic["segment.ms"].config_source) == ("77", 1)
@@ -386,7 +393,7 @@ async def test_alter_configs_replaces_everything(broker: Member) -> None:
         OldResource(2, "a/b", [OldConfig("segment.ms", "9")]),
         OldResource(2, "t", [OldConfig("segment.ms", None)]),
     ]
-    response = await handler(None, AlterConfigsRequest(resources))
+    response = await handler(CONTEXT, AlterConfigsRequest(resources))
     assert [ErrorCode(r.error_code).name for r in response.responses] == [
         "NONE",
         "NONE",

@@ -93,6 +93,14 @@ def test_five_in_flight_the_second_answer_lost(broker: ApiBroker) -> None:
     assert held(broker) == [(n, n) for n in range(6)]
 
 
+def lead_mirror(broker: ApiBroker, **named: Any) -> None:
+    """Lead the topic `t`, which is marked as a mirror."""
+    broker.topic_configs["t"] = replace(
+        broker.config.log_defaults, kbroker_mirror_source_cluster_id="source"
+    )
+    broker.lead("t", 1, **named)
+
+
 def copy(broker: ApiBroker, data: bytes, end: int, after: bytes = b"") -> int:
     crc = next(iterate(after)).crc if after else 0
     request = ProduceRequest(1, 1000, [ProduceTopic("t", [ProducePartition(0, data, end, crc)])])
@@ -105,7 +113,7 @@ def test_a_producer_is_not_taken_for_one_of_another_cluster(tmp_path: Path) -> N
     """redpanda#31659: its first records would be acknowledged and thrown away."""
     copied = [numbered_batch(9, n, base_offset=n, leader_epoch=4) for n in range(3)]
     with broker_in(tmp_path / "log") as broker:
-        broker.lead("t", 1)
+        lead_mirror(broker)
         assert copy(broker, b"".join(copied), 0) == 0
         assert len(log_of(broker).producers.states) == 0
         assert send(broker, 0, value=b"ours") == (0, 3)
@@ -121,13 +129,13 @@ def test_a_producer_is_not_taken_for_one_of_another_cluster(tmp_path: Path) -> N
 def test_nor_after_a_restart(tmp_path: Path, clean: bool) -> None:
     copied = [numbered_batch(9, n, base_offset=n) for n in range(3)]
     with broker_in(tmp_path / "log") as broker:
-        broker.lead("t", 1)
+        lead_mirror(broker)
         assert copy(broker, b"".join(copied), 0) == 0
         if not clean:
             broker.replicas.log_dirs.release()
     with broker_in(tmp_path / "log") as broker:
         assert broker.replicas.log_dirs.clean is clean
-        broker.lead("t", 1, leader_epoch=1)
+        lead_mirror(broker, leader_epoch=1)
         assert log_of(broker).log_end_offset == 3
         assert send(broker, 0, value=b"ours") == (0, 3)
         assert send(broker, 0, value=b"ours") == (0, 3)

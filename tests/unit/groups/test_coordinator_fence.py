@@ -57,11 +57,15 @@ class SlowZooKeeper:
 class Table:
     """A fence, and the right to partition 0."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_alone: bool = False) -> None:
         self.clock = Clock()
         self.zookeeper = SlowZooKeeper()
         self.followed_at = NEVER
-        self.fence = CoordinatorFence(self.clock, lambda _partition, _epoch: self.followed_at)
+        self.fence = CoordinatorFence(
+            self.clock,
+            lambda _partition, _epoch: self.followed_at,
+            lambda _partition, _epoch: is_alone,
+        )
         self.moved: list[CoordinatedPartition] = []
         self.right = CoordinatedPartition(
             cast(ZooKeeper, self.zookeeper),
@@ -246,3 +250,23 @@ def test_requests_made_by_an_answer_are_answered(table: Table) -> None:
     table.followed_at = 9.0
     table.clock.pump([0.1] * 3)
     assert second == [ErrorCode.NONE]
+
+
+def test_alone_in_the_isr_a_coordinator_waits_for_a_slow_zookeeper() -> None:
+    table = Table(is_alone=True)
+    first = table.ask()
+    table.turn()
+    table.clock.advance(CHECK_PATIENCE)
+    second = table.ask()
+    table.clock.advance(1.5)
+    assert (first, second) == ([], []), "no follower can confirm, and ZooKeeper may"
+    table.zookeeper.passes()
+    assert first == [ErrorCode.NONE]
+    table.turn()
+    table.clock.advance(2.5)
+    table.zookeeper.passes()
+    assert second == [ErrorCode.NONE]
+    third = table.ask()
+    table.turn()
+    table.clock.pump([0.1] * 51)
+    assert third == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
