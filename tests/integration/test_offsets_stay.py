@@ -6,7 +6,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
@@ -19,11 +18,11 @@ from kclient.wire.schema.offset_commit import (
 )
 from kclient.wire.schema.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from kclient.wire.versions import ApiKey
-from tests.chaos.switchboard import Switchboard
 from tests.kit.brokers import Broker, Cluster, MakeCluster
 from tests.kit.raw_connection import RawConnection
 from tests.kit.replicated import Observer
 from tests.kit.waiting import eventually
+from tests.kit.wires import Wires
 from tests.kit.zookeeper import Ensemble
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -112,26 +111,6 @@ class Fetches(Asking):
         if ErrorCode(response.error_code) is ErrorCode.NONE and found.committed_offset < floor:
             self._history.past.append((self._broker.broker_id, floor, found.committed_offset))
         return ErrorCode(response.error_code)
-
-
-class Wires:
-    """Every broker's way to ZooKeeper, to be cut."""
-
-    def __init__(self, zookeeper: Ensemble) -> None:
-        self.board = Switchboard()
-        port = int(zookeeper.connect.rpartition(":")[2])
-        self.ports = {n: self.board.route(f"broker-{n}", "zookeeper", port) for n in ALL}
-
-    @contextmanager
-    def cut(self, broker_id: int) -> Iterator[None]:
-        """Let nothing through between a broker and ZooKeeper."""
-        self.board.cut(f"broker-{broker_id}", "zookeeper")
-        self.board.settle()
-        try:
-            yield
-        finally:
-            self.board.heal()
-            self.board.settle()
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
@@ -16,10 +15,10 @@ from kclient.wire.error_codes import ErrorCode
 from kclient.wire.fetch_request import FetchPartition, FetchRequest, FetchTopic
 from kclient.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 from kclient.wire.records import Record, encode_batch
-from tests.chaos.switchboard import Switchboard
 from tests.kit.brokers import Broker, Cluster
 from tests.kit.replicated import Observer, read_all, until_replicas_agree
 from tests.kit.waiting import eventually
+from tests.kit.wires import Wires
 from tests.kit.zookeeper import Ensemble
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -32,26 +31,6 @@ SETTINGS = {
 PATIENCE = 40.0
 _LENGTH = struct.Struct(">i")
 _numbers = itertools.count(1)
-
-
-class Wires:
-    """Every broker's way to ZooKeeper, to be cut."""
-
-    def __init__(self, zookeeper: Ensemble) -> None:
-        self.board = Switchboard()
-        port = int(zookeeper.connect.rpartition(":")[2])
-        self.ports = {n: self.board.route(f"broker-{n}", "zookeeper", port) for n in (1, 2, 3)}
-
-    @contextmanager
-    def cut(self, broker_id: int) -> Iterator[None]:
-        """Let nothing through between a broker and ZooKeeper."""
-        self.board.cut(f"broker-{broker_id}", "zookeeper")
-        self.board.settle()
-        try:
-            yield
-        finally:
-            self.board.heal()
-            self.board.settle()
 
 
 @pytest.fixture(scope="module")
