@@ -178,11 +178,6 @@ class Dispatcher:
                 )
             if size > budget.at_once and self._turns is not _WITHOUT_TURNS:
                 return self._in_turn(context, handler, frame, body_offset)
-        if getattr(handler, "raw", False):
-            try:
-                return handler(context, frame[body_offset:])
-            except TooManyElements as error:
-                return self._too_many(context, error)
         return self._handle(context, handler, frame, body_offset)
 
     def _in_turn(
