@@ -253,13 +253,14 @@ class LocalLog:
                 sealed.seal()
             else:  # Kafka too replaces an empty segment: two cannot begin at one offset
                 self._segments.remove(sealed)
-                if sealed.base_offset != base:
-                    for path in sealed.mark_deleted():
-                        self._disk.unlink(path)
             if base != self.log_end_offset:
                 write_gap(self._disk, self.directory, base, self.log_end_offset)
             self._active = Segment.create(self._disk, self.directory, base, now_ms)
             self._segments.append(self._active)
+            if not sealed.size and sealed.base_offset != base:
+                # Deleted last: a power loss in between must not leave a directory without a segment.
+                for path in sealed.mark_deleted():
+                    self._disk.unlink(path)
             self.producers.write_snapshot(base, self._segments)
         except OSError as error:
             raise self._fence(error) from error

@@ -118,6 +118,8 @@ class PartitionLog(LocalLog):
         )
         log = cls(disk, directory, config, loaded)
         log._is_new = not clean
+        if not clean:  # recovery, or a former life of the broker, may have cut the log and not have synced the cut
+            log._cut_at = loaded.recovery_point
         # A process that was killed may have written partition.metadata and not have synced it.
         log._metadata_dirty = not clean and loaded.metadata.topic_id is not None
         return log
@@ -261,28 +263,47 @@ class PartitionLog(LocalLog):
             raise self._fenced()
         self._cut(offset)
         try:
-            while self._segments:
-                self._drop_active()
+            self._replace_all(offset, now_ms)
             self.producers.begun_anew()
-            self._active = Segment.create(self._disk, self.directory, offset, now_ms)
         except OSError as error:
             raise self._fence(error) from error
-        self._segments.append(self._active)
         self.log_start_offset = offset
         # Until this is synced a power loss may bring back all that was there, below *offset*, too.
         self.recovery_point = 0
         self.leader_epochs.clear()
         self._ends_at(offset)
 
+    def _replace_all(self, offset: int, now_ms: int) -> None:
+        """Put an empty segment at *offset* in the place of all segments. Raise OSError.
+
+        It is created before the others are deleted, oldest first: a power loss in between leaves a log that ends where
+        the old one did, or at *offset*. An empty directory would be a log that ends at 0.
+        """
+        former = self._segments[:]
+        same = next((one for one in former if one.base_offset == offset), None)
+        if same is None:
+            self._active = Segment.create(self._disk, self.directory, offset, now_ms)
+            self._segments.append(self._active)
+        for segment in former:
+            if segment is not same:
+                self._segments.remove(segment)
+                self._unlink(segment)
+        if same is not None:
+            same.replace_file()
+            self._active = Segment.create(self._disk, self.directory, offset, now_ms)
+            self._segments[:] = [self._active]
+
     def _cut(self, offset: int) -> None:
         self._truncations += 1
         self._cut_at = offset if self._cut_at is None else min(self._cut_at, offset)
 
     def _drop_active(self) -> None:
-        for path in self._segments.pop().mark_deleted():
+        self._unlink(self._segments.pop())
+        self._active = self._segments[-1]
+
+    def _unlink(self, segment: Segment) -> None:
+        for path in segment.mark_deleted():
             self._disk.unlink(path)
-        if self._segments:
-            self._active = self._segments[-1]
 
     def _ends_at(self, offset: int) -> None:
         self.log_end_offset = offset

@@ -100,9 +100,9 @@ def load(
         notes.append(f"{directory}: ends at {end}, before its log start offset {log_start_offset}")
         # As Kafka does: what is left lies below the start. Were it kept, there would be a hole in the log, and after a
         # power loss, which brings deleted segments back and takes the log start offset, readers would meet it.
-        for segment in segments:
+        former, segments = segments, [Segment.create(disk, directory, log_start_offset, now_ms)]
+        for segment in former:
             quarantine.put_aside(disk, segment)
-        segments = [Segment.create(disk, directory, log_start_offset, now_ms)]
         end = log_start_offset
     log_start_offset = max(log_start_offset, segments[0].base_offset)
     producers = open_producers(

@@ -16,7 +16,7 @@ from weakref import ref
 
 from kbroker.config.log import LogConfig
 from kbroker.log import open_files, scan
-from kbroker.log.disk import READ_WRITE, Disk, read_file, replace_file
+from kbroker.log.disk import READ_WRITE, Disk, read_file, replace_file, unlink_if_there
 from kbroker.log.indexes import SPILL_BYTES, OffsetIndex, TimeIndex
 from kbroker.log.slices import SegmentFile
 from kclient.wire.batches import HEADER_SIZE, NO_TIMESTAMP, BatchInfo
@@ -430,6 +430,13 @@ class Segment:
         """Follow the rename of the partition's directory."""
         self.stem = f"{directory}/{self.base_offset:020d}"
         self.offset_index.stem = self.time_index.stem = self.stem
+
+    def replace_file(self) -> None:
+        """Put an empty file in the place of the segment's, in one step; slices keep the old one open. Raise OSError."""
+        self.close()
+        for suffix in (SNAPSHOT_SUFFIX, GAP_SUFFIX):
+            unlink_if_there(self._disk, self.stem + suffix)
+        replace_file(self._disk, self.path, b"", durable=False)
 
     def mark_deleted(self) -> list[str]:
         """Rename the segment's files to ``.deleted`` and return their paths, to unlink later."""

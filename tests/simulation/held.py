@@ -3,7 +3,7 @@
 A producer with acks=all is answered, and a consumer is served, once the leader's high watermark is above the record. So
 the rule is checked when the watermark passes a record: at that moment at least min.insync.replicas replicas hold the
 record in their logs (KAFKA-15583). A log that held the record and forgot it since counts, too: its disk was wiped
-or lost power, and the leader cannot know that yet.
+or lost power, and the leader cannot know that yet. So does a log that deleted the record: it begins further on.
 
 A leader whose ISR is under min.insync.replicas refuses acks=all, and a refused batch is in no log.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from tests.simulation.copies import Broken, Copy, Record
+from tests.simulation.copies import GONE, Broken, Copy, Record
 
 if TYPE_CHECKING:
     from kbroker.replication.leading import Leading
@@ -48,7 +48,7 @@ class Held:
             if key[1:] != where:
                 continue
             logs = (copy.records, *self._forgotten.get(key, ()))
-            if any(log[begin:end] == wanted for log in logs):
+            if any(holds(log[begin:end], wanted) for log in logs):
                 holders.append(key[0])
         if len(holders) < self._required:
             raise Broken(
@@ -70,3 +70,10 @@ class Held:
                     f"MinIsr: {name}: an acks=all batch was appended at {offset} while the ISR is"
                     f" {sorted(isr)}"
                 )
+
+
+def holds(log: list[Record], wanted: list[Record]) -> bool:
+    """Return whether *log* has the records *wanted*, or had them and deleted them."""
+    return len(log) == len(wanted) and all(
+        mine in (GONE, theirs) for mine, theirs in zip(log, wanted, strict=True)
+    )
