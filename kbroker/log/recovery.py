@@ -96,6 +96,8 @@ def load(
         notes.append(
             f"{directory}: ends at {end}, but everything below {recovery_point} was synced"
         )
+    if clean:
+        recovery_point = end
     if end < log_start_offset:
         notes.append(f"{directory}: ends at {end}, before its log start offset {log_start_offset}")
         # As Kafka does: what is left lies below the start. Were it kept, there would be a hole in the log, and after a
@@ -104,6 +106,7 @@ def load(
         for segment in former:
             quarantine.put_aside(disk, segment)
         end = log_start_offset
+        recovery_point = 0  # until the new segment is synced a power loss may take it
     log_start_offset = max(log_start_offset, segments[0].base_offset)
     producers = open_producers(
         disk, directory, names, segments, end, clean=found_clean, now_ms=now_ms, notes=notes
@@ -120,7 +123,7 @@ def load(
         segments,
         log_start_offset,
         end,
-        end if clean else min(recovery_point, end),
+        min(recovery_point, end),
         epochs,
         _load_metadata(disk, directory, names),
         producers,
