@@ -9,9 +9,10 @@ listeners hear, and before the next one the fences are passed anew. What was don
 
 A replica that is to lead and finds its log gone, shorter than it was, or another one in its place, does not lead and
 answers INELIGIBLE_REPLICA (S8): the controller elects another, or none, unless the election was an unclean one, which
-accepts what there is. A follower in the ISR, or eligible beside it, gives the same answer, and follows: the controller
-takes its place away until it has caught up. While the partition has no leader nothing is begun in the place of what is
-lost: it may be brought back.
+accepts what there is. A follower in the ISR, or eligible beside it, gives the same answer, and takes no role: the
+controller writes a state without it, and with that order it follows. A log that was begun while the state names the
+replica would pass for the lost one after the next restart. While the partition has no leader nothing is begun in the
+place of what is lost: it may be brought back.
 
 In: LeaderAndIsrRequest, StopReplicaRequest, the end of all confirmations
 Out: roles and logs, one error code per partition, `Hosted.tell`
@@ -311,7 +312,6 @@ class Orders:
     ) -> ErrorCode:
         key = (topic, state.partition_index)
         partition, stray = self._ordered(key, topic_id, state, changed)
-        leads = state.leader == partition.role.broker_id
         if partition.offline is not None or key in self._log_dirs.failed:
             return ErrorCode.KAFKA_STORAGE_ERROR
         code = partition.role.judge(state, topic_id)
@@ -334,9 +334,7 @@ class Orders:
             log.error("no log for {topic}-{number}: {error}",
                       topic=topic, number=state.partition_index, error=error)  # fmt: skip
             return code_of(error)
-        # A follower gets what is missing from its leader; until then it must have no place in the ISR, or beside it.
-        has_place = partition.role.broker_id in (*state.isr, *state.elr) and not leads
-        partition.lacks_records = lacks if state.leader < 0 or has_place else ""
+        partition.lacks_records = lacks if state.leader < 0 else ""
         if state.leader >= 0:
             found.missing_below = None
         checkpointed = self._log_dirs.high_watermarks.pop(key, 0)
@@ -351,10 +349,6 @@ class Orders:
             )  # fmt: skip
         self._hosted.add(partition)
         changed.append((partition, led))
-        if partition.lacks_records and state.leader >= 0:
-            log.warn("{partition} has lost its place in the ISR: {lacks}. It follows, and catches up.",
-                     partition=partition, lacks=lacks)  # fmt: skip
-            return ErrorCode.INELIGIBLE_REPLICA
         return ErrorCode.NONE
 
     def _refused_for(
@@ -366,6 +360,12 @@ class Orders:
                 return None
             log.error(
                 "{partition} is not led from here: {lacks}. The controller is told, and decides again.",
+                partition=partition, lacks=lacks,
+            )  # fmt: skip
+            return ErrorCode.INELIGIBLE_REPLICA
+        if state.leader >= 0 and partition.role.broker_id in (*state.isr, *state.elr):
+            log.warn(
+                "{partition} loses its place in the ISR: {lacks}. It follows once the controller has written that.",
                 partition=partition, lacks=lacks,
             )  # fmt: skip
             return ErrorCode.INELIGIBLE_REPLICA

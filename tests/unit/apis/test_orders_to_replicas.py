@@ -329,22 +329,28 @@ def test_s08_a_log_that_is_brought_back_is_led_with(
 
 @pytest.mark.parametrize("exchanged", EXCHANGES)
 @pytest.mark.parametrize("isr", [(1, 2), (2,)], ids=["in the ISR", "eligible"])
-def test_s08_a_follower_without_its_log_reports_that_as_long_as_it_has_a_place(
+def test_s08_a_follower_without_its_log_begins_none_as_long_as_it_has_a_place(
     tmp_path: Path, exchanged: Callable[[Path], None], isr: tuple[int, ...]
 ) -> None:
     exchanged(tmp_path)
+    files = files_of(tmp_path / "t-0")
     both, elr = (1, 2), (1,) if 1 not in isr else ()
+    follow = {"leader": 2, "replicas": both}
+    for _ in range(2):  # the answer may be lost, and the broker killed
+        with broker_in(tmp_path) as broker:
+            assert (
+                lead(broker, **follow, isr=isr, elr=elr, leader_epoch=3)  # type: ignore[arg-type]
+                is ErrorCode.INELIGIBLE_REPLICA
+            )
+            assert ("t", 0) not in broker.replicas.hosted.partitions
+        assert files_of(tmp_path / "t-0") == files
+        assert not list(tmp_path.rglob("*-stray"))
     with broker_in(tmp_path) as broker:
-        follow = {"leader": 2, "replicas": both}
-        assert (
-            lead(broker, **follow, isr=isr, elr=elr, leader_epoch=3)  # type: ignore[arg-type]
-            is ErrorCode.INELIGIBLE_REPLICA
-        )
-        assert broker.replicas.hosted.partitions["t", 0].following is not None
         assert (
             lead(broker, replicas=both, isr=both, leader_epoch=4) is ErrorCode.INELIGIBLE_REPLICA
-        ), "it may have caught up, or not"
+        ), "it was elected before the controller read the answer"
         assert lead(broker, **follow, isr=(2,), leader_epoch=5) is ErrorCode.NONE  # type: ignore[arg-type]
+        assert broker.replicas.hosted.partitions["t", 0].following is not None
         assert lead(broker, replicas=both, leader_epoch=6) is ErrorCode.NONE
     with broker_in(tmp_path) as broker:
         assert lead(broker, replicas=both, leader_epoch=7) is ErrorCode.NONE
@@ -387,6 +393,30 @@ def test_s08_a_log_that_was_cut_misses_records_after_a_restart_too(tmp_path: Pat
     with broker_in(tmp_path) as broker:
         assert lead(broker, leader_epoch=5) is ErrorCode.NONE
         assert append(broker) == 2
+
+
+def test_s08_a_follower_that_misses_records_misses_them_until_its_place_is_gone(
+    tmp_path: Path,
+) -> None:
+    with broker_in(tmp_path) as broker:
+        lead(broker)
+        append(broker)
+        append(broker)
+        broker.replicas.log_dirs.checkpoint({("t", 0): 2})
+    (segment,) = (tmp_path / "t-0").glob("*.log")
+    segment.write_bytes(segment.read_bytes()[:-1])
+    both = (1, 2)
+    for _ in range(2):
+        with broker_in(tmp_path) as broker:
+            assert (
+                lead(broker, leader=2, replicas=both, isr=both, leader_epoch=3)
+                is ErrorCode.INELIGIBLE_REPLICA
+            )
+            broker.replicas.log_dirs.checkpoint(broker.replicas.upkeep.high_watermarks())
+    with broker_in(tmp_path) as broker:
+        assert lead(broker, replicas=both, isr=both, leader_epoch=4) is ErrorCode.INELIGIBLE_REPLICA
+        assert lead(broker, leader=2, replicas=both, isr=(2,), leader_epoch=5) is ErrorCode.NONE
+        assert lead(broker, replicas=both, leader_epoch=6) is ErrorCode.NONE
 
 
 def test_the_log_of_another_partition_is_not_deleted_with_this_one(tmp_path: Path) -> None:
