@@ -7,6 +7,7 @@ once, and not only when a power loss happens to take what it believed in.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from uuid import UUID
 
 from kbroker.log import checkpoints
 from kbroker.log.identity import (
@@ -65,9 +66,12 @@ def synced_end(files: Mapping[str, bytes], known: int = 0) -> int | None:
 
 
 def wrong_at_the_end(
-    disk: SimulatedDisk, directories: Iterable[str], *, is_clean: bool
+    disk: SimulatedDisk, directories: Iterable[str], names: Mapping[UUID, str], *, is_clean: bool
 ) -> str | None:
-    """Check the directories of a broker whose process ends: by a shutdown that may be *clean*, or in its midst."""
+    """Check the directories of a broker whose process ends: by a shutdown that may be *clean*, or in its midst.
+
+    *names* are those of all topics that ever were, by their ids.
+    """
     for directory in directories:
         if not disk.is_dir(directory):
             continue
@@ -77,7 +81,7 @@ def wrong_at_the_end(
             found = _not_synced(disk, directory)
             if found is not None:
                 return f"CleanShutdown: {directory} is marked clean, {found} is not synced"
-        found = _wrong_checkpoint(disk, directory)
+        found = _wrong_checkpoint(disk, directory, names)
         if found is not None:
             return found
     return None
@@ -95,13 +99,13 @@ def _not_synced(disk: SimulatedDisk, directory: str) -> str | None:
     return None
 
 
-def _wrong_checkpoint(disk: SimulatedDisk, directory: str) -> str | None:
+def _wrong_checkpoint(disk: SimulatedDisk, directory: str, names: Mapping[UUID, str]) -> str | None:
     content = disk.durable(directory).get(checkpoints.RECOVERY_POINTS)
     if content is None:
         return None
     for (topic, number), recovery_point in checkpoints.decode(content).items():
         path = f"{directory}/{topic}-{number}"
-        if _is_exchanged(disk, path, number):
+        if _is_exchanged(disk, path, topic, number, names):
             continue  # the checkpoint is that of the log which was here; the broker believes neither
         wrong = wrong_recovery_point(disk, path, recovery_point)
         if wrong is not None:
@@ -109,10 +113,13 @@ def _wrong_checkpoint(disk: SimulatedDisk, directory: str) -> str | None:
     return None
 
 
-def _is_exchanged(disk: SimulatedDisk, path: str, number: int) -> bool:
-    """Return whether the log of another partition is in a partition's directory."""
+def _is_exchanged(
+    disk: SimulatedDisk, path: str, topic: str, number: int, names: Mapping[UUID, str]
+) -> bool:
+    """Return whether the log of another topic or partition is in a partition's directory."""
     content = disk.contents(path).get(PARTITION_METADATA) if disk.is_dir(path) else None
-    return content is not None and decode_partition_metadata(content).partition not in (
-        None,
-        number,
-    )
+    if content is None:
+        return False
+    whose = decode_partition_metadata(content)
+    is_other = whose.topic_id is not None and names.get(whose.topic_id, topic) != topic
+    return is_other or whose.partition not in (None, number)

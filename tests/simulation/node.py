@@ -5,7 +5,7 @@ The broker is `kbroker.app.broker.Broker` itself, composed by its own code; only
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from random import Random
@@ -106,6 +106,8 @@ class Node:
         """Whether it is to run: one that gives up is started again."""
         self.has_namesakes = False
         """Whether it does not start because two of its disks hold logs of one name."""
+        self.topic_names: Mapping[UUID, str] = {}
+        """Names of all topics that ever were, for what is checked when its process ends."""
         self._boots = 1
         self.stopping = False
         self.lives = 0
@@ -264,7 +266,9 @@ class Node:
         if self.broker is not None and self.broker._logs_loaded:
             offline = self.broker.replicas.log_dirs.offline
             directories = [each for each in DIRECTORIES[: self._disks] if each not in offline]
-            self.wrong = self.wrong or wrong_at_the_end(self.disk, directories, is_clean=is_clean)
+            self.wrong = self.wrong or wrong_at_the_end(
+                self.disk, directories, self.topic_names, is_clean=is_clean
+            )
 
     def _is_clean(self, directory: str) -> bool:
         """Say whether a log directory has the mark of a clean shutdown: everything is synced then."""
