@@ -97,7 +97,7 @@ EXTENSIONS = {
         "broker_proof", "bytes", "bytes", False, False, MISSING, 10_000, [3, 4]
     )
 }
-"""Tagged fields of ours in Kafka's messages (KIP-482): `kbroker.security.broker_proof`."""
+"""Tagged fields of ours in Kafka's messages (KIP-482): `kbroker.security.core.broker_proof`."""
 
 
 def element_type(annotation: object) -> tuple[object, bool, bool]:

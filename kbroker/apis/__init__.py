@@ -28,8 +28,8 @@ from twisted.python.failure import Failure
 
 from kbroker.apis.budgets import BUDGETS
 from kbroker.apis.inter_broker import SENDER_FIELDS, InterBrokerTrust
-from kbroker.net.service import Answer, Peer, RequestRefusedError
-from kbroker.runtime.shared_turns import Turns, WithoutTurns
+from kbroker.common.shared_turns import Turns, WithoutTurns
+from kbroker.network.service import Answer, Peer, RequestRefusedError
 from kclient.wire import messages
 from kclient.wire.errors import (
     ErrorCode,

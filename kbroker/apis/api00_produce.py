@@ -17,10 +17,10 @@ from twisted.logger import Logger
 
 from kbroker.apis import RequestContext
 from kbroker.apis.budgets import BUDGETS
-from kbroker.net.service import Answer, RequestRefusedError
-from kbroker.runtime.conditional_append import UnexpectedLogEndError, append_copied
-from kbroker.runtime.partition import Key, Partition
-from kbroker.runtime.replicas import Replicas
+from kbroker.network.service import Answer, RequestRefusedError
+from kbroker.replica.conditional_append import UnexpectedLogEndError, append_copied
+from kbroker.replica.partition import Key, Partition
+from kbroker.replica.replica_manager import Replicas
 from kclient.wire import produce
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import (

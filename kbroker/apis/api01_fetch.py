@@ -5,11 +5,11 @@ v13 topic ids · v15 replica state in a tagged field · v16 node endpoints · v1
 
 A fetch that finds less than min_bytes waits up to max_wait_ms and is woken by appends. A full fetch (session epoch 0
 or -1) names all its partitions and is answered for all; with epoch 0 it opens a session, in which later ones say and
-hear only what is new (KIP-227, `kbroker.replication.fetch_session`). What a follower or a session waits for is answered
-at once when another request is behind it. The last stable offset is the high watermark: no transaction is open. A
-broker's replica id is accepted only on a connection that proved to come from that broker (CVE-2018-1288); else the
-answer is CLUSTER_AUTHORIZATION_FAILED, before v7, which has no error code for the whole, TOPIC_AUTHORIZATION_FAILED for
-every partition, as in Kafka.
+hear only what is new (KIP-227, `kbroker.replica.core.fetch_session`). What a follower or a session waits for is
+answered at once when another request is behind it. The last stable offset is the high watermark: no transaction is
+open. A broker's replica id is accepted only on a connection that proved to come from that broker (CVE-2018-1288); else
+the answer is CLUSTER_AUTHORIZATION_FAILED, before v7, which has no error code for the whole,
+TOPIC_AUTHORIZATION_FAILED for every partition, as in Kafka.
 
 A consumer that says where it is (rack, v11) may read from followers (KIP-392): with replica.selector.class a leader
 names one in that rack in place of records, and followers are told of a new high watermark at once, not with the next
@@ -31,14 +31,14 @@ from kbroker.apis import RequestContext
 from kbroker.apis.budgets import BUDGETS
 from kbroker.apis.inter_broker import InterBrokerTrust
 from kbroker.config import BrokerConfig
-from kbroker.net.service import Answer
-from kbroker.replication.fetch_session import FetchSession, SessionPartition
-from kbroker.replication.fetch_sessions import FetchSessions
-from kbroker.runtime.fetch_reading import FetchReading
-from kbroker.runtime.nearest_replica import Nearest
-from kbroker.runtime.partition import Key
-from kbroker.runtime.replicas import Replicas
-from kbroker.runtime.waiting_fetches import WaitingFetches
+from kbroker.network.service import Answer
+from kbroker.replica.core.fetch_session import FetchSession, SessionPartition
+from kbroker.replica.core.fetch_session_cache import FetchSessions
+from kbroker.replica.delayed_fetches import WaitingFetches
+from kbroker.replica.fetch_reader import FetchReading
+from kbroker.replica.partition import Key
+from kbroker.replica.preferred_read_replica import Nearest
+from kbroker.replica.replica_manager import Replicas
 from kclient.wire import fetch
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.fetch import (

@@ -16,7 +16,8 @@ from typing import Final
 
 from kbroker.apis import RequestContext
 from kbroker.apis.inter_broker import InterBrokerTrust
-from kbroker.runtime.offset_lookup import (
+from kbroker.common.shared_turns import for_each
+from kbroker.replica.offset_lookup import (
     EARLIEST,
     EARLIEST_LOCAL,
     LATEST,
@@ -24,8 +25,7 @@ from kbroker.runtime.offset_lookup import (
     MAX_TIMESTAMP,
     OffsetLookup,
 )
-from kbroker.runtime.replicas import Replicas
-from kbroker.runtime.shared_turns import for_each
+from kbroker.replica.replica_manager import Replicas
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import (
     ClusterAuthorizationFailed,

@@ -28,17 +28,17 @@ from kbroker.apis.authorized_operations import (
     ALL_TOPIC_OPERATIONS,
     NOT_ASKED,
 )
-from kbroker.net.service import Answer
-from kbroker.runtime.metadata_cache import (
+from kbroker.common.shared_turns import for_each
+from kbroker.metadata.admin_manager import OFFSETS_TOPIC, Topics
+from kbroker.metadata.core.topic_rules import is_topic_name
+from kbroker.metadata.metadata_cache import (
     INTERNAL_TOPICS,
     MetadataCache,
     PartitionMetadata,
     TopicMetadata,
 )
-from kbroker.runtime.shared_turns import for_each
-from kbroker.runtime.topic_placement import NewTopic
-from kbroker.runtime.topic_rules import is_topic_name
-from kbroker.runtime.topics import OFFSETS_TOPIC, Topics
+from kbroker.metadata.topic_placement import NewTopic
+from kbroker.network.service import Answer
 from kclient.wire import messages
 from kclient.wire.errors import ErrorCode, KafkaError, TopicAlreadyExists
 from kclient.wire.schema.metadata import (

@@ -7,8 +7,8 @@ new here are read first, so that no log is made with the wrong ones; the rest is
 from __future__ import annotations
 
 from kbroker.apis import RequestContext
-from kbroker.runtime.dynamic_config import DynamicConfig
-from kbroker.runtime.replicas import Replicas
+from kbroker.metadata.dynamic_config import DynamicConfig
+from kbroker.replica.replica_manager import Replicas
 from kclient.wire.interbroker import LeaderAndIsrRequest, LeaderAndIsrResponse
 
 

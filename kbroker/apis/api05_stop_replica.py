@@ -6,8 +6,8 @@ Versions served: 3 and 4 (v3: leader epochs, KIP-570, and delete per partition).
 from __future__ import annotations
 
 from kbroker.apis import RequestContext
-from kbroker.runtime.dynamic_config import DynamicConfig
-from kbroker.runtime.replicas import Replicas
+from kbroker.metadata.dynamic_config import DynamicConfig
+from kbroker.replica.replica_manager import Replicas
 from kclient.wire.errors import ErrorCode
 from kclient.wire.interbroker import StopReplicaRequest, StopReplicaResponse
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from kbroker.apis import RequestContext
-from kbroker.runtime.metadata_cache import MetadataCache
-from kbroker.runtime.stray_replicas import StrayReplicas
+from kbroker.metadata.metadata_cache import MetadataCache
+from kbroker.replica.stray_replicas import StrayReplicas
 from kclient.wire.interbroker import UpdateMetadataRequest, UpdateMetadataResponse
 
 

@@ -7,7 +7,7 @@ what remains are partitions with more replicas that nobody else in the ISR could
 from __future__ import annotations
 
 from kbroker.apis import RequestContext
-from kbroker.runtime.controller import ClusterController
+from kbroker.controller.controller import ClusterController
 from kclient.wire.interbroker import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,

@@ -8,10 +8,10 @@ Unlike Kafka, a partition that does not exist is refused like a topic that does 
 """
 
 from kbroker.apis import RequestContext
-from kbroker.groups.commits import OffsetCommit as Commit
-from kbroker.groups.records import CommitDetail
-from kbroker.runtime.group_coordinator import GroupCoordinator
-from kbroker.runtime.metadata_cache import MetadataCache
+from kbroker.coordinator.group.core.commits import OffsetCommit as Commit
+from kbroker.coordinator.group.core.records import CommitDetail
+from kbroker.coordinator.group.group_coordinator import GroupCoordinator
+from kbroker.metadata.metadata_cache import MetadataCache
 from kclient.wire.errors import ErrorCode
 from kclient.wire.schema.offset_commit import (
     OffsetCommitRequest,

@@ -8,9 +8,9 @@ Offset -1 says that there is none.
 """
 
 from kbroker.apis import RequestContext
-from kbroker.runtime.group_coordinator import GroupCoordinator
-from kbroker.runtime.group_offsets import CommittedOffset
-from kbroker.runtime.shared_turns import Slice, for_each
+from kbroker.common.shared_turns import Slice, for_each
+from kbroker.coordinator.group.committed_offsets import CommittedOffset
+from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kclient.wire.errors import ErrorCode
 from kclient.wire.schema.offset_fetch import (
     OffsetFetchRequest,

@@ -13,9 +13,9 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from kbroker.apis import RequestContext
-from kbroker.groups.placement import OFFSETS_TOPIC, partition_of
-from kbroker.runtime.metadata_cache import MetadataCache
-from kbroker.runtime.topics import Topics
+from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC, partition_of
+from kbroker.metadata.admin_manager import Topics
+from kbroker.metadata.metadata_cache import MetadataCache
 from kbroker.zk.errors import ZooKeeperError
 from kclient.wire.errors import ErrorCode, KafkaError
 from kclient.wire.schema.find_coordinator import (

@@ -8,8 +8,8 @@ The request waits until the group's members are together, as long as the rebalan
 """
 
 from kbroker.apis import RequestContext
-from kbroker.groups.effects import Join
-from kbroker.runtime.group_coordinator import GroupCoordinator
+from kbroker.coordinator.group.core.effects import Join
+from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kclient.wire.errors import ErrorCode
 from kclient.wire.schema.join_group import (
     JoinGroupRequest,

@@ -4,7 +4,7 @@ v1 throttle time; v3 group instance id (KIP-345); v4 flexible.
 """
 
 from kbroker.apis import RequestContext
-from kbroker.runtime.group_coordinator import GroupCoordinator
+from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kclient.wire.schema.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 

@@ -4,8 +4,8 @@ v1 throttle time; v3 several members, also by instance id alone (KIP-345); v4 fl
 """
 
 from kbroker.apis import RequestContext
-from kbroker.groups.effects import MemberIdentity
-from kbroker.runtime.group_coordinator import GroupCoordinator
+from kbroker.coordinator.group.core.effects import MemberIdentity
+from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kclient.wire.errors import ErrorCode
 from kclient.wire.schema.leave_group import (
     LeaveGroupRequest,

@@ -6,8 +6,8 @@ A follower's request waits for the leader's.
 """
 
 from kbroker.apis import RequestContext
-from kbroker.groups.effects import Sync
-from kbroker.runtime.group_coordinator import GroupCoordinator
+from kbroker.coordinator.group.core.effects import Sync
+from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kclient.wire.errors import ErrorCode
 from kclient.wire.schema.sync_group import SyncGroupRequest, SyncGroupResponse
 

@@ -8,9 +8,9 @@ of Stable groups only.
 """
 
 from kbroker.apis import RequestContext
-from kbroker.groups.states import GroupState
-from kbroker.runtime.group_coordinator import GroupCoordinator
-from kbroker.runtime.shared_turns import for_each
+from kbroker.common.shared_turns import for_each
+from kbroker.coordinator.group.core.states import GroupState
+from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kclient.wire.errors import ErrorCode
 from kclient.wire.schema.describe_groups import (
     DescribedGroup,

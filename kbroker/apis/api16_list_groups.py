@@ -5,7 +5,7 @@ every group here is a classic one.
 """
 
 from kbroker.apis import RequestContext
-from kbroker.runtime.group_coordinator import GroupCoordinator
+from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kclient.wire.schema.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 TYPE = "classic"

@@ -5,8 +5,9 @@ extension of ours, the conditional append (kclient.wire.produce). The response h
 any version. An unknown version is answered in v0 with UNSUPPORTED_VERSION (the dispatcher does that), so that the
 client can ask again.
 
-A tagged field of ours (10000, v3+) carries a broker's proof of which broker it is (`kbroker.security.broker_proof`). It
-holds for the connection; a proof that does not hold here is answered with CLUSTER_AUTHORIZATION_FAILED.
+A tagged field of ours (10000, v3+) carries a broker's proof of which broker it is
+(`kbroker.security.core.broker_proof`). It holds for the connection; a proof that does not hold here is answered with
+CLUSTER_AUTHORIZATION_FAILED.
 """
 
 from __future__ import annotations

@@ -15,12 +15,12 @@ from typing import Final
 
 from kbroker.apis import RequestContext
 from kbroker.apis.api32_describe_configs import topic_config_entries
-from kbroker.runtime.controller import ClusterController
-from kbroker.runtime.dynamic_config import DynamicConfig
-from kbroker.runtime.shared_turns import for_each
-from kbroker.runtime.topic_placement import NewTopic
-from kbroker.runtime.topic_rules import MAX_PARTITIONS
-from kbroker.runtime.topics import CreatedTopic, Topics
+from kbroker.common.shared_turns import for_each
+from kbroker.controller.controller import ClusterController
+from kbroker.metadata.admin_manager import CreatedTopic, Topics
+from kbroker.metadata.core.topic_rules import MAX_PARTITIONS
+from kbroker.metadata.dynamic_config import DynamicConfig
+from kbroker.metadata.topic_placement import NewTopic
 from kclient.wire.errors import (
     ErrorCode,
     InvalidRequest,

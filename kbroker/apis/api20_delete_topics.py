@@ -14,10 +14,10 @@ from uuid import UUID
 
 from kbroker.apis import RequestContext
 from kbroker.apis.api19_create_topics import MAX_WAIT_SECONDS
-from kbroker.runtime.controller import ClusterController
-from kbroker.runtime.metadata_cache import MetadataCache
-from kbroker.runtime.shared_turns import for_each
-from kbroker.runtime.topics import Topics
+from kbroker.common.shared_turns import for_each
+from kbroker.controller.controller import ClusterController
+from kbroker.metadata.admin_manager import Topics
+from kbroker.metadata.metadata_cache import MetadataCache
 from kclient.wire.errors import (
     InvalidRequest,
     KafkaError,

@@ -7,7 +7,7 @@ Transactional ids are refused with INVALID_REQUEST: there are no transactions ye
 """
 
 from kbroker.apis import RequestContext
-from kbroker.runtime.producer_ids import ProducerIds
+from kbroker.coordinator.transaction.producer_id_manager import ProducerIds
 from kclient.wire.errors import InvalidRequest
 from kclient.wire.schema.init_producer_id import (
     InitProducerIdRequest,

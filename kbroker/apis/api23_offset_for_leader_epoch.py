@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from kbroker.apis import RequestContext
 from kbroker.apis.inter_broker import InterBrokerTrust
-from kbroker.runtime.offset_lookup import epoch_end
-from kbroker.runtime.replicas import Replicas
+from kbroker.replica.offset_lookup import epoch_end
+from kbroker.replica.replica_manager import Replicas
 from kclient.wire.errors import ClusterAuthorizationFailed, KafkaError, code_of
 from kclient.wire.schema.offset_for_leader_epoch import (
     EpochEndOffset,

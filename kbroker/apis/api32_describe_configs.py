@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from kbroker.apis import RequestContext
+from kbroker.common.shared_turns import for_each
 from kbroker.config import LogConfig
-from kbroker.runtime.config_entries import (
+from kbroker.metadata.core.config_entries import (
     BrokerLayers,
     Entry,
     ResourceType,
@@ -21,10 +22,9 @@ from kbroker.runtime.config_entries import (
     default_broker_entries,
     topic_entries,
 )
-from kbroker.runtime.dynamic_config import DynamicConfig
-from kbroker.runtime.metadata_cache import MetadataCache
-from kbroker.runtime.shared_turns import for_each
-from kbroker.runtime.topic_rules import check_topic_name
+from kbroker.metadata.core.topic_rules import check_topic_name
+from kbroker.metadata.dynamic_config import DynamicConfig
+from kbroker.metadata.metadata_cache import MetadataCache
 from kclient.wire.errors import InvalidRequest, KafkaError, UnknownTopicOrPartition
 from kclient.wire.schema.describe_configs import (
     DescribeConfigsRequest,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from kbroker.apis import RequestContext
 from kbroker.apis.api44_incremental_alter_configs import configured_broker
-from kbroker.runtime.config_changes import ConfigChanges
-from kbroker.runtime.config_entries import ResourceType
-from kbroker.runtime.shared_turns import for_each
+from kbroker.common.shared_turns import for_each
+from kbroker.metadata.config_admin import ConfigChanges
+from kbroker.metadata.core.config_entries import ResourceType
 from kclient.wire.errors import InvalidConfig, InvalidRequest, KafkaError
 from kclient.wire.schema.alter_configs import (
     AlterConfigsRequest,

@@ -14,10 +14,10 @@ import os
 from collections.abc import Awaitable, Callable, Collection
 
 from kbroker.apis import RequestContext
+from kbroker.common.shared_turns import Slice
 from kbroker.log.partition_log import PartitionLog
-from kbroker.runtime.partition import Key
-from kbroker.runtime.replicas import Replicas
-from kbroker.runtime.shared_turns import Slice
+from kbroker.replica.partition import Key
+from kbroker.replica.replica_manager import Replicas
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.schema.describe_log_dirs import (
     DescribeLogDirsPartition,

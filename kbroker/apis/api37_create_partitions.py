@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 from kbroker.apis import RequestContext
 from kbroker.apis.api19_create_topics import MAX_WAIT_SECONDS
-from kbroker.runtime.controller import ClusterController
-from kbroker.runtime.shared_turns import for_each
-from kbroker.runtime.topics import Topics
+from kbroker.common.shared_turns import for_each
+from kbroker.controller.controller import ClusterController
+from kbroker.metadata.admin_manager import Topics
 from kclient.wire.errors import InvalidRequest, KafkaError, NotController, RequestTimedOut
 from kclient.wire.schema.create_partitions import (
     CreatePartitionsRequest,

@@ -4,8 +4,8 @@ v1 throttle time only; v2 flexible.
 """
 
 from kbroker.apis import RequestContext
-from kbroker.runtime.group_coordinator import GroupCoordinator
-from kbroker.runtime.shared_turns import for_each
+from kbroker.common.shared_turns import for_each
+from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kclient.wire.schema.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,

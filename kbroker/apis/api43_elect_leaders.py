@@ -15,11 +15,11 @@ from typing import Final
 
 from kbroker.apis import RequestContext
 from kbroker.apis.api19_create_topics import MAX_WAIT_SECONDS
-from kbroker.controller.context import TopicPartition
-from kbroker.controller.effects import ElectionOutcome, ElectionResult
-from kbroker.controller.events import ElectionType
-from kbroker.runtime.controller import ClusterController
-from kbroker.runtime.topics import Topics
+from kbroker.controller.controller import ClusterController
+from kbroker.controller.core.context import TopicPartition
+from kbroker.controller.core.effects import ElectionOutcome, ElectionResult
+from kbroker.controller.core.events import ElectionType
+from kbroker.metadata.admin_manager import Topics
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import InvalidRequest, NotController
 from kclient.wire.schema.elect_leaders import (

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import Counter
 
 from kbroker.apis import RequestContext
-from kbroker.runtime.config_changes import ConfigChanges
-from kbroker.runtime.config_entries import Change, ResourceType
-from kbroker.runtime.shared_turns import for_each
+from kbroker.common.shared_turns import for_each
+from kbroker.metadata.config_admin import ConfigChanges
+from kbroker.metadata.core.config_entries import Change, ResourceType
 from kbroker.zk.znodes import DEFAULT_ENTITY
 from kclient.wire.errors import InvalidRequest, KafkaError
 from kclient.wire.schema.incremental_alter_configs import (

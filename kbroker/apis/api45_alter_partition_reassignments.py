@@ -12,8 +12,8 @@ from collections import defaultdict
 from typing import Final
 
 from kbroker.apis import RequestContext
-from kbroker.controller.effects import ReassignmentOutcome
-from kbroker.runtime.controller import ClusterController
+from kbroker.controller.controller import ClusterController
+from kbroker.controller.core.effects import ReassignmentOutcome
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.schema.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from kbroker.apis import RequestContext
-from kbroker.runtime.controller import ClusterController
+from kbroker.controller.controller import ClusterController
 from kclient.wire.schema.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,

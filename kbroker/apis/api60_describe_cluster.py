@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from kbroker.apis import RequestContext
 from kbroker.apis.authorized_operations import ALL_CLUSTER_OPERATIONS, NOT_ASKED
-from kbroker.runtime.metadata_cache import MetadataCache
+from kbroker.metadata.metadata_cache import MetadataCache
 from kclient.wire.errors import MismatchedEndpointType, UnsupportedEndpointType
 from kclient.wire.schema.describe_cluster import (
     DescribeClusterBroker,

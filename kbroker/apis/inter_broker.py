@@ -2,7 +2,7 @@
 
 Reserved are the controller's requests and ControlledShutdown, and Fetch, ListOffsets and OffsetForLeaderEpoch with a
 broker's id as replica id (CVE-2018-1288). A connection may send them after it proved to come from that broker
-(`kbroker.security.broker_proof`), on the inter-broker listener. Everything else is answered with
+(`kbroker.security.core.broker_proof`), on the inter-broker listener. Everything else is answered with
 CLUSTER_AUTHORIZATION_FAILED, before the request's body is read where the API alone decides.
 
 During a rolling upgrade from a version without proofs (kbroker.inter.broker.proof.required=false) a connection without
@@ -21,8 +21,8 @@ from typing import Final
 
 from twisted.logger import Logger
 
-from kbroker.net.service import Peer, RequestRefusedError
-from kbroker.security.broker_proof import BrokerProofs
+from kbroker.network.service import Peer, RequestRefusedError
+from kbroker.security.core.broker_proof import BrokerProofs
 from kclient.wire.versions import ApiKey
 
 log = Logger()

@@ -36,18 +36,16 @@ from kbroker.app.controlled_shutdown import ControlledShutdown
 from kbroker.app.handlers import handlers_of
 from kbroker.app.undo import Undo
 from kbroker.app.world import World
+from kbroker.common.shared_turns import SharedTurns
 from kbroker.config import BrokerConfig, Endpoint, LogConfig
-from kbroker.groups.limits import GroupLimits
-from kbroker.groups.placement import OFFSETS_TOPIC
-from kbroker.net.broker_dial import BrokerDial
-from kbroker.net.peers import Peers
-from kbroker.runtime.config_changes import ConfigChanges
-from kbroker.runtime.controller import ClusterController, ControllerSettings
-from kbroker.runtime.controller_epochs import ControllerEpochs
-from kbroker.runtime.dynamic_config import DynamicConfig
-from kbroker.runtime.group_coordinator import GroupCoordinator
-from kbroker.runtime.inter_broker_secret import InterBrokerSecret
-from kbroker.runtime.membership import (
+from kbroker.controller.controller import ClusterController, ControllerSettings
+from kbroker.coordinator.group.core.limits import GroupLimits
+from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC
+from kbroker.coordinator.group.group_coordinator import GroupCoordinator
+from kbroker.coordinator.group.offset_expiry import OffsetExpiry
+from kbroker.coordinator.transaction.producer_id_manager import ProducerIds, first_producer_id
+from kbroker.metadata.admin_manager import Topics, random_topic_id
+from kbroker.metadata.broker_registration import (
     DuplicateBrokerError,
     Membership,
     MembershipEvent,
@@ -55,20 +53,22 @@ from kbroker.runtime.membership import (
     enter_cluster,
     generate_broker_id,
 )
-from kbroker.runtime.metadata_cache import MetadataCache
-from kbroker.runtime.offset_expiry import OffsetExpiry
-from kbroker.runtime.producer_ids import ProducerIds, first_producer_id
-from kbroker.runtime.reconnect import Reconnect
-from kbroker.runtime.registered_addresses import RegisteredAddresses
-from kbroker.runtime.replicas import Replicas
-from kbroker.runtime.replication import Replication
-from kbroker.runtime.shared_turns import SharedTurns
-from kbroker.runtime.topics import Topics, random_topic_id
-from kbroker.security.broker_proof import BrokerProofs
+from kbroker.metadata.config_admin import ConfigChanges
+from kbroker.metadata.controller_epochs import ControllerEpochs
+from kbroker.metadata.dynamic_config import DynamicConfig
+from kbroker.metadata.metadata_cache import MetadataCache
+from kbroker.metadata.registered_addresses import RegisteredAddresses
+from kbroker.network.broker_connections import Peers
+from kbroker.network.broker_dial import BrokerDial
+from kbroker.replica.replica_fetcher_manager import Replication
+from kbroker.replica.replica_manager import Replicas
+from kbroker.security.core.broker_proof import BrokerProofs
+from kbroker.security.inter_broker_secret import InterBrokerSecret
 from kbroker.zk import znodes
 from kbroker.zk.errors import ZooKeeperError
 from kbroker.zk.interface import Connected, Expired, Lapsed, SessionEvent
 from kbroker.zk.previous_session import PreviousSession
+from kbroker.zk.reconnect import Reconnect
 from kclient.errors import Address
 from kclient.net.dial import resolve
 from kclient.wire.errors import KafkaError

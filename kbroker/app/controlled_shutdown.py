@@ -13,8 +13,8 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from kbroker.config import BrokerConfig
-from kbroker.net.peers import Peers
-from kbroker.runtime.metadata_cache import MetadataCache
+from kbroker.metadata.metadata_cache import MetadataCache
+from kbroker.network.broker_connections import Peers
 from kclient.errors import KafkaTimeoutError
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import KafkaError

@@ -14,7 +14,7 @@ from twisted.internet.defer import Deferred
 
 from kbroker.apis import Factory, Handler, RawHandler, RequestContext, lazily
 from kbroker.config.cluster import RACK_AWARE_SELECTOR
-from kbroker.runtime.stray_replicas import StrayReplicas
+from kbroker.replica.stray_replicas import StrayReplicas
 from kclient.wire.versions import ApiKey
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def _records(broker: Broker) -> dict[ApiKey, Factory]:
 
     def make_fetch() -> Handler | RawHandler:
         from kbroker.apis.api01_fetch import Fetch
-        from kbroker.runtime.nearest_replica import nearest_of
+        from kbroker.replica.preferred_read_replica import nearest_of
 
         selector = broker.config.replica_selector_class.rpartition(".")[2]
 

@@ -102,7 +102,7 @@ class Process:
     def _import_the_rest(self) -> None:
         from twisted.internet.defer import Deferred
 
-        from kbroker.runtime.turns import in_turns
+        from kbroker.common.turns import in_turns
 
         if not self._stopping:
             Deferred.fromCoroutine(in_turns(self._reactor, self._broker.dispatcher.make_all()))

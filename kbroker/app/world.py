@@ -20,7 +20,7 @@ from kbroker.apis import Dispatcher
 from kbroker.config import BrokerConfig
 from kbroker.log.disk import OS_DISK, Disk
 from kbroker.log.incarnation import boot_id
-from kbroker.net.listener import Network
+from kbroker.network.socket_server import Network
 from kbroker.zk.previous_session import PreviousSession
 from kbroker.zk.session import ZooKeeperSession
 from kclient.net.connection import Dial, connect

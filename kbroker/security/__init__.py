@@ -1,1 +1,1 @@
-"""Who a connection is: the pure part. The proof by which one broker of a cluster knows another."""
+"""The identity of a connection: the broker proof and the secret behind it."""

@@ -11,8 +11,24 @@ request meant for an earlier life of a broker is refused. `is_kraft_controller` 
 """
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Final
 from uuid import UUID
+
+NO_LEADER: Final = -1
+"""The leader of a partition without a live leader."""
+
+LEADER_DURING_DELETE: Final = -2
+"""The leader in UpdateMetadata for a partition of a topic that is being deleted."""
+
+NO_EPOCH: Final = -1
+"""The leader epoch in a StopReplica that skips the check."""
+
+EPOCH_DURING_DELETE: Final = -2
+"""The leader epoch in a StopReplica of a topic that is being deleted: higher than any other (KIP-570)."""
+
+RECOVERED: Final = 0
+RECOVERING: Final = 1
+"""Values of leader_recovery_state (KIP-704)."""
 
 # --- LeaderAndIsr (api key 4)
 

@@ -11,12 +11,12 @@ import pytest_twisted
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 
-from kbroker.controller.context import LeaderAndIsr
-from kbroker.controller.effects import StateWrite
-from kbroker.runtime.controller_reads import FencedError
-from kbroker.runtime.controller_store import ControllerStore
-from kbroker.runtime.membership import ensure_paths
-from kbroker.runtime.topic_placement import NewTopic
+from kbroker.controller.core.context import LeaderAndIsr
+from kbroker.controller.core.effects import StateWrite
+from kbroker.controller.zk_reads import FencedError
+from kbroker.controller.zk_writes import ControllerStore
+from kbroker.metadata.broker_registration import ensure_paths
+from kbroker.metadata.topic_placement import NewTopic
 from kbroker.zk import znodes
 from kbroker.zk.errors import NoNode
 from kbroker.zk.previous_session import PreviousSession

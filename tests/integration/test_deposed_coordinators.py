@@ -8,7 +8,7 @@ import pytest
 import pytest_twisted
 from twisted.internet.defer import ensureDeferred, gatherResults
 
-from kbroker.groups.effects import MemberIdentity
+from kbroker.coordinator.group.core.effects import MemberIdentity
 from kclient.wire.error_codes import ErrorCode
 from tests.kit.coordinators import CoordinatingBroker, Open, stable
 from tests.kit.groups import join_request

@@ -14,17 +14,21 @@ from twisted.internet.defer import Deferred, ensureDeferred, gatherResults
 
 from kbroker.apis import Dispatcher, lazily
 from kbroker.app.world import World
-from kbroker.groups.placement import OFFSETS_TOPIC
-from kbroker.net.service import Peer
-from kbroker.runtime import membership
-from kbroker.runtime.group_coordinator import GroupCoordinator
-from kbroker.runtime.metadata_cache import (
+from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC
+from kbroker.coordinator.group.group_coordinator import GroupCoordinator
+from kbroker.coordinator.transaction.producer_id_manager import (
+    BLOCK_SIZE,
+    ProducerIds,
+    first_producer_id,
+)
+from kbroker.metadata import broker_registration
+from kbroker.metadata.metadata_cache import (
     BrokerMetadata,
     MetadataCache,
     PartitionMetadata,
     TopicMetadata,
 )
-from kbroker.runtime.producer_ids import BLOCK_SIZE, ProducerIds, first_producer_id
+from kbroker.network.service import Peer
 from kbroker.zk import znodes
 from kbroker.zk.session import ZooKeeperSession
 from kclient.wire import messages
@@ -165,7 +169,7 @@ class Client:
 async def client(zookeeper_connect: str) -> AsyncIterator[Client]:
     zk = ZooKeeperSession(reactor, zookeeper_connect, session_timeout=4.0)
     await zk.start(10)
-    await membership.ensure_paths(zk)
+    await broker_registration.ensure_paths(zk)
     client = Client(zk)
     yield client
     client.coordinator.stop()

@@ -11,12 +11,12 @@ from twisted.internet import reactor
 from twisted.internet.defer import ensureDeferred, gatherResults
 from twisted.internet.task import deferLater
 
-from kbroker.groups.commits import OffsetCommit
-from kbroker.groups.effects import Joined, MemberIdentity, Sync
-from kbroker.groups.records import CommitDetail
-from kbroker.groups.states import GroupState
-from kbroker.runtime.offset_expiry import OffsetExpiry
-from kbroker.runtime.producer_ids import BLOCK_SIZE, ProducerIds
+from kbroker.coordinator.group.core.commits import OffsetCommit
+from kbroker.coordinator.group.core.effects import Joined, MemberIdentity, Sync
+from kbroker.coordinator.group.core.records import CommitDetail
+from kbroker.coordinator.group.core.states import GroupState
+from kbroker.coordinator.group.offset_expiry import OffsetExpiry
+from kbroker.coordinator.transaction.producer_id_manager import BLOCK_SIZE, ProducerIds
 from kbroker.zk.errors import NoNode
 from kbroker.zk.previous_session import PreviousSession
 from kclient.wire.error_codes import ErrorCode

@@ -6,9 +6,9 @@ import pytest
 import pytest_twisted
 from twisted.internet import reactor
 
-from kbroker.runtime.config_entries import Change
-from kbroker.runtime.membership import ensure_paths
-from kbroker.runtime.topic_placement import NewTopic
+from kbroker.metadata.broker_registration import ensure_paths
+from kbroker.metadata.core.config_entries import Change
+from kbroker.metadata.topic_placement import NewTopic
 from kbroker.zk import znodes
 from kbroker.zk.session import ZooKeeperSession
 from tests.kit.controllers import Member, PaperCluster, register

@@ -14,7 +14,7 @@ import pytest_twisted
 from twisted.internet import reactor
 from twisted.internet.task import deferLater
 
-from kbroker.runtime.metadata_cache import FULL
+from kbroker.metadata.metadata_cache import FULL
 from kbroker.zk import znodes
 from kbroker.zk.errors import BadVersion, NoNode
 from kbroker.zk.session import ZooKeeperSession

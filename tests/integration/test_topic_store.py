@@ -17,14 +17,14 @@ from kbroker.apis.api32_describe_configs import DescribeConfigs
 from kbroker.apis.api33_alter_configs import AlterConfigs
 from kbroker.apis.api37_create_partitions import CreatePartitions
 from kbroker.apis.api44_incremental_alter_configs import IncrementalAlterConfigs
-from kbroker.net.service import Peer
-from kbroker.runtime.config_entries import Change
-from kbroker.runtime.gather import all_of
-from kbroker.runtime.membership import ensure_paths
-from kbroker.runtime.reconnect import PATIENCE_SECONDS
-from kbroker.runtime.topic_placement import NewTopic
-from kbroker.runtime.topic_rules import MAX_PARTITIONS
+from kbroker.common.gather import all_of
+from kbroker.metadata.broker_registration import ensure_paths
+from kbroker.metadata.core.config_entries import Change
+from kbroker.metadata.core.topic_rules import MAX_PARTITIONS
+from kbroker.metadata.topic_placement import NewTopic
+from kbroker.network.service import Peer
 from kbroker.zk import znodes
+from kbroker.zk.reconnect import PATIENCE_SECONDS
 from kbroker.zk.session import ZooKeeperSession
 from kclient.wire.errors import (
     ErrorCode,

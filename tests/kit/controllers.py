@@ -11,13 +11,13 @@ from twisted.internet import reactor
 from twisted.internet.defer import Deferred, fail, succeed
 
 from kbroker.config import BrokerConfig
-from kbroker.runtime.config_changes import ConfigChanges
-from kbroker.runtime.controller import ClusterController, ControllerSettings
-from kbroker.runtime.dynamic_config import DynamicConfig
-from kbroker.runtime.metadata_cache import MetadataCache
-from kbroker.runtime.reconnect import Reconnect
-from kbroker.runtime.topics import Topics
+from kbroker.controller.controller import ClusterController, ControllerSettings
+from kbroker.metadata.admin_manager import Topics
+from kbroker.metadata.config_admin import ConfigChanges
+from kbroker.metadata.dynamic_config import DynamicConfig
+from kbroker.metadata.metadata_cache import MetadataCache
 from kbroker.zk import znodes
+from kbroker.zk.reconnect import Reconnect
 from kbroker.zk.session import ZooKeeperSession
 from kclient.wire.errors import ErrorCode, KafkaError
 from kclient.wire.interbroker import (

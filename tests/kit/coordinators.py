@@ -13,11 +13,11 @@ from uuid import uuid4
 import pytest_twisted
 
 from kbroker.app.world import World
-from kbroker.groups.commits import OffsetCommit
-from kbroker.groups.effects import Joined, Sync, Synced
-from kbroker.groups.placement import OFFSETS_TOPIC
-from kbroker.runtime import membership
-from kbroker.runtime.group_coordinator import GroupCoordinator
+from kbroker.coordinator.group.core.commits import OffsetCommit
+from kbroker.coordinator.group.core.effects import Joined, Sync, Synced
+from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC
+from kbroker.coordinator.group.group_coordinator import GroupCoordinator
+from kbroker.metadata import broker_registration
 from kbroker.zk import znodes
 from kbroker.zk.session import ZooKeeperSession
 from kclient.wire.error_codes import ErrorCode
@@ -111,7 +111,7 @@ async def open_broker(zookeeper_connect: str) -> AsyncIterator[Open]:
     async def open_one(broker_id: int = 1, connect: str = zookeeper_connect) -> CoordinatingBroker:
         zk = ZooKeeperSession(reactor, connect, session_timeout=4.0)
         await zk.start(10)
-        await membership.ensure_paths(zk)
+        await broker_registration.ensure_paths(zk)
         brokers.append(CoordinatingBroker(reactor, zk, broker_id))
         return brokers[-1]
 

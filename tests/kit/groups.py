@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from kbroker.groups.effects import (
+from kbroker.coordinator.group.core.effects import (
     Answer,
     Effect,
     Join,
@@ -16,9 +16,9 @@ from kbroker.groups.effects import (
     Synced,
     Token,
 )
-from kbroker.groups.group import Group
-from kbroker.groups.limits import GroupLimits
-from kbroker.groups.records import GroupSnapshot
+from kbroker.coordinator.group.core.group import Group
+from kbroker.coordinator.group.core.limits import GroupLimits
+from kbroker.coordinator.group.core.records import GroupSnapshot
 from kclient.wire.error_codes import ErrorCode
 
 LIMITS = GroupLimits(initial_rebalance_delay=3.0)

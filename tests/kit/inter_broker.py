@@ -7,7 +7,7 @@ by the secret in ZooKeeper.
 from __future__ import annotations
 
 from kbroker.apis.inter_broker import InterBrokerTrust
-from kbroker.security.broker_proof import BrokerProofs
+from kbroker.security.core.broker_proof import BrokerProofs
 from kbroker.zk import znodes
 from kclient.wire.schema.api_versions import ApiVersionsRequest
 from kclient.wire.versions import ApiKey

@@ -16,8 +16,8 @@ from uuid import uuid4
 from twisted.internet import reactor
 from twisted.internet.task import deferLater
 
-from kbroker.runtime.controller import ClusterController, ControllerSettings
-from kbroker.runtime.membership import ensure_paths
+from kbroker.controller.controller import ClusterController, ControllerSettings
+from kbroker.metadata.broker_registration import ensure_paths
 from kbroker.zk.session import ZooKeeperSession
 from tests.kit.controllers import Member, PaperCluster, register
 from tests.kit.dying import DyingZooKeeper, Fate

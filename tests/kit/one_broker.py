@@ -17,12 +17,12 @@ from uuid import UUID, uuid5
 from twisted.internet.defer import Deferred
 
 from kbroker.apis import Dispatcher, lazily
+from kbroker.common.shared_turns import SharedTurns
 from kbroker.config import BrokerConfig, LogConfig
 from kbroker.log.disk import OS_DISK, Disk
-from kbroker.net.listener import Network
-from kbroker.runtime.metadata_cache import MetadataCache
-from kbroker.runtime.replicas import Replicas
-from kbroker.runtime.shared_turns import SharedTurns
+from kbroker.metadata.metadata_cache import MetadataCache
+from kbroker.network.socket_server import Network
+from kbroker.replica.replica_manager import Replicas
 from kclient.wire.interbroker import (
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from kbroker.runtime import followed_partition
-from kbroker.runtime.partition import Partition, Read
-from kbroker.runtime.surroundings import Surroundings
+from kbroker.replica import fetcher_partition
+from kbroker.replica.partition import Partition, Read
+from kbroker.replica.partition_dependencies import Surroundings
 from kclient.wire.errors import KafkaError, OffsetOutOfRange, code_of
 from kclient.wire.fetch import EpochEndOffset, FetchPartitionResponse
 from kclient.wire.interbroker import LeaderAndIsrPartitionState
@@ -65,7 +65,7 @@ class HostedPartition(Partition):
 
 def fetch(follower: HostedPartition, leader: HostedPartition, max_bytes: int = 1 << 20) -> int:
     """Make one fetch as the brokers do; return the bytes appended. Raise what the leader refuses."""
-    asked = followed_partition.question(follower, max_bytes)
+    asked = fetcher_partition.question(follower, max_bytes)
     answer = FetchPartitionResponse(0)
     try:
         leader.led_for_followers(asked.current_leader_epoch)
@@ -81,9 +81,9 @@ def fetch(follower: HostedPartition, leader: HostedPartition, max_bytes: int = 1
     except OffsetOutOfRange:
         assert leader.log is not None
         log = leader.log
-        followed_partition.start_over(follower, log.log_start_offset, log.log_end_offset, 0)
+        fetcher_partition.start_over(follower, log.log_start_offset, log.log_end_offset, 0)
         return 0
-    return followed_partition.take_answer(follower, answer, 0)
+    return fetcher_partition.take_answer(follower, answer, 0)
 
 
 def _read(leader: HostedPartition, follower: HostedPartition, offset: int, max_bytes: int) -> Read:

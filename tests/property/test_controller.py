@@ -10,18 +10,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kbroker.controller import effects, events, reassignment
-from kbroker.controller.assignment import assign_replicas
-from kbroker.controller.context import (
-    EPOCH_DURING_DELETE,
-    Assignment,
-    Broker,
-    LeaderAndIsr,
-    Start,
-    Topic,
-)
-from kbroker.controller.machine import Controller
-from kbroker.controller.states import PartitionState, ReplicaState
+from kbroker.controller.core import effects, events, reassignment
+from kbroker.controller.core.context import Assignment, Broker, LeaderAndIsr, Start, Topic
+from kbroker.controller.core.machine import Controller
+from kbroker.controller.core.states import PartitionState, ReplicaState
+from kbroker.metadata.core.replica_assignment import assign_replicas
+from kclient.wire.interbroker import EPOCH_DURING_DELETE
 
 BROKERS = st.integers(1, 4)
 TOPICS = st.sampled_from(["a", "b", "c"])
@@ -155,7 +149,7 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
         return known is not None and known.epoch == self.channels.get(broker)
 
     def sweep(self, broker, updates):
-        """Delete what `runtime.stray_replicas` does."""
+        """Delete what `replica.stray_replicas` does."""
         for update in updates:
             key = (update.topic_id, update.partition)
             if broker not in update.replicas and key in self.disks.get(broker, ()):

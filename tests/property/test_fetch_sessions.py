@@ -10,8 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from kbroker.replication.fetch_session import FetchSession, SessionPartition
-from kbroker.replication.fetch_sessions import FetchSessions
+from kbroker.replica.core.fetch_session import FetchSession, SessionPartition
+from kbroker.replica.core.fetch_session_cache import FetchSessions
 from kclient.net import fetch_session as fetching
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.fetch import FetchPartition, FetchPartitionResponse, FetchResponse, FetchTopic

@@ -4,7 +4,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from kbroker.groups.commits import CommitKey, CommitQueue, OffsetCommit, PendingCommit
+from kbroker.coordinator.group.core.commits import (
+    CommitKey,
+    CommitQueue,
+    OffsetCommit,
+    PendingCommit,
+)
 from kclient.wire.error_codes import ErrorCode
 
 KEYS = st.sampled_from([CommitKey("g", "t", p) for p in range(3)])

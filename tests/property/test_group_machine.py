@@ -1,6 +1,6 @@
 """A consumer group under every order of events, slow writes and changes of coordinator.
 
-The numbers are those of the invariants in `kbroker.groups.group`.
+The numbers are those of the invariants in `kbroker.coordinator.group.core.group`.
 """
 
 from dataclasses import replace
@@ -10,9 +10,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kbroker.groups.effects import Joined, MemberIdentity, Sync, Synced, Token
-from kbroker.groups.members import member_bytes
-from kbroker.groups.states import GroupState
+from kbroker.coordinator.group.core.effects import Joined, MemberIdentity, Sync, Synced, Token
+from kbroker.coordinator.group.core.members import member_bytes
+from kbroker.coordinator.group.core.states import GroupState
 from kclient.wire.error_codes import ErrorCode
 from tests.kit.groups import LIMITS, GroupOnTheTable, join_request
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from kbroker.log.disk import OS_DISK
 from kbroker.log.slices import FileSlice, SegmentFile
-from kbroker.net.transport import RecordTransport
-from tests.unit.net.kit import TestReactor
+from kbroker.network.transport import RecordTransport
+from tests.unit.network.kit import TestReactor
 
 CONTENT = os.urandom(400_000)
 

@@ -20,8 +20,8 @@ from hypothesis.stateful import (
 )
 
 from kbroker.log.epochs import LeaderEpochs
-from kbroker.replication.following import EpochEnd, Following
-from kbroker.replication.leading import FoundState, Leading, WriteIsr
+from kbroker.replica.core.follower_state import EpochEnd, Following
+from kbroker.replica.core.leader_state import FoundState, Leading, WriteIsr
 
 BROKERS = (1, 2, 3)
 BROKER = st.sampled_from(BROKERS)

@@ -1,4 +1,4 @@
-"""Invariants 1 to 4 of `kbroker.net.request_memory`, with senders of every speed."""
+"""Invariants 1 to 4 of `kbroker.network.core.request_memory`, with senders of every speed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kbroker.net.request_memory import (
+from kbroker.network.core.request_memory import (
     CLOSED_PER_TICK,
     MEDIUM,
     SMALL,

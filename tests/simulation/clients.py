@@ -14,7 +14,7 @@ from uuid import UUID
 from twisted.internet.defer import Deferred, FirstError, gatherResults
 from twisted.python.failure import Failure
 
-from kbroker.groups.placement import OFFSETS_TOPIC, partition_of
+from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC, partition_of
 from kclient.errors import Address, ConnectError
 from kclient.net.connection import Connection
 from kclient.wire.batches import parse

@@ -29,9 +29,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kbroker.groups import states
-from kbroker.groups.placement import OFFSETS_TOPIC, partition_of
-from kbroker.groups.records import GroupSnapshot, decode_snapshot
+from kbroker.coordinator.group.core import states
+from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC, partition_of
+from kbroker.coordinator.group.core.records import GroupSnapshot, decode_snapshot
 from kbroker.zk.znodes import CONSUMERS, decode_offset
 from kclient.consumer.assignors import Place
 from kclient.consumer.protocol import decode_assignment

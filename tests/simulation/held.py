@@ -16,7 +16,7 @@ from uuid import UUID
 from tests.simulation.copies import GONE, Broken, Copy, Record
 
 if TYPE_CHECKING:
-    from kbroker.replication.leading import Leading
+    from kbroker.replica.core.leader_state import Leading
 
 MIN_INSYNC_REPLICAS = 2
 """Of all topics of the simulated cluster; none has fewer replicas."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
 
-from kbroker.groups.placement import OFFSETS_TOPIC, partition_of
+from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC, partition_of
 from kclient.consumer.assignors import Place, assign_range
 from kclient.consumer.protocol import (
     PROTOCOL_TYPE,

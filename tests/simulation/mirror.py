@@ -47,7 +47,7 @@ from tests.simulation.zookeeper import Ensemble
 
 if TYPE_CHECKING:
     from kbroker.log.partition_log import PartitionLog
-    from kbroker.runtime.partition import Partition
+    from kbroker.replica.partition import Partition
     from tests.simulation.script import Script
 
 CLUSTER_ID = "theTargetOfTheMirrorTo"

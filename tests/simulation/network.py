@@ -18,7 +18,7 @@ from twisted.python.failure import Failure
 
 from kbroker.config import BrokerConfig, Endpoint
 from kbroker.log.slices import FileSlice
-from kbroker.net.listener import Listener, Network
+from kbroker.network.socket_server import Listener, Network
 from kclient.errors import Address, Cause, ConnectError
 from kclient.net.connection import Connection
 from tests.simulation.clock import Process, Scheduler
@@ -161,7 +161,7 @@ class Wires:
         return dial
 
     def network(self, host: Host) -> Callable[..., Network]:
-        """Return what stands for `kbroker.net.listener.Network` on *host*."""
+        """Return what stands for `kbroker.network.socket_server.Network` on *host*."""
 
         def make(process: Process, config: BrokerConfig, service: Any) -> Network:
             return _Network(process, config, service, host)
@@ -384,7 +384,7 @@ class _ClientEnd(_End):
 
 
 class _ServerEnd(_End):
-    """What `kbroker.net.connection` takes for its `RecordTransport`."""
+    """What `kbroker.network.connection` takes for its `RecordTransport`."""
 
     def __init__(self, process: Process, out: _Direction, protocol: Any) -> None:
         super().__init__(process, out)

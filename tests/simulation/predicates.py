@@ -50,7 +50,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from kbroker.groups.placement import OFFSETS_TOPIC
+from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC
 from kbroker.zk import znodes
 from kclient.wire.batches import iterate
 from tests.simulation import disk_checks
@@ -64,8 +64,8 @@ from tests.simulation.synced import synced_end
 
 if TYPE_CHECKING:
     from kbroker.log.partition_log import PartitionLog
-    from kbroker.replication.leading import Leading
-    from kbroker.runtime.partition import Partition
+    from kbroker.replica.core.leader_state import Leading
+    from kbroker.replica.partition import Partition
     from tests.simulation.clock import Scheduler
     from tests.simulation.node import Node
     from tests.simulation.zookeeper import Change, Znode

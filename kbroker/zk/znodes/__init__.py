@@ -91,8 +91,6 @@ from kbroker.zk.znodes.names import (
     unescape,
 )
 from kbroker.zk.znodes.topics import (
-    LEADER_DURING_DELETE,
-    NO_LEADER,
     PartitionState,
     ReplicaAssignment,
     TopicAssignment,
@@ -122,11 +120,9 @@ __all__ = [
     "INTER_BROKER_SECRET",
     "ISR_CHANGES",
     "ISR_CHANGE_PREFIX",
-    "LEADER_DURING_DELETE",
     "LEGAL_TOPIC",
     "LOG_DIR_EVENTS",
     "LOG_DIR_EVENT_PREFIX",
-    "NO_LEADER",
     "PERSISTENT_PATHS",
     "PREFERRED_REPLICA_ELECTION",
     "PRODUCER_ID_BLOCK",

@@ -7,9 +7,8 @@ import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
-from kbroker.security.broker_proof import SECRET_BYTES
 from kbroker.zk.errors import PoisonZnode
 from kbroker.zk.znodes.fields import INT32_MAX, Fields, decode_json, decode_number, encode_json
 from kbroker.zk.znodes.names import (
@@ -19,6 +18,9 @@ from kbroker.zk.znodes.names import (
     CONTROLLER_EPOCH,
     INTER_BROKER_SECRET,
 )
+
+SECRET_BYTES: Final = 32
+"""The inter-broker secret has at least so many bytes."""
 
 
 @dataclass(frozen=True, slots=True)

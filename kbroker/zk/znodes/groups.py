@@ -12,7 +12,7 @@ def group_path(group: str) -> str:
 
 
 def group_state_path(group: str) -> str:
-    """Return /consumers/G/state: generation, members and assignment; content by kbroker.groups."""
+    """Return /consumers/G/state: generation, members and assignment; content by `coordinator.group.core.records`."""
     return f"{group_path(group)}/state"
 
 

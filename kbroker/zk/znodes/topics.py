@@ -11,9 +11,7 @@ from kbroker.zk.interface import Stat
 from kbroker.zk.znodes.brokers import decode_uuid, encode_uuid
 from kbroker.zk.znodes.fields import Fields, decode_json, encode_json
 from kbroker.zk.znodes.names import TOPICS, checked_topic
-
-NO_LEADER = -1
-LEADER_DURING_DELETE = -2
+from kclient.wire.interbroker import LEADER_DURING_DELETE
 
 
 @dataclass(frozen=True, slots=True)

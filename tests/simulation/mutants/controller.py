@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from kbroker.controller import replica_news, rounds
-from kbroker.controller.context import ControllerContext
-from kbroker.replication.role import ControllerFence
-from kbroker.runtime.controller_store import ControllerStore
-from kbroker.runtime.directory_news import DirectoryNews
+from kbroker.common.epoch_fences import ControllerFence
+from kbroker.controller.core import replica_events, state_writes
+from kbroker.controller.core.context import ControllerContext
+from kbroker.controller.zk_writes import ControllerStore
+from kbroker.replica.log_dir_failure_channel import DirectoryNews
 from kbroker.zk.interface import Check
 from kbroker.zk.life import SessionLife
 from kbroker.zk.session import ZooKeeperSession
@@ -21,13 +21,13 @@ from tests.simulation.mutants.registry import Change, frequent_mutant, mutant
 @frequent_mutant
 def election_without_a_new_epoch() -> list[Change]:
     """A new leader leads in its predecessor's epoch."""
-    original = rounds.elect  # type: ignore[attr-defined]
+    original = state_writes.elect  # type: ignore[attr-defined]
 
     def elect(replicas: Any, current: Any, *args: Any, **named: Any) -> Any:
         elected = original(replicas, current, *args, **named)
         return elected and replace(elected, leader_epoch=current.leader_epoch)
 
-    return [(rounds, "elect", elect)]
+    return [(state_writes, "elect", elect)]
 
 
 @mutant
@@ -109,12 +109,12 @@ def every_disk_is_believed() -> list[Change]:
 @mutant
 def anybody_may_lead() -> list[Change]:
     """Any live replica is elected where nobody in the ISR can lead, though nobody allowed it (S18)."""
-    original = rounds.elect  # type: ignore[attr-defined]
+    original = state_writes.elect  # type: ignore[attr-defined]
 
     def elect(*args: Any, **named: Any) -> Any:
         return original(*args, **{**named, "unclean": True})
 
-    return [(rounds, "elect", elect)]
+    return [(state_writes, "elect", elect)]
 
 
 @mutant
@@ -140,4 +140,4 @@ def news_of_failed_disks_is_thrown_away() -> list[Change]:
     def nothing(_context: Any, _event: Any, _rounds: Any) -> Iterator[None]:
         return iter(())
 
-    return [(replica_news, "log_dirs_failed", nothing)]
+    return [(replica_events, "log_dirs_failed", nothing)]

@@ -6,7 +6,7 @@ from typing import Any
 
 from kbroker.log import checkpoints
 from kbroker.log.checkpoints import LogStarts
-from kbroker.runtime.orders import Orders
+from kbroker.replica.become_leader_or_follower import Orders
 from tests.simulation.mutants.registry import Change, mutant
 
 

@@ -9,15 +9,15 @@ from typing import Any
 from twisted.internet.defer import Deferred, succeed
 from twisted.python.failure import Failure
 
-from kbroker.groups.effects import Answer, Joined, Left, Synced
-from kbroker.groups.group import Group
-from kbroker.groups.outbox import Outbox
-from kbroker.replication.leading import Leading
-from kbroker.runtime.coordinated_groups import CoordinatedGroups, GroupsOfPartition
-from kbroker.runtime.coordinated_partition import CoordinatedPartition
-from kbroker.runtime.group_coordinator import GroupCoordinator
-from kbroker.runtime.held_group import HeldGroup
-from kbroker.runtime.offset_writer import OffsetWriter
+from kbroker.coordinator.group.coordinator_shards import CoordinatedGroups, GroupsOfPartition
+from kbroker.coordinator.group.core.effects import Answer, Joined, Left, Synced
+from kbroker.coordinator.group.core.group import Group
+from kbroker.coordinator.group.core.outbox import Outbox
+from kbroker.coordinator.group.group_coordinator import GroupCoordinator
+from kbroker.coordinator.group.group_metadata import HeldGroup
+from kbroker.coordinator.group.offset_writer import OffsetWriter
+from kbroker.coordinator.group.shard_fence import CoordinatedPartition
+from kbroker.replica.core.leader_state import Leading
 from kbroker.zk.errors import ConnectionLoss
 from kbroker.zk.interface import Check
 from kclient.wire.error_codes import ErrorCode

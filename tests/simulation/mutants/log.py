@@ -14,7 +14,7 @@ from kbroker.log.log_dir import LogDir
 from kbroker.log.log_dirs import LogDirs
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.producer_state import ProducerStates
-from kbroker.runtime.log_upkeep import LogUpkeep
+from kbroker.replica.log_schedule import LogUpkeep
 from kclient.wire.errors import InvalidProducerEpoch, KafkaStorageError, OutOfOrderSequenceNumber
 from tests.simulation.mutants.registry import Change, frequent_mutant, mutant
 

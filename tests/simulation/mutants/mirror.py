@@ -7,9 +7,9 @@ from typing import Any
 
 from kbroker.apis import api00_produce
 from kbroker.log.partition_log import PartitionLog
-from kbroker.runtime import conditional_append
-from kbroker.runtime.conditional_append import append_copied
-from kbroker.runtime.partition import Partition
+from kbroker.replica import conditional_append
+from kbroker.replica.conditional_append import append_copied
+from kbroker.replica.partition import Partition
 from mirrormaker.link import NOTHING, PartitionLink
 from mirrormaker.words import Append, Ends
 from tests.simulation.mutants.registry import Change, Planting, mutant

@@ -6,15 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 from kbroker.apis import api00_produce
-from kbroker.replication.following import EpochEnd, Following
-from kbroker.replication.leading import Leading
-from kbroker.replication.registration import Registration
-from kbroker.replication.role import ControllerFence, PartitionRole
-from kbroker.runtime import fetch_plan, followed_partition
-from kbroker.runtime.fetch_reading import FetchReading
-from kbroker.runtime.metadata_cache import MetadataCache
-from kbroker.runtime.orders import Orders
-from kbroker.runtime.partition import Partition
+from kbroker.common.epoch_fences import ControllerFence
+from kbroker.metadata.metadata_cache import MetadataCache
+from kbroker.replica import fetcher_partition, fetcher_partitions
+from kbroker.replica.become_leader_or_follower import Orders
+from kbroker.replica.core.broker_epoch import Registration
+from kbroker.replica.core.follower_state import EpochEnd, Following
+from kbroker.replica.core.leader_state import Leading
+from kbroker.replica.core.role import PartitionRole
+from kbroker.replica.fetch_reader import FetchReading
+from kbroker.replica.partition import Partition
 from kbroker.zk.session import ZooKeeperSession
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.interbroker import StopReplicaRequest
@@ -161,11 +162,11 @@ def a_missed_epoch_is_trusted() -> list[Change]:
 def truncation_happens_once() -> list[Change]:
     """A follower that has cut its log once takes it for the leader's (KIP-279)."""
     cut: dict[int, Following] = {}
-    truncate, question = followed_partition.truncate, followed_partition.question
+    truncate, question = fetcher_partition.truncate, fetcher_partition.question
 
     def truncates(partition: Partition, offset: int) -> None:
         truncate(partition, offset)
-        following = followed_partition.followed(partition)[1]
+        following = fetcher_partition.followed(partition)[1]
         cut[id(following)] = following
 
     def asks(partition: Partition, max_bytes: int) -> Any:
@@ -175,8 +176,8 @@ def truncation_happens_once() -> list[Change]:
         return asked
 
     return [
-        (followed_partition, "truncate", truncates),
-        (fetch_plan.followed_partition, "question", asks),
+        (fetcher_partition, "truncate", truncates),
+        (fetcher_partitions.followed_partition, "question", asks),
     ]
 
 

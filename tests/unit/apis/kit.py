@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from kbroker.log.slices import FileSlice
-from kbroker.net.service import Peer
+from kbroker.network.service import Peer
 from kclient.wire import fetch, messages, produce
 from kclient.wire.fetch import FetchPartition, FetchRequest, FetchTopic
 from kclient.wire.messages import RequestHeader

@@ -11,8 +11,8 @@ from twisted.internet.task import Clock
 
 from kbroker.apis import Dispatcher, RequestContext
 from kbroker.apis.budgets import BUDGETS
-from kbroker.net.service import RequestRefusedError
-from kbroker.runtime.shared_turns import SharedTurns
+from kbroker.common.shared_turns import SharedTurns
+from kbroker.network.service import RequestRefusedError
 from kclient.wire import fetch, messages, produce
 from kclient.wire.errors import ErrorCode, MalformedMessage, TooManyElements
 from kclient.wire.fetch import FetchPartition, FetchRequest, FetchTopic

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from kbroker.config import BrokerConfig
-from kbroker.runtime.config_entries import (
+from kbroker.metadata.core.config_entries import (
     BrokerLayers,
     Change,
     ConfigSource,

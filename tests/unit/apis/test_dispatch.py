@@ -10,7 +10,7 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from kbroker.apis import Dispatcher, RequestContext, lazily
-from kbroker.net.service import RequestRefusedError
+from kbroker.network.service import RequestRefusedError
 from kclient.wire import messages
 from kclient.wire.errors import ErrorCode, GroupIdNotFound, MalformedMessage
 from kclient.wire.messages import RequestHeader

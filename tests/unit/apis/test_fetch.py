@@ -8,7 +8,7 @@ from uuid import UUID, uuid5
 import pytest
 
 from kbroker.log.slices import FileSlice
-from kbroker.net.service import Peer
+from kbroker.network.service import Peer
 from kclient.wire.batches import iterate
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.fetch import FetchPartition

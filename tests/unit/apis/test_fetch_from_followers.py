@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from kbroker.apis.api01_fetch import Fetch
-from kbroker.runtime import followed_partition
-from kbroker.runtime.nearest_replica import nearest_of
+from kbroker.replica import fetcher_partition
+from kbroker.replica.preferred_read_replica import nearest_of
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.fetch import FetchPartition, FetchPartitionResponse
 from kclient.wire.interbroker import (
@@ -161,7 +161,7 @@ def heard(broker: ApiBroker, high_watermark: int) -> None:
     """The leader says what is committed."""
     partition = broker.replicas.partition("r", 0)
     answer = FetchPartitionResponse(0, high_watermark=high_watermark, log_start_offset=0)
-    followed_partition.take_answer(partition, answer, 0)
+    fetcher_partition.take_answer(partition, answer, 0)
 
 
 def test_a_follower_hands_out_what_it_knows_to_be_committed(follower: ApiBroker) -> None:

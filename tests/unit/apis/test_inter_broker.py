@@ -9,7 +9,7 @@ import pytest
 from kbroker.apis import Dispatcher
 from kbroker.apis.api18_api_versions import ApiVersions
 from kbroker.apis.inter_broker import SENDER_FIELDS, InterBrokerTrust
-from kbroker.net.service import Peer, RequestRefusedError
+from kbroker.network.service import Peer, RequestRefusedError
 from kclient.wire import messages
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.messages import RequestHeader

@@ -10,8 +10,8 @@ from kbroker.apis import RequestContext
 from kbroker.apis.api03_metadata import AUTO_CREATE_BURST, Budget, Metadata
 from kbroker.apis.api06_update_metadata import UpdateMetadata
 from kbroker.apis.api60_describe_cluster import DescribeCluster
-from kbroker.net.service import Peer
-from kbroker.runtime.metadata_cache import MetadataCache
+from kbroker.metadata.metadata_cache import MetadataCache
+from kbroker.network.service import Peer
 from kclient.wire import messages
 from kclient.wire.errors import (
     ErrorCode,

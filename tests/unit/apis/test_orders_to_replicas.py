@@ -12,8 +12,8 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from kbroker.config import LogConfig
-from kbroker.replication.leading import WriteIsr
-from kbroker.runtime.offset_lookup import epoch_end
+from kbroker.replica.core.leader_state import WriteIsr
+from kbroker.replica.offset_lookup import epoch_end
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import (
     KafkaError,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.net.service import RequestRefusedError
+from kbroker.network.service import RequestRefusedError
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.interbroker import (
     LeaderAndIsrPartitionState,

@@ -10,8 +10,8 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from kbroker.apis.api06_update_metadata import UpdateMetadata
-from kbroker.runtime.metadata_cache import FULL
-from kbroker.runtime.stray_replicas import StrayReplicas
+from kbroker.metadata.metadata_cache import FULL
+from kbroker.replica.stray_replicas import StrayReplicas
 from kclient.wire.interbroker import (
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,

@@ -1,6 +1,6 @@
 """What the controller believes of a broker that came back."""
 
-from kbroker.controller.context import Broker, ControllerContext, LogEnd, Start, void
+from kbroker.controller.core.context import Broker, ControllerContext, LogEnd, Start, void
 
 T0 = ("t", 0)
 

@@ -4,8 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from kbroker.controller.context import GRANT_VOID, LeaderAndIsr, LogEnd, before_void, is_void, void
-from kbroker.controller.election import Electorate, elect, elect_first
+from kbroker.controller.core.context import (
+    GRANT_VOID,
+    LeaderAndIsr,
+    LogEnd,
+    before_void,
+    is_void,
+    void,
+)
+from kbroker.controller.core.election import Electorate, elect, elect_first
 
 
 def state(leader, *isr, epoch=4):

@@ -5,11 +5,11 @@ from uuid import UUID
 
 import pytest
 
-from kbroker.controller import effects as fx
-from kbroker.controller import events
-from kbroker.controller.context import Broker, LeaderAndIsr, Topic
-from kbroker.controller.machine import Controller
-from kbroker.controller.states import InvalidStateChangeError, PartitionState, ReplicaState
+from kbroker.controller.core import effects as fx
+from kbroker.controller.core import events
+from kbroker.controller.core.context import Broker, LeaderAndIsr, Topic
+from kbroker.controller.core.machine import Controller
+from kbroker.controller.core.states import InvalidStateChangeError, PartitionState, ReplicaState
 
 ID = UUID(int=1)
 

@@ -8,18 +8,12 @@ from uuid import UUID
 
 import pytest
 
-from kbroker.controller import effects as fx
-from kbroker.controller import events, reassignment
-from kbroker.controller.context import (
-    EPOCH_DURING_DELETE,
-    NO_LEADER,
-    Assignment,
-    Broker,
-    LeaderAndIsr,
-    Topic,
-)
-from kbroker.controller.effects import ReassignmentOutcome
-from kbroker.controller.machine import Controller
+from kbroker.controller.core import effects as fx
+from kbroker.controller.core import events, reassignment
+from kbroker.controller.core.context import Assignment, Broker, LeaderAndIsr, Topic
+from kbroker.controller.core.effects import ReassignmentOutcome
+from kbroker.controller.core.machine import Controller
+from kclient.wire.interbroker import EPOCH_DURING_DELETE, NO_LEADER
 
 T0 = ("t", 0)
 ID = UUID(int=1)

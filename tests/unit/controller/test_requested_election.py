@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
-from kbroker.controller import effects as fx
-from kbroker.controller import events
-from kbroker.controller.context import NO_LEADER, Broker, LeaderAndIsr, Topic
-from kbroker.controller.effects import ElectionOutcome, ElectionResult
-from kbroker.controller.events import ElectionType
-from kbroker.controller.machine import Controller
+from kbroker.controller.core import effects as fx
+from kbroker.controller.core import events
+from kbroker.controller.core.context import Broker, LeaderAndIsr, Topic
+from kbroker.controller.core.effects import ElectionOutcome, ElectionResult
+from kbroker.controller.core.events import ElectionType
+from kbroker.controller.core.machine import Controller
+from kclient.wire.interbroker import NO_LEADER
 
 T0, T1 = ("t", 0), ("t", 1)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.security.broker_proof import BrokerProofs
+from kbroker.security.core.broker_proof import BrokerProofs
 from kbroker.zk import znodes
 from kbroker.zk.errors import PoisonZnode
 from tests.kit.inter_broker import SECRET, proofs_of

@@ -1,0 +1,1 @@
+"""What several parts of the broker share: work in turns of the reactor, epoch fences."""

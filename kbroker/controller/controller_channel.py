@@ -1,0 +1,196 @@
+"""The controller's line to one broker: a request at a time, again until it is answered (S20).
+
+What is to be said waits in a `BrokerChannel`; this puts it on the wire, when its owner has a turn for it (`pump`). A
+broker that cannot be reached is tried again until it answers or the controller hears that it died.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from twisted.internet.defer import CancelledError, Deferred, fail
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from kbroker.controller.core.channel_queue import BrokerChannel, Order
+from kbroker.controller.core.context import Broker
+from kbroker.controller.core.control_requests import event_for, request_for
+from kbroker.controller.core.events import Event
+from kclient.wire.error_codes import ErrorCode
+from kclient.wire.errors import BrokerNotAvailable, ClusterAuthorizationFailed
+from kclient.wire.versions import ApiKey
+
+log = Logger()
+
+RESEND_SECONDS = 0.1
+"""Pause before a request whose connection failed is sent again."""
+
+
+class Clock(Protocol):
+    """What the controller needs of the reactor."""
+
+    def callLater(  # noqa: N802
+        self, delay: float, callable: Callable[..., object], *args: object
+    ) -> object:
+        """Call later."""
+
+    def seconds(self) -> float:
+        """Return a monotonic clock's time."""
+
+
+class SendToBroker(Protocol):
+    """Sends one request to a broker's inter-broker listener: `kbroker.network.broker_connections`."""
+
+    def __call__(
+        self, broker_id: int, host: str, port: int, api: ApiKey, version: int, request: Any
+    ) -> Deferred[Any]:
+        """Answer the response, or fail when the connection does."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSettings:
+    """What the controller takes from the broker's configuration."""
+
+    broker_id: int
+    inter_broker_listener: str
+    delete_topic_enable: bool = True
+    rebalance_seconds: float | None = None
+    """leader.imbalance.check.interval.seconds; None: leadership is not moved back by itself."""
+    imbalance_percentage: int = 10
+    leave_seconds: float = 3.0
+    """How long a broker that handed everything over waits for the others to have heard of it."""
+    unclean_leader_election: Callable[[], bool] = lambda: False
+    """unclean.leader.election.enable of topics that do not say."""
+    min_insync_replicas: Callable[[str], int] = lambda _topic: 1
+    """A topic's min.insync.replicas."""
+    partitions_per_turn: int = 500
+    """So many are worked on in one turn of the reactor, or told in one request: some 10 ms."""
+
+
+class LineOwner(Protocol):
+    """Who is told what a broker said: the office."""
+
+    def answered(self, event: Event | None) -> None:
+        """Take what an answer says, if anything."""
+
+    def stale_controller(self, broker_id: int) -> None:
+        """Take note that a broker obeys a newer controller."""
+
+    def speak(self, line: BrokerLine) -> None:
+        """Give *line*, which may have more to say, a turn for `BrokerLine.pump`."""
+
+    def line_failed(self, failure: Failure) -> None:
+        """Take note of a bug."""
+
+
+class BrokerLine:
+    """One broker's channel on the wire: a request at a time, again until it is answered (S20)."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        settings: ControllerSettings,
+        send: SendToBroker,
+        controller_epoch: int,
+        broker: Broker,
+        owner: LineOwner,
+        request_numbers: Iterator[int] | None = None,
+    ) -> None:
+        self.channel = BrokerChannel(settings.partitions_per_turn, request_numbers)
+        self._clock = clock
+        self._settings = settings
+        self._send = send
+        self._controller_epoch = controller_epoch
+        self._broker = broker
+        self._owner = owner
+        self._out: Deferred[Any] | None = None
+        self._closed = False
+        self._failures = 0
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the broker has heard everything, or does not listen."""
+        return self.channel.is_idle or self._failures > 0
+
+    def pump(self) -> int:
+        """Send what is next, if nothing is out; return how many partitions it speaks of."""
+        order = None if self._closed else self.channel.next_order()
+        if order is None:
+            return 0
+        self._transmit(order)
+        return order.size
+
+    def close(self) -> None:
+        """Say no more."""
+        self._closed = True
+        if self._out is not None:
+            self._out.cancel()
+
+    def _transmit(self, order: Order) -> None:
+        if self._closed:
+            return
+        api, version, request = request_for(
+            order,
+            controller_id=self._settings.broker_id,
+            controller_epoch=self._controller_epoch,
+            broker=self._broker,
+            listener=self._settings.inter_broker_listener,
+        )
+        out = self._out = self._request(api, version, request)
+        out.addCallbacks(
+            self._have_answer,
+            self._have_failure,
+            callbackArgs=(order,),
+            errbackArgs=(order,),
+        )
+        out.addErrback(self._owner.line_failed)
+
+    def _request(self, api: ApiKey, version: int, request: Any) -> Deferred[Any]:
+        name = self._settings.inter_broker_listener
+        endpoint = next((e for e in self._broker.endpoints if e.listener == name), None)
+        if endpoint is None:
+            return fail(BrokerNotAvailable(f"it registered no listener {name}"))
+        return self._send(
+            self._broker.broker_id, endpoint.host, endpoint.port, api, version, request
+        )
+
+    def _have_answer(self, response: Any, order: Order) -> None:
+        self._out = None
+        if self._closed:
+            return
+        if response.error_code == ErrorCode.STALE_CONTROLLER_EPOCH:
+            self._owner.stale_controller(self._broker.broker_id)
+            return
+        if response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            # It does not know our secret, or our epoch, yet: nothing was done, so this is no answer.
+            refused = ClusterAuthorizationFailed("it does not accept this broker as the controller")
+            self._have_failure(Failure(refused), order)
+            return
+        if self._failures:
+            log.info("broker {id} is being told again", id=self._broker.broker_id)
+            self._failures = 0
+        if response.error_code not in (ErrorCode.NONE, ErrorCode.STALE_BROKER_EPOCH):
+            log.warn(
+                "broker {id} answered {order} with error {code}",
+                id=self._broker.broker_id,
+                order=type(order).__name__,
+                code=response.error_code,
+            )
+        self.channel.answered()
+        self._owner.answered(event_for(order, response, self._broker))
+        self._owner.speak(self)
+
+    def _have_failure(self, failure: Failure, order: Order) -> None:
+        self._out = None
+        if self._closed or isinstance(failure.value, CancelledError):
+            return
+        self._failures += 1
+        if self._failures == 1:
+            log.warn(
+                "cannot reach broker {id}: {why}; trying until it answers or its session ends",
+                id=self._broker.broker_id,
+                why=failure.getErrorMessage(),
+            )
+        self._clock.callLater(RESEND_SECONDS, self._transmit, order)

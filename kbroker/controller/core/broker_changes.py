@@ -1,0 +1,163 @@
+"""Brokers that come and go: what their partitions need when they die, join, or ask whether they may leave.
+
+Theory of operation
+===================
+The registrations as they were read are compared with the tables (`changes`). A broker of another epoch is another
+incarnation: it died and then joined (KIP-380), so that it is first taken out of every ISR; only when that has settled,
+and was told, does the machine have it join, as an event of its own (`Joined`).
+
+*Died*: all that was known of the broker goes, and its partitions are evaluated in two rounds: first those that nobody
+leads who lives, which are written and announced, then those that only lost a follower.
+*Joined*: it is told about all partitions, and what it shall lead and follow; its partitions are evaluated, for it may
+be the leader that some wait for; topics whose deletion waited for it go on.
+*Leaving* (controlled shutdown): it counts as dead wherever others can take over. When that has settled its replicas
+that follow are stopped, so that they do not rejoin an ISR, and the answer names what it still leads; it asks again
+until that is nothing. Partitions of which it is the only replica are left out: nobody can take them.
+
+Invariants: 1. a broker in the tables has a channel, and no other has; 2. nothing that was said by one incarnation
+counts for the next; 3. who is shutting down is so until that incarnation is gone.
+
+In: BrokersChanged, Joined, ControlledShutdownRequested, the tables   Out: the tables, `rounds`   Owner: machine
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from kbroker.common.steps import Steps
+from kbroker.controller.core import topic_deletion
+from kbroker.controller.core.context import Broker, ControllerContext, TopicPartition
+from kbroker.controller.core.effects import (
+    AnswerControlledShutdown,
+    CloseChannel,
+    OpenChannel,
+    ShutdownVerdict,
+)
+from kbroker.controller.core.events import BrokersChanged, ControlledShutdownRequested
+from kbroker.controller.core.state_writes import Rounds, unled_of
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The second half of BrokersChanged, once the deaths have settled."""
+
+    brokers: tuple[Broker, ...]
+
+
+def changes(
+    context: ControllerContext, event: BrokersChanged, rounds: Rounds
+) -> tuple[set[int], Joined | None]:
+    """Return who died and who is to join; takes in what changed of those that stay."""
+    died, joined = set(), []
+    for broker_id, known in context.brokers.items():
+        present = event.brokers.get(broker_id)
+        if present is None or present.epoch != known.epoch:
+            died.add(broker_id)
+    for broker_id, present in sorted(event.brokers.items()):
+        if broker_id not in context.brokers or broker_id in died:
+            joined.append(present)
+        elif present != context.brokers[broker_id]:
+            # The same incarnation with other endpoints (KAFKA-3334's dynamic listeners).
+            context.brokers[broker_id] = present
+            rounds.said.brokers_changed = True
+    return died, Joined(tuple(joined)) if joined else None
+
+
+def brokers_died(context: ControllerContext, died: set[int], rounds: Rounds) -> Steps[None]:
+    """Have others lead what they led, and take them out of every ISR."""
+    for broker_id in sorted(died):
+        del context.brokers[broker_id]
+        context.shutting_down.discard(broker_id)
+        context.failed_dirs.pop(broker_id, None)
+        context.incomplete.pop(broker_id, None)
+        context.log_ends.pop(broker_id, None)
+        rounds.out.append(CloseChannel(broker_id))
+    rounds.said.brokers_changed = True
+    topic_deletion.brokers_died(context, died)
+    touched = context.partitions_on(died)
+    unled = yield from unled_of(context, touched)
+    if not unled:
+        yield from _shrink(context, touched, rounds)
+        return
+    rounds.then(lambda context: _shrink_the_rest(context, touched, unled, rounds))
+    yield from _shrink(context, unled, rounds)
+
+
+def _shrink_the_rest(
+    context: ControllerContext,
+    touched: Iterable[TopicPartition],
+    done: Iterable[TopicPartition],
+    rounds: Rounds,
+) -> Steps[None]:
+    yield from rounds.announce(context)
+    but = frozenset(done)
+    yield from _shrink(context, [p for p in touched if p not in but], rounds)
+
+
+def _shrink(
+    context: ControllerContext, touched: Collection[TopicPartition], rounds: Rounds
+) -> Steps[None]:
+    # Their offline replicas changed even where neither leader nor ISR does.
+    rounds.said.metadata |= set(touched)
+    yield from rounds.evaluate(context, touched)
+
+
+def brokers_joined(context: ControllerContext, event: Joined, rounds: Rounds) -> Steps[None]:
+    """Tell newcomers everything; have led what waited for them."""
+    ids = {b.broker_id for b in event.brokers}
+    for broker in event.brokers:
+        context.brokers[broker.broker_id] = broker
+        rounds.out.append(OpenChannel(broker))
+    rounds.said.brokers_changed = True
+    rounds.said.everything_to |= ids
+    touched = context.partitions_on(ids)
+    for partition in touched:
+        yield
+        for broker_id in ids.intersection(context.replicas(partition)):
+            rounds.said.leader_and_isr.setdefault(broker_id, set()).add(partition)
+    rounds.said.metadata |= set(touched)
+    yield from rounds.evaluate(context, touched)
+    topic_deletion.brokers_joined(context, ids, rounds.said)
+
+
+def controlled_shutdown(
+    context: ControllerContext, event: ControlledShutdownRequested, rounds: Rounds
+) -> Steps[None]:
+    """Move away what the broker leads; answer when that has settled."""
+    broker = context.brokers.get(event.broker_id)
+    if broker is None:
+        verdict = ShutdownVerdict.BROKER_NOT_AVAILABLE
+    elif event.broker_epoch not in (-1, broker.epoch):
+        verdict = ShutdownVerdict.STALE_BROKER_EPOCH
+    else:
+        context.shutting_down.add(event.broker_id)
+        rounds.said.brokers_changed = True  # leaders take it into no ISR any more (KAFKA-14140)
+        rounds.then(lambda context: _shutdown_settled(context, event, rounds))
+        touched = [
+            p for p in context.partitions_on([event.broker_id]) if len(context.replicas(p)) > 1
+        ]
+        yield from rounds.evaluate(context, touched)
+        return
+    rounds.out.append(AnswerControlledShutdown(event.request_id, verdict))
+
+
+def _shutdown_settled(
+    context: ControllerContext, event: ControlledShutdownRequested, rounds: Rounds
+) -> Steps[None]:
+    """Stop the replicas that follow, so that they do not rejoin the ISR, and answer."""
+    remaining: list[TopicPartition] = []
+    for partition in context.partitions_on([event.broker_id]):
+        yield
+        if len(context.replicas(partition)) == 1:
+            continue
+        state = context.leader_and_isr.get(partition)
+        if state is None:
+            continue
+        if state.leader == event.broker_id:
+            remaining.append(partition)
+        else:
+            rounds.said.stop(event.broker_id, partition, delete=False)
+    rounds.out.append(
+        AnswerControlledShutdown(event.request_id, ShutdownVerdict.MOVED, tuple(sorted(remaining)))
+    )

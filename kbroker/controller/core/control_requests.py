@@ -1,0 +1,247 @@
+"""The controller's orders as wire messages, and their answers as events.
+
+LeaderAndIsr 7, UpdateMetadata 8, StopReplica 4: the newest of the ZooKeeper era, for all brokers of a
+cluster are of one kind here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from kbroker.controller.core.channel_queue import (
+    LeaderAndIsrOrder,
+    Order,
+    StopReplicaOrder,
+    UpdateMetadataOrder,
+)
+from kbroker.controller.core.context import Broker, LogEnd, TopicPartition
+from kbroker.controller.core.effects import PartitionUpdate
+from kbroker.controller.core.events import Event, LeaderAndIsrAcked, StopReplicaAcked
+from kclient.wire.error_codes import ErrorCode
+from kclient.wire.interbroker import (
+    EPOCH_DURING_DELETE,
+    NO_LEADER,
+    LeaderAndIsrLiveLeader,
+    LeaderAndIsrPartitionState,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    LeaderAndIsrTopicState,
+    StopReplicaPartitionState,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    StopReplicaTopicState,
+    UpdateMetadataBroker,
+    UpdateMetadataEndpoint,
+    UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+    UpdateMetadataTopicState,
+)
+from kclient.wire.versions import ApiKey
+
+LEADER_AND_ISR_VERSION: Final = 7
+UPDATE_METADATA_VERSION: Final = 8
+STOP_REPLICA_VERSION: Final = 4
+
+INCREMENTAL: Final = 1
+FULL: Final = 2
+"""Values of `type`: a part of what there is, or all of it."""
+
+SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+"""By Kafka's number for them."""
+
+Request = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
+Response = LeaderAndIsrResponse | UpdateMetadataResponse | StopReplicaResponse
+
+
+def request_for(
+    order: Order, *, controller_id: int, controller_epoch: int, broker: Broker, listener: str
+) -> tuple[ApiKey, int, Request]:
+    """Build the request that carries *order* to *broker*: (api key, version, request).
+
+    *listener* is the inter-broker listener, by which brokers are told to find each other.
+    """
+    match order:
+        case LeaderAndIsrOrder():
+            return (
+                ApiKey.LEADER_AND_ISR,
+                LEADER_AND_ISR_VERSION,
+                LeaderAndIsrRequest(
+                    controller_id=controller_id,
+                    controller_epoch=controller_epoch,
+                    broker_epoch=broker.epoch,
+                    type=INCREMENTAL,
+                    topic_states=_leader_and_isr_topics(order.partitions),
+                    live_leaders=_live_leaders(order.live_leaders, listener),
+                    request_number=order.number,
+                ),
+            )
+        case UpdateMetadataOrder():
+            return (
+                ApiKey.UPDATE_METADATA,
+                UPDATE_METADATA_VERSION,
+                UpdateMetadataRequest(
+                    controller_id=controller_id,
+                    type=FULL if order.full else INCREMENTAL,
+                    controller_epoch=controller_epoch,
+                    broker_epoch=broker.epoch,
+                    topic_states=_metadata_topics(order.partitions),
+                    live_brokers=[_metadata_broker(b) for b in order.live_brokers],
+                    part=order.part,
+                    has_more=order.has_more,
+                    request_number=order.number,
+                ),
+            )
+        case StopReplicaOrder():
+            return (
+                ApiKey.STOP_REPLICA,
+                STOP_REPLICA_VERSION,
+                StopReplicaRequest(
+                    controller_id=controller_id,
+                    controller_epoch=controller_epoch,
+                    broker_epoch=broker.epoch,
+                    topic_states=_stop_replica_topics(order),
+                    request_number=order.number,
+                ),
+            )
+
+
+def _leader_and_isr_topics(updates: Iterable[PartitionUpdate]) -> list[LeaderAndIsrTopicState]:
+    topics: dict[object, LeaderAndIsrTopicState] = {}
+    for update in updates:
+        topic = topics.get(update.topic_id)
+        if topic is None:
+            topic = topics[update.topic_id] = LeaderAndIsrTopicState(update.topic, update.topic_id)
+        state = update.state
+        topic.partition_states.append(
+            LeaderAndIsrPartitionState(
+                partition_index=update.partition,
+                controller_epoch=state.controller_epoch,
+                leader=state.leader,
+                leader_epoch=state.leader_epoch,
+                isr=list(state.isr),
+                partition_epoch=state.zk_version,
+                replicas=list(update.replicas),
+                adding_replicas=list(update.adding_replicas),
+                removing_replicas=list(update.removing_replicas),
+                is_new=update.is_new,
+                leader_recovery_state=state.leader_recovery_state,
+                isr_epochs=list(state.isr_epochs),
+                elr=[replica for replica, _ in state.elr],
+                elr_epochs=[epoch for _, epoch in state.elr],
+            )
+        )
+    return list(topics.values())
+
+
+def _live_leaders(brokers: Iterable[Broker], listener: str) -> list[LeaderAndIsrLiveLeader]:
+    leaders = []
+    for broker in brokers:
+        endpoint = next((e for e in broker.endpoints if e.listener == listener), None)
+        if endpoint is not None:
+            leaders.append(LeaderAndIsrLiveLeader(broker.broker_id, endpoint.host, endpoint.port))
+    return leaders
+
+
+def _metadata_topics(updates: Iterable[PartitionUpdate]) -> list[UpdateMetadataTopicState]:
+    topics: dict[object, UpdateMetadataTopicState] = {}
+    for update in updates:
+        topic = topics.get(update.topic_id)
+        if topic is None:
+            topic = topics[update.topic_id] = UpdateMetadataTopicState(
+                update.topic, update.topic_id
+            )
+        state = update.state
+        topic.partition_states.append(
+            UpdateMetadataPartitionState(
+                partition_index=update.partition,
+                controller_epoch=state.controller_epoch,
+                leader=state.leader,
+                leader_epoch=state.leader_epoch,
+                isr=list(state.isr),
+                zk_version=state.zk_version,
+                replicas=list(update.replicas),
+                offline_replicas=list(update.offline_replicas),
+            )
+        )
+    return list(topics.values())
+
+
+def _metadata_broker(broker: Broker) -> UpdateMetadataBroker:
+    return UpdateMetadataBroker(
+        broker.broker_id,
+        [
+            UpdateMetadataEndpoint(
+                e.port, e.host, e.listener, SECURITY_PROTOCOLS.index(e.security_protocol)
+            )
+            for e in broker.endpoints
+            if e.security_protocol in SECURITY_PROTOCOLS
+        ],
+        broker.rack,
+        broker.epoch,
+        broker.is_shutting_down,
+    )
+
+
+def _stop_replica_topics(order: StopReplicaOrder) -> list[StopReplicaTopicState]:
+    topics: dict[str, StopReplicaTopicState] = {}
+    for stop in order.stops:
+        name, index = stop.partition
+        topic = topics.setdefault(name, StopReplicaTopicState(name))
+        topic.partition_states.append(
+            StopReplicaPartitionState(index, stop.leader_epoch, stop.delete)
+        )
+    return list(topics.values())
+
+
+def event_for(order: Order, response: Response, broker: Broker) -> Event | None:
+    """Read the answer to *order*: the event to tell the machine, or None when it says nothing.
+
+    Errors of the whole request (STALE_CONTROLLER_EPOCH, STALE_BROKER_EPOCH) are the caller's.
+    """
+    if isinstance(order, LeaderAndIsrOrder) and isinstance(response, LeaderAndIsrResponse):
+        names = {u.topic_id: u.topic for u in order.partitions}
+        errors: dict[int, set[TopicPartition]] = {
+            ErrorCode.KAFKA_STORAGE_ERROR: set(),
+            ErrorCode.INELIGIBLE_REPLICA: set(),
+        }
+        ends: dict[TopicPartition, LogEnd] = {}
+        epochs = {
+            (u.topic, u.partition): u.state.leader_epoch
+            for u in order.partitions
+            if u.state.leader == NO_LEADER
+        }
+        for topic in response.topics:
+            if topic.topic_id in names:
+                for partition in topic.partition_errors:
+                    key = (names[topic.topic_id], partition.partition_index)
+                    if partition.error_code in errors:
+                        errors[partition.error_code].add(key)
+                    if partition.log_end_offset >= 0 and key in epochs:
+                        ends[key] = LogEnd(
+                            epochs[key],
+                            partition.last_epoch,
+                            partition.log_end_offset,
+                            (partition.intact_since, partition.intact_until),
+                        )
+        failed_dirs, incomplete = map(frozenset, errors.values())
+        if not failed_dirs and not incomplete and not ends:
+            return None
+        return LeaderAndIsrAcked(broker.broker_id, broker.epoch, failed_dirs, incomplete, ends)
+    if isinstance(order, StopReplicaOrder) and isinstance(response, StopReplicaResponse):
+        failed: set[TopicPartition] = {
+            (error.topic_name, error.partition_index)
+            for error in response.partition_errors
+            if error.error_code != ErrorCode.NONE
+        }
+        # Only deletions of topics wait for this: replicas that were moved away are forgotten already, and an
+        # answer about them must not be taken for one about a deletion that came later.
+        asked = frozenset(
+            s.partition for s in order.stops if s.delete and s.leader_epoch == EPOCH_DURING_DELETE
+        )
+        if response.error_code != ErrorCode.NONE:
+            failed.update(asked)
+        if asked:
+            return StopReplicaAcked(broker.broker_id, broker.epoch, asked - failed, asked & failed)
+    return None

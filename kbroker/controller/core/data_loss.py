@@ -1,0 +1,60 @@
+"""Replicas that should have every committed record and may not: what the operator is told of them (S8).
+
+A partition waits without a leader when all that ZooKeeper knows to be in sync are dead, or back without what they
+had. The dead may come back; of the others only a person can say that what they have is enough.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kbroker.controller.core.context import ControllerContext, LeaderAndIsr, Start, TopicPartition
+from kbroker.controller.core.effects import ReportDoubt
+from kbroker.controller.core.election import electorate_of, with_the_longest_log
+from kclient.wire.interbroker import NO_LEADER, RECOVERING
+
+_WHY: Final = {
+    Start.POWER_LOSS: "its machine went down: records that were not synced may be gone",
+    Start.PARTIAL: "one of its log directories is missing or new, and its log may have been there",
+    Start.NEW: "its log directories are new: wiped, not mounted, or of another disk",
+}
+_OLDER: Final = "its log directories are of another time: restored from a copy, or another disk"
+_INCOMPLETE: Final = "its log of this partition is gone, or ends before what it had"
+
+
+def of(
+    context: ControllerContext, partition: TopicPartition, before: LeaderAndIsr, after: LeaderAndIsr
+) -> ReportDoubt | None:
+    """Return what is to be told of *partition*, whose state becomes *after*; None if there is no doubt."""
+    if after.leader == before.leader != NO_LEADER:
+        return None
+    if after.leader not in (NO_LEADER, *before.isr) and after.leader_recovery_state != RECOVERING:
+        return None
+    found = []
+    for replica, granted in before.grants.items():
+        broker = context.brokers.get(replica)
+        if broker is None or context.holds(replica, partition, granted):
+            continue
+        if after.leader in before.isr and after.leader != replica:
+            continue
+        lacks = partition in context.incomplete.get(replica, ()) or granted < 0
+        found.append((replica, _INCOMPLETE if lacks else _WHY.get(broker.start, _OLDER)))
+    if not found:
+        return None
+    return ReportDoubt(
+        partition, after.leader, tuple(found), _ground(context, partition, before, after)
+    )
+
+
+def _ground(
+    context: ControllerContext, partition: TopicPartition, before: LeaderAndIsr, after: LeaderAndIsr
+) -> str:
+    """Say why the leader of *after* leads, whatever it may lack."""
+    replicas = context.replicas(partition)
+    if after.leader == NO_LEADER:
+        return ""
+    if len(replicas) == 1:
+        return "its only replica"
+    if with_the_longest_log(replicas, before, electorate_of(context, partition)) == after.leader:
+        return "the longest log of those in sync, whose machines all went down: nobody has more"
+    return "an unclean election"

@@ -1,0 +1,229 @@
+"""Who leads: one rule, applied again whenever something that it depends on changed.
+
+Theory of operation
+===================
+`elect` looks at a partition's replicas, its present state and who is alive, and says what its state
+should be. It is a function of the present only, so asking again after a lost race (the partition's
+leader changed the ISR meanwhile) or by another controller gives the right answer. Kafka spreads the
+same rule over four leader selectors and the replica state machine.
+
+- A new partition is led by its first live replica; its ISR is its live replicas.
+- A leader that is alive stays (preferred election is a separate request).
+- Otherwise: the first replica in assignment order that is alive and in the ISR. None: the partition
+  has no leader and **keeps its ISR**, whose members alone are known to hold every committed record.
+- With unclean election any live replica may lead, alone in the ISR.
+- Dead members leave an ISR that has a living one. A broker that is shutting down counts as dead as
+  far as others can take over, and as alive where none can: controlled shutdown with RF=1 moves nothing.
+- Every change takes leader epoch + 1.
+
+Where classic Kafka loses (S8, S9) this does not. **To be in the ISR is worth as much as the log is that earned it.**
+The state remembers under which broker epoch each member was granted its place; a member that came back counts only
+if its broker says that its log directories kept everything since that epoch (`Replica.whole`): so after a restart, and
+after kill -9 on a machine that lived on; not after a power loss, nor with a wiped or another disk (KIP-903, KIP-966).
+A member that said itself that its log lacks records has its grant voided; the state keeps the epoch, and the grant
+counts again when the broker has been restarted and found that very log whole (`LogEnd.intact`).
+One exception is loud, and loses nothing that waiting could save: after a power loss the only replica of a partition
+leads again, and so does, of an ISR all of whose members, two or more, lost power, or of replicas all of which did,
+the one with the longest log, once all are back and have said where theirs ends: nobody can have more. (A last replica
+standing waits while others live: it shared its last records with nobody, and a person may have another choice.) And
+who leaves an ISR that is under min.insync.replicas then has all that will be committed until the ISR is whole again,
+for the leader commits nothing meanwhile: such replicas are remembered, and lead where no member of the ISR can
+(eligible leader replicas, KIP-966).
+
+Invariants: 1. the leader is in the ISR, or there is none; 2. the ISR is never empty and is a subset
+of the replicas once the state was written by us; 3. a new leader epoch is the old one + 1; 4. a leader that was
+elected without *unclean* holds all that was committed, as far as any replica still does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from kbroker.controller.core.context import (
+    ControllerContext,
+    LeaderAndIsr,
+    LogEnd,
+    Start,
+    TopicPartition,
+    is_void,
+    void,
+)
+from kclient.wire.interbroker import NO_LEADER, RECOVERING
+
+
+@dataclass(frozen=True, slots=True)
+class Electorate:
+    """What is known of the replicas of one partition. By default: who is online has all it ever had."""
+
+    online: Callable[[int], bool]
+    epoch_of: Callable[[int], int] = lambda _replica: -1
+    """The broker epoch of a live broker, -1 of another."""
+    holds: Callable[[int, int], bool] = lambda _replica, _granted: True
+    """Whether a live replica still has what it had when it was in sync under a broker epoch."""
+    is_empty: Callable[[int], bool] = lambda _replica: False
+    """Whether a live replica is known to have lost its log as a whole."""
+    is_incomplete: Callable[[int], bool] = lambda _replica: False
+    """Whether a live replica itself said that it lacks records."""
+    end_after_power_loss: Callable[[int], LogEnd | None] = lambda _replica: None
+    """Where the log of a live replica ends whose machine went down, as far as it said."""
+
+    def whole(self, replica: int, granted: int) -> bool:
+        """Say whether *replica* is online and has all that it had under the broker epoch *granted*."""
+        return self.online(replica) and self.holds(replica, granted)
+
+    def grants(self, isr: Sequence[int], old: dict[int, int]) -> tuple[int, ...]:
+        """Return the broker epochs of *isr*'s members now; those not online keep their *old* ones."""
+        epochs = tuple(
+            void(old.get(replica, -1))
+            if self.is_incomplete(replica)
+            else self.epoch_of(replica)
+            if self.whole(replica, old.get(replica, -1))
+            else old.get(replica, -1)
+            for replica in isr
+        )
+        return epochs if any(epoch != -1 for epoch in epochs) else ()
+
+
+def electorate_of(context: ControllerContext, partition: TopicPartition) -> Electorate:
+    """Return what *context* knows of the replicas of *partition*."""
+    alone = len(context.replicas(partition)) == 1
+
+    def holds(replica: int, granted: int) -> bool:
+        if context.holds(replica, partition, granted):
+            return True
+        # Nobody can have more than the only replica, unless it has nothing at all: an empty directory may
+        # be a disk that was not mounted.
+        broker = context.brokers.get(replica)
+        return alone and broker is not None and broker.start is Start.POWER_LOSS and (
+            not is_void(granted) and not context.is_empty(replica, partition)
+        )  # fmt: skip
+
+    return Electorate(
+        lambda replica: context.is_online(replica, partition),
+        context.epoch_of,
+        holds,
+        lambda replica: context.is_empty(replica, partition),
+        lambda replica: partition in context.incomplete.get(replica, ()),
+        lambda replica: context.end_after_power_loss(replica, partition),
+    )
+
+
+def elect_first(
+    replicas: Sequence[int], electorate: Electorate, controller_epoch: int
+) -> LeaderAndIsr | None:
+    """Return a new partition's first state; None while none of its *replicas* is online."""
+    live = tuple(filter(electorate.online, replicas))
+    if not live:
+        return None
+    # There is nothing yet that a member could have lost, whatever became of its log directories before.
+    epochs = tuple(map(electorate.epoch_of, live))
+    isr_epochs = epochs if any(epoch != -1 for epoch in epochs) else ()
+    return LeaderAndIsr(live[0], 0, live, controller_epoch, isr_epochs=isr_epochs)
+
+
+def elect(
+    replicas: Sequence[int],
+    current: LeaderAndIsr,
+    electorate: Electorate,
+    *,
+    shutting_down: frozenset[int] | set[int] = frozenset(),
+    unclean: bool = False,
+    min_insync_replicas: int = 1,
+    controller_epoch: int,
+) -> LeaderAndIsr | None:
+    """Return the state that *current* should become; None when it is right as it is."""
+    grants = current.grants
+    members = [r for r in current.isr if r in replicas and electorate.whole(r, grants[r])]
+    staying = [r for r in members if r not in shutting_down]
+    eligible = {r: granted for r, granted in current.elr if r in replicas}
+    recovery, at_any_price = current.leader_recovery_state, False
+    if current.leader in staying:
+        leader, isr = current.leader, staying
+    elif staying:
+        # In assignment order, so that leadership goes to the most preferred replica left.
+        leader, isr = next(r for r in replicas if r in staying), staying
+    elif current.leader in members:
+        # Only brokers on their way out are left: the leader leads until it is gone.
+        leader, isr = current.leader, members
+    elif members:
+        leader, isr = next(r for r in replicas if r in members), members
+    else:
+        heirs = (r for r in replicas if r in eligible and electorate.whole(r, eligible[r]))
+        heir = next(heirs, NO_LEADER)
+        if heir == NO_LEADER:
+            heir = with_the_longest_log(replicas, current, electorate)
+            if heir == NO_LEADER and unclean:
+                heir = _with_the_most(replicas, current, electorate)
+            if heir != NO_LEADER:
+                recovery, at_any_price = RECOVERING, True
+        leader, isr = heir, [heir] if heir != NO_LEADER else list(current.isr)
+    isr_epochs, elr = electorate.grants(isr, {**eligible, **grants}), current.elr
+    if at_any_price:
+        # Whatever it lacks, it is accepted now: nobody else has the same.
+        isr_epochs, elr = (electorate.epoch_of(leader),), ()
+    elif leader != NO_LEADER:
+        left = {r: granted for r, granted in grants.items() if r in replicas and granted >= 0}
+        lacks_members = len(isr) < min_insync_replicas
+        elr = _without({**eligible, **left}, isr, electorate) if lacks_members else ()
+    else:
+        elr = tuple((r, void(g) if electorate.is_incomplete(r) else g) for r, g in current.elr)
+    is_as_it_was = isr_epochs == current.isr_epochs or (
+        not current.isr_epochs and not any(map(is_void, isr_epochs))
+    )
+    has_news = any(electorate.is_incomplete(r) and not is_void(g) for r, g in current.elr)
+    if leader == current.leader and tuple(isr) == current.isr and is_as_it_was and not has_news:
+        return None
+    return replace(
+        current,
+        leader=leader,
+        leader_epoch=current.leader_epoch + 1,
+        isr=tuple(isr),
+        controller_epoch=controller_epoch,
+        isr_epochs=isr_epochs,
+        elr=elr,
+        leader_recovery_state=recovery,
+    )
+
+
+def with_the_longest_log(
+    replicas: Sequence[int], current: LeaderAndIsr, electorate: Electorate
+) -> int:
+    """Return who leads when all who may have most lost power and are back; NO_LEADER if that is not known.
+
+    Those are the members of the ISR if it has several; else all replicas: of machines that go down together, ZooKeeper
+    holds some for dead before others, so that the last one seems to have been alone for a moment, and was not. The
+    longest log is known once each of them has said, since nobody leads, where its own ends.
+    """
+    grants = {**dict(current.elr), **current.grants}
+    known = {}
+    for replica in replicas:
+        end = electorate.end_after_power_loss(replica)
+        if end is None or end.leader_epoch != current.leader_epoch:
+            continue
+        if not is_void(grants.get(replica, -1)):
+            known[replica] = (end.last_epoch, end.offset)
+    wanted = grants if len(current.isr) > 1 else (*replicas, *grants)
+    if len(replicas) < 2 or not all(replica in known for replica in wanted):
+        return NO_LEADER
+    return max((r for r in replicas if r in wanted), key=lambda replica: known[replica])
+
+
+def _without(
+    eligible: dict[int, int], isr: Iterable[int], electorate: Electorate
+) -> tuple[tuple[int, int], ...]:
+    members = frozenset(isr)
+    return tuple(
+        sorted(
+            (r, granted)
+            for r, granted in eligible.items()
+            if r not in members and not is_void(granted) and not electorate.is_incomplete(r)
+        )
+    )
+
+
+def _with_the_most(replicas: Sequence[int], current: LeaderAndIsr, electorate: Electorate) -> int:
+    """Return the live replica that likely lacks least: once in sync before others, the emptied last."""
+    once = {*current.isr, *(r for r, _ in current.elr)}
+    online = [r for r in replicas if electorate.online(r)]
+    return min(online, key=lambda r: (electorate.is_empty(r), r not in once), default=NO_LEADER)

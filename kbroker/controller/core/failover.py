@@ -1,0 +1,80 @@
+"""How a controller takes over: it looks at everything, serves who has no leader, then tells everybody everything once.
+
+Theory of operation
+===================
+All states were read before (BecameController). `introduce` takes them into the tables and has the brokers told at once
+who lives where, and nothing else: a broker learns where everyone is before it is told whom to follow (KAFKA-4443).
+Deletions that were asked for begin next. Then `govern`, in two rounds:
+
+1. partitions that nobody leads who lives get leaders; that is written and announced;
+2. all others are evaluated too (their ISR may hold the dead), and whatever came of it their replicas are told their
+   state: the predecessor may have died between a write and its announcement.
+
+Nobody without a leader waits until everybody who has one was confirmed. (Kafka tells all partitions at once, and those
+that it changed again.)
+
+Invariants: 1. every broker is told of every partition, with what the first round wrote, by the end of that round;
+2. every replica is told its partition's state by a LeaderAndIsr of this epoch.
+
+In: BecameController, the tables   Out: the tables, `rounds`   Owner: machine
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from kbroker.common.steps import Steps
+from kbroker.controller.core.context import ControllerContext, TopicPartition
+from kbroker.controller.core.effects import OpenChannel, SendUpdateMetadata
+from kbroker.controller.core.events import BecameController
+from kbroker.controller.core.state_writes import Rounds, unled_of
+
+
+def introduce(context: ControllerContext, event: BecameController, rounds: Rounds) -> Steps[None]:
+    """Take in what was read; say to the brokers, before anything else, who lives."""
+    for partition in context.partitions():
+        yield
+        context.load(partition, event.leader_and_isr.get(partition))
+    rounds.out += [OpenChannel(context.brokers[b]) for b in sorted(context.brokers)]
+    rounds.said.brokers_changed = True
+    everyone = yield from rounds.said.take(context)
+    rounds.out += [
+        replace(effect, before_leaders=True) if isinstance(effect, SendUpdateMetadata) else effect
+        for effect in everyone
+    ]
+    rounds.said.everything_to |= context.brokers.keys()
+
+
+def govern(context: ControllerContext, rounds: Rounds) -> Steps[None]:
+    """Have everything led, written and told, those first who have no leader."""
+    unled = yield from unled_of(context, context.partitions())
+    if unled:
+        rounds.then(lambda context: _the_rest(context, unled, rounds))
+        yield from rounds.evaluate(context, unled)
+    else:
+        yield from _confirm(context, (), rounds)
+
+
+def _the_rest(
+    context: ControllerContext, done: list[TopicPartition], rounds: Rounds
+) -> Steps[None]:
+    for partition in done:
+        yield
+        if partition in context.leader_and_isr:
+            rounds.said.announce(context, partition)  # also of those where nothing was written
+    yield from rounds.announce(context)
+    yield from _confirm(context, done, rounds)
+
+
+def _confirm(
+    context: ControllerContext, done: Iterable[TopicPartition], rounds: Rounds
+) -> Steps[None]:
+    """Tell the replicas of all partitions but these what their state is, once it is what it should be."""
+    but = frozenset(done)
+    rest = [partition for partition in context.partitions() if partition not in but]
+    for partition in rest:
+        yield
+        if partition in context.leader_and_isr:
+            rounds.said.confirm(context, partition)
+    yield from rounds.evaluate(context, rest)

@@ -1,0 +1,293 @@
+"""The controller: one machine that keeps every partition led by a live replica, if there is one.
+
+Theory of operation
+===================
+Events are taken one at a time, as by Kafka's controller thread. Handling one moves states in the
+tables and collects two things: partitions whose state should change (asked of `election`, written by
+one WriteStates) and announcements (LeaderAndIsr, UpdateMetadata, StopReplica). While a write is under
+way further events wait in a queue; the announcements leave when the writes have settled, so nobody
+hears of a state that ZooKeeper does not hold. That much of an event is a *round* (`rounds`); who waits for a leader is
+served in the first, and what is led all the while in a second.
+When an event has settled the reassignments are looked at (`reassignment`): the next step of each is written likewise.
+An event is worked on in steps of a partition or less (`work`), so that thousands of partitions hold nobody up; its
+effects leave together when all steps are done, and the next event begins only then. `handle` takes all steps at once.
+
+Here are the queue, the order, and the table of who knows what to do about which event: `failover` (a term begins),
+`membership` (brokers come and go), `topics` and `topic_deletion`, `replica_events` (what brokers say of replicas),
+`requested_election` and `preferred_leaders`, `reassignment`. Each moves the tables (`context`) and gives its
+partitions to the rounds; none knows of the queue, nor of the others but `topic_deletion`. Where no member of the ISR
+lives the topic's setting is asked for (AskUncleanElection); until it is known to allow more, nobody leads.
+
+Invariants
+----------
+1. A leader is a member of its ISR; an ISR is a subset of the replicas.
+2. Leader epochs of a partition only grow.
+3. Nothing is announced that was not written; nothing at all after Resigned.
+4. At rest, a partition whose ISR has an online member is led by one.
+5. At most one WriteStates or WriteAssignments is unanswered.
+6. A topic's znodes go only after every replica confirmed its deletion, once.
+7. What comes out does not depend on how the steps were spread over time.
+
+In: kbroker.controller.core.events   Out: kbroker.controller.core.effects   Owner: controller.controller (reactor)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from kbroker.common.steps import Steps, at_once
+from kbroker.controller.core import (
+    broker_changes,
+    events,
+    failover,
+    replica_events,
+    topic_changes,
+    topic_deletion,
+)
+from kbroker.controller.core.context import ControllerContext
+from kbroker.controller.core.effects import AnswerElection, Effect, Resign
+from kbroker.controller.core.preferred_leaders import misplaced
+from kbroker.controller.core.reassignment import Reassignments
+from kbroker.controller.core.requested_election import RequestedElection
+from kbroker.controller.core.state_writes import Rounds
+
+Rule: TypeAlias = Callable[[ControllerContext, Any], Steps[None]]
+"""What is done about one kind of event."""
+
+
+class Controller:
+    """The controller's decisions. Feed events to `handle` or `work`, perform what they return, in order."""
+
+    def __init__(self, min_insync_replicas: Callable[[str], int] = lambda _topic: 1) -> None:
+        self._context: ControllerContext | None = None
+        self._waiting: deque[Any] = deque()
+        self._rounds = Rounds(min_insync_replicas)
+        self._reassignments = Reassignments()
+        self._working = False
+        self._delete_topic_enable = True
+        self._resigned = False
+        self._rules: dict[type[Any], Rule] = {
+            events.BrokersChanged: self._brokers_changed,
+            broker_changes.Joined: self._in_rounds(broker_changes.brokers_joined),
+            events.TopicsChanged: self._topics_changed,
+            events.TopicDeletionRequested: self._deletion_requested,
+            events.TopicZnodesDeleted: self._topic_znodes_deleted,
+            events.IsrChanged: self._in_rounds(replica_events.isr_changed),
+            events.LogDirsFailed: self._in_rounds(replica_events.log_dirs_failed),
+            events.LeaderAndIsrAcked: self._in_rounds(replica_events.leader_and_isr_acked),
+            events.StopReplicaAcked: self._stop_replica_acked,
+            events.ControlledShutdownRequested: self._in_rounds(broker_changes.controlled_shutdown),
+            events.UncleanElectionEnabled: self._unclean_election_enabled,
+            events.RebalanceDue: self._rebalance_due,
+            events.ReassignmentsDue: self._reassignments_due,
+            events.ElectionRequested: self._election_requested,
+            events.ReassignmentRequested: self._reassignment_requested,
+        }
+
+    def _in_rounds(self, part: Callable[[ControllerContext, Any, Rounds], Steps[None]]) -> Rule:
+        return lambda context, event: part(context, event, self._rounds)
+
+    @property
+    def context(self) -> ControllerContext:
+        """The tables (to look at). RuntimeError before BecameController."""
+        if self._context is None:
+            raise RuntimeError("not the controller yet")
+        return self._context
+
+    @property
+    def is_resigned(self) -> bool:
+        """Whether the machine has fallen silent for good."""
+        return self._resigned
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a WriteStates or WriteAssignments awaits its outcome."""
+        return self._rounds.is_writing or self._reassignments.is_writing
+
+    @property
+    def held_back(self) -> int:
+        """How many reassignments could be completed and wait for others, or for ReassignmentsDue."""
+        return self._reassignments.held_back
+
+    def handle(self, event: events.Event) -> list[Effect]:
+        """Take *event*; the effects to perform now, in order."""
+        return at_once(self.work(event))
+
+    def work(self, event: events.Event) -> Steps[list[Effect]]:
+        """Take *event* in steps; the result is what `handle` returns.
+
+        One event at a time; only Resigned may come between the steps of another, which then comes to nothing.
+        """
+        if isinstance(event, events.Resigned):
+            self._resigned = True
+        if self._resigned:
+            return []
+        if self._working:
+            raise RuntimeError(f"{type(event).__name__} came before another event was done with")
+        self._working = True
+        try:
+            for _ in self._take(event):
+                yield
+                if self.is_resigned:  # Resigned came meanwhile: nothing comes out any more
+                    return []
+        finally:
+            self._working = False
+        effects, self._rounds.out = self._rounds.out, []
+        return effects
+
+    def _take(self, event: events.Event) -> Steps[None]:
+        if isinstance(event, events.BecameController):
+            yield from self._became_controller(event)
+        elif isinstance(event, events.StatesWritten):
+            self._reassignments.states_written(event)
+            successor = yield from self._rounds.states_written(self.context, event)
+            if successor is not None:
+                self._resign(successor)
+        elif isinstance(event, events.AssignmentsWritten):
+            yield from self._assignments_written(self.context, event)
+        else:
+            self._waiting.append(event)
+        yield from self._settle()
+        while self._waiting and not self.is_writing and not self._resigned:
+            queued = self._waiting.popleft()
+            yield from self._rules[type(queued)](self.context, queued)
+            yield from self._settle()
+
+    # -- taking office -----------------------------------------------------------------------
+
+    def _became_controller(self, event: events.BecameController) -> Steps[None]:
+        self._delete_topic_enable = event.delete_topic_enable
+        context = self._context = ControllerContext(
+            event.controller_epoch, brokers=dict(event.brokers), topics=dict(event.topics)
+        )
+        yield from failover.introduce(context, event, self._rounds)
+        if event.deletions:
+            asked = events.TopicDeletionRequested(event.deletions)
+            yield from self._deletion_requested(context, asked)
+        yield from failover.govern(context, self._rounds)
+
+    # -- brokers -----------------------------------------------------------------------------
+
+    def _brokers_changed(
+        self, context: ControllerContext, event: events.BrokersChanged
+    ) -> Steps[None]:
+        died, joined = broker_changes.changes(context, event, self._rounds)
+        if joined is not None:
+            self._waiting.appendleft(joined)
+        if died:
+            yield from broker_changes.brokers_died(context, died, self._rounds)
+
+    # -- topics ------------------------------------------------------------------------------
+
+    def _topics_changed(
+        self, context: ControllerContext, event: events.TopicsChanged
+    ) -> Steps[None]:
+        yield from topic_changes.changed(context, event, self._rounds, self._reassignments)
+
+    def _deletion_requested(
+        self, context: ControllerContext, event: events.TopicDeletionRequested
+    ) -> Steps[None]:
+        self._rounds.out += yield from topic_deletion.request(
+            context, event.topics, self._rounds.said, enabled=self._delete_topic_enable
+        )
+
+    def _topic_znodes_deleted(
+        self, context: ControllerContext, event: events.TopicZnodesDeleted
+    ) -> Steps[None]:
+        yield
+        if event.topic in context.deleting:
+            context.forget_topic(event.topic)
+
+    def _stop_replica_acked(
+        self, context: ControllerContext, event: events.StopReplicaAcked
+    ) -> Steps[None]:
+        yield
+        broker = context.brokers.get(event.broker_id)
+        if broker is not None and broker.epoch == event.broker_epoch:
+            self._rounds.out += topic_deletion.replicas_stopped(context, event)
+
+    def _unclean_election_enabled(
+        self, context: ControllerContext, event: events.UncleanElectionEnabled
+    ) -> Steps[None]:
+        if event.topic not in context.topics or event.topic in context.deleting:
+            return
+        yield from self._rounds.evaluate(context, context.partitions_of(event.topic), unclean=True)
+
+    def _rebalance_due(self, context: ControllerContext, event: events.RebalanceDue) -> Steps[None]:
+        yield from self._rounds.elect_preferred(
+            context, (yield from misplaced(context, event.percentage))
+        )
+
+    def _election_requested(
+        self, context: ControllerContext, event: events.ElectionRequested
+    ) -> Steps[None]:
+        asked = RequestedElection(event)
+        yield from asked.begin(context)
+        yield from self._go_on_electing(context, asked)
+
+    def _go_on_electing(self, context: ControllerContext, asked: RequestedElection) -> Steps[None]:
+        left = yield from asked.left(context)
+        if not left:
+            results = yield from asked.results(context)
+            self._rounds.out.append(AnswerElection(asked.request_id, results))
+            return
+        self._rounds.then(lambda context: self._go_on_electing(context, asked))
+        if asked.election is events.ElectionType.PREFERRED:
+            yield from self._rounds.elect_preferred(context, left)
+        else:
+            yield from self._rounds.evaluate(context, left, unclean=True)
+
+    # -- reassignments -----------------------------------------------------------------------
+
+    def _reassignment_requested(
+        self, context: ControllerContext, event: events.ReassignmentRequested
+    ) -> Steps[None]:
+        yield from self._reassignments.request(context, event)
+
+    def _reassignments_due(
+        self, _context: ControllerContext, _event: events.ReassignmentsDue
+    ) -> Steps[None]:
+        yield
+        self._reassignments.due()
+
+    def _assignments_written(
+        self, context: ControllerContext, event: events.AssignmentsWritten
+    ) -> Steps[None]:
+        changed = yield from self._reassignments.assignments_written(
+            context, event, self._rounds.said
+        )
+        for partition in changed:
+            yield
+            context.place(partition)
+        # A partition that could not be led may have got replicas that can.
+        yield from self._rounds.evaluate(context, changed)
+        if not self._rounds.is_writing:
+            yield from self._rounds.announce(context)  # now, for another round may follow
+
+    def _go_on_reassigning(self, context: ControllerContext) -> Steps[None]:
+        """Write what the next step of the reassignments needs, or answer who asked for them."""
+        self._rounds.write((yield from self._reassignments.state_writes(context)))
+        if self._rounds.is_writing:
+            return
+        assignments = self._reassignments.assignment_writes(context)
+        answer = self._reassignments.answer() if assignments is None else assignments
+        if answer is not None:
+            self._rounds.out.append(answer)
+
+    # -- the end of an event -----------------------------------------------------------------
+
+    def _settle(self) -> Steps[None]:
+        """Let the announcements go, unless writes are under way."""
+        if self._context is None or self._resigned:
+            return
+        yield from self._rounds.go_on(self._context)
+        if not self.is_writing:
+            yield from self._go_on_reassigning(self._context)
+        if not self.is_writing:
+            yield from self._rounds.announce(self._context)
+
+    def _resign(self, reason: str) -> None:
+        self._resigned = True
+        self._rounds.out = [Resign(reason)]

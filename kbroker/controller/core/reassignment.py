@@ -1,0 +1,425 @@
+"""Other replicas for a partition, without a record lost and whoever dies on the way (KIP-455).
+
+Theory of operation
+===================
+A reassignment is a state in ZooKeeper: the topic's znode names all replicas, old and new, those that are *adding* and
+those that are *removing*. What is to be done next follows from that and from the partition's state alone, so that a
+controller which takes over goes on without knowing how far its predecessor came, and nothing is remembered here beyond
+the writes that are under way. With origin {1,2,3} and target {4,5,6}:
+
+    replicas        adding   removing  leader  ISR
+    1,2,3                              1       1,2,3
+    4,5,6,1,2,3     4,5,6    1,2,3     1       1,2,3           begun: the new ones follow
+    4,5,6,1,2,3     4,5,6    1,2,3     1       1,2,3,4,5,6     the leader took them into the ISR
+    4,5,6                              4       4,5,6           completed in one step, old ones deleted
+
+Every step is a *change* of a partition's replicas and is made in one order: first its state, with leader epoch + 1, an
+ISR without the replicas that go, and a leader that stays; then the topic's znode; then it is announced, and who is
+no replica any more is told to delete. The state first, because that write is conditional: if the leader changed the
+ISR meanwhile, the step is judged again before anything was done that cannot be undone. Until the announcement the old
+leader cannot change the ISR back, for it does not know the new epoch.
+
+Completed is a reassignment when all of the target are in the ISR and one of them is alive to lead. Calling it off is
+a change like another: back to the origin, now. No change is made that takes the last replicas of an ISR away: these
+alone have every committed record (KRaft refuses that too; Kafka's ZooKeeper controller goes on without a leader).
+
+A topic's znode names the replicas of all its partitions and is written whole, so it is not written for each partition
+that came to its end: they wait for each other until they are a fourth of what still moves of the topic, or something
+else is written of it, or for ReassignmentsDue, which the owner is to say soon if some are `held_back`. So thousands
+of partitions take some dozen writes, however they come.
+
+Kafka tells the replicas that go to delete themselves before it writes the topic's znode, as a reminder for the next
+controller. Here they are told afterwards, and whoever did not hear it (it was down, or the controller died) finds out
+by the full UpdateMetadata that every new controller and every start of a broker brings (`replica.stray_replicas`).
+
+Invariants
+----------
+1. A replica leaves the assignment only when it is in no ISR that ZooKeeper may hold.
+2. A change never leaves an ISR empty, nor a partition without a leader that had one.
+3. Replicas are told to delete only after the znode without them was written.
+4. A wish is answered only after it was written, and then it is done: by this controller or the next.
+5. A partition of a topic that is being deleted is not moved: all its replicas, old and new, delete it.
+
+In: ReassignmentRequested, outcomes of writes, the tables   Out: writes, announcements, answers   Owner: machine
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kbroker.common.steps import Steps
+from kbroker.controller.core.context import (
+    Assignment,
+    ControllerContext,
+    LeaderAndIsr,
+    TopicPartition,
+)
+from kbroker.controller.core.effects import (
+    AnswerReassignment,
+    ReassignmentOutcome,
+    ReassignmentResult,
+    StateWrite,
+    WriteAssignments,
+)
+from kbroker.controller.core.events import AssignmentsWritten, ReassignmentRequested, StatesWritten
+from kbroker.controller.core.request_batch import Announcements
+from kbroker.controller.core.states import ReplicaState
+from kclient.wire.interbroker import NO_LEADER
+
+ATTEMPTS = 5
+"""Races with the leader's own writes that a wish may lose before it is refused."""
+
+CHANGES_AT_ONCE = 500
+"""More are made one round after another, so that nobody has to wait for thousands to be written and told."""
+
+PART_OF_WHAT_MOVES = 4
+"""So much of what moves of a topic, or more, is completed at once: the fourth part."""
+
+_ACCEPTED = ReassignmentResult(ReassignmentOutcome.ACCEPTED)
+
+
+class RefusedError(Exception):
+    """The change cannot be made now; the text says why."""
+
+
+@dataclass(slots=True)
+class _Change:
+    """A partition on its way to *wanted*."""
+
+    wanted: Assignment
+    state_out: bool = False
+    """Whether the write that is under way is ours: an election may have to write the same partition first."""
+    state_written: bool = False
+    races_lost: int = 0
+
+
+class Reassignments:
+    """The changes under way. Nothing is, between events that have settled."""
+
+    def __init__(self) -> None:
+        self._queue: dict[TopicPartition, Assignment] = {}
+        """What was asked for and is not begun."""
+        self._changes: dict[TopicPartition, _Change] = {}
+        self._writing: WriteAssignments | None = None
+        self._request_id: int | None = None
+        self._asked: frozenset[TopicPartition] = frozenset()
+        self._results: dict[TopicPartition, ReassignmentResult] = {}
+        self._lost: set[TopicPartition] = set()
+        """Partitions whose state znode is gone: their topic's watch will say what became of it."""
+        self._due = False
+        """Whether nothing is to be held back in the next round."""
+        self.held_back = 0
+        """How many partitions came to their end and wait for others of their topic."""
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a WriteAssignments awaits its AssignmentsWritten."""
+        return self._writing is not None
+
+    # -- what is wanted ----------------------------------------------------------------------
+
+    def request(self, context: ControllerContext, event: ReassignmentRequested) -> Steps[None]:
+        """Take in what an operator wants; `answer` says what became of it."""
+        self._request_id, self._results = event.request_id, {}
+        self._asked = frozenset(event.targets)
+        for partition, target in event.targets.items():
+            yield
+            result = self._ask(context, partition, target)
+            if result is not None:
+                self._results[partition] = result
+
+    def _ask(
+        self, context: ControllerContext, partition: TopicPartition, target: Sequence[int] | None
+    ) -> ReassignmentResult | None:
+        """Return the answer to one wish if there is nothing to be done, else note what is."""
+        if not context.replicas(partition) or partition[0] in context.deleting:
+            return ReassignmentResult(ReassignmentOutcome.UNKNOWN, "there is no such partition")
+        now = context.assignment(partition)
+        if target is None:
+            if not now.is_moving:
+                return ReassignmentResult(
+                    ReassignmentOutcome.NOTHING_TO_CANCEL, "it is not being reassigned"
+                )
+            target = now.origin
+        wanted = now.towards(target)
+        try:
+            _check(context, target)
+            if wanted == now:
+                return _ACCEPTED
+            _check_alive(context, wanted)
+            if is_complete(context, partition, wanted):
+                wanted = Assignment(wanted.target)
+            state_for(context, partition, wanted)
+        except RefusedError as error:
+            return ReassignmentResult(ReassignmentOutcome.INVALID, str(error))
+        self._queue[partition] = wanted
+        return None
+
+    def answer(self) -> AnswerReassignment | None:
+        """Return the answer to the request, once and when all of it was written."""
+        if self._request_id is None or self._queue:
+            return None
+        answer = AnswerReassignment(self._request_id, self._results)
+        self._request_id, self._asked, self._results = None, frozenset(), {}
+        return answer
+
+    # -- the steps ---------------------------------------------------------------------------
+
+    def state_writes(self, context: ControllerContext) -> Steps[list[StateWrite]]:
+        """Return the states to be written before anything else."""
+        while True:
+            if not self._changes:
+                yield from self._begin_round(context)
+            writes = yield from self._states_of_round(context)
+            if writes or self._changes or not self._queue:
+                return writes
+
+    def _states_of_round(self, context: ControllerContext) -> Steps[list[StateWrite]]:
+        writes = []
+        for partition, change in list(self._changes.items()):
+            yield
+            if change.state_written:
+                continue
+            current = context.leader_and_isr.get(partition)
+            if current is None:
+                change.state_written = True  # it never had a leader: there is nothing to keep
+                continue
+            try:
+                state = state_for(context, partition, change.wanted)
+            except RefusedError as error:
+                self._drop(partition, ReassignmentOutcome.INVALID, str(error))
+                continue
+            change.state_out = True
+            writes.append(StateWrite(partition, state, current.zk_version))
+        return writes
+
+    def due(self) -> None:
+        """Have all that came to its end completed in the next round, however few they are."""
+        self._due = True
+
+    def _begin_round(self, context: ControllerContext) -> Steps[None]:
+        """Take up what was asked for, and the reassignments whose target is in sync, if they are enough."""
+        for partition in list(self._queue)[:CHANGES_AT_ONCE]:
+            self._changes[partition] = _Change(self._queue.pop(partition))
+        written = {name for name, _ in self._changes}
+        complete: list[tuple[TopicPartition, tuple[int, ...]]] = []
+        moving: Counter[str] = Counter()
+        for partition in context.moving:
+            yield
+            moving[partition[0]] += 1
+            if (
+                partition not in self._changes
+                and partition not in self._queue
+                and partition not in self._lost
+                and partition[0] not in context.deleting
+                and is_complete(context, partition, now := context.assignment(partition))
+            ):
+                complete.append((partition, now.target))
+                if len(complete) == CHANGES_AT_ONCE:
+                    break
+        ended = Counter(name for (name, _), _ in complete)
+        at_once = self._due or len(complete) >= CHANGES_AT_ONCE
+        self._due, self.held_back = False, 0
+        for partition, target in sorted(complete):
+            name = partition[0]
+            if at_once or name in written or ended[name] * PART_OF_WHAT_MOVES >= moving[name]:
+                self._changes[partition] = _Change(Assignment(target))
+            else:
+                self.held_back += 1
+
+    def states_written(self, event: StatesWritten) -> None:
+        """Note which states were written; a change whose write lost a race is judged again."""
+        for partition, change in list(self._changes.items()):
+            ours, change.state_out = change.state_out, False
+            if not ours:
+                continue
+            if partition in event.versions:
+                change.state_written = True
+            elif partition in event.conflicts:
+                change.races_lost += 1
+                if event.conflicts[partition] is None:
+                    self._lost.add(partition)
+                    self._drop(partition, ReassignmentOutcome.UNKNOWN, "its state znode is gone")
+                elif change.races_lost == ATTEMPTS or partition not in self._asked:
+                    self._drop(
+                        partition, ReassignmentOutcome.INVALID, "its ISR changes all the time"
+                    )
+
+    def assignment_writes(self, context: ControllerContext) -> WriteAssignments | None:
+        """Return the topics' znodes to be written, when all states are."""
+        if not self._changes:
+            return None
+        self._writing = WriteAssignments(
+            {name: context.topics[name].topic_id for name, _ in self._changes},
+            {partition: change.wanted for partition, change in self._changes.items()},
+        )
+        return self._writing
+
+    def assignments_written(
+        self, context: ControllerContext, event: AssignmentsWritten, said: Announcements
+    ) -> Steps[list[TopicPartition]]:
+        """Take in that the znodes hold what was wanted; return the partitions that changed."""
+        self._writing = None
+        changes, self._changes = self._changes, {}
+        known = {}
+        for partition, change in changes.items():
+            if partition[0] in event.gone or partition[0] not in context.topics:
+                self._lost.add(partition)
+                self._answer_with(
+                    partition, ReassignmentResult(ReassignmentOutcome.UNKNOWN, "its topic is gone")
+                )
+                continue
+            known[partition] = change.wanted
+            self._answer_with(partition, _ACCEPTED)
+        before = {partition: context.replicas(partition) for partition in known}
+        context.assign(known)
+        for partition, replicas in before.items():
+            yield
+            _replace_replicas(context, partition, replicas, said)
+        return list(known)
+
+    def topic_changed(self, name: str) -> None:
+        """Look at the partitions of a topic again that was seen in ZooKeeper."""
+        self._lost = {partition for partition in self._lost if partition[0] != name}
+
+    # -- answers -----------------------------------------------------------------------------
+
+    def _drop(self, partition: TopicPartition, outcome: ReassignmentOutcome, why: str) -> None:
+        del self._changes[partition]
+        self._answer_with(partition, ReassignmentResult(outcome, why))
+
+    def _answer_with(self, partition: TopicPartition, result: ReassignmentResult) -> None:
+        if partition in self._asked:
+            self._results.setdefault(partition, result)
+
+
+# -- rules -----------------------------------------------------------------------------------
+
+
+def is_complete(
+    context: ControllerContext, partition: TopicPartition, assignment: Assignment
+) -> bool:
+    """Say whether *assignment* needs nothing more but to be cut down to its target."""
+    state = context.leader_and_isr.get(partition)
+    if state is None:
+        return False
+    for replica in assignment.replicas:  # asked of all that move, again and again: most end here
+        if replica not in state.isr and replica not in assignment.removing:
+            return False
+    target = assignment.target
+    if not target:
+        return False
+    try:
+        state_for(context, partition, Assignment(target))
+    except RefusedError:
+        return False
+    return any(context.is_online(r, partition) for r in target)
+
+
+def state_for(
+    context: ControllerContext, partition: TopicPartition, wanted: Assignment
+) -> LeaderAndIsr:
+    """Return the state *partition* must be in before its replicas are *wanted*.
+
+    RefusedError if no such state keeps what was committed, and a leader if there is one. LeaderAndIsr(-1, ...) of
+    a partition that never had a state is never written.
+    """
+    current = context.leader_and_isr.get(partition)
+    if current is None:
+        return LeaderAndIsr(NO_LEADER, 0, (), context.controller_epoch)
+    isr = tuple(r for r in current.isr if r in wanted.replicas)
+    if not isr:
+        raise RefusedError(
+            f"only {_brokers(current.isr)} are in sync: without them committed records are lost"
+        )
+    grants = current.grants
+    heirs = [
+        r
+        for r in wanted.replicas
+        if r in isr and context.is_online(r, partition) and context.holds(r, partition, grants[r])
+    ]
+    heirs.sort(key=lambda r: r in context.shutting_down)  # stable: in their order, the leaving last
+    if current.leader in heirs:
+        leader = current.leader
+    elif heirs:
+        leader = heirs[0]
+    elif context.is_online(current.leader, partition):
+        raise RefusedError(
+            f"of {_brokers(isr)}, who would be left in sync, none is alive to take over from the"
+            f" leader {current.leader}"
+        )
+    else:
+        leader = NO_LEADER
+    return replace(
+        current,
+        leader=leader,
+        leader_epoch=current.leader_epoch + 1,
+        isr=isr,
+        controller_epoch=context.controller_epoch,
+        isr_epochs=tuple(grants[r] for r in isr) if current.isr_epochs else (),
+        elr=tuple((r, granted) for r, granted in current.elr if r in wanted.replicas),
+    )
+
+
+def _check(context: ControllerContext, target: Sequence[int]) -> None:
+    """Raise RefusedError for a list that cannot be one of replicas."""
+    if not target:
+        raise RefusedError("the list of replicas is empty")
+    if len(set(target)) != len(target):
+        raise RefusedError(f"a broker is named more than once: {list(target)[:100]}")
+    if min(target) < 0:
+        raise RefusedError(f"{min(target)} is no broker id")
+
+
+def _check_alive(context: ControllerContext, wanted: Assignment) -> None:
+    """Raise RefusedError for new replicas on brokers that are not alive."""
+    dead = [r for r in wanted.adding if r not in context.brokers]
+    if dead:
+        raise RefusedError(
+            f"{_brokers(dead)} are not alive; alive are {_brokers(sorted(context.brokers))}"
+        )
+
+
+def _brokers(ids: Sequence[int]) -> str:
+    return "brokers " + ", ".join(map(str, ids[:100]))
+
+
+def _replace_replicas(
+    context: ControllerContext,
+    partition: TopicPartition,
+    before: Sequence[int],
+    said: Announcements,
+) -> None:
+    """Bring the tables in line with replicas that were *before* others, and have everybody told."""
+    now = context.replicas(partition)
+    for replica in now:
+        if replica not in before:
+            context.move_replica(partition, replica, ReplicaState.NEW)
+    for replica in before:
+        if replica not in now:
+            _remove(context, partition, replica, said)
+    said.announce(context, partition)
+
+
+def _remove(
+    context: ControllerContext, partition: TopicPartition, replica: int, said: Announcements
+) -> None:
+    """Have *replica* delete what it holds, and forget it."""
+    for state in (
+        ReplicaState.OFFLINE,
+        ReplicaState.DELETION_STARTED,
+        ReplicaState.DELETION_SUCCESSFUL,
+        ReplicaState.NON_EXISTENT,
+    ):
+        context.move_replica(partition, replica, state)
+    context.failed_dirs.get(replica, set()).discard(partition)
+    context.incomplete.get(replica, set()).discard(partition)
+    said.leader_and_isr.get(replica, set()).discard(partition)
+    said.stop(replica, partition, delete=True)
+
+
+def targets_of(context: ControllerContext) -> Mapping[TopicPartition, Assignment]:
+    """Return the reassignments under way, for a listing."""
+    return {partition: context.assignment(partition) for partition in sorted(context.moving)}

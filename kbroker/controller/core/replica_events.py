@@ -1,0 +1,121 @@
+"""What brokers say of replicas: leaders of their ISRs, each broker of what it found when it was told to lead or follow.
+
+Theory of operation
+===================
+*IsrChanged*: leaders write their partitions' states themselves, and tell that they did. What was read is adopted if it
+is newer than what is known. A leader cannot know all that the controller knows: a member that it took in may have been
+on its way out (KAFKA-14140), or may not have what it was granted its place for; such partitions are evaluated.
+*LogDirsFailed*: a broker lost a log directory and says not which (KIP-112). All its replicas are ordered anew; the
+answers name those that are offline.
+*LeaderAndIsrAcked*: a broker's answer names the replicas whose log directory failed, those that lack records they
+should have (S8), and where the logs of partitions without a leader end, with what they have kept. Each may change who
+leads, now that it is known; but an answer that changes nothing is not worth an evaluation, of which each may ask
+ZooKeeper for a topic's settings.
+
+Invariants: 1. an older state never replaces a newer one; 2. an answer counts for the incarnation that gave it, and for
+replicas that are still assigned, of topics that stay.
+
+In: IsrChanged, LogDirsFailed, LeaderAndIsrAcked, the tables   Out: the tables, `rounds`   Owner: machine
+"""
+
+from __future__ import annotations
+
+from kbroker.common.steps import Steps
+from kbroker.controller.core.context import (
+    GRANT_VOID,
+    Broker,
+    ControllerContext,
+    Start,
+    TopicPartition,
+)
+from kbroker.controller.core.election import electorate_of, with_the_longest_log
+from kbroker.controller.core.events import IsrChanged, LeaderAndIsrAcked, LogDirsFailed
+from kbroker.controller.core.state_writes import Rounds
+from kclient.wire.interbroker import NO_LEADER
+
+
+def isr_changed(context: ControllerContext, event: IsrChanged, rounds: Rounds) -> Steps[None]:
+    """Adopt the states that leaders wrote."""
+    doubtful = []
+    for partition, state in event.states.items():
+        yield
+        known = context.leader_and_isr.get(partition)
+        if known is None or partition[0] in context.deleting:
+            continue
+        if state.zk_version > known.zk_version:
+            context.leader_and_isr[partition] = state
+            rounds.said.metadata.add(partition)
+            for replica, granted in state.grants.items():
+                if replica not in known.isr and granted == context.epoch_of(replica):
+                    # It has caught up anew, whatever it lacked.
+                    context.incomplete.get(replica, set()).discard(partition)
+                elif not context.holds(replica, partition, granted):
+                    doubtful.append(partition)
+                if replica in context.shutting_down:
+                    doubtful.append(partition)  # its leader did not know (KAFKA-14140)
+    yield from rounds.evaluate(context, dict.fromkeys(doubtful))
+
+
+def log_dirs_failed(
+    context: ControllerContext, event: LogDirsFailed, rounds: Rounds
+) -> Steps[None]:
+    """Order all replicas there anew: the answers name those that are offline (KIP-112)."""
+    ids = event.brokers & context.brokers.keys()
+    for partition in context.partitions_on(ids):
+        yield
+        for broker_id in ids.intersection(context.replicas(partition)):
+            rounds.said.leader_and_isr.setdefault(broker_id, set()).add(partition)
+
+
+def leader_and_isr_acked(
+    context: ControllerContext, event: LeaderAndIsrAcked, rounds: Rounds
+) -> Steps[None]:
+    """Take in what a broker found of the replicas that it was told of."""
+    broker = context.brokers.get(event.broker_id)
+    if broker is None or broker.epoch != event.broker_epoch:
+        return
+    failed = context.failed_dirs.setdefault(event.broker_id, set())
+    fresh = [
+        p
+        for p in sorted(event.storage_errors - failed)
+        if event.broker_id in context.replicas(p) and p[0] not in context.deleting
+    ]
+    failed.update(fresh)
+    rounds.said.metadata |= set(fresh)
+    lacking = [
+        p
+        for p in sorted(event.incomplete)
+        if event.broker_id in context.replicas(p) and p[0] not in context.deleting
+    ]
+    context.incomplete.setdefault(event.broker_id, set()).update(lacking)
+    ends = {
+        p: end
+        for p, end in sorted(event.log_ends.items())
+        if event.broker_id in context.replicas(p) and p[0] not in context.deleting
+    }
+    context.log_ends.setdefault(event.broker_id, {}).update(ends)
+    # Only a replica that stands for its place now, or the last end to be known, changes who leads; each evaluation
+    # of the others asks ZooKeeper for settings.
+    known = [
+        p for p in ends if _stands(context, p, broker) or _longest_log(context, p) != NO_LEADER
+    ]
+    yield from rounds.evaluate(context, dict.fromkeys([*fresh, *lacking, *known]))
+
+
+def _stands(context: ControllerContext, partition: TopicPartition, broker: Broker) -> bool:
+    """Say whether a replica's own log, and not its broker's registration, stands for its place."""
+    current = context.leader_and_isr.get(partition)
+    if current is None:
+        return False
+    places = {**dict(current.elr), **current.grants}
+    granted = places.get(broker.broker_id, GRANT_VOID)
+    is_known = broker.start is not Start.PARTIAL and broker.keeps(granted)
+    return not is_known and context.holds(broker.broker_id, partition, granted)
+
+
+def _longest_log(context: ControllerContext, partition: TopicPartition) -> int:
+    current = context.leader_and_isr.get(partition)
+    if current is None:
+        return NO_LEADER
+    electorate = electorate_of(context, partition)
+    return with_the_longest_log(context.replicas(partition), current, electorate)

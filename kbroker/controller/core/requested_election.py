@@ -1,0 +1,102 @@
+"""An election that an operator asks for (KIP-183, KIP-460): what there is to do, and what is answered.
+
+Theory of operation
+===================
+*Preferred*: the first replica shall lead, which it can when it is alive and in the ISR. *Unclean*: where nobody leads
+somebody shall, out of the ISR if it must be, whatever unclean.leader.election.enable says: the operator has decided
+that a partition that is there is worth more than its last records. A partition that has a leader is not touched.
+
+The election itself is the machine's (`election.elect`, `preferred.elect_preferred`). A write that loses a race with the
+leader's own change of the ISR is tried again, for the answer must not depend on what the leader did just then.
+
+Invariant: an operator's wish takes leadership from a living leader only for the preferred replica, and only if that
+one is in the ISR.
+
+In: ElectionRequested, the tables   Out: partitions to elect, results   Owner: machine
+"""
+
+from __future__ import annotations
+
+from kbroker.common.steps import Steps
+from kbroker.controller.core.context import ControllerContext, TopicPartition
+from kbroker.controller.core.effects import ElectionOutcome, ElectionResult
+from kbroker.controller.core.events import ElectionRequested, ElectionType
+from kbroker.controller.core.preferred_leaders import elect_preferred
+from kclient.wire.interbroker import NO_LEADER
+
+ATTEMPTS = 5
+"""Lost races before a partition is given up."""
+
+
+class RequestedElection:
+    """One request, from its arrival until it is answered."""
+
+    def __init__(self, event: ElectionRequested) -> None:
+        self.request_id = event.request_id
+        self.election = event.election
+        self.attempts_left = ATTEMPTS
+        self._decided: dict[TopicPartition, ElectionResult] = {}
+        self._asked = event.partitions
+        self._isr_before: dict[TopicPartition, tuple[int, ...]] = {}
+
+    def begin(self, context: ControllerContext) -> Steps[None]:
+        """Find out what is to be done."""
+        asked = context.partitions() if self._asked is None else self._asked
+        for partition in sorted(asked):
+            yield
+            outcome = self._at_once(context, partition)
+            if outcome is not None:
+                self._decided[partition] = ElectionResult(outcome)
+                continue
+            state = context.leader_and_isr.get(partition)
+            self._isr_before[partition] = state.isr if state is not None else ()
+
+    def _at_once(
+        self, context: ControllerContext, partition: TopicPartition
+    ) -> ElectionOutcome | None:
+        """Return what can be answered without an election."""
+        if partition[0] in context.deleting:
+            return ElectionOutcome.BEING_DELETED
+        if not context.replicas(partition):
+            return ElectionOutcome.UNKNOWN
+        return ElectionOutcome.NOT_NEEDED if self._is_led(context, partition) else None
+
+    def _is_led(self, context: ControllerContext, partition: TopicPartition) -> bool:
+        """Say whether *partition* has the leader that is asked for."""
+        state = context.leader_and_isr.get(partition)
+        if state is None or state.leader == NO_LEADER:
+            return False
+        if self.election is ElectionType.PREFERRED:
+            return state.leader == context.replicas(partition)[0]
+        return context.is_online(state.leader, partition)
+
+    def left(self, context: ControllerContext) -> Steps[list[TopicPartition]]:
+        """Return what is still to be elected, and can be; [] ends the request."""
+        if not self.attempts_left:
+            return []
+        self.attempts_left -= 1
+        left = []
+        for partition in self._isr_before:
+            yield
+            if not self._is_led(context, partition) and self._can_be_led(context, partition):
+                left.append(partition)
+        return left
+
+    def _can_be_led(self, context: ControllerContext, partition: TopicPartition) -> bool:
+        if self.election is ElectionType.PREFERRED:
+            return elect_preferred(context, partition) is not None
+        return any(context.is_online(r, partition) for r in context.replicas(partition))
+
+    def results(self, context: ControllerContext) -> Steps[dict[TopicPartition, ElectionResult]]:
+        """Return what became of every partition, when nothing is left to be tried."""
+        results = dict(self._decided)
+        for partition, isr in self._isr_before.items():
+            yield
+            state = context.leader_and_isr.get(partition)
+            if state is None or not self._is_led(context, partition):
+                results[partition] = ElectionResult(ElectionOutcome.NOT_AVAILABLE)
+                continue
+            # A member of the ISR that may have lost its log is no better than one that was not in it (KIP-704).
+            lost = isr if state.leader not in isr or state.leader_recovery_state else ()
+            results[partition] = ElectionResult(ElectionOutcome.ELECTED, state.leader, lost)
+        return results

@@ -1,0 +1,240 @@
+"""The controller's changes in words: who leads where, in which epoch, and why; so that a failover can be read back.
+
+Theory of operation
+===================
+When a round of states has been written, each is compared with what was before. A partition has an entry if it has
+another leader or ISR; the reason is found in the tables, which are those of the moment of the decision. Up to
+`LINES_TOLD` entries are a line each. More, as when a broker with thousands of partitions dies, are told by kind: how
+many, from whom to whom and why, with the first few by name. Partitions that are new are always told together. The
+office has every entry for who logs at DEBUG.
+
+In: what was written, the tables before it is taken over   Out: lines   Owner: controller.event_manager. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kbroker.common.steps import Steps
+from kbroker.controller.core.context import (
+    Assignment,
+    Broker,
+    ControllerContext,
+    LeaderAndIsr,
+    TopicPartition,
+)
+from kbroker.controller.core.effects import StateWrite
+from kclient.wire.interbroker import NO_LEADER
+
+LINES_TOLD: Final = 20
+"""So many changes of one round are told one by one."""
+NAMES_TOLD: Final = 5
+"""So many partitions of a kind are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What was written of one partition."""
+
+    partition: TopicPartition
+    before: LeaderAndIsr | None
+    after: LeaderAndIsr
+    why: str
+
+    @property
+    def kind(self) -> tuple[str, str]:
+        """What it has in common with others: the leaders, and the reason."""
+        return self._leaders, self.why
+
+    @property
+    def _leaders(self) -> str:
+        now = _named(self.after.leader)
+        if self.before is None:
+            return f"first leader {now}"
+        if self.before.leader == self.after.leader:
+            return f"leader {now} stays"
+        return f"leader {_named(self.before.leader)} -> {now}"
+
+    def __str__(self) -> str:
+        isr = _listed(self.after.isr)
+        if self.before is not None and set(self.before.isr) != set(self.after.isr):
+            isr = f"{_listed(self.before.isr)} -> {isr}"
+        return (
+            f"{_name(self.partition)}: {self._leaders} in leader epoch {self.after.leader_epoch},"
+            f" ISR {isr}: {self.why}"
+        )
+
+
+def entries_of(context: ControllerContext, writes: Iterable[StateWrite]) -> Steps[list[Entry]]:
+    """Return an entry for each of *writes*, which succeeded; *context* does not know of them yet."""
+    entries = []
+    for write in writes:
+        yield
+        before = context.leader_and_isr.get(write.partition)
+        entries.append(
+            Entry(
+                write.partition, before, write.state, _why(context, write.partition, before, write)
+            )
+        )
+    return entries
+
+
+def told(entries: Sequence[Entry]) -> list[str]:
+    """Return the lines to be logged: one for each, or one for each kind; new partitions by topic."""
+    new = [entry for entry in entries if entry.before is None]
+    known = [entry for entry in entries if entry.before is not None]
+    lines = _new_told(new) if new else []
+    if len(known) <= LINES_TOLD:
+        return lines + [str(entry) for entry in known]
+    kinds: dict[tuple[str, str], list[Entry]] = {}
+    for entry in known:
+        kinds.setdefault(entry.kind, []).append(entry)
+    for (leaders, why), alike in kinds.items():
+        names = ", ".join(_name(entry.partition) for entry in alike[:NAMES_TOLD])
+        more = "" if len(alike) <= NAMES_TOLD else ", ..."
+        lines.append(f"{_many(alike)} ({names}{more}): {leaders}: {why}")
+    return lines
+
+
+def moves_told(moved: Mapping[TopicPartition, Assignment]) -> list[str]:
+    """Return the lines to be logged of replicas that were written: one for each, or one for each kind of step."""
+    if len(moved) <= LINES_TOLD:
+        return [
+            f"{_name(partition)} is on brokers {_listed(now.replicas)}"
+            f" (adding {_listed(now.adding) or 'none'}, removing {_listed(now.removing) or 'none'})"
+            for partition, now in moved.items()
+        ]
+    kinds: dict[str, list[TopicPartition]] = {}
+    for partition, now in moved.items():
+        step = "are being moved" if now.is_moving else "have the replicas they shall have"
+        kinds.setdefault(step, []).append(partition)
+    return [
+        f"{len(alike)} partitions ({', '.join(map(_name, alike[:NAMES_TOLD]))}, ...) {step}"
+        for step, alike in kinds.items()
+    ]
+
+
+def outcomes_told(outcomes: Mapping[TopicPartition, str]) -> list[str]:
+    """Return the lines to be logged of what became of wishes: one for each, or one for each outcome."""
+    if len(outcomes) <= LINES_TOLD:
+        return [f"{_name(partition)}: {outcome}" for partition, outcome in outcomes.items()]
+    kinds: dict[str, list[TopicPartition]] = {}
+    for partition, outcome in outcomes.items():
+        kinds.setdefault(outcome, []).append(partition)
+    return [
+        f"{len(alike)} partitions ({', '.join(map(_name, alike[:NAMES_TOLD]))}, ...): {outcome}"
+        for outcome, alike in kinds.items()
+    ]
+
+
+def _new_told(new: list[Entry]) -> list[str]:
+    topics = sorted({entry.partition[0] for entry in new})
+    names = ", ".join(topics[:NAMES_TOLD]) + (", ..." if len(topics) > NAMES_TOLD else "")
+    leaders = Counter(entry.after.leader for entry in new)
+    led = ", ".join(f"{_named(leader)} ({count})" for leader, count in sorted(leaders.items()))
+    return [f"{_many(new)} of {names} for the first time: led by {led}"]
+
+
+def _many(entries: Sequence[Entry]) -> str:
+    return f"{len(entries)} partition{'' if len(entries) == 1 else 's'}"
+
+
+def brokers_told(before: Mapping[int, Broker], after: Mapping[int, Broker]) -> str | None:
+    """Return how the live brokers changed, None if they did not."""
+    changes = [
+        f"{what} {_listed(sorted(ids))}"
+        for what, ids in (
+            ("gone", before.keys() - after.keys()),
+            ("joined", after.keys() - before.keys()),
+            (
+                "registered anew",
+                {n for n, b in after.items() if n in before and b.epoch != before[n].epoch},
+            ),
+        )
+        if ids
+    ]
+    return (
+        f"live brokers are {_listed(sorted(after)) or 'none'}: {'; '.join(changes)}"
+        if changes
+        else None
+    )
+
+
+def _why(
+    context: ControllerContext,
+    partition: TopicPartition,
+    before: LeaderAndIsr | None,
+    write: StateWrite,
+) -> str:
+    after = write.state
+    if before is None:
+        return "the partition is new"
+    if after.leader_recovery_state and after.leader != before.leader:
+        return f"UNCLEAN, broker {after.leader} may lack committed records: they are lost"
+    if before.leader == NO_LEADER:
+        if after.leader == NO_LEADER:
+            return "nobody who may lead is alive"
+        return f"broker {after.leader}, which has all that is committed, is alive"
+    if not context.is_online(before.leader, partition):
+        return _trouble(context, before.leader)
+    if before.leader in context.shutting_down:
+        return f"broker {before.leader} is shutting down"
+    if after.leader == before.leader:
+        return _why_it_stays(context, partition, before, after)
+    target = context.assignment(partition).target
+    if before.leader not in target:
+        return f"the partition moves away from broker {before.leader}"
+    if before.leader not in after.isr:
+        return f"broker {before.leader} may lack committed records"
+    if after.leader == target[0]:
+        return f"broker {after.leader} is the preferred leader"
+    return "an election was asked for"
+
+
+def _why_it_stays(
+    context: ControllerContext,
+    partition: TopicPartition,
+    before: LeaderAndIsr,
+    after: LeaderAndIsr,
+) -> str:
+    gone = sorted(set(before.isr) - set(after.isr))
+    for broker_id in gone:
+        if not context.is_online(broker_id, partition):
+            return _trouble(context, broker_id)
+        if broker_id in context.shutting_down:
+            return f"broker {broker_id} is shutting down"
+    if gone and not _came_back(context, gone[0], before):
+        return f"the partition moves away from broker {gone[0]}"
+    if gone:
+        return f"broker {gone[0]} came back and may lack committed records"
+    if context.assignment(partition).is_moving:
+        return "its replicas are being moved"
+    return "its replicas are told anew"
+
+
+def _came_back(context: ControllerContext, broker_id: int, before: LeaderAndIsr) -> bool:
+    """Say whether *broker_id*, which is online, registered again since it was granted its place in the ISR."""
+    granted = dict(zip(before.isr, before.isr_epochs, strict=False))
+    now = context.brokers[broker_id].epoch
+    return granted.get(broker_id, now) != now
+
+
+def _trouble(context: ControllerContext, broker_id: int) -> str:
+    if broker_id not in context.brokers:
+        return f"broker {broker_id} is down"
+    return f"broker {broker_id} lost its log directory"
+
+
+def _named(leader: int) -> str:
+    return "none" if leader == NO_LEADER else str(leader)
+
+
+def _name(partition: TopicPartition) -> str:
+    return f"{partition[0]}-{partition[1]}"
+
+
+def _listed(brokers: Iterable[int]) -> str:
+    return ",".join(map(str, brokers))

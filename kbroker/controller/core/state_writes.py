@@ -1,0 +1,205 @@
+"""A round: partitions are looked at, what should change is written, and then it is so.
+
+Theory of operation
+===================
+Whatever happens to the controller comes down to partitions that may need another state. They are *evaluated*: the
+election says what each should be, and all that should change is written at once. When the outcome is back the tables
+are brought up to it. A write that lost a race returned with what the znode holds: that is adopted, and the election
+is asked again (KAFKA-2729: never retry with a stale version), which is a write more in the same round. What is to be
+told is collected meanwhile in `said`, what else is to be done in `out`.
+
+An event that touches much has a second round (`then`): the first is for those that wait for a leader (`unled_of`), it
+is written and told; then everything else, which is led all the while. How an event begins and what its rounds are
+about say `failover`, `membership`, `topics` and `replica_events`; when its last is over the machine lets `said` go.
+
+Invariants
+----------
+1. At most one WriteStates is unanswered; it holds every partition whose outcome is not known.
+2. The tables hold states that were read or written, never such as are only wanted; and so does what is told.
+3. The next round begins when nothing of this one is unanswered.
+4. An operator is told of a doubt once, until it is another or none.
+
+In: partitions to look at, StatesWritten, the tables   Out: `out`, `said`, the tables   Owner: machine
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from kbroker.common.steps import Steps
+from kbroker.controller.core import data_loss
+from kbroker.controller.core.context import ControllerContext, LeaderAndIsr, TopicPartition
+from kbroker.controller.core.effects import (
+    AskUncleanElection,
+    Effect,
+    ReportDoubt,
+    StateWrite,
+    WriteStates,
+)
+from kbroker.controller.core.election import elect, elect_first, electorate_of
+from kbroker.controller.core.events import StatesWritten
+from kbroker.controller.core.preferred_leaders import elect_preferred
+from kbroker.controller.core.request_batch import Announcements
+from kclient.wire.interbroker import NO_LEADER, RECOVERING
+
+
+class Rounds:
+    """The rounds of one event after another."""
+
+    def __init__(self, min_insync_replicas: Callable[[str], int]) -> None:
+        self._min_insync_replicas = min_insync_replicas
+        """A topic's min.insync.replicas, as far as known: leaders decide what it means (KIP-966)."""
+        self.said = Announcements()
+        """What is to be told once this round, or the event, has settled."""
+        self.out: list[Effect] = []
+        """What is to be done, in order, since the machine last handed its effects out."""
+        self._writing: dict[TopicPartition, StateWrite] = {}
+        self._then: Callable[[ControllerContext], Steps[None]] | None = None
+        self._doubted: dict[TopicPartition, ReportDoubt] = {}
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a WriteStates awaits its outcome."""
+        return bool(self._writing)
+
+    # -- rounds ------------------------------------------------------------------------------
+
+    def then(self, work: Callable[[ControllerContext], Steps[None]]) -> None:
+        """Have *work* begin the next round, when the writes of this one have settled."""
+        self._then = work
+
+    def go_on(self, context: ControllerContext) -> Steps[None]:
+        """Begin the rounds that are left, until one has to wait for what it writes."""
+        while self._then is not None and not self._writing:
+            work, self._then = self._then, None
+            yield from work(context)
+
+    def announce(self, context: ControllerContext) -> Steps[None]:
+        """Let go what is to be told."""
+        self.out += yield from self.said.take(context)
+
+    # -- what should change ------------------------------------------------------------------
+
+    def evaluate(
+        self,
+        context: ControllerContext,
+        candidates: Iterable[TopicPartition],
+        *,
+        unclean: bool = False,
+    ) -> Steps[None]:
+        """Ask the election about *candidates*; write what should change, place the rest."""
+        leaderless: set[str] = set()
+        writes = []
+        for partition in candidates:
+            yield
+            if partition[0] in context.deleting:
+                continue
+            current = context.leader_and_isr.get(partition)
+            replicas, electorate = context.replicas(partition), electorate_of(context, partition)
+            if current is None:
+                wanted = elect_first(replicas, electorate, context.controller_epoch)
+            else:
+                wanted = elect(
+                    replicas,
+                    current,
+                    electorate,
+                    shutting_down=context.shutting_down,
+                    unclean=unclean,
+                    min_insync_replicas=min(self._min_insync_replicas(partition[0]), len(replicas)),
+                    controller_epoch=context.controller_epoch,
+                )
+                if (wanted or current).leader == NO_LEADER and any(
+                    map(electorate.online, replicas)
+                ):
+                    leaderless.add(partition[0])
+                self._report(context, partition, current, wanted or current)
+            if wanted is None:
+                context.place(partition)
+            else:
+                expected = None if current is None else current.zk_version
+                writes.append(StateWrite(partition, wanted, expected))
+        self.write(writes)
+        if leaderless and not unclean:
+            self.out.append(AskUncleanElection(tuple(sorted(leaderless))))
+
+    def elect_preferred(
+        self, context: ControllerContext, candidates: Iterable[TopicPartition]
+    ) -> Steps[None]:
+        """Have the preferred replicas lead those of *candidates* where they can and do not."""
+        writes = []
+        for partition in candidates:
+            yield
+            wanted = elect_preferred(context, partition)
+            if wanted is not None:
+                expected = context.leader_and_isr[partition].zk_version
+                writes.append(StateWrite(partition, wanted, expected))
+        self.write(writes)
+
+    def write(self, writes: Iterable[StateWrite]) -> None:
+        """Have *writes*, if there are any, written together."""
+        self._writing.update((write.partition, write) for write in writes)
+        if self._writing:
+            self.out.append(WriteStates(tuple(self._writing.values())))
+
+    def _report(
+        self,
+        context: ControllerContext,
+        partition: TopicPartition,
+        before: LeaderAndIsr,
+        after: LeaderAndIsr,
+    ) -> None:
+        """Have the operator told, once, of replicas that may lack what they should have."""
+        doubt = data_loss.of(context, partition, before, after)
+        if doubt is None:
+            self._doubted.pop(partition, None)
+        elif self._doubted.get(partition) != doubt:
+            self._doubted[partition] = doubt
+            self.out.append(doubt)
+
+    # -- what became of it -------------------------------------------------------------------
+
+    def states_written(self, context: ControllerContext, event: StatesWritten) -> Steps[str | None]:
+        """Take in what became of the writes; returns why another controller governs, if it does."""
+        again: list[TopicPartition] = []
+        writing, self._writing = self._writing, {}
+        for partition, write in writing.items():
+            yield
+            if partition in event.versions:
+                state = replace(write.state, zk_version=event.versions[partition])
+            else:
+                found = event.conflicts.get(partition)
+                if found is None:
+                    # The znode, or its whole topic, is gone: the topic's own watch will say so.
+                    context.place(partition)
+                    continue
+                if found.controller_epoch > context.controller_epoch:
+                    return (
+                        f"{partition[0]}-{partition[1]} was written by controller epoch "
+                        f"{found.controller_epoch}, ours is {context.controller_epoch}"
+                    )
+                state = found
+                again.append(partition)
+            context.leader_and_isr[partition] = state
+            if state.leader != NO_LEADER:
+                for replica in context.replicas(partition):
+                    context.log_ends.get(replica, {}).pop(partition, None)
+            if state.leader_recovery_state == RECOVERING:
+                context.incomplete.get(state.leader, set()).discard(partition)
+            self.said.announce(context, partition)
+            context.place(partition)
+        yield from self.evaluate(context, again)
+        return None
+
+
+def unled_of(
+    context: ControllerContext, partitions: Iterable[TopicPartition]
+) -> Steps[list[TopicPartition]]:
+    """List those of *partitions* that nobody leads who lives."""
+    unled = []
+    for partition in partitions:
+        yield
+        state = context.leader_and_isr.get(partition)
+        if state is None or not context.is_online(state.leader, partition):
+            unled.append(partition)
+    return unled

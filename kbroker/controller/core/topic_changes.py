@@ -1,0 +1,84 @@
+"""Topics that are created, grow, or vanish, as their znodes say.
+
+Theory of operation
+===================
+TopicsChanged carries what was read of topics that are new or not as they were, and the names of those whose znodes are
+gone. A partition that was not known gets its first state: its first live replica leads, all live ones are the ISR. A
+known partition keeps its replicas whatever the znode says now: they move by reassignment alone (`reassignment`).
+A topic under another id is another topic: the old one is forgotten first. Forgotten is also a topic whose znodes
+somebody removed by hand; then the brokers are told that it is gone, so that they stop serving it. The orderly way is
+`topic_deletion`: what is being deleted does not grow, nor come back, until its znodes are gone.
+
+Invariants: 1. replicas of a known partition are not changed here; 2. a name under another id begins
+anew: without the states and replicas of its predecessor.
+
+In: TopicsChanged, the tables   Out: the tables, `rounds`   Owner: machine
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kbroker.common.steps import Steps
+from kbroker.controller.core.context import ControllerContext, Topic, TopicPartition
+from kbroker.controller.core.events import TopicsChanged
+from kbroker.controller.core.reassignment import Reassignments
+from kbroker.controller.core.state_writes import Rounds
+
+
+def changed(
+    context: ControllerContext,
+    event: TopicsChanged,
+    rounds: Rounds,
+    reassignments: Reassignments,
+) -> Steps[None]:
+    """Take in topics as they are now; have their new partitions led."""
+    for name in sorted(event.vanished):
+        yield from _forget(context, name, rounds, reassignments)
+    created: list[TopicPartition] = []
+    for topic in event.topics:
+        reassignments.topic_changed(topic.name)
+        known = context.topics.get(topic.name)
+        if known is not None and known.topic_id != topic.topic_id:
+            yield from _forget(context, topic.name, rounds, reassignments)
+            known = None
+        if topic.name in context.deleting:
+            continue
+        created += yield from _grow(context, topic, known)
+    rounds.said.new_partitions |= set(created)
+    yield from rounds.evaluate(context, created)
+
+
+def _grow(
+    context: ControllerContext, topic: Topic, known: Topic | None
+) -> Steps[list[TopicPartition]]:
+    """Take in *topic*'s partitions that are not known yet; a known one keeps its replicas."""
+    if known is not None:
+        # Replicas of known partitions move by reassignment, never because a znode says so.
+        assignment = {**topic.assignment, **known.assignment}
+        topic = replace(topic, assignment=assignment, moving=known.moving)
+    context.topics[topic.name] = topic
+    fresh = [
+        (topic.name, index)
+        for index in sorted(topic.assignment)
+        if known is None or index not in known.assignment
+    ]
+    for partition in fresh:
+        yield
+        context.load(partition, None)
+    return fresh
+
+
+def _forget(
+    context: ControllerContext, name: str, rounds: Rounds, reassignments: Reassignments
+) -> Steps[None]:
+    """Drop a topic whose znodes vanished; brokers are told so that they stop serving it."""
+    reassignments.topic_changed(name)
+    if name not in context.topics:
+        return
+    if name not in context.deleting:
+        # Somebody removed the znodes by hand, past the controller.
+        context.deleting.add(name)
+        rounds.said.metadata |= set(context.partitions_of(name))
+        yield from rounds.announce(context)
+    context.forget_topic(name)

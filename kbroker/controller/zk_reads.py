@@ -1,0 +1,322 @@
+"""What a controller reads in ZooKeeper: brokers, topics, the state of every partition.
+
+Reads of thousands of znodes are made, and their answers taken in, some in every turn of the reactor, by requests that
+each ask for many (`ZooKeeper.get_all`). They are always on their way while others are taken in (`READS_AT_ONCE`): a new
+controller has to read all there is before anybody is led.
+
+Poison (S25): a znode that cannot be read is reported once, by its path, and treated as absent.
+
+The one thing that is written here is the id of a topic that has none, as all that a controller writes by `_fenced`: a
+multi that begins with a check of /controller_epoch (KAFKA-6082). Once a newer controller exists nothing of it is
+applied, and `FencedError` is raised.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import islice
+from typing import Any, TypeVar
+from uuid import UUID
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from kbroker.common.gather import all_of, outcomes_of
+from kbroker.common.turns import Turns
+from kbroker.controller.controller_election import Term
+from kbroker.controller.core.context import (
+    ALWAYS,
+    Assignment,
+    Broker,
+    Endpoint,
+    LeaderAndIsr,
+    Start,
+    Topic,
+    TopicPartition,
+)
+from kbroker.controller.core.events import BecameController
+from kbroker.zk import znodes
+from kbroker.zk.errors import (
+    BadVersion,
+    ConnectionLoss,
+    NoNode,
+    PoisonZnode,
+)
+from kbroker.zk.interface import (
+    Check,
+    Node,
+    Operation,
+    SetData,
+    ZooKeeper,
+)
+from kbroker.zk.reconnect import Reconnect
+
+log = Logger()
+
+READS_AT_ONCE = 1000
+_STARTS = frozenset(start.value for start in Start)
+K = TypeVar("K")
+T = TypeVar("T")
+
+
+class FencedError(Exception):
+    """A newer controller epoch exists: this term is over."""
+
+
+class ControllerReads:
+    """ZooKeeper as the controller of one *term* reads it."""
+
+    def __init__(
+        self,
+        zookeeper: ZooKeeper,
+        reconnect: Reconnect,
+        term: Term,
+        clock: Any,
+        *,
+        new_topic_id: Callable[[], UUID],
+        partitions_per_turn: int = 500,
+    ) -> None:
+        self._zookeeper = zookeeper.in_session(term.session)
+        self._reconnect = reconnect
+        self._term = term
+        self._clock = clock
+        self._new_topic_id = new_topic_id
+        self._fence = Check(znodes.CONTROLLER_EPOCH, term.epoch_zk_version)
+        self._reported: set[str] = set()
+        self._per_turn = partitions_per_turn
+        self._reads_per_turn = max(partitions_per_turn // 2, 1)
+
+    async def read_all(self, *, delete_topic_enable: bool) -> BecameController:
+        """Read what a new controller has to know."""
+        brokers = await self.read_brokers(await self._children(znodes.BROKER_IDS))
+        names = await self._children(znodes.TOPICS)
+        topics = {t.name: t for t in await all_of(map(self.read_topic, names)) if t is not None}
+        states = await self.read_states(
+            (topic.name, index) for topic in topics.values() for index in topic.assignment
+        )
+        return BecameController(
+            self._term.controller_epoch,
+            brokers,
+            topics,
+            states,
+            frozenset(await self._children(znodes.DELETE_TOPICS)),
+            delete_topic_enable,
+        )
+
+    async def read_brokers(self, names: Iterable[str]) -> dict[int, Broker]:
+        """Read the registrations under /brokers/ids; those that vanished or are poison are left out."""
+        ids = [int(name) for name in names if name.isdecimal()]
+        found = await all_of(map(self._read_broker, ids))
+        return {broker.broker_id: broker for broker in found if broker is not None}
+
+    async def _read_broker(self, broker_id: int) -> Broker | None:
+        try:
+            node = await self._read(lambda: self._zookeeper.get(znodes.broker_path(broker_id)))
+            read = znodes.decode_broker(broker_id, node.data)
+        except NoNode:
+            return None
+        except PoisonZnode as error:
+            self._report(error)
+            return None
+        endpoints = tuple(
+            Endpoint(e.listener, e.security_protocol, e.host, e.port) for e in read.endpoints
+        )
+        # One that says nothing of itself (of an earlier version) is believed, as it always was.
+        start = Start(read.start) if read.start in _STARTS else Start.UNKNOWN
+        intact = read.intact if read.start else ALWAYS
+        return Broker(broker_id, node.stat.czxid, endpoints, read.rack, intact, start)
+
+    async def read_topic(self, name: str) -> Topic | None:
+        """Read a topic; one without a topic id (made by an old tool) is given one first."""
+        while True:
+            try:
+                path = znodes.topic_path(name)
+                node = await self._read(lambda path=path: self._zookeeper.get(path))  # type: ignore[misc]
+                read = znodes.decode_topic(name, node.data)
+            except NoNode:
+                return None
+            except (PoisonZnode, ValueError) as error:
+                self._report(error, name)
+                return None
+            if read.topic_id is None:
+                given = replace(read, topic_id=self._new_topic_id())
+                with suppress(BadVersion, NoNode, ConnectionLoss):
+                    await self._fenced(
+                        [SetData(path, znodes.encode_topic(given), node.stat.version)]
+                    )
+                continue
+            return self.decode_topic(name, read)
+
+    def decode_topic(self, name: str, read: znodes.TopicAssignment) -> Topic | None:
+        """Convert what a topic's znode holds; None while it has no topic id."""
+        if read.topic_id is None:
+            return None
+        return Topic(
+            name,
+            read.topic_id,
+            {p: a.replicas for p, a in read.partitions.items()},
+            {
+                p: Assignment(a.replicas, a.adding, a.removing)
+                for p, a in read.partitions.items()
+                if a.adding or a.removing
+            },
+        )
+
+    async def read_unclean_election(self, topic: str, default: bool) -> bool:
+        """Read a topic's unclean.leader.election.enable; *default* where it does not say."""
+        path = znodes.config_path("topics", topic)
+        try:
+            node = await self._read(lambda: self._zookeeper.get(path))
+            value = znodes.decode_config(path, node.data).get("unclean.leader.election.enable")
+        except NoNode:
+            return default
+        except PoisonZnode as error:
+            self._report(error)
+            return False
+        return default if value is None else value.strip().lower() == "true"
+
+    async def read_states(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, LeaderAndIsr]:
+        """Read the state znodes of *partitions*; those that do not exist, or are poison, are left out."""
+        found: dict[TopicPartition, LeaderAndIsr] = {}
+        lost: list[TopicPartition] = list(partitions)
+
+        def read(wanted: list[TopicPartition]) -> Deferred[list[Node | None]]:
+            return self._zookeeper.get_all([znodes.partition_state_path(*p) for p in wanted])
+
+        def take(wanted: list[TopicPartition], nodes: list[Node | None] | BaseException) -> None:
+            if isinstance(nodes, ConnectionLoss):
+                lost.extend(wanted)
+                return
+            if isinstance(nodes, BaseException):
+                raise nodes
+            for partition, node in zip(wanted, nodes, strict=True):
+                state = self._decode_state(partition, node) if node is not None else None
+                if state is not None:
+                    found[partition] = state
+
+        while lost:
+            wanted, lost = lost, []
+            await self._ask_all(wanted, read, take)
+            if not self._zookeeper.connected:
+                await self._reconnect.connected(self._term.session)
+        return found
+
+    async def _ask_all(
+        self,
+        things: Iterable[K],
+        ask: Callable[[list[K]], Deferred[T]],
+        take: Callable[[list[K], T | BaseException], None],
+    ) -> None:
+        """Have *take* called with the outcome of *ask* for all *things*, piece by piece, in order, each in its turn."""
+        waiting = iter(things)
+        under_way: deque[tuple[list[K], Deferred[list[T | BaseException]]]] = deque()
+        turns = Turns(self._clock, self._reads_per_turn - 1)
+        while True:
+            while len(under_way) * self._reads_per_turn < READS_AT_ONCE:
+                piece = list(islice(waiting, self._reads_per_turn))
+                if not piece:
+                    break
+                under_way.append((piece, outcomes_of([ask(piece)])))
+                await turns.done(len(piece))
+            if not under_way:
+                return
+            piece, outcomes = under_way.popleft()
+            take(piece, (await outcomes)[0])
+            await turns.done(len(piece))
+
+    async def _read_state(self, partition: TopicPartition) -> LeaderAndIsr | None:
+        return (await self.read_states([partition])).get(partition)
+
+    def _decode_state(self, partition: TopicPartition, node: Node) -> LeaderAndIsr | None:
+        try:
+            read = znodes.decode_partition_state(*partition, node.data, node.stat)
+        except PoisonZnode as error:
+            self._report(error)
+            return None
+        return LeaderAndIsr(
+            read.leader,
+            read.leader_epoch,
+            read.isr,
+            read.controller_epoch,
+            read.zk_version,
+            read.isr_epochs,
+            read.elr,
+            read.leader_recovery_state,
+        )
+
+    async def read_isr_changes(
+        self, names: Iterable[str]
+    ) -> tuple[dict[TopicPartition, LeaderAndIsr], list[str]]:
+        """Read the partitions that leaders announced: (states, paths of the announcements)."""
+        paths = [f"{znodes.ISR_CHANGES}/{name}" for name in names]
+        partitions: set[TopicPartition] = set()
+        for path, node in zip(paths, await all_of(map(self._get_or_none, paths)), strict=True):
+            if node is not None:
+                try:
+                    partitions.update((t, p) for t, p in znodes.decode_partitions(path, node))
+                except PoisonZnode as error:
+                    self._report(error)
+        return await self.read_states(sorted(partitions)), paths
+
+    async def read_log_dir_events(self, names: Iterable[str]) -> tuple[frozenset[int], list[str]]:
+        """Read which brokers lost a log directory: (brokers, paths of the announcements)."""
+        paths = [f"{znodes.LOG_DIR_EVENTS}/{name}" for name in names]
+        brokers: set[int] = set()
+        for path, node in zip(paths, await all_of(map(self._get_or_none, paths)), strict=True):
+            if node is not None:
+                try:
+                    brokers.add(znodes.decode_log_dir_event(path, node))
+                except PoisonZnode as error:
+                    self._report(error)
+        return frozenset(brokers), paths
+
+    async def topic_exists(self, name: str) -> bool:
+        """Say whether the topic's znode exists."""
+        path = znodes.topic_path(name)
+        return await self._read(lambda: self._zookeeper.exists(path)) is not None
+
+    async def _get_or_none(self, path: str) -> bytes | None:
+        try:
+            return (await self._read(lambda: self._zookeeper.get(path))).data
+        except NoNode:
+            return None
+
+    async def _children(self, path: str) -> list[str]:
+        try:
+            return (await self._read(lambda: self._zookeeper.children(path))).names
+        except NoNode:
+            return []
+
+    async def _read(self, request: Callable[[], Awaitable[T]]) -> T:
+        return await self._reconnect.read(self._term.session, request)
+
+    def _report(self, error: Exception, name: str = "") -> None:
+        """Say once what is wrong with a znode."""
+        text = str(error)
+        if text not in self._reported:
+            self._reported.add(text)
+            log.error(
+                "skipped {name}: {error}. Repair or delete the znode; nothing else is affected.",
+                name=name or "a znode",
+                error=text,
+            )
+
+    async def _exists(self, path: str) -> bool:
+        return await self._read(lambda: self._zookeeper.exists(path)) is not None
+
+    async def _fenced(self, operations: Sequence[Operation]) -> list[object]:
+        """Do *operations* in one multi under the fence; FencedError if a newer epoch exists."""
+        try:
+            results: Sequence[object] = await self._zookeeper.multi([self._fence, *operations])
+        except (BadVersion, NoNode) as error:
+            if error.index == 0 or error.path == znodes.CONTROLLER_EPOCH:
+                raise FencedError(
+                    f"controller epoch {self._term.controller_epoch} is over"
+                ) from error
+            raise
+        return list(results[1:])

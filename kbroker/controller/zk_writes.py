@@ -1,0 +1,285 @@
+"""What a controller writes in ZooKeeper, under the fence of its epoch (`zk_reads`).
+
+States are written a hundred to a multi, which nobody waits for before sending the next; one that is refused is taken
+apart, so that one lost race does not hold up its neighbours. A write whose answer was lost is read back and compared.
+Writes of thousands of znodes are made some in every turn of the reactor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from uuid import UUID
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from kbroker.common.gather import all_of, outcomes_of
+from kbroker.common.turns import Turns
+from kbroker.controller.core.context import (
+    LeaderAndIsr,
+    TopicPartition,
+)
+from kbroker.controller.core.effects import StateWrite, WriteAssignments
+from kbroker.controller.core.events import AssignmentsWritten, StatesWritten
+from kbroker.controller.zk_reads import ControllerReads
+from kbroker.zk import znodes
+from kbroker.zk.errors import (
+    BadVersion,
+    ConnectionLoss,
+    Disconnected,
+    NodeExists,
+    NoNode,
+    PoisonZnode,
+    ZooKeeperError,
+)
+from kbroker.zk.interface import (
+    Children,
+    Create,
+    Delete,
+    Operation,
+    SetData,
+)
+
+log = Logger()
+
+STATES_PER_MULTI = 100
+
+
+class ControllerStore(ControllerReads):
+    """ZooKeeper as the controller of one *term* uses it."""
+
+    @property
+    def _states_per_multi(self) -> int:
+        return min(STATES_PER_MULTI, self._per_turn)
+
+    async def write_states(self, writes: Sequence[StateWrite]) -> StatesWritten:
+        """Write partition states; FencedError if a newer controller exists."""
+        size = self._states_per_multi
+        chunks = [writes[start : start + size] for start in range(0, len(writes), size)]
+        turns = Turns(self._clock, self._per_turn - 1)
+        under_way = []
+        for chunk in chunks:
+            under_way.append(Deferred.fromCoroutine(self._write_chunk(chunk)))
+            await turns.done(len(chunk))
+        versions: dict[TopicPartition, int] = {}
+        conflicts: dict[TopicPartition, LeaderAndIsr | None] = {}
+        for written in await all_of(under_way):
+            versions.update(written.versions)
+            conflicts.update(written.conflicts)
+        return StatesWritten(versions, conflicts)
+
+    async def _write_chunk(self, writes: Sequence[StateWrite]) -> StatesWritten:
+        operations: list[Operation] = []
+        for write in writes:
+            operations += _operations(write, with_parent=_first_of_topic(write))
+        try:
+            await self._fenced(operations)
+        except ZooKeeperError:
+            # One of them lost a race, or the answer was lost: find out which, one by one.
+            outcomes = await all_of([self._write_one(write) for write in writes])
+            return StatesWritten(
+                {p: v for o in outcomes for p, v in o.versions.items()},
+                {p: s for o in outcomes for p, s in o.conflicts.items()},
+            )
+        return StatesWritten({w.partition: _next_version(w) for w in writes})
+
+    async def _write_one(self, write: StateWrite) -> StatesWritten:
+        """Write one state, whatever it takes to learn the outcome."""
+        while True:
+            found = await self._read_state(write.partition)
+            if found is not None and replace(found, zk_version=-1) == replace(
+                write.state, zk_version=-1
+            ):
+                # An earlier attempt of ours was applied: no other writes our controller epoch
+                # with this leader epoch.
+                return StatesWritten({write.partition: found.zk_version})
+            if found is not None and found.zk_version != write.expected_version:
+                return StatesWritten(conflicts={write.partition: found})
+            try:
+                if write.expected_version is None:
+                    await self._make_parents(write.partition)
+                await self._fenced(_operations(write, with_parent=False, with_partition=False))
+            except ConnectionLoss:
+                await self._reconnect.connected(self._term.session)
+            except (BadVersion, NodeExists):
+                if await self._read_state(write.partition) is None:
+                    return StatesWritten(conflicts={write.partition: None})  # poison
+            except NoNode:
+                return StatesWritten(conflicts={write.partition: None})
+            else:
+                return StatesWritten({write.partition: _next_version(write)})
+
+    async def _make_parents(self, partition: TopicPartition) -> None:
+        for path in (znodes.partitions_path(partition[0]), znodes.partition_path(*partition)):
+            with suppress(NodeExists):
+                await self._fenced([Create(path)])
+
+    async def write_assignments(self, effect: WriteAssignments) -> AssignmentsWritten:
+        """Write partitions' replicas into their topics' znodes; FencedError if a newer controller exists."""
+        changes: dict[str, dict[int, znodes.ReplicaAssignment]] = {}
+        for (name, index), new in effect.assignments.items():
+            replicas = znodes.ReplicaAssignment(new.replicas, new.adding, new.removing)
+            changes.setdefault(name, {})[index] = replicas
+        written = await all_of(
+            self._reconnect.read(
+                self._term.session,
+                partial(self._assign, name, effect.topics[name], change),
+            )
+            for name, change in changes.items()
+        )
+        return AssignmentsWritten(
+            frozenset(name for name, done in zip(changes, written, strict=True) if not done)
+        )
+
+    async def _assign(
+        self, name: str, topic_id: UUID, change: Mapping[int, znodes.ReplicaAssignment]
+    ) -> bool:
+        """Change one topic's znode; False if that topic is gone. May be done again after a lost answer."""
+        path = znodes.topic_path(name)
+        turns = Turns(self._clock, self._per_turn)
+        while True:
+            try:
+                node = await self._zookeeper.get(path)
+                read = znodes.decode_topic(name, node.data)
+            except NoNode:
+                return False
+            except PoisonZnode as error:
+                self._report(error)
+                return False
+            if read.topic_id != topic_id:
+                return False
+            await turns.done(len(read.partitions))
+            # Partitions added meanwhile stay: others than the controller add some, nobody else moves any.
+            wanted = replace(read, partitions={**read.partitions, **change})
+            if wanted == read:
+                return True
+            await turns.done(len(wanted.partitions))
+            with suppress(BadVersion, NoNode):
+                await self._fenced([SetData(path, znodes.encode_topic(wanted), node.stat.version)])
+                return True
+
+    async def delete_topic(self, name: str) -> None:
+        """Remove everything of a topic, and at last, in one step, its name and its deletion request."""
+        while True:
+            try:
+                await self._delete_below(znodes.partitions_path(name))
+                last = [znodes.delete_topic_path(name), znodes.config_path("topics", name)]
+                present = await all_of(self._exists(path) for path in last)
+                paths = [znodes.topic_path(name)]
+                paths += [path for path, there in zip(last, present, strict=True) if there]
+                await self._fenced([Delete(path) for path in paths])
+            except Disconnected:
+                await self._reconnect.connected(self._term.session)
+            except ZooKeeperError as error:
+                # Something came or went meanwhile, or the answer was lost: look again.
+                await self._reconnect.connected(self._term.session)
+                if not await self._exists(znodes.topic_path(name)):
+                    return
+                log.debug("deleting {name} again: {error}", name=name, error=error)
+            else:
+                return
+
+    async def _delete_below(self, path: str) -> None:
+        """Delete *path* with all below it, in multis of a hundred, which ZooKeeper takes in the order they are sent."""
+        doomed = await self._tree(path)
+        doomed.reverse()
+        turns = Turns(self._clock, self._per_turn - 1)
+        under_way = []
+        for start in range(0, len(doomed), self._states_per_multi):
+            deletes = [Delete(p) for p in doomed[start : start + self._states_per_multi]]
+            under_way.append(Deferred.fromCoroutine(self._fenced(deletes)))
+            await turns.done(len(deletes))
+        await all_of(under_way)
+
+    async def _tree(self, path: str) -> list[str]:
+        """List *path* and all paths below it, parents first; [] if it does not exist."""
+        found: list[str] = []
+        level = [path]
+
+        def take(
+            parents: list[str], listed: list[Children | BaseException] | BaseException
+        ) -> None:
+            if isinstance(listed, BaseException):
+                raise listed
+            for parent, children in zip(parents, listed, strict=True):
+                if isinstance(children, Children):
+                    found.append(parent)
+                    below.extend(f"{parent}/{name}" for name in children.names)
+                elif not isinstance(children, NoNode):
+                    raise children
+
+        while level:
+            below: list[str] = []
+            await self._ask_all(level, self._list_each, take)
+            level = below
+        return found
+
+    def _list_each(self, paths: list[str]) -> Deferred[list[Children | BaseException]]:
+        return outcomes_of([self._list(path) for path in paths])
+
+    def _list(self, path: str) -> Deferred[Children]:
+        return Deferred.fromCoroutine(self._read(lambda: self._zookeeper.children(path)))
+
+    async def delete_paths(self, paths: Sequence[str]) -> None:
+        """Delete znodes that may be gone already (requests and announcements that are done with)."""
+        for path in paths:
+            gone = [Delete(path)]
+            with suppress(NoNode):
+                # Whether an answer was lost is all the same: what is gone is gone.
+                await self._reconnect.read(
+                    self._term.session,
+                    lambda gone=gone: self._fenced(gone),  # type: ignore[misc]
+                )
+
+    async def replace_wish(self, path: str, data: bytes, version: int) -> int | None:
+        """Write what is left of an operator's znode; the new version, None if another has written it."""
+        write = [SetData(path, data, version)]
+        try:
+            await self._reconnect.read(self._term.session, lambda: self._fenced(write))
+        except (NoNode, BadVersion):
+            return None
+        return version + 1
+
+    async def remove_wish(self, path: str, version: int) -> None:
+        """Delete an operator's znode that was dealt with, whatever it takes; not one written since."""
+        delete = [Delete(path, version)]
+        with suppress(NoNode, BadVersion):
+            await self._reconnect.read(self._term.session, lambda: self._fenced(delete))
+
+
+def _first_of_topic(write: StateWrite) -> bool:
+    """Whether the topic's `partitions` znode is to be made along with this one."""
+    return write.expected_version is None and write.partition[1] == 0
+
+
+def _next_version(write: StateWrite) -> int:
+    return 0 if write.expected_version is None else write.expected_version + 1
+
+
+def _operations(
+    write: StateWrite, *, with_parent: bool, with_partition: bool = True
+) -> list[Operation]:
+    path = znodes.partition_state_path(*write.partition)
+    state = write.state
+    data = znodes.encode_partition_state(
+        znodes.PartitionState(
+            state.leader,
+            state.leader_epoch,
+            state.isr,
+            state.controller_epoch,
+            leader_recovery_state=state.leader_recovery_state,
+            isr_epochs=state.isr_epochs,
+            elr=state.elr,
+        )
+    )
+    if write.expected_version is not None:
+        return [SetData(path, data, write.expected_version)]
+    made: list[Operation] = []
+    if with_parent:
+        made.append(Create(znodes.partitions_path(write.partition[0])))
+    if with_partition:
+        made.append(Create(znodes.partition_path(*write.partition)))
+    return [*made, Create(path, data)]

@@ -1,0 +1,1 @@
+"""Coordinators: of consumer groups, and of producer ids."""

@@ -1,0 +1,232 @@
+"""Confirms, before an answer from memory leaves, that this broker still coordinates the group.
+
+Theory of operation
+===================
+A coordinator that was stopped for a while (SIGSTOP, a long collection) does not know that it was
+replaced. What it remembers may be past: another coordinator may have acknowledged later commits, or
+begun another generation. So no answer about a group leaves before a confirmation that began after
+the request was received. Two sources can confirm:
+
+- ZooKeeper: a multi of one `Check` per partition, on the version of its state. Reads in ZooKeeper
+  are not linearizable, a multi is. All requests of one turn of the reactor share a multi, and one
+  multi is in flight at a time.
+- The followers, while ZooKeeper does not answer: another coordinator would be one of the in-sync
+  replicas, and a replica that leads stops fetching from us. `no_successor_at` gives the time up to
+  which the fetches of all of them rule this out (docs/design/groups-without-zookeeper.md).
+
+What has to be written (a rebalance, a member that leaves) is not begun unless ZooKeeper itself
+confirms: `confirm_writable`.
+
+In: rights to confirm, outcomes of multis, time   Out: error codes   Owner: the reactor's thread
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.logger import Logger
+
+from kbroker.coordinator.group.group_metadata import Clock
+from kbroker.coordinator.group.shard_fence import CoordinatedPartition
+from kbroker.zk.errors import SessionExpired, ZooKeeperError
+from kclient.wire.error_codes import ErrorCode
+
+log = Logger()
+
+CHECK_PATIENCE = 1.0
+"""Seconds after which ZooKeeper counts as silent, and the followers are relied upon."""
+
+FOLLOWERS_PATIENCE = 3.0
+"""Seconds to wait for the followers' fetches; they wait at us for replica.fetch.wait.max.ms."""
+
+FOLLOWERS_GONE = 2.0
+"""Seconds without a confirmation after which the followers have probably turned to another leader."""
+
+GONE_PATIENCE = 0.5
+"""Seconds to wait for them then: members are to find the next coordinator within their session timeout."""
+
+ZOOKEEPER_PATIENCE = 5.0
+"""Seconds to wait for a slow ZooKeeper where no follower can confirm: the leader is alone in the ISR."""
+
+LOOK_AGAIN = 0.02
+"""Seconds between two looks at the followers, while a request waits for them."""
+
+
+class _Request:
+    """A request that waits for a confirmation of *right*, which has to begin at *since* or later.
+
+    *to_write*: only ZooKeeper can confirm.
+    """
+
+    __slots__ = ("done", "right", "since", "to_write")
+
+    def __init__(self, right: CoordinatedPartition, since: float, *, to_write: bool) -> None:
+        self.right = right
+        self.since = since
+        self.to_write = to_write
+        self.done: Deferred[ErrorCode] = Deferred()
+
+    def settle(self, error: ErrorCode) -> None:
+        if not self.done.called:
+            self.done.callback(error)
+
+
+class CoordinatorFence:
+    """Confirms rights to coordinate.
+
+    *no_successor_at* and *is_alone* take a partition and its leader epoch. *is_alone* returns whether no other
+    replica can be in the ISR.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        no_successor_at: Callable[[int, int], float],
+        is_alone: Callable[[int, int], bool] = lambda _partition, _leader_epoch: False,
+    ) -> None:
+        self._clock = clock
+        self._no_successor_at = no_successor_at
+        self._is_alone = is_alone
+        self._queued: list[_Request] = []
+        """Requests for the next multi."""
+        self._checked: list[_Request] = []
+        """Requests of the multi in flight."""
+        self._by_followers: list[_Request] = []
+        """Requests for which ZooKeeper does not answer."""
+        self._woken = False
+        self._in_flight = False
+        self._is_silent = False
+        """Whether the multi in flight was not answered in time."""
+        self._looking = False
+
+    def confirm(self, right: CoordinatedPartition) -> Deferred[ErrorCode]:
+        """Fire with NONE once *right* is confirmed, NOT_COORDINATOR if it is lost.
+
+        COORDINATOR_NOT_AVAILABLE if neither ZooKeeper nor the followers confirm it in time.
+        """
+        return self._confirm(right, to_write=False)
+
+    def confirm_writable(self, right: CoordinatedPartition) -> Deferred[ErrorCode]:
+        """Do as `confirm`, but by ZooKeeper only: COORDINATOR_NOT_AVAILABLE while it does not answer."""
+        return self._confirm(right, to_write=True)
+
+    def _confirm(self, right: CoordinatedPartition, *, to_write: bool) -> Deferred[ErrorCode]:
+        if right.given_up:
+            return succeed(ErrorCode.NOT_COORDINATOR)
+        request = _Request(right, self._clock.seconds(), to_write=to_write)
+        if self.answers(right):
+            self._queued.append(request)
+            self._wake()
+        else:
+            self._ask_followers([request])
+        return request.done
+
+    def confirmed_at(self, right: CoordinatedPartition) -> float:
+        """Return the latest time at which *right* certainly held, as far as known already."""
+        by_followers = self._no_successor_at(right.partition, right.leader_epoch)
+        right.confirmed_at = max(right.confirmed_at, by_followers)
+        return right.confirmed_at
+
+    def answers(self, right: CoordinatedPartition) -> bool:
+        """Return whether ZooKeeper answers, as far as known."""
+        return right.zookeeper.connected and not self._is_silent
+
+    # --- by ZooKeeper -------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        if not self._woken and not self._in_flight:
+            self._woken = True
+            self._clock.callLater(0, self._check)
+
+    def _check(self) -> None:
+        self._woken = False
+        self._in_flight = True
+        self._checked, self._queued = self._queued, []
+        timer = self._clock.callLater(CHECK_PATIENCE, self._silent)
+        checking = Deferred.fromCoroutine(self._check_all(self._checked))
+        checking.addErrback(self._failed, self._checked).addBoth(self._answered, timer)
+
+    async def _check_all(self, requests: list[_Request]) -> None:
+        rights = list(dict.fromkeys(request.right for request in requests))
+        while rights := [right for right in rights if not right.given_up]:
+            sent_at = self._clock.seconds()
+            try:
+                await rights[0].zookeeper.multi([right.check for right in rights])
+            except SessionExpired:
+                for right in rights:
+                    right.lost()
+            except ZooKeeperError as error:
+                if error.index is None:
+                    raise
+                # The version grows with every change of the ISR, too: `still_ours` tells.
+                await rights[error.index].still_ours()
+            else:
+                for right in rights:
+                    right.confirmed_at = max(right.confirmed_at, sent_at)
+                break
+        for request in requests:
+            lost = request.right.given_up
+            request.settle(ErrorCode.NOT_COORDINATOR if lost else ErrorCode.NONE)
+
+    def _failed(self, failure: Any, requests: list[_Request]) -> bool:
+        """Leave *requests* to the followers; return False: ZooKeeper did not answer."""
+        if not isinstance(failure.value, ZooKeeperError):
+            log.failure("coordinated partitions could not be checked", failure=failure)
+        if not self._is_silent:
+            self._ask_followers(requests)
+        return False
+
+    def _silent(self) -> None:
+        """Rely on the followers until the multi in flight is answered."""
+        self._is_silent = True
+        waiting, self._queued = self._queued, []
+        self._ask_followers([*self._checked, *waiting])
+
+    def _answered(self, result: object, timer: Any) -> None:
+        if timer.active():
+            timer.cancel()
+        self._in_flight = self._is_silent = False
+        self._checked = []
+        if (
+            result is not False
+        ):  # it is slow, and the next multi may confirm what waits for followers
+            waiting, self._by_followers = self._by_followers, []
+            self._queued += [request for request in waiting if not request.done.called]
+        if self._queued:
+            self._wake()
+
+    # --- by followers -------------------------------------------------------------------------
+
+    def _ask_followers(self, requests: Iterable[_Request]) -> None:
+        self._by_followers += [request for request in requests if not request.done.called]
+        if self._by_followers and not self._looking:
+            self._look()
+
+    def _patience(self, request: _Request) -> float:
+        right = request.right
+        if right.zookeeper.connected and self._is_alone(right.partition, right.leader_epoch):
+            return ZOOKEEPER_PATIENCE
+        gone = self.confirmed_at(request.right) < request.since - FOLLOWERS_GONE
+        return GONE_PATIENCE if gone else FOLLOWERS_PATIENCE
+
+    def _look(self) -> None:
+        now = self._clock.seconds()
+        self._looking = True
+        requests, self._by_followers = self._by_followers, []
+        waiting = []
+        for request in requests:
+            right = request.right
+            if right.given_up:
+                request.settle(ErrorCode.NOT_COORDINATOR)
+            elif request.to_write:
+                request.settle(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            elif self.confirmed_at(right) >= request.since:
+                request.settle(ErrorCode.NONE)
+            elif now >= request.since + self._patience(request):
+                request.settle(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            elif not request.done.called:
+                waiting.append(request)
+        self._by_followers += waiting
+        self._looking = bool(self._by_followers)
+        if self._looking:
+            self._clock.callLater(LOOK_AGAIN, self._look)

@@ -1,0 +1,1 @@
+"""Consumer groups as state machines: membership, generations, assignments, committed offsets. No I/O, no clock."""

@@ -1,0 +1,124 @@
+"""Offset commits on their way to ZooKeeper: coalesced, batched, retried without going backwards.
+
+Theory of operation
+===================
+Commits wait in a queue, by (group, topic, partition). While one waits, a newer one of the same key
+takes its place and both are settled by the one write. Batches leave the queue in order and become
+multis; several may be in flight, ZooKeeper applies them in the order in which they were sent.
+
+A multi is all or nothing, so one bad operation undoes the innocent ones too; those are queued
+again. By then a newer commit of the same key may have been sent, or even acknowledged: writing the
+older value now would take the offset back. So a commit knows what superseded it, and instead of
+being written again it shares the fate of the newest.
+
+Invariants
+----------
+1. Every waiter is settled exactly once.
+2. A waiter is settled with NONE only after its commit, or a newer one of its key, was written.
+3. The values written for one key are in the order of the commits.
+
+In: add, take, settle, retry   Out: batches, settled waiters   Owner: the reactor's thread
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Generic, NamedTuple, TypeVar
+
+from kbroker.coordinator.group.core.records import NO_DETAIL, CommitDetail
+from kclient.wire.error_codes import ErrorCode
+
+Waiter = TypeVar("Waiter")
+
+
+class CommitKey(NamedTuple):
+    """Whose offset of what."""
+
+    group_id: str
+    topic: str
+    partition: int
+
+
+class OffsetCommit(NamedTuple):
+    """One offset to keep."""
+
+    offset: int
+    detail: CommitDetail = NO_DETAIL
+
+
+@dataclass(slots=True, eq=False)
+class PendingCommit(Generic[Waiter]):
+    """A commit that is not settled yet, with everybody who waits for it."""
+
+    key: CommitKey
+    value: OffsetCommit
+    waiters: list[Waiter]
+    error: ErrorCode | None = None
+    """How it ended; None while it has not."""
+
+    superseded_by: "PendingCommit[Waiter] | None" = None
+    refusals: int = 0
+    """How often ZooKeeper refused a multi because of this very commit."""
+
+
+@dataclass(slots=True, eq=False)
+class CommitQueue(Generic[Waiter]):
+    """The commits of all groups of this coordinator. A *waiter* is whatever the owner likes."""
+
+    _queued: dict[CommitKey, PendingCommit[Waiter]] = field(default_factory=dict)
+    _newest: dict[CommitKey, PendingCommit[Waiter]] = field(default_factory=dict)
+    """Of every key that is not settled, the newest commit."""
+
+    def __len__(self) -> int:
+        """Return how many commits wait to be sent."""
+        return len(self._queued)
+
+    def add(self, key: CommitKey, value: OffsetCommit, waiter: Waiter) -> None:
+        """Queue a commit."""
+        queued = self._queued.get(key)
+        if queued is not None:
+            queued.value = value
+            queued.waiters.append(waiter)
+            return
+        commit = PendingCommit(key, value, [waiter])
+        older = self._newest.get(key)
+        if older is not None:
+            older.superseded_by = commit
+        self._queued[key] = self._newest[key] = commit
+
+    def take(self, count: int) -> list[PendingCommit[Waiter]]:
+        """Take up to *count* commits off the queue, oldest first."""
+        taken = list(islice(self._queued.values(), count))
+        for commit in taken:
+            del self._queued[commit.key]
+        return taken
+
+    def settle(self, commit: PendingCommit[Waiter], error: ErrorCode) -> list[Waiter]:
+        """End *commit*, which was taken; return who waits for it."""
+        commit.error = error
+        if self._newest.get(commit.key) is commit:
+            del self._newest[commit.key]
+        waiters, commit.waiters = commit.waiters, []
+        return waiters
+
+    def retry(self, commit: PendingCommit[Waiter]) -> tuple[ErrorCode, list[Waiter]]:
+        """Queue *commit*, which was taken and not written, again.
+
+        Returns who need not wait any longer, and with what: a newer commit has ended already.
+        """
+        newest = commit
+        while newest.superseded_by is not None:
+            newest = newest.superseded_by
+        if newest is commit:
+            self._queued[commit.key] = commit
+        elif newest.error is None:
+            newest.waiters += self.settle(commit, ErrorCode.NONE)
+        else:
+            return newest.error, self.settle(commit, newest.error)
+        return ErrorCode.NONE, []
+
+    def take_groups(self, group_ids: set[str]) -> Iterator[PendingCommit[Waiter]]:
+        """Take everything queued for these groups off the queue."""
+        for commit in [c for c in self._queued.values() if c.key.group_id in group_ids]:
+            del self._queued[commit.key]
+            yield commit

@@ -1,0 +1,236 @@
+"""The members of a group: who they are, who leads, which protocols they share, what room they take."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from math import inf
+
+from kbroker.coordinator.group.core.effects import JoinedMember, Protocols, Token
+from kbroker.coordinator.group.core.records import MemberSnapshot
+from kclient.wire.error_codes import ErrorCode
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """One member. Timeouts in seconds; *session_deadline* on the clock of the events."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout: float
+    rebalance_timeout: float
+    protocols: Protocols
+    assignment: bytes = b""
+
+    session_deadline: float = inf
+    """When the member is given up. Infinite while it waits for an answer of ours."""
+
+    awaiting_join: Token | None = None
+    """Its JoinGroup request that waits for the rebalance; at most one."""
+
+    awaiting_sync: Token | None = None
+    """Its SyncGroup request that waits for the leader's assignment; at most one."""
+
+    is_new: bool = False
+    """It has not been told a generation yet, so nothing about it needs to outlive us."""
+
+    def metadata(self, protocol_name: str | None) -> bytes:
+        """Its metadata for *protocol_name*, b"" if it does not support it."""
+        return next((data for name, data in self.protocols if name == protocol_name), b"")
+
+    def snapshot(self, assignment: bytes) -> MemberSnapshot:
+        """Return what the next coordinator needs of this member, which has *assignment*."""
+        return MemberSnapshot(
+            member_id=self.member_id,
+            group_instance_id=self.group_instance_id,
+            client_id=self.client_id,
+            client_host=self.client_host,
+            session_timeout_ms=round(self.session_timeout * 1000),
+            rebalance_timeout_ms=round(self.rebalance_timeout * 1000),
+            protocols=self.protocols,
+            assignment=assignment,
+        )
+
+    @classmethod
+    def restored(cls, saved: MemberSnapshot) -> "Member":
+        """Return the member that *saved* was taken of."""
+        return cls(
+            member_id=saved.member_id,
+            group_instance_id=saved.group_instance_id,
+            client_id=saved.client_id,
+            client_host=saved.client_host,
+            session_timeout=saved.session_timeout_ms / 1000,
+            rebalance_timeout=saved.rebalance_timeout_ms / 1000,
+            protocols=saved.protocols,
+            assignment=saved.assignment,
+        )
+
+
+def member_bytes(protocols: Protocols, names: int) -> int:
+    """About the room in the state znode of a member with *protocols*: base64 and JSON included.
+
+    *names*: length of its ids, client id and host. The assignment comes on top.
+    """
+    distinct = {data for _, data in protocols}
+    listed = sum(len(name) + 16 for name, _ in protocols)
+    return 400 + 2 * names + listed + sum(map(len, distinct)) * 4 // 3
+
+
+def _size(member: Member) -> int:
+    ids = len(member.member_id) + len(member.group_instance_id or "")
+    return member_bytes(member.protocols, ids + len(member.client_id) + len(member.client_host))
+
+
+def select_protocol(members: Iterable[Member]) -> str | None:
+    """Let the members vote: each for the first of its protocols that all support.
+
+    Of equal votes, the one that was voted for first wins.
+    """
+    voters = list(members)
+    supported = [{name for name, _ in member.protocols} for member in voters]
+    candidates = set.intersection(*supported) if supported else set()
+    votes: dict[str, int] = {}
+    for member in voters:
+        choice = next((name for name, _ in member.protocols if name in candidates), None)
+        if choice is not None:
+            votes[choice] = votes.get(choice, 0) + 1
+    return max(votes, key=votes.__getitem__, default=None)
+
+
+class Roster:
+    """The members of one group in the order they came, and the ids given out to future ones.
+
+    Invariants: one member per instance id; the leader is a member, None only if there are none.
+    """
+
+    def __init__(self) -> None:
+        self.leader: str | None = None
+        self.pending: dict[str, float] = {}
+        """Ids given out (KIP-394) and not joined with yet, with the time they are forgotten."""
+        self.state_bytes = 0
+        """About the size of the state znode without the assignments."""
+        self._members: dict[str, Member] = {}
+        self._static: dict[str, str] = {}
+        self._supporters: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self._members.values())
+
+    def __contains__(self, member_id: object) -> bool:
+        return member_id in self._members
+
+    def __getitem__(self, member_id: str) -> Member:
+        return self._members[member_id]
+
+    def get(self, member_id: str) -> Member | None:
+        """Return the member, None if there is none of that id."""
+        return self._members.get(member_id)
+
+    def static(self, group_instance_id: str | None) -> Member | None:
+        """Return the static member that holds *group_instance_id*."""
+        holder = self._static.get(group_instance_id) if group_instance_id is not None else None
+        return self._members[holder] if holder is not None else None
+
+    def check(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
+        """Return NONE if these name a member, else what is wrong with them."""
+        if group_instance_id is not None:
+            holder = self._static.get(group_instance_id)
+            if holder is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            if holder != member_id:
+                return ErrorCode.FENCED_INSTANCE_ID
+        return ErrorCode.NONE if member_id in self._members else ErrorCode.UNKNOWN_MEMBER_ID
+
+    def supports_any(self, names: Iterable[str]) -> bool:
+        """Return whether every member supports one of *names*."""
+        return any(self._supporters.get(name, 0) == len(self._members) for name in names)
+
+    @property
+    def rebalance_timeout(self) -> float:
+        """How long a rebalance waits: the longest that any member asks for."""
+        return max((member.rebalance_timeout for member in self), default=0.0)
+
+    @property
+    def awaiting_join(self) -> int:
+        """How many members wait in JoinGroup."""
+        return sum(member.awaiting_join is not None for member in self)
+
+    @property
+    def all_joined(self) -> bool:
+        """Whether every member, and everybody who was given an id, waits in JoinGroup."""
+        return not self.pending and self.awaiting_join == len(self)
+
+    @property
+    def next_deadline(self) -> float:
+        """The first time at which a session ends or a pending id is forgotten."""
+        sessions = min((member.session_deadline for member in self), default=inf)
+        return min(sessions, min(self.pending.values(), default=inf))
+
+    def joined_members(self, protocol_name: str | None) -> tuple[JoinedMember, ...]:
+        """Return all members as their leader needs them."""
+        return tuple(
+            JoinedMember(m.member_id, m.group_instance_id, m.metadata(protocol_name)) for m in self
+        )
+
+    def add(self, member: Member) -> None:
+        """Take *member* in; the first one leads."""
+        self._members[member.member_id] = member
+        if member.group_instance_id is not None:
+            self._static[member.group_instance_id] = member.member_id
+        if self.leader is None:
+            self.leader = member.member_id
+        self._count(member, 1)
+
+    def remove(self, member: Member) -> None:
+        """Take *member* out; if it led, the oldest of the others does."""
+        del self._members[member.member_id]
+        if member.group_instance_id is not None:
+            del self._static[member.group_instance_id]
+        if self.leader == member.member_id:
+            self.leader = next(iter(self._members), None)
+        self._count(member, -1)
+
+    def rename(self, member: Member, member_id: str) -> None:
+        """Give *member*, and its lead, to the new *member_id*."""
+        led = self.leader == member.member_id
+        del self._members[member.member_id]
+        self._count(member, -1)
+        member.member_id = member_id
+        self.add(member)
+        if led:
+            self.leader = member_id
+
+    def set_protocols(self, member: Member, protocols: Protocols) -> None:
+        """Replace what *member* supports."""
+        self._count(member, -1)
+        member.protocols = protocols
+        self._count(member, 1)
+
+    def elect_leader(self) -> bool:
+        """Keep the leader if it rejoined, else take the first who did; False if nobody did."""
+        if self.leader is not None and self._members[self.leader].awaiting_join is not None:
+            return True
+        joined = next((m.member_id for m in self if m.awaiting_join is not None), None)
+        if joined is not None:
+            self.leader = joined
+        return joined is not None
+
+    def clear(self) -> None:
+        """Forget everybody."""
+        self.__init__()  # type: ignore[misc]
+
+    def _count(self, member: Member, sign: int) -> None:
+        self.state_bytes += sign * _size(member)
+        for name in {name for name, _ in member.protocols}:
+            self._supporters[name] = self._supporters.get(name, 0) + sign
+            if not self._supporters[name]:
+                del self._supporters[name]
+
+
+def listed(names: list[str]) -> str:
+    """Return *names* for a line of the log, the first ones if there are many."""
+    shown = ", ".join(names[:5])
+    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"

@@ -1,0 +1,445 @@
+"""One group on its coordinator: the machine, its timer, its waiting requests and its znodes.
+
+What the machine persists is written one snapshot at a time; while one is on its way only the
+newest of those that follow is kept, since each is whole. Outcomes of writes:
+
+- acknowledged: the machine is told, and lets its answers go;
+- another coordinator (`CoordinatorMoved`): the partition lets all its groups go;
+- connection lost, outcome unknown: once ZooKeeper answers again, look at what is there and write
+  again. A snapshot is whole, and nobody else may write, so writing it twice is the same as once.
+  Requests that wait for the write are refused after `WRITE_PATIENCE`: their members ask again;
+- refused because a znode is or is not there: look at what is there and write again.
+
+Some answers need no write: an assignment that a member asks for again, or a refusal. Such an answer
+leaves only after `CoordinatedPartition.confirm`: a coordinator that was stopped for a while, and was
+replaced meanwhile, must not send members back into an old generation, nor refuse those of a new one.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from kbroker.coordinator.group.committed_offsets import GroupOffsets, read_offsets
+from kbroker.coordinator.group.core.effects import (
+    Answer,
+    Effect,
+    Joined,
+    Left,
+    Note,
+    Persist,
+    SetTimer,
+    Synced,
+    Token,
+)
+from kbroker.coordinator.group.core.group import Group
+from kbroker.coordinator.group.core.limits import GroupLimits
+from kbroker.coordinator.group.core.records import (
+    GroupSnapshot,
+    MemberSnapshot,
+    encode_live_member,
+    encode_snapshot,
+    subscribed_topics,
+)
+from kbroker.coordinator.group.core.states import GroupState
+from kbroker.coordinator.group.shard_fence import CoordinatedPartition, CoordinatorMoved
+from kbroker.zk.errors import ConnectionLoss, NoNode, ZooKeeperError
+from kbroker.zk.interface import Create, Delete, Operation, SetData
+from kbroker.zk.znodes import (
+    group_member_path,
+    group_members_path,
+    group_path,
+    group_state_path,
+    unescape,
+)
+from kclient.wire.error_codes import ErrorCode
+
+log = Logger()
+
+Value = TypeVar("Value", Joined, Synced, Left)
+
+LIVE_MEMBERS_AT_ONCE = 200
+"""Ephemerals made or deleted in one multi."""
+
+LARGE_STATE = 500_000
+"""Bytes of state from which on nothing else is put into its multi."""
+
+STARVED = 0.5
+"""Seconds that a timer may be late. Later than that the process was stopped or starved."""
+
+UNCONFIRMED = frozenset(
+    {
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.MEMBER_ID_REQUIRED,
+        ErrorCode.INVALID_SESSION_TIMEOUT,
+    }
+)
+"""Errors that do not depend on what this broker remembers of a group: they leave at once."""
+
+WRITE_PATIENCE = 5.0
+"""Seconds for which requests wait for a write; `offsets.commit.timeout.ms` has the same default."""
+
+TICK_AGAIN = 0.5
+"""Seconds after which a tick that has to write is tried again, while ZooKeeper does not answer."""
+
+ATTEMPTS = 5
+"""How often a write is tried again because znodes are not as we thought."""
+
+
+class Clock(Protocol):
+    """What is needed of the reactor."""
+
+    def seconds(self) -> float:
+        """Monotonic time."""
+
+    def callLater(self, delay: float, callable: Callable[..., Any], *args: Any) -> Any:  # noqa: N802
+        """Call later."""
+
+
+class HeldGroup:
+    """The group *group_id*, held by right of *partition*.
+
+    *forget* is called when there is no use in holding the group: nothing is known of it, or (with
+    the machine Dead) it cannot be persisted for a reason that is no other coordinator's.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        partition: CoordinatedPartition,
+        group_id: str,
+        limits: GroupLimits,
+        forget: Callable[["HeldGroup"], None],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.group_id = group_id
+        self.partition = partition
+        self.machine = Group(group_id, limits)
+        self.tree = GroupOffsets(group_id)
+        self.offsets_known = False
+        """Whether *tree* holds the committed offsets."""
+        self.offsets_read = False
+        """Whether *tree* has held them: it still holds what was acknowledged, if not what is in doubt."""
+        self.changed_ms = 0
+        """Wall clock (ms) at which the state in ZooKeeper was written; 0: there is none."""
+
+        self._clock = clock
+        self._forget = forget
+        self._now_ms = now_ms
+        self._tokens = 0
+        self._gated = 0
+        """Requests that wait for ZooKeeper before the machine sees them."""
+        self._waiting: dict[Token, Deferred[Any]] = {}
+        self._timer: Any = None
+        self._newest: Persist | None = None
+        self._writing = False
+        self._late: Any = None
+        """The timer of the write that is on its way."""
+        self._has_state = False
+        self._take_live = False
+        """Whether the ephemerals of the members are still those of the last coordinator."""
+        self._live: set[str] | None = set()
+        """Members whose ephemeral exists; None: unknown, so `ids` itself may be missing."""
+        self._reading_offsets: list[Deferred[None]] | None = None
+
+    # --- requests -----------------------------------------------------------------------------
+
+    def ask(self, event: Callable[[Token, float], list[Effect]]) -> Deferred[Any]:
+        """Feed the machine with a request; the Deferred fires with its answer."""
+        self._tokens += 1
+        token = Token(self._tokens)
+        answer: Deferred[Any] = Deferred()
+        self._waiting[token] = answer
+        self._perform(event(token, self._clock.seconds()))
+        return answer
+
+    @property
+    def awaits_zookeeper(self) -> bool:
+        """Whether requests wait for `once_writable`; later ones have to wait behind them."""
+        return bool(self._gated)
+
+    def once_writable(self) -> Deferred[ErrorCode]:
+        """Fire with NONE once ZooKeeper confirmed that this broker coordinates the group, in the order of calls."""
+        self._gated += 1
+        return self.partition.confirm_writable().addCallback(self._writable)
+
+    def _writable(self, error: ErrorCode) -> ErrorCode:
+        self._gated -= 1
+        return error
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing would be lost if the group was forgotten."""
+        machine = self.machine
+        return (
+            machine.generation_id == 0
+            and not len(machine.members)
+            and not machine.members.pending
+            and not self._waiting
+            and not self._gated
+            and not self.tree.has_root
+        )
+
+    def subscribed_topics(self) -> set[str]:
+        """Return the topics that members subscribe to, as far as their protocol says."""
+        name = self.machine.protocol_name
+        return {t for m in self.machine.members for t in subscribed_topics(m.metadata(name))}
+
+    def restore(self, snapshot: GroupSnapshot, written_ms: int) -> None:
+        """Take the group over as ZooKeeper has it since *written_ms*."""
+        self.changed_ms = written_ms
+        self._has_state = True
+        self.tree.has_root = True
+        self._take_live = bool(snapshot.members)
+        self._perform(self.machine.restore(snapshot, self._clock.seconds()))
+        if self._take_live:
+            self._write()
+
+    def unload(self, error: ErrorCode) -> None:
+        """Let the group go: everybody who waits is answered with *error*."""
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+        self._timer = None
+        self._newest = None
+        self._perform(self.machine.unload(error))
+        readers, self._reading_offsets = self._reading_offsets or [], None
+        for reader in readers:
+            reader.errback(CoordinatorMoved())
+
+    # --- effects ------------------------------------------------------------------------------
+
+    def _perform(self, effects: list[Effect], *, confirmed: bool = False) -> None:
+        """Do what the machine asks for; *confirmed*: ZooKeeper just let us write."""
+        answers: list[Answer] = []
+        for effect in effects:
+            match effect:
+                case Answer():
+                    answers.append(effect)
+                case Persist():
+                    self._newest = effect
+                    self._write()
+                case SetTimer(at):
+                    self._set_timer(at)
+                case Note(text):
+                    log.info("{text}", text=text)
+        # Last, because whoever is answered may ask again at once.
+        for answer in answers:
+            if not confirmed and self._is_from_memory(answer):
+                self.partition.confirm().addCallback(self._answer_as_confirmed, answer)
+            else:
+                self._answer(answer)
+
+    def _is_from_memory(self, answer: Answer) -> bool:
+        """Return whether *answer* depends on what this broker remembers of the group."""
+        return answer.value.error not in UNCONFIRMED
+
+    def _answer(self, answer: Answer) -> None:
+        waiting = self._waiting.pop(answer.token, None)
+        if waiting is not None:
+            waiting.callback(answer.value)
+
+    def _answer_as_confirmed(self, error: ErrorCode, answer: Answer) -> None:
+        """Give *answer* unless *error* says that this broker may not coordinate the group any more."""
+        value = answer.value
+        self._answer(Answer(answer.token, replace(value, error=error)) if error else answer)
+
+    def _set_timer(self, at: float) -> None:
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+        delay = max(at - self._clock.seconds(), 0.0)
+        self._timer = self._clock.callLater(delay, self._tick, self._clock.seconds() + delay)
+
+    def _tick(self, due: float) -> None:
+        now = self._clock.seconds()
+        if now - due > STARVED:
+            # The members are not to blame: first read what they sent meanwhile.
+            self._set_timer(now + STARVED)
+            return
+        self._timer = None
+        if self.machine.tick_writes(now):
+            self.partition.confirm_writable().addCallback(self._tick_if_writable)
+        else:
+            self._tick_now()
+
+    def _tick_if_writable(self, error: ErrorCode) -> None:
+        """Remove members and end rebalances only while ZooKeeper answers: else it would be for its sake."""
+        if self.machine.state is GroupState.DEAD or self.partition.given_up:
+            return
+        if error is ErrorCode.NONE:
+            self._tick_now()
+        else:
+            self._set_timer(self._clock.seconds() + TICK_AGAIN)
+
+    def _tick_now(self) -> None:
+        self._perform(self.machine.tick(self._clock.seconds()))
+        if self.idle:
+            self._forget(self)
+
+    # --- persisting ---------------------------------------------------------------------------
+
+    def _write(self) -> None:
+        if not self._writing:
+            self._writing = True
+            Deferred.fromCoroutine(self._write_all()).addErrback(self._cannot_write)
+
+    def _write_is_late(self) -> None:
+        """Refuse the requests that wait for a write, and those that come meanwhile after as long again."""
+        self._late = self._clock.callLater(WRITE_PATIENCE, self._write_is_late)
+        self._perform(self.machine.write_is_late(self._clock.seconds()))
+
+    async def _write_all(self) -> None:
+        self._late = self._clock.callLater(WRITE_PATIENCE, self._write_is_late)
+        try:
+            if self._take_live:
+                await self._take_live_members()
+            while self._newest is not None:
+                persist, self._newest = self._newest, None
+                await self._store(persist.snapshot)
+                if self.partition.given_up:
+                    return
+                told = self.machine.persisted(persist.sequence, self._clock.seconds())
+                self._perform(told, confirmed=True)
+        except CoordinatorMoved:
+            return  # whoever found out lets the groups of this partition go
+        finally:
+            self._writing = False
+            self._late.cancel()
+
+    def _cannot_write(self, failure: Any) -> None:
+        log.failure(
+            "group {group}: its state cannot be kept in ZooKeeper; its members will rejoin",
+            failure=failure,
+            group=self.group_id,
+        )
+        self.unload(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        self._forget(self)
+
+    async def _store(self, snapshot: GroupSnapshot) -> None:
+        attempts = 0
+        while self.machine.state is not GroupState.DEAD:
+            try:
+                for operations in self._multis(snapshot):
+                    await self.partition.write(operations)
+                return
+            except ConnectionLoss:
+                await self.partition.reconnected()
+            except ZooKeeperError:
+                attempts += 1
+                if attempts == ATTEMPTS:
+                    raise
+            await self._look()
+        raise CoordinatorMoved  # or deleted: it must not be written again
+
+    def _multis(self, snapshot: GroupSnapshot) -> list[list[Operation]]:
+        """Return what writes *snapshot* and its live members, in multis of a bearable size."""
+        self.changed_ms = now_ms = self._now_ms()
+        state = encode_snapshot(snapshot, now_ms)
+        path = group_state_path(self.group_id)
+        first: list[Operation] = []
+        if not self.tree.has_root:
+            first.append(Create(group_path(self.group_id)))
+        if self._live is None or not self._has_state:
+            first.append(Create(group_members_path(self.group_id)))
+        first.append(SetData(path, state) if self._has_state else Create(path, state))
+        live = self._live_changes(snapshot.members, now_ms)
+        self.tree.has_root = self._has_state = True
+        self._live = {member.member_id for member in snapshot.members}
+        size = LIVE_MEMBERS_AT_ONCE
+        chunks = [live[start : start + size] for start in range(0, len(live), size)]
+        if len(state) < LARGE_STATE and chunks:
+            first += chunks.pop(0)
+        return [first, *chunks]
+
+    def _live_changes(self, members: tuple[MemberSnapshot, ...], now_ms: int) -> list[Operation]:
+        live = self._live or set()
+        wanted = {member.member_id for member in members}
+        changes: list[Operation] = [
+            Delete(group_member_path(self.group_id, member_id))
+            for member_id in sorted(live - wanted)
+        ]
+        for member in members:
+            if member.member_id not in live:
+                topics = subscribed_topics(member.protocols[0][1]) if member.protocols else ()
+                data = encode_live_member(member, topics, now_ms)
+                path = group_member_path(self.group_id, member.member_id)
+                changes.append(Create(path, data, ephemeral=True))
+        return changes
+
+    async def _look(self) -> None:
+        """Find out which of the group's znodes exist."""
+        while True:
+            zookeeper = self.partition.zookeeper
+            try:
+                self.tree.has_root = await zookeeper.exists(group_path(self.group_id)) is not None
+                state = await zookeeper.exists(group_state_path(self.group_id))
+                self._has_state = state is not None
+                try:
+                    names = (await zookeeper.children(group_members_path(self.group_id))).names
+                    self._live = {unescape(name) for name in names}
+                except NoNode:
+                    self._live = None
+                return
+            except ConnectionLoss:
+                await self.partition.reconnected()
+
+    async def _take_live_members(self) -> None:
+        """Own the ephemerals of the members: those of the last coordinator go with its session."""
+        attempts = 0
+        while self._take_live and self.machine.state is not GroupState.DEAD:
+            await self._look()
+            operations: list[Operation] = []
+            if self._live is None:
+                operations.append(Create(group_members_path(self.group_id)))
+            for name in sorted(self._live or ()):
+                operations.append(Delete(group_member_path(self.group_id, name)))
+            self._live = set()
+            members = self.machine.snapshot().members
+            operations += self._live_changes(members, self._now_ms())
+            try:
+                for start in range(0, len(operations), LIVE_MEMBERS_AT_ONCE):
+                    await self.partition.write(operations[start : start + LIVE_MEMBERS_AT_ONCE])
+            except ConnectionLoss:
+                await self.partition.reconnected()
+            except ZooKeeperError:
+                attempts += 1
+                if attempts == ATTEMPTS:
+                    raise
+            else:
+                self._live = {member.member_id for member in members}
+                self._take_live = False
+
+    # --- offsets ------------------------------------------------------------------------------
+
+    async def know_offsets(self) -> None:
+        """Read the committed offsets unless they are known. CoordinatorMoved, ConnectionLoss."""
+        if self.offsets_known:
+            return
+        if self._reading_offsets is not None:
+            waiting: Deferred[None] = Deferred()
+            self._reading_offsets.append(waiting)
+            await waiting
+            return
+        self._reading_offsets = []
+        try:
+            tree, problems = await read_offsets(self.partition.zookeeper, self.group_id)
+        except ZooKeeperError as error:
+            for waiting in self._others_reading():
+                waiting.errback(error)
+            raise
+        for problem in problems:
+            log.error("{problem}: this offset is not served", problem=problem)
+        if self.partition.given_up:
+            raise CoordinatorMoved
+        tree.has_root = tree.has_root or self._has_state
+        self.tree = tree
+        self.offsets_known = self.offsets_read = True
+        for waiting in self._others_reading():
+            waiting.callback(None)
+
+    def _others_reading(self) -> list[Deferred[None]]:
+        waiting, self._reading_offsets = self._reading_offsets or [], None
+        return waiting

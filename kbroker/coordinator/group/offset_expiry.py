@@ -1,0 +1,112 @@
+"""Offsets nobody needs any more: of groups that have been empty for long, and of deleted topics.
+
+As in Kafka (KIP-211) the offsets of a group that used the group protocol expire together,
+`offsets.retention.minutes` after it became empty or, if that was later, after the last commit; those
+of a simple consumer (assign()) each that long after its own commit. A group of which nothing is left
+is deleted. Groups are looked at one after the other, so that a sweep is never a burst.
+
+A topic that disappears from the metadata cache takes its offsets with it, once ZooKeeper confirms
+that it is gone: a new topic of that name must not begin where the old one ended (KAFKA-10545).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from kbroker.coordinator.group.group_coordinator import GroupCoordinator
+from kbroker.coordinator.group.group_metadata import Clock
+from kbroker.zk.errors import ZooKeeperError
+from kbroker.zk.interface import ZooKeeper
+from kbroker.zk.znodes import TOPICS, topic_path
+from kclient.wire.error_codes import ErrorCode
+
+log = Logger()
+
+
+class OffsetExpiry:
+    """Sweeps every *interval* seconds; *retention_ms* is the age at which offsets expire."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        zookeeper: ZooKeeper,
+        coordinator: GroupCoordinator,
+        *,
+        retention_ms: int,
+        interval: float,
+        topics: Callable[[], set[str]],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._clock = clock
+        self._zookeeper = zookeeper
+        self._coordinator = coordinator
+        self._retention_ms = retention_ms
+        self._interval = interval
+        self._topics = topics
+        self._now_ms = now_ms
+        self._known: set[str] = set()
+        self._timer: Any = None
+        self._stopped = False
+
+    def start(self) -> None:
+        """Begin to sweep."""
+        self._known = self._topics()
+        self._timer = self._clock.callLater(self._interval, self._sweep_and_again)
+
+    def stop(self) -> None:
+        """Sweep no more."""
+        self._stopped = True
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+
+    def _sweep_and_again(self) -> None:
+        def again(_: object) -> None:
+            if not self._stopped:
+                self._timer = self._clock.callLater(self._interval, self._sweep_and_again)
+
+        Deferred.fromCoroutine(self.sweep()).addErrback(self._failed).addBoth(again)
+
+    def _failed(self, failure: Any) -> None:
+        log.failure("offsets could not be swept", failure=failure)
+
+    async def sweep(self) -> None:
+        """Expire what is old enough."""
+        before_ms = self._now_ms() - self._retention_ms
+        for listing in self._coordinator.listing()[0]:
+            if self._stopped:
+                return
+            expired = await self._coordinator.expire_offsets(listing.group_id, before_ms)
+            if expired:
+                log.info(
+                    "group {group!r}: {count} offsets expired",
+                    group=listing.group_id,
+                    count=expired,
+                )
+
+    def topics_changed(self) -> None:
+        """Notice topics that are gone from the metadata cache."""
+        now = self._topics()
+        gone, self._known = self._known - now, now
+        if gone and not self._stopped:
+            Deferred.fromCoroutine(self.forget_topics(gone)).addErrback(self._failed)
+
+    async def forget_topics(self, gone: set[str]) -> None:
+        """Delete the offsets of those topics in *gone* that ZooKeeper does not know either."""
+        try:
+            # Our server may be behind: it may know the deletion of a topic, and not that it was created again.
+            await self._zookeeper.sync(TOPICS)
+            deleted = [t for t in gone if await self._zookeeper.exists(topic_path(t)) is None]
+        except ZooKeeperError as error:
+            log.warn("offsets of deleted topics are kept for now: {error}", error=error)
+            return
+        for listing in self._coordinator.listing()[0] if deleted else ():
+            offsets = await self._coordinator.offsets(listing.group_id)
+            if isinstance(offsets, ErrorCode):
+                continue
+            for offset in [(t, p) for t in deleted for p in offsets.get(t, ())]:
+                # The topic may have been created again meanwhile. Commits are accepted for known topics only, so no
+                # commit of the new topic was accepted while the cache does not have it.
+                if offset[0] not in self._topics():
+                    await self._coordinator.drop_offsets(listing.group_id, [offset])

@@ -1,0 +1,1 @@
+"""What the broker knows and changes of the cluster: metadata cache, topics, dynamic configuration, registration."""

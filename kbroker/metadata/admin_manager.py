@@ -1,0 +1,370 @@
+"""Creating, deleting and growing topics: znode writes that any broker may do and the controller acts upon.
+
+A topic is born by one multi: its settings and its assignment, never one without the other. A
+deletion is a wish under /admin/delete_topics. More partitions are a new version of the topic's znode,
+conditional on the one that was read. The controller's watches do the rest; who wants to wait until it is
+done waits for this broker's metadata (`until_led`, `until_gone`).
+
+Each is written in the session in which it was asked for, or not at all. Who was cut off for longer does not know
+what others did meanwhile: the client may have asked another broker, and have undone it there since. An attempt
+whose session is over fails with RequestTimedOut, unless what it was to bring about is found done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, Protocol
+from uuid import UUID, uuid4
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from kbroker.config import BrokerConfig, LogConfig
+from kbroker.metadata.core.config_entries import check_topic_config
+from kbroker.metadata.core.topic_rules import check_collision, check_topic_name
+from kbroker.metadata.metadata_cache import MetadataCache
+from kbroker.metadata.topic_placement import NewTopic, Placement
+from kbroker.zk import znodes
+from kbroker.zk.errors import (
+    BadVersion,
+    ConnectionLoss,
+    NodeExists,
+    NoNode,
+    PoisonZnode,
+    SessionExpired,
+)
+from kbroker.zk.interface import Create, Node, Operation, SetData, ZooKeeper
+from kbroker.zk.reconnect import Reconnect
+from kclient.wire.errors import (
+    InvalidConfig,
+    LeaderNotAvailable,
+    RequestTimedOut,
+    TopicAlreadyExists,
+    TopicDeletionDisabled,
+    UnknownServerError,
+    UnknownTopicOrPartition,
+)
+
+log = Logger()
+
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+ATTEMPTS: Final = 10
+NAME_FREE_SECONDS: Final = 1.0
+"""How long a deletion that everybody has heard of waits for its znodes to go, too."""
+NAME_LOOK_SECONDS: Final = 0.02
+
+
+def random_topic_id(new_uuid: Callable[[], UUID] = uuid4) -> UUID:
+    """Make up a topic id that does not begin with a dash, which command lines take for an option."""
+    while True:
+        topic_id = new_uuid()
+        if not znodes.encode_uuid(topic_id).startswith("-"):
+            return topic_id
+
+
+class Clock(Protocol):
+    """What waiting needs of the reactor."""
+
+    def callLater(  # noqa: N802
+        self, delay: float, callable: Callable[..., object], *args: object
+    ) -> Timer:
+        """Call later."""
+
+
+class Timer(Protocol):
+    """A call to come."""
+
+    def active(self) -> bool:
+        """Say whether it is still to come."""
+
+    def cancel(self) -> None:
+        """Call it off."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedTopic:
+    """A topic as made, or as it would be made."""
+
+    name: str
+    topic_id: UUID | None
+    assignment: Mapping[int, tuple[int, ...]]
+    overrides: Mapping[str, str]
+    config: LogConfig
+
+    @property
+    def replication_factor(self) -> int:
+        """The number of replicas of every partition."""
+        return len(next(iter(self.assignment.values())))
+
+
+class Topics:
+    """The topics of the cluster, to be changed."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        zookeeper: ZooKeeper,
+        reconnect: Reconnect,
+        cache: MetadataCache,
+        config: Callable[[], BrokerConfig],
+        *,
+        new_topic_id: Callable[[], UUID],
+        random_below: Callable[[int], int],
+    ) -> None:
+        self._clock = clock
+        self._zookeeper = zookeeper
+        self._reconnect = reconnect
+        self._cache = cache
+        self._config = config
+        self._new_topic_id = new_topic_id
+        self._placement = Placement(cache, config, random_below)
+
+    # -- creation ----------------------------------------------------------------------------
+
+    async def create(self, new: NewTopic, *, validate_only: bool = False) -> CreatedTopic:
+        """Check *new* and write it. The leaders come later: `until_led`.
+
+        InvalidTopicException, TopicAlreadyExists, InvalidPartitions, InvalidReplicationFactor,
+        InvalidReplicaAssignment, InvalidConfig.
+        """
+        name = check_topic_name(new.name)
+        ours = self._in_this_session()
+        if self._cache.topic(name) is not None:
+            raise TopicAlreadyExists(f"topic {name} already exists")
+        check_collision(name, self._cache.topics)
+        overrides = self._overrides(new)
+        config = check_topic_config(overrides, self._config().log_defaults)
+        assignment = self._placement.of_new(new)
+        await self._check_absent(name)
+        if validate_only:
+            return CreatedTopic(name, None, assignment, overrides, config)
+        topic_id = self._new_topic_id()
+        await self._write(name, topic_id, assignment, overrides, ours)
+        log.info(
+            "created topic {name}: {n} partitions, replication factor {factor}",
+            name=name,
+            n=len(assignment),
+            factor=len(assignment[0]),
+        )
+        return CreatedTopic(name, topic_id, assignment, overrides, config)
+
+    async def create_offsets_topic(self) -> None:
+        """Create __consumer_offsets unless it exists; LeaderNotAvailable while no broker is known."""
+        config = self._config()
+        live = len(self._cache.brokers)
+        if live == 0:
+            raise LeaderNotAvailable("no live broker is known yet")
+        factor = min(config.offsets_topic_replication_factor, live)
+        if factor < config.offsets_topic_replication_factor:
+            # Kafka refuses, so that nobody can use a group: a single broker needs the setting changed there.
+            log.warn(
+                "{topic} is created with {factor} replicas, not offsets.topic.replication.factor={wanted}:"
+                " no more brokers are alive",
+                topic=OFFSETS_TOPIC, factor=factor, wanted=config.offsets_topic_replication_factor,
+            )  # fmt: skip
+        new = NewTopic(
+            OFFSETS_TOPIC,
+            config.offsets_topic_num_partitions,
+            factor,
+            configs={
+                "cleanup.policy": "compact",
+                "compression.type": "producer",
+                "segment.bytes": str(config.offsets_topic_segment_bytes),
+            },
+        )
+        with suppress(TopicAlreadyExists):
+            await self.create(new)
+
+    def _overrides(self, new: NewTopic) -> dict[str, str]:
+        empty = sorted(name for name, value in new.configs.items() if value is None)
+        if empty:
+            raise InvalidConfig(f"null is no value for {', '.join(empty)[:300]}")
+        return {name: value for name, value in new.configs.items() if value is not None}
+
+    async def _check_absent(self, name: str) -> None:
+        topic, deletion = znodes.topic_path(name), znodes.delete_topic_path(name)
+        if await self._exists(topic):
+            if await self._exists(deletion):
+                raise TopicAlreadyExists(f"topic {name} is marked for deletion")
+            raise TopicAlreadyExists(f"topic {name} already exists")
+
+    def _in_this_session(self) -> ZooKeeper:
+        """Return ZooKeeper for what one request writes."""
+        session = self._zookeeper.session
+        if session is None:
+            raise RequestTimedOut("this broker is cut off from ZooKeeper", hint="try again")
+        return self._zookeeper.in_session(session)
+
+    async def _exists(self, path: str) -> bool:
+        zookeeper = self._zookeeper
+        return await self._reconnect.read(None, lambda: zookeeper.exists(path)) is not None
+
+    async def _write(
+        self,
+        name: str,
+        topic_id: UUID,
+        assignment: Mapping[int, tuple[int, ...]],
+        overrides: Mapping[str, str],
+        ours: ZooKeeper,
+    ) -> None:
+        path, config_path = znodes.topic_path(name), znodes.config_path("topics", name)
+        content = znodes.TopicAssignment(
+            topic_id, {p: znodes.ReplicaAssignment(r) for p, r in assignment.items()}
+        )
+        topic = Create(path, znodes.encode_topic(content))
+        data = znodes.encode_config(overrides)
+        settings: Operation = Create(config_path, data)
+        for _ in range(ATTEMPTS):
+            try:
+                await ours.multi([settings, topic])
+            except NodeExists as error:
+                if error.path == path or await self._exists(path):
+                    if await self._topic_id(name) == topic_id:
+                        return  # ours, of an attempt whose answer was lost and which nobody saw yet
+                    raise TopicAlreadyExists(f"topic {name} already exists") from None
+                # Settings left by a creation or a deletion that broke off: the new ones replace them.
+                settings = SetData(config_path, data)
+            except NoNode:
+                settings = Create(config_path, data)
+            except (ConnectionLoss, SessionExpired) as error:
+                await self._reconnect.connected()
+                if await self._topic_id(name) == topic_id:
+                    return
+                if isinstance(error, SessionExpired):
+                    raise RequestTimedOut(f"topic {name} was not created: ask again") from None
+            else:
+                return
+        raise UnknownServerError(f"topic {name} could not be created in {ATTEMPTS} attempts")
+
+    async def _topic_id(self, name: str) -> UUID | None:
+        read = await self._read(name)
+        return read[0].topic_id if read is not None else None
+
+    async def _read(self, name: str) -> tuple[znodes.TopicAssignment, int] | None:
+        path = znodes.topic_path(name)
+        try:
+            node: Node = await self._reconnect.read(None, lambda: self._zookeeper.get(path))
+        except NoNode:
+            return None
+        return znodes.decode_topic(name, node.data), node.stat.version
+
+    # -- deletion ----------------------------------------------------------------------------
+
+    async def delete(self, name: str) -> None:
+        """Ask the controller to delete topic *name*. UnknownTopicOrPartition, TopicDeletionDisabled."""
+        if not self._config().delete_topic_enable:
+            raise TopicDeletionDisabled(
+                "topics cannot be deleted here", hint="set delete.topic.enable=true on the brokers"
+            )
+        try:
+            path = znodes.delete_topic_path(name)
+        except ValueError:
+            raise UnknownTopicOrPartition(f"there is no topic {name[:249]!a}") from None
+        ours = self._in_this_session()
+        if not await self._exists(znodes.topic_path(name)):
+            raise UnknownTopicOrPartition(f"there is no topic {name}")
+        for _ in range(ATTEMPTS):
+            try:
+                await ours.create(path)
+            except NodeExists:
+                return  # asked for already, by us or another
+            except SessionExpired:
+                await self._reconnect.connected()
+                if await self._exists(path):
+                    return
+                raise RequestTimedOut(f"topic {name} was not deleted: ask again") from None
+            except ConnectionLoss:
+                await self._reconnect.connected()
+            else:
+                return
+        raise UnknownServerError(f"topic {name} could not be deleted in {ATTEMPTS} attempts")
+
+    # -- growth ------------------------------------------------------------------------------
+
+    async def add_partitions(
+        self,
+        name: str,
+        count: int,
+        given: Sequence[Sequence[int]] | None = None,
+        *,
+        validate_only: bool = False,
+    ) -> range:
+        """Grow topic *name* to *count* partitions; the new ones' replicas may be *given*.
+
+        Answers the new partitions. UnknownTopicOrPartition, InvalidPartitions,
+        InvalidReplicaAssignment, InvalidReplicationFactor, ReassignmentInProgress.
+        """
+        ours = self._in_this_session()
+        for _ in range(ATTEMPTS):
+            try:
+                read = await self._read(name)
+            except PoisonZnode as error:
+                raise UnknownServerError(str(error)) from None
+            except ValueError:
+                read = None
+            if read is None:
+                raise UnknownTopicOrPartition(f"there is no topic {name[:249]!a}")
+            topic, version = read
+            grown = self._placement.grown(name, topic, count, given)
+            added = range(len(topic.partitions), count)
+            if validate_only:
+                return added
+            try:
+                await ours.set(znodes.topic_path(name), znodes.encode_topic(grown), version)
+            except (BadVersion, NoNode):
+                continue  # changed meanwhile: look again
+            except (ConnectionLoss, SessionExpired) as error:
+                await self._reconnect.connected()
+                after = await self._read(name)
+                if after is not None and after[0] == grown:
+                    return added
+                if isinstance(error, SessionExpired):
+                    raise RequestTimedOut(f"topic {name} was not grown: ask again") from None
+            else:
+                return added
+        raise UnknownServerError(f"topic {name} was changed by others {ATTEMPTS} times in a row")
+
+    # -- waiting -----------------------------------------------------------------------------
+
+    async def until_led(self, name: str, partitions: Sequence[int] | range, timeout: float) -> bool:
+        """Wait until this broker knows a live leader of each; False after *timeout* seconds."""
+        return await self._until(lambda: self._cache.is_led(name, partitions), timeout)
+
+    async def until_led_by(
+        self, leaders: Mapping[tuple[str, int], int], timeout: float
+    ) -> set[tuple[str, int]]:
+        """Wait until this broker knows these leaders; those it does not know after *timeout* seconds."""
+
+        def late() -> set[tuple[str, int]]:
+            known = {p: self._cache.partition(*p) for p in leaders}
+            return {p for p, found in known.items() if not found or found.leader != leaders[p]}
+
+        await self._until(lambda: not late(), timeout)
+        return late()
+
+    async def until_gone(self, name: str, topic_id: UUID | None, timeout: float) -> bool:
+        """Wait until this broker does not know the topic any more; False after *timeout* seconds.
+
+        Then, for a moment, until its name is free: who deletes a topic often makes it again at once. While a
+        broker that holds replicas is down the name stays taken (S27), so this part is not insisted on.
+        """
+
+        def gone() -> bool:
+            known = self._cache.topic(name)
+            return known is None or (topic_id is not None and known.topic_id != topic_id)
+
+        if not await self._until(gone, timeout):
+            return False
+        for _ in range(round(min(timeout, NAME_FREE_SECONDS) / NAME_LOOK_SECONDS)):
+            with suppress(ConnectionLoss, SessionExpired):
+                if await self._zookeeper.exists(znodes.delete_topic_path(name)) is None:
+                    break
+            looked: Deferred[None] = Deferred()
+            self._clock.callLater(NAME_LOOK_SECONDS, looked.callback, None)
+            await looked
+        return True
+
+    async def _until(self, condition: Callable[[], bool], timeout: float) -> bool:
+        return await self._cache.holds_within(timeout, self._clock, condition)

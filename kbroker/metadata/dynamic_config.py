@@ -1,0 +1,336 @@
+"""Configuration that changes while brokers run: /config/topics/T, /config/brokers/N and <default>.
+
+Theory of operation
+===================
+Who changes a resource (`config_changes.py`) leaves a notification under /config/changes. All brokers watch these, and
+re-read the resources they name. A watch may miss nothing for good: after every reconnect all that is held here is read
+again (S21). What is read is kept at once, not when all that was asked for with it is there: so answers are kept in
+the order in which ZooKeeper gave them, and nothing older replaces what is newer, however many changes are on their way.
+Topics are loaded when this broker is told to host a partition of them (`load_topics`, before the log is
+made), keyed by topic id so that a namesake does not inherit. A value in ZooKeeper that cannot be used
+is reported once and ignored. Topics whose settings could not be read, because ZooKeeper is away, go by the defaults
+until it is back, but for flush.messages=1: a record that was counted as a copy without a sync cannot be taken back.
+
+Notifications are purged by whoever handles one once they are a quarter of an hour old, as in Kafka.
+
+In: watches, session events   Out: callbacks on changed topics and brokers   Owner: the reactor's thread
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final
+from uuid import UUID
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from kbroker.common.gather import all_of
+from kbroker.common.shared_turns import Turns, WithoutTurns, for_each
+from kbroker.config import BrokerConfig, ConfigError, LogConfig
+from kbroker.metadata.config_admin import BROKERS, TOPICS
+from kbroker.metadata.core.config_entries import (
+    BrokerLayers,
+    usable_broker_config,
+    usable_topic_config,
+)
+from kbroker.zk import znodes
+from kbroker.zk.errors import ConnectionLoss, NoNode, PoisonZnode, SessionExpired
+from kbroker.zk.interface import Children, Connected, SessionEvent, Watch, ZooKeeper
+from kbroker.zk.reconnect import Reconnect
+from kclient.wire.errors import RequestTimedOut
+
+log = Logger()
+
+READS_AT_ONCE: Final = 500
+"""Topics whose settings are asked for at a time."""
+_AT_ONCE: Final = WithoutTurns()
+PURGE_AFTER_MS: Final = 15 * 60 * 1000
+
+
+class DynamicConfig:
+    """What this broker goes by, kept up to date."""
+
+    def __init__(
+        self,
+        zookeeper: ZooKeeper,
+        reconnect: Reconnect,
+        static: BrokerConfig,
+        *,
+        broker_id: int,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._zookeeper = zookeeper
+        self._reconnect = reconnect
+        self._static = static
+        self._broker_id = broker_id
+        self._now_ms = now_ms
+        self._topics: dict[str, tuple[UUID | None, dict[str, str]]] = {}
+        self._unread: dict[str, None] = {}
+        """Topics whose settings could not be read yet."""
+        self._brokers: dict[str, dict[str, str]] = {str(broker_id): {}, znodes.DEFAULT_ENTITY: {}}
+        self._applied = dict(self._brokers)
+        """Those of which `_effective` was made."""
+        self._unannounced: dict[str, None] = {}
+        """Topics whose settings changed, until the callbacks have heard of it."""
+        self._effective = static
+        self._seen: str | None = None
+        self._watch: Watch | None = None
+        self._reported: dict[str, str] = {}
+        self._topic_callbacks: list[Callable[[Collection[str]], None]] = []
+        self._broker_callbacks: list[Callable[[BrokerConfig], None]] = []
+
+    # -- life --------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Read the brokers' settings, then watch for changes."""
+        await self._reload_brokers()
+        self._zookeeper.on_session(self._on_session)
+        self._watch = self._zookeeper.watch_children(znodes.CONFIG_CHANGES, self._have_changes)
+
+    def stop(self) -> None:
+        """Watch no more."""
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+
+    def on_topic_config(self, callback: Callable[[Collection[str]], None]) -> None:
+        """Call *callback* with the loaded topics that go by other settings now, many at a time."""
+        self._topic_callbacks.append(callback)
+
+    def on_broker_config(self, callback: Callable[[BrokerConfig], None]) -> None:
+        """Call *callback* when this broker's own settings changed."""
+        self._broker_callbacks.append(callback)
+
+    # -- what is known -----------------------------------------------------------------------
+
+    @property
+    def broker_config(self) -> BrokerConfig:
+        """This broker's settings, dynamic ones included."""
+        return self._effective
+
+    @property
+    def layers(self) -> BrokerLayers:
+        """Where they come from."""
+        return BrokerLayers(
+            self._static,
+            self._brokers[str(self._broker_id)],
+            self._brokers[znodes.DEFAULT_ENTITY],
+        )
+
+    def log_config(self, topic: str) -> LogConfig:
+        """Return what *topic* goes by; the broker's defaults for a topic that is not loaded."""
+        _, overrides = self._topics.get(topic, (None, {}))
+        config = self.resolve(topic, overrides)
+        return replace(config, flush_messages=1) if topic in self._unread else config
+
+    def min_insync_replicas(self, topic: str) -> int:
+        """Return a topic's min.insync.replicas: alone, for a controller asks it of every partition."""
+        _, overrides = self._topics.get(topic, (None, {}))
+        text = overrides.get("min.insync.replicas", "")
+        if text.isdecimal():
+            return int(text)
+        return self._effective.log_defaults.min_insync_replicas
+
+    def resolve(self, topic: str, overrides: Mapping[str, str]) -> LogConfig:
+        """Resolve *overrides*, leaving out (and reporting once) what cannot be used."""
+        defaults = self._effective.log_defaults
+        if not overrides:
+            return defaults
+        usable, problems = usable_topic_config(overrides, defaults)
+        self._report(f"/config/topics/{topic}", problems)
+        return defaults.overridden(usable)
+
+    def _report(self, path: str, problems: list[str]) -> None:
+        text = "; ".join(problems)
+        if text and self._reported.get(path) != text:
+            log.error("ignored in {path}: {problems}", path=path, problems=text)
+        if text:
+            self._reported[path] = text
+        else:
+            self._reported.pop(path, None)
+
+    # -- loading -----------------------------------------------------------------------------
+
+    async def load_all_topics(self) -> None:
+        """Read the settings of all topics there are: at start, before the logs on disk are opened."""
+
+        def all_topics() -> Deferred[Children]:
+            return self._zookeeper.children(f"{znodes.CONFIG}/{TOPICS}")
+
+        try:
+            names = (await self._reconnect.read(None, all_topics)).names
+        except NoNode:
+            return
+        await self.load_topics(dict.fromkeys(names))
+
+    async def load_topics(self, topics: Mapping[str, UUID | None], turns: Turns = _AT_ONCE) -> None:
+        """Make sure that the settings of *topics* (name -> id) are known, before their logs are made.
+
+        Does not wait for ZooKeeper to come back: what is known, or the defaults, must do until then.
+        """
+        missing = {
+            name: topic_id
+            for name, topic_id in topics.items()
+            if name not in self._topics or self._topics[name][0] != topic_id
+        }
+
+        async def load(name: str) -> None:
+            await self._load(name, missing[name])
+
+        await for_each(turns, missing, load, READS_AT_ONCE)
+
+    async def _load(self, name: str, topic_id: UUID | None) -> None:
+        overrides = await self._read_now(name)
+        if overrides is not None:
+            self._topics[name] = (topic_id, overrides)
+            self._unread.pop(name, None)
+        else:
+            # Read, like everything here, once we are connected again.
+            self._topics.setdefault(name, (None, {}))
+            self._unread[name] = None
+
+    async def _read_now(self, topic: str) -> dict[str, str] | None:
+        """Read a topic's settings, even if our ZooKeeper server lags; None while we are cut off."""
+        path = znodes.config_path(TOPICS, topic)
+        try:
+            try:
+                node = await self._zookeeper.get(path)
+            except NoNode:
+                await self._zookeeper.sync(znodes.CONFIG)
+                node = await self._zookeeper.get(path)
+            return znodes.decode_config(path, node.data)
+        except NoNode:
+            return {}
+        except PoisonZnode as error:
+            self._report(path, [str(error)])
+            return {}
+        except (ConnectionLoss, SessionExpired):
+            return None
+
+    def forget_topics(self, names: Iterable[str]) -> None:
+        """Drop topics that were deleted."""
+        for name in names:
+            self._topics.pop(name, None)
+            self._unread.pop(name, None)
+            self._reported.pop(f"/config/topics/{name}", None)
+
+    async def read(self, entity_type: str, name: str) -> dict[str, str]:
+        """Read one resource's own settings from ZooKeeper; {} if there are none, or they are poison."""
+        path = znodes.config_path(entity_type, name)
+        try:
+            node = await self._reconnect.read(None, lambda: self._zookeeper.get(path))
+            return znodes.decode_config(path, node.data)
+        except NoNode:
+            return {}
+        except PoisonZnode as error:
+            self._report(path, [str(error)])
+            return {}
+
+    def _on_session(self, event: SessionEvent) -> None:
+        if isinstance(event, Connected):
+            self._run(self._reload_all())
+
+    async def _reload_all(self) -> None:
+        """Read again whatever may have changed while nobody watched."""
+        await self._reload_brokers()
+        await self._reload_topics(list(self._topics))
+
+    async def _reload_topics(self, names: Iterable[str]) -> None:
+        try:
+            await all_of(map(self._reload_topic, names))
+        finally:
+            changed, self._unannounced = self._unannounced, {}
+            self._announce(changed)
+
+    async def _reload_topic(self, name: str) -> None:
+        overrides = await self.read(TOPICS, name)
+        known = self._topics.get(name)
+        if known is not None and (known[1] != overrides or name in self._unread):
+            self._unread.pop(name, None)
+            self._topics[name] = (known[0], overrides)
+            self._unannounced[name] = None
+
+    async def _reload_brokers(self) -> None:
+        await all_of(map(self._reload_broker, list(self._brokers)))
+        if self._brokers == self._applied:
+            return
+        self._applied = dict(self._brokers)
+        own, default = self._brokers[str(self._broker_id)], self._brokers[znodes.DEFAULT_ENTITY]
+        try:
+            self._effective = self._static.with_values({**default, **own})
+        except ConfigError as error:
+            self._report(znodes.CONFIG + "/brokers", error.problems)
+            self._effective = self._static
+        log.info("dynamic broker settings changed: {own} {default}", own=own, default=default)
+        for callback in list(self._broker_callbacks):
+            callback(self._effective)
+        self._announce(list(self._topics))
+
+    async def _reload_broker(self, name: str) -> None:
+        values, problems = usable_broker_config(await self.read(BROKERS, name))
+        self._report(f"/config/brokers/{name}", problems)
+        self._brokers[name] = values
+
+    def _announce(self, topics: Collection[str]) -> None:
+        if topics:
+            for callback in list(self._topic_callbacks):
+                callback(topics)
+
+    # -- notifications -----------------------------------------------------------------------
+
+    def _have_changes(self, children: Children | None) -> None:
+        if children is None:
+            return
+        names = sorted(children.names)
+        fresh = [name for name in names if self._seen is None or name > self._seen]
+        if names:
+            self._seen = max(names[-1], self._seen or "")
+        self._run(self._handle_changes(fresh, names))
+
+    async def _handle_changes(self, fresh: list[str], names: list[str]) -> None:
+        paths = [f"{znodes.CONFIG_CHANGES}/{name}" for name in fresh]
+        topics: dict[str, None] = {}
+        brokers = False
+        for change in await all_of(map(self._read_change, paths)):
+            if change is not None and change[0] == TOPICS and change[1] in self._topics:
+                topics[change[1]] = None
+            elif change is not None and change[0] == BROKERS:
+                brokers = True
+        if brokers:
+            await self._reload_brokers()
+        await self._reload_topics(topics)
+        await self._purge(names)
+
+    async def _read_change(self, path: str) -> tuple[str, str] | None:
+        try:
+            node = await self._reconnect.read(None, lambda: self._zookeeper.get(path))
+            return znodes.decode_config_change(path, node.data)
+        except NoNode:
+            return None
+        except PoisonZnode as error:
+            self._report(path, [str(error)])
+            return None
+
+    async def _purge(self, names: list[str]) -> None:
+        """Delete old notifications; in the order they were made, up to the first young one."""
+        for name in names:
+            path = f"{znodes.CONFIG_CHANGES}/{name}"
+            with suppress(NoNode, ConnectionLoss):
+                stat = await self._zookeeper.exists(path)
+                if stat is None:
+                    continue
+                if self._now_ms() - stat.ctime < PURGE_AFTER_MS:
+                    return
+                await self._zookeeper.delete(path)
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        Deferred.fromCoroutine(work).addErrback(self._failed)
+
+    def _failed(self, failure: Failure) -> None:
+        if not isinstance(failure.value, ConnectionLoss | SessionExpired | RequestTimedOut):
+            log.failure("reading dynamic settings failed", failure)
+        # else: all is read again once connected

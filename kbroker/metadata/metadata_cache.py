@@ -1,0 +1,373 @@
+"""What every broker knows of the cluster: live brokers, topics, leaders. Fed by UpdateMetadata only.
+
+Theory of operation
+===================
+The controller sends what changed, and everything to a broker that just joined (`type` FULL, which
+replaces the cache; of thousands of partitions it comes in parts, see `_Parts`).
+Requests of an older controller epoch are refused (KAFKA-1188). A topic that comes
+with another topic id is another topic: the old one's partitions are dropped first. A partition whose
+leader is -2 is being deleted and disappears. A new controller says who lives before it says of what, so
+what a broker does not find here says nothing until it has been told everything once (`is_whole`).
+
+Answers to clients are built from parts that are kept until the next update: the answer of a big
+cluster is not built for every client that asks (`parts`). What is made of a partition is kept for longer, until it is
+described in another way (`TopicMetadata.answers`): after an update of some nobody makes anew what is said of thousands.
+
+Invariants: 1. the controller epoch never falls; 2. `generation` rises with every change; 3. a topic has
+one id, and each id one topic.
+In: UpdateMetadata requests   Out: look-ups, change callbacks   Owner: the reactor's thread
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import UUID
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.logger import Logger
+
+from kbroker.common.epoch_fences import ControllerFence
+from kclient.wire.errors import (
+    InvalidRequest,
+    InvalidUpdateVersion,
+    StaleBrokerEpoch,
+    StaleControllerEpoch,
+)
+from kclient.wire.interbroker import (
+    LEADER_DURING_DELETE,
+    UpdateMetadataBroker,
+    UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
+    UpdateMetadataTopicState,
+)
+
+log = Logger()
+
+FULL: Final = 2
+INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMetadata:
+    """One partition as the controller last described it."""
+
+    partition: int
+    leader: int
+    """-1: none."""
+    leader_epoch: int
+    isr: tuple[int, ...]
+    replicas: tuple[int, ...]
+    offline_replicas: tuple[int, ...]
+    zk_version: int
+    controller_epoch: int
+
+
+@dataclass(slots=True)
+class TopicMetadata:
+    """One topic."""
+
+    name: str
+    topic_id: UUID | None
+    partitions: dict[int, PartitionMetadata] = field(default_factory=dict)
+    """As long as a partition is described in the same way it is the same object."""
+    answers: dict[Any, dict[int, tuple[PartitionMetadata, Any]]] = field(default_factory=dict)
+    """What was made of partitions for those who ask, by the maker's key; and of which description."""
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether it is one of Kafka's own topics."""
+        return self.name in INTERNAL_TOPICS
+
+    @property
+    def replication_factor(self) -> int:
+        """The number of replicas of its first partition."""
+        first = self.partitions.get(min(self.partitions, default=0))
+        return len(first.replicas) if first is not None else -1
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerMetadata:
+    """One live broker."""
+
+    broker_id: int
+    endpoints: Mapping[str, tuple[str, int]]
+    """(host, port) by listener name."""
+    rack: str | None = None
+    epoch: int = -1
+    """Its broker epoch; -1 if the controller does not say."""
+    is_shutting_down: bool = False
+
+
+class _Topics:
+    """Topics by name, and their names by id."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, TopicMetadata] = {}
+        self.names: dict[UUID, str] = {}
+
+    def update(self, told: Iterable[UpdateMetadataTopicState], known: _Topics) -> None:
+        """Take in what is *told*; a partition that is *known* just so stays the same object."""
+        # Ends before beginnings: a name may be in the request twice, with its old and its new id.
+        for topic in sorted(told, key=_is_alive):
+            self._update_topic(topic, known.by_name.get(topic.topic_name))
+
+    def _update_topic(self, update: UpdateMetadataTopicState, former: TopicMetadata | None) -> None:
+        if former is not None and former.topic_id != update.topic_id:
+            former = None
+        topic = self.by_name.get(update.topic_name)
+        if topic is not None and topic.topic_id != update.topic_id:
+            if not _is_alive(update):
+                return  # the end of a namesake that is gone already
+            self._forget(topic)
+            topic = None
+        for state in update.partition_states:
+            if state.leader == LEADER_DURING_DELETE:
+                if topic is not None:
+                    topic.partitions.pop(state.partition_index, None)
+                continue
+            if topic is None:
+                topic = TopicMetadata(update.topic_name, update.topic_id)
+                if former is not None:
+                    topic.answers = former.answers
+                self.by_name[topic.name] = topic
+                if topic.topic_id is not None:
+                    self.names[topic.topic_id] = topic.name
+            told = _partition(state)
+            known = former.partitions.get(told.partition) if former is not None else None
+            topic.partitions[told.partition] = known if known == told else told
+        if topic is not None and not topic.partitions:
+            self._forget(topic)
+
+    def _forget(self, topic: TopicMetadata) -> None:
+        self.by_name.pop(topic.name, None)
+        if topic.topic_id is not None:
+            self.names.pop(topic.topic_id, None)
+
+
+class _Parts:
+    """Full updates in parts, of which nothing is believed before the last is there.
+
+    The parts that one controller tells one life of a broker are numbered from 0, all through: each is taken once, in
+    its order, however often it comes and by whatever connection. Parts of two full updates are never mixed: one begins
+    where the one before ended, and another life or another controller begins anew.
+    """
+
+    def __init__(self) -> None:
+        self._whose = (-1, -1)
+        """Controller epoch, and our broker epoch, of the parts that come."""
+        self._next = 0
+        self._topics = _Topics()
+
+    def expects(self, request: UpdateMetadataRequest) -> bool:
+        """Say whether a part is the next one. InvalidRequest if those before it did not come."""
+        whose = (request.controller_epoch, request.broker_epoch)
+        if whose > self._whose:
+            self._whose, self._next, self._topics = whose, 0, _Topics()
+        if whose < self._whose or request.part < self._next:
+            return False  # its sender is over, or its answer was lost
+        if request.part > self._next:
+            raise InvalidRequest(f"part {request.part} of a full update came before {self._next}")
+        return True
+
+    def take(self, request: UpdateMetadataRequest, known: _Topics) -> _Topics | None:
+        """Take the part that was expected; return all topics if it is the last."""
+        self._next += 1
+        self._topics.update(request.topic_states, known)
+        if request.has_more:
+            return None
+        whole, self._topics = self._topics, _Topics()
+        return whole
+
+
+class MetadataCache:
+    """The cluster as this broker knows it. *fence* refuses deposed controllers, whatever the newer one said first."""
+
+    def __init__(self, cluster_id: str, fence: ControllerFence | None = None) -> None:
+        self.cluster_id = cluster_id
+        self._fence = fence or ControllerFence()
+        self.controller_id = -1
+        self.controller_epoch = 0
+        self.generation = 0
+        self.is_whole = False
+        """Whether a controller has told everything: a topic that is not here is none."""
+        self.brokers: dict[int, BrokerMetadata] = {}
+        self._known = _Topics()
+        self._coming = _Parts()
+        self._parts: dict[Any, Any] = {}
+        self._callbacks: list[Callable[[], None]] = []
+        self._waiting: list[tuple[Callable[[], bool], Deferred[None]]] = []
+
+    # -- look-ups ----------------------------------------------------------------------------
+
+    @property
+    def topics(self) -> dict[str, TopicMetadata]:
+        """All topics, by name."""
+        return self._known.by_name
+
+    def topic(self, name: str) -> TopicMetadata | None:
+        """Return the topic *name*, None if unknown."""
+        return self.topics.get(name)
+
+    def topic_by_id(self, topic_id: UUID) -> TopicMetadata | None:
+        """Return the topic with this id, None if unknown."""
+        name = self._known.names.get(topic_id)
+        return self.topics.get(name) if name is not None else None
+
+    def partition(self, topic: str, partition: int) -> PartitionMetadata | None:
+        """Return one partition, None if unknown."""
+        known = self.topics.get(topic)
+        return known.partitions.get(partition) if known is not None else None
+
+    def address(self, broker_id: int, listener: str) -> tuple[str, int] | None:
+        """Return (host, port) of a live broker on *listener*; None if it has none there."""
+        broker = self.brokers.get(broker_id)
+        return broker.endpoints.get(listener) if broker is not None else None
+
+    def may_join_isr(self, broker_id: int, broker_epoch: int) -> bool:
+        """Say whether a broker in its life of *broker_epoch* may be taken into an ISR.
+
+        Not in a life that is over (KIP-903; a later one than is known here is news) nor when it is about to go
+        (KAFKA-14140), which it says itself by giving no epoch.
+        """
+        broker = self.brokers.get(broker_id)
+        if broker is None or broker.is_shutting_down:
+            return False
+        return broker_epoch >= max(broker.epoch, 0)
+
+    @property
+    def live_controller_id(self) -> int:
+        """The controller's id if it is alive, else -1."""
+        return self.controller_id if self.controller_id in self.brokers else -1
+
+    def is_led(self, topic: str, partitions: Iterable[int]) -> bool:
+        """Say whether each of *partitions* has a live leader."""
+        for index in partitions:
+            known = self.partition(topic, index)
+            if known is None or known.leader not in self.brokers:
+                return False
+        return True
+
+    def parts(self, key: Any, build: Callable[[], Any]) -> Any:
+        """Return what *build* made for *key* since the last update; made on demand."""
+        found = self._parts.get(key)
+        if found is None:
+            found = self._parts[key] = build()
+        return found
+
+    # -- updates -----------------------------------------------------------------------------
+
+    def update(self, request: UpdateMetadataRequest, broker_epoch: int | None = None) -> bool:
+        """Take in what the controller says; return whether all there is has been told by it.
+
+        StaleControllerEpoch, StaleBrokerEpoch; InvalidUpdateVersion (a later request arrived before this one);
+        InvalidRequest (a part came without those before).
+
+        *broker_epoch* is this broker's own; a request for an earlier life of it is refused (KIP-380),
+        one for a later is not: the controller may know of our registration before we do (S9).
+        """
+        if broker_epoch is not None and -1 < request.broker_epoch < broker_epoch:
+            raise StaleBrokerEpoch(
+                f"meant for broker epoch {request.broker_epoch}, not {broker_epoch}"
+            )
+        if not self._fence.admits(request.controller_epoch):
+            raise StaleControllerEpoch(
+                f"controller epoch {request.controller_epoch} of broker {request.controller_id} is "
+                f"over, {self._fence.epoch} is known"
+            )
+        number = request.request_number
+        if self._fence.is_overtaken(request.controller_epoch, request.broker_epoch, number):
+            raise InvalidUpdateVersion(f"a later request arrived before request {number}")
+        brokers = {b.id: _broker(b) for b in request.live_brokers}
+        whole = None
+        if request.type != FULL:
+            self._known.update(request.topic_states, self._known)
+        elif request.part < 0:
+            whole = _Topics()
+            whole.update(request.topic_states, self._known)
+        elif self._coming.expects(request):
+            whole = self._coming.take(request, self._known)
+        else:
+            return False
+        told = (request.controller_id, request.controller_epoch, brokers)
+        if request.has_more and told == (self.controller_id, self.controller_epoch, self.brokers):
+            return False  # nothing that anybody sees has changed
+        self.controller_id = request.controller_id
+        self.controller_epoch = request.controller_epoch
+        self.brokers = brokers
+        if whole is not None:
+            self._known, self.is_whole = whole, True
+        self.generation += 1
+        self._parts.clear()
+        self._tell()
+        return whole is not None
+
+    # -- waiting -----------------------------------------------------------------------------
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call *callback* after every update."""
+        self._callbacks.append(callback)
+
+    def until(self, condition: Callable[[], bool]) -> Deferred[None]:
+        """Fire once *condition* holds; cancel it to stop waiting."""
+        waiting: Deferred[None] = Deferred(self._cancelled)
+        if condition():
+            waiting.callback(None)
+        else:
+            self._waiting.append((condition, waiting))
+        return waiting
+
+    async def holds_within(self, seconds: float, clock: Any, condition: Callable[[], bool]) -> bool:
+        """Wait until *condition* holds, at most *seconds* of the reactor *clock*; say whether it does."""
+        if condition():
+            return True
+        if seconds <= 0:
+            return False
+        waiting = self.until(condition)
+        timer = clock.callLater(seconds, waiting.cancel)
+        try:
+            await waiting
+        except CancelledError:
+            return False
+        finally:
+            if timer.active():
+                timer.cancel()
+        return True
+
+    def _cancelled(self, deferred: Deferred[None]) -> None:
+        self._waiting = [entry for entry in self._waiting if entry[1] is not deferred]
+
+    def _tell(self) -> None:
+        for callback in list(self._callbacks):
+            try:
+                callback()
+            except Exception:
+                log.failure("a callback on new metadata failed")
+        ready = [entry for entry in self._waiting if entry[0]()]
+        self._waiting = [entry for entry in self._waiting if entry not in ready]
+        for _, deferred in ready:
+            if not deferred.called:
+                deferred.callback(None)
+
+
+def _is_alive(update: UpdateMetadataTopicState) -> bool:
+    return any(s.leader != LEADER_DURING_DELETE for s in update.partition_states)
+
+
+def _broker(broker: UpdateMetadataBroker) -> BrokerMetadata:
+    endpoints = {e.listener: (e.host, e.port) for e in broker.endpoints}
+    return BrokerMetadata(broker.id, endpoints, broker.rack, broker.epoch, broker.is_shutting_down)
+
+
+def _partition(state: UpdateMetadataPartitionState) -> PartitionMetadata:
+    return PartitionMetadata(
+        state.partition_index,
+        state.leader,
+        state.leader_epoch,
+        tuple(state.isr),
+        tuple(state.replicas),
+        tuple(state.offline_replicas),
+        state.zk_version,
+        state.controller_epoch,
+    )

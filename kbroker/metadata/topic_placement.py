@@ -1,0 +1,175 @@
+"""Where the replicas of new topics, and of new partitions of old ones, are placed; or what is wrong with the wish.
+
+Nothing is written here, and nothing waited for: the live brokers are those that this broker's metadata names.
+
+In: a topic as asked for, or as it is   Out: an assignment, or the KafkaError that says why there is none
+Owner: the reactor's thread
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from twisted.logger import Logger
+
+from kbroker.config import BrokerConfig
+from kbroker.metadata.core.replica_assignment import (
+    InvalidAssignmentError,
+    assign_replicas,
+    check_manual_assignment,
+    row_of,
+)
+from kbroker.metadata.core.topic_rules import check_partition_count, check_replication_factor
+from kbroker.metadata.metadata_cache import MetadataCache
+from kbroker.zk import znodes
+from kclient.wire.errors import (
+    InvalidPartitions,
+    InvalidReplicaAssignment,
+    InvalidReplicationFactor,
+    ReassignmentInProgress,
+)
+
+log = Logger()
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic as asked for; -1 stands for the broker's default."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    assignment: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    """Given by hand: {partition: replicas}; then the two numbers above must be -1."""
+    configs: Mapping[str, str | None] = field(default_factory=dict)
+
+
+class Placement:
+    """Places replicas on the brokers that *cache* knows to live; *random_below* says where to begin."""
+
+    def __init__(
+        self,
+        cache: MetadataCache,
+        config: Callable[[], BrokerConfig],
+        random_below: Callable[[int], int],
+    ) -> None:
+        self._cache = cache
+        self._config = config
+        self._random_below = random_below
+
+    def of_new(self, new: NewTopic) -> dict[int, tuple[int, ...]]:
+        """Return the replicas of every partition of *new*.
+
+        InvalidPartitions, InvalidReplicationFactor, InvalidReplicaAssignment.
+        """
+        live = self._cache.brokers.keys()
+        if new.assignment:
+            check_partition_count(len(new.assignment))
+            try:
+                given = check_manual_assignment(new.assignment, frozenset(live))
+            except InvalidAssignmentError as error:
+                raise InvalidReplicaAssignment(str(error)) from None
+            check_replication_factor(len(given[0]), len(live))
+            return given
+        config = self._config()
+        partitions = config.num_partitions if new.partitions == -1 else new.partitions
+        factor = new.replication_factor
+        if factor == -1:
+            factor = config.default_replication_factor
+        check_partition_count(partitions)
+        check_replication_factor(factor, len(live))
+        start = self._random_below(len(live))
+        racks = self._racks()
+        return assign_replicas(live, partitions, factor, start_index=start, racks=racks)
+
+    def grown(
+        self,
+        name: str,
+        topic: znodes.TopicAssignment,
+        count: int,
+        given: Sequence[Sequence[int]] | None,
+    ) -> znodes.TopicAssignment:
+        """Return *topic* with *count* partitions; the new ones' replicas may be *given*.
+
+        InvalidPartitions, InvalidReplicaAssignment, InvalidReplicationFactor, ReassignmentInProgress.
+        """
+        present = len(topic.partitions)
+        if any(
+            assignment.adding or assignment.removing for assignment in topic.partitions.values()
+        ):
+            raise ReassignmentInProgress(
+                f"partitions of topic {name} are being reassigned",
+                hint="wait until that is done, or call it off",
+            )
+        check_partition_count(count)
+        if count == present:
+            raise InvalidPartitions(f"topic {name} already has {present} partitions")
+        if count < present:
+            raise InvalidPartitions(
+                f"topic {name} has {present} partitions, which is more than the {count} asked for: "
+                "partitions cannot be taken away"
+            )
+        first = topic.partitions.get(0)
+        factor = len(first.replicas) if first is not None else 1
+        more = (
+            self._more(present, count, factor, first.replicas[0] if first is not None else None)
+            if given is None
+            else self._more_given(name, present, count, factor, given)
+        )
+        added = {p: znodes.ReplicaAssignment(r) for p, r in more.items()}
+        return replace(topic, partitions={**topic.partitions, **added})
+
+    def _more_given(
+        self, name: str, present: int, count: int, factor: int, given: Sequence[Sequence[int]]
+    ) -> dict[int, tuple[int, ...]]:
+        if len(given) != count - present:
+            raise InvalidReplicaAssignment(
+                f"{count - present} partitions are added, but {len(given)} are assigned"
+            )
+        try:
+            more = check_manual_assignment(
+                {present + i: replicas for i, replicas in enumerate(given)},
+                frozenset(self._cache.brokers),
+                first_partition=present,
+            )
+        except InvalidAssignmentError as error:
+            raise InvalidReplicaAssignment(str(error)) from None
+        if len(more[present]) != factor:
+            raise InvalidReplicaAssignment(
+                f"topic {name} has replication factor {factor}, the new partitions "
+                f"{len(more[present])}"
+            )
+        return more
+
+    def _more(
+        self, present: int, count: int, factor: int, first_leader: int | None
+    ) -> dict[int, tuple[int, ...]]:
+        """Go on as Kafka does, from where the first partition began."""
+        live = self._cache.brokers.keys()
+        if factor > len(live):
+            raise InvalidReplicationFactor(
+                f"replication factor {factor} is larger than the {len(live)} available brokers"
+            )
+        racks = self._racks()
+        row = row_of(live, racks)
+        leader = first_leader if first_leader is not None else row[0]
+        return assign_replicas(
+            live,
+            count - present,
+            factor,
+            start_index=row.index(leader) if leader in live else 0,
+            first_partition=present,
+            racks=racks,
+        )
+
+    def _racks(self) -> dict[int, str]:
+        """Return broker.rack of the live brokers; nothing unless all have one, for half the racks mislead."""
+        brokers = self._cache.brokers.values()
+        racks = {broker.broker_id: broker.rack for broker in brokers if broker.rack}
+        if racks and len(racks) < len(brokers):
+            # Kafka refuses: while racks are being given to the brokers, one by one, nobody could make a topic.
+            without = sorted(broker.broker_id for broker in brokers if not broker.rack)
+            log.warn("replicas are assigned without racks: {ids} have no broker.rack", ids=without)
+            return {}
+        return racks

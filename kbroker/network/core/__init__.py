@@ -1,0 +1,1 @@
+"""The accounting of request memory, without I/O."""

@@ -1,0 +1,56 @@
+"""What stands between a connection and the APIs: a frame and who sent it go in, the parts of an answer come out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from twisted.internet.defer import Deferred
+
+from kbroker.log.slices import FileSlice
+
+T = TypeVar("T")
+
+Part = bytes | bytearray | memoryview | FileSlice
+"""A piece of a response: bytes, or a slice of a file that is sent without being read."""
+
+Answer = Sequence[Part] | None
+"""A response without its length; None where the protocol has no response (acks=0)."""
+
+
+@dataclass(slots=True, eq=False)
+class Peer:
+    """The other end of one connection."""
+
+    host: str
+    port: int
+    listener: str
+    principal: str = "User:ANONYMOUS"
+    broker_id: int = -1
+    """The broker that the connection proved to come from (`kbroker.security.core.broker_proof`); -1: none."""
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class RequestRefusedError(Exception):
+    """The request gets no response and the connection is closed; the text is the log line's cause."""
+
+
+class HeldAnswer(Deferred[T]):
+    """An answer that is held back until there is more to say: *let_go* gives it at once.
+
+    The connection calls that when another request is there, which would wait behind this one.
+    """
+
+    def __init__(self, canceller: Callable[[Any], None], let_go: Callable[[], None]) -> None:
+        super().__init__(canceller)
+        self.let_go = let_go
+
+
+Service = Callable[[memoryview, Peer], "Answer | Deferred[Answer]"]
+"""Answers one request frame, now or later; a connection asks again only when it was answered.
+
+A Deferred is cancelled when the connection dies. RequestRefusedError and MalformedMessage close the connection.
+"""

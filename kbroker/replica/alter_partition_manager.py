@@ -1,0 +1,258 @@
+"""The leaders' ISR on its way into ZooKeeper: one conditional write per partition, until its outcome is known.
+
+The machine (`kbroker.replica.core.leader_state`) says what to write; it goes on counting with both the old and the new
+ISR until it hears from here. A write that was refused, or whose answer was lost, is looked into by reading the
+znode (after a sync: an old server must not mislead us). The controller hears of what was written by a
+sequential znode below /isr_change_notification, many partitions in one, and tells everybody.
+
+When a broker is back, thousands of partitions want it in their ISR within one fetch. Their writes are begun a hundred
+at a time, the next ones as outcomes come: neither our reactor nor the thread that speaks to ZooKeeper has a
+thousand of them to do while others wait. A write that waits is as good as one that is on its way: both ISRs count.
+
+Owner: the reactor's thread.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from kbroker.replica.core.leader_state import FoundState, HighWatermarkAdvanced, Leading, WriteIsr
+from kbroker.replica.partition import Key, Partition
+from kbroker.zk import znodes
+from kbroker.zk.errors import (
+    ConnectionLoss,
+    NoNode,
+    PoisonZnode,
+    SessionExpired,
+    ZooKeeperError,
+)
+from kbroker.zk.interface import ZooKeeper
+from kbroker.zk.reconnect import Reconnect
+from kclient.wire.errors import RequestTimedOut
+
+log = Logger()
+
+ANNOUNCE_SECONDS = 0.05
+"""How long changes are gathered into one announcement."""
+
+LONGEST_GATHERING_SECONDS = 0.5
+"""How long they are gathered at most while further writes wait: everybody has a request for each announcement."""
+
+WRITES_AT_A_TIME = 100
+"""How many writes are on their way at most."""
+
+PARTITIONS_PER_ANNOUNCEMENT = 3000
+"""A znode has room for that many names."""
+
+RETRY_SECONDS = 1.0
+
+
+CHANGES_TOLD = 20
+"""So many changes are logged one by one; more, as when a broker is back, by kind."""
+
+NAMES_TOLD = 5
+"""So many partitions of a kind are named."""
+
+IsrChange: TypeAlias = tuple[str, int, frozenset[int], frozenset[int]]
+"""Partition, leader epoch, the ISR before and after."""
+
+
+def isr_changes_told(changes: Sequence[IsrChange]) -> list[str]:
+    """Return the lines to be logged: one for each change, or one for each kind."""
+    if len(changes) <= CHANGES_TOLD:
+        return [
+            f"ISR of {name} in epoch {epoch}: {sorted(before)} -> {sorted(after)}"
+            for name, epoch, before, after in changes
+        ]
+    kinds: dict[tuple[frozenset[int], frozenset[int]], list[str]] = {}
+    for name, _, before, after in changes:
+        kinds.setdefault((before, after), []).append(name)
+    return [
+        f"ISR of {len(names)} partition{'' if len(names) == 1 else 's'} ({', '.join(names[:NAMES_TOLD])}"
+        f"{', ...' if len(names) > NAMES_TOLD else ''}): {sorted(before)} -> {sorted(after)}"
+        for (before, after), names in kinds.items()
+    ]
+
+
+class IsrWriter:
+    """Writes what the leaders on this broker want."""
+
+    def __init__(self, reactor: Any, zookeeper: ZooKeeper, reconnect: Reconnect) -> None:
+        self._reactor = reactor
+        self._zookeeper = zookeeper
+        self._reconnect = reconnect
+        self._waiting: deque[tuple[Partition, Leading, WriteIsr]] = deque()
+        self._on_their_way = 0
+        self._beginning = False
+        self._changed: set[Key] = set()
+        self._told: list[IsrChange] = []
+        """What is to be logged with the next announcement."""
+        self._timer: Any = None
+        self._gathered_since = 0.0
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Begin nothing more."""
+        self._stopped = True
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+
+    def write(self, partition: Partition, write: WriteIsr) -> None:
+        """Write, whatever it takes to learn the outcome; then tell the machine."""
+        leading = partition.leading
+        if leading is None:
+            return
+        self._waiting.append((partition, leading, write))
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin as many of the writes that wait as there is room for."""
+        if self._beginning:
+            return  # one that ended at once: the loop below goes on
+        self._beginning = True
+        try:
+            while self._waiting and self._on_their_way < WRITES_AT_A_TIME:
+                partition, leading, write = self._waiting.popleft()
+                self._on_their_way += 1
+                work = Deferred.fromCoroutine(self._write(partition, leading, write))
+                work.addErrback(self._failed, partition)
+                work.addBoth(lambda _: self._has_ended())
+        finally:
+            self._beginning = False
+
+    def _failed(self, failure: Failure, partition: Partition) -> None:
+        log.failure("writing the ISR of {partition} failed", failure, partition=repr(partition))
+
+    def _has_ended(self) -> None:
+        self._on_their_way -= 1
+        self._begin()
+
+    async def _write(self, partition: Partition, leading: Leading, write: WriteIsr) -> None:
+        path = znodes.partition_state_path(*partition.key)
+        attempts = 0
+        while not self._stopped and partition.leading is leading:
+            attempts += 1
+            if attempts > 2:
+                await deferLater(self._reactor, RETRY_SECONDS)
+            role = partition.role
+            before = leading.isr
+            isr = tuple(replica for replica in role.replicas if replica in write.isr)
+            epochs = dict(write.epochs)
+            state = znodes.PartitionState(
+                role.broker_id,
+                leading.leader_epoch,
+                isr,
+                role.controller_epoch,
+                isr_epochs=tuple(epochs.get(replica, -1) for replica in isr) if epochs else (),
+                elr=write.elr,
+            )
+            try:
+                stat = await self._zookeeper.set(
+                    path, znodes.encode_partition_state(state), write.zk_version
+                )
+                effects, wrote = leading.isr_written(stat.version), True
+            except ZooKeeperError as error:
+                wrote = False
+                found = await self._read(partition, leading)
+                if partition.leading is not leading or self._stopped:
+                    return
+                effects = leading.isr_found(found)
+                if leading.deposed:
+                    log.info(
+                        "the ISR of {partition} is no longer ours to write: {error}",
+                        partition=partition, error=error,
+                    )  # fmt: skip
+                    return
+            again = [effect for effect in effects if isinstance(effect, WriteIsr)]
+            if again:
+                write = again[0]
+                continue
+            if not wrote:
+                partition.isr_was_otherwise()
+            self._written(partition, leading, before)
+            if partition.leading is leading:
+                partition.perform([e for e in effects if isinstance(e, HighWatermarkAdvanced)])
+            return
+
+    def _written(self, partition: Partition, leading: Leading, before: frozenset[int]) -> None:
+        if partition.leading is leading:
+            partition.role.isr = leading.isr
+            partition.role.partition_epoch = leading.zk_version
+        self._told.append((repr(partition), leading.leader_epoch, before, leading.isr))
+        self._announce(partition.key)
+
+    async def _read(self, partition: Partition, leading: Leading) -> FoundState | None:
+        """Read the state znode as the ensemble has it; None if it is gone or makes no sense."""
+        path = znodes.partition_state_path(*partition.key)
+        while partition.leading is leading and not self._stopped:
+            try:
+                await self._zookeeper.sync(path)
+                node = await self._zookeeper.get(path)
+                found = znodes.decode_partition_state(*partition.key, node.data, node.stat)
+            except (ConnectionLoss, SessionExpired):
+                try:
+                    await self._reconnect.connected()
+                except RequestTimedOut:
+                    continue
+            except (NoNode, PoisonZnode):
+                return None
+            else:
+                epochs = zip(found.isr, found.isr_epochs, strict=False)
+                return FoundState(
+                    found.leader,
+                    found.leader_epoch,
+                    frozenset(found.isr),
+                    found.zk_version,
+                    tuple(sorted((replica, epoch) for replica, epoch in epochs if epoch >= 0)),
+                    found.elr,
+                )
+        return None
+
+    # -- the announcement ----------------------------------------------------------------------
+
+    def _announce(self, key: Key) -> None:
+        if not self._changed:
+            self._gathered_since = self._reactor.seconds()
+        self._changed.add(key)
+        self._announce_later(ANNOUNCE_SECONDS)
+
+    def _announce_later(self, seconds: float) -> None:
+        if self._timer is None and not self._stopped:
+            self._timer = self._reactor.callLater(seconds, self._announce_now)
+
+    def _announce_now(self) -> None:
+        self._timer = None
+        gathered_for = self._reactor.seconds() - self._gathered_since
+        if self._waiting and gathered_for < LONGEST_GATHERING_SECONDS:
+            self._announce_later(ANNOUNCE_SECONDS)
+            return
+        told, self._told = self._told, []
+        for line in isr_changes_told(told):
+            log.info("{line}", line=line)
+        changed = sorted(self._changed)
+        some = changed[:PARTITIONS_PER_ANNOUNCEMENT]
+        self._changed.difference_update(some)
+        if not some or self._stopped:
+            return
+        creating = self._zookeeper.create(
+            znodes.ISR_CHANGE_PREFIX,
+            znodes.encode_partitions(znodes.TopicPartition(*key) for key in some),
+            sequential=True,
+        )
+        creating.addCallbacks(self._announced, self._not_announced, errbackArgs=(some,))
+
+    def _announced(self, _path: str) -> None:
+        if self._changed:
+            self._announce_later(ANNOUNCE_SECONDS)
+
+    def _not_announced(self, failure: Any, some: list[Key]) -> None:
+        failure.trap(ZooKeeperError)
+        self._changed.update(some)
+        self._announce_later(RETRY_SECONDS)

@@ -1,0 +1,86 @@
+"""The conditional append of a mirror: batches that keep their offsets, and go in only where they belong.
+
+A run of batches names what it follows: the log end offset, and the CRC of the batch that ends there. As with Raft's
+check of the previous entry, logs that agree at one batch agree below it. What was sent twice, late or behind a lost
+append meets another end, and is refused with the real one (`kclient.wire.produce`, tagged field 10000).
+
+It can put batches of any producer at any offset, so only a topic that is marked as a mirror takes it (POLICY_VIOLATION
+else), and no offset above LARGEST_COPIED_OFFSET.
+
+Owner: the reactor's thread.
+"""
+
+from __future__ import annotations
+
+from kbroker.log.partition_log import AppendResult, PartitionLog
+from kbroker.replica.partition import Partition
+from kclient.wire.batches import HEADER_SIZE, Buffer, check_copied, parse
+from kclient.wire.errors import OutOfOrderSequenceNumber, PolicyViolation
+from kclient.wire.produce import MIRROR_SOURCE_CONFIG
+
+
+class UnexpectedLogEndError(OutOfOrderSequenceNumber):
+    """A conditional append found another log end than it expected; nothing was appended."""
+
+    def __init__(self, message: str, *, log_end_offset: int) -> None:
+        super().__init__(message)
+        self.log_end_offset = log_end_offset
+
+
+def append_copied(
+    partition: Partition, buf: Buffer, follows: tuple[int, int], acks: int, now_ms: int
+) -> AppendResult:
+    """Append the batches in *buf* with the offsets they have, if that is where the log ends.
+
+    The conditional append of a mirror (kclient.wire.produce): *follows* is the log end offset and
+    the CRC of the batch before it, `UnexpectedLogEndError` if anything else is there. An empty
+    log (CRC 0) is begun at the offset given, where the source begins. All or nothing: what was
+    sent twice, late or behind a lost append never is in the log.
+    Producer ids are those of another cluster: they say nothing about our own producers.
+    """
+    log, leading = partition.led_for_append(acks)
+    if not log.config.kbroker_mirror_source_cluster_id:
+        raise PolicyViolation(
+            f"{partition}: the topic is no mirror: conditional appends need {MIRROR_SOURCE_CONFIG},"
+            " which kmirror sets to the source cluster's id"
+        )
+    expected_log_end, previous_crc = follows
+    is_empty = log.log_start_offset == log.log_end_offset
+    begins = is_empty and not previous_crc and log.log_end_offset < expected_log_end
+    if log.log_end_offset != expected_log_end and not begins:
+        raise UnexpectedLogEndError(
+            f"{partition} ends at offset {log.log_end_offset}, not at {expected_log_end}",
+            log_end_offset=log.log_end_offset,
+        )
+    if not is_empty:
+        found = _last_crc(partition, log)
+        if found != previous_crc:
+            raise UnexpectedLogEndError(
+                f"{partition}: the batch before offset {expected_log_end} has CRC {found:#010x},"
+                f" not {previous_crc:#010x}",
+                log_end_offset=expected_log_end,
+            )
+    batches = check_copied(
+        buf, next_offset=expected_log_end, max_batch_bytes=log.config.max_message_bytes
+    )
+    result = log.append_copied(
+        buf, batches, partition.role.leader_epoch, now_ms, start_offset=expected_log_end
+    )
+    # An empty log begins where the first batch does: nothing below is waited for.
+    leading.high_watermark = max(leading.high_watermark, result.log_start_offset)
+    partition.last_copied = (partition.role.leader_epoch, result.last_offset + 1, batches[-1].crc)
+    partition.log_grew(leading, result.last_offset + 1)
+    return result
+
+
+def _last_crc(partition: Partition, log: PartitionLog) -> int:
+    """Return the CRC of the last batch: remembered if we appended it, for a leader never truncates."""
+    epoch, end, crc = partition.last_copied
+    if (epoch, end) == (partition.role.leader_epoch, log.log_end_offset):
+        return crc
+    found = log.read(log.log_end_offset - 1, HEADER_SIZE)
+    try:
+        return parse(b"".join(part.read() for part in found.slices)).crc
+    finally:
+        for part in found.slices:
+            part.release()

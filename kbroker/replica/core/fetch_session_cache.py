@@ -1,0 +1,156 @@
+"""All fetch sessions of a broker: who keeps one, who has to go for another, and who hears of what (KIP-227).
+
+Theory of operation
+===================
+There are max.incremental.fetch.session.cache.slots sessions at most. Who asks for one more takes the place of a session
+that was not used for two minutes; else of one that matters less: followers' sessions before others', larger before
+smaller; a session that was made less than two minutes ago goes only for a follower. Who gets none is answered in full
+every time, with session id 0, and works all the same.
+
+A follower that comes anew (it lost its connection, or was restarted) has no use for its former session, whose slot
+it takes. Everybody else's stays until somebody needs the place: we cannot know who they are.
+
+Partitions are watched by key as long as a session has them, so that an event reaches those who want to hear of it.
+
+Invariants: 1. a session is in the cache or nobody watches for it. 2. there are never more than the slots.
+
+In: sessions asked for, events by key   Out: sessions, evictions, who may be answered   Owner: kbroker.apis.api01_fetch
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from kbroker.replica.core.fetch_session import FetchSession, Key, SessionPartition
+
+MIN_EVICTION_SECONDS: Final = 120.0
+"""How long a session is safe: unused from anybody, new from those who are not followers."""
+
+_Watchers = dict[Key, dict[SessionPartition, None]]
+
+
+class FetchSessions:
+    """The cache. *new_id* draws a number 1..2**31-1; *evicted* hears of sessions that lose their place."""
+
+    def __init__(
+        self,
+        slots: int,
+        new_id: Callable[[], int],
+        evicted: Callable[[FetchSession], None] = lambda _session: None,
+        *,
+        followers_hear_of_watermarks: bool = False,
+    ) -> None:
+        self._slots = slots
+        self._new_id = new_id
+        self._evicted = evicted
+        self._followers_hear = followers_hear_of_watermarks
+        self._sessions: dict[int, FetchSession] = {}
+        # In the order of their last use, the oldest first.
+        self._of_owner: dict[tuple[int, str], FetchSession] = {}
+        self._followers: _Watchers = {}
+        self._clients: _Watchers = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def get(self, session_id: int) -> FetchSession | None:
+        """Return a session that is in the cache."""
+        return self._sessions.get(session_id)
+
+    def begin(
+        self, owner: tuple[int, str] | None, size: int, *, uses_topic_ids: bool, now: float
+    ) -> FetchSession | None:
+        """Return a new session for *size* partitions; None if all the others matter more."""
+        if owner is not None and owner in self._of_owner:
+            self._evict(self._of_owner[owner])
+        if len(self._sessions) >= self._slots and not self._make_room(owner is not None, size, now):
+            return None
+        session_id = self._new_id()
+        while session_id in self._sessions or session_id <= 0:
+            session_id = self._new_id()
+        session = FetchSession(session_id, owner, uses_topic_ids=uses_topic_ids, now=now)
+        self._sessions[session_id] = session
+        if owner is not None:
+            self._of_owner[owner] = session
+        return session
+
+    def used(self, session: FetchSession) -> None:
+        """Put *session* behind all others: it is the last that was used."""
+        if self._sessions.pop(session.id, None) is not None:
+            self._sessions[session.id] = session
+
+    def remove(self, session: FetchSession) -> None:
+        """Forget *session*: whoever had it closed it."""
+        if self._sessions.pop(session.id, None) is None:
+            return
+        if session.owner is not None:
+            self._of_owner.pop(session.owner, None)
+        self.unwatch(session.partitions.values())
+
+    def _make_room(self, privileged: bool, size: int, now: float) -> bool:
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is None:
+            return False
+        if now - oldest.used_at <= MIN_EVICTION_SECONDS:
+            evictable = [
+                session
+                for session in self._sessions.values()
+                if now - session.created_at > MIN_EVICTION_SECONDS
+                or (privileged and not session.privileged)
+            ]
+            oldest = min(evictable, key=_worth, default=None)
+            if oldest is None or (privileged, size) <= _worth(oldest):
+                return False
+        self._evict(oldest)
+        return True
+
+    def _evict(self, session: FetchSession) -> None:
+        self.remove(session)
+        self._evicted(session)
+
+    # -- events --------------------------------------------------------------------------------
+
+    def watch(self, partition: SessionPartition, key: Key) -> None:
+        """Have what happens to *key* make *partition* due."""
+        partition.key = key
+        watchers = self._followers if partition.session.privileged else self._clients
+        watchers.setdefault(key, {})[partition] = None
+
+    def unwatch(self, partitions: Iterable[SessionPartition]) -> None:
+        """Let nothing be heard of *partitions* any more."""
+        for partition in partitions:
+            key = partition.key
+            if key is None:
+                continue
+            watchers = self._followers if partition.session.privileged else self._clients
+            watching = watchers.get(key)
+            if watching is not None:
+                watching.pop(partition, None)
+                if not watching:
+                    del watchers[key]
+
+    def appended(self, key: Key) -> Iterable[FetchSession]:
+        """Handle *key*'s log growing, or its role changing; return the followers' sessions it concerns."""
+        return _due(self._followers.get(key))
+
+    def committed(self, key: Key) -> Iterable[FetchSession]:
+        """Handle *key*'s watermark moving, or its role changing; return the clients' sessions it concerns.
+
+        Followers hear of the watermark with the next answer: it is no reason for one, unless consumers read there.
+        """
+        followers = _due(self._followers.get(key))
+        clients = _due(self._clients.get(key))
+        return [*followers, *clients] if self._followers_hear else clients
+
+
+def _worth(session: FetchSession) -> tuple[bool, int]:
+    return session.privileged, len(session.partitions)
+
+
+def _due(watching: Iterable[SessionPartition] | None) -> Iterable[FetchSession]:
+    if not watching:
+        return ()
+    for partition in watching:
+        partition.session.due.setdefault(partition)
+    return [partition.session for partition in watching]

@@ -1,0 +1,89 @@
+"""What a leader knows of its followers: how far each log is, and whether its broker is heard of.
+
+A follower's end is known from the offset that it fetches next. It has caught up when it asked for our end, or for what
+was our end when it asked the time before (as Kafka does): then it had all that there was at that time.
+
+In: fetches, the time (seconds)   Out: verdicts   Owner: `Leading` of a partition; of the brokers
+`replica.partition_dependencies`
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+NEVER: Final = float("-inf")
+
+
+class FollowerProgress:
+    """What the leader knows of one follower."""
+
+    __slots__ = ("_leader_end_then", "caught_up_at", "end", "fetched_at", "follows", "start")
+
+    def __init__(self, caught_up_at: float) -> None:
+        self.end = -1
+        """Its log end; -1 before its first fetch from this leader."""
+        self.start = 0
+        """Its log start, where `follower_starts_at` is told of it."""
+        self.caught_up_at = caught_up_at
+        """When it last had all that we had."""
+        self.fetched_at = NEVER
+        self.follows = False
+        """Whether it has fetched under our epoch, and did not say that it does no more."""
+        self._leader_end_then = -1
+
+    def fetched(self, offset: int, leader_end: int, now: float) -> None:
+        """Handle a fetch from *offset* on: all below is in its log."""
+        if offset >= leader_end:
+            self.caught_up_at = now
+        elif offset >= self._leader_end_then >= 0:
+            self.caught_up_at = max(self.caught_up_at, self.fetched_at)
+        self.end = offset
+        self._leader_end_then = leader_end
+        self.fetched_at = now
+        self.follows = True
+
+    def in_sync(self, leader_end: int, now: float, lag_time_max: float) -> bool:
+        """Whether it has everything, or had all there was not too long ago (S32: no flapping)."""
+        return self.end == leader_end or now - self.caught_up_at <= lag_time_max
+
+
+class FollowersHeard:
+    """When the followers' brokers were heard of, by whatever fetch.
+
+    In a fetch session idle partitions are not named (KIP-227): what was fetched once in it is still followed.
+    """
+
+    __slots__ = ("_begun_at", "_followed_at", "_heard_at", "silence")
+
+    def __init__(self, silence: float = 3.0) -> None:
+        self._begun_at: dict[int, float] = {}
+        self._followed_at: dict[int, float] = {}
+        self._heard_at: dict[int, float] = {}
+        self.silence = silence
+        """Seconds after which nothing is known of a broker; a fetch waits for less."""
+
+    def heard(self, broker_id: int, now: float, *, anew: bool) -> None:
+        """Handle a fetch of a follower's broker; one that begins *anew* names everything that it follows."""
+        self._heard_at[broker_id] = now
+        if anew:
+            self._begun_at[broker_id] = now
+            self._followed_at.pop(broker_id, None)
+
+    def received_answer(self, broker_id: int, answered_at: float) -> None:
+        """Handle a fetch that a broker sent after it received our answer of *answered_at*, in the same session.
+
+        The time of a fetch itself proves nothing: it may have waited in our socket while this process was stopped.
+        """
+        self._followed_at[broker_id] = answered_at
+
+    def followed_at(self, broker_id: int, fetched_at: float) -> float:
+        """Return a time at which the broker certainly followed what it fetched last at *fetched_at*, or `NEVER`."""
+        if fetched_at < self._begun_at.get(broker_id, NEVER):
+            return NEVER
+        return self._followed_at.get(broker_id, NEVER)
+
+    def lately(self, broker_id: int, fetched_at: float, now: float) -> bool:
+        """Say whether a broker is heard of, and fetches what it fetched last at *fetched_at*."""
+        if now - self._heard_at.get(broker_id, NEVER) > self.silence:
+            return False
+        return fetched_at >= self._begun_at.get(broker_id, NEVER)

@@ -1,0 +1,122 @@
+"""Throttled replication: how fast replicas may catch up, on the leader's side and on the follower's (KIP-73).
+
+Theory of operation
+===================
+A reassignment copies whole logs, and would take the network and the disks from everybody else. So an operator names
+replicas (`leader.replication.throttled.replicas`, `follower.…`, per topic) and a rate in bytes per second (per broker).
+All bytes of the replicas named count, those that are in sync as well: the sum shall keep to the rate. But only those
+out of sync are held back while it is exceeded: a follower in the ISR that is held back would leave it.
+
+The rate is Kafka's `SimpleRate`: bytes of the last samples (replication.quota.window.num, 11, of
+replication.quota.window.size.seconds, 1) by the time since the first of them began. What exceeds it is not cut off but
+waited for: an answer may go over, then nothing goes until the average is right again.
+
+Invariants:
+1. After an answer that exceeds the rate nothing is allowed before the average over the window is at the rate again.
+2. Without a rate, and for replicas that are not named, nothing is ever held back.
+
+In: bytes, time (seconds), settings   Out: whether to hold back, and for how long   Owner: replica.replica_manager
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from kbroker.config import LogConfig
+
+UNLIMITED: Final = 2**63 - 1
+"""The rate of a broker that has none (Kafka's Long.MAX_VALUE)."""
+ALL_REPLICAS: Final = "*"
+
+
+class ByteRate:
+    """Bytes per second over the last *samples* of *sample_seconds* each."""
+
+    __slots__ = ("_begun", "_bytes", "_samples", "_total", "sample_seconds")
+
+    def __init__(self, samples: int = 11, sample_seconds: float = 1.0) -> None:
+        self._samples = samples
+        self.sample_seconds = sample_seconds
+        self._begun: deque[float] = deque()
+        self._bytes: deque[int] = deque()
+        self._total = 0
+
+    def record(self, size: int, now: float) -> None:
+        """Count *size* bytes."""
+        self._forget(now)
+        if not self._begun or now - self._begun[-1] >= self.sample_seconds:
+            self._begun.append(now)
+            self._bytes.append(0)
+        self._bytes[-1] += size
+        self._total += size
+
+    def measure(self, now: float) -> tuple[int, float]:
+        """Return the bytes of the window, and the seconds since its first sample began."""
+        self._forget(now)
+        return self._total, now - self._begun[0] if self._begun else 0.0
+
+    def _forget(self, now: float) -> None:
+        oldest = now - self._samples * self.sample_seconds
+        while self._begun and self._begun[0] < oldest:
+            self._begun.popleft()
+            self._total -= self._bytes.popleft()
+
+
+class Throttle:
+    """One side's throttle: which of this broker's replicas are named, and whether the rate is exceeded."""
+
+    __slots__ = ("_broker_id", "_named", "_rate", "_setting", "bytes_per_second")
+
+    def __init__(self, broker_id: Callable[[], int], setting: str) -> None:
+        self.bytes_per_second = UNLIMITED
+        self._broker_id = broker_id
+        self._rate = ByteRate()
+        self._setting = setting
+        self._named: dict[tuple[str, int], tuple[LogConfig, bool]] = {}
+
+    def names(self, key: tuple[str, int], config: LogConfig) -> bool:
+        """Say whether our replica of partition *key* is named in its topic's *config*."""
+        listed: tuple[str, ...] = getattr(config, self._setting)
+        if not listed:
+            return False
+        known = self._named.get(key)
+        if known is None or known[0] is not config:
+            is_named = listed[0] == ALL_REPLICAS or f"{key[1]}:{self._broker_id()}" in listed
+            known = self._named[key] = (config, is_named)
+        return known[1]
+
+    def record(self, size: int, now: float) -> None:
+        """Count *size* bytes of a replica that is named."""
+        self._rate.record(size, now)
+
+    def is_exceeded(self, now: float) -> bool:
+        """Say whether replicas that are named and out of sync are to be held back."""
+        return self.wait(now) > 0
+
+    def wait(self, now: float) -> float:
+        """Return the seconds until it is worth looking again, if nothing is recorded meanwhile; 0: not exceeded."""
+        if self.bytes_per_second == UNLIMITED:
+            return 0.0
+        total, seconds = self._rate.measure(now)
+        if total <= self.bytes_per_second * max(seconds, self._rate.sample_seconds):
+            return 0.0
+        if not self.bytes_per_second:
+            return float("inf")
+        return total / self.bytes_per_second - seconds
+
+
+class Throttles:
+    """Both sides of one broker, whose id may not be known yet."""
+
+    __slots__ = ("as_follower", "as_leader")
+
+    def __init__(self, broker_id: Callable[[], int]) -> None:
+        self.as_leader = Throttle(broker_id, "leader_replication_throttled_replicas")
+        self.as_follower = Throttle(broker_id, "follower_replication_throttled_replicas")
+
+    def limit(self, *, as_leader: int, as_follower: int) -> None:
+        """Take the rates, in bytes per second; UNLIMITED for none."""
+        self.as_leader.bytes_per_second = as_leader
+        self.as_follower.bytes_per_second = as_follower

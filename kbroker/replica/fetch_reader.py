@@ -1,0 +1,211 @@
+"""One pass over the partitions of a fetch: what each has to give, within the limits of the whole.
+
+Used anew for every look at a request that waits. Slices hold their segments open, so a pass that is not answered is
+released. Owner: the reactor's thread.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from kbroker.network.transport import release
+from kbroker.replica.partition import Partition, Read
+from kbroker.replica.preferred_read_replica import Nearest
+from kbroker.replica.replica_manager import Replicas
+from kclient.wire.errors import (
+    InconsistentTopicId,
+    KafkaError,
+    UnknownTopicId,
+    code_of,
+)
+from kclient.wire.fetch import (
+    EpochEndOffset,
+    FetchPartition,
+    FetchPartitionResponse,
+    FetchRequest,
+)
+
+READ_COMMITTED = 1
+DEBUGGING_REPLICA = -2
+"""Who compares replicas asks each of them: kafka-replica-verification. It reads what is committed, as others do."""
+
+
+class FetchReading:
+    """What is found for *request*, in *limit* bytes altogether.
+
+    *follower* is the broker that fetches, None for a consumer. *again*: the request waited, and was heard
+    of when it came. *nearest* names the replica that a consumer should rather read from (KIP-392).
+    """
+
+    __slots__ = (
+        "_again",
+        "_follower",
+        "_limit",
+        "_nearest",
+        "_read",
+        "_replicas",
+        "_request",
+        "_throttled",
+        "failed",
+        "is_clean",
+        "size",
+    )
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        request: FetchRequest,
+        follower: int | None,
+        limit: int,
+        *,
+        again: bool,
+        nearest: Nearest | None = None,
+    ) -> None:
+        self._replicas = replicas
+        self._request = request
+        self._follower = follower
+        self._limit = limit
+        self._again = again
+        self._nearest = nearest
+        self._read: list[FetchPartitionResponse] = []
+        self._throttled = 0
+        """Bytes of records that count for the leader's throttle."""
+        self.size = 0
+        """Bytes of records."""
+        self.failed = False
+        """Whether a partition has something to say that must not wait: an error, a divergence, a nearer replica."""
+        self.is_clean = False
+        """Whether only an event can bring news of the partition read last."""
+
+    @property
+    def suffices(self) -> bool:
+        """Whether this is to be answered now."""
+        request = self._request
+        enough = min(request.min_bytes, self._limit)
+        return self.size >= enough or self.failed or request.max_wait_ms <= 0
+
+    def read(
+        self, name: str | None, topic_id: UUID | None, asked: FetchPartition
+    ) -> FetchPartitionResponse:
+        """Answer for one partition of topic *name*; None for a topic id nobody has."""
+        self.is_clean = False
+        try:
+            return self._answer(name, topic_id, asked)
+        except KafkaError as error:
+            self.failed = True
+            return FetchPartitionResponse(asked.partition, int(code_of(error)))
+
+    def _answer(
+        self, name: str | None, topic_id: UUID | None, asked: FetchPartition
+    ) -> FetchPartitionResponse:
+        if name is None:
+            raise UnknownTopicId(f"topic id {topic_id}")
+        follower = self._follower
+        partition = self._replicas.partition(name, asked.partition)
+        if topic_id is not None and partition.topic_id not in (None, topic_id):
+            raise InconsistentTopicId(f"{partition} has topic id {partition.topic_id}")
+        response = FetchPartitionResponse(asked.partition)
+        if asked.last_fetched_epoch >= 0:
+            if follower is None:
+                partition.led(asked.current_leader_epoch)
+            else:
+                partition.led_for_follower(follower, asked.current_leader_epoch)
+            diverging = partition.diverges(
+                asked.fetch_offset, asked.last_fetched_epoch, follower=follower is not None
+            )
+            if diverging is not None:
+                self.failed = True
+                response.diverging_epoch = EpochEndOffset(*diverging)
+                return response
+        if follower is None and self._request.rack_id:
+            elsewhere = self._sent_elsewhere(partition, asked)
+            if elsewhere is not None:
+                return elsewhere
+        room = max(min(asked.partition_max_bytes, self._limit - self.size), 0)
+        read = (
+            self._read_for_client(partition, asked, room)
+            if follower is None
+            else self._read_for_follower(partition, follower, asked, room)
+        )
+        response.high_watermark = response.last_stable_offset = read.high_watermark
+        response.log_start_offset = read.log_start_offset
+        response.records, response.records_size = read.found
+        if self._request.isolation_level == READ_COMMITTED:
+            response.aborted_transactions = ()
+        self.is_clean = read.is_clean
+        if response.records_size:
+            self.size += response.records_size
+            self._read.append(response)
+        return response
+
+    def _read_for_client(self, partition: Partition, asked: FetchPartition, room: int) -> Read:
+        # Who says where it is, or compares, knows that followers answer, too, and takes their errors for what they are.
+        request = self._request
+        anywhere = request.rack_id or request.replica_id == DEBUGGING_REPLICA
+        at_leader = partition.leading is not None or not anywhere
+        return (partition.read if at_leader else partition.read_at_follower)(
+            asked.fetch_offset,
+            room,
+            min_one_batch=not self.size,
+            current_leader_epoch=asked.current_leader_epoch,
+        )
+
+    def _read_for_follower(
+        self, partition: Partition, follower: int, asked: FetchPartition, room: int
+    ) -> Read:
+        named, held_back = self._throttle(partition, follower)
+        read = partition.read_as_follower(
+            follower,
+            asked.fetch_offset,
+            0 if held_back else room,
+            min_one_batch=not (self.size or held_back),
+            current_leader_epoch=asked.current_leader_epoch,
+            broker_epoch=self._request.replica_epoch,
+            again=self._again,
+        )
+        if self._nearest is not None and partition.leading is not None:
+            partition.leading.follower_starts_at(follower, asked.log_start_offset)
+        if named:
+            size = read.found[1]
+            self._throttled += size
+            self._replicas.throttles.as_leader.record(size, self._now())
+        return read
+
+    def _sent_elsewhere(
+        self, partition: Partition, asked: FetchPartition
+    ) -> FetchPartitionResponse | None:
+        """Return an answer that names a follower in place of records; None if we should serve."""
+        if self._nearest is None or partition.leading is None:
+            return None
+        log, leading = partition.led(asked.current_leader_epoch)
+        replica = self._nearest(leading, self._request.rack_id, asked.fetch_offset)
+        if replica is None:
+            return None
+        self.failed = True
+        response = FetchPartitionResponse(asked.partition)
+        response.preferred_read_replica = replica
+        response.high_watermark = response.last_stable_offset = leading.high_watermark
+        response.log_start_offset = log.log_start_offset
+        return response
+
+    def _throttle(self, partition: Partition, follower: int) -> tuple[bool, bool]:
+        """Say whether the leader's throttle names *partition*, and holds *follower* back."""
+        throttle, log, leading = (
+            self._replicas.throttles.as_leader,
+            partition.log,
+            partition.leading,
+        )
+        if log is None or leading is None or not throttle.names(partition.key, log.config):
+            return False, False
+        return True, follower not in leading.isr and throttle.is_exceeded(self._now())
+
+    def _now(self) -> float:
+        now: float = self._replicas.reactor.seconds()
+        return now
+
+    def release(self) -> None:
+        """Let go of the file slices: they will not be sent, and count for no throttle."""
+        if self._throttled:
+            self._replicas.throttles.as_leader.record(-self._throttled, self._now())
+        for response in self._read:
+            release(response.records)  # type: ignore[arg-type]  # slices, from `read`

@@ -1,0 +1,106 @@
+"""What a follower asks its leader about one partition, and what it does to its log with the answer.
+
+Everything is decided by `kbroker.replica.core.follower_state`; here it is done. Errors are KafkaErrors: of the log (it
+is offline then, and follows nobody), or of what the leader sent.
+
+Owner: the reactor's thread.
+"""
+
+from __future__ import annotations
+
+from kbroker.log.partition_log import PartitionLog
+from kbroker.replica.core.follower_state import EpochEnd, Following
+from kbroker.replica.partition import Partition
+from kclient.wire.batches import HEADER_SIZE, parse
+from kclient.wire.errors import NotLeaderOrFollower, OffsetOutOfRange, UnknownServerError
+from kclient.wire.fetch import FetchPartition, FetchPartitionResponse
+
+
+def followed(partition: Partition) -> tuple[PartitionLog, Following]:
+    """Return log and follower's view; NotLeaderOrFollower where there are none (any more)."""
+    log, following = partition.log, partition.following
+    if log is None or following is None:
+        raise NotLeaderOrFollower(f"{partition} follows nobody")
+    return log, following
+
+
+def question(partition: Partition, max_bytes: int) -> FetchPartition:
+    """Ask for what comes next, in no more than *max_bytes* (or one batch)."""
+    log, following = followed(partition)
+    return FetchPartition(
+        partition.key[1],
+        log.log_end_offset,
+        max_bytes,
+        following.leader_epoch,
+        log.leader_epochs.latest,
+        log.log_start_offset,
+    )
+
+
+def take_answer(partition: Partition, answer: FetchPartitionResponse, now_ms: int) -> int:
+    """Truncate, or append and follow the leader's offsets; return the bytes appended."""
+    log, following = followed(partition)
+    if answer.log_start_offset > max(answer.high_watermark, 0):
+        raise UnknownServerError(
+            f"{partition}: its leader begins at {answer.log_start_offset}, above its own high watermark"
+            f" {answer.high_watermark}: nothing is deleted here for that"
+        )
+    if answer.diverging_epoch is not None:
+        diverging = answer.diverging_epoch
+        theirs = EpochEnd(diverging.epoch, diverging.end_offset)
+        ours = EpochEnd(*log.leader_epochs.end_offset_of(theirs.epoch, log.log_end_offset))
+        before = (log.log_end_offset, log.leader_epochs.latest)
+        truncate(partition, following.agreed_end(theirs, ours, log.log_end_offset))
+        if before == (log.log_end_offset, log.leader_epochs.latest):
+            raise UnknownServerError(
+                f"{partition} diverges from its leader at {theirs}, and there is nothing to cut"
+            )
+        return 0
+    records = answer.record_set
+    size = 0
+    if records:
+        first = parse(records).base_offset if len(records) >= HEADER_SIZE else log.log_end_offset
+        if first < log.log_end_offset == log.log_start_offset:
+            # The leader's log begins within a batch (DeleteRecords): it comes whole.
+            log.truncate_fully_and_start_at(first, now_ms)
+        size = log.append_as_follower(records, now_ms)
+    start = min(answer.log_start_offset, log.log_end_offset)
+    if start > log.log_start_offset:
+        log.advance_log_start(start)
+    if following.heard(answer.high_watermark, log.log_end_offset):
+        partition.committed_grew()
+    return size
+
+
+def truncate(partition: Partition, offset: int) -> None:
+    """Cut the log off at *offset*; an epoch that has no record left is forgotten."""
+    log, following = followed(partition)
+    log.truncate_to(offset)
+    log.leader_epochs.truncate_from_end(log.log_end_offset)
+    following.truncated(log.log_end_offset)
+
+
+def start_over(partition: Partition, leader_start: int, leader_end: int, now_ms: int) -> None:
+    """Bring a log that is out of the leader's range back into it (S33: never to 0 wholesale)."""
+    log, following = followed(partition)
+    if leader_start > leader_end:
+        raise UnknownServerError(
+            f"{partition}: its leader begins at {leader_start}, behind its own end {leader_end}: nothing is deleted"
+            " here for that"
+        )
+    if leader_start == log.log_end_offset > 0:
+        # All that we have is deleted there, and may never have been what the leader had: neither is it to come back
+        # should our log start be forgotten, nor are its producers to be answered.
+        log.truncate_fully_and_start_at(leader_start, now_ms)
+        return
+    if leader_start < log.log_end_offset <= leader_end:
+        raise OffsetOutOfRange(
+            f"{partition} ends at {log.log_end_offset}, inside {leader_start}..{leader_end} of its leader,"
+            " which refuses it all the same: it does not know the epoch of its last record"
+        )
+    if leader_end < log.log_end_offset:
+        truncate(partition, leader_end)
+    if log.log_end_offset < leader_start:
+        log.truncate_fully_and_start_at(leader_start, now_ms)
+        following.truncated(leader_start)
+        following.heard(leader_start, leader_start)

@@ -1,0 +1,304 @@
+"""What a fetcher follows, what its next fetch asks for, and what becomes of the answer; nothing here waits.
+
+Theory of operation
+===================
+The session (KIP-227) holds what the leader was asked for; `_moved` holds what it is to be asked anew, because something
+was appended, or because it begins to be followed. A partition that fails, or is throttled (KIP-73), is left out of the
+session until its pause is over, by whatever error: what nobody foresaw of one holds up none of the others. A partition
+whose role is another one by now is dropped when it is met.
+
+A partition whose append waits for a sync (flush.messages) is not asked for before the sync has ended: the offset that a
+fetch names says what this replica has (docs/design/flush.md).
+
+Invariants:
+1. What is followed is in the session, among `_moved`, pauses, or waits for a sync; what pauses is in neither of the
+   first two, nor is what waits for a sync once the next request is built.
+2. An answer is taken only for a partition that was asked for since it is followed, in the role that it has now.
+3. A session never names a partition that is not followed.
+
+In: partitions, answers, the time (seconds)   Out: requests, appended logs, who has to start over
+Owner: its `Fetcher`
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from kbroker.replica import fetcher_partition
+from kbroker.replica.core.follower_state import Following
+from kbroker.replica.core.replication_quota import Throttle
+from kbroker.replica.partition import Key, Partition
+from kclient.net.fetch_session import FetchSession
+from kclient.wire.error_codes import ErrorCode
+from kclient.wire.errors import KafkaError, for_code
+from kclient.wire.fetch import FetchPartitionResponse, FetchRequest, FetchResponse
+
+log = Logger()
+
+FIRST_PAUSE = 0.05
+"""Seconds before what failed once is tried again; twice as long every time."""
+
+LONGEST_THROTTLE_SECONDS = 1.0
+"""After so long a throttled partition looks again: the rate may be another one by then."""
+
+NEWCOMERS_PER_FETCH = 250
+"""How many partitions a fetch asks for that the session does not know yet."""
+
+TOLD_AFTER_FAILURES: Final = 4
+"""Partitions that failed so often in a row are told of."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetcherSettings:
+    """What followers take from the broker's configuration; seconds and bytes."""
+
+    broker_id: int
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    partition_max_bytes: int
+    max_pause: float
+    request_timeout: float
+
+
+class Followed:
+    """One partition that is followed, in one role."""
+
+    __slots__ = (
+        "failures",
+        "following",
+        "in_sync",
+        "is_asked",
+        "not_before",
+        "partition",
+        "topic_id",
+    )
+
+    def __init__(self, partition: Partition, following: Following) -> None:
+        self.partition = partition
+        self.following = following
+        self.topic_id = partition.topic_id
+        self.is_asked = False
+        """Whether a fetch has asked for it."""
+        self.in_sync = False
+        """Whether it had all that is committed, by the last answer."""
+        self.failures = 0
+        self.not_before = 0.0
+        """When it may be asked for again; 0: now."""
+
+    @property
+    def current(self) -> bool:
+        """Whether the role is still the one that we follow in."""
+        return self.partition.following is self.following
+
+
+class FetchPlan:
+    """The partitions that are followed on broker *leader*; *throttle* is a follower's."""
+
+    def __init__(self, leader: int, settings: FetcherSettings, throttle: Throttle) -> None:
+        self._leader = leader
+        self._settings = settings
+        self._throttle = throttle
+        self._followed: dict[Key, Followed] = {}
+        self._by_id: dict[tuple[UUID | None, int], Followed] = {}
+        """The same, as answers call them."""
+        self._moved: dict[Followed, None] = {}
+        """Those that the next fetch asks for from another offset, or for the first time."""
+        self._pausing: dict[Followed, None] = {}
+        self._flushing: dict[Followed, bool] = {}
+        """Those whose appends wait for a sync, and whether the session does not name them any more."""
+        self.session = FetchSession()
+        self.troubled: list[tuple[Followed, Exception]] = []
+        """Those that fail again and again, until somebody told of them."""
+
+    def __len__(self) -> int:
+        return len(self._followed)
+
+    def follow(self, partition: Partition) -> None:
+        """Follow *partition* in the role it has now."""
+        assert partition.following is not None
+        self.unfollow(partition.key)
+        each = Followed(partition, partition.following)
+        self._followed[partition.key] = each
+        self._by_id[each.topic_id, partition.key[1]] = each
+        self._moved[each] = None
+
+    def ask_again(self, key: Key) -> None:
+        """Say with the next fetch what there is of a partition now: its log begins elsewhere."""
+        each = self._followed.get(key)
+        if each is not None and each not in self._pausing:
+            self._moved[each] = None
+
+    def log_flushed(self, key: Key) -> bool:
+        """Handle the end of a log's sync: the next fetch asks for what follows. Return whether that was awaited."""
+        each = self._followed.get(key)
+        if each is None or each not in self._flushing:
+            return False
+        del self._flushing[each]
+        self._moved[each] = None
+        return True
+
+    @property
+    def awaits_flush(self) -> bool:
+        """Whether the last answer brought records that wait for a sync."""
+        return bool(self._flushing) and not all(self._flushing.values())
+
+    def unfollow(self, key: Key) -> None:
+        """Fetch a partition no more."""
+        each = self._followed.pop(key, None)
+        if each is None:
+            return
+        self._by_id.pop((each.topic_id, key[1]), None)
+        self._moved.pop(each, None)
+        self._pausing.pop(each, None)
+        self._flushing.pop(each, None)
+        self.session.leave(each.topic_id, key[1])
+
+    def clear(self) -> None:
+        """Follow nothing any more."""
+        for key in list(self._followed):
+            self.unfollow(key)
+
+    def next_due(self, now: float) -> float | None:
+        """Return the seconds until something is to be fetched; None: nothing is followed, or all waits for syncs."""
+        if not self._followed:
+            return None
+        if len(self._pausing) + len(self._flushing) < len(self._followed):
+            return 0.0
+        if not self._pausing:
+            return None
+        return max(min(each.not_before for each in self._pausing) - now, 0.0)
+
+    # -- what is asked -------------------------------------------------------------------------
+
+    def request(self, broker_epoch: int, now: float) -> FetchRequest | None:
+        """Return what is to be asked next, in our life of *broker_epoch* (KIP-903); None: nothing."""
+        settings = self._settings
+        if self._pausing:
+            for each in [each for each in self._pausing if each.not_before <= now]:
+                del self._pausing[each]
+                self._moved[each] = None
+        for each, has_left in self._flushing.items():
+            if not has_left:
+                self._leave_until_flushed(each)
+        moved, self._moved = self._moved, {}
+        for each in moved:
+            try:
+                self._ask_for(each, now)
+            except Exception as error:
+                self.failed(each, error, now)
+        if not self.session:
+            return None
+        saying = self.session.request(NEWCOMERS_PER_FETCH)
+        return FetchRequest(
+            0 if self.session.is_behind else settings.max_wait_ms,
+            settings.min_bytes,
+            saying.topics,
+            max_bytes=settings.max_bytes,
+            session_id=saying.session_id,
+            session_epoch=saying.session_epoch,
+            replica_id=settings.broker_id,
+            replica_epoch=broker_epoch,
+            forgotten=saying.forgotten,
+        )
+
+    def _ask_for(self, each: Followed, now: float) -> None:
+        if not each.current:
+            self.unfollow(each.partition.key)
+        elif each.partition.flush_is_due:
+            self._leave_until_flushed(each)
+        elif not self._held_back(each, now):
+            asked = fetcher_partition.question(each.partition, self._settings.partition_max_bytes)
+            self.session.want(each.topic_id, asked)
+            each.is_asked = True
+
+    def _leave_until_flushed(self, each: Followed) -> None:
+        self._flushing[each] = True
+        self.session.leave(each.topic_id, each.partition.key[1])
+
+    def _held_back(self, each: Followed, now: float) -> bool:
+        """Let a partition pause that is throttled (KIP-73), unless it is in sync."""
+        throttle, log_of = self._throttle, each.partition.log
+        if each.in_sync or log_of is None:
+            return False
+        if not throttle.names(each.partition.key, log_of.config):
+            return False
+        wait = throttle.wait(now)
+        if wait <= 0:
+            return False
+        each.not_before = now + min(wait, LONGEST_THROTTLE_SECONDS)
+        self._pausing[each] = None
+        self.session.leave(each.topic_id, each.partition.key[1])
+        return True
+
+    # -- what is answered ----------------------------------------------------------------------
+
+    def take(self, response: FetchResponse, now: float, now_ms: int) -> list[Followed]:
+        """Append what came; return those that our log is out of the leader's range of."""
+        out_of_range = []
+        for topic in response.topics:
+            for answer in topic.partitions:
+                each = self._by_id.get((topic.topic_id, answer.partition))
+                if each is None or not each.is_asked or each in self._pausing or not each.current:
+                    continue
+                if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                    out_of_range.append(each)
+                elif answer.error_code:
+                    self.failed(each, for_code(answer.error_code)(), now)
+                else:
+                    try:
+                        self._take_one(each, answer, now, now_ms)
+                    except Exception as error:
+                        self.failed(each, error, now)
+        return out_of_range
+
+    def _take_one(
+        self, each: Followed, answer: FetchPartitionResponse, now: float, now_ms: int
+    ) -> None:
+        partition = each.partition
+        log_of = partition.log
+        end = log_of.log_end_offset if log_of is not None else -1
+        start = log_of.log_start_offset if log_of is not None else -1
+        size = fetcher_partition.take_answer(partition, answer, now_ms)
+        each.failures = 0
+        if log_of is not None:
+            each.in_sync = log_of.log_end_offset >= answer.high_watermark
+            if size and self._throttle.names(partition.key, log_of.config):
+                self._throttle.record(size, now)
+        moved_start = log_of is not None and log_of.log_start_offset != start
+        if partition.flush_is_due:
+            self._flushing[each] = False
+        elif size or moved_start or answer.diverging_epoch is not None:
+            self._moved[each] = None
+        if answer.diverging_epoch is not None and partition.log is not None:
+            log.info(
+                "truncated {partition} from {old} to {new} to agree with its leader, broker {id},"
+                " in epoch {epoch}",
+                partition=partition, old=end, new=partition.log.log_end_offset,
+                id=self._leader, epoch=each.following.leader_epoch,
+            )  # fmt: skip
+
+    def asks_anew(self, each: Followed) -> None:
+        """Ask with the next fetch for what comes after the end of its log now."""
+        self._moved[each] = None
+
+    def failed(self, each: Followed, error: Exception, now: float) -> None:
+        """Let one partition pause; tell of an *error* that nobody foresaw when it is the first in a row."""
+        if not isinstance(error, KafkaError) and not each.failures:
+            log.failure("following {p} failed", Failure(error), p=each.partition)
+        if self._followed.get(each.partition.key) is not each:
+            return
+        each.failures += 1
+        pause = min(FIRST_PAUSE * 2 ** min(each.failures - 1, 10), self._settings.max_pause)
+        each.not_before = now + pause
+        self._moved.pop(each, None)
+        self._flushing.pop(each, None)
+        self._pausing[each] = None
+        self.session.leave(each.topic_id, each.partition.key[1])
+        if each.failures == TOLD_AFTER_FAILURES:
+            self.troubled.append((each, error))

@@ -1,0 +1,90 @@
+"""What an order finds on our disks: the log that it is about, one of an earlier topic, or less than there was.
+
+Nothing is changed here. A replica that is to lead and finds its log gone, shorter than it was, or another one in its
+place, must not (S8).
+
+Owner: the reactor's thread
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+from kbroker.log.log_dirs import LogDirs
+from kbroker.log.partition_log import PartitionLog
+from kbroker.replica.partition import Partition
+from kclient.wire.interbroker import LeaderAndIsrPartitionState
+
+
+def stray(
+    log_dirs: LogDirs,
+    found: PartitionLog,
+    topic_id: UUID | None,
+    state: LeaderAndIsrPartitionState,
+    broker_id: int,
+) -> str:
+    """Say why the log in a partition's directory is not that partition's; "" if nothing is known against it.
+
+    It is of another topic, of an earlier one of that name, or of another partition: directories were exchanged, or a
+    power loss brought one back (S27). A power loss may also take the topic id from a log, and leave records, or where
+    they would go on: the offset below which all were deleted. Then nobody knows whose they are: where others have
+    them, or where there cannot be any yet, they are not believed. A clean shutdown since does not help: the loss may
+    be older. Directories that only Apache Kafka has written to may hold logs that never had an id (before 2.8); those
+    are believed after a clean shutdown.
+    """
+    partition = found.metadata.partition
+    if partition not in (None, state.partition_index):
+        return f"its directory holds the log of partition {partition}"
+    if topic_id is None:
+        return ""
+    if found.topic_id is not None or found.log_end_offset == 0:
+        is_other = found.topic_id not in (None, topic_id)
+        return f"its directory holds the log of topic id {found.topic_id}" if is_other else ""
+    follows = state.leader not in (broker_id, -1)
+    may_be_without_id = log_dirs.clean and not log_dirs.written_by_kbroker
+    is_doubtful = state.is_new or (follows and not may_be_without_id)
+    return "its directory holds a log that has lost its topic id" if is_doubtful else ""
+
+
+def lacking(log_dirs: LogDirs, partition: Partition, state: LeaderAndIsrPartitionState) -> str:
+    """Say what is wrong with a log that does not hold what it held once; "" if nothing is known to be."""
+    if partition.lacks_records:
+        return partition.lacks_records
+    found = log_dirs.get(*partition.key)
+    if found is None:
+        # One that never was here is no loss: a new partition whose controller died before it told us.
+        if partition.key in log_dirs.vanished and not state.is_new:
+            return "its directory is gone"
+        missing = log_dirs.lives.missing
+        if missing and not state.is_new:
+            return f"it is not here, and may be in the log directory that is missing ({', '.join(missing)})"
+        return ""
+    if found.missing_below is not None:
+        return f"its log ends at {found.log_end_offset}, but had everything below {found.missing_below}"
+    if log_dirs.is_copied(found):
+        return "its log was copied from another broker's log directory"
+    return ""
+
+
+NOT_TOLD: Final = (-1, -1, -1, -1)
+
+
+def end_of_leaderless(
+    log_dirs: LogDirs, partition: Partition | None, state: LeaderAndIsrPartitionState
+) -> tuple[int, int, int, int]:
+    """Return last epoch and end of a leaderless partition's log, first and last broker epoch that it stands for.
+
+    The latter are -1 where it stands for none; NOT_TOLD for any other partition. A log that ends too early is told
+    all the same: after a power loss of all machines it may be the longest.
+    """
+    if state.leader >= 0 or partition is None or partition.offline is not None:
+        return NOT_TOLD
+    found = log_dirs.get(*partition.key)
+    there = log_dirs.lives.found
+    if found is None or (there is not None and partition.key not in there):
+        return NOT_TOLD  # made anew since: what was here may be in a directory that is missing
+    if partition.lacks_records and found.missing_below is None:
+        return NOT_TOLD  # what was here is not here, and may come back
+    claim = None if partition.lacks_records else log_dirs.claim_of(partition.key)
+    return found.leader_epochs.latest, found.log_end_offset, *(claim or (-1, -1))

@@ -1,0 +1,129 @@
+"""What has to be done to the logs every so often: retention, flushes, checkpoints, removal of what was deleted.
+
+The logs themselves know how (`kbroker.log.log_dirs`); here is when. An error of one sweep is logged, and the next one
+comes all the same. Owner: the reactor's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from twisted.logger import Logger
+
+from kbroker.config import BrokerConfig
+from kbroker.log.log_dirs import LogDirs
+from kbroker.replica.partition import Key
+
+log = Logger()
+
+LOOK_SECONDS = 1.0
+"""How often logs are looked at for flush.messages, flush.ms and files whose deletion is due."""
+
+SOON_SECONDS = 0.1
+"""How soon a log start offset that a client moved is on the disk."""
+
+
+class LogUpkeep:
+    """The timers over all logs.
+
+    *high_watermark* gives a partition's, None where it is not hosted; *log_start_moved* hears where
+    retention dropped something.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        config: BrokerConfig,
+        log_dirs: LogDirs,
+        high_watermark: Callable[[Key], int | None],
+        log_start_moved: Callable[[Key], None],
+    ) -> None:
+        self._reactor = reactor
+        self._config = config
+        self._log_dirs = log_dirs
+        self._high_watermark = high_watermark
+        self._log_start_moved = log_start_moved
+        self._timers: set[Any] = set()
+        self._checkpoint_due = False
+
+    def start(self) -> None:
+        """Begin the sweeps."""
+        config = self._config
+        self._every(config.log_retention_check_interval_ms / 1000, self._retain)
+        self._every(LOOK_SECONDS, self._log_dirs.flush_due)
+        self._every(LOOK_SECONDS, self._log_dirs.remove_due)
+        self._every(config.replica_high_watermark_checkpoint_interval_ms / 1000, self._checkpoint)
+        self._every(config.producer_id_expiration_check_interval_ms / 1000, self._expire_producers)
+
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Go by *config* from now on; timers keep the interval they began with."""
+        self._config = config
+
+    def stop(self) -> None:
+        """End them."""
+        for timer in self._timers:
+            if timer.active():
+                timer.cancel()
+        self._timers.clear()
+
+    def checkpoint_soon(self) -> None:
+        """Write the checkpoints before long."""
+        if not self._checkpoint_due:
+            self._checkpoint_due = True
+            self._after(SOON_SECONDS, self._checkpoint)
+
+    def high_watermarks(self) -> dict[Key, int]:
+        """Return the high watermark of every log: hosted now, or as it was checkpointed."""
+        marks = dict(self._log_dirs.high_watermarks)
+        for key in self._log_dirs:
+            mark = self._high_watermark(key)
+            if mark is not None:
+                marks[key] = mark
+        return marks
+
+    def _checkpoint(self) -> None:
+        self._checkpoint_due = False
+        self._log_dirs.checkpoint(self.high_watermarks())
+
+    def _retain(self) -> None:
+        dropped = self._log_dirs.sweep(self._retention_bound, self._log_start_moved)
+        if dropped:
+            log.info("retention dropped {count} segments", count=dropped)
+
+    def _expire_producers(self) -> None:
+        expired = self._log_dirs.expire_producers(self._config.producer_id_expiration_ms)
+        if expired:
+            log.info("forgot {count} idle producers", count=expired)
+
+    def _retention_bound(self, key: Key) -> int:
+        """Bound retention by the high watermark; a log not hosted yet keeps everything.
+
+        Until the controller has spoken the topic's own settings are not known: the broker's default
+        retention might be shorter.
+        """
+        mark = self._high_watermark(key)
+        return 0 if mark is None else mark
+
+    def _every(self, seconds: float, work: Callable[[], object]) -> None:
+        def again() -> None:
+            self._every(seconds, work)
+
+        self._after(seconds, work, again)
+
+    def _after(
+        self,
+        seconds: float,
+        work: Callable[[], object],
+        then: Callable[[], None] = lambda: None,
+    ) -> None:
+        def run() -> None:
+            self._timers.discard(timer)
+            try:
+                work()
+            except Exception:
+                log.failure("a sweep over the logs failed")
+            then()
+
+        timer = self._reactor.callLater(seconds, run)
+        self._timers.add(timer)

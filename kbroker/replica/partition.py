@@ -1,0 +1,460 @@
+"""One hosted partition: its role, its log, and what clients may do with it while this broker leads.
+
+Joins the machines (`PartitionRole`, `Leading`) with the log on the disk. Everything raises a KafkaError that says why
+it cannot be done; whoever may be waiting is told through *changed* once the state is consistent again (T9).
+
+Owner: the reactor's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+from uuid import UUID
+
+from kbroker.log.epochs import UNKNOWN_EPOCH, UNKNOWN_OFFSET
+from kbroker.log.partition_log import AppendResult, LogSlice, PartitionLog
+from kbroker.replica.core.follower_state import Following
+from kbroker.replica.core.leader_state import Effect, Leading, WriteIsr
+from kbroker.replica.core.role import PartitionRole, Standing
+from kbroker.replica.partition_dependencies import Surroundings
+from kclient.wire.batches import (
+    NO_TIMESTAMP,
+    BatchInfo,
+    Buffer,
+    check_produced,
+)
+from kclient.wire.errors import (
+    FencedLeaderEpoch,
+    InvalidTimestamp,
+    KafkaStorageError,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    NotLeaderOrFollower,
+    OffsetOutOfRange,
+    PolicyViolation,
+    UnknownLeaderEpoch,
+)
+from kclient.wire.interbroker import LeaderAndIsrPartitionState
+
+Key = tuple[str, int]
+"""Topic and partition."""
+
+
+class Read(NamedTuple):
+    """What a fetch finds in one partition."""
+
+    found: LogSlice
+    high_watermark: int
+    log_start_offset: int
+    is_clean: bool
+    """Whoever fetched has all there is, and is what it wants to be: only an event can change that."""
+
+
+class Partition:
+    """A partition with a replica on this broker."""
+
+    __slots__ = (
+        "_around",
+        "_changed",
+        "following",
+        "key",
+        "lacks_records",
+        "last_copied",
+        "leading",
+        "log",
+        "offline",
+        "role",
+    )
+
+    def __init__(
+        self,
+        key: Key,
+        broker_id: int,
+        changed: Callable[[Key], None],
+        around: Surroundings | None = None,
+    ) -> None:
+        self.key = key
+        self.role = PartitionRole(broker_id)
+        self.log: PartitionLog | None = None
+        """None before the first LeaderAndIsr and when offline."""
+        self.leading: Leading | None = None
+        """Set while this broker leads."""
+        self.following: Following | None = None
+        """Set while it does not, from the first LeaderAndIsr on."""
+        self.offline: str | None = None
+        """Why the replica cannot be used: its log directory failed."""
+        self.lacks_records = ""
+        """What is missing here that was here once, as long as there is no leader to fetch it from; or ""."""
+        self._changed = changed
+        self._around = around or Surroundings()
+        self.last_copied = (-1, -1, 0)
+        """Leader epoch, log end offset and CRC of the last batch after the last conditional append."""
+
+    def __repr__(self) -> str:
+        topic, index = self.key
+        return f"{topic}-{index}"
+
+    @property
+    def topic_id(self) -> UUID | None:
+        """The topic's id, as the controller or the log's partition.metadata says."""
+        return self.role.topic_id
+
+    # -- roles ---------------------------------------------------------------------------------
+
+    def take_role(
+        self,
+        state: LeaderAndIsrPartitionState,
+        topic_id: UUID | None,
+        log: PartitionLog,
+        high_watermark: int,
+    ) -> None:
+        """Become what *state* says, on *log*; *high_watermark* is what the checkpoint knew."""
+        role, previous = self.role, self.leading
+        known = max(self._known_high_watermark(high_watermark), log.log_start_offset)
+        self.log = log
+        role.take(state, topic_id)
+        log.hold_unflushed()
+        if role.standing is not Standing.LEADER:
+            self.leading = None
+            self.following = Following(
+                role.leader, role.leader_epoch, min(known, log.log_end_offset)
+            )
+            # An epoch that wrote nothing is no part of the log that the next leader is asked about.
+            log.leader_epochs.truncate_from_end(log.log_end_offset)
+            return
+        self.following = None
+        if log.leader_epochs.latest < state.leader_epoch:
+            # Persisted with the next flush: the epoch starts here even if nothing is appended (KAFKA-7415).
+            log.leader_epochs.assign(state.leader_epoch, log.log_end_offset)
+        self.leading = Leading(
+            role.broker_id,
+            role.isr,
+            log_end_offset=log.log_end_offset,
+            high_watermark=known,
+            replicas=frozenset(role.replicas),
+            leader_epoch=role.leader_epoch,
+            zk_version=role.partition_epoch,
+            min_insync_replicas=min(log.config.min_insync_replicas, len(role.replicas)),
+            lag_time_max=self._around.lag_time_max,
+            now=self._around.now(),
+            previous=previous,
+            epochs=dict(zip(state.isr, state.isr_epochs, strict=False)),
+            elr=dict(zip(state.elr, state.elr_epochs, strict=False)),
+            recovers=state.leader_recovery_state != 0,
+            durable_end=log.held_at,
+        )
+        self.perform(self.leading.begin())
+
+    def _known_high_watermark(self, otherwise: int) -> int:
+        if self.leading is not None:
+            return self.leading.high_watermark
+        return self.following.high_watermark if self.following is not None else otherwise
+
+    def stop(self) -> None:
+        """Neither lead nor follow until the controller says otherwise."""
+        mark = self.high_watermark
+        self.leading = None
+        self.following = Following(-1, self.role.leader_epoch, mark)
+        self.role.standing = Standing.FOLLOWER
+
+    def perform(self, effects: Iterable[Effect]) -> None:
+        """Do what the leader's machine wants."""
+        for effect in effects:
+            if isinstance(effect, WriteIsr):
+                self._around.write_isr(self, effect)
+            else:
+                self._changed(self.key)
+
+    def isr_was_otherwise(self) -> None:
+        """Have the followers' next fetches ask again for a place: a write of the ISR may have come to nothing."""
+        self._around.appended(self.key)
+
+    def look_at_followers(self) -> None:
+        """Take followers out of the ISR that lag; for every replica.lag.time.max.ms / 2."""
+        if self.leading is not None:
+            self.perform(self.leading.time_passed(self._around.now()))
+
+    def go_offline(self, cause: str) -> None:
+        """Give the replica up: its log directory failed."""
+        self.offline = cause
+        self.log = None
+        self.leading = None
+        self.following = None
+        self._changed(self.key)
+
+    def led(self, current_leader_epoch: int = -1) -> tuple[PartitionLog, Leading]:
+        """Return log and leader's view; raise what a client gets that asks the wrong broker or epoch."""
+        log, leading = self._leads()
+        around = self._around
+        if around.is_cut_off and not leading.is_backed(around.followers, around.now()):
+            raise NotLeaderOrFollower(
+                f"{self}: cut off from ZooKeeper; another broker may lead it by now"
+            )
+        self.check_epoch(current_leader_epoch)
+        return log, leading
+
+    def led_for_followers(self, current_leader_epoch: int = -1) -> tuple[PartitionLog, Leading]:
+        """Return log and leader's view, cut off or not: who follows us in our epoch has elected nobody else."""
+        found = self._leads()
+        self.check_epoch(current_leader_epoch)
+        return found
+
+    def led_for_follower(
+        self, replica: int, current_leader_epoch: int
+    ) -> tuple[PartitionLog, Leading]:
+        """Return log and leader's view for the fetch of *replica*, which must be an assigned replica.
+
+        Kafka's errors for any other: both are retriable, for the assignment may be older here than at the follower.
+        """
+        found = self.led_for_followers(current_leader_epoch)
+        if replica not in self.role.replicas:
+            error = NotLeaderOrFollower if current_leader_epoch < 0 else UnknownLeaderEpoch
+            raise error(f"broker {replica} is no replica of {self}")
+        return found
+
+    def _leads(self) -> tuple[PartitionLog, Leading]:
+        log, leading = self.log, self.leading
+        if log is None or leading is None:
+            if self.offline is not None:
+                raise KafkaStorageError(f"{self} is offline: {self.offline}")
+            raise NotLeaderOrFollower(f"{self} is led by broker {self.role.leader}")
+        return log, leading
+
+    def check_epoch(self, current_leader_epoch: int) -> None:
+        """Raise what a client gets that goes by another epoch than ours; -1 is none."""
+        if current_leader_epoch not in (-1, self.role.leader_epoch):
+            ours = self.role.leader_epoch
+            if current_leader_epoch < ours:
+                raise FencedLeaderEpoch(
+                    f"{self}: leader epoch {current_leader_epoch} is over, {ours} is on"
+                )
+            raise UnknownLeaderEpoch(
+                f"{self}: leader epoch {current_leader_epoch} is not known yet, {ours} is on"
+            )
+
+    @property
+    def high_watermark(self) -> int:
+        """The end of what is committed; what was last known while another broker leads."""
+        return self._known_high_watermark(self.log.log_start_offset if self.log is not None else 0)
+
+    # -- produce -------------------------------------------------------------------------------
+
+    def append(self, buf: Buffer, acks: int, now_ms: int) -> AppendResult:
+        """Check the one batch in *buf* and append it as leader."""
+        log, leading = self.led_for_append(acks)
+        config = log.config
+        info = check_produced(buf, max_batch_bytes=config.max_message_bytes)
+        if (
+            info.max_timestamp - now_ms > config.message_timestamp_after_max_ms
+            or (
+                now_ms - info.base_timestamp > config.message_timestamp_before_max_ms
+                and info.base_timestamp != NO_TIMESTAMP
+            )
+        ) and not config.log_append_time:
+            raise InvalidTimestamp(
+                f"{self}: timestamps {info.base_timestamp}..{info.max_timestamp} are out of the range that"
+                " message.timestamp.before.max.ms and message.timestamp.after.max.ms allow"
+            )
+        if info.producer_id >= 0:
+            repeated = self.check_producer(log, info)
+            if repeated is not None:
+                return repeated
+        result = log.append_as_leader(buf, info, self.role.leader_epoch, now_ms)
+        self.log_grew(leading, result.last_offset + 1)
+        return result
+
+    def log_grew(self, leading: Leading, log_end_offset: int) -> None:
+        """Tell the leader's view, and who waits for that, how far the log goes now."""
+        held_at = self.log.held_at if self.log is not None else None
+        if leading.log_end(log_end_offset, self._around.now(), held_at):
+            self._changed(self.key)
+        if leading.is_followed:
+            self._around.appended(self.key)
+
+    def led_for_append(self, acks: int) -> tuple[PartitionLog, Leading]:
+        """Return log and leader's view; NotEnoughReplicas when acks=all cannot be kept."""
+        log, leading = self.led()
+        if acks == -1 and not leading.enough_in_sync:
+            raise NotEnoughReplicas(
+                f"{self} has {len(leading.isr)} in-sync replicas,"
+                f" min.insync.replicas asks for {leading.min_insync_replicas}"
+            )
+        return log, leading
+
+    def check_producer(self, log: PartitionLog, info: BatchInfo) -> AppendResult | None:
+        """Return what was answered to an idempotent producer's batch if it is in the log already (KIP-98).
+
+        Raise OutOfOrderSequenceNumber or InvalidProducerEpoch.
+        """
+        repeated = log.producers.states.check(info)
+        if repeated is None:
+            return None
+        return AppendResult(
+            repeated.base_offset,
+            repeated.last_offset,
+            repeated.timestamp if log.config.log_append_time else -1,
+            log.log_start_offset,
+        )
+
+    def log_flushed(self) -> None:
+        """Handle the end of a sync of the log: its records count as our copy, and their producers are answered."""
+        log, leading = self.log, self.leading
+        if log is None:
+            return
+        if leading is None:
+            self._around.log_flushed(self.key)
+            return
+        held_at = log.held_at
+        self.perform(leading.flushed(log.log_end_offset if held_at is None else held_at))
+        self._changed(self.key)
+
+    @property
+    def flush_is_due(self) -> bool:
+        """Whether records of the log wait for a sync."""
+        return self.log is not None and self.log.held_at is not None
+
+    def awaits_flush(self, last_offset: int) -> bool:
+        """Say whether the record at *last_offset* is to be synced before its producer is answered."""
+        held_at = self.log.held_at if self.log is not None else None
+        return held_at is not None and held_at <= last_offset
+
+    def is_flushed(self, offset: int, leader_epoch: int) -> bool:
+        """Say whether the record before *offset*, appended in *leader_epoch*, is synced as its topic asks.
+
+        NotLeaderOrFollower if another broker may have led since: the record need not be in the log any more.
+        """
+        _, leading = self.led()
+        if leader_epoch < leading.led_since_epoch:
+            raise NotLeaderOrFollower(f"{self} changed its leader while a sync was awaited")
+        return not self.awaits_flush(offset - 1)
+
+    def committed(self, offset: int, leader_epoch: int) -> bool:
+        """Say whether the record before *offset*, appended in *leader_epoch*, is committed.
+
+        NotLeaderOrFollower if another broker may have led since; NotEnoughReplicasAfterAppend when it is on
+        fewer replicas than it should be.
+        """
+        _, leading = self.led()
+        if leader_epoch < leading.led_since_epoch:
+            raise NotLeaderOrFollower(f"{self} changed its leader while acks=all was awaited")
+        if leading.high_watermark < offset:
+            return False
+        if not leading.enough_in_sync:
+            raise NotEnoughReplicasAfterAppend(
+                f"{self} has only {len(leading.isr)} in-sync replicas left"
+            )
+        return True
+
+    # -- fetch ---------------------------------------------------------------------------------
+
+    def read(
+        self, offset: int, max_bytes: int, *, min_one_batch: bool, current_leader_epoch: int = -1
+    ) -> Read:
+        """Return committed batches from *offset* on."""
+        log, leading = self.led(current_leader_epoch)
+        high_watermark = leading.high_watermark
+        found = log.read(
+            offset, max_bytes, up_to_offset=high_watermark, min_one_batch=min_one_batch
+        )
+        return Read(found, high_watermark, log.log_start_offset, offset >= high_watermark)
+
+    def read_at_follower(
+        self, offset: int, max_bytes: int, *, min_one_batch: bool, current_leader_epoch: int
+    ) -> Read:
+        """Return batches from *offset* on that this follower knows to be committed (KIP-392).
+
+        Above its high watermark there is nothing yet, above its log end OffsetOutOfRange: the consumer asks the leader.
+        """
+        log, following = self.log, self.following
+        if log is None or following is None:
+            self.led(current_leader_epoch)
+            raise NotLeaderOrFollower(f"{self} has no log here")
+        self.check_epoch(current_leader_epoch)
+        high_watermark = following.high_watermark
+        found = log.read(
+            offset, max_bytes, up_to_offset=high_watermark, min_one_batch=min_one_batch
+        )
+        return Read(found, high_watermark, log.log_start_offset, offset >= high_watermark)
+
+    def committed_grew(self) -> None:
+        """Tell who waits that this follower heard of a higher watermark."""
+        self._changed(self.key)
+
+    def read_as_follower(
+        self,
+        replica: int,
+        offset: int,
+        max_bytes: int,
+        *,
+        min_one_batch: bool,
+        current_leader_epoch: int,
+        broker_epoch: int = -1,
+        again: bool = False,
+    ) -> Read:
+        """Return batches up to the log end for follower *replica*, whose end this tells us.
+
+        *broker_epoch* is the life in which it fetches (KIP-903). *again*: for a fetch that waited. That its sender is
+        alive was noted when it came.
+        """
+        log, leading = self.led_for_follower(replica, current_leader_epoch)
+        found = log.read(offset, max_bytes, min_one_batch=min_one_batch)
+        if not again:
+            around = self._around
+            self.perform(
+                leading.follower_fetched(
+                    replica,
+                    offset,
+                    current_leader_epoch,
+                    around.now(),
+                    broker_epoch,
+                    may_join=replica in leading.maximal_isr
+                    or around.may_join_isr(replica, broker_epoch),
+                )
+            )
+        # A follower that is not in the ISR tries to join with every fetch, until we try for it.
+        is_clean = offset >= log.log_end_offset and leading.has_place(replica)
+        return Read(found, leading.high_watermark, log.log_start_offset, is_clean)
+
+    def diverges(
+        self, fetch_offset: int, last_fetched_epoch: int, *, follower: bool = False
+    ) -> tuple[int, int] | None:
+        """Return (epoch, end offset) up to which a reader agrees with us, if it does not all the way.
+
+        *last_fetched_epoch* is the epoch of the record before *fetch_offset* on its side (KIP-595). A *follower* that
+        ends where we begin, with an epoch that is older than all that we know, has nothing that we have, and nobody
+        can say any more whether it ever agreed: OffsetOutOfRange, so that it begins anew there.
+        """
+        log, _ = self._leads()
+        if follower and fetch_offset == log.log_start_offset > 0:
+            entries = log.leader_epochs.entries
+            if entries and last_fetched_epoch < entries[0].epoch:
+                raise OffsetOutOfRange(f"{self} begins at {fetch_offset}: nothing of yours is here")
+        epoch, end = log.leader_epochs.end_offset_of(last_fetched_epoch, log.log_end_offset)
+        if epoch == UNKNOWN_EPOCH or end == UNKNOWN_OFFSET:
+            raise OffsetOutOfRange(f"{self}: leader epoch {last_fetched_epoch} was never here")
+        return (epoch, end) if epoch < last_fetched_epoch or end < fetch_offset else None
+
+    # -- the log's beginning --------------------------------------------------------------------
+
+    def delete_records(self, before_offset: int) -> int:
+        """Hide everything below *before_offset* (-1: the high watermark); return the log start offset."""
+        log, leading = self.led()
+        if not log.config.deletes:
+            raise PolicyViolation(
+                f"{self}: records can only be deleted where cleanup.policy contains delete"
+            )
+        wanted = leading.high_watermark if before_offset == -1 else before_offset
+        if not 0 <= wanted <= leading.high_watermark:
+            raise OffsetOutOfRange(
+                f"{self}: cannot delete up to {wanted}, the high watermark is {leading.high_watermark}"
+            )
+        if log.advance_log_start(wanted):
+            self.log_start_moved()
+        return log.log_start_offset
+
+    def log_start_moved(self) -> None:
+        """Tell who fetches here, in a session, that the log begins elsewhere."""
+        self._changed(self.key)
+        self._around.appended(self.key)
+        self._around.log_start_moved(self.key)

@@ -1,0 +1,39 @@
+"""Whom a leader sends a consumer to: `replica.core.replica_selector`, over what it knows of the replicas (KIP-392).
+
+Only where replica.selector.class asks for it; a broker without it names nobody, but answers consumers that were sent
+here by others. Owner: the reactor's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from kbroker.metadata.metadata_cache import BrokerMetadata
+from kbroker.replica.core.leader_state import Leading
+from kbroker.replica.core.replica_selector import ReplicaView, nearest
+
+Nearest: TypeAlias = Callable[[Leading, str, int], int | None]
+"""(what the leader knows, the consumer's rack, offset) -> the follower to read from; None: the leader."""
+
+
+def nearest_of(brokers: Callable[[], Mapping[int, BrokerMetadata]]) -> Nearest:
+    """Return who chooses among *brokers*, those alive."""
+
+    def choose(leading: Leading, rack: str, offset: int) -> int | None:
+        live = brokers()
+        ours = live.get(leading.broker_id)
+        leader = ReplicaView(
+            leading.broker_id, ours.rack if ours else None, leading.log_end_offset, 0, 0.0
+        )
+        if leader.rack == rack:
+            return None
+        followers = (
+            ReplicaView(replica, live[replica].rack, known.end, known.start, known.caught_up_at)
+            for replica, known in leading.in_sync_followers()
+            if replica in live
+        )
+        chosen = nearest(rack, leader, followers, offset)
+        return None if chosen == leading.broker_id else chosen
+
+    return choose

@@ -1,0 +1,319 @@
+"""The replicas on this broker: what holds them together, and what the API handlers ask for.
+
+Theory of operation
+===================
+Four parts do the work: `log_dirs` keeps the logs, `hosted` knows the partitions and who listens, `orders` does what the
+controller says, `upkeep` sweeps. Here they are made, loaded and closed; partitions are found; and what befalls all of
+them at once is passed on: our registration and its end, new settings, a log directory that fails.
+
+A log directory that fails takes its partitions offline: KAFKA_STORAGE_ERROR for everybody until the broker
+is restarted. When the last one fails the broker has to go (S15): *fatal* is called.
+
+Owner: the reactor's thread. Loading and closing run in the pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Any, TypeVar
+from uuid import UUID, uuid4
+
+from twisted.internet.defer import Deferred
+from twisted.internet.threads import deferToThreadPool
+from twisted.logger import Logger
+
+from kbroker.config import BrokerConfig, LogConfig
+from kbroker.log.disk import OS_DISK, Disk
+from kbroker.log.log_dirs import LogDirs
+from kbroker.replica.become_leader_or_follower import Orders
+from kbroker.replica.core.broker_epoch import Registration
+from kbroker.replica.core.leader_state import Leading
+from kbroker.replica.core.remote_replicas import NEVER
+from kbroker.replica.core.replication_quota import Throttles
+from kbroker.replica.delayed_requests import WaitingRequests
+from kbroker.replica.log_schedule import LogUpkeep
+from kbroker.replica.partition import Key, Partition
+from kbroker.replica.partition_dependencies import Surroundings
+from kbroker.replica.partition_registry import Hosted
+from kclient.wire.errors import (
+    KafkaStorageError,
+    NotLeaderOrFollower,
+    UnknownTopicOrPartition,
+)
+
+log = Logger()
+
+T = TypeVar("T")
+
+
+class Replicas:
+    """All partitions of this broker.
+
+    *topic_config* gives a topic's settings, *is_known* says whether the cluster has a partition at all
+    (the metadata cache), *fatal* is called with a cause when no log directory is left.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        config: BrokerConfig,
+        *,
+        broker_id: int,
+        topic_config: Callable[[str], LogConfig],
+        wall_clock: Callable[[], float],
+        is_known: Callable[[str, int], bool] = lambda _topic, _partition: False,
+        fatal: Callable[[str], None] = lambda _cause: None,
+        disk: Disk = OS_DISK,
+        pool: Executor | None = None,
+        new_uuid: Callable[[], UUID] = uuid4,
+        boot_id: str = "",
+    ) -> None:
+        self.reactor = reactor
+        self.broker_id = broker_id
+        self.registration = Registration()
+        self._topic_config = topic_config
+        self._is_known = is_known
+        self._fatal = fatal
+        self._wall_clock = wall_clock
+        self._pool = pool or ThreadPoolExecutor(config.background_threads, "disk")
+        self.log_dirs = LogDirs(
+            config.directories,
+            config_of=topic_config,
+            executor=self._pool,
+            call_owner=reactor.callFromThread,
+            now_ms=self.now_ms,
+            on_failure=self._directory_failed,
+            disk=disk,
+            new_uuid=new_uuid,
+            boot_id=boot_id,
+            on_flush=self._log_flushed,
+            recovery_threads=config.num_recovery_threads_per_data_dir,
+        )
+        self.around = Surroundings(
+            reactor.seconds, lag_time_max=config.replica_lag_time_max_ms / 1000
+        )
+        self.around.followers.silence = max(3.0, 4 * config.replica_fetch_wait_max_ms / 1000)
+        self.throttles = Throttles(lambda: self.broker_id)
+        """How fast replicas that are named may be caught up with."""
+        self.waiting = WaitingRequests(reactor)
+        """Requests of clients that wait for a partition's watermark here."""
+        self.waiting_followers = WaitingRequests(reactor)
+        """Fetches of followers that wait for a partition's log to grow."""
+        self.around.appended = self.waiting_followers.wake
+        self.hosted = Hosted(self._wake)
+        self.orders = Orders(
+            reactor,
+            self.hosted,
+            self.log_dirs,
+            self.registration,
+            new_partition=self._new_partition,
+            registered=self.registered,
+        )
+        self.upkeep = LogUpkeep(
+            reactor, config, self.log_dirs, self.high_watermark, self._log_start_moved
+        )
+
+    def _wake(self, key: Key) -> None:
+        self.waiting.wake(key)
+        self.waiting_followers.wake(key)
+
+    def _new_partition(self, key: Key) -> Partition:
+        return Partition(key, self.broker_id, self.waiting.wake, self.around)
+
+    def now_ms(self) -> int:
+        """Return the wall clock in ms: what records are stamped with."""
+        return int(self._wall_clock() * 1000)
+
+    # -- start and stop ------------------------------------------------------------------------
+
+    def load(self) -> Deferred[None]:
+        """Open and recover every log of the claimed directories, in the pool; then begin the sweeps.
+
+        Fails with KafkaStorageError when none is usable.
+        """
+        loading: Deferred[None] = self.in_pool(self.log_dirs.load)
+        return loading.addCallback(lambda _: self._loaded())
+
+    def _loaded(self) -> None:
+        for note in self.log_dirs.notes:
+            log.info("{note}", note=note)
+        log.info("{past}", past=str(self.log_dirs.lives.past))
+        self.upkeep.start()
+
+    def close(self) -> Deferred[bool]:
+        """Stop the sweeps and close every log cleanly, in the pool; fires with whether all was clean."""
+        self.orders.close()
+        self.upkeep.stop()
+        high_watermarks = self.upkeep.high_watermarks()
+        self.hosted.clear()
+
+        def close() -> bool:
+            self._pool.shutdown(wait=True)
+            return self.log_dirs.close(
+                broker_epoch=self.registration.broker_epoch, high_watermarks=high_watermarks
+            )
+
+        closing: Deferred[bool] = deferToThreadPool(
+            self.reactor, self.reactor.getThreadPool(), close
+        )
+        return closing
+
+    def in_pool(self, work: Callable[[], T]) -> Deferred[T]:
+        """Run *work* in the disk pool; fires with its result."""
+        done: Deferred[T] = Deferred()
+        future = self._pool.submit(work)
+
+        def came_back() -> None:
+            error = future.exception()
+            if error is None:
+                done.callback(future.result())
+            else:
+                done.errback(error)
+
+        future.add_done_callback(lambda _: self.reactor.callFromThread(came_back))
+        return done
+
+    def high_watermark(self, key: Key) -> int | None:
+        """Return a hosted partition's high watermark as far as it is known here; None if it is not hosted."""
+        partition = self.hosted.partitions.get(key)
+        return partition.high_watermark if partition is not None else None
+
+    def _log_start_moved(self, key: Key) -> None:
+        partition = self.hosted.partitions.get(key)
+        if partition is not None:
+            partition.log_start_moved()
+
+    def _log_flushed(self, key: Key) -> None:
+        partition = self.hosted.partitions.get(key)
+        if partition is not None:
+            partition.log_flushed()
+
+    # -- look-ups ------------------------------------------------------------------------------
+
+    def partition(self, topic: str, partition: int) -> Partition:
+        """Return a hosted partition.
+
+        Raise NotLeaderOrFollower where another broker has it, UnknownTopicOrPartition where nobody has.
+        """
+        found = self.hosted.partitions.get((topic, partition))
+        if found is not None:
+            return found
+        if (topic, partition) in self.log_dirs.failed:
+            raise KafkaStorageError(f"{topic}-{partition} is in a log directory that failed")
+        if self._is_known(topic, partition):
+            raise NotLeaderOrFollower(f"{topic}-{partition} has no replica on this broker")
+        raise UnknownTopicOrPartition(f"{topic}-{partition}")
+
+    def leads(self, topic: str, partition: int) -> bool:
+        """Say whether this broker leads a partition."""
+        found = self.hosted.partitions.get((topic, partition))
+        return found is not None and found.leading is not None
+
+    def no_successor_at(self, topic: str, partition: int, leader_epoch: int) -> float:
+        """Return a time at which certainly no broker led a partition in a later epoch than ours; or `NEVER`."""
+        leading = self._leading(topic, partition, leader_epoch)
+        if leading is None:
+            return NEVER
+        return leading.no_successor_at(self.around.followers, self.around.now())
+
+    def is_alone_in_isr(self, topic: str, partition: int, leader_epoch: int) -> bool:
+        """Return whether this broker leads a partition in *leader_epoch*, and no other replica can be in the ISR."""
+        leading = self._leading(topic, partition, leader_epoch)
+        return leading is not None and leading.is_alone
+
+    def _leading(self, topic: str, partition: int, leader_epoch: int) -> Leading | None:
+        found = self.hosted.partitions.get((topic, partition))
+        leading = found.leading if found is not None else None
+        return leading if leading is not None and leading.leader_epoch == leader_epoch else None
+
+    # -- our registration ----------------------------------------------------------------------
+
+    def registered(self, broker_epoch: int) -> None:
+        """Take note of our registration. After another one every role waits for its confirmation.
+
+        The controller took us for dead: it may have given our partitions away, and deleted topics, without
+        asking us. What it does not name from now on until it has told everything is not ours any more.
+        """
+        if self.registration.registered(broker_epoch):
+            self.hosted.unconfirmed = dict.fromkeys(self.hosted.partitions)
+        self.around.is_cut_off = False
+
+    def cut_off(self) -> None:
+        """Take note that our session may be over by now, which nobody can tell us (S11).
+
+        From now on a partition is led only where nobody else can have been elected, until we are registered in
+        the same session, which was not over then, or in another one.
+        """
+        self.around.is_cut_off = True
+        led = [partition for partition in self.hosted if partition.leading is not None]
+        log.warn(
+            "cut off from ZooKeeper for too long: of {count} partitions that this broker leads it serves those "
+            "whose in-sync replicas all follow it",
+            count=len(led),
+        )
+        for partition in led:
+            self.waiting.wake(partition.key)
+
+    def expired(self) -> None:
+        """Lead nothing any more: our session is over, and others were elected, or will be.
+
+        Only orders for the next registration count from now on.
+        """
+        self.registration.is_expired = True
+        self.around.is_cut_off = False
+        changed = []
+        for partition in self.hosted:
+            if partition.leading is not None:
+                partition.stop()
+                changed.append((partition, True))
+        if changed:
+            log.warn("gave up {count} partitions: the session is over", count=len(changed))
+        self.hosted.tell(changed)
+
+    def unfollowed(self, follower: int, keys: Iterable[Key | None]) -> None:
+        """Take note that broker *follower* does not fetch these from us any more."""
+        for key in keys:
+            partition = self.hosted.partitions.get(key) if key is not None else None
+            if partition is not None and partition.leading is not None:
+                partition.leading.unfollowed(follower)
+
+    # -- settings and failures -----------------------------------------------------------------
+
+    def reconfigure(self, topics: Collection[str]) -> None:
+        """Apply the settings of *topics*, which changed, to their logs; all topics take one walk, not one each."""
+        configs = {topic: self._topic_config(topic) for topic in topics}
+        for key in list(self.log_dirs):
+            config, found = configs.get(key[0]), self.log_dirs.get(*key)
+            if config is not None and found is not None:
+                found.config = config
+        for (topic, _), partition in self.hosted.partitions.items():
+            config = configs.get(topic)
+            if config is not None and partition.leading is not None:
+                required = min(config.min_insync_replicas, len(partition.role.replicas))
+                partition.perform(partition.leading.require(required))
+
+    def throttle(self, config: BrokerConfig) -> None:
+        """Take the broker's replication rates."""
+        self.throttles.limit(
+            as_leader=config.leader_replication_throttled_rate,
+            as_follower=config.follower_replication_throttled_rate,
+        )
+
+    def _directory_failed(self, path: str, error: Exception, lost: list[Key]) -> None:
+        """Take the partitions in a failed log directory offline (S15)."""
+        log.error(
+            "log directory {path} failed and is offline with {count} partitions: {error}",
+            path=path, count=len(lost), error=error,
+        )  # fmt: skip
+        changed = []
+        for key in lost:
+            partition = self.hosted.partitions.get(key)
+            if partition is not None:
+                changed.append((partition, partition.leading is not None))
+                partition.go_offline(f"log directory {path}: {error}")
+        self.hosted.tell(changed)
+        if not self.log_dirs.online:
+            self._fatal(f"the last log directory failed: {path}: {error}")
+        else:
+            self.around.directory_failed()

@@ -1,1 +1,0 @@
-"""Thin adapters that run the machines against disk, ZooKeeper and peers."""

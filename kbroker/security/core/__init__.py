@@ -1,0 +1,1 @@
+"""The broker proof as pure functions."""

@@ -1,0 +1,243 @@
+"""What a broker is told, and in which order."""
+
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+
+from kbroker.controller.core.channel_queue import (
+    PARTITIONS_PER_REQUEST,
+    BrokerChannel,
+    LeaderAndIsrOrder,
+    StopReplicaOrder,
+    UpdateMetadataOrder,
+)
+from kbroker.controller.core.context import Broker, LeaderAndIsr
+from kbroker.controller.core.effects import PartitionUpdate, ReplicaStop
+
+ONE = Broker(1, 1, ())
+LIVE = (ONE,)
+
+
+def update(partition=0, epoch=0, *, topic="t", topic_id=1, leader=1, is_new=False):
+    state = LeaderAndIsr(leader, epoch, (1,), 1, epoch)
+    return PartitionUpdate(topic, UUID(int=topic_id), partition, state, (1,), is_new=is_new)
+
+
+def drain(channel):
+    """Everything the channel says, each request answered at once."""
+    orders = []
+    while (order := channel.next_order()) is not None:
+        orders.append(order)
+        channel.answered()
+    return orders
+
+
+def test_leaders_are_told_before_metadata_and_metadata_before_stops():
+    channel = BrokerChannel()
+    channel.stop_replica([ReplicaStop(("x", 0), 1, True)])
+    channel.update_metadata([update()], LIVE)
+    channel.leader_and_isr([update()], [ONE])
+    kinds = [type(order) for order in drain(channel)]
+    assert kinds == [LeaderAndIsrOrder, UpdateMetadataOrder, StopReplicaOrder]
+    assert channel.is_idle
+
+
+def test_one_request_is_out_at_a_time_and_sent_again_until_answered():
+    channel = BrokerChannel()
+    channel.leader_and_isr([update()], [])
+    channel.update_metadata([], LIVE)
+    order = channel.next_order()
+    assert isinstance(order, LeaderAndIsrOrder)
+    assert channel.next_order() is None
+    assert channel.unanswered() is order
+    channel.answered()
+    assert isinstance(channel.next_order(), UpdateMetadataOrder)
+
+
+def test_many_partitions_are_told_in_pieces_and_in_the_order_of_kinds():
+    channel = BrokerChannel()
+    partitions = range(PARTITIONS_PER_REQUEST * 2 + 1)
+    channel.leader_and_isr([update(index) for index in partitions], [ONE])
+    channel.update_metadata([update(index) for index in partitions], LIVE)
+    channel.stop_replica([ReplicaStop(("x", index), 1, True) for index in partitions])
+    orders = drain(channel)
+    kinds = [LeaderAndIsrOrder] * 3 + [UpdateMetadataOrder] * 3 + [StopReplicaOrder] * 3
+    assert [type(order) for order in orders] == kinds
+    assert [u.partition for order in orders[:3] for u in order.partitions] == list(partitions)
+    assert [u.partition for order in orders[3:6] for u in order.partitions] == list(partitions)
+    assert [s.partition[1] for order in orders[6:] for s in order.stops] == list(partitions)
+    assert {order.live_leaders for order in orders[:3]} == {(ONE,)}
+    assert {order.live_brokers for order in orders[3:6]} == {LIVE}
+    assert channel.is_idle
+
+
+def test_what_is_decided_between_two_pieces_is_told_after_them():
+    channel = BrokerChannel()
+    partitions = range(PARTITIONS_PER_REQUEST + 1)
+    channel.leader_and_isr([update(index) for index in partitions], [ONE])
+    assert len(channel.next_order().partitions) == PARTITIONS_PER_REQUEST
+    channel.answered()
+    channel.leader_and_isr([update(0, epoch=7)], [ONE])
+    rest = [[(u.partition, u.state.leader_epoch) for u in o.partitions] for o in drain(channel)]
+    assert rest == [[(PARTITIONS_PER_REQUEST, 0)], [(0, 7)]]
+
+
+def test_a_full_update_comes_in_numbered_parts_that_nothing_comes_between():
+    channel = BrokerChannel()
+    partitions = range(PARTITIONS_PER_REQUEST + 1)
+    channel.update_metadata([update(index) for index in partitions], LIVE, full=True)
+    first = channel.next_order()
+    channel.update_metadata([update(0, 7)], LIVE)
+    channel.answered()
+    last, after = drain(channel)
+    assert (first.full, first.part, first.has_more) == (True, 0, True)
+    assert (last.full, last.part, last.has_more) == (True, 1, False)
+    assert first.partitions + last.partitions == tuple(update(index) for index in partitions)
+    assert after == UpdateMetadataOrder((update(0, 7),), LIVE)
+
+
+def test_a_slow_broker_is_told_the_latest_state_once():
+    channel = BrokerChannel()
+    channel.leader_and_isr([update(0, 1)], [])
+    channel.next_order()
+    channel.leader_and_isr([update(0, 2), update(1, 5)], [])
+    channel.leader_and_isr([update(0, 3)], [])
+    channel.answered()
+    (order,) = drain(channel)
+    assert order.partitions == (update(0, 3), update(1, 5))
+
+
+def test_a_partition_told_as_new_stays_new_until_it_was_told():
+    channel = BrokerChannel()
+    channel.leader_and_isr([update(0, 0, is_new=True)], [])
+    channel.leader_and_isr([update(0, 1)], [])
+    (order,) = drain(channel)
+    assert order.partitions == (update(0, 1, is_new=True),)
+
+
+def test_a_replica_stopped_and_started_again_is_told_in_that_order():
+    channel = BrokerChannel()
+    channel.stop_replica([ReplicaStop(("t", 0), 1, True)])
+    channel.leader_and_isr([update(0, 0, topic_id=2)], [])
+    stop, start = drain(channel)
+    assert isinstance(stop, StopReplicaOrder)
+    assert isinstance(start, LeaderAndIsrOrder)
+
+
+def test_another_partition_may_join_the_round_of_a_stop():
+    channel = BrokerChannel()
+    channel.stop_replica([ReplicaStop(("t", 0), 1, True)])
+    channel.leader_and_isr([update(1)], [])
+    start, stop = drain(channel)
+    assert isinstance(start, LeaderAndIsrOrder)
+    assert isinstance(stop, StopReplicaOrder)
+
+
+def test_a_deletion_is_not_weakened_to_a_stop():
+    channel = BrokerChannel()
+    channel.stop_replica([ReplicaStop(("t", 0), -2, True)])
+    channel.stop_replica([ReplicaStop(("t", 0), 1, False)])
+    (order,) = drain(channel)
+    assert order.stops == (ReplicaStop(("t", 0), -2, True),)
+
+
+def test_metadata_before_leaders_is_not_merged_with_what_follows():
+    channel = BrokerChannel()
+    channel.update_metadata([update()], LIVE, full=True, alone=True)
+    channel.leader_and_isr([update()], [ONE])
+    channel.update_metadata([update()], LIVE)
+    first, second, third = drain(channel)
+    assert first == UpdateMetadataOrder((update(),), LIVE, full=True)
+    assert isinstance(second, LeaderAndIsrOrder)
+    assert third == UpdateMetadataOrder((update(),), LIVE)
+
+
+def test_a_snapshot_replaces_the_changes_that_wait():
+    channel = BrokerChannel()
+    channel.update_metadata([update(0, topic="gone")], ())
+    channel.update_metadata([update(0)], LIVE, full=True)
+    channel.update_metadata([update(1)], LIVE)
+    (order,) = drain(channel)
+    assert order == UpdateMetadataOrder((update(0), update(1)), LIVE, full=True)
+
+
+def test_the_end_of_a_topic_and_its_namesakes_beginning_are_both_told():
+    channel = BrokerChannel()
+    ended = update(0, topic_id=1, leader=-2)
+    begun = update(0, topic_id=2)
+    channel.update_metadata([ended], LIVE)
+    channel.update_metadata([begun], LIVE)
+    (order,) = drain(channel)
+    assert order.partitions == (ended, begun)
+
+
+def test_nothing_out_cannot_be_sent_again():
+    with pytest.raises(RuntimeError):
+        BrokerChannel().unanswered()
+
+
+class ChannelAgainstList(RuleBasedStateMachine):
+    """Per partition what arrives is in order, and the last state decided arrives."""
+
+    def __init__(self):
+        super().__init__()
+        self.channel = BrokerChannel()
+        self.clock = 0
+        self.decided = {}  # partition -> (time, "lead" | "stop")
+        self.arrived = {}
+
+    def now(self):
+        self.clock += 1
+        return self.clock
+
+    @rule(partitions=st.sets(st.integers(0, 3), min_size=1))
+    def lead(self, partitions):
+        updates = []
+        for partition in partitions:
+            at = self.now()
+            self.decided[partition] = (at, "lead")
+            updates.append(replace(update(partition), state=LeaderAndIsr(1, at, (1,), 1, 0)))
+        self.channel.leader_and_isr(updates, [ONE])
+        self.channel.update_metadata(updates, LIVE)
+
+    @rule(partitions=st.sets(st.integers(0, 3), min_size=1))
+    def stop(self, partitions):
+        stops = []
+        for partition in partitions:
+            at = self.now()
+            self.decided[partition] = (at, "stop")
+            stops.append(ReplicaStop(("t", partition), at, True))
+        self.channel.stop_replica(stops)
+
+    @rule(lost=st.booleans())
+    def deliver(self, lost):
+        order = self.channel.next_order()
+        if order is None:
+            return
+        if lost:
+            assert self.channel.unanswered() == order
+        if isinstance(order, LeaderAndIsrOrder):
+            for each in order.partitions:
+                self.arrive(each.partition, each.state.leader_epoch, "lead")
+        elif isinstance(order, StopReplicaOrder):
+            for stop in order.stops:
+                self.arrive(stop.partition[1], stop.leader_epoch, "stop")
+        self.channel.answered()
+
+    def arrive(self, partition, at, what):
+        assert at > self.arrived.get(partition, (0, ""))[0]
+        self.arrived[partition] = (at, what)
+
+    @rule()
+    def deliver_all(self):
+        while not self.channel.is_idle:
+            self.deliver(lost=False)
+        assert self.arrived == self.decided
+
+
+TestChannel = ChannelAgainstList.TestCase
+TestChannel.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

@@ -1,0 +1,243 @@
+"""What is written before what is answered, and what the next coordinator finds."""
+
+import pytest
+
+from kbroker.coordinator.group.core.effects import MemberIdentity
+from kbroker.coordinator.group.core.records import (
+    CommitDetail,
+    decode_detail,
+    decode_snapshot,
+    encode_detail,
+    encode_snapshot,
+    subscribed_topics,
+)
+from kbroker.coordinator.group.core.states import GroupState
+from kclient.wire.error_codes import ErrorCode
+from tests.kit.groups import GroupOnTheTable, join_request, stable_group
+
+
+def test_a_generation_is_written_before_anybody_hears_of_it() -> None:
+    table = GroupOnTheTable(auto_persist=False)
+    a = table.enter("a")
+    table.advance(3.0)
+    assert a in table.waiting
+    assert table.unacknowledged[0].snapshot.generation_id == 1
+    table.acknowledge()
+    assert table.joined(a).generation_id == 1
+
+
+def test_an_assignment_is_written_before_anybody_hears_of_it() -> None:
+    table = GroupOnTheTable(auto_persist=False)
+    table.enter("a")
+    table.advance(3.0)
+    table.acknowledge()
+    a = table.sync("a", a=b"A")
+    assert a in table.waiting
+    assert table.unacknowledged[0].snapshot.members[0].assignment == b"A"
+    table.acknowledge()
+    assert table.synced(a).assignment == b"A"
+
+
+def test_a_leave_is_written_before_it_is_answered() -> None:
+    table = stable_group("a", "b")
+    table.auto_persist = False
+    left = table.leave(MemberIdentity("b-id"))
+    assert left in table.waiting
+    table.acknowledge()
+    assert table.left(left) == [ErrorCode.NONE]
+
+
+def test_a_session_does_not_run_out_while_zookeeper_is_slow() -> None:
+    table = GroupOnTheTable(auto_persist=False)
+    a = table.enter("a")
+    table.advance(3.0)
+    table.advance(30.0)
+    table.acknowledge()
+    assert table.joined(a).error is ErrorCode.NONE
+    assert table.heartbeat("a") is ErrorCode.NONE
+
+
+def test_a_join_during_the_write_of_the_assignment_wins() -> None:
+    table = stable_group("a")
+    table.join("a", "a-id")
+    table.auto_persist = False
+    a = table.sync("a", a=b"new")
+    table.enter("b")
+    assert table.synced(a).error is ErrorCode.REBALANCE_IN_PROGRESS
+    table.acknowledge()
+    assert table.group.state is GroupState.PREPARING_REBALANCE
+
+
+def test_what_waits_for_a_write_is_answered_when_the_group_is_let_go() -> None:
+    table = stable_group("a", "b")
+    table.auto_persist = False
+    left = table.leave(MemberIdentity("b-id"))
+    a = table.join("a", "a-id")
+    table.perform(table.group.unload(ErrorCode.NOT_COORDINATOR))
+    assert table.joined(a).error is ErrorCode.NOT_COORDINATOR
+    assert left not in table.waiting
+
+
+def test_the_next_coordinator_carries_on_without_a_rebalance() -> None:
+    heir = stable_group("a", "b").take_over()
+    assert heir.group.state is GroupState.STABLE
+    heir.advance(9.0)
+    assert heir.heartbeat("a", 1) is heir.heartbeat("b", 1) is ErrorCode.NONE
+    assert heir.synced(heir.sync("b")).assignment == b"b"
+    assert heir.joined(heir.join("b", "b-id")).generation_id == 1
+
+
+def test_the_next_coordinator_gives_every_member_a_fresh_session_timeout() -> None:
+    table = stable_group("a", "b")
+    table.advance(9.0, "a")
+    heir = table.take_over()
+    heir.advance(9.9, "a")
+    assert heir.heartbeat("a") is ErrorCode.NONE
+    heir.advance(0.2, "a")
+    assert heir.heartbeat("a") is ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_the_next_coordinator_completes_a_rebalance_that_waited_for_the_leader() -> None:
+    table = GroupOnTheTable()
+    table.enter("a"), table.enter("b")
+    table.advance(6.0)
+    heir = table.take_over()
+    b = heir.sync("b", 1)
+    heir.sync("a", 1, a=b"A", b=b"B")
+    assert heir.synced(b).assignment == b"B"
+
+
+def test_the_next_coordinator_does_not_wait_for_ever_for_a_lost_leader() -> None:
+    table = GroupOnTheTable()
+    table.enter("a"), table.enter("b")
+    table.advance(6.0)
+    heir = table.take_over()
+    heir.advance(61.0, "b")
+    assert heir.group.state is not GroupState.COMPLETING_REBALANCE
+
+
+def test_the_next_coordinator_does_not_know_who_had_left() -> None:
+    table = stable_group("a", "b")
+    table.leave(MemberIdentity("b-id"))
+    heir = table.take_over()
+    assert heir.group.state is GroupState.PREPARING_REBALANCE
+    assert heir.heartbeat("b") is ErrorCode.UNKNOWN_MEMBER_ID
+    assert heir.joined(heir.join("a", "a-id")).generation_id == 2
+
+
+def test_the_next_coordinator_never_goes_back_a_generation() -> None:
+    table = stable_group("a")
+    table.advance(10.0)
+    heir = table.take_over()
+    token = heir.enter("b")
+    heir.advance(3.0)
+    assert heir.joined(token).generation_id == 3
+
+
+def test_a_new_member_in_an_unfinished_rebalance_is_not_written() -> None:
+    table = stable_group("a", "b")
+    table.enter("c")
+    table.leave(MemberIdentity("b-id"))
+    assert table.durable is not None
+    assert [member.member_id for member in table.durable.members] == ["a-id"]
+
+
+def test_a_snapshot_survives_its_znode() -> None:
+    table = GroupOnTheTable()
+    table.enter("a", protocols=(("x", b"\0\xff"), ("y", b"\0\xff"), ("z", b"other")))
+    table.enter("b", protocols=(("x", b""), ("z", b"")))
+    table.advance(6.0)
+    table.sync("a", a=b"A\0", b=b"")
+    assert table.durable is not None
+    assert decode_snapshot("/p", encode_snapshot(table.durable, 5)) == (table.durable, 5)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b"\xff",
+        b"[" * 100_000,
+        b'{"version":1,"state":"Stable","generation":1,"protocol_type":null,"protocol":null,'
+        b'"leader":null,"timestamp":"1","members":[]}',
+        b'{"version":1,"state":"Empty","generation":"1","protocol_type":null,"protocol":null,'
+        b'"leader":null,"timestamp":"1","members":[]}',
+    ],
+)
+def test_a_poisoned_state_names_its_path(data: bytes) -> None:
+    with pytest.raises(ValueError, match="/consumers/g/state"):
+        decode_snapshot("/consumers/g/state", data)
+
+
+def test_a_commit_detail_survives_its_znode() -> None:
+    detail = CommitDetail(7, "métadonnées")
+    assert decode_detail("/p", encode_detail(detail)) == detail
+
+
+def test_topics_are_read_out_of_a_subscription() -> None:
+    metadata = b"\0\1" + b"\0\0\0\2" + b"\0\1t" + b"\0\2uu" + b"rest"
+    assert subscribed_topics(metadata) == ("t", "uu")
+    assert subscribed_topics(b"\0\0\0\0\0\2\0\1t\x7f\xff") == ()
+    assert subscribed_topics(b"garbage") == ()
+
+
+def test_members_whose_generation_is_not_written_in_time_ask_again() -> None:
+    table = GroupOnTheTable(auto_persist=False)
+    a = table.enter("a")
+    table.advance(3.0)
+    table.perform(table.group.write_is_late(table.now))
+    assert table.joined(a).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert table.joined(a).member_id == "a-id"
+    again = table.join("a", "a-id")
+    assert again in table.waiting
+    table.acknowledge()
+    assert table.joined(again).generation_id == 1
+    assert table.group.state is GroupState.COMPLETING_REBALANCE
+
+
+def test_members_whose_assignment_is_not_written_in_time_ask_again() -> None:
+    table = stable_group("a", "b")
+    table.join("a", "a-id")
+    table.join("b", "b-id")
+    table.auto_persist = False
+    b, a = table.sync("b"), table.sync("a", a=b"A", b=b"B")
+    table.perform(table.group.write_is_late(table.now))
+    for late in (a, b):
+        assert table.synced(late).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    again = table.sync("b")
+    table.acknowledge()
+    assert table.synced(again).assignment == b"B"
+    assert table.group.state is GroupState.STABLE
+
+
+def test_a_member_that_does_not_ask_again_is_removed() -> None:
+    table = stable_group("a", "b")
+    table.join("a", "a-id")
+    table.join("b", "b-id")
+    table.auto_persist = False
+    table.sync("b"), table.sync("a", a=b"A", b=b"B")
+    table.perform(table.group.write_is_late(table.now))
+    table.acknowledge()
+    table.advance(11.0, "a")
+    assert [member.member_id for member in table.group.members] == ["a-id"]
+
+
+def test_only_what_changes_the_group_has_to_be_written() -> None:
+    group = stable_group("a", "b").group
+    assert not group.join_writes(join_request("b", "b-id"))
+    assert not group.join_writes(join_request("c"))
+    assert group.join_writes(join_request("a", "a-id"))
+    assert group.join_writes(join_request("b", "b-id", protocols=(("range", b"other"),)))
+    assert group.join_writes(join_request("c", group_instance_id="i"))
+    assert group.join_writes(join_request("c", requires_known_member_id=False))
+    assert not group.tick_writes(6.0)
+    assert group.tick_writes(1000.0)
+
+
+def test_a_join_during_a_rebalance_does_not_wait_for_zookeeper() -> None:
+    table = stable_group("a", "b")
+    table.join("a", "a-id")
+    assert table.group.state is GroupState.PREPARING_REBALANCE
+    assert not table.group.join_writes(join_request("b", "b-id", protocols=(("range", b"2"),)))

@@ -1,0 +1,79 @@
+"""One group on its coordinator: its timer, and patience after the process was stopped."""
+
+from typing import Any, cast
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.task import Clock
+
+from kbroker.coordinator.group.core.records import GroupSnapshot, MemberSnapshot
+from kbroker.coordinator.group.core.states import GroupState
+from kbroker.coordinator.group.group_metadata import HeldGroup
+from kbroker.coordinator.group.shard_fence import CoordinatedPartition
+from kclient.wire.error_codes import ErrorCode
+from tests.kit.groups import LIMITS, RANGE, join_request
+
+
+def waiting_for_its_member(clock: Clock, forgotten: list[HeldGroup]) -> HeldGroup:
+    """Return a group that gave out an id, which is forgotten after 10 s."""
+    nobody = cast(CoordinatedPartition, None)  # nothing is written here
+    group = HeldGroup(clock, nobody, "g", LIMITS, forgotten.append, lambda: 0)
+    answers: list[Any] = []
+    join = join_request("a")
+    group.ask(lambda token, now: group.machine.join(token, join, now)).addCallback(answers.append)
+    assert answers[0].member_id == "a-id"
+    return group
+
+
+def test_the_timer_makes_the_machine_tick() -> None:
+    clock, forgotten = Clock(), list[HeldGroup]()
+    group = waiting_for_its_member(clock, forgotten)
+    clock.pump([1.0] * 9)
+    assert group.machine.members.pending
+    clock.pump([0.5, 0.5])
+    assert not group.machine.members.pending
+    assert forgotten == [group]
+
+
+def test_after_a_stall_members_get_a_chance_to_be_heard() -> None:
+    clock, forgotten = Clock(), list[HeldGroup]()
+    group = waiting_for_its_member(clock, forgotten)
+    clock.advance(60.0)  # stopped, like by SIGSTOP
+    assert group.machine.members.pending
+    clock.advance(0.5)
+    assert not group.machine.members.pending
+
+
+def test_a_group_let_go_has_no_timer() -> None:
+    clock = Clock()
+    waiting_for_its_member(clock, []).unload(ErrorCode.NOT_COORDINATOR)
+    assert clock.getDelayedCalls() == []
+
+
+class Doubtful:
+    """A right that ZooKeeper confirms or not."""
+
+    def __init__(self) -> None:
+        self.error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        self.given_up = False
+
+    def confirm_writable(self) -> Deferred[ErrorCode]:
+        return succeed(self.error)
+
+
+def test_no_member_is_removed_while_zookeeper_does_not_answer() -> None:
+    clock, right = Clock(), Doubtful()
+    group = HeldGroup(
+        clock, cast(CoordinatedPartition, right), "g", LIMITS, lambda _group: None, lambda: 0
+    )
+    member = MemberSnapshot("m", None, "m", "/h", 6000, 6000, RANGE, b"A")
+    snapshot = GroupSnapshot(GroupState.STABLE, 3, "consumer", "range", "m", (member,))
+    group._perform(group.machine.restore(snapshot, clock.seconds()))
+    clock.pump([0.25] * 200)
+    assert len(group.machine.members) == 1
+    assert group.machine.state is GroupState.STABLE
+    right.error = ErrorCode.NONE
+    written: list[Any] = []
+    group._write = lambda: written.append(group._newest)  # type: ignore[method-assign]
+    clock.pump([0.25] * 4)
+    assert not len(group.machine.members)
+    assert written[-1].snapshot.state is GroupState.EMPTY

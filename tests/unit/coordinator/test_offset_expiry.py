@@ -1,0 +1,77 @@
+"""The offsets of deleted topics: deleted when ZooKeeper, and not only one server that is behind, has no such topic."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.task import Clock
+
+from kbroker.coordinator.group.group_coordinator import GroupCoordinator
+from kbroker.coordinator.group.offset_expiry import OffsetExpiry
+from kbroker.zk.interface import ZooKeeper
+
+
+class ServerBehind:
+    """A server that knows the deletion of a topic; of its creation since then it learns by `sync`."""
+
+    def __init__(self) -> None:
+        self.has_synced = False
+
+    def sync(self, _path: str) -> Deferred[None]:
+        self.has_synced = True
+        return succeed(None)
+
+    def exists(self, path: str) -> Deferred[Any]:
+        again = path == "/brokers/topics/again" and self.has_synced
+        return succeed("a record" if again else None)
+
+
+class Groups:
+    """One group with an offset of each topic."""
+
+    def __init__(self) -> None:
+        self.dropped: list[tuple[str, int]] = []
+        self.created: Deferred[None] | None = None
+        """What `offsets` waits for."""
+
+    def listing(self) -> Any:
+        return [SimpleNamespace(group_id="g")], None
+
+    async def offsets(self, _group_id: str) -> Any:
+        if self.created is not None:
+            await self.created
+        return {"again": {0: 5}, "gone": {0: 7}}
+
+    async def drop_offsets(self, _group_id: str, wanted: list[tuple[str, int]]) -> int:
+        self.dropped += wanted
+        return len(wanted)
+
+
+def offset_expiry(groups: Groups, topics: set[str]) -> OffsetExpiry:
+    return OffsetExpiry(
+        Clock(),
+        cast(ZooKeeper, ServerBehind()),
+        cast(GroupCoordinator, groups),
+        retention_ms=1,
+        interval=1.0,
+        topics=lambda: topics,
+        now_ms=lambda: 0,
+    )
+
+
+def test_offsets_of_a_topic_that_was_created_again_stay() -> None:
+    groups = Groups()
+    expiry = offset_expiry(groups, set())
+    Deferred.fromCoroutine(expiry.forget_topics({"again", "gone"}))
+    assert groups.dropped == [("gone", 0)]
+
+
+def test_offsets_of_a_topic_that_is_created_again_meanwhile_stay() -> None:
+    groups, topics = Groups(), set[str]()
+    groups.created = Deferred()
+    Deferred.fromCoroutine(offset_expiry(groups, topics).forget_topics({"gone"}))
+    topics.add("gone")
+    groups.created.callback(None)
+    assert not groups.dropped

@@ -1,0 +1,191 @@
+"""Topics that are written on a ZooKeeper of paper, whose answers get lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+import pytest
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.task import Clock
+
+from kbroker.config import BrokerConfig
+from kbroker.metadata.admin_manager import ATTEMPTS, Topics
+from kbroker.metadata.metadata_cache import MetadataCache
+from kbroker.metadata.topic_placement import NewTopic
+from kbroker.zk import znodes
+from kbroker.zk.errors import ConnectionLoss, NodeExists, NoNode, SessionExpired
+from kbroker.zk.interface import Node, Operation, Session, Stat
+from kbroker.zk.reconnect import Reconnect
+from kclient.wire.errors import KafkaError, RequestTimedOut, TopicAlreadyExists, UnknownServerError
+from kclient.wire.interbroker import UpdateMetadataBroker, UpdateMetadataRequest
+
+OURS, THEIRS = UUID(int=1), UUID(int=2)
+PATH = znodes.topic_path("t")
+STAT = Stat(*[0] * 11)
+
+
+class PaperZooKeeper:
+    """*answers* are given one by one to whoever writes; what is there is in *nodes*."""
+
+    session: Session | None = Session(1, 6.0)
+    connected = True
+
+    def __init__(self, *answers: Exception | None) -> None:
+        self.answers = list(answers)
+        self.nodes: dict[str, bytes] = {}
+
+    def on_session(self, _callback: object) -> None:
+        pass
+
+    def in_session(self, session: Session) -> PaperSession:
+        return PaperSession(self, session)
+
+    def exists(self, path: str) -> Deferred[Stat | None]:
+        return succeed(STAT if path in self.nodes else None)
+
+    async def get(self, path: str) -> Node:
+        if path not in self.nodes:
+            raise NoNode(path)
+        return Node(self.nodes[path], STAT)
+
+    async def create(self, _path: str) -> None:
+        self._answer()
+
+    async def set(self, _path: str, _data: bytes, _version: int) -> None:
+        self._answer()
+
+    async def multi(self, operations: Sequence[Operation]) -> None:
+        self._answer()
+
+    def _answer(self) -> None:
+        answer = self.answers.pop(0)
+        if isinstance(answer, SessionLost):
+            self.session = Session(2, 6.0)
+            self.nodes.update(answer.meanwhile)
+            raise ConnectionLoss
+        if isinstance(answer, NodeExists):
+            self.nodes.setdefault(answer.path, topic_of(OURS))
+        if answer is not None:
+            raise answer
+
+
+class PaperSession:
+    """The same, for as long as the session lasts."""
+
+    def __init__(self, zookeeper: PaperZooKeeper, session: Session) -> None:
+        self._zookeeper = zookeeper
+        self._session = session
+
+    def __getattr__(self, name: str) -> Any:
+        if self._session != self._zookeeper.session:
+            raise SessionExpired
+        return getattr(self._zookeeper, name)
+
+
+class SessionLost(Exception):
+    """An answer that is never heard: when the connection is back it is another session's, and others did something."""
+
+    def __init__(self, meanwhile: dict[str, bytes]) -> None:
+        self.meanwhile = meanwhile
+
+
+def topic_of(topic_id: UUID) -> bytes:
+    return znodes.encode_topic(
+        znodes.TopicAssignment(topic_id, {0: znodes.ReplicaAssignment((1,))})
+    )
+
+
+def topics_on(zookeeper: Any) -> Topics:
+    cache = MetadataCache("cluster")
+    brokers = [UpdateMetadataBroker(1, [], None)]
+    cache.update(UpdateMetadataRequest(controller_epoch=1, live_brokers=brokers))
+    config = BrokerConfig.of({"zookeeper.connect": "x:1", "broker.id": "1", "log.dirs": "/nowhere"})
+    clock: Any = Clock()
+    return Topics(
+        clock,
+        zookeeper,
+        Reconnect(zookeeper, clock),
+        cache,
+        lambda: config,
+        new_topic_id=lambda: OURS,
+        random_below=lambda _below: 0,
+    )
+
+
+def outcome(work: Any) -> Any:
+    """Return the result or the error of what does not wait."""
+    results: list[Any] = []
+    Deferred.fromCoroutine(work).addBoth(results.append)
+    return getattr(results[0], "value", results[0])
+
+
+def test_a_topic_that_a_lost_attempt_made_is_ours() -> None:
+    zookeeper = PaperZooKeeper(ConnectionLoss(), NodeExists(PATH))
+    created = outcome(topics_on(zookeeper).create(NewTopic("t")))
+    assert created.topic_id == OURS
+
+
+def test_a_topic_that_somebody_else_made_meanwhile_is_theirs() -> None:
+    zookeeper = PaperZooKeeper(NodeExists(PATH))
+    topics = topics_on(zookeeper)
+    zookeeper.answers.insert(0, ConnectionLoss())
+    creating = topics._write("t", OURS, {0: (1,)}, {}, zookeeper)
+    zookeeper.nodes[PATH] = topic_of(THEIRS)
+    assert isinstance(outcome(creating), TopicAlreadyExists)
+
+
+@pytest.mark.parametrize("attempts", [0, 1, ATTEMPTS - 1])
+def test_a_deletion_is_asked_for_until_an_answer_is_heard(attempts: int) -> None:
+    zookeeper = PaperZooKeeper(*[ConnectionLoss()] * attempts, None)
+    zookeeper.nodes[PATH] = topic_of(OURS)
+    assert outcome(topics_on(zookeeper).delete("t")) is None
+
+
+def test_a_deletion_that_was_never_heard_of_is_no_success() -> None:
+    zookeeper = PaperZooKeeper(*[ConnectionLoss()] * ATTEMPTS)
+    zookeeper.nodes[PATH] = topic_of(OURS)
+    error = outcome(topics_on(zookeeper).delete("t"))
+    assert isinstance(error, KafkaError)
+    assert isinstance(error, UnknownServerError)
+
+
+def test_a_topic_is_not_deleted_in_a_later_session() -> None:
+    """Another broker may have deleted it meanwhile, and somebody have made it again."""
+    zookeeper = PaperZooKeeper(SessionLost({}), None)
+    zookeeper.nodes[PATH] = topic_of(OURS)
+    assert isinstance(outcome(topics_on(zookeeper).delete("t")), RequestTimedOut)
+    assert zookeeper.answers == [None]
+
+
+def test_a_deletion_that_is_found_done_in_a_later_session_is_a_success() -> None:
+    zookeeper = PaperZooKeeper(SessionLost({znodes.delete_topic_path("t"): b""}), None)
+    zookeeper.nodes[PATH] = topic_of(OURS)
+    assert outcome(topics_on(zookeeper).delete("t")) is None
+    assert zookeeper.answers == [None]
+
+
+def test_a_topic_does_not_grow_in_a_later_session() -> None:
+    zookeeper = PaperZooKeeper(SessionLost({PATH: topic_of(THEIRS)}), None)
+    zookeeper.nodes[PATH] = topic_of(OURS)
+    assert isinstance(outcome(topics_on(zookeeper).add_partitions("t", 2)), RequestTimedOut)
+    assert zookeeper.answers == [None]
+
+
+def test_a_growth_that_is_found_done_in_a_later_session_is_a_success() -> None:
+    grown = {p: znodes.ReplicaAssignment((1,)) for p in range(2)}
+    done = znodes.encode_topic(znodes.TopicAssignment(OURS, grown))
+    zookeeper = PaperZooKeeper(SessionLost({PATH: done}), None)
+    zookeeper.nodes[PATH] = topic_of(OURS)
+    assert outcome(topics_on(zookeeper).add_partitions("t", 2)) == range(1, 2)
+
+
+def test_who_is_cut_off_from_zookeeper_changes_nothing() -> None:
+    zookeeper = PaperZooKeeper()
+    zookeeper.nodes[PATH] = topic_of(OURS)
+    zookeeper.session = None
+    topics = topics_on(zookeeper)
+    new = NewTopic("u")
+    for asked in (topics.create(new), topics.delete("t"), topics.add_partitions("t", 2)):
+        assert isinstance(outcome(asked), RequestTimedOut)

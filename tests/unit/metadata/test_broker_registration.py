@@ -1,0 +1,86 @@
+"""A broker that comes enters its cluster however often the connection to ZooKeeper breaks meanwhile."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from twisted.internet.defer import Deferred
+
+from kbroker.metadata.broker_registration import Membership, enter_cluster
+from kbroker.zk import znodes
+from kbroker.zk.reconnect import Reconnect
+from kbroker.zk.session import ZooKeeperSession
+from tests.simulation.clock import Process, Scheduler
+from tests.simulation.network import Wires
+from tests.simulation.zookeeper import Ensemble, ZkConnection
+
+
+class Breaking(ZkConnection):
+    """A connection that breaks behind each of some requests; their answers are lost."""
+
+    breaks: set[int]
+    asked = 0
+
+    def enqueue(self, message: Any, request: Any) -> None:
+        super().enqueue(message, request)
+        self.asked += 1
+        if self.asked in self.breaks:
+            self.process.callLater(0, self.broken)
+
+
+def enter(breaks: set[int]) -> tuple[int, str, list[Exception]]:
+    """Enter a cluster; return how many requests that took, the cluster's id, and what was fatal."""
+    scheduler, rng = Scheduler(), Random(1)
+    ensemble = Ensemble(scheduler, rng, Wires(scheduler, rng))
+    process = Process(scheduler, "broker", Random(2))
+    made: list[Breaking] = []
+
+    def connection(_hosts: str, **given: Any) -> ZkConnection:
+        made.append(Breaking(ensemble, process, 1, **given))
+        made[-1].process, made[-1].breaks = process, breaks
+        return made[-1]
+
+    zk = ZooKeeperSession(
+        process, "zk:1", session_timeout=6.0, connection=connection, now=process.seconds
+    )
+    fatal: list[Exception] = []
+
+    async def work() -> str:
+        await zk.start(10)
+        reconnect = Reconnect(zk, process)
+        cluster_id = await enter_cluster(zk, reconnect)
+        endpoint = znodes.Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 9092)
+        registration = znodes.BrokerRegistration(1, (endpoint,), timestamp=1)
+        member = Membership(
+            process, zk, registration, cluster_id=cluster_id, reconnect=reconnect,
+            on_fatal=fatal.append,
+        )  # fmt: skip
+        await member.join()
+        return cluster_id
+
+    outcome: list[Any] = []
+    Deferred.fromCoroutine(work()).addBoth(outcome.append)
+    until = scheduler.now + 60
+    while not outcome and scheduler.now < until:
+        if scheduler.step(until) is False:
+            break
+    (cluster_id,) = outcome
+    assert isinstance(cluster_id, str), cluster_id
+    assert ensemble.tree[znodes.broker_path(1)].owner
+    return sum(each.asked for each in made), cluster_id, fatal
+
+
+def test_a_break_behind_any_request_keeps_nobody_out() -> None:
+    asked, _, _ = enter(set())
+    again = 0
+    for at in range(1, asked + 1):
+        needed, _, fatal = enter({at})
+        again += needed > asked
+        assert not fatal
+    assert again > asked // 2  # else next to none of the answers was lost
+
+
+def test_breaks_one_after_another_are_waited_out() -> None:
+    asked, _, _ = enter(set())
+    assert enter(set(range(1, 2 * asked, 7)))[2] == []

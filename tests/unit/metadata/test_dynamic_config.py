@@ -1,0 +1,172 @@
+"""Settings that are read and written on a ZooKeeper of paper, which answers when it is told to."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.task import Clock
+
+from kbroker.config import BrokerConfig
+from kbroker.metadata.config_admin import ConfigChanges
+from kbroker.metadata.dynamic_config import DynamicConfig
+from kbroker.zk import znodes
+from kbroker.zk.errors import BadVersion, ConnectionLoss, NoNode
+from kbroker.zk.interface import Children, Node, Stat
+from kbroker.zk.reconnect import Reconnect
+from kclient.wire.errors import RequestTimedOut
+
+STATIC = BrokerConfig.of({"zookeeper.connect": "x:1", "broker.id": "1", "log.dirs": "/nowhere"})
+T, U = "/config/topics/t", "/config/topics/u"
+DEFAULT = "/config/brokers/<default>"
+FIRST, SECOND = "/config/changes/config_change_1", "/config/changes/config_change_2"
+
+
+def stat(version: int = 0) -> Stat:
+    return Stat(0, 0, 0, 0, version, 0, 0, 0, 0, 0, 0)
+
+
+class PaperZooKeeper:
+    """Reads wait until they are answered; znodes below /config/brokers are there, and empty."""
+
+    session = None
+    connected = True
+
+    def __init__(self) -> None:
+        self.reads: dict[str, list[Deferred[Node]]] = defaultdict(list)
+        self.changed: Callable[[Children], None] = lambda _children: None
+        self.writes: list[list[Any]] = []
+        self.outcomes: list[Exception | None] = []
+        self.brokers = {DEFAULT: b"", "/config/brokers/1": b""}
+
+    def on_session(self, _callback: object) -> None:
+        pass
+
+    def watch_children(self, _path: str, callback: Callable[[Children], None]) -> None:
+        self.changed = callback
+
+    def get(self, path: str) -> Deferred[Node]:
+        if self.brokers.get(path):
+            return succeed(Node(self.brokers[path], stat()))
+        read: Deferred[Node] = Deferred()
+        if path in self.brokers:
+            read.errback(NoNode(path))
+        else:
+            self.reads[path].append(read)
+        return read
+
+    def exists(self, path: str) -> Deferred[Stat | None]:
+        return succeed(None if path.startswith("/config/changes") else stat())
+
+    async def multi(self, operations: list[Any]) -> None:
+        self.writes.append(operations)
+        outcome = self.outcomes.pop(0)
+        if outcome is not None:
+            raise outcome
+
+    def answer(self, path: str, version: int = 0, **settings: str) -> None:
+        """Answer the first read of *path* that waits."""
+        values = {name.replace("_", "."): value for name, value in settings.items()}
+        data = znodes.encode_config(values)
+        self.reads[path].pop(0).callback(Node(data, stat(version)))
+
+    def notify(self, path: str, topics: list[str]) -> None:
+        """Tell that topics changed: a notification for each, numbered from *path* on."""
+        names = [f"{path.rsplit('/', 1)[1]}{number}" for number in range(len(topics))]
+        self.changed(Children(names, stat()))
+        for name, topic in zip(names, topics, strict=True):
+            data = znodes.encode_config_change("topics", topic)
+            self.reads[f"/config/changes/{name}"].pop(0).callback(Node(data, stat()))
+
+
+class World:
+    """Settings of broker 1, with topics t and u loaded."""
+
+    def __init__(self) -> None:
+        self.zookeeper: Any = PaperZooKeeper()
+        reconnect = Reconnect(self.zookeeper, Clock())
+        self.dynamic = DynamicConfig(
+            self.zookeeper, reconnect, STATIC, broker_id=1, now_ms=lambda: 0
+        )
+        self.changes = ConfigChanges(self.zookeeper, reconnect, lambda: self.dynamic.broker_config)
+        self.heard: list[list[str]] = []
+        self.dynamic.on_topic_config(lambda topics: self.heard.append(sorted(topics)))
+        Deferred.fromCoroutine(self.dynamic.start())
+        self.loading = Deferred.fromCoroutine(self.dynamic.load_topics({"t": None, "u": None}))
+
+    def loaded(self) -> None:
+        self.zookeeper.answer(T, retention_ms="1")
+        self.zookeeper.answer(U, retention_ms="1")
+        assert self.loading.called
+
+    def retention(self, topic: str) -> int:
+        return self.dynamic.log_config(topic).retention_ms
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_what_was_read_earlier_does_not_replace_what_was_read_later(world: World) -> None:
+    world.loaded()
+    world.zookeeper.notify(FIRST, ["t", "u"])
+    world.zookeeper.answer(T, retention_ms="2")
+    world.zookeeper.notify(SECOND, ["t"])
+    world.zookeeper.answer(T, retention_ms="3")
+    assert world.retention("t") == 3
+    world.zookeeper.answer(U, retention_ms="2")
+    assert (world.retention("t"), world.retention("u")) == (3, 2)
+
+
+def test_a_change_while_others_are_still_being_loaded_is_not_missed(world: World) -> None:
+    world.zookeeper.answer(T, retention_ms="1")
+    world.zookeeper.notify(FIRST, ["t"])
+    world.zookeeper.answer(T, retention_ms="2")
+    world.zookeeper.answer(U, retention_ms="1")
+    assert world.retention("t") == 2
+
+
+def test_what_changed_is_announced_although_another_read_failed(world: World) -> None:
+    world.loaded()
+    world.zookeeper.notify(FIRST, ["t", "u"])
+    world.zookeeper.answer(T, retention_ms="2")
+    world.zookeeper.reads[U].pop().errback(RequestTimedOut("cut off"))
+    assert world.heard == [["t"]]
+
+
+def test_a_topic_whose_settings_cannot_be_read_is_synced_before_it_acknowledges(
+    world: World,
+) -> None:
+    world.zookeeper.reads[T].pop().errback(ConnectionLoss(T))
+    world.zookeeper.answer(U)
+    assert world.dynamic.log_config("t").flush_messages == 1
+    assert world.dynamic.log_config("u") == STATIC.log_defaults
+    world.zookeeper.notify(FIRST, ["t"])
+    world.zookeeper.answer(T)
+    assert world.dynamic.log_config("t") == STATIC.log_defaults
+    assert world.heard == [["t"]]
+
+
+def test_topics_that_go_by_other_defaults_are_announced_together(world: World) -> None:
+    world.loaded()
+    world.zookeeper.brokers[DEFAULT] = znodes.encode_config({"log.segment.bytes": "5000"})
+    world.zookeeper.changed(Children(["config_change_1"], stat()))
+    data = znodes.encode_config_change("brokers", "<default>")
+    world.zookeeper.reads[FIRST].pop().callback(Node(data, stat()))
+    assert world.dynamic.log_config("t").segment_bytes == 5000
+    assert world.heard == [["t", "u"]]
+
+
+def test_what_replaces_all_settings_replaces_those_of_a_faster_change_too(world: World) -> None:
+    world.zookeeper.outcomes = [BadVersion(T), None]
+    done = Deferred.fromCoroutine(world.changes.replace_topic("t", {"segment.ms": "9"}))
+    world.zookeeper.reads[T].pop(0)  # that of the topic's loading
+    world.zookeeper.answer(T, 0, retention_ms="1")
+    world.zookeeper.answer(T, 1, retention_ms="1", flush_ms="7")
+    assert done.called
+    written = world.zookeeper.writes[-1][1]
+    assert (znodes.decode_config(T, written.data), written.version) == ({"segment.ms": "9"}, 1)

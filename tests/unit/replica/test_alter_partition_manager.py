@@ -1,0 +1,204 @@
+"""The ISR on its way into ZooKeeper, whatever becomes of the answer (S4, S5)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.task import Clock
+
+from kbroker.replica.alter_partition_manager import ANNOUNCE_SECONDS, WRITES_AT_A_TIME, IsrWriter
+from kbroker.replica.core.leader_state import Leading
+from kbroker.zk import znodes
+from kbroker.zk.errors import BadVersion, ConnectionLoss, NoNode
+from kbroker.zk.interface import Node, Stat
+from tests.kit.partitions import HostedPartition
+
+
+def stat(version: int) -> Stat:
+    return Stat(1, 1, 0, 0, version, 0, 0, 0, 0, 0, 0)
+
+
+class OneZnode:
+    """A ZooKeeper with one partition's state; *mishaps* are what becomes of the next writes."""
+
+    def __init__(self) -> None:
+        self.state: znodes.PartitionState | None = znodes.PartitionState(1, 0, (1,), 1)
+        self.version = 7
+        self.mishaps: list[str] = []
+        self.announced: list[bytes] = []
+        self.connected = True
+
+    def set(self, path: str, data: bytes, version: int) -> Deferred[Stat]:
+        assert path == "/brokers/topics/t/partitions/0/state"
+        mishap = self.mishaps.pop(0) if self.mishaps else ""
+        if mishap == "lost":
+            return fail(ConnectionLoss(path))
+        if self.state is None:
+            return fail(NoNode(path))
+        if version != self.version:
+            return fail(BadVersion(path))
+        self.version += 1
+        self.state = znodes.decode_partition_state("t", 0, data, stat(self.version))
+        return (
+            fail(ConnectionLoss(path)) if mishap == "answer lost" else succeed(stat(self.version))
+        )
+
+    def sync(self, _path: str) -> Deferred[None]:
+        return succeed(None)
+
+    def get(self, path: str) -> Deferred[Node]:
+        if self.state is None:
+            return fail(NoNode(path))
+        return succeed(Node(znodes.encode_partition_state(self.state), stat(self.version)))
+
+    def create(self, path: str, data: bytes, *, sequential: bool) -> Deferred[str]:
+        assert sequential
+        assert path == "/isr_change_notification/isr_change_"
+        self.announced.append(data)
+        return succeed(path + "0000000000")
+
+
+class Connected:
+    """ZooKeeper is always back."""
+
+    def connected(self) -> Deferred[None]:
+        return succeed(None)
+
+
+class Scene:
+    """Broker 1 leads alone, broker 2 has caught up."""
+
+    def __init__(self, directory: Path) -> None:
+        self.clock = Clock()
+        self.zookeeper = OneZnode()
+        unknown: Any = self.zookeeper
+        reconnect: Any = Connected()
+        self.writer = IsrWriter(self.clock, unknown, reconnect)
+        self.partition = HostedPartition(directory, 1)
+        self.partition.around.write_isr = self.writer.write
+        self.partition.take(1, 0, (1,), replicas=(1, 2), version=7)
+
+    @property
+    def leading(self) -> Leading:
+        assert self.partition.leading is not None
+        return self.partition.leading
+
+    def follower_catches_up(self) -> None:
+        leading = self.leading
+        self.partition.perform(leading.follower_fetched(2, leading.log_end_offset, 0, 0.0))
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+@pytest.mark.parametrize("mishap", ["", "lost", "answer lost"])
+def test_the_isr_is_written_and_announced_whatever_becomes_of_the_answer(
+    scene: Scene, mishap: str
+) -> None:
+    scene.zookeeper.mishaps = [mishap]
+    scene.follower_catches_up()
+    assert scene.zookeeper.state is not None
+    assert scene.zookeeper.state.isr == (1, 2)
+    assert (scene.leading.isr, scene.leading.zk_version) == ({1, 2}, 8)
+    assert scene.leading.pending is None
+    assert (scene.partition.role.isr, scene.partition.role.partition_epoch) == ({1, 2}, 8)
+    scene.clock.advance(ANNOUNCE_SECONDS)
+    (announced,) = scene.zookeeper.announced
+    assert znodes.decode_partitions("/p", announced) == [("t", 0)]
+
+
+def test_a_newer_leader_epoch_ends_it(scene: Scene) -> None:
+    scene.zookeeper.state = znodes.PartitionState(2, 1, (2,), 1)
+    scene.zookeeper.version = 9
+    scene.follower_catches_up()
+    assert scene.zookeeper.state.leader == 2
+    assert scene.leading.deposed
+    assert scene.leading.maximal_isr == {1, 2}
+    scene.clock.advance(10)
+    assert scene.zookeeper.announced == []
+
+
+def test_a_topic_that_is_gone_ends_it(scene: Scene) -> None:
+    scene.zookeeper.state = None
+    scene.follower_catches_up()
+    assert scene.leading.deposed
+
+
+def test_a_write_that_is_refused_for_ever_does_not_spin(scene: Scene) -> None:
+    scene.zookeeper.mishaps = ["lost"] * 5
+    scene.follower_catches_up()
+    assert len(scene.zookeeper.mishaps) == 3
+    scene.clock.advance(1)
+    assert len(scene.zookeeper.mishaps) == 2
+    scene.writer.stop()
+
+
+def test_a_write_of_an_earlier_epoch_is_forgotten(scene: Scene) -> None:
+    scene.zookeeper.mishaps = ["lost"] * 3
+    scene.follower_catches_up()
+    scene.partition.take(1, 1, (1,), replicas=(1, 2), version=9)
+    scene.clock.advance(1)
+    assert scene.zookeeper.state is not None
+    assert scene.zookeeper.state.isr == (1,)
+    assert (scene.leading.isr, scene.leading.zk_version) == ({1}, 9)
+
+
+class SlowZooKeeper:
+    """Answers writes when it is told to."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Deferred[Stat]] = []
+        self.announced: list[bytes] = []
+
+    def set(self, _path: str, _data: bytes, version: int) -> Deferred[Stat]:
+        self.waiting.append(Deferred())
+        return self.waiting[-1]
+
+    def create(self, path: str, data: bytes, *, sequential: bool) -> Deferred[str]:
+        self.announced.append(data)
+        return succeed(path)
+
+
+def test_thousands_are_written_some_at_a_time_and_announced_together(tmp_path: Path) -> None:
+    clock, zookeeper = Clock(), SlowZooKeeper()
+    unknown: Any = zookeeper
+    reconnect: Any = Connected()
+    writer = IsrWriter(clock, unknown, reconnect)
+    count = 2 * WRITES_AT_A_TIME + 5
+    for index in range(count):
+        place = tmp_path / str(index)
+        place.mkdir()
+        partition = HostedPartition(place, 1)
+        partition.key = ("t", index)
+        partition.around.write_isr = writer.write
+        partition.take(1, 0, (1,), replicas=(1, 2), version=7)
+        assert partition.leading is not None
+        partition.perform(partition.leading.follower_fetched(2, 0, 0, 0.0))
+    most = written = 0
+    while zookeeper.waiting:
+        most = max(most, len(zookeeper.waiting))
+        some, zookeeper.waiting = zookeeper.waiting[:50], zookeeper.waiting[50:]
+        for answer in some:
+            answer.callback(stat(8))
+        written += len(some)
+        clock.advance(ANNOUNCE_SECONDS)
+    assert (most, written) == (WRITES_AT_A_TIME, count)
+    clock.advance(1)
+    assert len(zookeeper.announced) <= 3
+    told = [key for data in zookeeper.announced for key in znodes.decode_partitions("/p", data)]
+    assert sorted(told) == [("t", index) for index in range(count)]
+
+
+def test_after_a_write_that_came_to_nothing_the_follower_is_asked_again(scene: Scene) -> None:
+    asked_again: list[object] = []
+    scene.partition.around.appended = asked_again.append
+    scene.zookeeper.state = znodes.PartitionState(1, 0, (1,), 1)
+    scene.zookeeper.version = 9  # somebody else wrote, in our name
+    scene.follower_catches_up()
+    assert (scene.leading.isr, scene.leading.pending) == ({1}, None)
+    assert asked_again == [("t", 0)]

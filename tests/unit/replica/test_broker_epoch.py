@@ -1,0 +1,43 @@
+"""Whose orders count: those for the life that we live, or for one that we have not heard of yet."""
+
+from __future__ import annotations
+
+from kbroker.replica.core.broker_epoch import Registration
+
+
+def test_orders_for_an_earlier_life_are_refused() -> None:
+    ours = Registration()
+    assert not ours.refuses(7)  # nothing is known yet: the controller may know before we do
+    ours.registered(7)
+    assert [ours.refuses(epoch) for epoch in (-1, 6, 7, 8)] == [False, True, False, False]
+
+
+def test_when_the_session_is_over_only_orders_for_the_next_life_count() -> None:
+    ours = Registration()
+    ours.registered(7)
+    ours.is_expired = True
+    assert (ours.refuses(7), ours.refuses(8)) == (True, False)
+    ours.registered(8)
+    assert not ours.refuses(8)
+
+
+def test_the_first_registration_and_the_same_one_again_are_no_other_life() -> None:
+    ours = Registration()
+    assert [ours.registered(epoch) for epoch in (7, 7, 9)] == [False, False, True]
+
+
+def test_an_order_may_know_of_a_registration_before_we_do() -> None:
+    ours = Registration()
+    assert not ours.is_behind(7)  # before the first one there is nothing to be taken from us
+    ours.registered(7)
+    assert [ours.is_behind(epoch) for epoch in (-1, 7, 8)] == [False, False, True]
+
+
+def test_who_is_about_to_go_joins_no_isr() -> None:
+    ours = Registration()
+    ours.registered(7)
+    assert ours.epoch_to_join_by == 7
+    ours.is_leaving = True
+    assert ours.epoch_to_join_by == -1
+    ours.is_leaving, ours.is_expired = False, True
+    assert ours.epoch_to_join_by == -1

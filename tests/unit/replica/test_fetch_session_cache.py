@@ -1,0 +1,180 @@
+"""Who keeps a fetch session when there are not enough of them (KIP-227), and how epochs are counted."""
+
+from __future__ import annotations
+
+from itertools import count
+
+from kbroker.replica.core.fetch_session import FetchSession
+from kbroker.replica.core.fetch_session_cache import FetchSessions
+from kclient.net import fetch_session as fetching
+from kclient.wire.fetch import (
+    MAX_SESSION_EPOCH,
+    FetchPartition,
+    FetchPartitionResponse,
+    FetchResponse,
+    FetchTopic,
+    next_session_epoch,
+)
+
+
+class Cache(FetchSessions):
+    def __init__(self, slots: int) -> None:
+        self.evictions: list[FetchSession] = []
+        super().__init__(slots, count(1).__next__, self.evictions.append)
+
+    def make(
+        self, size: int, now: float, owner: tuple[int, str] | None = None
+    ) -> FetchSession | None:
+        session = self.begin(owner, size, uses_topic_ids=True, now=now)
+        if session is not None:
+            wanted = [FetchPartition(index, 0, 1) for index in range(size)]
+            for partition in session.update([FetchTopic("t", wanted)], ())[0]:
+                self.watch(partition, ("t", partition.asked.partition))
+        return session
+
+
+def test_without_slots_there_are_no_sessions() -> None:
+    assert Cache(0).make(9, 0.0) is None
+
+
+def test_a_new_session_does_not_displace_a_young_one() -> None:
+    cache = Cache(1)
+    kept = cache.make(1, 0.0)
+    assert cache.make(9, 100.0) is None
+    assert kept is not None
+    assert cache.get(kept.id) is kept
+
+
+def test_what_was_not_used_for_two_minutes_goes_whoever_asks() -> None:
+    cache = Cache(1)
+    follower = cache.make(9, 0.0, owner=(2, "f"))
+    assert cache.make(1, 120.5) is not None
+    assert cache.evictions == [follower]
+
+
+def test_an_older_session_that_is_in_use_goes_for_a_larger_one_only() -> None:
+    cache = Cache(1)
+    session = cache.make(3, 0.0)
+    assert session is not None
+    session.accepted(130.0)
+    cache.used(session)
+    assert cache.make(3, 140.0) is None
+    assert cache.make(4, 140.0) is not None
+    assert cache.evictions == [session]
+
+
+def test_a_follower_displaces_a_young_client_but_no_young_follower() -> None:
+    cache = Cache(2)
+    client, follower = cache.make(9, 0.0), cache.make(1, 0.0, owner=(2, "f"))
+    assert cache.make(1, 1.0, owner=(3, "f")) is not None
+    assert cache.make(9, 2.0, owner=(4, "f")) is None
+    assert cache.evictions == [client]
+    assert follower is not None
+    assert cache.get(follower.id) is follower
+
+
+def test_a_follower_that_comes_anew_takes_its_own_former_place() -> None:
+    cache = Cache(5)
+    former = cache.make(9, 0.0, owner=(2, "f"))
+    cache.make(9, 1.0, owner=(2, "f"))
+    assert (cache.evictions, len(cache)) == ([former], 1)
+
+
+def test_an_evicted_session_hears_of_nothing_any_more() -> None:
+    cache = Cache(1)
+    former = cache.make(1, 0.0, owner=(2, "f"))
+    assert list(cache.appended(("t", 0))) == [former]
+    assert not cache.committed(("t", 0))
+    now = cache.make(1, 1.0, owner=(2, "f"))
+    assert list(cache.appended(("t", 0))) == [now]
+    assert former is not None
+    assert now is not None
+    cache.remove(now)
+    assert not cache.appended(("t", 0))
+
+
+def test_epochs_go_round_without_coming_to_zero() -> None:
+    assert [next_session_epoch(epoch) for epoch in (0, 7, MAX_SESSION_EPOCH)] == [1, 8, 1]
+
+
+def test_a_fetcher_names_only_what_changed() -> None:
+    session = fetching.FetchSession()
+    for index in range(3):
+        session.want("t", FetchPartition(index, 0, 1))
+    first = session.request()
+    assert (first.session_epoch, len(first.topics[0].partitions)) == (0, 3)
+    session.answered(FetchResponse([], session_id=9))
+    session.want("t", FetchPartition(0, 0, 1))
+    session.want("t", FetchPartition(1, 5, 1))
+    session.leave("t", 2)
+    saying = session.request()
+    assert (saying.session_id, saying.session_epoch) == (9, 1)
+    assert [each.partition for each in saying.topics[0].partitions] == [1]
+    assert saying.forgotten[0].partitions == [2]
+
+
+def named(saying: fetching.Saying) -> list[int]:
+    return [each.partition for topic in saying.topics for each in topic.partitions]
+
+
+def test_of_many_that_are_wanted_some_are_named_at_a_time() -> None:
+    session = fetching.FetchSession()
+    for index in range(5):
+        session.want("t", FetchPartition(index, 0, 1))
+    assert named(session.request(2)) == [0, 1]
+    assert session.is_behind
+    session.answered(FetchResponse([], session_id=9))
+    session.want("t", FetchPartition(0, 7, 1))  # known: not one of the two
+    session.leave("t", 4)
+    saying = session.request(2)
+    assert (sorted(named(saying)), saying.forgotten, session.is_behind) == ([0, 2, 3], [], False)
+    session.answered(FetchResponse([], session_id=9))
+    assert named(session.request(2)) == []
+    session.lost()
+    assert named(session.request(3)) == [1, 2, 3]
+    assert session.is_behind
+    session.answered(FetchResponse([], session_id=10))
+    assert named(session.request(3)) == [0]
+
+
+def test_a_leader_that_keeps_no_session_is_told_of_all_at_once() -> None:
+    session = fetching.FetchSession()
+    for index in range(5):
+        session.want("t", FetchPartition(index, 0, 1))
+    session.request(2)
+    session.answered(FetchResponse([], session_id=0))
+    assert named(session.request(2)) == [0, 1, 2, 3, 4]
+    assert not session.is_behind
+
+
+def test_those_that_had_their_turn_come_behind_the_others() -> None:
+    session = FetchSession(1, (2, "f"), uses_topic_ids=True, now=0.0)
+    session.update([FetchTopic("t", [FetchPartition(index, 0, 1) for index in range(5)])], ())
+    session.defer(2)
+    assert [partition.asked.partition for partition in session.due] == [2, 3, 4, 0, 1]
+
+
+def test_after_an_answer_that_did_not_come_everything_is_said_and_the_session_closed() -> None:
+    session = fetching.FetchSession()
+    session.want("t", FetchPartition(0, 0, 1))
+    session.request()
+    session.answered(FetchResponse([], session_id=9))
+    session.want("t", FetchPartition(0, 3, 1))
+    session.request()
+    session.lost()
+    saying = session.request()
+    assert (saying.session_id, saying.session_epoch, len(saying.topics)) == (9, 0, 1)
+
+
+def test_what_was_said_is_said_again_to_one_who_asks_in_another_epoch() -> None:
+    session = FetchSession(1, (2, "f"), uses_topic_ids=True, now=0.0)
+    (partition,), _ = session.update([FetchTopic("t", [FetchPartition(0, 5, 1, 3)])], ())
+    answer = FetchPartitionResponse(0, high_watermark=5, log_start_offset=0)
+    session.told(partition, answer, is_clean=True)
+    assert not session.looked_at(partition, answer, is_clean=True)
+    # It became a follower in epoch 4 while that answer was on its way, and dropped it.
+    session.update([FetchTopic("t", [FetchPartition(0, 5, 1, 4)])], ())
+    assert session.looked_at(partition, answer, is_clean=True)
+    session.told(partition, answer, is_clean=True)
+    session.update([FetchTopic("t", [FetchPartition(0, 6, 1, 4)])], ())
+    assert not session.looked_at(partition, answer, is_clean=True)

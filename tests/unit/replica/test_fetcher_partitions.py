@@ -1,0 +1,123 @@
+"""What the next fetch asks for, without a connection: pauses, throttles, roles that change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kbroker.replica.core.replication_quota import Throttles
+from kbroker.replica.fetcher_partitions import TOLD_AFTER_FAILURES, FetcherSettings, FetchPlan
+from kclient.wire.error_codes import ErrorCode
+from kclient.wire.fetch import FetchPartitionResponse, FetchResponse, FetchTopicResponse
+from tests.kit.partitions import HostedPartition
+
+Follow = Callable[[int], HostedPartition]
+
+
+@pytest.fixture
+def plan() -> FetchPlan:
+    settings = FetcherSettings(2, 500, 1, 1 << 20, 1 << 20, max_pause=1.0, request_timeout=30.0)
+    return FetchPlan(1, settings, Throttles(lambda: 2).as_follower)
+
+
+@pytest.fixture
+def follow(plan: FetchPlan, tmp_path: Path) -> Follow:
+    def follow(index: int) -> HostedPartition:
+        place = tmp_path / str(index)
+        place.mkdir()
+        partition = HostedPartition(place, 2)
+        partition.key = ("t", index)
+        partition.take(1, 0)
+        plan.follow(partition)
+        return partition
+
+    return follow
+
+
+def asked(plan: FetchPlan, now: float) -> list[int]:
+    """Return the partitions that the next fetch names."""
+    request = plan.request(5, now)
+    if request is None:
+        return []
+    return [each.partition for topic in request.topics for each in topic.partitions]
+
+
+def answer(plan: FetchPlan, index: int, error: ErrorCode, now: float) -> None:
+    partition = FetchPartitionResponse(index, int(error), 0, 0, 0)
+    response = FetchResponse([FetchTopicResponse("", [partition])], session_id=77)
+    plan.session.answered(response)
+    plan.take(response, now, 0)
+
+
+def test_nothing_is_due_where_nothing_is_followed(plan: FetchPlan, follow: Follow) -> None:
+    assert plan.next_due(0.0) is None
+    partition = follow(0)
+    assert plan.next_due(0.0) == 0.0
+    plan.unfollow(partition.key)
+    assert plan.next_due(0.0) is None
+
+
+def test_the_pauses_of_a_partition_that_fails_grow_and_are_told_of_once(
+    plan: FetchPlan, follow: Follow
+) -> None:
+    follow(0)
+    now, pauses = 0.0, []
+    for _ in range(2 * TOLD_AFTER_FAILURES):
+        assert plan.request(5, now) is not None
+        answer(plan, 0, ErrorCode.UNKNOWN_LEADER_EPOCH, now)
+        assert plan.request(5, now) is None  # all pause, and the session is empty
+        pause = plan.next_due(now)
+        assert pause is not None
+        pauses.append(pause)
+        now += pause
+    assert pauses[:5] == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8])
+    assert max(pauses) <= 1.0
+    assert [each.partition.key for each, _ in plan.troubled] == [("t", 0)]
+
+
+def test_what_fails_holds_up_nobody_else(plan: FetchPlan, follow: Follow) -> None:
+    follow(0), follow(1)
+    assert asked(plan, 0.0) == [0, 1]
+    answer(plan, 1, ErrorCode.UNKNOWN_LEADER_EPOCH, 0.0)
+    assert plan.next_due(0.0) == 0.0
+    assert asked(plan, 0.04) == []
+    assert asked(plan, 0.05) == [1]
+
+
+def test_what_fails_in_a_way_that_nobody_foresaw_holds_up_nobody_else(
+    plan: FetchPlan, follow: Follow
+) -> None:
+    first, second = follow(0), follow(1)
+    assert asked(plan, 0.0) == [0, 1]
+    answers = [FetchPartitionResponse(index, 0, 3, 0, 0) for index in range(2)]
+    answers[0].log_start_offset = "no number"  # type: ignore[assignment]
+    response = FetchResponse([FetchTopicResponse("", answers)], session_id=77)
+    plan.session.answered(response)
+    plan.take(response, 0.0, 0)
+    assert asked(plan, 0.0) == []
+    first.log = second.log
+    second.log = object()  # type: ignore[assignment]
+    plan.ask_again(second.key)
+    plan.ask_again(follow(2).key)
+    assert asked(plan, 0.0) == [2]
+    assert asked(plan, 0.05) == [0]
+    assert plan.next_due(0.05) == 0.0
+
+
+def test_a_partition_with_another_role_is_dropped_when_it_is_met(
+    plan: FetchPlan, follow: Follow
+) -> None:
+    first = follow(0)
+    follow(1)
+    first.take(2, 1)
+    assert asked(plan, 0.0) == [1]
+    assert len(plan) == 1
+
+
+def test_no_answer_is_taken_before_it_was_asked_for(plan: FetchPlan, follow: Follow) -> None:
+    follow(0)
+    answer(plan, 0, ErrorCode.UNKNOWN_LEADER_EPOCH, 0.0)
+    assert plan.next_due(0.0) == 0.0
+    assert asked(plan, 0.0) == [0]

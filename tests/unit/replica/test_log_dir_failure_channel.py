@@ -1,0 +1,64 @@
+"""The controller hears of a failed log directory, whatever becomes of the znode's writing (S15)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.python.failure import Failure
+
+from kbroker.replica.log_dir_failure_channel import RETRY_SECONDS, DirectoryNews
+from kbroker.zk import znodes
+from kbroker.zk.errors import ConnectionLoss
+
+
+class Writes:
+    """A ZooKeeper whose answers wait until a test gives them."""
+
+    def __init__(self) -> None:
+        self.told: list[int] = []
+        self.waiting: list[Deferred[str]] = []
+
+    def create(self, path: str, data: bytes, *, sequential: bool) -> Deferred[str]:
+        assert sequential
+        assert path == "/log_dir_event_notification/log_dir_event_"
+        self.told.append(znodes.decode_log_dir_event(path, data))
+        self.waiting.append(Deferred())
+        return self.waiting[-1]
+
+
+def news() -> tuple[Clock, Any, DirectoryNews]:
+    clock, zookeeper = Clock(), Writes()
+    return clock, zookeeper, DirectoryNews(clock, zookeeper, 4)
+
+
+def test_a_failure_is_told_again_until_zookeeper_has_it() -> None:
+    clock, zookeeper, directories = news()
+    directories.tell()
+    zookeeper.waiting.pop().errback(Failure(ConnectionLoss("x")))
+    assert zookeeper.told == [4]
+    clock.advance(RETRY_SECONDS)
+    zookeeper.waiting.pop().callback("x")
+    clock.advance(RETRY_SECONDS)
+    assert zookeeper.told == [4, 4]
+
+
+def test_what_fails_while_another_is_told_is_told_too_and_those_behind_it_together() -> None:
+    _, zookeeper, directories = news()
+    for _ in range(3):
+        directories.tell()
+    assert zookeeper.told == [4]
+    zookeeper.waiting.pop().callback("x")
+    assert zookeeper.told == [4, 4]
+    zookeeper.waiting.pop().callback("x")
+    assert zookeeper.told == [4, 4]
+
+
+def test_a_broker_that_stops_tells_nothing_more() -> None:
+    clock, zookeeper, directories = news()
+    directories.tell()
+    directories.stop()
+    zookeeper.waiting.pop().errback(Failure(ConnectionLoss("x")))
+    clock.advance(RETRY_SECONDS)
+    assert zookeeper.told == [4]
