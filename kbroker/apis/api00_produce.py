@@ -17,9 +17,10 @@ from twisted.logger import Logger
 
 from kbroker.apis import RequestContext
 from kbroker.apis.budgets import BUDGETS
+from kbroker.common.topic_partition import TopicPartition
 from kbroker.network.service import Answer, RequestRefusedError
 from kbroker.replica.conditional_append import UnexpectedLogEndError, append_copied
-from kbroker.replica.partition import Key, Partition
+from kbroker.replica.partition import Partition
 from kbroker.replica.replica_manager import Replicas
 from kclient.wire import produce
 from kclient.wire.error_codes import ErrorCode
@@ -205,7 +206,7 @@ class _Wait:
 
     def start(self, replicas: Replicas, seconds: float) -> Deferred[Answer]:
         """Begin to wait, for *seconds* at most."""
-        keys: list[Key] = [each.partition.key for each in self._pending]
+        keys: list[TopicPartition] = [each.partition.key for each in self._pending]
         return replicas.waiting.wait(keys, seconds, self._attempt, self._expired)
 
     def _attempt(self) -> Answer:

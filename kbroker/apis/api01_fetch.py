@@ -30,13 +30,13 @@ from twisted.internet.defer import Deferred
 from kbroker.apis import RequestContext
 from kbroker.apis.budgets import BUDGETS
 from kbroker.apis.inter_broker import InterBrokerTrust
+from kbroker.common.topic_partition import TopicPartition
 from kbroker.config import BrokerConfig
 from kbroker.network.service import Answer
 from kbroker.replica.core.fetch_session import FetchSession, SessionPartition
 from kbroker.replica.core.fetch_session_cache import FetchSessions
 from kbroker.replica.delayed_fetches import WaitingFetches
 from kbroker.replica.fetch_reader import FetchReading
-from kbroker.replica.partition import Key
 from kbroker.replica.preferred_read_replica import Nearest
 from kbroker.replica.replica_manager import Replicas
 from kclient.wire import fetch
@@ -277,7 +277,7 @@ class _FullFetch:
             held=asking.follower is not None,
         )
 
-    def _keys(self) -> Iterable[Key]:
+    def _keys(self) -> Iterable[TopicPartition]:
         return [
             (name, partition.partition)
             for name, topic in self._topics

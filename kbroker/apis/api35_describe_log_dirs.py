@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable, Collection
 
 from kbroker.apis import RequestContext
 from kbroker.common.shared_turns import Slice
+from kbroker.common.topic_partition import TopicPartition
 from kbroker.log.partition_log import PartitionLog
-from kbroker.replica.partition import Key
 from kbroker.replica.replica_manager import Replicas
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.schema.describe_log_dirs import (
@@ -53,7 +53,7 @@ class DescribeLogDirs:
         return await self._answer(_wanted(request), space, context.turns.slice())
 
     async def _answer(
-        self, wanted: Collection[Key] | None, space: dict[str, Space], share: Slice
+        self, wanted: Collection[TopicPartition] | None, space: dict[str, Space], share: Slice
     ) -> DescribeLogDirsResponse:
         log_dirs = self._replicas.log_dirs
         results = {
@@ -82,7 +82,7 @@ class DescribeLogDirs:
         ]
         return DescribeLogDirsResponse(results=[*results.values(), *failed])
 
-    def _partition(self, key: Key, log: PartitionLog) -> DescribeLogDirsPartition:
+    def _partition(self, key: TopicPartition, log: PartitionLog) -> DescribeLogDirsPartition:
         mark = self._replicas.high_watermark(key)
         lag = UNKNOWN_LAG if mark is None else max(0, mark - log.log_end_offset)
         return DescribeLogDirsPartition(key[1], log.size, lag)
@@ -100,7 +100,7 @@ def spaces(paths: Collection[str]) -> dict[str, Space]:
     return found
 
 
-def _wanted(request: DescribeLogDirsRequest) -> set[Key] | None:
+def _wanted(request: DescribeLogDirsRequest) -> set[TopicPartition] | None:
     if request.topics is None:
         return None
     return {(topic.topic, number) for topic in request.topics for number in topic.partitions}

@@ -15,8 +15,8 @@ from typing import Final
 
 from kbroker.apis import RequestContext
 from kbroker.apis.api19_create_topics import MAX_WAIT_SECONDS
+from kbroker.common.topic_partition import TopicPartition
 from kbroker.controller.controller import ClusterController
-from kbroker.controller.core.context import TopicPartition
 from kbroker.controller.core.effects import ElectionOutcome, ElectionResult
 from kbroker.controller.core.events import ElectionType
 from kbroker.metadata.admin_manager import Topics

@@ -36,8 +36,9 @@ from kbroker.app.controlled_shutdown import ControlledShutdown
 from kbroker.app.handlers import handlers_of
 from kbroker.app.undo import Undo
 from kbroker.app.world import World
+from kbroker.common.endpoint import Endpoint
 from kbroker.common.shared_turns import SharedTurns
-from kbroker.config import BrokerConfig, Endpoint, LogConfig
+from kbroker.config import BrokerConfig, LogConfig
 from kbroker.controller.controller import ClusterController, ControllerSettings
 from kbroker.coordinator.group.core.limits import GroupLimits
 from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC
@@ -351,18 +352,18 @@ class Broker:
         for api, factory in handlers_of(self).items():
             self.dispatcher.register(api, factory)
         self.network = self._world.network(self._reactor, self.config, self.dispatcher)
-        bound = {endpoint.name: endpoint for endpoint in self.network.start()}
+        bound = {endpoint.listener: endpoint for endpoint in self.network.start()}
         # Members of groups hear from their coordinator before their connections close.
         self._undo.add(self.network.stop, self.groups.stop)
         return tuple(
-            replace(endpoint, port=endpoint.port or bound[endpoint.name].port)
+            replace(endpoint, port=endpoint.port or bound[endpoint.listener].port)
             for endpoint in self.config.advertised
         )
 
     async def _join(self, advertised: tuple[Endpoint, ...]) -> None:
         registration = znodes.BrokerRegistration(
             self.broker_id,
-            tuple(znodes.Endpoint(e.name, e.protocol, e.host, e.port) for e in advertised),
+            advertised,
             rack=self.config.broker_rack or None,
             timestamp=self._world.now_ms(),
         )

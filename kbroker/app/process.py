@@ -43,7 +43,7 @@ def run(file: Path, overrides: Sequence[str]) -> int:
 
 
 def _speaks_tls(config: BrokerConfig) -> bool:
-    return any(endpoint.protocol.endswith("SSL") for endpoint in config.endpoints)
+    return any(endpoint.security_protocol.endswith("SSL") for endpoint in config.endpoints)
 
 
 def install_reactor(*, with_tls: bool) -> Any:

@@ -3,8 +3,8 @@
 `BrokerConfig.load(path, overrides)` reads a server.properties; `LogConfig` is what one topic's log goes by.
 """
 
+from kbroker.common.endpoint import Endpoint
 from kbroker.config.broker import BROKER_SETTINGS, BrokerConfig
-from kbroker.config.listeners import Endpoint
 from kbroker.config.log import TOPIC_SETTINGS, LogConfig, parse_topic
 from kbroker.config.setting import ConfigError, ConfigType, Setting, Value, show_value
 

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
+from kbroker.common.endpoint import Endpoint
 from kbroker.config import properties
 from kbroker.config.checks import check_together
 from kbroker.config.cluster import (
@@ -23,7 +24,7 @@ from kbroker.config.cluster import (
     TopicSettings,
     TransactionSettings,
 )
-from kbroker.config.listeners import Endpoint, parse_endpoints, parse_protocol_map
+from kbroker.config.listeners import parse_endpoints, parse_protocol_map
 from kbroker.config.log import LogConfig
 from kbroker.config.network import NetworkSettings
 from kbroker.config.setting import (
@@ -125,8 +126,8 @@ class BrokerConfig(
         if self.inter_broker_listener_name:
             return self.inter_broker_listener_name.upper()
         for endpoint in self.endpoints:
-            if endpoint.protocol == self.security_inter_broker_protocol.upper():
-                return endpoint.name
+            if endpoint.security_protocol == self.security_inter_broker_protocol.upper():
+                return endpoint.listener
         return ""
 
     @cached_property

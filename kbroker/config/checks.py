@@ -38,12 +38,12 @@ def _listeners(config: BrokerConfig) -> list[str]:
     if not endpoints and not wrong:
         problems.append("listeners: at least one NAME://host:port is needed")
     for endpoint in endpoints:
-        if endpoint.protocol not in SUPPORTED_PROTOCOLS:
+        if endpoint.security_protocol not in SUPPORTED_PROTOCOLS:
             problems.append(
-                f"listeners: {endpoint.name}: protocol {endpoint.protocol} is not supported yet,"
+                f"listeners: {endpoint.listener}: protocol {endpoint.security_protocol} is not supported yet,"
                 f" only {', '.join(SUPPORTED_PROTOCOLS)}"
             )
-    names = {endpoint.name for endpoint in endpoints}
+    names = {endpoint.listener for endpoint in endpoints}
     advertised, wrong = parse_endpoints(
         "advertised.listeners", config.advertised_listeners, protocols
     )
@@ -53,8 +53,8 @@ def _listeners(config: BrokerConfig) -> list[str]:
             problems.append(
                 f"advertised.listeners: {endpoint} cannot be dialled: name an address that clients reach"
             )
-        if endpoint.name not in names:
-            problems.append(f"advertised.listeners: {endpoint.name} is not in listeners")
+        if endpoint.listener not in names:
+            problems.append(f"advertised.listeners: {endpoint.listener} is not in listeners")
     return problems + _inter_broker(config, names)
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from kbroker.common.endpoint import Endpoint
 
 _ENDPOINT = re.compile(
     r"([A-Za-z0-9._-]{1,100})://(\[[0-9A-Fa-f:.%a-z]{0,64}\]|[^:/\[\]\s]{0,253}):([0-9]{1,6})"
@@ -16,20 +17,6 @@ _ENDPOINT = re.compile(
 WILDCARDS = ("", "0.0.0.0", "::")
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SUPPORTED_PROTOCOLS = ("PLAINTEXT",)
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """One listener: its name, its security protocol, and where it is."""
-
-    name: str
-    protocol: str
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.name}://{host}:{self.port}"
 
 
 def parse_protocol_map(text: str) -> tuple[dict[str, str], list[str]]:
@@ -68,7 +55,7 @@ def parse_endpoints(
                 f"{key}: listener {name} has no protocol: add {name}:PLAINTEXT to"
                 " listener.security.protocol.map"
             )
-        elif any(other.name == name for other in endpoints):
+        elif any(other.listener == name for other in endpoints):
             problems.append(f"{key}: listener {name} is named twice")
         elif port and any(other.port == port and _overlap(other.host, host) for other in endpoints):
             problems.append(f"{key}: port {port} is used twice")

@@ -16,14 +16,16 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from kbroker.common.topic_partition import TopicPartition
 from kbroker.controller.core import effects as fx
 from kbroker.controller.core import events, state_change_log
-from kbroker.controller.core.context import Assignment, ControllerContext, TopicPartition
+from kbroker.controller.core.context import Assignment, ControllerContext
 from kbroker.controller.core.reassignment import targets_of
 from kbroker.controller.zk_writes import ControllerStore
 from kbroker.zk import znodes
 from kbroker.zk.errors import PoisonZnode
 from kbroker.zk.interface import Node, Watch, ZooKeeper
+from kclient.types import TopicPartition as NamedPartition
 from kclient.wire.errors import NotController
 
 log = Logger()
@@ -192,7 +194,7 @@ class OperatorWishes:
         path = znodes.REASSIGN_PARTITIONS
         if left:
             data = znodes.encode_reassignment(
-                {znodes.TopicPartition(*partition): target for partition, target in left.items()}
+                {NamedPartition(*partition): target for partition, target in left.items()}
             )
             written = await self._store.replace_wish(path, data, version)
         else:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from twisted.internet.defer import Deferred
 
-from kbroker.controller.controller_channel import Clock
+from kbroker.common.reactor import Clock
 from kbroker.controller.core import effects as fx
 from kbroker.controller.core import events
 from kclient.wire.errors import BrokerNotAvailable, NotController, StaleBrokerEpoch

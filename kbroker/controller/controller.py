@@ -13,10 +13,12 @@ from uuid import UUID
 
 from twisted.internet.defer import Deferred, maybeDeferred
 
+from kbroker.common.reactor import Clock
+from kbroker.common.topic_partition import TopicPartition
 from kbroker.controller.admin_requests import ElectionResults, ReassignmentResults
-from kbroker.controller.controller_channel import Clock, ControllerSettings, SendToBroker
+from kbroker.controller.controller_channel import ControllerSettings, SendToBroker
 from kbroker.controller.controller_election import ControllerElection, Term
-from kbroker.controller.core.context import Assignment, ControllerContext, TopicPartition
+from kbroker.controller.core.context import Assignment, ControllerContext
 from kbroker.controller.core.events import ElectionType
 from kbroker.controller.event_manager import ControllerOffice
 from kbroker.controller.zk_writes import ControllerStore

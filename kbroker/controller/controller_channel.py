@@ -14,6 +14,7 @@ from twisted.internet.defer import CancelledError, Deferred, fail
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from kbroker.common.reactor import Clock
 from kbroker.controller.core.channel_queue import BrokerChannel, Order
 from kbroker.controller.core.context import Broker
 from kbroker.controller.core.control_requests import event_for, request_for
@@ -26,18 +27,6 @@ log = Logger()
 
 RESEND_SECONDS = 0.1
 """Pause before a request whose connection failed is sent again."""
-
-
-class Clock(Protocol):
-    """What the controller needs of the reactor."""
-
-    def callLater(  # noqa: N802
-        self, delay: float, callable: Callable[..., object], *args: object
-    ) -> object:
-        """Call later."""
-
-    def seconds(self) -> float:
-        """Return a monotonic clock's time."""
 
 
 class SendToBroker(Protocol):

@@ -18,12 +18,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from kbroker.common.reactor import Clock
 from kbroker.zk import znodes
 from kbroker.zk.errors import (
     BadVersion,
@@ -54,15 +54,6 @@ log = Logger()
 RETRY_SECONDS = 0.5
 CRASH_SECONDS = 2.0
 """Pause before a broker whose controller failed by a bug stands again: others first."""
-
-
-class Clock(Protocol):
-    """What the election needs of the reactor."""
-
-    def callLater(  # noqa: N802
-        self, delay: float, callable: Callable[..., object], *args: object
-    ) -> object:
-        """Call later."""
 
 
 @dataclass(frozen=True, slots=True)

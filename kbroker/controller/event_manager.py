@@ -31,15 +31,11 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from kbroker.common.gather import all_of
+from kbroker.common.reactor import Clock
 from kbroker.common.turns import Turns
 from kbroker.controller.admin_requests import OperatorWishes
 from kbroker.controller.controlled_shutdown import ControlledShutdowns, Remaining
-from kbroker.controller.controller_channel import (
-    BrokerLine,
-    Clock,
-    ControllerSettings,
-    SendToBroker,
-)
+from kbroker.controller.controller_channel import BrokerLine, ControllerSettings, SendToBroker
 from kbroker.controller.controller_election import ControllerElection, Term
 from kbroker.controller.core import effects as fx
 from kbroker.controller.core import events, state_change_log

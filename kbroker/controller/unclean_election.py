@@ -12,7 +12,7 @@ from typing import Any
 from twisted.logger import Logger
 
 from kbroker.common.gather import all_of
-from kbroker.controller.controller_channel import Clock
+from kbroker.common.reactor import Clock
 from kbroker.controller.core.context import ControllerContext
 from kbroker.controller.core.effects import AskUncleanElection, ReportDoubt
 from kbroker.controller.core.events import Event, UncleanElectionEnabled

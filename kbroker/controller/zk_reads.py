@@ -25,18 +25,10 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from kbroker.common.gather import all_of, outcomes_of
+from kbroker.common.topic_partition import TopicPartition
 from kbroker.common.turns import Turns
 from kbroker.controller.controller_election import Term
-from kbroker.controller.core.context import (
-    ALWAYS,
-    Assignment,
-    Broker,
-    Endpoint,
-    LeaderAndIsr,
-    Start,
-    Topic,
-    TopicPartition,
-)
+from kbroker.controller.core.context import ALWAYS, Assignment, Broker, LeaderAndIsr, Start, Topic
 from kbroker.controller.core.events import BecameController
 from kbroker.zk import znodes
 from kbroker.zk.errors import (
@@ -121,13 +113,10 @@ class ControllerReads:
         except PoisonZnode as error:
             self._report(error)
             return None
-        endpoints = tuple(
-            Endpoint(e.listener, e.security_protocol, e.host, e.port) for e in read.endpoints
-        )
         # One that says nothing of itself (of an earlier version) is believed, as it always was.
         start = Start(read.start) if read.start in _STARTS else Start.UNKNOWN
         intact = read.intact if read.start else ALWAYS
-        return Broker(broker_id, node.stat.czxid, endpoints, read.rack, intact, start)
+        return Broker(broker_id, node.stat.czxid, read.endpoints, read.rack, intact, start)
 
     async def read_topic(self, name: str) -> Topic | None:
         """Read a topic; one without a topic id (made by an old tool) is given one first."""

@@ -17,11 +17,9 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from kbroker.common.gather import all_of, outcomes_of
+from kbroker.common.topic_partition import TopicPartition
 from kbroker.common.turns import Turns
-from kbroker.controller.core.context import (
-    LeaderAndIsr,
-    TopicPartition,
-)
+from kbroker.controller.core.context import LeaderAndIsr
 from kbroker.controller.core.effects import StateWrite, WriteAssignments
 from kbroker.controller.core.events import AssignmentsWritten, StatesWritten
 from kbroker.controller.zk_reads import ControllerReads

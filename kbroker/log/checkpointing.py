@@ -17,12 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
+from kbroker.common.topic_partition import TopicPartition
 from kbroker.log import checkpoints
-from kbroker.log.checkpoints import Partition
 from kbroker.log.log_dir import LogDir
 from kbroker.log.partition_log import PartitionLog
 
-Files = dict[str, dict[Partition, int]]
+Files = dict[str, dict[TopicPartition, int]]
 """What is to be written: offsets by partition, by the name of the checkpoint."""
 
 
@@ -34,15 +34,17 @@ class Checkpointing:
 
     def __init__(
         self,
-        logs: Mapping[Partition, PartitionLog],
-        where: Mapping[Partition, LogDir],
-        lost: Callable[[], Collection[Partition]],
+        logs: Mapping[TopicPartition, PartitionLog],
+        where: Mapping[TopicPartition, LogDir],
+        lost: Callable[[], Collection[TopicPartition]],
     ) -> None:
         self._logs = logs
         self._where = where
         self._lost = lost
 
-    def files_of(self, directory: LogDir, high_watermarks: Mapping[Partition, int] | None) -> Files:
+    def files_of(
+        self, directory: LogDir, high_watermarks: Mapping[TopicPartition, int] | None
+    ) -> Files:
         """Return the checkpoints of *directory*; those of high watermarks where they are given."""
         mine = {key: log for key, log in self._logs.items() if self._where[key] is directory}
         lost = [key for key in self._lost() if key not in self._logs]
@@ -68,7 +70,7 @@ class Checkpointing:
             }
         return files
 
-    def corrected(self, key: Partition, where: LogDir) -> Files | None:
+    def corrected(self, key: TopicPartition, where: LogDir) -> Files | None:
         """Return what has to be written before *key*'s log in *where* is appended to; None: nothing."""
         log = self._logs.get(key)
         is_ahead = where.written(checkpoints.RECOVERY_POINTS, key) > (
@@ -85,7 +87,7 @@ class Checkpointing:
             files[checkpoints.HIGH_WATERMARKS] = self._marks_without(key, where)
         return files
 
-    def _marks_without(self, key: Partition, where: LogDir) -> dict[Partition, int]:
+    def _marks_without(self, key: TopicPartition, where: LogDir) -> dict[TopicPartition, int]:
         """Return the high watermarks on the disk but for *key*'s, and those of other logs that we deleted.
 
         What is gone on purpose must not look lost to the next start, what is lost must. All in one write: when
@@ -99,7 +101,9 @@ class Checkpointing:
         }
 
 
-def _kept(directory: LogDir, name: str, lost: Iterable[Partition]) -> dict[Partition, int]:
+def _kept(
+    directory: LogDir, name: str, lost: Iterable[TopicPartition]
+) -> dict[TopicPartition, int]:
     """Return what checkpoint *name* on the disk says of the *lost* partitions."""
     written = directory.all_written(name)
     return {key: written[key] for key in lost if key in written}

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from kbroker.common.topic_partition import TopicPartition
 from kclient.wire.errors import CorruptMessage
 
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
@@ -19,22 +20,19 @@ LOG_START_OFFSETS: Final = "log-start-offset-checkpoint"
 LOG_START_OFFSETS_COPY: Final = "log-start-offset-checkpoint-copy"
 """The same, written before it: a line counts as far as both say so. Kafka does not know this file."""
 
-Partition = tuple[str, int]
-"""A topic's name and a partition number."""
-
 
 class LogStarts(NamedTuple):
     """Where logs begin, as far as it is believed."""
 
-    believed: dict[Partition, int]
-    refused: dict[Partition, int]
+    believed: dict[TopicPartition, int]
+    refused: dict[TopicPartition, int]
     """What the checkpoint says instead of some of them."""
 
 
 def believed_log_starts(
-    checkpoint: Mapping[Partition, int],
-    copy: Mapping[Partition, int] | None,
-    high_watermarks: Mapping[Partition, int],
+    checkpoint: Mapping[TopicPartition, int],
+    copy: Mapping[TopicPartition, int] | None,
+    high_watermarks: Mapping[TopicPartition, int],
 ) -> LogStarts:
     """Return what of the log start checkpoint is believed: no more than a second file says.
 
@@ -53,14 +51,14 @@ def believed_log_starts(
     return LogStarts(believed, refused)
 
 
-def encode(offsets: Mapping[Partition, int]) -> bytes:
+def encode(offsets: Mapping[TopicPartition, int]) -> bytes:
     """Return the content of a checkpoint file."""
     lines = ["0", str(len(offsets))]
     lines += [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
     return ("\n".join(lines) + "\n").encode("ascii")
 
 
-def decode(content: bytes) -> dict[Partition, int]:
+def decode(content: bytes) -> dict[TopicPartition, int]:
     """Read the content of a checkpoint file; raise CorruptMessage when it makes no sense."""
     try:
         version, count, *lines = content.decode("ascii").split("\n")

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from kbroker.log.checkpoints import Partition
+from kbroker.common.topic_partition import TopicPartition
 from kbroker.log.flush import FlushWork
 from kbroker.log.log_dir import LogDir
 from kbroker.log.partition_log import PartitionLog
@@ -40,10 +40,10 @@ class Flushing:
 
     def __init__(
         self,
-        logs: Mapping[Partition, PartitionLog],
-        where: Mapping[Partition, LogDir],
+        logs: Mapping[TopicPartition, PartitionLog],
+        where: Mapping[TopicPartition, LogDir],
         in_pool: InPool,
-        flushed: Callable[[Partition], None] = lambda _key: None,
+        flushed: Callable[[TopicPartition], None] = lambda _key: None,
     ) -> None:
         """*flushed* is called with a partition after each sync of all of its log."""
         self._flushed = flushed
@@ -52,10 +52,10 @@ class Flushing:
         self._logs = logs
         self._where = where
         self._in_pool = in_pool
-        self._since_ms: dict[Partition, int] = {}
+        self._since_ms: dict[TopicPartition, int] = {}
         """When a log was flushed last, or was first seen with something to flush."""
 
-    def forget(self, key: Partition) -> None:
+    def forget(self, key: TopicPartition) -> None:
         """Take note that a log is gone."""
         self._since_ms.pop(key, None)
 
@@ -73,19 +73,19 @@ class Flushing:
                 self._since_ms[key] = now_ms
                 self._start(key, log)
 
-    def appended(self, key: Partition) -> None:
+    def appended(self, key: TopicPartition) -> None:
         """Sync a log whose appends wait for that, unless it is being synced: then after that."""
         log = self._logs.get(key)
         if log is not None and log not in self._running:
             self._start(key, log)
 
-    def sealed(self, key: Partition) -> None:
+    def sealed(self, key: TopicPartition) -> None:
         """Start the flush of a log's full segments: one was rolled."""
         log = self._logs.get(key)
         if log is not None:
             self._start(key, log, sealed_only=True)
 
-    def _start(self, key: Partition, log: PartitionLog, *, sealed_only: bool = False) -> None:
+    def _start(self, key: TopicPartition, log: PartitionLog, *, sealed_only: bool = False) -> None:
         try:
             work = log.start_flush(sealed_only=sealed_only)
         except KafkaError:
@@ -107,7 +107,7 @@ class Flushing:
 
         self._in_pool(self._where[key], work.run, finished)
 
-    def _go_on(self, key: Partition, log: PartitionLog) -> None:
+    def _go_on(self, key: TopicPartition, log: PartitionLog) -> None:
         """Begin the next sync if appends wait for one, and report the one that has ended."""
         if log.held_at is not None and log not in self._running:
             self._start(key, log)

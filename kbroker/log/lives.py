@@ -40,7 +40,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kbroker.log.checkpoints import Partition
+from kbroker.common.topic_partition import TopicPartition
 from kbroker.log.incarnation import OPEN_END, Memory, Past, Start, together
 
 Range = tuple[int, int]
@@ -55,7 +55,7 @@ class Lives:
         """What holds for all directories: what the registration says."""
         self.missing: set[str] = set()
         """Ids of log directories that the broker had in its last life, and that it does not have now."""
-        self.found: frozenset[Partition] | None = None
+        self.found: frozenset[TopicPartition] | None = None
         """Where directories are missing: the partitions that were found in the others; None: none is missing."""
         self.boot_id = boot_id
         self._ids: dict[str, str] = {}
@@ -64,7 +64,7 @@ class Lives:
         self._unread = 0
         self._lost = -1
         """The broker epoch of the last life that told of a loss in any directory."""
-        self._old: set[Partition] = set()
+        self._old: set[TopicPartition] = set()
         """Partitions whose logs were found at the start, and are still those."""
         self._claims: dict[str, Range | None] = {}
         """What was claimed with the last registration."""
@@ -85,7 +85,7 @@ class Lives:
             self.missing.update(memory.directories)
             self._lost = max(self._lost, memory.lost)
 
-    def judge(self, logs: Iterable[Partition], unread: int) -> None:
+    def judge(self, logs: Iterable[TopicPartition], unread: int) -> None:
         """Conclude, when all directories were taken but the *unread* ones, and *logs* were found in them."""
         self._unread = unread
         self._old = set(logs)
@@ -168,11 +168,11 @@ class Lives:
         self._pasts[path] = self._pasts[path]._replace(intact=(self._lost, intact[1]))
         return True
 
-    def gone(self, partition: Partition) -> None:
+    def gone(self, partition: TopicPartition) -> None:
         """Take note that the log of a partition was deleted, or set aside."""
         self._old.discard(partition)
 
-    def claim(self, path: str, partition: Partition) -> Range | None:
+    def claim(self, path: str, partition: TopicPartition) -> Range | None:
         """Return the epochs of which the log of a partition, in that directory, kept everything."""
         if partition in self._old:
             return self._claims.get(path)

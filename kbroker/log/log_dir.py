@@ -14,9 +14,9 @@ from contextlib import suppress
 from threading import Lock
 from typing import NamedTuple, TypeVar
 
+from kbroker.common.topic_partition import TopicPartition
 from kbroker.config.log import LogConfig
 from kbroker.log import checkpoints, identity, incarnation, names
-from kbroker.log.checkpoints import Partition
 from kbroker.log.disk import Disk, read_file, replace_file, unlink_if_there
 from kbroker.log.identity import MetaProperties
 from kbroker.log.partition_log import PartitionLog
@@ -29,12 +29,12 @@ B = TypeVar("B")
 class LoadedDir(NamedTuple):
     """What a directory held when the broker started."""
 
-    logs: dict[Partition, PartitionLog]
-    failed: dict[Partition, KafkaError]
+    logs: dict[TopicPartition, PartitionLog]
+    failed: dict[TopicPartition, KafkaError]
     """Partitions whose files are damaged, and how; nothing of theirs was changed."""
     doomed: list[str]
     """Directories of deleted partitions, to remove when there is time."""
-    high_watermarks: dict[Partition, int]
+    high_watermarks: dict[TopicPartition, int]
     clean: bool
     """Whether the broker was shut down cleanly the last time."""
     broker_epoch: int
@@ -43,7 +43,7 @@ class LoadedDir(NamedTuple):
     """What the broker's lives before this one left here."""
     memory: incarnation.Memory | None
     """Where the last is from."""
-    vanished: frozenset[Partition]
+    vanished: frozenset[TopicPartition]
     """Partitions that the checkpoints know, and that have no directory here."""
     notes: list[str]
 
@@ -60,7 +60,7 @@ class LogDir:
         """Why the directory is offline, or None."""
         self.logs = 0
         """How many logs are in use in it; counted by `LogDirs`."""
-        self._written: dict[str, dict[Partition, int]] = {}
+        self._written: dict[str, dict[TopicPartition, int]] = {}
         self._write_lock = Lock()
         self._write_number = 0
         self._last_write: dict[str, int] = {}
@@ -137,7 +137,7 @@ class LogDir:
         recovery_points = self._read_checkpoint(checkpoints.RECOVERY_POINTS, notes)
         high_watermarks = self._read_checkpoint(checkpoints.HIGH_WATERMARKS, notes)
         log_starts = self._read_log_starts(high_watermarks, notes)
-        found: list[tuple[Partition, str]] = []
+        found: list[tuple[TopicPartition, str]] = []
         doomed = []
         for name in sorted(self._disk.listdir(self.path)):
             path = f"{self.path}/{name}"
@@ -152,7 +152,7 @@ class LogDir:
                 continue
             found.append((partition, path))
 
-        def open_log(item: tuple[Partition, str]) -> PartitionLog | KafkaError:
+        def open_log(item: tuple[TopicPartition, str]) -> PartitionLog | KafkaError:
             partition, path = item
             try:
                 return PartitionLog.open(
@@ -168,8 +168,8 @@ class LogDir:
                 return error
 
         opened = in_threads(threads, open_log, found)
-        logs: dict[Partition, PartitionLog] = {}
-        failed: dict[Partition, KafkaError] = {}
+        logs: dict[TopicPartition, PartitionLog] = {}
+        failed: dict[TopicPartition, KafkaError] = {}
         for (partition, _), result in zip(found, opened, strict=True):
             if isinstance(result, PartitionLog):
                 logs[partition] = result
@@ -217,11 +217,11 @@ class LogDir:
         path = f"{self.path}/{incarnation.FILE}"
         replace_file(self._disk, path, memory.encode(), durable=durable)
 
-    def _read_checkpoint(self, name: str, notes: list[str]) -> dict[Partition, int]:
+    def _read_checkpoint(self, name: str, notes: list[str]) -> dict[TopicPartition, int]:
         """Read a checkpoint; a damaged one is as good as none."""
         return self._written.setdefault(name, self._decoded(name, notes) or {})
 
-    def _decoded(self, name: str, notes: list[str]) -> dict[Partition, int] | None:
+    def _decoded(self, name: str, notes: list[str]) -> dict[TopicPartition, int] | None:
         """Read a checkpoint; None where there is none, or it makes no sense."""
         path = f"{self.path}/{name}"
         unlink_if_there(self._disk, path + ".tmp")
@@ -236,8 +236,8 @@ class LogDir:
         return offsets
 
     def _read_log_starts(
-        self, high_watermarks: Mapping[Partition, int], notes: list[str]
-    ) -> dict[Partition, int]:
+        self, high_watermarks: Mapping[TopicPartition, int], notes: list[str]
+    ) -> dict[TopicPartition, int]:
         """Read the log start offsets; those that a second file does not confirm are named, and not believed."""
         offsets = self._read_checkpoint(checkpoints.LOG_START_OFFSETS, notes)
         copy = self._decoded(checkpoints.LOG_START_OFFSETS_COPY, notes)
@@ -252,11 +252,11 @@ class LogDir:
 
     # Checkpoints
 
-    def written(self, name: str, partition: Partition) -> int:
+    def written(self, name: str, partition: TopicPartition) -> int:
         """Return what checkpoint *name* on the disk says of *partition*, or -1."""
         return self._written.get(name, {}).get(partition, -1)
 
-    def all_written(self, name: str) -> Mapping[Partition, int]:
+    def all_written(self, name: str) -> Mapping[TopicPartition, int]:
         """Return checkpoint *name* as it is on the disk."""
         return self._written.get(name, {})
 
@@ -265,7 +265,9 @@ class LogDir:
         self._write_number += 1
         return self._write_number
 
-    def write_checkpoints(self, number: int, files: Mapping[str, dict[Partition, int]]) -> None:
+    def write_checkpoints(
+        self, number: int, files: Mapping[str, dict[TopicPartition, int]]
+    ) -> None:
         """Replace checkpoints (by file name), unless later ones are there. Slow; any thread."""
         with self._write_lock:
             starts = files.get(checkpoints.LOG_START_OFFSETS)

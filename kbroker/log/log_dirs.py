@@ -25,10 +25,10 @@ from functools import partial
 from resource import RLIMIT_NOFILE, getrlimit
 from uuid import UUID, uuid4
 
+from kbroker.common.topic_partition import TopicPartition
 from kbroker.config.log import LogConfig
 from kbroker.log import identity, names, ownership, segment
 from kbroker.log.checkpointing import Checkpointing
-from kbroker.log.checkpoints import Partition
 from kbroker.log.closing import close_all
 from kbroker.log.disk import OS_DISK, Disk
 from kbroker.log.flushing import Flushing
@@ -59,12 +59,12 @@ class LogDirs:
         executor: Executor,
         call_owner: Callable[[Callable[[], None]], object],
         now_ms: Callable[[], int],
-        on_failure: Callable[[str, Exception, list[Partition]], None],
+        on_failure: Callable[[str, Exception, list[TopicPartition]], None],
         disk: Disk = OS_DISK,
         recovery_threads: int = 2,
         new_uuid: Callable[[], UUID] = uuid4,
         boot_id: str = "",
-        on_flush: Callable[[Partition], None] = lambda _partition: None,
+        on_flush: Callable[[TopicPartition], None] = lambda _partition: None,
     ) -> None:
         self._disk = disk
         self._new_uuid = new_uuid
@@ -76,16 +76,16 @@ class LogDirs:
         self._on_failure = on_failure
         self._recovery_threads = recovery_threads
         self._directories: list[LogDir] = []
-        self._logs: dict[Partition, PartitionLog] = {}
-        self._where: dict[Partition, LogDir] = {}
+        self._logs: dict[TopicPartition, PartitionLog] = {}
+        self._where: dict[TopicPartition, LogDir] = {}
         self._doomed: list[Doomed] = []
         self._flushing = Flushing(self._logs, self._where, self._in_pool, on_flush)
         self._checkpointing = Checkpointing(
             self._logs, self._where, lambda: self.vanished.union(self.failed)
         )
-        self.failed: dict[Partition, KafkaError] = {}
+        self.failed: dict[TopicPartition, KafkaError] = {}
         """Partitions that cannot be served, and why: damaged files, or their directory is gone."""
-        self.high_watermarks: dict[Partition, int] = {}
+        self.high_watermarks: dict[TopicPartition, int] = {}
         """High watermarks as they were checkpointed last; only until the replicas took them."""
         self.clean = True
         """Whether every directory was shut down cleanly the last time."""
@@ -99,7 +99,7 @@ class LogDirs:
         """Whether this life is in the directories' files already."""
         self.unread: list[str] = []
         """Paths of directories that could not be read at the start: nobody knows what is in them."""
-        self.vanished: set[Partition] = set()
+        self.vanished: set[TopicPartition] = set()
         """Partitions that were here when the broker stopped, and whose directory is gone.
 
         While nothing is begun in their place the checkpoints keep their entries: the next start misses them, too.
@@ -195,7 +195,7 @@ class LogDirs:
         self.notes += loaded.notes
         self._doomed += [Doomed(0, directory, (path,), True) for path in loaded.doomed]
 
-    def _adopt(self, partition: Partition, log: PartitionLog, directory: LogDir) -> None:
+    def _adopt(self, partition: TopicPartition, log: PartitionLog, directory: LogDir) -> None:
         self._logs[partition] = log
         self._where[partition] = directory
         directory.logs += 1
@@ -217,7 +217,7 @@ class LogDirs:
         self.lives.registered(broker_epoch)
         self._remember()
 
-    def claim_of(self, partition: Partition) -> tuple[int, int] | None:
+    def claim_of(self, partition: TopicPartition) -> tuple[int, int] | None:
         """Return the first and last broker epoch since which a partition's log has kept everything."""
         where = self._where.get(partition)
         return self.lives.claim(where.path, partition) if where is not None else None
@@ -245,7 +245,7 @@ class LogDirs:
 
     # Logs
 
-    def __iter__(self) -> Iterator[Partition]:
+    def __iter__(self) -> Iterator[TopicPartition]:
         return iter(self._logs)
 
     def __len__(self) -> int:
@@ -331,7 +331,7 @@ class LogDirs:
         return directory_id is not None and not self.lives.had(directory_id)
 
     def _metadata(
-        self, key: Partition, directory: LogDir, topic_id: UUID | None
+        self, key: TopicPartition, directory: LogDir, topic_id: UUID | None
     ) -> PartitionMetadata:
         return PartitionMetadata(topic_id, key[1], self.lives.directory_id(directory.path))
 
@@ -381,8 +381,8 @@ class LogDirs:
 
     def sweep(
         self,
-        up_to_offset: Callable[[Partition], int | None],
-        dropped_of: Callable[[Partition], None] = lambda _partition: None,
+        up_to_offset: Callable[[TopicPartition], int | None],
+        dropped_of: Callable[[TopicPartition], None] = lambda _partition: None,
     ) -> int:
         """Apply retention to every log and remove what is due; return how many segments went.
 
@@ -425,7 +425,7 @@ class LogDirs:
         """Start the flush of logs that flush.messages or flush.ms asks for; cheap to call often."""
         self._flushing.due(self._now_ms())
 
-    def checkpoint(self, high_watermarks: Mapping[Partition, int] | None = None) -> None:
+    def checkpoint(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
         """Have the pool write the checkpoints of every directory.
 
         Recovery points, log start offsets and, where given, high watermarks. For every
@@ -437,7 +437,7 @@ class LogDirs:
                 files = self._checkpointing.files_of(directory, high_watermarks)
                 self._in_pool(directory, partial(directory.write_checkpoints, number, files))
 
-    def _before_reuse(self, key: Partition, where: LogDir) -> None:
+    def _before_reuse(self, key: TopicPartition, where: LogDir) -> None:
         """Take back what a checkpoint on the disk says above what *key*'s log now holds (1)."""
         files = self._checkpointing.corrected(key, where)
         if files is not None:
@@ -487,7 +487,7 @@ class LogDirs:
         self._on_failure(directory.path, error, mine)
 
     def close(
-        self, *, broker_epoch: int = -1, high_watermarks: Mapping[Partition, int] | None = None
+        self, *, broker_epoch: int = -1, high_watermarks: Mapping[TopicPartition, int] | None = None
     ) -> bool:
         """Close every log, write the checkpoints and say so; return whether all was clean. Slow.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from kbroker.log.checkpoints import Partition
+from kbroker.common.topic_partition import TopicPartition
 
 DELETE_SUFFIX: Final = "-delete"
 STRAY_SUFFIX: Final = "-stray"
@@ -41,7 +41,7 @@ def _unique_name(topic: str, partition: int, unique: str, kind: str) -> str:
     return topic[: _MAX_NAME - len(suffix)] + suffix
 
 
-def parse_directory(name: str) -> Partition | None:
+def parse_directory(name: str) -> TopicPartition | None:
     """Return whose log a directory of that name is, or None when it is no partition's."""
     if _OTHER.match(name):
         return None

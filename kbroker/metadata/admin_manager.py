@@ -15,12 +15,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 from uuid import UUID, uuid4
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from kbroker.common.reactor import Clock
 from kbroker.config import BrokerConfig, LogConfig
 from kbroker.metadata.core.config_entries import check_topic_config
 from kbroker.metadata.core.topic_rules import check_collision, check_topic_name
@@ -62,25 +63,6 @@ def random_topic_id(new_uuid: Callable[[], UUID] = uuid4) -> UUID:
         topic_id = new_uuid()
         if not znodes.encode_uuid(topic_id).startswith("-"):
             return topic_id
-
-
-class Clock(Protocol):
-    """What waiting needs of the reactor."""
-
-    def callLater(  # noqa: N802
-        self, delay: float, callable: Callable[..., object], *args: object
-    ) -> Timer:
-        """Call later."""
-
-
-class Timer(Protocol):
-    """A call to come."""
-
-    def active(self) -> bool:
-        """Say whether it is still to come."""
-
-    def cancel(self) -> None:
-        """Call it off."""
 
 
 @dataclass(frozen=True, slots=True)

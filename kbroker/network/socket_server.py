@@ -18,7 +18,8 @@ from typing import Any, cast
 from twisted.internet.protocol import ServerFactory
 from twisted.logger import Logger
 
-from kbroker.config import BrokerConfig, Endpoint
+from kbroker.common.endpoint import Endpoint
+from kbroker.config import BrokerConfig
 from kbroker.log import open_files
 from kbroker.network.acceptor import RecordPort, listen
 from kbroker.network.connection import Connection, Limits, escaped
@@ -139,7 +140,7 @@ class Listener(ServerFactory):
         # Where clients and brokers share a listener nobody can tell them apart: no reserve.
         self._between_brokers = (
             len(network.config.endpoints) > 1
-            and endpoint.name == network.config.inter_broker_listener
+            and endpoint.listener == network.config.inter_broker_listener
         )
         self.memory = network.broker_memory if self._between_brokers else network.memory
         self.unsent = network.unsent
@@ -163,18 +164,18 @@ class Listener(ServerFactory):
             if now - self._last_refusal_log >= 1:
                 log.warn(
                     "refused {count} connection(s) on {listener}, the last from {host}: {cause}",
-                    count=self._refusals, listener=self.endpoint.name, host=host, cause=wrong,
+                    count=self._refusals, listener=self.endpoint.listener, host=host, cause=wrong,
                 )  # fmt: skip
                 self._refusals, self._last_refusal_log = 0, now
             return None
-        return Connection(self, Peer(host, port, self.endpoint.name))
+        return Connection(self, Peer(host, port, self.endpoint.listener))
 
     def cannot_accept(self, error: OSError) -> None:
         """Log that nobody can be accepted for the moment."""
         now = self.now()
         if now - self._last_refusal_log >= 1:
             log.error("cannot accept connections on {listener}: {error}; they wait",
-                      listener=self.endpoint.name, error=error)  # fmt: skip
+                      listener=self.endpoint.listener, error=error)  # fmt: skip
             self._last_refusal_log = now
 
     def opened(self, connection: Connection) -> None:
@@ -290,7 +291,7 @@ class Network:
                 )
                 self.listeners.append(listener)
                 bound.append(
-                    Endpoint(endpoint.name, endpoint.protocol, endpoint.host,
+                    Endpoint(endpoint.listener, endpoint.security_protocol, endpoint.host,
                              listener.port.getHost().port)
                 )  # fmt: skip
         except Exception:

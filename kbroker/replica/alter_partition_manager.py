@@ -23,8 +23,9 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from kbroker.common.topic_partition import TopicPartition
 from kbroker.replica.core.leader_state import FoundState, HighWatermarkAdvanced, Leading, WriteIsr
-from kbroker.replica.partition import Key, Partition
+from kbroker.replica.partition import Partition
 from kbroker.zk import znodes
 from kbroker.zk.errors import (
     ConnectionLoss,
@@ -35,6 +36,7 @@ from kbroker.zk.errors import (
 )
 from kbroker.zk.interface import ZooKeeper
 from kbroker.zk.reconnect import Reconnect
+from kclient.types import TopicPartition as NamedPartition
 from kclient.wire.errors import RequestTimedOut
 
 log = Logger()
@@ -91,7 +93,7 @@ class IsrWriter:
         self._waiting: deque[tuple[Partition, Leading, WriteIsr]] = deque()
         self._on_their_way = 0
         self._beginning = False
-        self._changed: set[Key] = set()
+        self._changed: set[TopicPartition] = set()
         self._told: list[IsrChange] = []
         """What is to be logged with the next announcement."""
         self._timer: Any = None
@@ -217,7 +219,7 @@ class IsrWriter:
 
     # -- the announcement ----------------------------------------------------------------------
 
-    def _announce(self, key: Key) -> None:
+    def _announce(self, key: TopicPartition) -> None:
         if not self._changed:
             self._gathered_since = self._reactor.seconds()
         self._changed.add(key)
@@ -243,7 +245,7 @@ class IsrWriter:
             return
         creating = self._zookeeper.create(
             znodes.ISR_CHANGE_PREFIX,
-            znodes.encode_partitions(znodes.TopicPartition(*key) for key in some),
+            znodes.encode_partitions(NamedPartition(*key) for key in some),
             sequential=True,
         )
         creating.addCallbacks(self._announced, self._not_announced, errbackArgs=(some,))
@@ -252,7 +254,7 @@ class IsrWriter:
         if self._changed:
             self._announce_later(ANNOUNCE_SECONDS)
 
-    def _not_announced(self, failure: Any, some: list[Key]) -> None:
+    def _not_announced(self, failure: Any, some: list[TopicPartition]) -> None:
         failure.trap(ZooKeeperError)
         self._changed.update(some)
         self._announce_later(RETRY_SECONDS)

@@ -30,13 +30,14 @@ from twisted.logger import Logger
 
 from kbroker.common.epoch_fences import ControllerFence
 from kbroker.common.steps import at_once
+from kbroker.common.topic_partition import TopicPartition
 from kbroker.common.turns import Turn, in_turns
 from kbroker.log.log_dirs import LogDirs
 from kbroker.log.partition_log import PartitionLog
 from kbroker.replica import found_logs
 from kbroker.replica.core.broker_epoch import Registration
 from kbroker.replica.core.role import Standing
-from kbroker.replica.partition import Key, Partition
+from kbroker.replica.partition import Partition
 from kbroker.replica.partition_registry import Changed, Hosted
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import KafkaError, code_of
@@ -79,7 +80,7 @@ class Orders:
         log_dirs: LogDirs,
         registration: Registration,
         *,
-        new_partition: Callable[[Key], Partition],
+        new_partition: Callable[[TopicPartition], Partition],
         registered: Callable[[int], None],
     ) -> None:
         self._reactor = reactor
@@ -127,7 +128,7 @@ class Orders:
         told = len(keys) <= PARTITIONS_TOLD
         given_up = 0
 
-        def give_up(key: Key, changed: Changed) -> None:
+        def give_up(key: TopicPartition, changed: Changed) -> None:
             nonlocal given_up
             if key in self._hosted.unconfirmed:
                 before = len(changed)
@@ -154,7 +155,7 @@ class Orders:
             return
         keys = [key for key in self._hosted.partitions if key[0] in names]
 
-        def give_up(key: Key, changed: Changed) -> None:
+        def give_up(key: TopicPartition, changed: Changed) -> None:
             partition = self._hosted.partitions.get(key)
             if partition is not None and partition.topic_id not in (None, ids[key[0]]):
                 self._give_up_role(key, changed)
@@ -164,7 +165,7 @@ class Orders:
     def _is_known(self, topic: str, topic_id: UUID | None) -> bool:
         return topic_id is None or self._hosted.topic_name(topic_id) == topic
 
-    def _give_up_role(self, key: Key, changed: Changed, *, told: bool = True) -> None:
+    def _give_up_role(self, key: TopicPartition, changed: Changed, *, told: bool = True) -> None:
         """Host a partition no longer, as if we had been restarted."""
         self._hosted.unconfirmed.pop(key, None)
         partition = self._hosted.partitions.get(key)
@@ -377,7 +378,7 @@ class Orders:
                  partition=partition, lacks=lacks)  # fmt: skip
         return ErrorCode.NONE
 
-    def _replace_namesake(self, key: Key, topic_id: UUID, changed: Changed) -> None:
+    def _replace_namesake(self, key: TopicPartition, topic_id: UUID, changed: Changed) -> None:
         """Give the role of a partition of another topic id up: the latest request of the controller names *topic_id*.
 
         A request without a number may be a late one of the earlier topic. It gets INCONSISTENT_TOPIC_ID, as in Kafka.
@@ -388,7 +389,7 @@ class Orders:
 
     def _ordered(
         self,
-        key: Key,
+        key: TopicPartition,
         topic_id: UUID | None,
         state: LeaderAndIsrPartitionState,
         changed: Changed,
@@ -409,7 +410,7 @@ class Orders:
             partition.role.topic_id = topic_id if stray else on_disk.topic_id
         return partition, stray
 
-    def _set_aside(self, key: Key, topic_id: UUID | None) -> None:
+    def _set_aside(self, key: TopicPartition, topic_id: UUID | None) -> None:
         """Make room for a partition in whose directory the log of another one is; raise KafkaError.
 
         Directories were exchanged; or an earlier topic of that name was deleted, and its log came back: after a power
@@ -423,7 +424,12 @@ class Orders:
         )  # fmt: skip
 
     def _log(
-        self, key: Key, topic_id: UUID | None, state: LeaderAndIsrPartitionState, *, is_new: bool
+        self,
+        key: TopicPartition,
+        topic_id: UUID | None,
+        state: LeaderAndIsrPartitionState,
+        *,
+        is_new: bool,
     ) -> PartitionLog:
         """Return the log of a partition, made if there is none; raise KafkaError."""
         found = self._log_dirs.create(*key, topic_id, is_new=is_new)

@@ -15,8 +15,9 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
+from kbroker.common.topic_partition import TopicPartition
 from kbroker.network.service import Answer, HeldAnswer
-from kbroker.replica.core.fetch_session import FetchSession, Key
+from kbroker.replica.core.fetch_session import FetchSession
 from kbroker.replica.core.fetch_session_cache import FetchSessions
 from kbroker.replica.delayed_requests import WaitingRequests
 
@@ -55,10 +56,10 @@ class WaitingFetches:
     ) -> None:
         """Have *sessions* hear of what wakes the requests of *clients* and *followers*."""
 
-        def committed(key: Key) -> None:
+        def committed(key: TopicPartition) -> None:
             self._wake(sessions.committed(key))
 
-        def appended(key: Key) -> None:
+        def appended(key: TopicPartition) -> None:
             self._wake(sessions.appended(key))
 
         clients.on_wake(committed)

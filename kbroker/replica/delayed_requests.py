@@ -14,9 +14,9 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from kbroker.common.topic_partition import TopicPartition
 from kbroker.network.service import HeldAnswer
 from kbroker.replica.core.purgatory import Purgatory, Waiting
-from kbroker.replica.partition import Key
 
 log = Logger()
 
@@ -28,20 +28,20 @@ class WaitingRequests:
 
     def __init__(self, reactor: Any) -> None:
         self._reactor = reactor
-        self._purgatory: Purgatory[Key] = Purgatory(
+        self._purgatory: Purgatory[TopicPartition] = Purgatory(
             lambda error: log.error("completing a waiting request failed: {error!r}", error=error)
         )
-        self._woken: dict[Key, None] = {}
-        self._listeners: list[Callable[[Key], None]] = []
+        self._woken: dict[TopicPartition, None] = {}
+        self._listeners: list[Callable[[TopicPartition], None]] = []
 
     def __len__(self) -> int:
         return len(self._purgatory)
 
-    def on_wake(self, callback: Callable[[Key], None]) -> None:
+    def on_wake(self, callback: Callable[[TopicPartition], None]) -> None:
         """Have *callback* called with every key that something happened to, at once."""
         self._listeners.append(callback)
 
-    def wake(self, key: Key) -> None:
+    def wake(self, key: TopicPartition) -> None:
         """Have those who wait for *key* looked at, later in this turn of the reactor."""
         for heard in self._listeners:
             heard(key)
@@ -57,7 +57,7 @@ class WaitingRequests:
 
     def wait(
         self,
-        keys: Iterable[Key],
+        keys: Iterable[TopicPartition],
         seconds: float,
         attempt: Callable[[], T | None],
         expired: Callable[[], T],
@@ -101,7 +101,7 @@ class WaitingRequests:
                 timer.cancel()
 
         answer: Deferred[T] = HeldAnswer(cancelled, time_over) if held else Deferred(cancelled)
-        waiting: Waiting[Key] = Waiting(keys, try_complete)
+        waiting: Waiting[TopicPartition] = Waiting(keys, try_complete)
         timer = self._reactor.callLater(max(seconds, 0), time_over)
         self._purgatory.add(waiting)
         return answer

@@ -29,10 +29,11 @@ from uuid import UUID
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from kbroker.common.topic_partition import TopicPartition
 from kbroker.replica import fetcher_partition
 from kbroker.replica.core.follower_state import Following
 from kbroker.replica.core.replication_quota import Throttle
-from kbroker.replica.partition import Key, Partition
+from kbroker.replica.partition import Partition
 from kclient.net.fetch_session import FetchSession
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import KafkaError, for_code
@@ -104,7 +105,7 @@ class FetchPlan:
         self._leader = leader
         self._settings = settings
         self._throttle = throttle
-        self._followed: dict[Key, Followed] = {}
+        self._followed: dict[TopicPartition, Followed] = {}
         self._by_id: dict[tuple[UUID | None, int], Followed] = {}
         """The same, as answers call them."""
         self._moved: dict[Followed, None] = {}
@@ -128,13 +129,13 @@ class FetchPlan:
         self._by_id[each.topic_id, partition.key[1]] = each
         self._moved[each] = None
 
-    def ask_again(self, key: Key) -> None:
+    def ask_again(self, key: TopicPartition) -> None:
         """Say with the next fetch what there is of a partition now: its log begins elsewhere."""
         each = self._followed.get(key)
         if each is not None and each not in self._pausing:
             self._moved[each] = None
 
-    def log_flushed(self, key: Key) -> bool:
+    def log_flushed(self, key: TopicPartition) -> bool:
         """Handle the end of a log's sync: the next fetch asks for what follows. Return whether that was awaited."""
         each = self._followed.get(key)
         if each is None or each not in self._flushing:
@@ -148,7 +149,7 @@ class FetchPlan:
         """Whether the last answer brought records that wait for a sync."""
         return bool(self._flushing) and not all(self._flushing.values())
 
-    def unfollow(self, key: Key) -> None:
+    def unfollow(self, key: TopicPartition) -> None:
         """Fetch a partition no more."""
         each = self._followed.pop(key, None)
         if each is None:

@@ -11,9 +11,9 @@ from typing import Any
 
 from twisted.logger import Logger
 
+from kbroker.common.topic_partition import TopicPartition
 from kbroker.config import BrokerConfig
 from kbroker.log.log_dirs import LogDirs
-from kbroker.replica.partition import Key
 
 log = Logger()
 
@@ -36,8 +36,8 @@ class LogUpkeep:
         reactor: Any,
         config: BrokerConfig,
         log_dirs: LogDirs,
-        high_watermark: Callable[[Key], int | None],
-        log_start_moved: Callable[[Key], None],
+        high_watermark: Callable[[TopicPartition], int | None],
+        log_start_moved: Callable[[TopicPartition], None],
     ) -> None:
         self._reactor = reactor
         self._config = config
@@ -73,7 +73,7 @@ class LogUpkeep:
             self._checkpoint_due = True
             self._after(SOON_SECONDS, self._checkpoint)
 
-    def high_watermarks(self) -> dict[Key, int]:
+    def high_watermarks(self) -> dict[TopicPartition, int]:
         """Return the high watermark of every log: hosted now, or as it was checkpointed."""
         marks = dict(self._log_dirs.high_watermarks)
         for key in self._log_dirs:
@@ -96,7 +96,7 @@ class LogUpkeep:
         if expired:
             log.info("forgot {count} idle producers", count=expired)
 
-    def _retention_bound(self, key: Key) -> int:
+    def _retention_bound(self, key: TopicPartition) -> int:
         """Bound retention by the high watermark; a log not hosted yet keeps everything.
 
         Until the controller has spoken the topic's own settings are not known: the broker's default

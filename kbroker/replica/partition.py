@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 from uuid import UUID
 
+from kbroker.common.topic_partition import TopicPartition
 from kbroker.log.epochs import UNKNOWN_EPOCH, UNKNOWN_OFFSET
 from kbroker.log.partition_log import AppendResult, LogSlice, PartitionLog
 from kbroker.replica.core.follower_state import Following
@@ -36,9 +37,6 @@ from kclient.wire.errors import (
     UnknownLeaderEpoch,
 )
 from kclient.wire.interbroker import LeaderAndIsrPartitionState
-
-Key = tuple[str, int]
-"""Topic and partition."""
 
 
 class Read(NamedTuple):
@@ -69,9 +67,9 @@ class Partition:
 
     def __init__(
         self,
-        key: Key,
+        key: TopicPartition,
         broker_id: int,
-        changed: Callable[[Key], None],
+        changed: Callable[[TopicPartition], None],
         around: Surroundings | None = None,
     ) -> None:
         self.key = key

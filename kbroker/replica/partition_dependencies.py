@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from kbroker.log.checkpoints import Partition as Key
+from kbroker.common.topic_partition import TopicPartition
 from kbroker.replica.core.leader_state import WriteIsr
 from kbroker.replica.core.remote_replicas import FollowersHeard
 
@@ -50,9 +50,9 @@ class Surroundings:
         self.is_cut_off = False
         """Whether our session may be over without our knowing: others may have been elected (S11)."""
         self.followers = FollowersHeard()
-        self.appended: Callable[[Key], None] = lambda _key: None
+        self.appended: Callable[[TopicPartition], None] = lambda _key: None
         self.directory_failed: Callable[[], None] = lambda: None
-        self.log_start_moved: Callable[[Key], None] = lambda _key: None
-        self.log_flushed: Callable[[Key], None] = lambda _key: None
+        self.log_start_moved: Callable[[TopicPartition], None] = lambda _key: None
+        self.log_flushed: Callable[[TopicPartition], None] = lambda _key: None
         self.write_isr: WritesIsr = lambda _partition, _write: None
         self.may_join_isr: Callable[[int, int], bool] = lambda _replica, _broker_epoch: True

@@ -14,7 +14,8 @@ from uuid import UUID
 
 from twisted.logger import Logger
 
-from kbroker.replica.partition import Key, Partition
+from kbroker.common.topic_partition import TopicPartition
+from kbroker.replica.partition import Partition
 
 log = Logger()
 
@@ -34,10 +35,10 @@ class LeadershipListener(Protocol):
 class Hosted:
     """The partitions by topic and number. *wake* is called with those whose role changed."""
 
-    def __init__(self, wake: Callable[[Key], None]) -> None:
-        self.partitions: dict[Key, Partition] = {}
+    def __init__(self, wake: Callable[[TopicPartition], None]) -> None:
+        self.partitions: dict[TopicPartition, Partition] = {}
         """To be looked up in; who changes it calls `add` and `remove`."""
-        self.unconfirmed: dict[Key, None] = {}
+        self.unconfirmed: dict[TopicPartition, None] = {}
         """Those whose roles are of before our last registration, and were not confirmed since."""
         self._wake = wake
         self._of_topic: Counter[str] = Counter()

@@ -25,12 +25,13 @@ from typing import Any
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 
+from kbroker.common.topic_partition import TopicPartition
 from kbroker.network.broker_connections import DialBroker
 from kbroker.replica import fetcher_partition
 from kbroker.replica.core.replication_quota import Throttle
 from kbroker.replica.fetcher_partitions import FIRST_PAUSE, FetcherSettings, FetchPlan, Followed
 from kbroker.replica.leader_end_point import leader_end, leader_start
-from kbroker.replica.partition import Key, Partition
+from kbroker.replica.partition import Partition
 from kclient.errors import Address, ConnectionClosed
 from kclient.net.connection import Connection
 from kclient.wire.error_codes import ErrorCode
@@ -121,11 +122,11 @@ class Fetcher:
         if self._gathering is None:
             self._gathering = self._reactor.callLater(GATHER_SECONDS, self._gathered)
 
-    def ask_again(self, key: Key) -> None:
+    def ask_again(self, key: TopicPartition) -> None:
         """Say with the next fetch what there is of a partition now: its log begins elsewhere."""
         self._plan.ask_again(key)
 
-    def log_flushed(self, key: Key) -> None:
+    def log_flushed(self, key: TopicPartition) -> None:
         """Fetch on what waited for a sync of its log, which has ended."""
         if not self._plan.log_flushed(key):
             return
@@ -134,7 +135,7 @@ class Fetcher:
         elif self._sleeping is not None and not self._plan.awaits_flush:
             self._wake()
 
-    def unfollow(self, key: Key) -> None:
+    def unfollow(self, key: TopicPartition) -> None:
         """Fetch a partition no more."""
         self._plan.unfollow(key)
 

@@ -14,12 +14,13 @@ from typing import Any
 
 from twisted.logger import Logger
 
+from kbroker.common.topic_partition import TopicPartition
 from kbroker.config import BrokerConfig
 from kbroker.network.broker_connections import DialBroker
 from kbroker.replica.alter_partition_manager import IsrWriter
 from kbroker.replica.fetcher_partitions import FetcherSettings
 from kbroker.replica.log_dir_failure_channel import DirectoryNews
-from kbroker.replica.partition import Key, Partition
+from kbroker.replica.partition import Partition
 from kbroker.replica.replica_fetcher import Fetcher
 from kbroker.replica.replica_manager import Replicas
 from kbroker.zk.interface import ZooKeeper
@@ -60,7 +61,7 @@ class Replication:
         )
         self._look_every = max(config.replica_lag_time_max_ms / 2000, 0.05)
         self._fetchers: dict[int, Fetcher] = {}
-        self._sources: dict[Key, int] = {}
+        self._sources: dict[TopicPartition, int] = {}
         """Whom each followed partition is fetched from."""
         self._writer = IsrWriter(reactor, zookeeper, reconnect)
         self._directory_news = DirectoryNews(reactor, zookeeper, replicas.broker_id)
@@ -105,12 +106,12 @@ class Replication:
             except Exception:
                 log.failure("looking at the followers of {p} failed", p=repr(partition))
 
-    def _log_start_moved(self, key: Key) -> None:
+    def _log_start_moved(self, key: TopicPartition) -> None:
         fetcher = self._fetchers.get(self._sources.get(key, -1))
         if fetcher is not None:
             fetcher.ask_again(key)
 
-    def _log_flushed(self, key: Key) -> None:
+    def _log_flushed(self, key: TopicPartition) -> None:
         fetcher = self._fetchers.get(self._sources.get(key, -1))
         if fetcher is not None:
             fetcher.log_flushed(key)

@@ -23,6 +23,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 
+from kbroker.common.topic_partition import TopicPartition
 from kbroker.config import BrokerConfig, LogConfig
 from kbroker.log.disk import OS_DISK, Disk
 from kbroker.log.log_dirs import LogDirs
@@ -33,7 +34,7 @@ from kbroker.replica.core.remote_replicas import NEVER
 from kbroker.replica.core.replication_quota import Throttles
 from kbroker.replica.delayed_requests import WaitingRequests
 from kbroker.replica.log_schedule import LogUpkeep
-from kbroker.replica.partition import Key, Partition
+from kbroker.replica.partition import Partition
 from kbroker.replica.partition_dependencies import Surroundings
 from kbroker.replica.partition_registry import Hosted
 from kclient.wire.errors import (
@@ -114,11 +115,11 @@ class Replicas:
             reactor, config, self.log_dirs, self.high_watermark, self._log_start_moved
         )
 
-    def _wake(self, key: Key) -> None:
+    def _wake(self, key: TopicPartition) -> None:
         self.waiting.wake(key)
         self.waiting_followers.wake(key)
 
-    def _new_partition(self, key: Key) -> Partition:
+    def _new_partition(self, key: TopicPartition) -> Partition:
         return Partition(key, self.broker_id, self.waiting.wake, self.around)
 
     def now_ms(self) -> int:
@@ -174,17 +175,17 @@ class Replicas:
         future.add_done_callback(lambda _: self.reactor.callFromThread(came_back))
         return done
 
-    def high_watermark(self, key: Key) -> int | None:
+    def high_watermark(self, key: TopicPartition) -> int | None:
         """Return a hosted partition's high watermark as far as it is known here; None if it is not hosted."""
         partition = self.hosted.partitions.get(key)
         return partition.high_watermark if partition is not None else None
 
-    def _log_start_moved(self, key: Key) -> None:
+    def _log_start_moved(self, key: TopicPartition) -> None:
         partition = self.hosted.partitions.get(key)
         if partition is not None:
             partition.log_start_moved()
 
-    def _log_flushed(self, key: Key) -> None:
+    def _log_flushed(self, key: TopicPartition) -> None:
         partition = self.hosted.partitions.get(key)
         if partition is not None:
             partition.log_flushed()
@@ -271,7 +272,7 @@ class Replicas:
             log.warn("gave up {count} partitions: the session is over", count=len(changed))
         self.hosted.tell(changed)
 
-    def unfollowed(self, follower: int, keys: Iterable[Key | None]) -> None:
+    def unfollowed(self, follower: int, keys: Iterable[TopicPartition | None]) -> None:
         """Take note that broker *follower* does not fetch these from us any more."""
         for key in keys:
             partition = self.hosted.partitions.get(key) if key is not None else None
@@ -300,7 +301,7 @@ class Replicas:
             as_follower=config.follower_replication_throttled_rate,
         )
 
-    def _directory_failed(self, path: str, error: Exception, lost: list[Key]) -> None:
+    def _directory_failed(self, path: str, error: Exception, lost: list[TopicPartition]) -> None:
         """Take the partitions in a failed log directory offline (S15)."""
         log.error(
             "log directory {path} failed and is offline with {count} partitions: {error}",

@@ -20,9 +20,9 @@ from collections import Counter
 
 from twisted.logger import Logger
 
+from kbroker.common.topic_partition import TopicPartition
 from kbroker.metadata.metadata_cache import MetadataCache, TopicMetadata
 from kbroker.replica.become_leader_or_follower import PARTITIONS_TOLD
-from kbroker.replica.partition import Key
 from kbroker.replica.replica_manager import Replicas
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.interbroker import (
@@ -82,7 +82,7 @@ class StrayReplicas:
                 outcome=ErrorCode(done.error_code).name,
             )  # fmt: skip
 
-    def _is_stray(self, key: Key, topic: TopicMetadata) -> bool:
+    def _is_stray(self, key: TopicPartition, topic: TopicMetadata) -> bool:
         found = self._replicas.log_dirs.get(*key)
         known = topic.partitions.get(key[1])
         if found is None or known is None or known.leader < 0:

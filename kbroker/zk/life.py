@@ -27,12 +27,13 @@ import logging
 import re
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from twisted.internet.defer import Deferred, fail, inlineCallbacks, succeed
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from kbroker.common.reactor import Reactor
 from kbroker.zk import errors, requests
 from kbroker.zk.connection import Connection, ConnectionState, Inbox
 from kbroker.zk.interface import (
@@ -56,16 +57,6 @@ STALLED = 0.5
 
 RESTART_DELAY = 0.5
 """Seconds before a connection thread that died is replaced."""
-
-
-class Reactor(Protocol):
-    """What a session needs of the reactor."""
-
-    def callLater(self, delay: float, callable: Callable[..., Any], *args: Any) -> Any:  # noqa: N802
-        """Call later."""
-
-    def callFromThread(self, callable: Callable[..., Any], *args: Any) -> Any:  # noqa: N802
-        """Call on the reactor's thread."""
 
 
 def parse_connect(text: str) -> tuple[str, str]:

@@ -21,8 +21,9 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from kbroker.common.reactor import Reactor
 from kbroker.zk.connection import Connection, ConnectionState, Inbox
-from kbroker.zk.session import Reactor, ZooKeeperSession, quiet_logger
+from kbroker.zk.session import ZooKeeperSession, quiet_logger
 
 FILE = "zookeeper-session"
 

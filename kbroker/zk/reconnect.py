@@ -9,10 +9,11 @@ fails with RequestTimedOut, which tells the client to try again (S22).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from twisted.internet.defer import Deferred, fail, succeed
 
+from kbroker.common.reactor import Clock
 from kbroker.zk.errors import ConnectionLoss, SessionExpired
 from kbroker.zk.interface import Connected, Expired, Session, SessionEvent, ZooKeeper
 from kclient.wire.errors import RequestTimedOut
@@ -22,15 +23,6 @@ T = TypeVar("T")
 PATIENCE_SECONDS: Final = 5.0
 PAUSE_SECONDS: Final = 0.02
 """Between a lost connection and the next attempt."""
-
-
-class Clock(Protocol):
-    """What waiting needs of the reactor."""
-
-    def callLater(  # noqa: N802
-        self, delay: float, callable: Callable[..., object], *args: object
-    ) -> object:
-        """Call later."""
 
 
 class Reconnect:

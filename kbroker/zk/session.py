@@ -9,6 +9,7 @@ from kazoo.protocol import serialization as wire
 from twisted.internet.defer import Deferred, FirstError, fail, gatherResults, succeed
 from twisted.python.failure import Failure
 
+from kbroker.common.reactor import Reactor
 from kbroker.zk import errors, requests
 from kbroker.zk.bound import BoundSession
 from kbroker.zk.interface import (
@@ -23,7 +24,7 @@ from kbroker.zk.interface import (
     Stat,
     Watch,
 )
-from kbroker.zk.life import Reactor, SessionLife, parse_connect, quiet_logger
+from kbroker.zk.life import SessionLife, parse_connect, quiet_logger
 from kbroker.zk.watches import ChildrenWatch, DataWatch, StandingWatch
 
 

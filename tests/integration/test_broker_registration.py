@@ -9,6 +9,7 @@ import pytest
 import pytest_twisted
 from twisted.internet import reactor
 
+from kbroker.common.endpoint import Endpoint
 from kbroker.metadata import broker_registration
 from kbroker.metadata.broker_registration import (
     Membership,
@@ -44,7 +45,7 @@ async def open_session(zookeeper_connect: str) -> AsyncIterator[Open]:
 
 
 def registration(port: int = 9092) -> znodes.BrokerRegistration:
-    endpoint = znodes.Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", port)
+    endpoint = Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", port)
     return znodes.BrokerRegistration(1, (endpoint,), timestamp=1_700_000_000_000)
 
 

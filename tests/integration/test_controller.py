@@ -21,6 +21,7 @@ from kbroker.zk import znodes
 from kbroker.zk.errors import NoNode
 from kbroker.zk.previous_session import PreviousSession
 from kbroker.zk.session import ZooKeeperSession
+from kclient.types import TopicPartition
 from kclient.wire.errors import (
     BrokerNotAvailable,
     ErrorCode,
@@ -453,7 +454,7 @@ async def test_isr_changes_of_leaders_reach_everybody(join: Join) -> None:
     await one.zk.set(path, znodes.encode_partition_state(shrunk), found.zk_version)
     await one.zk.create(
         znodes.ISR_CHANGE_PREFIX,
-        znodes.encode_partitions([znodes.TopicPartition("t", 0)]),
+        znodes.encode_partitions([TopicPartition("t", 0)]),
         sequential=True,
     )
     await until(lambda: one.cache.partition("t", 0).isr == (1,))

@@ -18,6 +18,7 @@ from kbroker.metadata.metadata_cache import FULL
 from kbroker.zk import znodes
 from kbroker.zk.errors import BadVersion, NoNode
 from kbroker.zk.session import ZooKeeperSession
+from kclient.types import TopicPartition
 from kclient.wire.versions import ApiKey
 from tests.kit.controllers import PaperCluster
 from tests.kit.dying import Fate
@@ -25,7 +26,7 @@ from tests.kit.mortal_controller import die_at_every_step, succession
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
-T = znodes.TopicPartition("t", 0)
+T = TopicPartition("t", 0)
 STATE = znodes.partition_state_path(*T)
 
 

@@ -10,6 +10,7 @@ from uuid import uuid4
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred, fail, succeed
 
+from kbroker.common.endpoint import Endpoint
 from kbroker.config import BrokerConfig
 from kbroker.controller.controller import ClusterController, ControllerSettings
 from kbroker.metadata.admin_manager import Topics
@@ -101,7 +102,7 @@ class PaperCluster:
 
 async def register(zk: ZooKeeperSession, broker_id: int, rack: str | None = None) -> int:
     """Register a broker in the session of *zk*; its epoch."""
-    endpoint = znodes.Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 9000 + broker_id)
+    endpoint = Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 9000 + broker_id)
     path = znodes.broker_path(broker_id)
     registration = znodes.BrokerRegistration(broker_id, (endpoint,), rack=rack, timestamp=1)
     await zk.create(path, znodes.encode_broker(registration), ephemeral=True)

@@ -15,6 +15,7 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
+from kbroker.common.topic_partition import TopicPartition
 from kclient.wire import messages
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.framing import framed
@@ -32,7 +33,6 @@ from tests.kit.replicated import Observer
 from tests.kit.waiting import eventually
 from tests.kit.zookeeper import zookeeper_at
 
-Partition = tuple[str, int]
 REASSIGN = "/admin/reassign_partitions"
 PREFERRED_ELECTION = "/admin/preferred_replica_election"
 
@@ -44,7 +44,9 @@ class Operator:
         self._cluster = cluster
         self._observer = Observer(cluster)
 
-    def reassign(self, targets: Mapping[Partition, Sequence[int] | None]) -> dict[Partition, str]:
+    def reassign(
+        self, targets: Mapping[TopicPartition, Sequence[int] | None]
+    ) -> dict[TopicPartition, str]:
         """Ask for other replicas (None: call it off); the name of the error of each, "" for none."""
         topics: dict[str, ReassignableTopic] = {}
         for (topic, index), target in targets.items():
@@ -61,7 +63,7 @@ class Operator:
             for each in topic.partitions
         }
 
-    def moving(self) -> dict[Partition, tuple[list[int], list[int], list[int]]]:
+    def moving(self) -> dict[TopicPartition, tuple[list[int], list[int], list[int]]]:
         """Ask what is under way: replicas, those that are added and those that are removed."""
         answer = self._ask(
             ApiKey.LIST_PARTITION_REASSIGNMENTS, ListPartitionReassignmentsRequest(topics=None)
@@ -80,7 +82,7 @@ class Operator:
         """Wait until nothing is under way."""
         eventually("all reassignments to be done", lambda: not self.moving(), timeout)
 
-    def elect(self, kind: int, partitions: Iterable[Partition]) -> dict[Partition, str]:
+    def elect(self, kind: int, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
         """Ask for preferred (0) or unclean (1) elections; the name of the error of each, "" for none."""
         topics: dict[str, TopicPartitions] = {}
         for topic, index in partitions:
@@ -143,7 +145,7 @@ def znodes_of(cluster: Cluster) -> Iterator[KazooClient]:
         yield client
 
 
-def partitions_json(partitions: Mapping[Partition, Sequence[int] | None]) -> bytes:
+def partitions_json(partitions: Mapping[TopicPartition, Sequence[int] | None]) -> bytes:
     """Write what a classic tool puts below /admin."""
     items = [
         {"topic": topic, "partition": index} | ({"replicas": list(replicas)} if replicas else {})

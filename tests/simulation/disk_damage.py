@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from random import Random
 
+from kbroker.common.topic_partition import TopicPartition
 from kbroker.log import checkpoints
 from kbroker.log.disk import read_file, replace_file
 from kbroker.log.names import parse_directory
@@ -19,8 +20,6 @@ from tests.kit.simulated_disk import SimulatedDisk
 Drawn = tuple[float, str, tuple[str, ...]]
 """A time, a verb and its words."""
 
-Key = tuple[str, int]
-"""Topic and partition."""
 
 CHECKPOINTS = {
     "start": checkpoints.LOG_START_OFFSETS,
@@ -62,7 +61,7 @@ def damages(seed: int, weather: str, until: float, brokers: int) -> Iterator[Dra
         yield time + rng.choice((0.1, 5.0)) + rng.uniform(0.0, 1.0), "start", (other,)
 
 
-def exchange(disk: SimulatedDisk, directory: str) -> list[Key]:
+def exchange(disk: SimulatedDisk, directory: str) -> list[TopicPartition]:
     """Exchange two partitions' directories, for good; return the partitions, none where there are not two."""
     found = sorted(filter(None, map(parse_directory, _names(disk, directory))))
     keys = [key for key in found if not key[0].startswith("__")][:2]
@@ -76,7 +75,9 @@ def exchange(disk: SimulatedDisk, directory: str) -> list[Key]:
     return keys
 
 
-def set_line(disk: SimulatedDisk, directory: str, checkpoint: str, offset: int) -> Key | None:
+def set_line(
+    disk: SimulatedDisk, directory: str, checkpoint: str, offset: int
+) -> TopicPartition | None:
     """Have a checkpoint name another offset for a partition; return which, None where the broker has none."""
     found = sorted(filter(None, map(parse_directory, _names(disk, directory))))
     keys = [key for key in found if not key[0].startswith("__")]

@@ -14,8 +14,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
-Key = tuple[str, int]
-"""Topic and partition."""
+from kbroker.common.topic_partition import TopicPartition
 
 UNKNOWN = -1
 """Of a place whose broker epoch the state does not say: it is believed."""
@@ -61,9 +60,9 @@ class Losses:
         """By broker: the last zxid before its disk lost something."""
         self._wiped: dict[int, int] = {}
         """By broker: the last zxid before its disk was another one."""
-        self._replicas: dict[tuple[int, Key], int] = {}
+        self._replicas: dict[tuple[int, TopicPartition], int] = {}
         """The same for single replicas: one of several disks lost something."""
-        self._damaged: set[tuple[int, Key]] = set()
+        self._damaged: set[tuple[int, TopicPartition]] = set()
         """Replicas whose log was exchanged with another, until they were seen with all that is committed."""
         self._doubts: dict[int, int] = {}
         """By broker: the last zxid before one of its disks was another one."""
@@ -71,11 +70,11 @@ class Losses:
         """Topics whose settings allow an unclean election."""
         self.flushed: set[str] = set()
         """Topics whose every append is synced before it is acknowledged (flush.messages=1)."""
-        self.accepted: set[Key] = set()
+        self.accepted: set[TopicPartition] = set()
         """Partitions whose loss the operator accepted."""
-        self.granted: set[Key] = set()
+        self.granted: set[TopicPartition] = set()
         """Partitions that were ever led by somebody who may lack records."""
-        self.pending: set[Key] = set()
+        self.pending: set[TopicPartition] = set()
         """Partitions whose next leader may lack records."""
 
     def disk(self, node: int, zxid: int) -> None:
@@ -86,15 +85,15 @@ class Losses:
         """Take note that *node* lost power, and with it what was not synced."""
         self._disks[node] = zxid
 
-    def replica(self, node: int, key: Key, zxid: int) -> None:
+    def replica(self, node: int, key: TopicPartition, zxid: int) -> None:
         """Take note that *node* lost the disk that held one replica."""
         self._replicas[node, key] = zxid
 
-    def damaged(self, node: int, key: Key) -> None:
+    def damaged(self, node: int, key: TopicPartition) -> None:
         """Take note that the log of one replica on *node* is another one now."""
         self._damaged.add((node, key))
 
-    def whole(self, node: int, key: Key) -> None:
+    def whole(self, node: int, key: TopicPartition) -> None:
         """Take note that a replica has all that is committed."""
         self._damaged.discard((node, key))
 
@@ -102,35 +101,35 @@ class Losses:
         """Take note that *node* lost one of its disks: it need not know for ever what was not on it."""
         self._doubts[node] = zxid
 
-    def is_void(self, node: int, key: Key, granted: int) -> bool:
+    def is_void(self, node: int, key: TopicPartition, granted: int) -> bool:
         """Say whether the place that *node* has since its life of broker epoch *granted* is worth nothing."""
         if (node, key) in self._damaged:
             return True
         lost = max(self._disks.get(node, -1), self._replicas.get((node, key), -1))
         return granted <= lost and granted != UNKNOWN
 
-    def may_lack(self, node: int, key: Key, granted: int) -> bool:
+    def may_lack(self, node: int, key: TopicPartition, granted: int) -> bool:
         """Say whether *node* may lack committed records, though it has a place since *granted*."""
         if key[0] not in self.flushed or (node, key) in self._damaged:
             return self.is_void(node, key, granted)
         lost = max(self._wiped.get(node, -1), self._replicas.get((node, key), -1))
         return granted <= lost and granted != UNKNOWN
 
-    def are_void(self, key: Key, state: State) -> bool:
+    def are_void(self, key: TopicPartition, state: State) -> bool:
         """Say whether nobody is left who must have every record of a partition."""
         return all(self.is_void(node, key, granted) for node, granted in state.places.items())
 
-    def may_wait(self, key: Key, state: State) -> bool:
+    def may_wait(self, key: TopicPartition, state: State) -> bool:
         """Say whether a partition may be without a leader: nobody is left who must know that he has all."""
         places = state.places.items()
         return not any(self.must_have_all(node, key, granted) for node, granted in places)
 
-    def must_have_all(self, node: int, key: Key, granted: int) -> bool:
+    def must_have_all(self, node: int, key: TopicPartition, granted: int) -> bool:
         """Say whether *node* must know that the place it has since *granted* is worth something."""
         in_doubt = UNKNOWN < granted <= self._doubts.get(node, -1)
         return not (self.is_void(node, key, granted) or in_doubt)
 
-    def elected(self, key: Key, before: State, state: State) -> str | None:
+    def elected(self, key: TopicPartition, before: State, state: State) -> str | None:
         """Judge an election; return what is wrong with it."""
         granted = before.places.get(state.leader)
         is_clean = granted is not None and not self.may_lack(state.leader, key, granted)

@@ -16,7 +16,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone
 from twisted.python.failure import Failure
 
-from kbroker.config import BrokerConfig, Endpoint
+from kbroker.common.endpoint import Endpoint
+from kbroker.config import BrokerConfig
 from kbroker.log.slices import FileSlice
 from kbroker.network.socket_server import Listener, Network
 from kclient.errors import Address, Cause, ConnectError

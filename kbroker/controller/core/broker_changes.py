@@ -26,8 +26,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from kbroker.common.steps import Steps
+from kbroker.common.topic_partition import TopicPartition
 from kbroker.controller.core import topic_deletion
-from kbroker.controller.core.context import Broker, ControllerContext, TopicPartition
+from kbroker.controller.core.context import Broker, ControllerContext
 from kbroker.controller.core.effects import (
     AnswerControlledShutdown,
     CloseChannel,

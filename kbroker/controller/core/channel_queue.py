@@ -24,7 +24,8 @@ from dataclasses import dataclass, field, replace
 from itertools import count, islice
 from typing import TypeVar
 
-from kbroker.controller.core.context import Broker, TopicPartition
+from kbroker.common.topic_partition import TopicPartition
+from kbroker.controller.core.context import Broker
 from kbroker.controller.core.effects import PartitionUpdate, ReplicaStop
 
 

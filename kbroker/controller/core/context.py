@@ -11,6 +11,8 @@ from enum import Enum
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from kbroker.common.endpoint import Endpoint
+from kbroker.common.topic_partition import TopicPartition
 from kbroker.controller.core.states import (
     PARTITION_VALID_FROM,
     REPLICA_VALID_FROM,
@@ -19,19 +21,6 @@ from kbroker.controller.core.states import (
     ReplicaState,
 )
 from kclient.wire.interbroker import NO_LEADER
-
-TopicPartition = tuple[str, int]
-"""(topic name, partition index)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """One listener of a broker, as advertised."""
-
-    listener: str
-    security_protocol: str
-    host: str
-    port: int
 
 
 class Start(Enum):

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from kbroker.common.topic_partition import TopicPartition
 from kbroker.controller.core.channel_queue import (
     LeaderAndIsrOrder,
     Order,
     StopReplicaOrder,
     UpdateMetadataOrder,
 )
-from kbroker.controller.core.context import Broker, LogEnd, TopicPartition
+from kbroker.controller.core.context import Broker, LogEnd
 from kbroker.controller.core.effects import PartitionUpdate
 from kbroker.controller.core.events import Event, LeaderAndIsrAcked, StopReplicaAcked
 from kclient.wire.error_codes import ErrorCode

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from kbroker.controller.core.context import ControllerContext, LeaderAndIsr, Start, TopicPartition
+from kbroker.common.topic_partition import TopicPartition
+from kbroker.controller.core.context import ControllerContext, LeaderAndIsr, Start
 from kbroker.controller.core.effects import ReportDoubt
 from kbroker.controller.core.election import electorate_of, with_the_longest_log
 from kclient.wire.interbroker import NO_LEADER, RECOVERING

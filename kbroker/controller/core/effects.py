@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from uuid import UUID
 
-from kbroker.controller.core.context import Assignment, Broker, LeaderAndIsr, TopicPartition
+from kbroker.common.topic_partition import TopicPartition
+from kbroker.controller.core.context import Assignment, Broker, LeaderAndIsr
 
 
 @dataclass(frozen=True, slots=True)

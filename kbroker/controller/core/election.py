@@ -40,12 +40,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from kbroker.common.topic_partition import TopicPartition
 from kbroker.controller.core.context import (
     ControllerContext,
     LeaderAndIsr,
     LogEnd,
     Start,
-    TopicPartition,
     is_void,
     void,
 )

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from kbroker.controller.core.context import Broker, LeaderAndIsr, LogEnd, Topic, TopicPartition
+from kbroker.common.topic_partition import TopicPartition
+from kbroker.controller.core.context import Broker, LeaderAndIsr, LogEnd, Topic
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from kbroker.common.steps import Steps
-from kbroker.controller.core.context import ControllerContext, TopicPartition
+from kbroker.common.topic_partition import TopicPartition
+from kbroker.controller.core.context import ControllerContext
 from kbroker.controller.core.effects import OpenChannel, SendUpdateMetadata
 from kbroker.controller.core.events import BecameController
 from kbroker.controller.core.state_writes import Rounds, unled_of

@@ -16,7 +16,8 @@ from collections import defaultdict
 from dataclasses import replace
 
 from kbroker.common.steps import Steps
-from kbroker.controller.core.context import ControllerContext, LeaderAndIsr, TopicPartition
+from kbroker.common.topic_partition import TopicPartition
+from kbroker.controller.core.context import ControllerContext, LeaderAndIsr
 
 
 def misplaced(context: ControllerContext, percentage: int) -> Steps[list[TopicPartition]]:

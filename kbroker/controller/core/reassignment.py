@@ -50,12 +50,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kbroker.common.steps import Steps
-from kbroker.controller.core.context import (
-    Assignment,
-    ControllerContext,
-    LeaderAndIsr,
-    TopicPartition,
-)
+from kbroker.common.topic_partition import TopicPartition
+from kbroker.controller.core.context import Assignment, ControllerContext, LeaderAndIsr
 from kbroker.controller.core.effects import (
     AnswerReassignment,
     ReassignmentOutcome,

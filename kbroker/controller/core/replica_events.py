@@ -21,13 +21,8 @@ In: IsrChanged, LogDirsFailed, LeaderAndIsrAcked, the tables   Out: the tables, 
 from __future__ import annotations
 
 from kbroker.common.steps import Steps
-from kbroker.controller.core.context import (
-    GRANT_VOID,
-    Broker,
-    ControllerContext,
-    Start,
-    TopicPartition,
-)
+from kbroker.common.topic_partition import TopicPartition
+from kbroker.controller.core.context import GRANT_VOID, Broker, ControllerContext, Start
 from kbroker.controller.core.election import electorate_of, with_the_longest_log
 from kbroker.controller.core.events import IsrChanged, LeaderAndIsrAcked, LogDirsFailed
 from kbroker.controller.core.state_writes import Rounds

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from kbroker.common.steps import Steps
-from kbroker.controller.core.context import Broker, ControllerContext, LeaderAndIsr, TopicPartition
+from kbroker.common.topic_partition import TopicPartition
+from kbroker.controller.core.context import Broker, ControllerContext, LeaderAndIsr
 from kbroker.controller.core.effects import (
     Effect,
     PartitionUpdate,

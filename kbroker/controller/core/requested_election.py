@@ -18,7 +18,8 @@ In: ElectionRequested, the tables   Out: partitions to elect, results   Owner: m
 from __future__ import annotations
 
 from kbroker.common.steps import Steps
-from kbroker.controller.core.context import ControllerContext, TopicPartition
+from kbroker.common.topic_partition import TopicPartition
+from kbroker.controller.core.context import ControllerContext
 from kbroker.controller.core.effects import ElectionOutcome, ElectionResult
 from kbroker.controller.core.events import ElectionRequested, ElectionType
 from kbroker.controller.core.preferred_leaders import elect_preferred

@@ -19,13 +19,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from kbroker.common.steps import Steps
-from kbroker.controller.core.context import (
-    Assignment,
-    Broker,
-    ControllerContext,
-    LeaderAndIsr,
-    TopicPartition,
-)
+from kbroker.common.topic_partition import TopicPartition
+from kbroker.controller.core.context import Assignment, Broker, ControllerContext, LeaderAndIsr
 from kbroker.controller.core.effects import StateWrite
 from kclient.wire.interbroker import NO_LEADER
 

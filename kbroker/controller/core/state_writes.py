@@ -28,8 +28,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from kbroker.common.steps import Steps
+from kbroker.common.topic_partition import TopicPartition
 from kbroker.controller.core import data_loss
-from kbroker.controller.core.context import ControllerContext, LeaderAndIsr, TopicPartition
+from kbroker.controller.core.context import ControllerContext, LeaderAndIsr
 from kbroker.controller.core.effects import (
     AskUncleanElection,
     Effect,

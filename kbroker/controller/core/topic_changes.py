@@ -20,7 +20,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kbroker.common.steps import Steps
-from kbroker.controller.core.context import ControllerContext, Topic, TopicPartition
+from kbroker.common.topic_partition import TopicPartition
+from kbroker.controller.core.context import ControllerContext, Topic
 from kbroker.controller.core.events import TopicsChanged
 from kbroker.controller.core.reassignment import Reassignments
 from kbroker.controller.core.state_writes import Rounds

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kbroker.common.steps import Steps
-from kbroker.controller.core.context import ControllerContext, TopicPartition
+from kbroker.common.topic_partition import TopicPartition
+from kbroker.controller.core.context import ControllerContext
 from kbroker.controller.core.effects import DeleteTopicZnodes, DropDeletionRequests, Effect
 from kbroker.controller.core.events import StopReplicaAcked
 from kbroker.controller.core.request_batch import Announcements

@@ -26,7 +26,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
-from kbroker.coordinator.group.group_metadata import Clock
+from kbroker.common.reactor import Clock
 from kbroker.coordinator.group.shard_fence import CoordinatedPartition
 from kbroker.zk.errors import SessionExpired, ZooKeeperError
 from kclient.wire.error_codes import ErrorCode

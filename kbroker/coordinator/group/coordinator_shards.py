@@ -24,10 +24,11 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from kbroker.common.reactor import Clock
 from kbroker.coordinator.group.core.limits import GroupLimits
 from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC, partition_of
 from kbroker.coordinator.group.core.states import GroupState
-from kbroker.coordinator.group.group_metadata import Clock, HeldGroup
+from kbroker.coordinator.group.group_metadata import HeldGroup
 from kbroker.coordinator.group.group_store import group_ids, read_states
 from kbroker.coordinator.group.shard_fence import CoordinatedPartition, CoordinatorMoved, Fence
 from kbroker.zk.errors import ConnectionLoss, SessionExpired

@@ -20,6 +20,7 @@ from uuid import UUID, uuid4
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
+from kbroker.common.reactor import Clock
 from kbroker.coordinator.group.committed_offsets import CommittedOffset, detail_path
 from kbroker.coordinator.group.coordinator_fence import CoordinatorFence
 from kbroker.coordinator.group.coordinator_shards import CoordinatedGroups, GroupsOfPartition
@@ -28,7 +29,7 @@ from kbroker.coordinator.group.core.effects import Join, Joined, Left, MemberIde
 from kbroker.coordinator.group.core.limits import GroupLimits
 from kbroker.coordinator.group.core.records import CommitDetail
 from kbroker.coordinator.group.core.states import GroupState
-from kbroker.coordinator.group.group_metadata import UNCONFIRMED, Clock, HeldGroup
+from kbroker.coordinator.group.group_metadata import UNCONFIRMED, HeldGroup
 from kbroker.coordinator.group.group_store import delete_tree
 from kbroker.coordinator.group.offset_writer import OffsetWriter
 from kbroker.coordinator.group.shard_fence import CoordinatorMoved

@@ -17,11 +17,12 @@ replaced meanwhile, must not send members back into an old generation, nor refus
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from kbroker.common.reactor import Clock
 from kbroker.coordinator.group.committed_offsets import GroupOffsets, read_offsets
 from kbroker.coordinator.group.core.effects import (
     Answer,
@@ -88,16 +89,6 @@ TICK_AGAIN = 0.5
 
 ATTEMPTS = 5
 """How often a write is tried again because znodes are not as we thought."""
-
-
-class Clock(Protocol):
-    """What is needed of the reactor."""
-
-    def seconds(self) -> float:
-        """Monotonic time."""
-
-    def callLater(self, delay: float, callable: Callable[..., Any], *args: Any) -> Any:  # noqa: N802
-        """Call later."""
 
 
 class HeldGroup:

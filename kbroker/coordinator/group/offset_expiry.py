@@ -15,8 +15,8 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from kbroker.common.reactor import Clock
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
-from kbroker.coordinator.group.group_metadata import Clock
 from kbroker.zk.errors import ZooKeeperError
 from kbroker.zk.interface import ZooKeeper
 from kbroker.zk.znodes import TOPICS, topic_path

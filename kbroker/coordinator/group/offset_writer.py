@@ -24,13 +24,14 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from kbroker.common.reactor import Clock
 from kbroker.coordinator.group.core.commits import (
     CommitKey,
     CommitQueue,
     OffsetCommit,
     PendingCommit,
 )
-from kbroker.coordinator.group.group_metadata import Clock, HeldGroup
+from kbroker.coordinator.group.group_metadata import HeldGroup
 from kbroker.coordinator.group.shard_fence import CoordinatedPartition, CoordinatorMoved
 from kbroker.zk.errors import ConnectionLoss, SessionExpired, ZooKeeperError
 from kbroker.zk.interface import Create, Operation, SetData

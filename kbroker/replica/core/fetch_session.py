@@ -31,6 +31,7 @@ from itertools import islice
 from typing import TypeAlias
 from uuid import UUID
 
+from kbroker.common.topic_partition import TopicPartition
 from kclient.wire.fetch import (
     INITIAL_SESSION_EPOCH,
     FetchPartition,
@@ -42,9 +43,6 @@ from kclient.wire.fetch import (
 
 PartitionId: TypeAlias = tuple[UUID | str, int]
 """How a request calls a partition: the topic's id, or its name up to v12, and the index."""
-
-Key: TypeAlias = tuple[str, int]
-"""What a partition is called here: topic and index."""
 
 
 class SessionPartition:
@@ -68,7 +66,7 @@ class SessionPartition:
         """As the request had it: empty where it goes by id."""
         self.topic_id = topic_id
         self.asked = asked
-        self.key: Key | None = None
+        self.key: TopicPartition | None = None
         """None while nobody knows the topic id."""
         self.high_watermark = -1
         self.log_start_offset = -1

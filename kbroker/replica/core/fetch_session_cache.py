@@ -22,12 +22,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from kbroker.replica.core.fetch_session import FetchSession, Key, SessionPartition
+from kbroker.common.topic_partition import TopicPartition
+from kbroker.replica.core.fetch_session import FetchSession, SessionPartition
 
 MIN_EVICTION_SECONDS: Final = 120.0
 """How long a session is safe: unused from anybody, new from those who are not followers."""
 
-_Watchers = dict[Key, dict[SessionPartition, None]]
+_Watchers = dict[TopicPartition, dict[SessionPartition, None]]
 
 
 class FetchSessions:
@@ -111,7 +112,7 @@ class FetchSessions:
 
     # -- events --------------------------------------------------------------------------------
 
-    def watch(self, partition: SessionPartition, key: Key) -> None:
+    def watch(self, partition: SessionPartition, key: TopicPartition) -> None:
         """Have what happens to *key* make *partition* due."""
         partition.key = key
         watchers = self._followers if partition.session.privileged else self._clients
@@ -130,11 +131,11 @@ class FetchSessions:
                 if not watching:
                     del watchers[key]
 
-    def appended(self, key: Key) -> Iterable[FetchSession]:
+    def appended(self, key: TopicPartition) -> Iterable[FetchSession]:
         """Handle *key*'s log growing, or its role changing; return the followers' sessions it concerns."""
         return _due(self._followers.get(key))
 
-    def committed(self, key: Key) -> Iterable[FetchSession]:
+    def committed(self, key: TopicPartition) -> Iterable[FetchSession]:
         """Handle *key*'s watermark moving, or its role changing; return the clients' sessions it concerns.
 
         Followers hear of the watermark with the next answer: it is no reason for one, unless consumers read there.

@@ -13,11 +13,11 @@ from kbroker.zk.znodes.names import (
     DELETE_TOPICS,
     PRODUCER_ID_BLOCK,
     REASSIGN_PARTITIONS,
-    TopicPartition,
     checked_topic,
     escape,
     unescape,
 )
+from kclient.types import TopicPartition
 
 DEFAULT_ENTITY = "<default>"
 

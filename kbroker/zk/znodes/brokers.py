@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from kbroker.common.endpoint import Endpoint
 from kbroker.zk.errors import PoisonZnode
 from kbroker.zk.znodes.fields import INT32_MAX, Fields, decode_json, decode_number, encode_json
 from kbroker.zk.znodes.names import (
@@ -21,20 +22,6 @@ from kbroker.zk.znodes.names import (
 
 SECRET_BYTES: Final = 32
 """The inter-broker secret has at least so many bytes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """Where a listener of a broker is reached: advertised host and port."""
-
-    listener: str
-    security_protocol: str
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.listener}://{host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ refuses as path elements, become `%2E` and `%2E%2E`.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from kbroker.zk.errors import UnsafeName
@@ -58,13 +57,6 @@ PERSISTENT_PATHS = (
 """Made at the start of every broker where missing, so that watches and creates find parents."""
 
 LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-
-
-class TopicPartition(NamedTuple):
-    """A partition's name."""
-
-    topic: str
-    partition: int
 
 
 def checked_topic(name: str) -> str:

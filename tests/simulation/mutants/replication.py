@@ -177,7 +177,7 @@ def truncation_happens_once() -> list[Change]:
 
     return [
         (fetcher_partition, "truncate", truncates),
-        (fetcher_partitions.followed_partition, "question", asks),
+        (fetcher_partitions.fetcher_partition, "question", asks),
     ]
 
 

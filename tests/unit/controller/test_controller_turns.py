@@ -18,12 +18,14 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
+from kbroker.common.endpoint import Endpoint
 from kbroker.controller.controller import ClusterController, ControllerSettings
 from kbroker.metadata.broker_registration import ensure_paths
 from kbroker.zk import znodes
 from kbroker.zk.interface import Stat
 from kbroker.zk.reconnect import Reconnect
 from kbroker.zk.session import ZooKeeperSession
+from kclient.types import TopicPartition
 from kclient.wire import messages
 from kclient.wire.messages import RequestHeader
 from kclient.wire.versions import ApiKey
@@ -108,7 +110,7 @@ class World:
         return answer
 
     def register(self, broker_id: int) -> None:
-        endpoint = znodes.Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 9000 + broker_id)
+        endpoint = Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 9000 + broker_id)
         registration = znodes.BrokerRegistration(broker_id, (endpoint,), rack=None, timestamp=1)
         self._do(self.zk.create(znodes.broker_path(broker_id), znodes.encode_broker(registration)))
 
@@ -160,7 +162,7 @@ class World:
         state = znodes.decode_partition_state(topic, partition, self.ensemble.tree[path].data, ANY)
         state = replace(state, isr=(*state.isr, broker_id), isr_epochs=())
         self._do(self.zk.set(path, znodes.encode_partition_state(state), -1))
-        changed = znodes.encode_partitions([znodes.TopicPartition(topic, partition)])
+        changed = znodes.encode_partitions([TopicPartition(topic, partition)])
         self._do(self.zk.create(znodes.ISR_CHANGE_PREFIX, changed, sequential=True))
 
     def replicas_of(self, partition: int, of: int = 2) -> tuple[int, ...]:
@@ -192,7 +194,7 @@ def test_a_reassignment_that_ended_before_its_neighbours_is_completed_soon(world
     create_topic(world)
     world.register(4)
     world.until(lambda: 4 in world.cluster[2].cache.brokers)
-    wish = {znodes.TopicPartition("many", p): (2, 3, 4) for p in range(10)}
+    wish = {TopicPartition("many", p): (2, 3, 4) for p in range(10)}
     world.create(znodes.REASSIGN_PARTITIONS, znodes.encode_reassignment(wish))
     world.until(lambda: world.replicas_of(4) == (2, 3, 4, 1))
     world.joins_the_isr(4, "many", 4)
@@ -216,7 +218,7 @@ def test_no_turn_of_a_controller_is_long_whatever_happens_to_its_partitions(worl
     world.register(3)
     world.until(lambda: len(world.cluster[3].cache.topics) == 1)
     saw("return")
-    wish = {znodes.TopicPartition("many", p): (2, 1) for p in range(PARTITIONS)}
+    wish = {TopicPartition("many", p): (2, 1) for p in range(PARTITIONS)}
     world.create(znodes.REASSIGN_PARTITIONS, znodes.encode_reassignment(wish))
     world.until(lambda: "/admin/reassign_partitions" not in world.ensemble.tree)
     saw("reassignment")

@@ -7,6 +7,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
+from kbroker.common.endpoint import Endpoint
 from kbroker.metadata.broker_registration import Membership, enter_cluster
 from kbroker.zk import znodes
 from kbroker.zk.reconnect import Reconnect
@@ -50,7 +51,7 @@ def enter(breaks: set[int]) -> tuple[int, str, list[Exception]]:
         await zk.start(10)
         reconnect = Reconnect(zk, process)
         cluster_id = await enter_cluster(zk, reconnect)
-        endpoint = znodes.Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 9092)
+        endpoint = Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 9092)
         registration = znodes.BrokerRegistration(1, (endpoint,), timestamp=1)
         member = Membership(
             process, zk, registration, cluster_id=cluster_id, reconnect=reconnect,

@@ -8,6 +8,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
+from kbroker.common.endpoint import Endpoint
 from kbroker.metadata.registered_addresses import RegisteredAddresses
 from kbroker.zk import znodes
 from kbroker.zk.interface import Children, Node
@@ -29,8 +30,8 @@ class PaperZooKeeper:
         self.reads = 0
 
     def register(self, broker_id: int, host: str, listener: str = "PLAINTEXT") -> None:
-        endpoint = znodes.Endpoint(listener, "PLAINTEXT", host, 9092)
-        outside = znodes.Endpoint("OUTSIDE", "PLAINTEXT", "127.0.0.1", 9093)
+        endpoint = Endpoint(listener, "PLAINTEXT", host, 9092)
+        outside = Endpoint("OUTSIDE", "PLAINTEXT", "127.0.0.1", 9093)
         registration = znodes.BrokerRegistration(broker_id, (endpoint, outside))
         self.nodes[broker_id] = znodes.encode_broker(registration)
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from twisted.internet.task import Clock
 
-from kbroker.config import BrokerConfig, Endpoint
+from kbroker.common.endpoint import Endpoint
+from kbroker.config import BrokerConfig
 from kbroker.network.connection import Connection
 from kbroker.network.socket_server import Listener, Network
 from kbroker.network.transport import RecordTransport

@@ -15,7 +15,7 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.logger import globalLogPublisher
 
-from kbroker.config import Endpoint
+from kbroker.common.endpoint import Endpoint
 from kbroker.log import open_files
 from kbroker.log.disk import OS_DISK
 from kbroker.log.slices import FileSlice, SegmentFile

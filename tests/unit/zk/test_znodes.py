@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kbroker.common.endpoint import Endpoint
 from kbroker.zk import znodes
 from kbroker.zk.errors import PoisonZnode, UnsafeName
 from kbroker.zk.interface import Stat
-from kbroker.zk.znodes import TopicPartition
+from kclient.types import TopicPartition
 
 TOPIC_ID = uuid.UUID("f3cb5c6e-1d84-4f0d-9d5c-0f0a2b6f8d11")
 STAT = Stat(1, 2, 3, 4, 7, 0, 0, 0, 10, 0, 2)
@@ -37,8 +38,8 @@ def test_a_broker_registered_by_kafka_is_read() -> None:
     assert broker == znodes.BrokerRegistration(
         1,
         (
-            znodes.Endpoint("PLAINTEXT", "PLAINTEXT", "localhost", 9092),
-            znodes.Endpoint("IN", "SSL", "::1", 9093),
+            Endpoint("PLAINTEXT", "PLAINTEXT", "localhost", 9092),
+            Endpoint("IN", "SSL", "::1", 9093),
         ),
         rack="r1",
         timestamp=1_700_000_000_000,
@@ -54,7 +55,7 @@ def test_a_version_1_registration_has_one_plaintext_endpoint() -> None:
     broker = znodes.decode_broker(
         2, b'{"version":1,"host":"h","port":9092,"jmx_port":9999,"timestamp":"2233345666"}'
     )
-    assert broker.endpoints == (znodes.Endpoint("PLAINTEXT", "PLAINTEXT", "h", 9092),)
+    assert broker.endpoints == (Endpoint("PLAINTEXT", "PLAINTEXT", "h", 9092),)
 
 
 def test_a_topic_made_by_kafka_is_read_and_written_alike() -> None:
