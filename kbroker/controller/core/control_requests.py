@@ -208,6 +208,12 @@ def event_for(order: Order, response: Response, broker: Broker) -> Event | None:
             ErrorCode.INELIGIBLE_REPLICA: set(),
         }
         ends: dict[TopicPartition, LogEnd] = {}
+        online: set[TopicPartition] = set()
+        offline = {
+            (u.topic, u.partition)
+            for u in order.partitions
+            if broker.broker_id in u.offline_replicas
+        }
         epochs = {
             (u.topic, u.partition): u.state.leader_epoch
             for u in order.partitions
@@ -219,6 +225,8 @@ def event_for(order: Order, response: Response, broker: Broker) -> Event | None:
                     key = (names[topic.topic_id], partition.partition_index)
                     if partition.error_code in errors:
                         errors[partition.error_code].add(key)
+                    elif partition.error_code == ErrorCode.NONE and key in offline:
+                        online.add(key)
                     if partition.log_end_offset >= 0 and key in epochs:
                         ends[key] = LogEnd(
                             epochs[key],
@@ -227,9 +235,11 @@ def event_for(order: Order, response: Response, broker: Broker) -> Event | None:
                             (partition.intact_since, partition.intact_until),
                         )
         failed_dirs, incomplete = map(frozenset, errors.values())
-        if not failed_dirs and not incomplete and not ends:
+        if not failed_dirs and not incomplete and not ends and not online:
             return None
-        return LeaderAndIsrAcked(broker.broker_id, broker.epoch, failed_dirs, incomplete, ends)
+        return LeaderAndIsrAcked(
+            broker.broker_id, broker.epoch, failed_dirs, incomplete, ends, frozenset(online)
+        )
     if isinstance(order, StopReplicaOrder) and isinstance(response, StopReplicaResponse):
         failed: set[TopicPartition] = {
             (error.topic_name, error.partition_index)

@@ -89,6 +89,8 @@ class LeaderAndIsrAcked:
     """Partitions it was to lead and does not: its log is gone, or ends before what it had (S8)."""
     log_ends: Mapping[TopicPartition, LogEnd] = field(default_factory=dict)
     """Where its logs of partitions end that nobody leads."""
+    online: frozenset[TopicPartition] = frozenset()
+    """Partitions whose replica there was offline when the request was made, and that it leads or follows now."""
 
 
 @dataclass(frozen=True, slots=True)

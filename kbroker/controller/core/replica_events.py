@@ -10,7 +10,10 @@ answers name those that are offline.
 *LeaderAndIsrAcked*: a broker's answer names the replicas whose log directory failed, those that lack records they
 should have (S8), and where the logs of partitions without a leader end, with what they have kept. Each may change who
 leads, now that it is known; but an answer that changes nothing is not worth an evaluation, of which each may ask
-ZooKeeper for a topic's settings.
+ZooKeeper for a topic's settings. A replica whose log could not be created because a directory failed is created in
+another one by the next request: the answer to that request ends its being offline. A replica that was reported offline
+is sent a request again, since another one may have been on its way. So is a replica that lacks records and has no place
+in the state any more: it did not follow because the request that it answered was older.
 
 Invariants: 1. an older state never replaces a newer one; 2. an answer counts for the incarnation that gave it, and for
 replicas that are still assigned, of topics that stay.
@@ -22,6 +25,7 @@ from __future__ import annotations
 
 from kbroker.common.steps import Steps
 from kbroker.common.topic_partition import TopicPartition
+from kbroker.controller.core import topic_deletion
 from kbroker.controller.core.context import GRANT_VOID, Broker, ControllerContext, Start
 from kbroker.controller.core.election import electorate_of, with_the_longest_log
 from kbroker.controller.core.events import IsrChanged, LeaderAndIsrAcked, LogDirsFailed
@@ -76,13 +80,19 @@ def leader_and_isr_acked(
         if event.broker_id in context.replicas(p) and p[0] not in context.deleting
     ]
     failed.update(fresh)
-    rounds.said.metadata |= set(fresh)
+    online = sorted(event.online & failed)
+    failed.difference_update(online)
+    rounds.said.metadata |= {*fresh, *online}
+    topic_deletion.replicas_online(context, event.broker_id, online, rounds.said)
     lacking = [
         p
         for p in sorted(event.incomplete)
         if event.broker_id in context.replicas(p) and p[0] not in context.deleting
     ]
     context.incomplete.setdefault(event.broker_id, set()).update(lacking)
+    again = [*fresh, *(p for p in lacking if not _has_place(context, p, event.broker_id))]
+    if again:
+        rounds.said.leader_and_isr.setdefault(event.broker_id, set()).update(again)
     ends = {
         p: end
         for p, end in sorted(event.log_ends.items())
@@ -94,7 +104,12 @@ def leader_and_isr_acked(
     known = [
         p for p in ends if _stands(context, p, broker) or _longest_log(context, p) != NO_LEADER
     ]
-    yield from rounds.evaluate(context, dict.fromkeys([*fresh, *lacking, *known]))
+    yield from rounds.evaluate(context, dict.fromkeys([*fresh, *lacking, *known, *online]))
+
+
+def _has_place(context: ControllerContext, partition: TopicPartition, broker_id: int) -> bool:
+    current = context.leader_and_isr.get(partition)
+    return current is not None and broker_id in (*current.isr, *dict(current.elr))
 
 
 def _stands(context: ControllerContext, partition: TopicPartition, broker: Broker) -> bool:

@@ -73,9 +73,27 @@ def brokers_died(context: ControllerContext, died: set[int]) -> None:
 def brokers_joined(context: ControllerContext, joined: set[int], said: Announcements) -> None:
     """Ask the brokers that came back to delete what they still hold."""
     for partition, replica in _replicas_on(context, joined):
-        if context.replica_states[partition, replica] is ReplicaState.DELETION_INELIGIBLE:
-            context.move_replica(partition, replica, ReplicaState.OFFLINE)
-            _try_replica(context, partition, replica, said)
+        _try_again(context, partition, replica, said)
+
+
+def replicas_online(
+    context: ControllerContext,
+    broker_id: int,
+    partitions: Iterable[TopicPartition],
+    said: Announcements,
+) -> None:
+    """Ask a broker to delete replicas that were offline, and are not any more."""
+    for partition in partitions:
+        if partition[0] in context.deleting:
+            _try_again(context, partition, broker_id, said)
+
+
+def _try_again(
+    context: ControllerContext, partition: TopicPartition, replica: int, said: Announcements
+) -> None:
+    if context.replica_states[partition, replica] is ReplicaState.DELETION_INELIGIBLE:
+        context.move_replica(partition, replica, ReplicaState.OFFLINE)
+        _try_replica(context, partition, replica, said)
 
 
 def replicas_stopped(context: ControllerContext, event: StopReplicaAcked) -> list[Effect]:

@@ -7,9 +7,17 @@ import pytest
 
 from kbroker.controller.core import effects as fx
 from kbroker.controller.core import events
+from kbroker.controller.core.channel_queue import LeaderAndIsrOrder
 from kbroker.controller.core.context import Broker, LeaderAndIsr, Topic
+from kbroker.controller.core.control_requests import event_for
 from kbroker.controller.core.machine import Controller
 from kbroker.controller.core.states import InvalidStateChangeError, PartitionState, ReplicaState
+from kclient.wire.error_codes import ErrorCode
+from kclient.wire.interbroker import (
+    LeaderAndIsrPartitionError,
+    LeaderAndIsrResponse,
+    LeaderAndIsrTopicError,
+)
 
 ID = UUID(int=1)
 
@@ -261,6 +269,59 @@ def test_a_failed_log_directory_moves_leadership(machine):
     effects = machine.handle(events.LeaderAndIsrAcked(1, 1, frozenset({("t", 0)})))
     (order,) = of_kind(effects, fx.WriteStates)
     assert (order.writes[0].state.leader, order.writes[0].state.isr) == (2, (2, 3))
+
+
+def answer(order, code):
+    """Answer the request that carries *order* with one error code for each partition."""
+    topics = [
+        LeaderAndIsrTopicError(u.topic_id, [LeaderAndIsrPartitionError(u.partition, int(code))])
+        for u in order.partitions
+    ]
+    request = LeaderAndIsrOrder(order.partitions, ())
+    return event_for(request, LeaderAndIsrResponse(topics=topics), broker(order.broker_id))
+
+
+def order_to(broker_id, effects):
+    (order,) = [e for e in of_kind(effects, fx.SendLeaderAndIsr) if e.broker_id == broker_id]
+    return order
+
+
+def test_a_replica_that_was_created_in_another_log_directory_is_online_again(machine):
+    first = order_to(3, machine.handle(events.LogDirsFailed(frozenset({3}))))
+    effects = machine.handle(answer(first, ErrorCode.KAFKA_STORAGE_ERROR))
+    again = order_to(3, written(machine, effects, 11))
+    assert again.partitions[0].offline_replicas == (3,)
+    assert machine.handle(answer(again, ErrorCode.KAFKA_STORAGE_ERROR)) == [], "still offline"
+    (told,) = of_kind(machine.handle(answer(again, ErrorCode.NONE)), fx.SendUpdateMetadata)
+    assert [u.offline_replicas for u in told.partitions] == [()]
+    assert machine.context.is_online(3, ("t", 0))
+
+
+def test_a_replica_that_was_reported_offline_is_asked_again_if_its_state_stays(machine):
+    out_of_isr = replace(machine.context.leader_and_isr["t", 0], isr=(1, 2), zk_version=11)
+    machine.handle(events.IsrChanged({("t", 0): out_of_isr}))
+    effects = machine.handle(events.LeaderAndIsrAcked(3, 1, frozenset({("t", 0)})))
+    assert not of_kind(effects, fx.WriteStates)
+    assert order_to(3, effects).partitions[0].offline_replicas == (3,)
+
+
+def test_s08_a_replica_that_lacks_records_follows_though_its_leader_took_its_place_away(machine):
+    now = replace(machine.context.leader_and_isr["t", 0], isr=(1, 2), zk_version=11)
+    machine.handle(events.IsrChanged({("t", 0): now}))
+    lacks = events.LeaderAndIsrAcked(3, 1, incomplete=frozenset({("t", 0)}))
+    effects = machine.handle(lacks)
+    assert not of_kind(effects, fx.WriteStates)
+    assert order_to(3, effects).partitions[0].state.isr == (1, 2)
+
+
+def test_a_deletion_goes_on_when_the_replica_is_online_again(machine):
+    there = frozenset({("t", 0)})
+    written(machine, machine.handle(events.LeaderAndIsrAcked(3, 1, there)), 11)
+    effects = machine.handle(events.TopicDeletionRequested(frozenset({"t"})))
+    assert 3 not in {stop.broker_id for stop in of_kind(effects, fx.SendStopReplica)}
+    effects = machine.handle(events.LeaderAndIsrAcked(3, 1, online=there))
+    (stop,) = of_kind(effects, fx.SendStopReplica)
+    assert (stop.broker_id, [s.partition for s in stop.stops]) == (3, [("t", 0)])
 
 
 def test_controlled_shutdown_answers_after_leadership_has_moved(machine):
