@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from kbroker.apis import RequestContext
-from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC, partition_of
+from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC, partition_for
 from kbroker.metadata.admin_manager import Topics
 from kbroker.metadata.metadata_cache import MetadataCache
 from kbroker.zk.errors import ZooKeeperError
@@ -69,7 +69,7 @@ class FindCoordinator:
             self._make_topic()
             text = f"{OFFSETS_TOPIC} is being created, try again"
             return _none(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
-        index = partition_of(key, len(topic.partitions))
+        index = partition_for(key, len(topic.partitions))
         partition = topic.partitions.get(index)
         leader = partition.leader if partition is not None else -1
         address = self._metadata.address(leader, listener)

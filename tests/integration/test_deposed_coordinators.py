@@ -36,8 +36,8 @@ async def deposed(open_broker: Open) -> AsyncIterator[CoordinatingBroker]:
 
 def forget_confirmations(old: CoordinatingBroker) -> None:
     """Make the last confirmation as old as after a pause: it answers no heartbeat."""
-    for coordinated in old.coordinator._groups.partitions.values():
-        coordinated.right.confirmed_at = float("-inf")
+    for shard in old.coordinator._shards.partitions.values():
+        shard.fence.confirmed_at = float("-inf")
 
 
 async def _join(old: CoordinatingBroker) -> ErrorCode:

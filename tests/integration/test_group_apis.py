@@ -128,7 +128,7 @@ class Client:
         path = znodes.partition_state_path(OFFSETS_TOPIC, 0)
         await self.zk.create(path, state, make_parents=True)
         self.coordinator.on_leadership(OFFSETS_TOPIC, 0, 0, 0, True)
-        await until(lambda: self.coordinator._groups._partition_count and not self._loading())
+        await until(lambda: self.coordinator._shards._partition_count and not self._loading())
 
     def _loading(self) -> bool:
         return self.coordinator.listing()[1] is not ErrorCode.NONE

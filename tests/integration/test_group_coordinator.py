@@ -12,7 +12,7 @@ from twisted.internet.defer import ensureDeferred, gatherResults
 from twisted.internet.task import deferLater
 
 from kbroker.coordinator.group.core.commits import OffsetCommit
-from kbroker.coordinator.group.core.effects import Joined, MemberIdentity, Sync
+from kbroker.coordinator.group.core.effects import JoinGroupResult, MemberIdentity, Sync
 from kbroker.coordinator.group.core.records import CommitDetail
 from kbroker.coordinator.group.core.states import GroupState
 from kbroker.coordinator.group.offset_expiry import OffsetExpiry
@@ -400,7 +400,7 @@ async def test_groups_of_other_partitions_are_not_ours(open_broker: Open) -> Non
 async def test_while_it_loads_clients_are_told_to_wait(open_broker: Open) -> None:
     broker = await open_broker()
     await broker.write_state(0)
-    broker.coordinator.partition_led(0, 0)
+    broker.coordinator.on_election(0, 0)
     loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert (await broker.join("a")).error is loading
     assert await broker.heartbeat("a", 1) is ErrorCode.NONE
@@ -413,8 +413,8 @@ async def test_while_it_loads_clients_are_told_to_wait(open_broker: Open) -> Non
 async def test_a_coordinator_that_was_told_wrongly_holds_nothing(open_broker: Open) -> None:
     one, two = await open_broker(1), await open_broker(2)
     await one.lead(3)
-    two.coordinator.partition_led(0, 2)
-    await until(lambda: not two.coordinator._groups.partitions, what="it to find out")
+    two.coordinator.on_election(0, 2)
+    await until(lambda: not two.coordinator._shards.partitions, what="it to find out")
     assert await two.heartbeat("a", 1) is ErrorCode.NOT_COORDINATOR
 
 
@@ -518,7 +518,7 @@ async def test_no_acknowledged_offset_is_lost_while_leadership_moves(open_broker
     for epoch in range(30):
         await brokers[epoch % 2].lead(epoch)
         if epoch % 3:  # the old one often is not told
-            brokers[(epoch + 1) % 2].coordinator.partition_lost(0)
+            brokers[(epoch + 1) % 2].coordinator.on_resignation(0)
         await deferLater(reactor, 0.03)
     moving = False
     await gatherResults(clients)
@@ -583,7 +583,7 @@ async def test_a_group_as_large_as_its_znode_allows_is_written_and_one_larger_re
     broker = await open_broker()
     await broker.lead(0)
 
-    async def join(name: str, size: int) -> Joined:
+    async def join(name: str, size: int) -> JoinGroupResult:
         request = join_request(
             name, requires_known_member_id=False, protocols=(("range", bytes(size)),)
         )

@@ -14,7 +14,7 @@ import pytest_twisted
 
 from kbroker.app.world import World
 from kbroker.coordinator.group.core.commits import OffsetCommit
-from kbroker.coordinator.group.core.effects import Joined, Sync, Synced
+from kbroker.coordinator.group.core.effects import JoinGroupResult, Sync, SyncGroupResult
 from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.metadata import broker_registration
@@ -48,12 +48,12 @@ class CoordinatingBroker:
     @property
     def believes(self) -> bool:
         """Whether it coordinates as far as it knows."""
-        return 0 in self.coordinator._groups.partitions
+        return 0 in self.coordinator._shards.partitions
 
     async def lead(self, leader_epoch: int) -> None:
         """Become leader: ZooKeeper first, then the word of the controller, as it is in a cluster."""
         await self.write_state(leader_epoch)
-        self.coordinator.partition_led(0, leader_epoch)
+        self.coordinator.on_election(0, leader_epoch)
         await until(self.loaded, what="the coordinator to load")
 
     async def write_state(self, leader_epoch: int) -> None:
@@ -78,11 +78,11 @@ class CoordinatingBroker:
     def loaded(self) -> bool:
         return self.coordinator.listing()[1] is ErrorCode.NONE and self.believes
 
-    async def join(self, name: str, member_id: str = "", group: str = "g") -> Joined:
+    async def join(self, name: str, member_id: str = "", group: str = "g") -> JoinGroupResult:
         request = join_request(name, member_id, requires_known_member_id=False)
         return await self.coordinator.join(group, request)
 
-    async def sync(self, name: str, generation: int, **assignments: bytes) -> Synced:
+    async def sync(self, name: str, generation: int, **assignments: bytes) -> SyncGroupResult:
         by_id = {f"{member}-id": data for member, data in assignments.items()}
         return await self.coordinator.sync("g", Sync(f"{name}-id", generation, by_id))
 

@@ -6,14 +6,14 @@ from kbroker.coordinator.group.core.effects import (
     Answer,
     Effect,
     Join,
-    Joined,
-    Left,
+    JoinGroupResult,
+    LeaveGroupResult,
     MemberIdentity,
     Note,
     Persist,
     SetTimer,
     Sync,
-    Synced,
+    SyncGroupResult,
     Token,
 )
 from kbroker.coordinator.group.core.group import Group
@@ -50,7 +50,7 @@ class GroupOnTheTable:
         self.auto_persist = auto_persist
         self.unacknowledged: list[Persist] = []
         self.durable: GroupSnapshot | None = None
-        self.answers: dict[Token, Joined | Synced | Left] = {}
+        self.answers: dict[Token, JoinGroupResult | SyncGroupResult | LeaveGroupResult] = {}
         self.waiting: set[Token] = set()
         self.notes: list[str] = []
         self.timer: float | None = None
@@ -67,7 +67,7 @@ class GroupOnTheTable:
     def enter(self, name: str, **changes: object) -> Token:
         """Join as a new member does: ask for an id, then join with it."""
         first = self.answers[self.join(name, **changes)]
-        assert isinstance(first, Joined)
+        assert isinstance(first, JoinGroupResult)
         assert first.error is ErrorCode.MEMBER_ID_REQUIRED
         return self.join(name, first.member_id, **changes)
 
@@ -148,22 +148,22 @@ class GroupOnTheTable:
 
     # What was answered.
 
-    def joined(self, token: Token) -> Joined:
+    def joined(self, token: Token) -> JoinGroupResult:
         """Return the answer to a JoinGroup."""
         answer = self.answers[token]
-        assert isinstance(answer, Joined)
+        assert isinstance(answer, JoinGroupResult)
         return answer
 
-    def synced(self, token: Token) -> Synced:
+    def synced(self, token: Token) -> SyncGroupResult:
         """Return the answer to a SyncGroup."""
         answer = self.answers[token]
-        assert isinstance(answer, Synced)
+        assert isinstance(answer, SyncGroupResult)
         return answer
 
     def left(self, token: Token) -> list[ErrorCode]:
         """Return the error of every identity of a LeaveGroup."""
         answer = self.answers[token]
-        assert isinstance(answer, Left)
+        assert isinstance(answer, LeaveGroupResult)
         return [error for _, error in answer.members]
 
 

@@ -10,7 +10,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kbroker.coordinator.group.core.effects import Joined, MemberIdentity, Sync, Synced, Token
+from kbroker.coordinator.group.core.effects import (
+    JoinGroupResult,
+    MemberIdentity,
+    Sync,
+    SyncGroupResult,
+    Token,
+)
 from kbroker.coordinator.group.core.members import member_bytes
 from kbroker.coordinator.group.core.states import GroupState
 from kclient.wire.error_codes import ErrorCode
@@ -163,14 +169,21 @@ class GroupUnderFire(RuleBasedStateMachine):
         """Let the clients hear what was answered."""
         durable = self.table.durable.generation_id if self.table.durable is not None else 0
         for token, answer in self.table.answers.items():
-            if isinstance(answer, Joined | Synced) and answer.error is ErrorCode.NONE:
-                assert isinstance(answer, Synced) or answer.generation_id <= durable  # 3
-            if isinstance(answer, Synced) and answer.error is ErrorCode.NONE and answer.assignment:
+            if (
+                isinstance(answer, JoinGroupResult | SyncGroupResult)
+                and answer.error is ErrorCode.NONE
+            ):
+                assert isinstance(answer, SyncGroupResult) or answer.generation_id <= durable  # 3
+            if (
+                isinstance(answer, SyncGroupResult)
+                and answer.error is ErrorCode.NONE
+                and answer.assignment
+            ):
                 generation, owner = self.syncing[token]
                 assert self.owners.setdefault((generation, answer.assignment), owner) == owner
         for client in self.clients.values():
             answer = self.table.answers.get(client.token) if client.token is not None else None
-            if isinstance(answer, Joined):
+            if isinstance(answer, JoinGroupResult):
                 client.member_id = answer.member_id or client.member_id
                 if answer.error is ErrorCode.NONE:
                     client.generation = answer.generation_id

@@ -14,7 +14,7 @@ from uuid import UUID
 from twisted.internet.defer import Deferred, FirstError, gatherResults
 from twisted.python.failure import Failure
 
-from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC, partition_of
+from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC, partition_for
 from kclient.errors import Address, ConnectError
 from kclient.net.connection import Connection
 from kclient.wire.batches import parse
@@ -175,7 +175,7 @@ class Clients:
     def depute(self, group: str) -> None:
         """Have another broker coordinate a group: the next of its replicas is preferred, and elected."""
         if self.observer.groups.partitions:
-            self._spawn(self._depute(partition_of(group, self.observer.groups.partitions)))
+            self._spawn(self._depute(partition_for(group, self.observer.groups.partitions)))
 
     @property
     def unfinished(self) -> str | None:

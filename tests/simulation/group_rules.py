@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kbroker.coordinator.group.core import states
-from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC, partition_of
+from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC, partition_for
 from kbroker.coordinator.group.core.records import GroupSnapshot, decode_snapshot
 from kbroker.zk.znodes import CONSUMERS, decode_offset
 from kclient.consumer.assignors import Place
@@ -147,7 +147,7 @@ class GroupRules:
         """Return the broker that coordinates *group*, by ZooKeeper; None if there is none."""
         if not self.partitions:
             return None
-        state = self._states.get((OFFSETS_TOPIC, partition_of(group, self.partitions)))
+        state = self._states.get((OFFSETS_TOPIC, partition_for(group, self.partitions)))
         return state.leader if state is not None and state.leader >= 0 else None
 
     def _now(self) -> int:
@@ -327,7 +327,7 @@ class GroupRules:
         if not self._nodes[node].running or not hasattr(broker, "groups"):
             return None
         assert broker is not None
-        held = broker.groups._held(group)
+        held = broker.groups._group(group)
         return held if held is not None and held.machine.generation_id > generation else None
 
     def heartbeat_ends(

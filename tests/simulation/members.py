@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
 
-from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC, partition_of
+from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC, partition_for
 from kclient.consumer.assignors import Place, assign_range
 from kclient.consumer.protocol import (
     PROTOCOL_TYPE,
@@ -430,7 +430,7 @@ class Groups:
         partitions = self.rules.partitions
         if not partitions:
             return None
-        return self.clients.leader(OFFSETS_TOPIC, partition_of(group, partitions), rng)
+        return self.clients.leader(OFFSETS_TOPIC, partition_for(group, partitions), rng)
 
     # -- the work
 

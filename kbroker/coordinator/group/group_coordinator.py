@@ -3,7 +3,7 @@
 Which groups are held here, and until when, is the business of `coordinator_shards`; one group is a
 `group_metadata`, and `offset_writer` writes the commits of all.
 
-Whatever is answered from memory is confirmed first (`coordinator_fence`): a request is answered as if
+Whatever is answered from memory is confirmed first (`leadership_confirmer`): a request is answered as if
 the coordinator had read ZooKeeper after it came. Heartbeats alone may go by a confirmation that is
 `HEARTBEAT_TRUST` old; Kafka promises nothing here, and answers them from memory for ever.
 
@@ -22,21 +22,28 @@ from twisted.logger import Logger
 
 from kbroker.common.reactor import Clock
 from kbroker.coordinator.group.committed_offsets import CommittedOffset, detail_path
-from kbroker.coordinator.group.coordinator_fence import CoordinatorFence
-from kbroker.coordinator.group.coordinator_shards import CoordinatedGroups, GroupsOfPartition
+from kbroker.coordinator.group.coordinator_shards import CoordinatorShard, CoordinatorShards
 from kbroker.coordinator.group.core.commits import OffsetCommit
-from kbroker.coordinator.group.core.effects import Join, Joined, Left, MemberIdentity, Sync, Synced
+from kbroker.coordinator.group.core.effects import (
+    Join,
+    JoinGroupResult,
+    LeaveGroupResult,
+    MemberIdentity,
+    Sync,
+    SyncGroupResult,
+)
 from kbroker.coordinator.group.core.limits import GroupLimits
 from kbroker.coordinator.group.core.records import CommitDetail
 from kbroker.coordinator.group.core.states import GroupState
-from kbroker.coordinator.group.group_metadata import UNCONFIRMED, HeldGroup
+from kbroker.coordinator.group.group_metadata import UNCONFIRMED, GroupMetadata
 from kbroker.coordinator.group.group_store import delete_tree
+from kbroker.coordinator.group.leadership_confirmer import LeadershipConfirmer
 from kbroker.coordinator.group.offset_writer import OffsetWriter
-from kbroker.coordinator.group.shard_fence import CoordinatorMoved
 from kbroker.zk.errors import ConnectionLoss, NoNode, SessionExpired, ZooKeeperError
 from kbroker.zk.interface import Delete, Operation, ZooKeeper
 from kbroker.zk.znodes import LEGAL_TOPIC, group_offset_path
 from kclient.wire.error_codes import ErrorCode
+from kclient.wire.errors import NotCoordinator
 
 log = Logger()
 
@@ -85,32 +92,32 @@ class GroupCoordinator:
         self._clock = clock
         self._max_metadata = offset_metadata_max_bytes
         self._new_uuid = new_uuid
-        self._writer = OffsetWriter(clock, self._held, now_ms, timeout=offsets_commit_timeout)
-        self._groups = CoordinatedGroups(
+        self._writer = OffsetWriter(clock, self._group, now_ms, timeout=offsets_commit_timeout)
+        self._shards = CoordinatorShards(
             clock,
             zookeeper,
             broker_id=broker_id,
             limits=limits,
             now_ms=now_ms,
-            given_up=self._writer.give_up,
-            fence=CoordinatorFence(
+            on_unloaded=self._writer.fail_queued,
+            confirmer=LeadershipConfirmer(
                 clock, no_successor_at or (lambda _p, _e: clock.seconds()), is_alone
             ),
         )
-        self.on_leadership = self._groups.on_leadership
-        self.partition_led = self._groups.partition_led
-        self.partition_lost = self._groups.partition_lost
-        self.stop = self._groups.stop
+        self.on_leadership = self._shards.on_leadership
+        self.on_election = self._shards.on_election
+        self.on_resignation = self._shards.on_resignation
+        self.stop = self._shards.stop
 
-    def _held(self, group_id: str) -> HeldGroup | None:
-        return self._groups.held(group_id)
+    def _group(self, group_id: str) -> GroupMetadata | None:
+        return self._shards.group(group_id)
 
-    async def _coordinated(self, group_id: str) -> GroupsOfPartition | ErrorCode:
+    async def _coordinated(self, group_id: str) -> CoordinatorShard | ErrorCode:
         """Return the partition of ours that *group_id* belongs to, confirmed; or why there is none."""
-        located = self._groups.locate(group_id)
-        if isinstance(located, ErrorCode):
-            return located
-        return await located.right.confirm() or self._groups.locate(group_id)
+        shard = self._shards.locate(group_id)
+        if isinstance(shard, ErrorCode):
+            return shard
+        return await shard.fence.confirm() or self._shards.locate(group_id)
 
     # --- membership ---------------------------------------------------------------------------
 
@@ -118,101 +125,111 @@ class GroupCoordinator:
         """Return a member id that no other member has; *name* is the client's or the instance's."""
         return f"{name}-{self._new_uuid()}"
 
-    def join(self, group_id: str, join: Join) -> Deferred[Joined]:
+    def join(self, group_id: str, join: Join) -> Deferred[JoinGroupResult]:
         """Handle JoinGroup. A group that does not exist is made for a member without an id.
 
         A join that begins a rebalance is handled once ZooKeeper has answered: a rebalance that cannot be
         written would stop all members.
         """
-        group = self._groups.held(group_id)
+        group = self._shards.group(group_id)
         if group is None or not (group.machine.join_writes(join) or group.awaits_zookeeper):
             return self._join(group_id, join)
-        return group.once_writable().addCallback(
-            lambda error: Joined(error, join.member_id) if error else self._join(group_id, join)
+        return group.when_writable().addCallback(
+            lambda error: (
+                JoinGroupResult(error, join.member_id) if error else self._join(group_id, join)
+            )
         )
 
-    def _join(self, group_id: str, join: Join) -> Deferred[Joined]:
-        located = self._groups.locate(group_id)
-        if isinstance(located, ErrorCode):
-            return succeed(Joined(located, join.member_id))
+    def _join(self, group_id: str, join: Join) -> Deferred[JoinGroupResult]:
+        shard = self._shards.locate(group_id)
+        if isinstance(shard, ErrorCode):
+            return succeed(JoinGroupResult(shard, join.member_id))
         longest = max(
             map(len, (join.fresh_member_id, join.client_id, join.group_instance_id or ""))
         )
         if longest > MAX_MEMBER_ID:
-            return succeed(Joined(ErrorCode.INVALID_REQUEST, join.member_id))
-        group = located.groups.get(group_id)
+            return succeed(JoinGroupResult(ErrorCode.INVALID_REQUEST, join.member_id))
+        group = shard.groups.get(group_id)
         if group is None:
             if join.member_id:
                 unknown = ErrorCode.UNKNOWN_MEMBER_ID
-                confirmed = located.right.confirm()
-                return confirmed.addCallback(lambda e: Joined(e or unknown, join.member_id))
-            group = self._groups.hold(located, group_id)
+                confirmed = shard.fence.confirm()
+                return confirmed.addCallback(
+                    lambda e: JoinGroupResult(e or unknown, join.member_id)
+                )
+            group = self._shards.add_group(shard, group_id)
         machine = group.machine
-        answer: Deferred[Joined] = group.ask(lambda token, now: machine.join(token, join, now))
+        answer: Deferred[JoinGroupResult] = group.submit(
+            lambda token, now: machine.join(token, join, now)
+        )
         if group.idle:
-            self._groups.forget(group)  # refused, and it was new
+            self._shards.remove_group(group)  # refused, and it was new
         return answer
 
-    def sync(self, group_id: str, sync: Sync) -> Deferred[Synced]:
+    def sync(self, group_id: str, sync: Sync) -> Deferred[SyncGroupResult]:
         """Handle SyncGroup."""
-        located = self._groups.locate(group_id)
-        if located is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+        shard = self._shards.locate(group_id)
+        if shard is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             # The members keep their ids and generation: let them rejoin when it is loaded.
-            return succeed(Synced(ErrorCode.REBALANCE_IN_PROGRESS))
-        if isinstance(located, ErrorCode):
-            return succeed(Synced(located))
-        group = located.groups.get(group_id)
+            return succeed(SyncGroupResult(ErrorCode.REBALANCE_IN_PROGRESS))
+        if isinstance(shard, ErrorCode):
+            return succeed(SyncGroupResult(shard))
+        group = shard.groups.get(group_id)
         if group is None:
             unknown = ErrorCode.UNKNOWN_MEMBER_ID
-            return located.right.confirm().addCallback(lambda error: Synced(error or unknown))
+            return shard.fence.confirm().addCallback(
+                lambda error: SyncGroupResult(error or unknown)
+            )
         if not (group.machine.sync_writes(sync) or group.awaits_zookeeper):
             return self._sync(group, sync)
-        return group.once_writable().addCallback(
-            lambda error: Synced(error) if error else self._sync(group, sync)
+        return group.when_writable().addCallback(
+            lambda error: SyncGroupResult(error) if error else self._sync(group, sync)
         )
 
-    def _sync(self, group: HeldGroup, sync: Sync) -> Deferred[Synced]:
+    def _sync(self, group: GroupMetadata, sync: Sync) -> Deferred[SyncGroupResult]:
         machine = group.machine
-        return group.ask(lambda token, now: machine.sync(token, sync, now))
+        return group.submit(lambda token, now: machine.sync(token, sync, now))
 
     async def heartbeat(
         self, group_id: str, member_id: str, group_instance_id: str | None, generation_id: int
     ) -> ErrorCode:
         """Handle Heartbeat, from memory if we coordinated a moment ago; a refusal is confirmed first."""
-        located = self._groups.locate(group_id)
-        if located is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+        shard = self._shards.locate(group_id)
+        if shard is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             return ErrorCode.NONE  # as Kafka does: the member gets a fresh session anyway
-        if isinstance(located, ErrorCode):
-            return located
-        group = located.groups.get(group_id)
+        if isinstance(shard, ErrorCode):
+            return shard
+        group = shard.groups.get(group_id)
         now = self._clock.seconds()
         error = ErrorCode.UNKNOWN_MEMBER_ID
         if group is not None:
             error = group.machine.heartbeat(member_id, group_instance_id, generation_id, now)
-        if error is ErrorCode.NONE and located.right.confirmed_since(now - HEARTBEAT_TRUST):
+        if error is ErrorCode.NONE and shard.fence.confirmed_since(now - HEARTBEAT_TRUST):
             return error
-        return await located.right.confirm() or error
+        return await shard.fence.confirm() or error
 
     def leave(
         self, group_id: str, identities: Sequence[MemberIdentity], reason: str = ""
-    ) -> Deferred[Left]:
+    ) -> Deferred[LeaveGroupResult]:
         """Handle LeaveGroup."""
-        located = self._groups.locate(group_id)
-        if isinstance(located, ErrorCode):
-            return succeed(Left(located))
-        group = located.groups.get(group_id)
+        shard = self._shards.locate(group_id)
+        if isinstance(shard, ErrorCode):
+            return succeed(LeaveGroupResult(shard))
+        group = shard.groups.get(group_id)
         if group is None:
             unknown = tuple((identity, ErrorCode.UNKNOWN_MEMBER_ID) for identity in identities)
-            return located.right.confirm().addCallback(lambda error: Left(error, unknown))
-        return group.once_writable().addCallback(
-            lambda error: Left(error) if error else self._leave(group, identities, reason)
+            return shard.fence.confirm().addCallback(lambda error: LeaveGroupResult(error, unknown))
+        return group.when_writable().addCallback(
+            lambda error: (
+                LeaveGroupResult(error) if error else self._leave(group, identities, reason)
+            )
         )
 
     def _leave(
-        self, group: HeldGroup, identities: Sequence[MemberIdentity], reason: str
-    ) -> Deferred[Left]:
+        self, group: GroupMetadata, identities: Sequence[MemberIdentity], reason: str
+    ) -> Deferred[LeaveGroupResult]:
         machine = group.machine
-        return group.ask(lambda token, now: machine.leave(token, identities, reason, now))
+        return group.submit(lambda token, now: machine.leave(token, identities, reason, now))
 
     # --- offsets ------------------------------------------------------------------------------
 
@@ -226,33 +243,33 @@ class GroupCoordinator:
         generation_id: int = -1,
     ) -> list[ErrorCode]:
         """Keep (topic, partition, commit) of a group; an error for each, in order."""
-        located = self._groups.locate(group_id)
-        group: HeldGroup | ErrorCode = (
-            located
-            if isinstance(located, ErrorCode)
-            else located.groups.get(group_id) or self._groups.hold(located, group_id)
+        shard = self._shards.locate(group_id)
+        group: GroupMetadata | ErrorCode = (
+            shard
+            if isinstance(shard, ErrorCode)
+            else shard.groups.get(group_id) or self._shards.add_group(shard, group_id)
         )
-        if isinstance(group, HeldGroup) and not group.offsets_known:
-            group = await self._with_offsets(group)
-        if isinstance(group, HeldGroup):
+        if isinstance(group, GroupMetadata) and not group.offsets_known:
+            group = await self._load_offsets(group)
+        if isinstance(group, GroupMetadata):
             now = self._clock.seconds()
             refused = group.machine.check_commit(member_id, group_instance_id, generation_id, now)
-            if refused is ErrorCode.NONE and not group.partition.zookeeper_answers:
+            if refused is ErrorCode.NONE and not group.fence.zookeeper_answers:
                 refused = ErrorCode.COORDINATOR_NOT_AVAILABLE
         else:
             refused = group
         if refused is not ErrorCode.NONE or isinstance(group, ErrorCode):
-            if isinstance(group, HeldGroup):
+            if isinstance(group, GroupMetadata):
                 if group.idle:
-                    self._groups.forget(group)
+                    self._shards.remove_group(group)
                 if refused not in UNCONFIRMED:
-                    refused = await group.partition.confirm() or refused
+                    refused = await group.fence.confirm() or refused
             return [refused] * len(offsets)
         errors = [self._check_offset(topic, commit.detail) for topic, _, commit in offsets]
         wanted = [
             offset for offset, error in zip(offsets, errors, strict=True) if error is ErrorCode.NONE
         ]
-        self._groups.known_soon(group)
+        self._shards.add_known(group)
         written = iter(await self._writer.commit(group_id, wanted))
         return [next(written) if error is ErrorCode.NONE else error for error in errors]
 
@@ -263,13 +280,13 @@ class GroupCoordinator:
             return ErrorCode.INVALID_TOPIC_EXCEPTION
         return ErrorCode.NONE
 
-    async def _with_offsets(self, group: HeldGroup) -> HeldGroup | ErrorCode:
+    async def _load_offsets(self, group: GroupMetadata) -> GroupMetadata | ErrorCode:
         """Return *group* with its offsets known, or why they cannot be."""
         try:
-            await group.know_offsets()
+            await group.load_offsets()
         except ConnectionLoss:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        except (CoordinatorMoved, SessionExpired):
+        except (NotCoordinator, SessionExpired):
             return ErrorCode.NOT_COORDINATOR
         except ZooKeeperError as error:
             log.error("offsets of {group}: {error}", group=group.group_id, error=error)
@@ -281,25 +298,25 @@ class GroupCoordinator:
 
         The tables are the coordinator's own: read, do not keep or change them.
         """
-        located = await self._coordinated(group_id)
-        return located if isinstance(located, ErrorCode) else await self._offsets(located, group_id)
+        shard = await self._coordinated(group_id)
+        return shard if isinstance(shard, ErrorCode) else await self._offsets(shard, group_id)
 
     async def _offsets(
-        self, located: GroupsOfPartition, group_id: str
+        self, shard: CoordinatorShard, group_id: str
     ) -> dict[str, dict[int, CommittedOffset]] | ErrorCode:
-        group = located.groups.get(group_id)
+        group = shard.groups.get(group_id)
         if group is None:
-            if group_id not in located.known:
+            if group_id not in shard.known:
                 return {}
-            group = self._groups.hold(located, group_id)
+            group = self._shards.add_group(shard, group_id)
         if not group.offsets_known and not (
             # What was acknowledged stays true while it cannot be read again: a commit in doubt counts as not yet done.
-            group.offsets_read and not group.partition.zookeeper_answers
+            group.offsets_read and not group.fence.zookeeper_answers
         ):
-            found = await self._with_offsets(group)
+            found = await self._load_offsets(group)
             if isinstance(found, ErrorCode):
                 return found
-        return group.tree.committed
+        return group.offsets.committed
 
     async def delete_offsets(
         self, group_id: str, wanted: Sequence[tuple[str, int]]
@@ -308,16 +325,16 @@ class GroupCoordinator:
 
         Only of topics that no member subscribes to (KIP-496).
         """
-        located = await self._coordinated(group_id)
-        if isinstance(located, ErrorCode):
-            return located
-        if group_id not in located.groups and group_id not in located.known:
+        shard = await self._coordinated(group_id)
+        if isinstance(shard, ErrorCode):
+            return shard
+        if group_id not in shard.groups and group_id not in shard.known:
             return ErrorCode.GROUP_ID_NOT_FOUND
-        if not located.right.zookeeper_answers:
+        if not shard.fence.zookeeper_answers:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        group = located.groups.get(group_id) or self._groups.hold(located, group_id)
+        group = shard.groups.get(group_id) or self._shards.add_group(shard, group_id)
         if not group.offsets_known:
-            found = await self._with_offsets(group)
+            found = await self._load_offsets(group)
             if isinstance(found, ErrorCode):
                 return found
         machine = group.machine
@@ -334,7 +351,7 @@ class GroupCoordinator:
 
     async def drop_offsets(self, group_id: str, wanted: Sequence[tuple[str, int]]) -> int:
         """Delete offsets of a group that is held, whoever subscribes; return how many went."""
-        group = self._groups.held(group_id)
+        group = self._shards.group(group_id)
         if group is None or not group.offsets_known:
             return 0
         errors = [await self._delete_offset(group, topic, partition) for topic, partition in wanted]
@@ -345,12 +362,12 @@ class GroupCoordinator:
 
         A group of which nothing is left then is deleted.
         """
-        located = self._groups.locate(group_id)
-        if isinstance(located, ErrorCode):
+        shard = self._shards.locate(group_id)
+        if isinstance(shard, ErrorCode):
             return 0
         # Not confirmed: what follows from it is a write, which ZooKeeper refuses a deposed coordinator.
-        committed = await self._offsets(located, group_id)
-        group = self._groups.held(group_id)
+        committed = await self._offsets(shard, group_id)
+        group = self._shards.group(group_id)
         if isinstance(committed, ErrorCode) or group is None or len(group.machine.members):
             return 0
         if group.machine.state is not GroupState.EMPTY or group.machine.members.pending:
@@ -366,35 +383,35 @@ class GroupCoordinator:
             return len(table) if await self.delete(group_id) is ErrorCode.NONE else 0
         return await self.drop_offsets(group_id, old)
 
-    async def _delete_offset(self, group: HeldGroup, topic: str, partition: int) -> ErrorCode:
-        if partition not in group.tree.committed.get(topic, {}):
+    async def _delete_offset(self, group: GroupMetadata, topic: str, partition: int) -> ErrorCode:
+        if partition not in group.offsets.committed.get(topic, {}):
             return ErrorCode.NONE
         path = group_offset_path(group.group_id, topic, partition)
         operations: list[Operation] = [Delete(path)]
-        if partition in group.tree.partitions_with_detail(topic):
+        if partition in group.offsets.partitions_with_detail(topic):
             operations.insert(0, Delete(detail_path(path)))
         try:
-            await group.partition.write(operations)
-        except CoordinatorMoved:
+            await group.fence.write(operations)
+        except NotCoordinator:
             return ErrorCode.NOT_COORDINATOR
         except NoNode:
             group.offsets_known = False
         except ZooKeeperError:
             group.offsets_known = False
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        group.tree.forget(topic, partition)
+        group.offsets.forget(topic, partition)
         return ErrorCode.NONE
 
     # --- administration -----------------------------------------------------------------------
 
-    async def describe(self, group_id: str) -> HeldGroup | ErrorCode:
+    async def describe(self, group_id: str) -> GroupMetadata | ErrorCode:
         """Return a group to be looked at; GROUP_ID_NOT_FOUND if there is none."""
-        located = await self._coordinated(group_id)
-        if isinstance(located, ErrorCode):
-            return located
-        group = located.groups.get(group_id)
-        if group is None and group_id in located.known:
-            group = self._groups.hold(located, group_id)
+        shard = await self._coordinated(group_id)
+        if isinstance(shard, ErrorCode):
+            return shard
+        group = shard.groups.get(group_id)
+        if group is None and group_id in shard.known:
+            group = self._shards.add_group(shard, group_id)
         return group if group is not None else ErrorCode.GROUP_ID_NOT_FOUND
 
     async def list_groups(self) -> tuple[list[GroupListing], ErrorCode]:
@@ -403,8 +420,8 @@ class GroupCoordinator:
         With the error COORDINATOR_LOAD_IN_PROGRESS if some are not known yet, with COORDINATOR_NOT_AVAILABLE
         and without groups if that cannot be confirmed.
         """
-        rights = [c.right for c in self._groups.partitions.values() if c.loaded]
-        errors = [await confirmed for confirmed in [right.confirm() for right in rights]]
+        fences = [c.fence for c in self._shards.partitions.values() if c.loaded]
+        errors = [await confirmed for confirmed in [fence.confirm() for fence in fences]]
         if ErrorCode.COORDINATOR_NOT_AVAILABLE in errors:
             return [], ErrorCode.COORDINATOR_NOT_AVAILABLE
         return self.listing()
@@ -413,45 +430,45 @@ class GroupCoordinator:
         """Return the groups held here; COORDINATOR_LOAD_IN_PROGRESS if some are not known yet."""
         groups = []
         error = ErrorCode.NONE
-        for coordinated in self._groups.partitions.values():
-            if not coordinated.loaded:
+        for shard in self._shards.partitions.values():
+            if not shard.loaded:
                 error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-            for group in coordinated.groups.values():
+            for group in shard.groups.values():
                 machine = group.machine
                 groups.append(
                     GroupListing(group.group_id, machine.protocol_type or "", machine.state)
                 )
-            for group_id in coordinated.known - coordinated.groups.keys():
+            for group_id in shard.known - shard.groups.keys():
                 groups.append(GroupListing(group_id, "", GroupState.EMPTY))
         return groups, error
 
     async def delete(self, group_id: str) -> ErrorCode:
         """Delete a group without members, offsets and all."""
-        located = await self._coordinated(group_id)
-        if isinstance(located, ErrorCode):
-            return located
-        group = located.groups.get(group_id)
-        if group is None and group_id not in located.known:
+        shard = await self._coordinated(group_id)
+        if isinstance(shard, ErrorCode):
+            return shard
+        group = shard.groups.get(group_id)
+        if group is None and group_id not in shard.known:
             return ErrorCode.GROUP_ID_NOT_FOUND
-        if not located.right.zookeeper_answers:
+        if not shard.fence.zookeeper_answers:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if group is not None:
             if len(group.machine.members):
                 return ErrorCode.NON_EMPTY_GROUP
             if group.machine.state is GroupState.DEAD:
                 return ErrorCode.GROUP_ID_NOT_FOUND
-            del located.groups[group_id]
+            del shard.groups[group_id]
             group.unload(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-            self._writer.give_up([group_id], ErrorCode.GROUP_ID_NOT_FOUND)
-        located.loading.add(group_id)
-        located.known.discard(group_id)
+            self._writer.fail_queued([group_id], ErrorCode.GROUP_ID_NOT_FOUND)
+        shard.loading.add(group_id)
+        shard.known.discard(group_id)
         try:
-            await delete_tree(located.right, group_id)
-        except CoordinatorMoved:
+            await delete_tree(shard.fence, group_id)
+        except NotCoordinator:
             return ErrorCode.NOT_COORDINATOR
         except ZooKeeperError as error:
             log.warn("group {group} is not deleted: {error}", group=group_id, error=error)
-            self._groups.read_again(located, group_id)
+            self._shards.reload(shard, group_id)
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        located.loading.discard(group_id)
+        shard.loading.discard(group_id)
         return ErrorCode.NONE

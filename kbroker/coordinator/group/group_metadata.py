@@ -4,14 +4,14 @@ What the machine persists is written one snapshot at a time; while one is on its
 newest of those that follow is kept, since each is whole. Outcomes of writes:
 
 - acknowledged: the machine is told, and lets its answers go;
-- another coordinator (`CoordinatorMoved`): the partition lets all its groups go;
+- another coordinator (`NotCoordinator`): the partition lets all its groups go;
 - connection lost, outcome unknown: once ZooKeeper answers again, look at what is there and write
   again. A snapshot is whole, and nobody else may write, so writing it twice is the same as once.
   Requests that wait for the write are refused after `WRITE_PATIENCE`: their members ask again;
 - refused because a znode is or is not there: look at what is there and write again.
 
 Some answers need no write: an assignment that a member asks for again, or a refusal. Such an answer
-leaves only after `CoordinatedPartition.confirm`: a coordinator that was stopped for a while, and was
+leaves only after `ShardFence.confirm`: a coordinator that was stopped for a while, and was
 replaced meanwhile, must not send members back into an old generation, nor refuse those of a new one.
 """
 
@@ -27,12 +27,12 @@ from kbroker.coordinator.group.committed_offsets import GroupOffsets, read_offse
 from kbroker.coordinator.group.core.effects import (
     Answer,
     Effect,
-    Joined,
-    Left,
+    JoinGroupResult,
+    LeaveGroupResult,
     Note,
     Persist,
     SetTimer,
-    Synced,
+    SyncGroupResult,
     Token,
 )
 from kbroker.coordinator.group.core.group import Group
@@ -40,12 +40,12 @@ from kbroker.coordinator.group.core.limits import GroupLimits
 from kbroker.coordinator.group.core.records import (
     GroupSnapshot,
     MemberSnapshot,
-    encode_live_member,
+    encode_member_ephemeral,
     encode_snapshot,
     subscribed_topics,
 )
 from kbroker.coordinator.group.core.states import GroupState
-from kbroker.coordinator.group.shard_fence import CoordinatedPartition, CoordinatorMoved
+from kbroker.coordinator.group.shard_fence import ShardFence
 from kbroker.zk.errors import ConnectionLoss, NoNode, ZooKeeperError
 from kbroker.zk.interface import Create, Delete, Operation, SetData
 from kbroker.zk.znodes import (
@@ -56,18 +56,19 @@ from kbroker.zk.znodes import (
     unescape,
 )
 from kclient.wire.error_codes import ErrorCode
+from kclient.wire.errors import NotCoordinator
 
 log = Logger()
 
-Value = TypeVar("Value", Joined, Synced, Left)
+Value = TypeVar("Value", JoinGroupResult, SyncGroupResult, LeaveGroupResult)
 
-LIVE_MEMBERS_AT_ONCE = 200
+EPHEMERALS_PER_MULTI = 200
 """Ephemerals made or deleted in one multi."""
 
 LARGE_STATE = 500_000
 """Bytes of state from which on nothing else is put into its multi."""
 
-STARVED = 0.5
+LATE_TIMER = 0.5
 """Seconds that a timer may be late. Later than that the process was stopped or starved."""
 
 UNCONFIRMED = frozenset(
@@ -91,7 +92,7 @@ ATTEMPTS = 5
 """How often a write is tried again because znodes are not as we thought."""
 
 
-class HeldGroup:
+class GroupMetadata:
     """The group *group_id*, held by right of *partition*.
 
     *forget* is called when there is no use in holding the group: nothing is known of it, or (with
@@ -101,20 +102,20 @@ class HeldGroup:
     def __init__(
         self,
         clock: Clock,
-        partition: CoordinatedPartition,
+        fence: ShardFence,
         group_id: str,
         limits: GroupLimits,
-        forget: Callable[["HeldGroup"], None],
+        forget: Callable[["GroupMetadata"], None],
         now_ms: Callable[[], int],
     ) -> None:
         self.group_id = group_id
-        self.partition = partition
+        self.fence = fence
         self.machine = Group(group_id, limits)
-        self.tree = GroupOffsets(group_id)
+        self.offsets = GroupOffsets(group_id)
         self.offsets_known = False
-        """Whether *tree* holds the committed offsets."""
+        """Whether *offsets* holds the committed offsets."""
         self.offsets_read = False
-        """Whether *tree* has held them: it still holds what was acknowledged, if not what is in doubt."""
+        """Whether *offsets* has held them: it still holds what was acknowledged, if not what is in doubt."""
         self.changed_ms = 0
         """Wall clock (ms) at which the state in ZooKeeper was written; 0: there is none."""
 
@@ -122,7 +123,7 @@ class HeldGroup:
         self._forget = forget
         self._now_ms = now_ms
         self._tokens = 0
-        self._gated = 0
+        self._waiting_for_zookeeper = 0
         """Requests that wait for ZooKeeper before the machine sees them."""
         self._waiting: dict[Token, Deferred[Any]] = {}
         self._timer: Any = None
@@ -131,15 +132,15 @@ class HeldGroup:
         self._late: Any = None
         """The timer of the write that is on its way."""
         self._has_state = False
-        self._take_live = False
+        self._must_own_ephemerals = False
         """Whether the ephemerals of the members are still those of the last coordinator."""
-        self._live: set[str] | None = set()
+        self._ephemerals: set[str] | None = set()
         """Members whose ephemeral exists; None: unknown, so `ids` itself may be missing."""
         self._reading_offsets: list[Deferred[None]] | None = None
 
     # --- requests -----------------------------------------------------------------------------
 
-    def ask(self, event: Callable[[Token, float], list[Effect]]) -> Deferred[Any]:
+    def submit(self, event: Callable[[Token, float], list[Effect]]) -> Deferred[Any]:
         """Feed the machine with a request; the Deferred fires with its answer."""
         self._tokens += 1
         token = Token(self._tokens)
@@ -150,16 +151,16 @@ class HeldGroup:
 
     @property
     def awaits_zookeeper(self) -> bool:
-        """Whether requests wait for `once_writable`; later ones have to wait behind them."""
-        return bool(self._gated)
+        """Whether requests wait for `when_writable`; later ones have to wait behind them."""
+        return bool(self._waiting_for_zookeeper)
 
-    def once_writable(self) -> Deferred[ErrorCode]:
+    def when_writable(self) -> Deferred[ErrorCode]:
         """Fire with NONE once ZooKeeper confirmed that this broker coordinates the group, in the order of calls."""
-        self._gated += 1
-        return self.partition.confirm_writable().addCallback(self._writable)
+        self._waiting_for_zookeeper += 1
+        return self.fence.confirm_writable().addCallback(self._writable)
 
     def _writable(self, error: ErrorCode) -> ErrorCode:
-        self._gated -= 1
+        self._waiting_for_zookeeper -= 1
         return error
 
     @property
@@ -171,8 +172,8 @@ class HeldGroup:
             and not len(machine.members)
             and not machine.members.pending
             and not self._waiting
-            and not self._gated
-            and not self.tree.has_root
+            and not self._waiting_for_zookeeper
+            and not self.offsets.has_root
         )
 
     def subscribed_topics(self) -> set[str]:
@@ -184,10 +185,10 @@ class HeldGroup:
         """Take the group over as ZooKeeper has it since *written_ms*."""
         self.changed_ms = written_ms
         self._has_state = True
-        self.tree.has_root = True
-        self._take_live = bool(snapshot.members)
+        self.offsets.has_root = True
+        self._must_own_ephemerals = bool(snapshot.members)
         self._perform(self.machine.restore(snapshot, self._clock.seconds()))
-        if self._take_live:
+        if self._must_own_ephemerals:
             self._write()
 
     def unload(self, error: ErrorCode) -> None:
@@ -199,7 +200,7 @@ class HeldGroup:
         self._perform(self.machine.unload(error))
         readers, self._reading_offsets = self._reading_offsets or [], None
         for reader in readers:
-            reader.errback(CoordinatorMoved())
+            reader.errback(NotCoordinator())
 
     # --- effects ------------------------------------------------------------------------------
 
@@ -220,7 +221,7 @@ class HeldGroup:
         # Last, because whoever is answered may ask again at once.
         for answer in answers:
             if not confirmed and self._is_from_memory(answer):
-                self.partition.confirm().addCallback(self._answer_as_confirmed, answer)
+                self.fence.confirm().addCallback(self._answer_as_confirmed, answer)
             else:
                 self._answer(answer)
 
@@ -246,19 +247,19 @@ class HeldGroup:
 
     def _tick(self, due: float) -> None:
         now = self._clock.seconds()
-        if now - due > STARVED:
+        if now - due > LATE_TIMER:
             # The members are not to blame: first read what they sent meanwhile.
-            self._set_timer(now + STARVED)
+            self._set_timer(now + LATE_TIMER)
             return
         self._timer = None
         if self.machine.tick_writes(now):
-            self.partition.confirm_writable().addCallback(self._tick_if_writable)
+            self.fence.confirm_writable().addCallback(self._tick_if_writable)
         else:
             self._tick_now()
 
     def _tick_if_writable(self, error: ErrorCode) -> None:
         """Remove members and end rebalances only while ZooKeeper answers: else it would be for its sake."""
-        if self.machine.state is GroupState.DEAD or self.partition.given_up:
+        if self.machine.state is GroupState.DEAD or self.fence.resigned:
             return
         if error is ErrorCode.NONE:
             self._tick_now()
@@ -285,16 +286,16 @@ class HeldGroup:
     async def _write_all(self) -> None:
         self._late = self._clock.callLater(WRITE_PATIENCE, self._write_is_late)
         try:
-            if self._take_live:
-                await self._take_live_members()
+            if self._must_own_ephemerals:
+                await self._own_ephemerals()
             while self._newest is not None:
                 persist, self._newest = self._newest, None
                 await self._store(persist.snapshot)
-                if self.partition.given_up:
+                if self.fence.resigned:
                     return
                 told = self.machine.persisted(persist.sequence, self._clock.seconds())
                 self._perform(told, confirmed=True)
-        except CoordinatorMoved:
+        except NotCoordinator:
             return  # whoever found out lets the groups of this partition go
         finally:
             self._writing = False
@@ -314,16 +315,16 @@ class HeldGroup:
         while self.machine.state is not GroupState.DEAD:
             try:
                 for operations in self._multis(snapshot):
-                    await self.partition.write(operations)
+                    await self.fence.write(operations)
                 return
             except ConnectionLoss:
-                await self.partition.reconnected()
+                await self.fence.reconnected()
             except ZooKeeperError:
                 attempts += 1
                 if attempts == ATTEMPTS:
                     raise
-            await self._look()
-        raise CoordinatorMoved  # or deleted: it must not be written again
+            await self._read_existing()
+        raise NotCoordinator  # or deleted: it must not be written again
 
     def _multis(self, snapshot: GroupSnapshot) -> list[list[Operation]]:
         """Return what writes *snapshot* and its live members, in multis of a bearable size."""
@@ -331,22 +332,24 @@ class HeldGroup:
         state = encode_snapshot(snapshot, now_ms)
         path = group_state_path(self.group_id)
         first: list[Operation] = []
-        if not self.tree.has_root:
+        if not self.offsets.has_root:
             first.append(Create(group_path(self.group_id)))
-        if self._live is None or not self._has_state:
+        if self._ephemerals is None or not self._has_state:
             first.append(Create(group_members_path(self.group_id)))
         first.append(SetData(path, state) if self._has_state else Create(path, state))
-        live = self._live_changes(snapshot.members, now_ms)
-        self.tree.has_root = self._has_state = True
-        self._live = {member.member_id for member in snapshot.members}
-        size = LIVE_MEMBERS_AT_ONCE
+        live = self._ephemeral_changes(snapshot.members, now_ms)
+        self.offsets.has_root = self._has_state = True
+        self._ephemerals = {member.member_id for member in snapshot.members}
+        size = EPHEMERALS_PER_MULTI
         chunks = [live[start : start + size] for start in range(0, len(live), size)]
         if len(state) < LARGE_STATE and chunks:
             first += chunks.pop(0)
         return [first, *chunks]
 
-    def _live_changes(self, members: tuple[MemberSnapshot, ...], now_ms: int) -> list[Operation]:
-        live = self._live or set()
+    def _ephemeral_changes(
+        self, members: tuple[MemberSnapshot, ...], now_ms: int
+    ) -> list[Operation]:
+        live = self._ephemerals or set()
         wanted = {member.member_id for member in members}
         changes: list[Operation] = [
             Delete(group_member_path(self.group_id, member_id))
@@ -355,57 +358,59 @@ class HeldGroup:
         for member in members:
             if member.member_id not in live:
                 topics = subscribed_topics(member.protocols[0][1]) if member.protocols else ()
-                data = encode_live_member(member, topics, now_ms)
+                data = encode_member_ephemeral(member, topics, now_ms)
                 path = group_member_path(self.group_id, member.member_id)
                 changes.append(Create(path, data, ephemeral=True))
         return changes
 
-    async def _look(self) -> None:
+    async def _read_existing(self) -> None:
         """Find out which of the group's znodes exist."""
         while True:
-            zookeeper = self.partition.zookeeper
+            zookeeper = self.fence.zookeeper
             try:
-                self.tree.has_root = await zookeeper.exists(group_path(self.group_id)) is not None
+                self.offsets.has_root = (
+                    await zookeeper.exists(group_path(self.group_id)) is not None
+                )
                 state = await zookeeper.exists(group_state_path(self.group_id))
                 self._has_state = state is not None
                 try:
                     names = (await zookeeper.children(group_members_path(self.group_id))).names
-                    self._live = {unescape(name) for name in names}
+                    self._ephemerals = {unescape(name) for name in names}
                 except NoNode:
-                    self._live = None
+                    self._ephemerals = None
                 return
             except ConnectionLoss:
-                await self.partition.reconnected()
+                await self.fence.reconnected()
 
-    async def _take_live_members(self) -> None:
+    async def _own_ephemerals(self) -> None:
         """Own the ephemerals of the members: those of the last coordinator go with its session."""
         attempts = 0
-        while self._take_live and self.machine.state is not GroupState.DEAD:
-            await self._look()
+        while self._must_own_ephemerals and self.machine.state is not GroupState.DEAD:
+            await self._read_existing()
             operations: list[Operation] = []
-            if self._live is None:
+            if self._ephemerals is None:
                 operations.append(Create(group_members_path(self.group_id)))
-            for name in sorted(self._live or ()):
+            for name in sorted(self._ephemerals or ()):
                 operations.append(Delete(group_member_path(self.group_id, name)))
-            self._live = set()
+            self._ephemerals = set()
             members = self.machine.snapshot().members
-            operations += self._live_changes(members, self._now_ms())
+            operations += self._ephemeral_changes(members, self._now_ms())
             try:
-                for start in range(0, len(operations), LIVE_MEMBERS_AT_ONCE):
-                    await self.partition.write(operations[start : start + LIVE_MEMBERS_AT_ONCE])
+                for start in range(0, len(operations), EPHEMERALS_PER_MULTI):
+                    await self.fence.write(operations[start : start + EPHEMERALS_PER_MULTI])
             except ConnectionLoss:
-                await self.partition.reconnected()
+                await self.fence.reconnected()
             except ZooKeeperError:
                 attempts += 1
                 if attempts == ATTEMPTS:
                     raise
             else:
-                self._live = {member.member_id for member in members}
-                self._take_live = False
+                self._ephemerals = {member.member_id for member in members}
+                self._must_own_ephemerals = False
 
     # --- offsets ------------------------------------------------------------------------------
 
-    async def know_offsets(self) -> None:
+    async def load_offsets(self) -> None:
         """Read the committed offsets unless they are known. CoordinatorMoved, ConnectionLoss."""
         if self.offsets_known:
             return
@@ -416,17 +421,17 @@ class HeldGroup:
             return
         self._reading_offsets = []
         try:
-            tree, problems = await read_offsets(self.partition.zookeeper, self.group_id)
+            offsets, problems = await read_offsets(self.fence.zookeeper, self.group_id)
         except ZooKeeperError as error:
             for waiting in self._others_reading():
                 waiting.errback(error)
             raise
         for problem in problems:
             log.error("{problem}: this offset is not served", problem=problem)
-        if self.partition.given_up:
-            raise CoordinatorMoved
-        tree.has_root = tree.has_root or self._has_state
-        self.tree = tree
+        if self.fence.resigned:
+            raise NotCoordinator
+        offsets.has_root = offsets.has_root or self._has_state
+        self.offsets = offsets
         self.offsets_known = self.offsets_read = True
         for waiting in self._others_reading():
             waiting.callback(None)

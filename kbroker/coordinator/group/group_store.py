@@ -6,7 +6,7 @@ from kbroker.coordinator.group.core.records import (
     PoisonGroupStateError,
     decode_snapshot,
 )
-from kbroker.coordinator.group.shard_fence import CoordinatedPartition
+from kbroker.coordinator.group.shard_fence import ShardFence
 from kbroker.zk.errors import NoNode
 from kbroker.zk.interface import Delete, Operation, ZooKeeper
 from kbroker.zk.znodes import CONSUMERS, group_path, group_state_path, unescape
@@ -44,14 +44,14 @@ async def read_states(
     return states, problems
 
 
-async def delete_tree(right: CoordinatedPartition, group_id: str) -> None:
+async def delete_tree(fence: ShardFence, group_id: str) -> None:
     """Delete all znodes of a group. CoordinatorMoved; ConnectionLoss: perhaps not all are gone."""
-    paths = await _paths_below(right.zookeeper, group_path(group_id))
+    paths = await _paths_below(fence.zookeeper, group_path(group_id))
     for start in range(0, len(paths), DELETES_AT_ONCE):
         operations: list[Operation] = [
             Delete(path) for path in paths[start : start + DELETES_AT_ONCE]
         ]
-        await right.write(operations)
+        await fence.write(operations)
 
 
 async def _paths_below(zookeeper: ZooKeeper, path: str) -> list[str]:

@@ -31,11 +31,12 @@ from kbroker.coordinator.group.core.commits import (
     OffsetCommit,
     PendingCommit,
 )
-from kbroker.coordinator.group.group_metadata import HeldGroup
-from kbroker.coordinator.group.shard_fence import CoordinatedPartition, CoordinatorMoved
+from kbroker.coordinator.group.group_metadata import GroupMetadata
+from kbroker.coordinator.group.shard_fence import ShardFence
 from kbroker.zk.errors import ConnectionLoss, SessionExpired, ZooKeeperError
 from kbroker.zk.interface import Create, Operation, SetData
 from kclient.wire.error_codes import ErrorCode
+from kclient.wire.errors import NotCoordinator
 
 log = Logger()
 
@@ -71,12 +72,12 @@ Commit = PendingCommit[Waiter]
 class _Multi(NamedTuple):
     """A multi in flight: the checks, and the commit and group behind every operation after them."""
 
-    partitions: list[CoordinatedPartition]
+    fences: list[ShardFence]
     operations: list[Create | SetData]
-    origins: list[tuple[Commit, HeldGroup]]
+    origins: list[tuple[Commit, GroupMetadata]]
 
     @property
-    def commits(self) -> dict[Commit, HeldGroup]:
+    def commits(self) -> dict[Commit, GroupMetadata]:
         """Return the commits with their groups."""
         return dict(self.origins)
 
@@ -87,7 +88,7 @@ class OffsetWriter:
     def __init__(
         self,
         clock: Clock,
-        find: Callable[[str], HeldGroup | None],
+        find: Callable[[str], GroupMetadata | None],
         now_ms: Callable[[], int],
         *,
         timeout: float = 5.0,
@@ -123,7 +124,7 @@ class OffsetWriter:
         self._wake()
         return request.done
 
-    def give_up(self, group_ids: Iterable[str], error: ErrorCode) -> None:
+    def fail_queued(self, group_ids: Iterable[str], error: ErrorCode) -> None:
         """Answer what is queued for these groups, which are not held any more."""
         for commit in self._queue.take_groups(set(group_ids)):
             self._finish(self._queue.settle(commit, error), error)
@@ -152,8 +153,8 @@ class OffsetWriter:
         while len(self._queue) and self._in_flight < IN_FLIGHT:
             for multi in self._multis(self._queue.take(COMMITS_AT_ONCE)):
                 self._in_flight += 1
-                checks: list[Operation] = [partition.check for partition in multi.partitions]
-                zookeeper = multi.partitions[0].zookeeper
+                checks: list[Operation] = [fence.check for fence in multi.fences]
+                zookeeper = multi.fences[0].zookeeper
                 zookeeper.multi([*checks, *multi.operations]).addCallbacks(
                     self._written, self._failed, callbackArgs=(multi,), errbackArgs=(multi,)
                 ).addErrback(self._broken, multi)
@@ -161,29 +162,29 @@ class OffsetWriter:
     def _multis(self, commits: list[Commit]) -> list[_Multi]:
         """Build the multis for *commits*; what cannot be sent now is answered or waits."""
         multis: list[_Multi] = []
-        partitions: dict[CoordinatedPartition, None] = {}
+        fences: dict[ShardFence, None] = {}
         operations: list[Create | SetData] = []
-        origins: list[tuple[Commit, HeldGroup]] = []
+        origins: list[tuple[Commit, GroupMetadata]] = []
         size = 0
         for commit in commits:
             group = self._find(commit.key.group_id)
-            if group is None or group.partition.given_up:
+            if group is None or group.fence.resigned:
                 self._settle(commit, ErrorCode.NOT_COORDINATOR)
                 continue
             if not group.offsets_known:
                 self._again_when_known(group, [commit])
                 continue
             _, topic, partition = commit.key
-            new = group.tree.operations(topic, partition, commit.value)
-            partitions[group.partition] = None
+            new = group.offsets.operations(topic, partition, commit.value)
+            fences[group.fence] = None
             operations += new
             origins += [(commit, group)] * len(new)
             size += sum(64 + len(operation.path) + len(operation.data) for operation in new)
             if size > BYTES_AT_ONCE:
-                multis.append(_Multi(list(partitions), operations, origins))
-                partitions, operations, origins, size = {}, [], [], 0
+                multis.append(_Multi(list(fences), operations, origins))
+                fences, operations, origins, size = {}, [], [], 0
         if operations:
-            multis.append(_Multi(list(partitions), operations, origins))
+            multis.append(_Multi(list(fences), operations, origins))
         return multis
 
     # --- outcomes -----------------------------------------------------------------------------
@@ -193,7 +194,7 @@ class OffsetWriter:
         now_ms = self._now_ms()
         for commit, group in multi.commits.items():
             _, topic, partition = commit.key
-            group.tree.acknowledged(topic, partition, commit.value, now_ms)
+            group.offsets.acknowledged(topic, partition, commit.value, now_ms)
             self._settle(commit, ErrorCode.NONE)
 
     def _failed(self, failure: Failure, multi: _Multi) -> None:
@@ -208,9 +209,9 @@ class OffsetWriter:
             for commit, group in multi.commits.items():
                 group.offsets_known = False
                 self._settle(commit, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        elif error.index is not None and error.index < len(multi.partitions):
+        elif error.index is not None and error.index < len(multi.fences):
             self._undone(multi)
-            Deferred.fromCoroutine(self._look_into(multi.partitions[error.index], multi))
+            Deferred.fromCoroutine(self._look_into(multi.fences[error.index], multi))
         else:
             self._refused(error, multi)
 
@@ -232,15 +233,15 @@ class OffsetWriter:
             if isinstance(operation, Create):
                 group.offsets_known = False
 
-    async def _look_into(self, partition: CoordinatedPartition, multi: _Multi) -> None:
+    async def _look_into(self, fence: ShardFence, multi: _Multi) -> None:
         """Send *multi* again, but for what belongs to *partition* if that is not ours any more."""
         try:
-            error = ErrorCode.NONE if await partition.still_ours() else ErrorCode.NOT_COORDINATOR
+            error = ErrorCode.NONE if await fence.still_ours() else ErrorCode.NOT_COORDINATOR
         except ZooKeeperError:
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE
         again = []
         for commit, group in multi.commits.items():
-            if error is not ErrorCode.NONE and group.partition is partition:
+            if error is not ErrorCode.NONE and group.fence is fence:
                 self._settle(commit, error)
             else:
                 again.append(commit)
@@ -252,7 +253,7 @@ class OffsetWriter:
         if error.index is None:
             culprits = list(commits) if len(commits) == 1 else []
         else:
-            culprit, group = multi.origins[error.index - len(multi.partitions)]
+            culprit, group = multi.origins[error.index - len(multi.fences)]
             group.offsets_known = False
             culprits = [culprit]
         for commit in culprits:
@@ -274,17 +275,17 @@ class OffsetWriter:
             self._finish(waiters, error)
         self._wake()
 
-    def _again_when_known(self, group: HeldGroup, commits: list[Commit]) -> None:
+    def _again_when_known(self, group: GroupMetadata, commits: list[Commit]) -> None:
         def known(_: object) -> None:
             self._again(commits)
 
         def unknown(failure: Failure) -> None:
-            moved = isinstance(failure.value, CoordinatorMoved | SessionExpired)
+            moved = isinstance(failure.value, NotCoordinator | SessionExpired)
             error = ErrorCode.NOT_COORDINATOR if moved else ErrorCode.COORDINATOR_NOT_AVAILABLE
             for commit in commits:
                 self._settle(commit, error)
 
-        Deferred.fromCoroutine(group.know_offsets()).addCallbacks(known, unknown)
+        Deferred.fromCoroutine(group.load_offsets()).addCallbacks(known, unknown)
 
     def _settle(self, commit: Commit, error: ErrorCode) -> None:
         self._finish(self._queue.settle(commit, error), error)

@@ -7,7 +7,7 @@ we send is executed.
 
 The version also grows without a change of leader (a controller or the leader itself changes the
 ISR), so a failed check is looked into: `still_ours` reads the znode again. An answer from memory leaves only
-after `confirm` (`coordinator_fence.py`).
+after `confirm` (`leadership_confirmer.py`).
 """
 
 from __future__ import annotations
@@ -23,31 +23,28 @@ from kbroker.zk.errors import ConnectionLoss, NoNode, SessionExpired, ZooKeeperE
 from kbroker.zk.interface import Check, Operation, Session, Stat, ZooKeeper
 from kbroker.zk.znodes import decode_partition_state, partition_state_path
 from kclient.wire.error_codes import ErrorCode
+from kclient.wire.errors import NotCoordinator
 
 log = Logger()
 
 
-class CoordinatorMoved(Exception):
-    """This broker does not coordinate these groups any more."""
+class Confirmer(Protocol):
+    """Confirms a right; see `leadership_confirmer.py`."""
 
-
-class Fence(Protocol):
-    """Confirms a right; see `coordinator_fence.py`."""
-
-    def confirm(self, right: CoordinatedPartition) -> Deferred[ErrorCode]:
+    def confirm(self, fence: ShardFence) -> Deferred[ErrorCode]:
         """Fire with NONE once *right* is confirmed."""
 
-    def confirm_writable(self, right: CoordinatedPartition) -> Deferred[ErrorCode]:
+    def confirm_writable(self, fence: ShardFence) -> Deferred[ErrorCode]:
         """Fire with NONE once ZooKeeper confirmed *right*."""
 
-    def confirmed_at(self, right: CoordinatedPartition) -> float:
+    def confirmed_at(self, fence: ShardFence) -> float:
         """Return the latest time at which *right* certainly held."""
 
-    def answers(self, right: CoordinatedPartition) -> bool:
+    def answers(self, fence: ShardFence) -> bool:
         """Return whether ZooKeeper answers, as far as known."""
 
 
-class CoordinatedPartition:
+class ShardFence:
     """One partition taken over by *broker_id* in *leader_epoch* and *session*.
 
     *moved* is called when ZooKeeper turns out to be of another mind; it shall give this up.
@@ -61,22 +58,22 @@ class CoordinatedPartition:
         broker_id: int,
         partition: int,
         leader_epoch: int,
-        moved: Callable[[CoordinatedPartition], None],
-        fence: Fence,
+        on_lost: Callable[[ShardFence], None],
+        confirmer: Confirmer,
     ) -> None:
         self.partition = partition
         self.leader_epoch = leader_epoch
         self.session = session
         self.zookeeper = zookeeper.in_session(session)
-        self.given_up = False
+        self.resigned = False
         """Nothing is answered or written for these groups any more."""
 
         self.confirmed_at = float("-inf")
         """When the last check was sent that ZooKeeper let pass; the fence keeps it."""
 
-        self._fence = fence
+        self._confirmer = confirmer
         self._broker_id = broker_id
-        self._moved = moved
+        self._on_lost = on_lost
         self._path = partition_state_path(OFFSETS_TOPIC, partition)
         self._zk_version = -1
         self._reconnections: list[Deferred[None]] = []
@@ -112,25 +109,25 @@ class CoordinatedPartition:
 
     def confirm(self) -> Deferred[ErrorCode]:
         """Fire with NONE if no other broker coordinates yet, else with what a client is to be answered."""
-        return self._fence.confirm(self)
+        return self._confirmer.confirm(self)
 
     def confirm_writable(self) -> Deferred[ErrorCode]:
         """Fire with NONE if ZooKeeper answers and no other broker coordinates yet."""
-        return self._fence.confirm_writable(self)
+        return self._confirmer.confirm_writable(self)
 
     @property
     def zookeeper_answers(self) -> bool:
         """Whether ZooKeeper answers, as far as known: without it nothing can be read or written."""
-        return self._fence.answers(self)
+        return self._confirmer.answers(self)
 
     def confirmed_since(self, since: float) -> bool:
         """Return whether it is known already that no other broker coordinated at *since*."""
-        return not self.given_up and self._fence.confirmed_at(self) >= since
+        return not self.resigned and self._confirmer.confirmed_at(self) >= since
 
     def lost(self) -> None:
         """Handle that another broker leads, or that the session is over."""
-        if not self.given_up:
-            self._moved(self)
+        if not self.resigned:
+            self._on_lost(self)
 
     def _others_reading(self) -> list[Deferred[bool]]:
         waiting, self._readers = self._readers or [], None
@@ -145,7 +142,7 @@ class CoordinatedPartition:
         if (state.leader, state.leader_epoch) != (self._broker_id, self.leader_epoch):
             return False
         self._zk_version = state.zk_version
-        return not self.given_up
+        return not self.resigned
 
     async def write(self, operations: Sequence[Operation]) -> list[str | Stat | None]:
         """Do all *operations* or none, if we still coordinate; else CoordinatorMoved.
@@ -153,35 +150,35 @@ class CoordinatedPartition:
         Errors of ZooKeeper are as if the check were not there: `index` counts *operations*.
         """
         while True:
-            if self.given_up:
-                raise CoordinatorMoved
+            if self.resigned:
+                raise NotCoordinator
             try:
                 results = await self.zookeeper.multi([self.check, *operations])
                 return results[1:]
             except SessionExpired as error:
                 self.lost()
-                raise CoordinatorMoved from error
+                raise NotCoordinator from error
             except ZooKeeperError as error:
                 if error.index != 0:
                     error.index = error.index - 1 if error.index is not None else None
                     raise
                 if not await self.still_ours():
-                    raise CoordinatorMoved from error
+                    raise NotCoordinator from error
 
     async def reconnected(self) -> None:
         """Wait until ZooKeeper answers again; CoordinatorMoved if that comes too late."""
-        while not self.given_up:
+        while not self.resigned:
             try:
                 await self.zookeeper.sync(self._path)
                 return
             except SessionExpired as error:
                 self.lost()
-                raise CoordinatorMoved from error
+                raise NotCoordinator from error
             except ConnectionLoss:
                 again: Deferred[None] = Deferred()
                 self._reconnections.append(again)
                 await again
-        raise CoordinatorMoved
+        raise NotCoordinator
 
     def connection_is_back(self) -> None:
         """Let go on whoever waits in `reconnected`."""
@@ -189,7 +186,7 @@ class CoordinatedPartition:
         for deferred in waiting:
             deferred.callback(None)
 
-    def give_up(self) -> None:
+    def resign(self) -> None:
         """Stop coordinating; idempotent."""
-        self.given_up = True
+        self.resigned = True
         self.connection_is_back()

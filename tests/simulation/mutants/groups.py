@@ -9,14 +9,19 @@ from typing import Any
 from twisted.internet.defer import Deferred, succeed
 from twisted.python.failure import Failure
 
-from kbroker.coordinator.group.coordinator_shards import CoordinatedGroups, GroupsOfPartition
-from kbroker.coordinator.group.core.effects import Answer, Joined, Left, Synced
+from kbroker.coordinator.group.coordinator_shards import CoordinatorShard, CoordinatorShards
+from kbroker.coordinator.group.core.effects import (
+    Answer,
+    JoinGroupResult,
+    LeaveGroupResult,
+    SyncGroupResult,
+)
 from kbroker.coordinator.group.core.group import Group
 from kbroker.coordinator.group.core.outbox import Outbox
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
-from kbroker.coordinator.group.group_metadata import HeldGroup
+from kbroker.coordinator.group.group_metadata import GroupMetadata
 from kbroker.coordinator.group.offset_writer import OffsetWriter
-from kbroker.coordinator.group.shard_fence import CoordinatedPartition
+from kbroker.coordinator.group.shard_fence import ShardFence
 from kbroker.replica.core.leader_state import Leading
 from kbroker.zk.errors import ConnectionLoss
 from kbroker.zk.interface import Check
@@ -27,26 +32,26 @@ from tests.simulation.mutants.registry import Change, frequent_mutant, mutant
 @mutant
 def join_group_unconfirmed() -> list[Change]:
     """A deposed coordinator answers JoinGroup from memory."""
-    return _answers_unconfirmed(Joined)
+    return _answers_unconfirmed(JoinGroupResult)
 
 
 @mutant
 def sync_group_unconfirmed() -> list[Change]:
     """A deposed coordinator answers SyncGroup from memory."""
-    return _answers_unconfirmed(Synced)
+    return _answers_unconfirmed(SyncGroupResult)
 
 
 @mutant
 def leave_group_unconfirmed() -> list[Change]:
     """A deposed coordinator answers LeaveGroup from memory, where nothing has to be written."""
-    once_writable = (HeldGroup, "once_writable", lambda _self: succeed(ErrorCode.NONE))
-    return [once_writable, *_answers_unconfirmed(Left)]
+    when_writable = (GroupMetadata, "when_writable", lambda _self: succeed(ErrorCode.NONE))
+    return [when_writable, *_answers_unconfirmed(LeaveGroupResult)]
 
 
 @mutant
 def heartbeat_unconfirmed() -> list[Change]:
     """A deposed coordinator answers Heartbeat from memory."""
-    return [(CoordinatedPartition, "confirmed_since", lambda _self, _since: True)]
+    return [(ShardFence, "confirmed_since", lambda _self, _since: True)]
 
 
 @mutant
@@ -83,7 +88,7 @@ def commits_refused_unconfirmed() -> list[Change]:
     original = GroupCoordinator.commit
 
     async def commit(self: GroupCoordinator, group_id: str, *args: Any, **named: Any) -> Any:
-        group = self._groups.held(group_id)
+        group = self._shards.group(group_id)
         if group is not None and group.offsets_known:
             who = named["member_id"], named["group_instance_id"], named["generation_id"]
             refused = group.machine.check_commit(*who, self._clock.seconds())
@@ -94,13 +99,15 @@ def commits_refused_unconfirmed() -> list[Change]:
     return [(GroupCoordinator, "commit", commit)]
 
 
-def _answers_unconfirmed(kind: type[Joined | Synced | Left]) -> list[Change]:
-    original = HeldGroup._is_from_memory
+def _answers_unconfirmed(
+    kind: type[JoinGroupResult | SyncGroupResult | LeaveGroupResult],
+) -> list[Change]:
+    original = GroupMetadata._is_from_memory
 
-    def is_from_memory(self: HeldGroup, answer: Answer) -> bool:
+    def is_from_memory(self: GroupMetadata, answer: Answer) -> bool:
         return not isinstance(answer.value, kind) and original(self, answer)
 
-    return [(HeldGroup, "_is_from_memory", is_from_memory)]
+    return [(GroupMetadata, "_is_from_memory", is_from_memory)]
 
 
 class _Trusting:
@@ -112,8 +119,8 @@ class _Trusting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._coordinator, name)
 
-    async def _coordinated(self, group_id: str) -> GroupsOfPartition | ErrorCode:
-        return self._coordinator._groups.locate(group_id)
+    async def _coordinated(self, group_id: str) -> CoordinatorShard | ErrorCode:
+        return self._coordinator._shards.locate(group_id)
 
 
 def _unconfirmed(method: str) -> list[Change]:
@@ -125,10 +132,10 @@ def _unconfirmed(method: str) -> list[Change]:
     return [(GroupCoordinator, method, answer)]
 
 
-_check = CoordinatedPartition.check
+_check = ShardFence.check
 
 
-def _with_any_version(self: CoordinatedPartition) -> Check:
+def _with_any_version(self: ShardFence) -> Check:
     return Check(self._path, -1)
 
 
@@ -138,11 +145,11 @@ def commits_not_fenced() -> list[Change]:
     original = OffsetWriter._send
 
     def send(self: OffsetWriter) -> None:
-        CoordinatedPartition.check = property(_with_any_version)  # type: ignore[method-assign,assignment]
+        ShardFence.check = property(_with_any_version)  # type: ignore[method-assign,assignment]
         try:
             original(self)
         finally:
-            CoordinatedPartition.check = _check  # type: ignore[method-assign]
+            ShardFence.check = _check  # type: ignore[method-assign]
 
     return [(OffsetWriter, "_send", send)]
 
@@ -154,13 +161,13 @@ def group_states_not_fenced() -> list[Change]:
     Whether it may be written is confirmed before the decision, too: both guards are taken away.
     """
 
-    async def write(self: CoordinatedPartition, operations: Any) -> Any:
+    async def write(self: ShardFence, operations: Any) -> Any:
         results = await self.zookeeper.multi([_with_any_version(self), *operations])
         return results[1:]
 
     return [
-        (CoordinatedPartition, "write", write),
-        (CoordinatedPartition, "confirm_writable", lambda _self: succeed(ErrorCode.NONE)),
+        (ShardFence, "write", write),
+        (ShardFence, "confirm_writable", lambda _self: succeed(ErrorCode.NONE)),
     ]
 
 
@@ -173,7 +180,7 @@ def answers_before_the_snapshot() -> list[Change]:
 
     return [
         (Outbox, "answer_durably", answer_at_once),
-        (HeldGroup, "_is_from_memory", lambda _self, _answer: False),
+        (GroupMetadata, "_is_from_memory", lambda _self, _answer: False),
     ]
 
 
@@ -246,10 +253,10 @@ def groups_loaded_without_sync() -> list[Change]:
     No old state of a group can be taken over, for a server that has the state of our leadership has all that was
     written before it. But a server that does not have it yet makes the coordinator give up, for good.
     """
-    original = CoordinatedGroups._load_connected
+    original = CoordinatorShards._load_connected
 
-    async def load(self: CoordinatedGroups, batch: list[GroupsOfPartition]) -> None:
-        zookeeper = batch[0].right.zookeeper
+    async def load(self: CoordinatorShards, batch: list[CoordinatorShard]) -> None:
+        zookeeper = batch[0].fence.zookeeper
         if zookeeper.connected:
             zookeeper.sync = lambda _path: succeed(None)  # type: ignore[method-assign]
         try:
@@ -257,7 +264,7 @@ def groups_loaded_without_sync() -> list[Change]:
         finally:
             vars(zookeeper).pop("sync", None)
 
-    return [(CoordinatedGroups, "_load_connected", load)]
+    return [(CoordinatorShards, "_load_connected", load)]
 
 
 @mutant

@@ -7,25 +7,27 @@ from twisted.internet.task import Clock
 
 from kbroker.coordinator.group.core.records import GroupSnapshot, MemberSnapshot
 from kbroker.coordinator.group.core.states import GroupState
-from kbroker.coordinator.group.group_metadata import HeldGroup
-from kbroker.coordinator.group.shard_fence import CoordinatedPartition
+from kbroker.coordinator.group.group_metadata import GroupMetadata
+from kbroker.coordinator.group.shard_fence import ShardFence
 from kclient.wire.error_codes import ErrorCode
 from tests.kit.groups import LIMITS, RANGE, join_request
 
 
-def waiting_for_its_member(clock: Clock, forgotten: list[HeldGroup]) -> HeldGroup:
+def waiting_for_its_member(clock: Clock, forgotten: list[GroupMetadata]) -> GroupMetadata:
     """Return a group that gave out an id, which is forgotten after 10 s."""
-    nobody = cast(CoordinatedPartition, None)  # nothing is written here
-    group = HeldGroup(clock, nobody, "g", LIMITS, forgotten.append, lambda: 0)
+    nobody = cast(ShardFence, None)  # nothing is written here
+    group = GroupMetadata(clock, nobody, "g", LIMITS, forgotten.append, lambda: 0)
     answers: list[Any] = []
     join = join_request("a")
-    group.ask(lambda token, now: group.machine.join(token, join, now)).addCallback(answers.append)
+    group.submit(lambda token, now: group.machine.join(token, join, now)).addCallback(
+        answers.append
+    )
     assert answers[0].member_id == "a-id"
     return group
 
 
 def test_the_timer_makes_the_machine_tick() -> None:
-    clock, forgotten = Clock(), list[HeldGroup]()
+    clock, forgotten = Clock(), list[GroupMetadata]()
     group = waiting_for_its_member(clock, forgotten)
     clock.pump([1.0] * 9)
     assert group.machine.members.pending
@@ -35,7 +37,7 @@ def test_the_timer_makes_the_machine_tick() -> None:
 
 
 def test_after_a_stall_members_get_a_chance_to_be_heard() -> None:
-    clock, forgotten = Clock(), list[HeldGroup]()
+    clock, forgotten = Clock(), list[GroupMetadata]()
     group = waiting_for_its_member(clock, forgotten)
     clock.advance(60.0)  # stopped, like by SIGSTOP
     assert group.machine.members.pending
@@ -54,16 +56,16 @@ class Doubtful:
 
     def __init__(self) -> None:
         self.error = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        self.given_up = False
+        self.resigned = False
 
     def confirm_writable(self) -> Deferred[ErrorCode]:
         return succeed(self.error)
 
 
 def test_no_member_is_removed_while_zookeeper_does_not_answer() -> None:
-    clock, right = Clock(), Doubtful()
-    group = HeldGroup(
-        clock, cast(CoordinatedPartition, right), "g", LIMITS, lambda _group: None, lambda: 0
+    clock, fence = Clock(), Doubtful()
+    group = GroupMetadata(
+        clock, cast(ShardFence, fence), "g", LIMITS, lambda _group: None, lambda: 0
     )
     member = MemberSnapshot("m", None, "m", "/h", 6000, 6000, RANGE, b"A")
     snapshot = GroupSnapshot(GroupState.STABLE, 3, "consumer", "range", "m", (member,))
@@ -71,7 +73,7 @@ def test_no_member_is_removed_while_zookeeper_does_not_answer() -> None:
     clock.pump([0.25] * 200)
     assert len(group.machine.members) == 1
     assert group.machine.state is GroupState.STABLE
-    right.error = ErrorCode.NONE
+    fence.error = ErrorCode.NONE
     written: list[Any] = []
     group._write = lambda: written.append(group._newest)  # type: ignore[method-assign]
     clock.pump([0.25] * 4)

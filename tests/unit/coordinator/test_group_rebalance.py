@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from kbroker.coordinator.group.core.effects import Joined, MemberIdentity
+from kbroker.coordinator.group.core.effects import JoinGroupResult, MemberIdentity
 from kbroker.coordinator.group.core.states import VALID_FROM, GroupState
 from kclient.wire.error_codes import ErrorCode
 from tests.kit.groups import LIMITS, GroupOnTheTable, stable_group
@@ -245,7 +245,7 @@ def test_a_new_member_whose_join_waits_for_ever_is_given_up() -> None:
     table.group.members["a-id"].rebalance_timeout = 1000.0
     b = table.enter("b")
     table.advance(21.0, "a")
-    assert table.joined(b) == Joined(ErrorCode.UNKNOWN_MEMBER_ID)
+    assert table.joined(b) == JoinGroupResult(ErrorCode.UNKNOWN_MEMBER_ID)
 
 
 def test_leaving_moves_the_partitions_of_who_left() -> None:

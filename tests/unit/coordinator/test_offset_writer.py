@@ -10,7 +10,7 @@ from twisted.internet.task import Clock
 
 from kbroker.coordinator.group.committed_offsets import GroupOffsets
 from kbroker.coordinator.group.core.commits import OffsetCommit
-from kbroker.coordinator.group.group_metadata import HeldGroup
+from kbroker.coordinator.group.group_metadata import GroupMetadata
 from kbroker.coordinator.group.offset_writer import OffsetWriter
 from kclient.wire.error_codes import ErrorCode
 
@@ -18,7 +18,7 @@ from kclient.wire.error_codes import ErrorCode
 class Right:
     """The right to a partition, which nothing ends."""
 
-    given_up = False
+    resigned = False
     check = None
 
     def __init__(self, multi: Any) -> None:
@@ -32,10 +32,10 @@ class Table:
         self.clock = Clock()
         self.multis: list[Deferred[Any]] = []
         self.group = SimpleNamespace(
-            partition=Right(self._multi), tree=GroupOffsets("g"), offsets_known=True, group_id="g"
+            fence=Right(self._multi), offsets=GroupOffsets("g"), offsets_known=True, group_id="g"
         )
         self.writer = OffsetWriter(
-            self.clock, lambda _group_id: cast(HeldGroup, self.group), lambda: 0, timeout=5.0
+            self.clock, lambda _group_id: cast(GroupMetadata, self.group), lambda: 0, timeout=5.0
         )
 
     def _multi(self, _operations: Any) -> Deferred[Any]:
@@ -65,7 +65,7 @@ def test_a_request_is_answered_in_time_and_its_commit_goes_on() -> None:
     assert second == [[ErrorCode.REQUEST_TIMED_OUT]]
     for multi in table.multis:
         multi.callback([])
-    assert {p: c.offset for _, p, c in table.group.tree} == {0: 3, 1: 2}
+    assert {p: c.offset for _, p, c in table.group.offsets} == {0: 3, 1: 2}
 
 
 def test_requests_that_were_answered_leave_nothing_behind() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kbroker.coordinator.group.core.placement import java_hash, partition_of
+from kbroker.coordinator.group.core.placement import java_hash, partition_for
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,6 @@ def test_hashes_are_those_of_java(text: str, expected: int) -> None:
 
 
 def test_every_group_has_a_partition() -> None:
-    assert partition_of("polygenelubricants", 50) == 0
-    assert partition_of("my-group", 50) == abs(java_hash("my-group")) % 50
-    assert {partition_of(f"g{n}", 4) for n in range(100)} == {0, 1, 2, 3}
+    assert partition_for("polygenelubricants", 50) == 0
+    assert partition_for("my-group", 50) == abs(java_hash("my-group")) % 50
+    assert {partition_for(f"g{n}", 4) for n in range(100)} == {0, 1, 2, 3}

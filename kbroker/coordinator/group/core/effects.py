@@ -77,7 +77,7 @@ class JoinedMember(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class JoinGroupResult:
     """The answer to `Join`. *members* is filled for the leader only."""
 
     error: ErrorCode
@@ -91,7 +91,7 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True)
-class Synced:
+class SyncGroupResult:
     """The answer to `Sync`."""
 
     error: ErrorCode
@@ -101,7 +101,7 @@ class Synced:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class LeaveGroupResult:
     """The answer to a LeaveGroup: one error per identity asked for, in order."""
 
     error: ErrorCode
@@ -113,7 +113,7 @@ class Answer:
     """Answer the request *token* with *value*."""
 
     token: Token
-    value: Joined | Synced | Left
+    value: JoinGroupResult | SyncGroupResult | LeaveGroupResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,11 +40,11 @@ from kbroker.coordinator.group.core.admission import Refusal, refusal
 from kbroker.coordinator.group.core.effects import (
     Effect,
     Join,
-    Joined,
-    Left,
+    JoinGroupResult,
+    LeaveGroupResult,
     MemberIdentity,
     Sync,
-    Synced,
+    SyncGroupResult,
     Token,
 )
 from kbroker.coordinator.group.core.limits import GroupLimits
@@ -107,7 +107,9 @@ class Group:
             deadline = now + join.session_timeout
             self.members.pending[join.fresh_member_id] = deadline
             self._out.arm(deadline)
-            self._out.answer(token, Joined(ErrorCode.MEMBER_ID_REQUIRED, join.fresh_member_id))
+            self._out.answer(
+                token, JoinGroupResult(ErrorCode.MEMBER_ID_REQUIRED, join.fresh_member_id)
+            )
         else:
             self._add(token, join, join.fresh_member_id, now)
         return self._flush()
@@ -123,7 +125,7 @@ class Group:
         if error is ErrorCode.NONE and self.state is _PREPARING:
             error = ErrorCode.REBALANCE_IN_PROGRESS
         if error is not ErrorCode.NONE:
-            self._out.answer(token, Synced(error))
+            self._out.answer(token, SyncGroupResult(error))
             return self._flush()
         self._rebalance.ask_for_assignment(
             token, self.members[sync.member_id], sync.assignments, now
@@ -146,7 +148,7 @@ class Group:
     ) -> list[Effect]:
         """Handle a LeaveGroup request; the answer has an error per identity."""
         if self.state is _DEAD:
-            self._out.answer(token, Left(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            self._out.answer(token, LeaveGroupResult(ErrorCode.COORDINATOR_NOT_AVAILABLE))
             return self._flush()
         before = len(self.members)
         results = tuple((identity, self._leave_one(identity)) for identity in identities)
@@ -155,7 +157,7 @@ class Group:
             self._rebalance.members_gone(f"{listed(gone)} left: {reason or 'no reason given'}", now)
         elif gone:
             self._rebalance.maybe_finish(now)
-        self._out.answer_durably(token, Left(ErrorCode.NONE, results))
+        self._out.answer_durably(token, LeaveGroupResult(ErrorCode.NONE, results))
         return self._flush()
 
     def check_commit(
@@ -259,10 +261,10 @@ class Group:
         if why.cause:
             self._out.note(why.cause)
         if why.error is ErrorCode.GROUP_MAX_SIZE_REACHED:
-            self._out.answer(token, Joined(why.error))
+            self._out.answer(token, JoinGroupResult(why.error))
             self._push_out(join.member_id, now)
         else:
-            self._out.answer(token, Joined(why.error, join.member_id))
+            self._out.answer(token, JoinGroupResult(why.error, join.member_id))
 
     def _push_out(self, member_id: str, now: float) -> None:
         """Remove a member that rejoined and does not fit any more."""
@@ -281,7 +283,7 @@ class Group:
             return
         error = self.members.check(member_id, join.group_instance_id)
         if error is not ErrorCode.NONE:
-            self._out.answer(token, Joined(error, member_id))
+            self._out.answer(token, JoinGroupResult(error, member_id))
             return
         member = self.members[member_id]
         changed = member.protocols != join.protocols

@@ -13,12 +13,12 @@ from math import inf
 from kbroker.coordinator.group.core.effects import (
     Answer,
     Effect,
-    Joined,
-    Left,
+    JoinGroupResult,
+    LeaveGroupResult,
     Note,
     Persist,
     SetTimer,
-    Synced,
+    SyncGroupResult,
     Token,
 )
 from kbroker.coordinator.group.core.members import Member
@@ -50,12 +50,17 @@ class Outbox:
         """Tell the operator something of the group."""
         self._effects.append(Note(f"group {self._group_id!r} {text}"))
 
-    def answer(self, token: Token, value: Joined | Synced | Left) -> None:
+    def answer(
+        self, token: Token, value: JoinGroupResult | SyncGroupResult | LeaveGroupResult
+    ) -> None:
         """Answer now."""
         self._effects.append(Answer(token, value))
 
     def answer_durably(
-        self, token: Token, value: Joined | Synced | Left, member_id: str = ""
+        self,
+        token: Token,
+        value: JoinGroupResult | SyncGroupResult | LeaveGroupResult,
+        member_id: str = "",
     ) -> None:
         """Answer *member_id* once the newest snapshot, this event's included, is in ZooKeeper."""
         self._durable.append((Answer(token, value), member_id))
@@ -65,13 +70,13 @@ class Outbox:
         if member.awaiting_join is not None:
             # Who is told that its id is unknown shall come back without one.
             told_id = "" if error is ErrorCode.UNKNOWN_MEMBER_ID else member.member_id
-            self.answer(member.awaiting_join, Joined(error, told_id))
+            self.answer(member.awaiting_join, JoinGroupResult(error, told_id))
             member.awaiting_join = None
 
     def drop_sync(self, member: Member, error: ErrorCode) -> None:
         """Answer the SyncGroup that *member* waits in, if it does, with *error*."""
         if member.awaiting_sync is not None:
-            self.answer(member.awaiting_sync, Synced(error))
+            self.answer(member.awaiting_sync, SyncGroupResult(error))
             member.awaiting_sync = None
 
     def arm(self, deadline: float) -> None:
@@ -102,13 +107,13 @@ class Outbox:
     def fail_held(self, error: ErrorCode) -> list[str]:
         """Answer everything that waits for a snapshot with *error*; return the members it is for."""
         for _, answer, member_id in self._held:
-            failed: Joined | Synced | Left
+            failed: JoinGroupResult | SyncGroupResult | LeaveGroupResult
             match answer.value:
-                case Joined():
-                    failed = Joined(error, member_id)
-                case Synced():
-                    failed = Synced(error)
-                case Left():
+                case JoinGroupResult():
+                    failed = JoinGroupResult(error, member_id)
+                case SyncGroupResult():
+                    failed = SyncGroupResult(error)
+                case LeaveGroupResult():
                     failed = replace(answer.value, error=error, members=())
             self._effects.append(Answer(answer.token, failed))
         members = [member_id for _, _, member_id in self._held]

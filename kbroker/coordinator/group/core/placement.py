@@ -16,7 +16,7 @@ def java_hash(text: str) -> int:
     return result - (1 << 32) if result >= 1 << 31 else result
 
 
-def partition_of(group_id: str, partitions: int) -> int:
+def partition_for(group_id: str, partitions: int) -> int:
     """Return the partition, of so many, that *group_id* belongs to."""
     number = java_hash(group_id)
     # Kafka's abs() of the one number whose negative does not fit is 0.

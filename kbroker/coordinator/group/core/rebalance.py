@@ -24,7 +24,7 @@ Out: through the outbox   Owner: its `Group`
 
 from math import inf
 
-from kbroker.coordinator.group.core.effects import Joined, Synced, Token
+from kbroker.coordinator.group.core.effects import JoinGroupResult, SyncGroupResult, Token
 from kbroker.coordinator.group.core.limits import GroupLimits
 from kbroker.coordinator.group.core.members import Member, Roster, listed, select_protocol
 from kbroker.coordinator.group.core.outbox import Outbox
@@ -218,7 +218,7 @@ class Rebalance:
         """Tell *member* the generation; the members too, if it leads. *leader*: whom to name."""
         named = leader if leader is not None else self._members.leader or ""
         leads = named == member.member_id
-        joined = Joined(
+        joined = JoinGroupResult(
             error=ErrorCode.NONE,
             member_id=member.member_id,
             generation_id=self.generation_id,
@@ -231,7 +231,9 @@ class Rebalance:
         self._out.answer_durably(token, joined, member.member_id)
 
     def _tell_assignment(self, token: Token, member: Member) -> None:
-        synced = Synced(ErrorCode.NONE, self.protocol_type, self.protocol_name, member.assignment)
+        synced = SyncGroupResult(
+            ErrorCode.NONE, self.protocol_type, self.protocol_name, member.assignment
+        )
         self._out.answer_durably(token, synced, member.member_id)
 
     def snapshot(self) -> GroupSnapshot:

@@ -115,7 +115,9 @@ def decode_detail(path: str, data: bytes) -> CommitDetail:
         raise PoisonGroupStateError(f"{path} is not the detail of a commit: {error!r}") from error
 
 
-def encode_live_member(member: MemberSnapshot, topics: tuple[str, ...], timestamp_ms: int) -> bytes:
+def encode_member_ephemeral(
+    member: MemberSnapshot, topics: tuple[str, ...], timestamp_ms: int
+) -> bytes:
     """Return the content of a live member's ephemeral, in the layout of the classic consumer."""
     return _json(
         {

@@ -27,7 +27,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
 from kbroker.common.reactor import Clock
-from kbroker.coordinator.group.shard_fence import CoordinatedPartition
+from kbroker.coordinator.group.shard_fence import ShardFence
 from kbroker.zk.errors import SessionExpired, ZooKeeperError
 from kclient.wire.error_codes import ErrorCode
 
@@ -58,10 +58,10 @@ class _Request:
     *to_write*: only ZooKeeper can confirm.
     """
 
-    __slots__ = ("done", "right", "since", "to_write")
+    __slots__ = ("done", "fence", "since", "to_write")
 
-    def __init__(self, right: CoordinatedPartition, since: float, *, to_write: bool) -> None:
-        self.right = right
+    def __init__(self, fence: ShardFence, since: float, *, to_write: bool) -> None:
+        self.fence = fence
         self.since = since
         self.to_write = to_write
         self.done: Deferred[ErrorCode] = Deferred()
@@ -71,7 +71,7 @@ class _Request:
             self.done.callback(error)
 
 
-class CoordinatorFence:
+class LeadershipConfirmer:
     """Confirms rights to coordinate.
 
     *no_successor_at* and *is_alone* take a partition and its leader epoch. *is_alone* returns whether no other
@@ -99,37 +99,37 @@ class CoordinatorFence:
         """Whether the multi in flight was not answered in time."""
         self._looking = False
 
-    def confirm(self, right: CoordinatedPartition) -> Deferred[ErrorCode]:
+    def confirm(self, fence: ShardFence) -> Deferred[ErrorCode]:
         """Fire with NONE once *right* is confirmed, NOT_COORDINATOR if it is lost.
 
         COORDINATOR_NOT_AVAILABLE if neither ZooKeeper nor the followers confirm it in time.
         """
-        return self._confirm(right, to_write=False)
+        return self._confirm(fence, to_write=False)
 
-    def confirm_writable(self, right: CoordinatedPartition) -> Deferred[ErrorCode]:
+    def confirm_writable(self, fence: ShardFence) -> Deferred[ErrorCode]:
         """Do as `confirm`, but by ZooKeeper only: COORDINATOR_NOT_AVAILABLE while it does not answer."""
-        return self._confirm(right, to_write=True)
+        return self._confirm(fence, to_write=True)
 
-    def _confirm(self, right: CoordinatedPartition, *, to_write: bool) -> Deferred[ErrorCode]:
-        if right.given_up:
+    def _confirm(self, fence: ShardFence, *, to_write: bool) -> Deferred[ErrorCode]:
+        if fence.resigned:
             return succeed(ErrorCode.NOT_COORDINATOR)
-        request = _Request(right, self._clock.seconds(), to_write=to_write)
-        if self.answers(right):
+        request = _Request(fence, self._clock.seconds(), to_write=to_write)
+        if self.answers(fence):
             self._queued.append(request)
             self._wake()
         else:
             self._ask_followers([request])
         return request.done
 
-    def confirmed_at(self, right: CoordinatedPartition) -> float:
+    def confirmed_at(self, fence: ShardFence) -> float:
         """Return the latest time at which *right* certainly held, as far as known already."""
-        by_followers = self._no_successor_at(right.partition, right.leader_epoch)
-        right.confirmed_at = max(right.confirmed_at, by_followers)
-        return right.confirmed_at
+        by_followers = self._no_successor_at(fence.partition, fence.leader_epoch)
+        fence.confirmed_at = max(fence.confirmed_at, by_followers)
+        return fence.confirmed_at
 
-    def answers(self, right: CoordinatedPartition) -> bool:
+    def answers(self, fence: ShardFence) -> bool:
         """Return whether ZooKeeper answers, as far as known."""
-        return right.zookeeper.connected and not self._is_silent
+        return fence.zookeeper.connected and not self._is_silent
 
     # --- by ZooKeeper -------------------------------------------------------------------------
 
@@ -147,25 +147,25 @@ class CoordinatorFence:
         checking.addErrback(self._failed, self._checked).addBoth(self._answered, timer)
 
     async def _check_all(self, requests: list[_Request]) -> None:
-        rights = list(dict.fromkeys(request.right for request in requests))
-        while rights := [right for right in rights if not right.given_up]:
+        fences = list(dict.fromkeys(request.fence for request in requests))
+        while fences := [fence for fence in fences if not fence.resigned]:
             sent_at = self._clock.seconds()
             try:
-                await rights[0].zookeeper.multi([right.check for right in rights])
+                await fences[0].zookeeper.multi([fence.check for fence in fences])
             except SessionExpired:
-                for right in rights:
-                    right.lost()
+                for fence in fences:
+                    fence.lost()
             except ZooKeeperError as error:
                 if error.index is None:
                     raise
                 # The version grows with every change of the ISR, too: `still_ours` tells.
-                await rights[error.index].still_ours()
+                await fences[error.index].still_ours()
             else:
-                for right in rights:
-                    right.confirmed_at = max(right.confirmed_at, sent_at)
+                for fence in fences:
+                    fence.confirmed_at = max(fence.confirmed_at, sent_at)
                 break
         for request in requests:
-            lost = request.right.given_up
+            lost = request.fence.resigned
             request.settle(ErrorCode.NOT_COORDINATOR if lost else ErrorCode.NONE)
 
     def _failed(self, failure: Any, requests: list[_Request]) -> bool:
@@ -203,10 +203,10 @@ class CoordinatorFence:
             self._look()
 
     def _patience(self, request: _Request) -> float:
-        right = request.right
-        if right.zookeeper.connected and self._is_alone(right.partition, right.leader_epoch):
+        fence = request.fence
+        if fence.zookeeper.connected and self._is_alone(fence.partition, fence.leader_epoch):
             return ZOOKEEPER_PATIENCE
-        gone = self.confirmed_at(request.right) < request.since - FOLLOWERS_GONE
+        gone = self.confirmed_at(request.fence) < request.since - FOLLOWERS_GONE
         return GONE_PATIENCE if gone else FOLLOWERS_PATIENCE
 
     def _look(self) -> None:
@@ -215,12 +215,12 @@ class CoordinatorFence:
         requests, self._by_followers = self._by_followers, []
         waiting = []
         for request in requests:
-            right = request.right
-            if right.given_up:
+            fence = request.fence
+            if fence.resigned:
                 request.settle(ErrorCode.NOT_COORDINATOR)
             elif request.to_write:
                 request.settle(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-            elif self.confirmed_at(right) >= request.since:
+            elif self.confirmed_at(fence) >= request.since:
                 request.settle(ErrorCode.NONE)
             elif now >= request.since + self._patience(request):
                 request.settle(ErrorCode.COORDINATOR_NOT_AVAILABLE)

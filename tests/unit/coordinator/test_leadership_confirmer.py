@@ -8,13 +8,13 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from kbroker.coordinator.group.coordinator_fence import (
+from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC
+from kbroker.coordinator.group.leadership_confirmer import (
     CHECK_PATIENCE,
     FOLLOWERS_PATIENCE,
-    CoordinatorFence,
+    LeadershipConfirmer,
 )
-from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC
-from kbroker.coordinator.group.shard_fence import CoordinatedPartition
+from kbroker.coordinator.group.shard_fence import ShardFence
 from kbroker.zk.errors import BadVersion, ConnectionLoss, SessionExpired
 from kbroker.zk.interface import Node, Operation, Session, Stat, ZooKeeper
 from kbroker.zk.znodes import PartitionState, encode_partition_state, partition_state_path
@@ -61,30 +61,30 @@ class Table:
         self.clock = Clock()
         self.zookeeper = SlowZooKeeper()
         self.followed_at = NEVER
-        self.fence = CoordinatorFence(
+        self.confirmer = LeadershipConfirmer(
             self.clock,
             lambda _partition, _epoch: self.followed_at,
             lambda _partition, _epoch: is_alone,
         )
-        self.moved: list[CoordinatedPartition] = []
-        self.right = CoordinatedPartition(
+        self.lost: list[ShardFence] = []
+        self.fence = ShardFence(
             cast(ZooKeeper, self.zookeeper),
             Session(1, 4.0),
             broker_id=1,
             partition=0,
             leader_epoch=5,
-            moved=self._moved,
-            fence=self.fence,
+            on_lost=self._on_lost,
+            confirmer=self.confirmer,
         )
 
-    def _moved(self, right: CoordinatedPartition) -> None:
-        self.moved.append(right)
-        right.give_up()
+    def _on_lost(self, fence: ShardFence) -> None:
+        self.lost.append(fence)
+        fence.resign()
 
     def ask(self, *, to_write: bool = False) -> list[ErrorCode]:
         """Ask for a confirmation; return where its answer will be."""
         answers: list[ErrorCode] = []
-        confirm = self.right.confirm_writable if to_write else self.right.confirm
+        confirm = self.fence.confirm_writable if to_write else self.fence.confirm
         confirm().addCallback(answers.append)
         return answers
 
@@ -128,8 +128,8 @@ def test_a_new_version_of_the_same_leader_is_checked_again(table: Table) -> None
     error.index = 0
     table.zookeeper.fails(error)
     assert asked == []
-    assert table.zookeeper.multis[0][0] == [table.right.check]
-    assert table.right.check.version == 7
+    assert table.zookeeper.multis[0][0] == [table.fence.check]
+    assert table.fence.check.version == 7
     table.zookeeper.passes()
     assert asked == [ErrorCode.NONE]
 
@@ -143,7 +143,7 @@ def test_another_leader_ends_the_right(table: Table) -> None:
     error.index = 0
     table.zookeeper.fails(error)
     assert asked == [ErrorCode.NOT_COORDINATOR]
-    assert table.moved == [table.right]
+    assert table.lost == [table.fence]
     assert table.ask() == [ErrorCode.NOT_COORDINATOR]
 
 
@@ -152,7 +152,7 @@ def test_a_session_that_is_over_ends_the_right(table: Table) -> None:
     table.turn()
     table.zookeeper.fails(SessionExpired("/"))
     assert asked == [ErrorCode.NOT_COORDINATOR]
-    assert table.moved == [table.right]
+    assert table.lost == [table.fence]
 
 
 def test_followers_confirm_when_the_connection_is_lost(table: Table) -> None:
@@ -224,17 +224,17 @@ def test_what_has_to_be_written_waits_a_moment_for_a_silent_zookeeper(table: Tab
 def test_a_right_that_is_given_up_while_followers_are_awaited_is_answered(table: Table) -> None:
     table.zookeeper.connected = False
     asked = table.ask()
-    table.right.give_up()
+    table.fence.resign()
     table.clock.pump([0.1])
     assert asked == [ErrorCode.NOT_COORDINATOR]
 
 
 def test_what_was_confirmed_once_stays_so(table: Table) -> None:
     table.followed_at = 3.0
-    assert table.right.confirmed_since(3.0)
+    assert table.fence.confirmed_since(3.0)
     table.followed_at = NEVER
-    assert table.right.confirmed_since(3.0)
-    assert not table.right.confirmed_since(3.1)
+    assert table.fence.confirmed_since(3.0)
+    assert not table.fence.confirmed_since(3.1)
 
 
 def test_requests_made_by_an_answer_are_answered(table: Table) -> None:
@@ -242,8 +242,8 @@ def test_requests_made_by_an_answer_are_answered(table: Table) -> None:
     table.followed_at = 1.0
     second: list[ErrorCode] = []
     table.clock.advance(2.0)
-    table.right.confirm().addCallback(
-        lambda _error: table.right.confirm().addCallback(second.append)
+    table.fence.confirm().addCallback(
+        lambda _error: table.fence.confirm().addCallback(second.append)
     )
     table.followed_at = 2.1
     table.clock.pump([0.02, 0.02])
