@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Collection
 from kbroker.apis import RequestContext
 from kbroker.common.shared_turns import Slice
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.log.partition_log import PartitionLog
+from kbroker.log.unified_log import UnifiedLog
 from kbroker.replica.replica_manager import Replicas
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.schema.describe_log_dirs import (
@@ -49,26 +49,26 @@ class DescribeLogDirs:
         self, context: RequestContext, request: DescribeLogDirsRequest
     ) -> DescribeLogDirsResponse:
         """Answer with every directory, the failed ones with an error."""
-        space = await self._ask_space(self._replicas.log_dirs.online)
+        space = await self._ask_space(self._replicas.log_manager.online)
         return await self._answer(_wanted(request), space, context.turns.slice())
 
     async def _answer(
         self, wanted: Collection[TopicPartition] | None, space: dict[str, Space], share: Slice
     ) -> DescribeLogDirsResponse:
-        log_dirs = self._replicas.log_dirs
+        log_manager = self._replicas.log_manager
         results = {
             path: DescribeLogDirsResult(
                 log_dir=path,
                 total_bytes=space.get(path, (UNKNOWN_BYTES, UNKNOWN_BYTES))[0],
                 usable_bytes=space.get(path, (UNKNOWN_BYTES, UNKNOWN_BYTES))[1],
             )
-            for path in log_dirs.online
+            for path in log_manager.online
         }
         topics: dict[tuple[str, str], DescribeLogDirsTopic] = {}
-        for key in sorted(log_dirs if wanted is None else wanted):
+        for key in sorted(log_manager if wanted is None else wanted):
             if share.is_over():
                 await share.next()
-            path, log = log_dirs.directory_of(*key), log_dirs.get(*key)
+            path, log = log_manager.directory_of(*key), log_manager.get(*key)
             if path is None or log is None or path not in results:
                 continue
             topic = topics.get((path, key[0]))
@@ -78,11 +78,11 @@ class DescribeLogDirs:
             topic.partitions.append(self._partition(key, log))
         failed = [
             DescribeLogDirsResult(int(ErrorCode.KAFKA_STORAGE_ERROR), path)
-            for path in log_dirs.offline
+            for path in log_manager.offline
         ]
         return DescribeLogDirsResponse(results=[*results.values(), *failed])
 
-    def _partition(self, key: TopicPartition, log: PartitionLog) -> DescribeLogDirsPartition:
+    def _partition(self, key: TopicPartition, log: UnifiedLog) -> DescribeLogDirsPartition:
         mark = self._replicas.high_watermark(key)
         lag = UNKNOWN_LAG if mark is None else max(0, mark - log.log_end_offset)
         return DescribeLogDirsPartition(key[1], log.size, lag)

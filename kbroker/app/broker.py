@@ -175,10 +175,10 @@ class Broker:
         return f"READY broker.id={self.broker_id} {','.join(map(str, advertised))}"
 
     def _claim_directories(self) -> None:
-        self.replicas.log_dirs.claim()
+        self.replicas.log_manager.claim()
         self._undo.add(self._close_logs)
         self._previous_session = self._world.previous_session(
-            Path(self.replicas.log_dirs.online[0])
+            Path(self.replicas.log_manager.online[0])
         )
 
     async def _connect_zookeeper(self) -> None:
@@ -200,14 +200,14 @@ class Broker:
     async def _take_identity(self) -> None:
         self.cluster_id = await enter_cluster(self.zookeeper, self.reconnect)
         if self.broker_id < 0:
-            stored = self.replicas.log_dirs.stored_identity().broker_id
+            stored = self.replicas.log_manager.stored_identity().broker_id
             if stored is None:
                 reserved = self.config.reserved_broker_max_id
                 stored = await self.reconnect.read(
                     None, lambda: generate_broker_id(self.zookeeper, reserved)
                 )
             self.broker_id = self.replicas.broker_id = stored
-        self.replicas.log_dirs.take_identity(self.broker_id, self.cluster_id)
+        self.replicas.log_manager.take_identity(self.broker_id, self.cluster_id)
 
     async def _make_parts(self) -> None:
         config, zookeeper, broker_id = self.config, self.zookeeper, self.broker_id
@@ -374,7 +374,7 @@ class Broker:
             cluster_id=self.cluster_id,
             reconnect=self.reconnect,
             on_fatal=self._on_fatal,
-            history=self.replicas.log_dirs,
+            history=self.replicas.log_manager,
         )
         self.membership.on_event(self._membership_changed)
         await self.membership.join()

@@ -21,9 +21,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from kbroker.log.flush import FlushWork
+from kbroker.log.flush_work import FlushWork
 from kbroker.log.log_dir import in_threads
-from kbroker.log.partition_log import PartitionLog
+from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.errors import KafkaStorageError
 
 FEW: Final = 16
@@ -34,7 +34,7 @@ THREADS: Final = 4
 
 
 def close_all(
-    logs: Sequence[PartitionLog], sync_all: Callable[[Sequence[str]], bool], *, threads: int
+    logs: Sequence[UnifiedLog], sync_all: Callable[[Sequence[str]], bool], *, threads: int
 ) -> bool:
     """Close *logs*; return whether all of them are synced. *sync_all* is given their directories. Slow."""
     threads = max(threads, THREADS) if threads > 1 else 1
@@ -49,7 +49,7 @@ def close_all(
     return clean
 
 
-def _start(log: PartitionLog) -> tuple[bool, FlushWork | None]:
+def _start(log: UnifiedLog) -> tuple[bool, FlushWork | None]:
     """Write what is not in a file yet; return whether that went well, and what to sync."""
     try:
         return True, log.start_close()
@@ -58,7 +58,7 @@ def _start(log: PartitionLog) -> tuple[bool, FlushWork | None]:
 
 
 def _synced_together(
-    works: Sequence[tuple[PartitionLog, FlushWork]],
+    works: Sequence[tuple[UnifiedLog, FlushWork]],
     sync_all: Callable[[Sequence[str]], bool],
     threads: int,
 ) -> bool:
@@ -75,7 +75,7 @@ def _synced_together(
     return True
 
 
-def _sync(item: tuple[PartitionLog, FlushWork]) -> bool:
+def _sync(item: tuple[UnifiedLog, FlushWork]) -> bool:
     """Sync one log by itself; return whether that went well."""
     log, work = item
     try:

@@ -23,8 +23,8 @@ from typing import Final, NamedTuple
 from kbroker.config.log import LogConfig
 from kbroker.log import scan, timestamps
 from kbroker.log.disk import Buffer, Disk, write_all
-from kbroker.log.recovery import Loaded
-from kbroker.log.segment import BASE_OFFSET, MAX_RELATIVE, Segment, write_gap
+from kbroker.log.log_loader import LoadedLog
+from kbroker.log.log_segment import BASE_OFFSET, MAX_RELATIVE, LogSegment, write_gap
 from kbroker.log.slices import FileSlice
 from kbroker.log.timestamps import TimestampOffset
 from kclient.wire.batches import (
@@ -72,7 +72,7 @@ EMPTY: Final = LogSlice((), 0)
 
 
 class LocalLog:
-    """Appends to and reads from the log in *directory*; `PartitionLog` is the whole."""
+    """Appends to and reads from the log in *directory*; `UnifiedLog` is the whole."""
 
     __slots__ = (
         "_active",
@@ -89,7 +89,7 @@ class LocalLog:
         "producers",
     )
 
-    def __init__(self, disk: Disk, directory: str, config: LogConfig, loaded: Loaded) -> None:
+    def __init__(self, disk: Disk, directory: str, config: LogConfig, loaded: LoadedLog) -> None:
         self._disk = disk
         self.directory = directory
         self.config = config
@@ -115,7 +115,7 @@ class LocalLog:
         return sum(segment.size for segment in self._segments)
 
     @property
-    def segments(self) -> Sequence[Segment]:
+    def segments(self) -> Sequence[LogSegment]:
         """The segments, oldest first; the last is active."""
         return self._segments
 
@@ -237,7 +237,7 @@ class LocalLog:
             self._flush_if_due(base_offset, now_ms)
 
     def _flush_if_due(self, base_offset: int, now_ms: int) -> None:
-        """Handle an append from *base_offset* on, where flush.messages or flush.ms is set: `PartitionLog` does."""
+        """Handle an append from *base_offset* on, where flush.messages or flush.ms is set: `UnifiedLog` does."""
 
     def roll(self, now_ms: int, *, last_offset: int = 0) -> None:
         """Seal the active segment and start another at the log end offset.
@@ -255,7 +255,7 @@ class LocalLog:
                 self._segments.remove(sealed)
             if base != self.log_end_offset:
                 write_gap(self._disk, self.directory, base, self.log_end_offset)
-            self._active = Segment.create(self._disk, self.directory, base, now_ms)
+            self._active = LogSegment.create(self._disk, self.directory, base, now_ms)
             self._segments.append(self._active)
             if not sealed.size and sealed.base_offset != base:
                 # Deleted last: a power loss in between must not leave a directory without a segment.
@@ -306,7 +306,7 @@ class LocalLog:
             self.config, info.size, info.last_offset, info.max_timestamp, now_ms, pending=pending
         )
 
-    def _write(self, segment: Segment, buffers: tuple[Buffer, ...]) -> None:
+    def _write(self, segment: LogSegment, buffers: tuple[Buffer, ...]) -> None:
         """Write *buffers* behind the segment's last batch, all or (for every reader) nothing."""
         try:
             segment.spill_indexes()
@@ -369,7 +369,7 @@ class LocalLog:
 
     def _read_from(
         self,
-        segment: Segment,
+        segment: LogSegment,
         number: int,
         offset: int,
         max_bytes: int,

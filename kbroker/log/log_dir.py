@@ -16,23 +16,23 @@ from typing import NamedTuple, TypeVar
 
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.config.log import LogConfig
-from kbroker.log import checkpoints, identity, incarnation, names
+from kbroker.log import identity, incarnation, names, offset_checkpoint_file
 from kbroker.log.disk import Disk, read_file, replace_file, unlink_if_there
 from kbroker.log.identity import MetaProperties
-from kbroker.log.partition_log import PartitionLog
+from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.errors import CorruptMessage, KafkaError, KafkaStorageError
 
 A = TypeVar("A")
 B = TypeVar("B")
 
 
-class LoadedDir(NamedTuple):
+class LoadedLogDir(NamedTuple):
     """What a directory held when the broker started."""
 
-    logs: dict[TopicPartition, PartitionLog]
+    logs: dict[TopicPartition, UnifiedLog]
     failed: dict[TopicPartition, KafkaError]
     """Partitions whose files are damaged, and how; nothing of theirs was changed."""
-    doomed: list[str]
+    pending_deletes: list[str]
     """Directories of deleted partitions, to remove when there is time."""
     high_watermarks: dict[TopicPartition, int]
     clean: bool
@@ -59,7 +59,7 @@ class LogDir:
         self.failure: str | None = None
         """Why the directory is offline, or None."""
         self.logs = 0
-        """How many logs are in use in it; counted by `LogDirs`."""
+        """How many logs are in use in it; counted by `LogManager`."""
         self._written: dict[str, dict[TopicPartition, int]] = {}
         self._write_lock = Lock()
         self._write_number = 0
@@ -123,7 +123,7 @@ class LogDir:
 
     def load(
         self, config_of: Callable[[str], LogConfig], *, threads: int, now_ms: int, boot_id: str
-    ) -> LoadedDir:
+    ) -> LoadedLogDir:
         """Open every log, recovering where the last shutdown was not clean.
 
         The marker of a clean shutdown is removed first: a crash from here on is unclean
@@ -134,17 +134,17 @@ class LogDir:
         epoch = self._take_clean_marker()
         memory = self._memory()
         past = incarnation.judge(memory, epoch, boot_id, is_new=self._is_new)
-        recovery_points = self._read_checkpoint(checkpoints.RECOVERY_POINTS, notes)
-        high_watermarks = self._read_checkpoint(checkpoints.HIGH_WATERMARKS, notes)
+        recovery_points = self._read_checkpoint(offset_checkpoint_file.RECOVERY_POINTS, notes)
+        high_watermarks = self._read_checkpoint(offset_checkpoint_file.HIGH_WATERMARKS, notes)
         log_starts = self._read_log_starts(high_watermarks, notes)
         found: list[tuple[TopicPartition, str]] = []
-        doomed = []
+        pending_deletes = []
         for name in sorted(self._disk.listdir(self.path)):
             path = f"{self.path}/{name}"
             if not self._disk.is_dir(path):
                 continue
             if names.is_on_its_way_out(name):
-                doomed.append(path)
+                pending_deletes.append(path)
                 continue
             partition = names.parse_directory(name)
             if partition is None:
@@ -152,10 +152,10 @@ class LogDir:
                 continue
             found.append((partition, path))
 
-        def open_log(item: tuple[TopicPartition, str]) -> PartitionLog | KafkaError:
+        def open_log(item: tuple[TopicPartition, str]) -> UnifiedLog | KafkaError:
             partition, path = item
             try:
-                return PartitionLog.open(
+                return UnifiedLog.open(
                     path,
                     config_of(partition[0]),
                     now_ms=now_ms,
@@ -168,10 +168,10 @@ class LogDir:
                 return error
 
         opened = in_threads(threads, open_log, found)
-        logs: dict[TopicPartition, PartitionLog] = {}
+        logs: dict[TopicPartition, UnifiedLog] = {}
         failed: dict[TopicPartition, KafkaError] = {}
         for (partition, _), result in zip(found, opened, strict=True):
-            if isinstance(result, PartitionLog):
+            if isinstance(result, UnifiedLog):
                 logs[partition] = result
                 committed = high_watermarks.get(partition, 0)
                 if result.log_end_offset < committed:
@@ -183,10 +183,10 @@ class LogDir:
                 notes += result.notes
             else:
                 failed[partition] = result
-        return LoadedDir(
+        return LoadedLogDir(
             logs,
             failed,
-            doomed,
+            pending_deletes,
             high_watermarks,
             epoch is not None,
             identity.NO_BROKER_EPOCH if epoch is None else epoch,
@@ -226,7 +226,7 @@ class LogDir:
         path = f"{self.path}/{name}"
         unlink_if_there(self._disk, path + ".tmp")
         try:
-            offsets = checkpoints.decode(read_file(self._disk, path))
+            offsets = offset_checkpoint_file.decode(read_file(self._disk, path))
         except FileNotFoundError:
             return None
         except CorruptMessage as error:
@@ -239,13 +239,13 @@ class LogDir:
         self, high_watermarks: Mapping[TopicPartition, int], notes: list[str]
     ) -> dict[TopicPartition, int]:
         """Read the log start offsets; those that a second file does not confirm are named, and not believed."""
-        offsets = self._read_checkpoint(checkpoints.LOG_START_OFFSETS, notes)
-        copy = self._decoded(checkpoints.LOG_START_OFFSETS_COPY, notes)
-        found = checkpoints.believed_log_starts(offsets, copy, high_watermarks)
+        offsets = self._read_checkpoint(offset_checkpoint_file.LOG_START_OFFSETS, notes)
+        copy = self._decoded(offset_checkpoint_file.LOG_START_OFFSETS_COPY, notes)
+        found = offset_checkpoint_file.believed_log_starts(offsets, copy, high_watermarks)
         for (topic, partition), offset in found.refused.items():
             notes.append(
-                f"{self.path}/{checkpoints.LOG_START_OFFSETS}: log start offset {offset} of {topic}-{partition} is not"
-                f" believed: no other file has it. The log begins at"
+                f"{self.path}/{offset_checkpoint_file.LOG_START_OFFSETS}: log start offset {offset} of"
+                f" {topic}-{partition} is not believed: no other file has it. The log begins at"
                 f" {found.believed.get((topic, partition), 'its first segment')}"
             )
         return found.believed
@@ -270,18 +270,20 @@ class LogDir:
     ) -> None:
         """Replace checkpoints (by file name), unless later ones are there. Slow; any thread."""
         with self._write_lock:
-            starts = files.get(checkpoints.LOG_START_OFFSETS)
+            starts = files.get(offset_checkpoint_file.LOG_START_OFFSETS)
             if starts is not None:  # the copy first: what only it says is not believed either way
-                files = {checkpoints.LOG_START_OFFSETS_COPY: starts, **files}
+                files = {offset_checkpoint_file.LOG_START_OFFSETS_COPY: starts, **files}
             for name, offsets in files.items():
                 if self._last_write.get(name, 0) > number:
                     continue
                 if (
-                    name == checkpoints.LOG_START_OFFSETS_COPY
+                    name == offset_checkpoint_file.LOG_START_OFFSETS_COPY
                     and self._written.get(name) == offsets
                 ):
                     continue
-                replace_file(self._disk, f"{self.path}/{name}", checkpoints.encode(offsets))
+                replace_file(
+                    self._disk, f"{self.path}/{name}", offset_checkpoint_file.encode(offsets)
+                )
                 self._last_write[name] = number
                 self._written[name] = offsets
 
@@ -302,7 +304,7 @@ class LogDir:
                 unlink_if_there(self._disk, path)
 
 
-class Doomed(NamedTuple):
+class PendingDelete(NamedTuple):
     """Files of a directory, or directories of deleted partitions, to remove at *due_ms*."""
 
     due_ms: int

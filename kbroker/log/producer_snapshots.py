@@ -31,9 +31,9 @@ from kbroker.log.disk import Disk, read_file, replace_file, unlink_if_there
 from kbroker.log.producer_state import (
     LAST_SEQUENCE,
     RECOGNISED,
-    ProducerEntry,
+    BatchMetadata,
+    ProducerStateEntry,
     ProducerStates,
-    RememberedBatch,
 )
 from kclient.wire.errors import CorruptMessage
 
@@ -60,7 +60,7 @@ def encode(states: ProducerStates) -> bytes:
                     batch.offset_delta, batch.timestamp, _NO_COORDINATOR, _NO_TRANSACTION,
                 )
             )  # fmt: skip
-        newest = batches[-1] if batches else RememberedBatch(-1, -1, 0, -1)
+        newest = batches[-1] if batches else BatchMetadata(-1, -1, 0, -1)
         rows.append(
             pack(
                 producer_id, entry.epoch, newest.last_sequence, newest.last_offset,
@@ -91,14 +91,12 @@ def decode(content: bytes) -> ProducerStates:
             raise CorruptMessage(f"producer {producer_id}: a number is negative")
         entry = states.entries.get(producer_id)
         if entry is None or entry.epoch != epoch:
-            entry = ProducerEntry(epoch)
+            entry = ProducerStateEntry(epoch)
             entry.complete = False
             states.remember(producer_id, entry)
         entry.touched_ms = timestamp
         if sequence >= 0 and offset >= 0:
-            entry.batches.append(
-                RememberedBatch(sequence & LAST_SEQUENCE, offset, delta, timestamp)
-            )
+            entry.batches.append(BatchMetadata(sequence & LAST_SEQUENCE, offset, delta, timestamp))
             entry.last_offset = offset
     return states
 

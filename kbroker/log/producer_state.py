@@ -47,7 +47,7 @@ waits for acks=all has no more than five batches there."""
 _tuple_new = tuple.__new__
 
 
-class RememberedBatch(NamedTuple):
+class BatchMetadata(NamedTuple):
     """One batch of a producer that is in the log."""
 
     last_sequence: int
@@ -68,14 +68,14 @@ class RememberedBatch(NamedTuple):
         return self.last_offset - self.offset_delta
 
 
-class ProducerEntry:
+class ProducerStateEntry:
     """What is known of one producer."""
 
     __slots__ = ("batches", "complete", "epoch", "last_offset", "touched_ms")
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
-        self.batches: list[RememberedBatch] = []
+        self.batches: list[BatchMetadata] = []
         """Its newest batches of this epoch, oldest first; none if only a marker is known."""
         self.touched_ms = 0
         """When it wrote last, by the broker's clock: record timestamps may say anything. What is read of the log again
@@ -93,7 +93,7 @@ class ProducerEntry:
         """The sequence of its last record in this epoch, or -1."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
-    def duplicate_of(self, info: BatchInfo) -> RememberedBatch | None:
+    def duplicate_of(self, info: BatchInfo) -> BatchMetadata | None:
         """Return the batch, one of the last five, that *info* of this epoch repeats."""
         last = info.last_sequence
         for batch in self.batches[: -RECOGNISED - 1 : -1]:
@@ -108,7 +108,7 @@ class ProducerStates:
     __slots__ = ("_entries",)
 
     def __init__(self) -> None:
-        self._entries: dict[int, ProducerEntry] = {}
+        self._entries: dict[int, ProducerStateEntry] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -117,11 +117,11 @@ class ProducerStates:
         return iter(self._entries)
 
     @property
-    def entries(self) -> Mapping[int, ProducerEntry]:
+    def entries(self) -> Mapping[int, ProducerStateEntry]:
         """Every producer that is known."""
         return self._entries
 
-    def check(self, info: BatchInfo) -> RememberedBatch | None:
+    def check(self, info: BatchInfo) -> BatchMetadata | None:
         """Return what the client's batch *info* repeats, or None when it is to be appended.
 
         *info* has a producer id. Raise OutOfOrderSequenceNumber or InvalidProducerEpoch.
@@ -168,7 +168,7 @@ class ProducerStates:
         epoch = info.producer_epoch
         entry = self._entries.get(info.producer_id)
         if entry is None:
-            entry = self._entries[info.producer_id] = ProducerEntry(epoch)
+            entry = self._entries[info.producer_id] = ProducerStateEntry(epoch)
         elif entry.epoch != epoch:
             entry.epoch = epoch
             entry.batches = []
@@ -183,12 +183,12 @@ class ProducerStates:
             timestamp = info.max_timestamp
         batches = entry.batches
         last_sequence = (sequence + delta) & LAST_SEQUENCE
-        batches.append(_tuple_new(RememberedBatch, (last_sequence, last_offset, delta, timestamp)))
+        batches.append(_tuple_new(BatchMetadata, (last_sequence, last_offset, delta, timestamp)))
         if len(batches) > _REMEMBERED:
             del batches[0]
             entry.complete = False
 
-    def remember(self, producer_id: int, entry: ProducerEntry) -> None:
+    def remember(self, producer_id: int, entry: ProducerStateEntry) -> None:
         """Take over what a snapshot says of a producer."""
         self._entries[producer_id] = entry
 

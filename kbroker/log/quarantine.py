@@ -10,13 +10,13 @@ from itertools import count
 from typing import Final
 
 from kbroker.log.disk import CREATE, Disk, unlink_if_there, write_all
-from kbroker.log.segment import GAP_SUFFIX, Segment
+from kbroker.log.log_segment import GAP_SUFFIX, LogSegment
 
 SUFFIX: Final = ".quarantined"
 _CHUNK: Final = 1 << 20
 
 
-def put_aside(disk: Disk, segment: Segment) -> str:
+def put_aside(disk: Disk, segment: LogSegment) -> str:
     """Take *segment* out of the log; return the name its batches have now, "" without any."""
     segment.close()
     segment.offset_index.reset()
@@ -30,7 +30,7 @@ def put_aside(disk: Disk, segment: Segment) -> str:
     return path
 
 
-def copy_tail(disk: Disk, segment: Segment, file_size: int) -> str:
+def copy_tail(disk: Disk, segment: LogSegment, file_size: int) -> str:
     """Copy what lies behind the valid prefix of *segment*; return the name of the copy."""
     path = _unused(disk, f"{segment.path}.{segment.size}")
     fd = disk.open(path, CREATE)

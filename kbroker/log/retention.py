@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from kbroker.config.log import LogConfig
-from kbroker.log.segment import Segment
+from kbroker.log.log_segment import LogSegment
 
 
 def deletable(
-    segments: Sequence[Segment],
+    segments: Sequence[LogSegment],
     config: LogConfig,
     *,
     log_start_offset: int,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from kbroker.log import scan
-from kbroker.log.segment import Segment
+from kbroker.log.log_segment import LogSegment
 from kbroker.log.slices import SegmentFile
 from kclient.wire.batches import BatchInfo, parse
 
@@ -82,7 +82,7 @@ class Search(NamedTuple):
 
 
 def search_from(
-    segments: Sequence[Segment], timestamp: int, from_offset: int, log_end_offset: int
+    segments: Sequence[LogSegment], timestamp: int, from_offset: int, log_end_offset: int
 ) -> Search | int | None:
     """Return where to look for the first record at or after *timestamp* from *from_offset* on.
 
@@ -102,7 +102,7 @@ def search_from(
 
 
 def first_at_or_after(
-    segments: Sequence[Segment], timestamp: int, log_start_offset: int, log_end_offset: int
+    segments: Sequence[LogSegment], timestamp: int, log_start_offset: int, log_end_offset: int
 ) -> TimestampOffset | None:
     """Return the first record at or after *timestamp* from *log_start_offset* on, all at once."""
     offset = log_start_offset
@@ -119,7 +119,7 @@ def first_at_or_after(
             offset = step
 
 
-def search_greatest(segments: Sequence[Segment], log_start_offset: int) -> Search | None:
+def search_greatest(segments: Sequence[LogSegment], log_start_offset: int) -> Search | None:
     """Return where to look for the first record that has the greatest timestamp of the log."""
     if not segments:
         return None
@@ -136,13 +136,13 @@ def search_greatest(segments: Sequence[Segment], log_start_offset: int) -> Searc
     )
 
 
-def greatest(segments: Sequence[Segment], log_start_offset: int) -> TimestampOffset | None:
+def greatest(segments: Sequence[LogSegment], log_start_offset: int) -> TimestampOffset | None:
     """Return the first record that has the greatest timestamp of the log, at once."""
     search = search_greatest(segments, log_start_offset)
     return None if search is None else search.run()
 
 
-def _start(segment: Segment, timestamp: int) -> int:
+def _start(segment: LogSegment, timestamp: int) -> int:
     """Return a position before which no record is at or after *timestamp*."""
     entry = segment.time_index.at_most(timestamp)
     return segment.indexed_position(segment.base_offset + entry[1]) if entry else 0

@@ -32,8 +32,8 @@ from kbroker.common.epoch_fences import ControllerFence
 from kbroker.common.steps import at_once
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.common.turns import Turn, in_turns
-from kbroker.log.log_dirs import LogDirs
-from kbroker.log.partition_log import PartitionLog
+from kbroker.log.log_manager import LogManager
+from kbroker.log.unified_log import UnifiedLog
 from kbroker.replica import found_logs
 from kbroker.replica.core.broker_epoch import Registration
 from kbroker.replica.core.role import Standing
@@ -77,7 +77,7 @@ class Orders:
         self,
         reactor: Any,
         hosted: Hosted,
-        log_dirs: LogDirs,
+        log_manager: LogManager,
         registration: Registration,
         *,
         new_partition: Callable[[TopicPartition], Partition],
@@ -85,7 +85,7 @@ class Orders:
     ) -> None:
         self._reactor = reactor
         self._hosted = hosted
-        self._log_dirs = log_dirs
+        self._log_manager = log_manager
         self._registration = registration
         self._new_partition = new_partition
         self._registered = registered
@@ -173,7 +173,7 @@ class Orders:
             return
         if told:
             log.warn("{partition} is not ours any more", partition=partition)
-        self._log_dirs.high_watermarks[key] = partition.high_watermark
+        self._log_manager.high_watermarks[key] = partition.high_watermark
         changed.append((partition, partition.leading is not None))
         partition.stop()
         self._hosted.remove(partition)
@@ -202,7 +202,7 @@ class Orders:
             code = self._apply(topic.topic_name, topic_id, state, changed, told=told)
             codes[code.name] += 1
             partition = self._hosted.partitions.get((topic.topic_name, state.partition_index))
-            end = found_logs.end_of_leaderless(self._log_dirs, partition, state)
+            end = found_logs.end_of_leaderless(self._log_manager, partition, state)
             answer.partition_errors.append(
                 LeaderAndIsrPartitionError(state.partition_index, int(code), *end)
             )
@@ -314,7 +314,7 @@ class Orders:
     ) -> ErrorCode:
         key = (topic, state.partition_index)
         partition, stray = self._ordered(key, topic_id, state, changed)
-        if partition.offline is not None or key in self._log_dirs.failed:
+        if partition.offline is not None or key in self._log_manager.failed:
             return ErrorCode.KAFKA_STORAGE_ERROR
         code = partition.role.judge(state, topic_id)
         if code is not ErrorCode.NONE:
@@ -323,7 +323,7 @@ class Orders:
                          topic=topic, number=state.partition_index, code=code.name)  # fmt: skip
             return code
         led = partition.leading is not None
-        lacks = found_logs.lacking(self._log_dirs, partition, state)
+        lacks = found_logs.lacking(self._log_manager, partition, state)
         if stray:  # there cannot be any records yet of a partition that is new
             lacks = "" if state.is_new else stray
         if lacks and (refused := self._refused_for(lacks, partition, state, stray)) is not None:
@@ -339,7 +339,7 @@ class Orders:
         partition.lacks_records = lacks if state.leader < 0 else ""
         if state.leader >= 0:
             found.missing_below = None
-        checkpointed = self._log_dirs.high_watermarks.pop(key, 0)
+        checkpointed = self._log_manager.high_watermarks.pop(key, 0)
         partition.take_role(state, topic_id, found, checkpointed)
         if told and not state.is_new:
             log.info(
@@ -371,7 +371,7 @@ class Orders:
                 partition=partition, lacks=lacks,
             )  # fmt: skip
             return ErrorCode.INELIGIBLE_REPLICA
-        is_absent = self._log_dirs.get(*partition.key) is None and not self._log_dirs.unread
+        is_absent = self._log_manager.get(*partition.key) is None and not self._log_manager.unread
         if state.leader >= 0 or not (stray or is_absent):
             return None
         log.warn("{partition} waits for a leader, and its files are left as they are: {lacks}",
@@ -401,11 +401,11 @@ class Orders:
             else:  # a namesake: the topic that we had was deleted behind our back
                 self._give_up_role(key, changed)
         partition = self._hosted.partitions.get(key) or self._new_partition(key)
-        on_disk = self._log_dirs.get(*key)
+        on_disk = self._log_manager.get(*key)
         stray = ""
         if partition.role.topic_id is None and on_disk is not None:
             stray = found_logs.stray(
-                self._log_dirs, on_disk, topic_id, state, partition.role.broker_id
+                self._log_manager, on_disk, topic_id, state, partition.role.broker_id
             )
             partition.role.topic_id = topic_id if stray else on_disk.topic_id
         return partition, stray
@@ -416,11 +416,11 @@ class Orders:
         Directories were exchanged; or an earlier topic of that name was deleted, and its log came back: after a power
         loss the directory has the name that it had before (S27). That log has had no role since this broker started.
         """
-        found = self._log_dirs.get(*key)
+        found = self._log_manager.get(*key)
         whose = found.metadata if found is not None else None
         log.warn(
             "{topic}-{number} belongs to topic id {id}; the log of another ({whose}) is kept in {path}",
-            topic=key[0], number=key[1], id=topic_id, whose=whose, path=self._log_dirs.set_aside(*key),
+            topic=key[0], number=key[1], id=topic_id, whose=whose, path=self._log_manager.set_aside(*key),
         )  # fmt: skip
 
     def _log(
@@ -430,12 +430,12 @@ class Orders:
         state: LeaderAndIsrPartitionState,
         *,
         is_new: bool,
-    ) -> PartitionLog:
+    ) -> UnifiedLog:
         """Return the log of a partition, made if there is none; raise KafkaError."""
-        found = self._log_dirs.create(*key, topic_id, is_new=is_new)
+        found = self._log_manager.create(*key, topic_id, is_new=is_new)
         # A log that was copied from another broker is this replica's once there is a leader to compare it with.
         if topic_id is not None and (found.topic_id is None or state.leader >= 0):
-            self._log_dirs.identify(*key, topic_id)
+            self._log_manager.identify(*key, topic_id)
         return found
 
     def _stop(
@@ -457,24 +457,26 @@ class Orders:
             changed.append((partition, led))
         if not state.delete_partition:
             return ErrorCode.NONE
-        self._log_dirs.vanished.discard(key)
+        self._log_manager.vanished.discard(key)
         if partition is not None:
             partition.role.standing = Standing.NONE
             partition.log = partition.following = None
             self._hosted.remove(partition)
-        found = self._log_dirs.get(*key)
+        found = self._log_manager.get(*key)
         if found is None:
-            return ErrorCode.KAFKA_STORAGE_ERROR if key in self._log_dirs.failed else ErrorCode.NONE
+            return (
+                ErrorCode.KAFKA_STORAGE_ERROR if key in self._log_manager.failed else ErrorCode.NONE
+            )
         try:
             if found.metadata.partition in (None, state.partition_index):
-                self._log_dirs.delete(*key)
+                self._log_manager.delete(*key)
             else:
                 self._set_aside(key, None)
         except KafkaError as error:
             log.error("deleting {topic}-{number} failed: {error}",
                       topic=topic, number=state.partition_index, error=error)  # fmt: skip
             return code_of(error)
-        self._log_dirs.high_watermarks.pop(key, None)
+        self._log_manager.high_watermarks.pop(key, None)
         return ErrorCode.NONE
 
 

@@ -12,7 +12,7 @@ Owner: the reactor's thread.
 
 from __future__ import annotations
 
-from kbroker.log.partition_log import AppendResult, PartitionLog
+from kbroker.log.unified_log import AppendResult, UnifiedLog
 from kbroker.replica.partition import Partition
 from kclient.wire.batches import HEADER_SIZE, Buffer, check_copied, parse
 from kclient.wire.errors import OutOfOrderSequenceNumber, PolicyViolation
@@ -73,7 +73,7 @@ def append_copied(
     return result
 
 
-def _last_crc(partition: Partition, log: PartitionLog) -> int:
+def _last_crc(partition: Partition, log: UnifiedLog) -> int:
     """Return the CRC of the last batch: remembered if we appended it, for a leader never truncates."""
     epoch, end, crc = partition.last_copied
     if (epoch, end) == (partition.role.leader_epoch, log.log_end_offset):

@@ -8,7 +8,7 @@ Owner: the reactor's thread.
 
 from __future__ import annotations
 
-from kbroker.log.partition_log import PartitionLog
+from kbroker.log.unified_log import UnifiedLog
 from kbroker.replica.core.follower_state import EpochEnd, Following
 from kbroker.replica.partition import Partition
 from kclient.wire.batches import HEADER_SIZE, parse
@@ -16,7 +16,7 @@ from kclient.wire.errors import NotLeaderOrFollower, OffsetOutOfRange, UnknownSe
 from kclient.wire.fetch import FetchPartition, FetchPartitionResponse
 
 
-def followed(partition: Partition) -> tuple[PartitionLog, Following]:
+def followed(partition: Partition) -> tuple[UnifiedLog, Following]:
     """Return log and follower's view; NotLeaderOrFollower where there are none (any more)."""
     log, following = partition.log, partition.following
     if log is None or following is None:

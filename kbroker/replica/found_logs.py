@@ -11,15 +11,15 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
-from kbroker.log.log_dirs import LogDirs
-from kbroker.log.partition_log import PartitionLog
+from kbroker.log.log_manager import LogManager
+from kbroker.log.unified_log import UnifiedLog
 from kbroker.replica.partition import Partition
 from kclient.wire.interbroker import LeaderAndIsrPartitionState
 
 
 def stray(
-    log_dirs: LogDirs,
-    found: PartitionLog,
+    log_manager: LogManager,
+    found: UnifiedLog,
     topic_id: UUID | None,
     state: LeaderAndIsrPartitionState,
     broker_id: int,
@@ -42,27 +42,29 @@ def stray(
         is_other = found.topic_id not in (None, topic_id)
         return f"its directory holds the log of topic id {found.topic_id}" if is_other else ""
     follows = state.leader not in (broker_id, -1)
-    may_be_without_id = log_dirs.clean and not log_dirs.written_by_kbroker
+    may_be_without_id = log_manager.clean and not log_manager.written_by_kbroker
     is_doubtful = state.is_new or (follows and not may_be_without_id)
     return "its directory holds a log that has lost its topic id" if is_doubtful else ""
 
 
-def lacking(log_dirs: LogDirs, partition: Partition, state: LeaderAndIsrPartitionState) -> str:
+def lacking(
+    log_manager: LogManager, partition: Partition, state: LeaderAndIsrPartitionState
+) -> str:
     """Say what is wrong with a log that does not hold what it held once; "" if nothing is known to be."""
     if partition.lacks_records:
         return partition.lacks_records
-    found = log_dirs.get(*partition.key)
+    found = log_manager.get(*partition.key)
     if found is None:
         # One that never was here is no loss: a new partition whose controller died before it told us.
-        if partition.key in log_dirs.vanished and not state.is_new:
+        if partition.key in log_manager.vanished and not state.is_new:
             return "its directory is gone"
-        missing = log_dirs.lives.missing
+        missing = log_manager.lives.missing
         if missing and not state.is_new:
             return f"it is not here, and may be in the log directory that is missing ({', '.join(missing)})"
         return ""
     if found.missing_below is not None:
         return f"its log ends at {found.log_end_offset}, but had everything below {found.missing_below}"
-    if log_dirs.is_copied(found):
+    if log_manager.is_copied(found):
         return "its log was copied from another broker's log directory"
     return ""
 
@@ -71,7 +73,7 @@ NOT_TOLD: Final = (-1, -1, -1, -1)
 
 
 def end_of_leaderless(
-    log_dirs: LogDirs, partition: Partition | None, state: LeaderAndIsrPartitionState
+    log_manager: LogManager, partition: Partition | None, state: LeaderAndIsrPartitionState
 ) -> tuple[int, int, int, int]:
     """Return last epoch and end of a leaderless partition's log, first and last broker epoch that it stands for.
 
@@ -80,11 +82,11 @@ def end_of_leaderless(
     """
     if state.leader >= 0 or partition is None or partition.offline is not None:
         return NOT_TOLD
-    found = log_dirs.get(*partition.key)
-    there = log_dirs.lives.found
+    found = log_manager.get(*partition.key)
+    there = log_manager.lives.found
     if found is None or (there is not None and partition.key not in there):
         return NOT_TOLD  # made anew since: what was here may be in a directory that is missing
     if partition.lacks_records and found.missing_below is None:
         return NOT_TOLD  # what was here is not here, and may come back
-    claim = None if partition.lacks_records else log_dirs.claim_of(partition.key)
+    claim = None if partition.lacks_records else log_manager.claim_of(partition.key)
     return found.leader_epochs.latest, found.log_end_offset, *(claim or (-1, -1))

@@ -1,7 +1,7 @@
 """What has to be done to the logs every so often: retention, flushes, checkpoints, removal of what was deleted.
 
-The logs themselves know how (`kbroker.log.log_dirs`); here is when. An error of one sweep is logged, and the next one
-comes all the same. Owner: the reactor's thread.
+The logs themselves know how (`kbroker.log.log_manager`); here is when. An error of one sweep is logged, and the next
+one comes all the same. Owner: the reactor's thread.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from twisted.logger import Logger
 
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.config import BrokerConfig
-from kbroker.log.log_dirs import LogDirs
+from kbroker.log.log_manager import LogManager
 
 log = Logger()
 
@@ -35,13 +35,13 @@ class LogUpkeep:
         self,
         reactor: Any,
         config: BrokerConfig,
-        log_dirs: LogDirs,
+        log_manager: LogManager,
         high_watermark: Callable[[TopicPartition], int | None],
         log_start_moved: Callable[[TopicPartition], None],
     ) -> None:
         self._reactor = reactor
         self._config = config
-        self._log_dirs = log_dirs
+        self._log_manager = log_manager
         self._high_watermark = high_watermark
         self._log_start_moved = log_start_moved
         self._timers: set[Any] = set()
@@ -51,8 +51,8 @@ class LogUpkeep:
         """Begin the sweeps."""
         config = self._config
         self._every(config.log_retention_check_interval_ms / 1000, self._retain)
-        self._every(LOOK_SECONDS, self._log_dirs.flush_due)
-        self._every(LOOK_SECONDS, self._log_dirs.remove_due)
+        self._every(LOOK_SECONDS, self._log_manager.flush_due)
+        self._every(LOOK_SECONDS, self._log_manager.remove_due)
         self._every(config.replica_high_watermark_checkpoint_interval_ms / 1000, self._checkpoint)
         self._every(config.producer_id_expiration_check_interval_ms / 1000, self._expire_producers)
 
@@ -75,8 +75,8 @@ class LogUpkeep:
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
         """Return the high watermark of every log: hosted now, or as it was checkpointed."""
-        marks = dict(self._log_dirs.high_watermarks)
-        for key in self._log_dirs:
+        marks = dict(self._log_manager.high_watermarks)
+        for key in self._log_manager:
             mark = self._high_watermark(key)
             if mark is not None:
                 marks[key] = mark
@@ -84,15 +84,15 @@ class LogUpkeep:
 
     def _checkpoint(self) -> None:
         self._checkpoint_due = False
-        self._log_dirs.checkpoint(self.high_watermarks())
+        self._log_manager.checkpoint(self.high_watermarks())
 
     def _retain(self) -> None:
-        dropped = self._log_dirs.sweep(self._retention_bound, self._log_start_moved)
+        dropped = self._log_manager.sweep(self._retention_bound, self._log_start_moved)
         if dropped:
             log.info("retention dropped {count} segments", count=dropped)
 
     def _expire_producers(self) -> None:
-        expired = self._log_dirs.expire_producers(self._config.producer_id_expiration_ms)
+        expired = self._log_manager.expire_producers(self._config.producer_id_expiration_ms)
         if expired:
             log.info("forgot {count} idle producers", count=expired)
 

@@ -16,8 +16,8 @@ from typing import Final, Protocol, TypeVar
 from twisted.internet.defer import Deferred, DeferredSemaphore
 
 from kbroker.common.shared_turns import Turns
-from kbroker.log.partition_log import PartitionLog
 from kbroker.log.timestamps import Search, TimestampOffset
+from kbroker.log.unified_log import UnifiedLog
 from kbroker.replica.core.leader_state import Leading
 from kbroker.replica.partition import Partition
 from kclient.wire.errors import KafkaStorageError, NotLeaderOrFollower, OffsetNotAvailable
@@ -90,7 +90,7 @@ class OffsetLookup:
         return found
 
     async def _first_at_or_after(
-        self, partition: Partition, log: PartitionLog, timestamp: int, turns: Turns
+        self, partition: Partition, log: UnifiedLog, timestamp: int, turns: Turns
     ) -> TimestampOffset | None:
         offset = 0
         while True:
@@ -126,7 +126,7 @@ def _give_way() -> None:
 
 def _range_of(
     partition: Partition, timestamp: int, current_leader_epoch: int, replica_id: int
-) -> tuple[PartitionLog, int]:
+) -> tuple[UnifiedLog, int]:
     """Return the log in which *replica_id* may look, and up to which offset."""
     if replica_id == DEBUGGING_REPLICA_ID:
         log = _log_of_any_replica(partition, current_leader_epoch)
@@ -143,7 +143,7 @@ def _range_of(
     return log, up_to
 
 
-def _log_of_any_replica(partition: Partition, current_leader_epoch: int) -> PartitionLog:
+def _log_of_any_replica(partition: Partition, current_leader_epoch: int) -> UnifiedLog:
     """Return the log whether we lead or follow; raise what says why there is none."""
     if partition.log is None:
         partition.led_for_followers()  # says why
@@ -154,7 +154,7 @@ def _log_of_any_replica(partition: Partition, current_leader_epoch: int) -> Part
 
 def _led_for(
     partition: Partition, replica_id: int, current_leader_epoch: int
-) -> tuple[PartitionLog, Leading]:
+) -> tuple[UnifiedLog, Leading]:
     """Return log and leader's view for who asks as *replica_id*, a broker's id or a negative number."""
     role = partition.role
     if replica_id in role.replicas and replica_id != role.broker_id and current_leader_epoch >= 0:

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.log.epochs import UNKNOWN_EPOCH, UNKNOWN_OFFSET
-from kbroker.log.partition_log import AppendResult, LogSlice, PartitionLog
+from kbroker.log.leader_epoch_cache import UNKNOWN_EPOCH, UNKNOWN_OFFSET
+from kbroker.log.unified_log import AppendResult, LogSlice, UnifiedLog
 from kbroker.replica.core.follower_state import Following
 from kbroker.replica.core.leader_state import Effect, Leading, WriteIsr
 from kbroker.replica.core.role import PartitionRole, Standing
@@ -74,7 +74,7 @@ class Partition:
     ) -> None:
         self.key = key
         self.role = PartitionRole(broker_id)
-        self.log: PartitionLog | None = None
+        self.log: UnifiedLog | None = None
         """None before the first LeaderAndIsr and when offline."""
         self.leading: Leading | None = None
         """Set while this broker leads."""
@@ -104,7 +104,7 @@ class Partition:
         self,
         state: LeaderAndIsrPartitionState,
         topic_id: UUID | None,
-        log: PartitionLog,
+        log: UnifiedLog,
         high_watermark: int,
     ) -> None:
         """Become what *state* says, on *log*; *high_watermark* is what the checkpoint knew."""
@@ -181,7 +181,7 @@ class Partition:
         self.following = None
         self._changed(self.key)
 
-    def led(self, current_leader_epoch: int = -1) -> tuple[PartitionLog, Leading]:
+    def led(self, current_leader_epoch: int = -1) -> tuple[UnifiedLog, Leading]:
         """Return log and leader's view; raise what a client gets that asks the wrong broker or epoch."""
         log, leading = self._leads()
         around = self._around
@@ -192,7 +192,7 @@ class Partition:
         self.check_epoch(current_leader_epoch)
         return log, leading
 
-    def led_for_followers(self, current_leader_epoch: int = -1) -> tuple[PartitionLog, Leading]:
+    def led_for_followers(self, current_leader_epoch: int = -1) -> tuple[UnifiedLog, Leading]:
         """Return log and leader's view, cut off or not: who follows us in our epoch has elected nobody else."""
         found = self._leads()
         self.check_epoch(current_leader_epoch)
@@ -200,7 +200,7 @@ class Partition:
 
     def led_for_follower(
         self, replica: int, current_leader_epoch: int
-    ) -> tuple[PartitionLog, Leading]:
+    ) -> tuple[UnifiedLog, Leading]:
         """Return log and leader's view for the fetch of *replica*, which must be an assigned replica.
 
         Kafka's errors for any other: both are retriable, for the assignment may be older here than at the follower.
@@ -211,7 +211,7 @@ class Partition:
             raise error(f"broker {replica} is no replica of {self}")
         return found
 
-    def _leads(self) -> tuple[PartitionLog, Leading]:
+    def _leads(self) -> tuple[UnifiedLog, Leading]:
         log, leading = self.log, self.leading
         if log is None or leading is None:
             if self.offline is not None:
@@ -270,7 +270,7 @@ class Partition:
         if leading.is_followed:
             self._around.appended(self.key)
 
-    def led_for_append(self, acks: int) -> tuple[PartitionLog, Leading]:
+    def led_for_append(self, acks: int) -> tuple[UnifiedLog, Leading]:
         """Return log and leader's view; NotEnoughReplicas when acks=all cannot be kept."""
         log, leading = self.led()
         if acks == -1 and not leading.enough_in_sync:
@@ -280,7 +280,7 @@ class Partition:
             )
         return log, leading
 
-    def check_producer(self, log: PartitionLog, info: BatchInfo) -> AppendResult | None:
+    def check_producer(self, log: UnifiedLog, info: BatchInfo) -> AppendResult | None:
         """Return what was answered to an idempotent producer's batch if it is in the log already (KIP-98).
 
         Raise OutOfOrderSequenceNumber or InvalidProducerEpoch.

@@ -2,9 +2,9 @@
 
 Theory of operation
 ===================
-Four parts do the work: `log_dirs` keeps the logs, `hosted` knows the partitions and who listens, `orders` does what the
-controller says, `upkeep` sweeps. Here they are made, loaded and closed; partitions are found; and what befalls all of
-them at once is passed on: our registration and its end, new settings, a log directory that fails.
+Four parts do the work: `log_manager` keeps the logs, `hosted` knows the partitions and who listens, `orders` does what
+the controller says, `upkeep` sweeps. Here they are made, loaded and closed; partitions are found; and what befalls all
+of them at once is passed on: our registration and its end, new settings, a log directory that fails.
 
 A log directory that fails takes its partitions offline: KAFKA_STORAGE_ERROR for everybody until the broker
 is restarted. When the last one fails the broker has to go (S15): *fatal* is called.
@@ -26,7 +26,7 @@ from twisted.logger import Logger
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.config import BrokerConfig, LogConfig
 from kbroker.log.disk import OS_DISK, Disk
-from kbroker.log.log_dirs import LogDirs
+from kbroker.log.log_manager import LogManager
 from kbroker.replica.become_leader_or_follower import Orders
 from kbroker.replica.core.broker_epoch import Registration
 from kbroker.replica.core.leader_state import Leading
@@ -78,7 +78,7 @@ class Replicas:
         self._fatal = fatal
         self._wall_clock = wall_clock
         self._pool = pool or ThreadPoolExecutor(config.background_threads, "disk")
-        self.log_dirs = LogDirs(
+        self.log_manager = LogManager(
             config.directories,
             config_of=topic_config,
             executor=self._pool,
@@ -106,13 +106,13 @@ class Replicas:
         self.orders = Orders(
             reactor,
             self.hosted,
-            self.log_dirs,
+            self.log_manager,
             self.registration,
             new_partition=self._new_partition,
             registered=self.registered,
         )
         self.upkeep = LogUpkeep(
-            reactor, config, self.log_dirs, self.high_watermark, self._log_start_moved
+            reactor, config, self.log_manager, self.high_watermark, self._log_start_moved
         )
 
     def _wake(self, key: TopicPartition) -> None:
@@ -133,13 +133,13 @@ class Replicas:
 
         Fails with KafkaStorageError when none is usable.
         """
-        loading: Deferred[None] = self.in_pool(self.log_dirs.load)
+        loading: Deferred[None] = self.in_pool(self.log_manager.load)
         return loading.addCallback(lambda _: self._loaded())
 
     def _loaded(self) -> None:
-        for note in self.log_dirs.notes:
+        for note in self.log_manager.notes:
             log.info("{note}", note=note)
-        log.info("{past}", past=str(self.log_dirs.lives.past))
+        log.info("{past}", past=str(self.log_manager.lives.past))
         self.upkeep.start()
 
     def close(self) -> Deferred[bool]:
@@ -151,7 +151,7 @@ class Replicas:
 
         def close() -> bool:
             self._pool.shutdown(wait=True)
-            return self.log_dirs.close(
+            return self.log_manager.close(
                 broker_epoch=self.registration.broker_epoch, high_watermarks=high_watermarks
             )
 
@@ -200,7 +200,7 @@ class Replicas:
         found = self.hosted.partitions.get((topic, partition))
         if found is not None:
             return found
-        if (topic, partition) in self.log_dirs.failed:
+        if (topic, partition) in self.log_manager.failed:
             raise KafkaStorageError(f"{topic}-{partition} is in a log directory that failed")
         if self._is_known(topic, partition):
             raise NotLeaderOrFollower(f"{topic}-{partition} has no replica on this broker")
@@ -284,8 +284,8 @@ class Replicas:
     def reconfigure(self, topics: Collection[str]) -> None:
         """Apply the settings of *topics*, which changed, to their logs; all topics take one walk, not one each."""
         configs = {topic: self._topic_config(topic) for topic in topics}
-        for key in list(self.log_dirs):
-            config, found = configs.get(key[0]), self.log_dirs.get(*key)
+        for key in list(self.log_manager):
+            config, found = configs.get(key[0]), self.log_manager.get(*key)
             if config is not None and found is not None:
                 found.config = config
         for (topic, _), partition in self.hosted.partitions.items():
@@ -314,7 +314,7 @@ class Replicas:
                 changed.append((partition, partition.leading is not None))
                 partition.go_offline(f"log directory {path}: {error}")
         self.hosted.tell(changed)
-        if not self.log_dirs.online:
+        if not self.log_manager.online:
             self._fatal(f"the last log directory failed: {path}: {error}")
         else:
             self.around.directory_failed()

@@ -51,7 +51,7 @@ class StrayReplicas:
         await self._replicas.orders.give_up_unconfirmed(told)
         await self._replicas.orders.give_up_namesakes(told)
         topics: dict[str, StopReplicaTopicState] = {}
-        for key in list(self._replicas.log_dirs):
+        for key in list(self._replicas.log_manager):
             topic = self._cache.topic(key[0])
             if topic is not None and self._is_stray(key, topic):
                 state = topics.setdefault(key[0], StopReplicaTopicState(key[0]))
@@ -83,7 +83,7 @@ class StrayReplicas:
             )  # fmt: skip
 
     def _is_stray(self, key: TopicPartition, topic: TopicMetadata) -> bool:
-        found = self._replicas.log_dirs.get(*key)
+        found = self._replicas.log_manager.get(*key)
         known = topic.partitions.get(key[1])
         if found is None or known is None or known.leader < 0:
             return False

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from kbroker.log import epochs as epochs_file
+from kbroker.log import leader_epoch_cache as epochs_file
 from kbroker.log import producer_snapshots
 from kbroker.log.indexes import OffsetIndex, TimeIndex
 from kbroker.log.producer_state import ProducerStates

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kbroker.config.log import LogConfig
 from kbroker.local.processes import start_bound_to_us
 from kbroker.local.zookeeper import free_ports
-from kbroker.log.log_dirs import LogDirs
+from kbroker.log.log_manager import LogManager
 from kclient.wire.batches import parse
 from tests.kit.apache_kafka import CLASSPATH, with_kafka
 from tests.kit.logs import append, batch_of, open_log, records
@@ -140,8 +140,8 @@ class ApacheKafka:
         self.process.wait(30)
 
 
-def open_dirs(directory: Path, settings: LogConfig) -> LogDirs:
-    dirs = LogDirs(
+def open_dirs(directory: Path, settings: LogConfig) -> LogManager:
+    dirs = LogManager(
         (str(directory),),
         config_of=lambda topic: settings,
         executor=ThreadPoolExecutor(1),

@@ -10,7 +10,7 @@ from typing import Any
 
 from kbroker.config.log import LogConfig
 from kbroker.log.disk import OS_DISK, Buffer, Disk, OsDisk
-from kbroker.log.partition_log import AppendResult, PartitionLog
+from kbroker.log.unified_log import AppendResult, UnifiedLog
 from kclient.wire.batches import iterate, parse
 from kclient.wire.records import Record, decode_batch, encode_batch
 
@@ -44,10 +44,10 @@ def open_log(
     log_start_offset: int = 0,
     now_ms: int = 0,
     **settings: Any,
-) -> PartitionLog:
+) -> UnifiedLog:
     """Open (and create where missing) the log of *directory*."""
     directory.mkdir(exist_ok=True)
-    return PartitionLog.open(
+    return UnifiedLog.open(
         str(directory),
         config(**settings),
         now_ms=now_ms,
@@ -59,7 +59,7 @@ def open_log(
 
 
 def append(
-    log: PartitionLog,
+    log: UnifiedLog,
     *timestamps: int,
     value: bytes = b"v",
     epoch: int = 0,
@@ -70,12 +70,12 @@ def append(
     return log.append_as_leader(batch, parse(batch), epoch, now_ms)
 
 
-def read_bytes(log: PartitionLog, offset: int, max_bytes: int = 1 << 20, **options: Any) -> bytes:
+def read_bytes(log: UnifiedLog, offset: int, max_bytes: int = 1 << 20, **options: Any) -> bytes:
     """What one fetch from *offset* would send."""
     return b"".join(part.read() for part in log.read(offset, max_bytes, **options).slices)
 
 
-def records(log: PartitionLog, **options: Any) -> list[tuple[int, bytes | None]]:
+def records(log: UnifiedLog, **options: Any) -> list[tuple[int, bytes | None]]:
     """Every (offset, value) that a consumer reading from the start gets, batch after batch."""
     found = []
     offset = log.log_start_offset

@@ -115,8 +115,8 @@ class OneBroker:
 
     def start(self) -> Deferred[int]:
         """Load the logs and listen; fires with the port."""
-        self.replicas.log_dirs.claim()
-        self.replicas.log_dirs.take_identity(BROKER, self.cache.cluster_id)
+        self.replicas.log_manager.claim()
+        self.replicas.log_manager.take_identity(BROKER, self.cache.cluster_id)
         return self.replicas.load().addCallback(lambda _: self._listen())
 
     def _listen(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.log.partition_log import AppendResult, PartitionLog
+from kbroker.log.unified_log import AppendResult, UnifiedLog
 from kclient.wire.batches import BatchInfo, parse
 from kclient.wire.records import Record, encode_batch
 
@@ -38,7 +38,7 @@ def header(
 
 
 def append_numbered(
-    log: PartitionLog,
+    log: UnifiedLog,
     producer_id: int,
     sequence: int,
     count: int = 1,

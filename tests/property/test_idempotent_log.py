@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kbroker.config.log import LogConfig
-from kbroker.log.partition_log import PartitionLog
 from kbroker.log.producer_state import LAST_SEQUENCE, RECOGNISED
+from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import iterate, parse
 from kclient.wire.errors import InvalidProducerEpoch, OutOfOrderSequenceNumber
 from tests.kit.logs import append
@@ -64,8 +64,8 @@ class IdempotentLog(RuleBasedStateMachine):
         self.retained = False
         self.log = self.reopen(clean=False)
 
-    def reopen(self, *, clean: bool) -> PartitionLog:
-        return PartitionLog.open(
+    def reopen(self, *, clean: bool) -> UnifiedLog:
+        return UnifiedLog.open(
             str(self.directory),
             self.config,
             now_ms=self.now,

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kbroker.config.log import LogConfig
-from kbroker.log.log_dirs import LogDirs
-from kbroker.log.partition_log import PartitionLog
+from kbroker.log.log_manager import LogManager
+from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import iterate, parse
 from tests.kit.producer_batches import numbered_batch
 from tests.kit.simulated_disk import SimulatedDisk
@@ -50,8 +50,8 @@ class PowerLoss(RuleBasedStateMachine):
         self.number = 0
         self.dirs = self.start()
 
-    def start(self) -> LogDirs:
-        dirs = LogDirs(
+    def start(self) -> LogManager:
+        dirs = LogManager(
             ("/data",),
             config_of=lambda topic: self.config,
             executor=AtOnce(),
@@ -69,7 +69,7 @@ class PowerLoss(RuleBasedStateMachine):
     def fail(self, what: object) -> None:
         raise AssertionError(what)
 
-    def log(self, partition: int) -> PartitionLog:
+    def log(self, partition: int) -> UnifiedLog:
         log = self.dirs.get("t", partition)
         if log is None:
             log = self.dirs.create("t", partition, None)
@@ -186,7 +186,7 @@ class PowerLoss(RuleBasedStateMachine):
             }
 
 
-def held(log: PartitionLog) -> list[Batch]:
+def held(log: UnifiedLog) -> list[Batch]:
     """What a follower reads of the log."""
     found: list[Batch] = []
     offset = log.log_start_offset

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from kbroker.log.epochs import LeaderEpochs
+from kbroker.log.leader_epoch_cache import LeaderEpochCache
 from kbroker.replica.core.follower_state import EpochEnd, Following
 from kbroker.replica.core.leader_state import FoundState, Leading, WriteIsr
 
@@ -45,7 +45,7 @@ class Replica:
         return len(self.log)
 
     def epochs(self):
-        found = LeaderEpochs()
+        found = LeaderEpochCache()
         for offset, (epoch, _) in enumerate(self.log):
             if epoch != found.latest:
                 found.assign(epoch, offset)

@@ -98,7 +98,7 @@ class Clients:
         self._positions: dict[tuple[UUID, int], int] = {}
         self._administration: dict[str, bool] = {}
         """What is being done to a topic: whether it is to exist."""
-        self._doomed: set[UUID] = set()
+        self._pending_deletes: set[UUID] = set()
         """Topics whose deletion was asked for; until they are gone no namesake can be made."""
         self.groups = Groups(self, wires, CLIENTS)
 
@@ -153,7 +153,7 @@ class Clients:
             del self.topics[topic]
             self._administration[topic] = False
             if topic in self.observer.topics:
-                self._doomed.add(self.observer.topics[topic])
+                self._pending_deletes.add(self.observer.topics[topic])
             for key in [key for key in self._writers if key[0] == topic]:
                 self._writers.pop(key).stop()
             self._spawn(self._delete(topic))
@@ -397,7 +397,7 @@ class Clients:
                     found = (getattr(response, "topics", None) or response.responses)[0]
                     self.say(f"{api.name} of {topic}: {ErrorCode(found.error_code).name}")
                     waits = found.error_code == ErrorCode.TOPIC_ALREADY_EXISTS and (
-                        self.observer.topics.get(topic) in (None, *self._doomed)
+                        self.observer.topics.get(topic) in (None, *self._pending_deletes)
                     )
                     if found.error_code in enough and not waits:
                         self._administration.pop(topic)

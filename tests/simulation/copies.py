@@ -9,7 +9,7 @@ from kclient.wire.batches import BatchInfo, check_crc, iterate
 from kclient.wire.errors import CorruptMessage
 
 if TYPE_CHECKING:
-    from kbroker.log.partition_log import PartitionLog
+    from kbroker.log.unified_log import UnifiedLog
 
 Record = tuple[int, int]
 """Leader epoch and CRC of the batch that holds it."""
@@ -26,7 +26,7 @@ class Broken(AssertionError):
 class Copy:
     """The log and what it holds, from offset 0 on."""
 
-    log: PartitionLog | None = None
+    log: UnifiedLog | None = None
     truncations: int = -1
     start: int = 0
     """The first offset that was not deleted."""
@@ -44,7 +44,7 @@ class Copy:
     leading: Any = None
     high_watermark: int = 0
 
-    def look(self, log: PartitionLog, truncations: int) -> None:
+    def look(self, log: UnifiedLog, truncations: int) -> None:
         """Bring it up to the end of *log*."""
         if self.log is not log or self.truncations != truncations:
             self.records.clear()

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from uuid import UUID
 
-from kbroker.log import checkpoints
+from kbroker.log import offset_checkpoint_file
 from kbroker.log.identity import (
     CLEAN_SHUTDOWN,
     PARTITION_METADATA,
     decode_partition_metadata,
 )
 from kbroker.log.names import parse_directory
-from kbroker.log.partition_log import PartitionLog
+from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import check_crc, iterate
 from kclient.wire.errors import KafkaError
 from tests.kit.simulated_disk import SimulatedDisk
@@ -24,7 +24,7 @@ from tests.kit.simulated_disk import SimulatedDisk
 LOG_SUFFIX = ".log"
 
 
-def wrong_tail(disk: SimulatedDisk, log: PartitionLog) -> str | None:
+def wrong_tail(disk: SimulatedDisk, log: UnifiedLog) -> str | None:
     """Check a log that was just opened: no segment's file holds more than the log knows of."""
     for segment in log.segments:
         size = disk.size(segment.path)
@@ -100,10 +100,10 @@ def _not_synced(disk: SimulatedDisk, directory: str) -> str | None:
 
 
 def _wrong_checkpoint(disk: SimulatedDisk, directory: str, names: Mapping[UUID, str]) -> str | None:
-    content = disk.durable(directory).get(checkpoints.RECOVERY_POINTS)
+    content = disk.durable(directory).get(offset_checkpoint_file.RECOVERY_POINTS)
     if content is None:
         return None
-    for (topic, number), recovery_point in checkpoints.decode(content).items():
+    for (topic, number), recovery_point in offset_checkpoint_file.decode(content).items():
         path = f"{directory}/{topic}-{number}"
         if _is_exchanged(disk, path, topic, number, names):
             continue  # the checkpoint is that of the log which was here; the broker believes neither

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from random import Random
 
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.log import checkpoints
+from kbroker.log import offset_checkpoint_file
 from kbroker.log.disk import read_file, replace_file
 from kbroker.log.names import parse_directory
 from tests.kit.simulated_disk import SimulatedDisk
@@ -22,9 +22,9 @@ Drawn = tuple[float, str, tuple[str, ...]]
 
 
 CHECKPOINTS = {
-    "start": checkpoints.LOG_START_OFFSETS,
-    "recovery": checkpoints.RECOVERY_POINTS,
-    "watermark": checkpoints.HIGH_WATERMARKS,
+    "start": offset_checkpoint_file.LOG_START_OFFSETS,
+    "recovery": offset_checkpoint_file.RECOVERY_POINTS,
+    "watermark": offset_checkpoint_file.HIGH_WATERMARKS,
 }
 FAR = 1_000_000
 """Beyond the end of every log."""
@@ -85,10 +85,10 @@ def set_line(
         return None
     path = f"{directory}/{CHECKPOINTS[checkpoint]}"
     try:
-        lines = checkpoints.decode(read_file(disk, path))
+        lines = offset_checkpoint_file.decode(read_file(disk, path))
     except FileNotFoundError:
         lines = {}
-    replace_file(disk, path, checkpoints.encode({**lines, keys[0]: offset}))
+    replace_file(disk, path, offset_checkpoint_file.encode({**lines, keys[0]: offset}))
     return keys[0]
 
 

@@ -46,7 +46,7 @@ from tests.simulation.run import Simulation
 from tests.simulation.zookeeper import Ensemble
 
 if TYPE_CHECKING:
-    from kbroker.log.partition_log import PartitionLog
+    from kbroker.log.unified_log import UnifiedLog
     from kbroker.replica.partition import Partition
     from tests.simulation.script import Script
 
@@ -389,7 +389,7 @@ class MirrorSimulation(Simulation):
                 self.wires.stall(int(broker), other)
 
 
-def _batches(log: PartitionLog | None) -> list[tuple[int, bytes]]:
+def _batches(log: UnifiedLog | None) -> list[tuple[int, bytes]]:
     """Return the base offset and the bytes of every batch, without its leader epoch."""
     assert log is not None
     found, at = [], log.log_start_offset

@@ -63,7 +63,7 @@ from tests.simulation.sequences import Sequences
 from tests.simulation.synced import synced_end
 
 if TYPE_CHECKING:
-    from kbroker.log.partition_log import PartitionLog
+    from kbroker.log.unified_log import UnifiedLog
     from kbroker.replica.core.leader_state import Leading
     from kbroker.replica.partition import Partition
     from tests.simulation.clock import Scheduler
@@ -294,7 +294,7 @@ class Observer:
         else:
             self.losses.whole(node.number, partition.key)
 
-    def _check_files(self, node: Node, copy: Copy, log: PartitionLog, recovery_point: int) -> None:
+    def _check_files(self, node: Node, copy: Copy, log: UnifiedLog, recovery_point: int) -> None:
         is_new, disk = copy.log is not log, node.disk
         wrong = disk_checks.wrong_tail(disk, log) if is_new else None
         if wrong is None and (is_new or recovery_point > copy.recovery_point):

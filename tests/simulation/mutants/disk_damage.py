@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.log import checkpoints
-from kbroker.log.checkpoints import LogStarts
+from kbroker.log import offset_checkpoint_file
+from kbroker.log.offset_checkpoint_file import LogStarts
 from kbroker.replica.become_leader_or_follower import Orders
 from tests.simulation.mutants.registry import Change, mutant
 
@@ -25,5 +25,9 @@ def strays_are_led_empty() -> list[Change]:
 def every_log_start_is_believed() -> list[Change]:
     """A log begins where its line of the checkpoint says, whatever that is, as before 682838a."""
     return [
-        (checkpoints, "believed_log_starts", lambda lines, *_others: LogStarts(dict(lines), {}))
+        (
+            offset_checkpoint_file,
+            "believed_log_starts",
+            lambda lines, *_others: LogStarts(dict(lines), {}),
+        )
     ]

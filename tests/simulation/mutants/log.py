@@ -5,15 +5,15 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from kbroker.log import incarnation, log_dirs, recovery, scan
+from kbroker.log import incarnation, log_loader, log_manager, scan
 from kbroker.log.disk import read_file, write_all
-from kbroker.log.flush import FlushWork
+from kbroker.log.flush_work import FlushWork
 from kbroker.log.identity import CLEAN_SHUTDOWN, decode_clean_shutdown
 from kbroker.log.local_log import LocalLog
 from kbroker.log.log_dir import LogDir
-from kbroker.log.log_dirs import LogDirs
-from kbroker.log.partition_log import PartitionLog
+from kbroker.log.log_manager import LogManager
 from kbroker.log.producer_state import ProducerStates
+from kbroker.log.unified_log import UnifiedLog
 from kbroker.replica.log_schedule import LogUpkeep
 from kclient.wire.errors import InvalidProducerEpoch, KafkaStorageError, OutOfOrderSequenceNumber
 from tests.simulation.mutants.registry import Change, frequent_mutant, mutant
@@ -24,27 +24,27 @@ from tests.simulation.mutants.registry import Change, frequent_mutant, mutant
 @frequent_mutant
 def answer_before_the_sync() -> list[Change]:
     """flush.messages starts a sync, and the append is acknowledged, and counts as a copy, before it has ended."""
-    original = PartitionLog._ask_for_flush
+    original = UnifiedLog._ask_for_flush
 
-    def ask(self: PartitionLog, *given: Any) -> None:
+    def ask(self: UnifiedLog, *given: Any) -> None:
         original(self, *given)
         self.held_at = None
 
-    return [(PartitionLog, "_ask_for_flush", ask)]
+    return [(UnifiedLog, "_ask_for_flush", ask)]
 
 
 @frequent_mutant
 def recovery_point_before_the_sync() -> list[Change]:
     """The recovery point moves when a sync begins; the checkpoint may have it before the sync has ended."""
-    original = PartitionLog.start_flush
+    original = UnifiedLog.start_flush
 
-    def start(self: PartitionLog, **given: Any) -> FlushWork | None:
+    def start(self: UnifiedLog, **given: Any) -> FlushWork | None:
         work = original(self, **given)
         if work is not None:
             self.finish_flush(work)
         return work
 
-    return [(PartitionLog, "start_flush", start)]
+    return [(UnifiedLog, "start_flush", start)]
 
 
 @mutant
@@ -98,24 +98,24 @@ class _NeverCut:
 @frequent_mutant
 def torn_tail_kept() -> list[Change]:
     """Recovery finds the last whole batch, and leaves in the file what is behind it."""
-    original = recovery._recover
+    original = log_loader._recover
 
     def recover(disk: Any, *given: Any) -> int:
         return original(_NeverCut(disk), *given)
 
-    return [(recovery, "_recover", recover)]
+    return [(log_loader, "_recover", recover)]
 
 
 @mutant
 def marks_believed_after_a_power_loss() -> list[Change]:
     """After a power loss a high watermark's checkpoint is believed above the recovery point: a cut may be undone."""
-    original = LogDirs._take
+    original = LogManager._take
 
-    def take(self: LogDirs, directory: Any, loaded: Any) -> None:
+    def take(self: LogManager, directory: Any, loaded: Any) -> None:
         original(self, directory, loaded)
         self.high_watermarks.update(loaded.high_watermarks)
 
-    return [(LogDirs, "_take", take)]
+    return [(LogManager, "_take", take)]
 
 
 @mutant
@@ -142,7 +142,7 @@ def unsynced_logs_are_marked_clean() -> list[Change]:
             log.close(clean=False)
         return True
 
-    return [(log_dirs, "close_all", close)]
+    return [(log_manager, "close_all", close)]
 
 
 @frequent_mutant

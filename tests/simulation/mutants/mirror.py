@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from kbroker.apis import api00_produce
-from kbroker.log.partition_log import PartitionLog
+from kbroker.log.unified_log import UnifiedLog
 from kbroker.replica import conditional_append
 from kbroker.replica.conditional_append import append_copied
 from kbroker.replica.partition import Partition
@@ -61,7 +61,7 @@ def previous_crc_unchecked() -> list[Change]:
     return [(api00_produce, "append_copied", append)]
 
 
-def _end_of(partition: Partition, log: PartitionLog) -> tuple[int, int]:
+def _end_of(partition: Partition, log: UnifiedLog) -> tuple[int, int]:
     """Return where *log* ends, and the CRC of the batch that ends there."""
     is_empty = log.log_start_offset == log.log_end_offset
     return log.log_end_offset, 0 if is_empty else conditional_append._last_crc(partition, log)

@@ -45,9 +45,9 @@ class ApiBroker(OneBroker):
     ) -> None:
         self.clock = TestReactor()
         super().__init__(self.clock, str(directory), settings, **parts)
-        self.replicas.log_dirs.claim()
-        self.replicas.log_dirs.take_identity(1, self.cache.cluster_id)
-        self.replicas.log_dirs.load()
+        self.replicas.log_manager.claim()
+        self.replicas.log_manager.take_identity(1, self.cache.cluster_id)
+        self.replicas.log_manager.load()
         self._update()
 
     def ask_raw(self, frame: bytes, peer: Peer = PEER) -> Any:
@@ -148,4 +148,4 @@ def broker_in(
         yield broker
     finally:
         broker.replicas._pool.shutdown()
-        broker.replicas.log_dirs.close()
+        broker.replicas.log_manager.close()

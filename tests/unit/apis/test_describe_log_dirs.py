@@ -94,7 +94,7 @@ def test_a_failed_directory_has_an_error_and_nothing_else(two: ApiBroker) -> Non
     two.fill(1, 1)
     before = describe(two)
     lost = next(name for name, result in before.items() if ("t", 0) in replicas(result))
-    log = two.replicas.log_dirs.get("t", 0)
+    log = two.replicas.log_manager.get("t", 0)
     assert log is not None
     log.flush_failed(OSError(5, "no disk"))
     found = describe(two)

@@ -15,7 +15,7 @@ from kclient.wire.interbroker import (
     LeaderAndIsrRequest,
     LeaderAndIsrTopicState,
 )
-from tests.kit.log_dirs import Pool
+from tests.kit.log_managers import Pool
 from tests.kit.logs import FaultyDisk, batch_of
 from tests.kit.producer_batches import numbered_batch
 from tests.unit.apis.kit import ApiBroker, broker_in
@@ -274,7 +274,7 @@ def test_a_log_that_is_opened_with_records_that_were_not_synced_counts_them_afte
     with broker_in(tmp_path / "log", pool=Pool(holds=True)) as first:
         first.lead("r", 1)
         first.produce(batch_of(1), topic="r")
-        first.replicas.log_dirs.release()  # kill -9: the records are in the page cache
+        first.replicas.log_manager.release()  # kill -9: the records are in the page cache
     pool = Pool(holds=True)
     with broker_in(tmp_path / "log", pool=pool) as broker:
         lead_with_follower(broker, flush_messages=1)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.log.partition_log import PartitionLog
+from kbroker.log.unified_log import UnifiedLog
 from kclient.wire import produce
 from kclient.wire.batches import iterate
 from kclient.wire.error_codes import ErrorCode
@@ -19,8 +19,8 @@ from tests.kit.producer_batches import numbered_batch
 from tests.unit.apis.kit import ApiBroker, broker_in, joined
 
 
-def log_of(broker: ApiBroker) -> PartitionLog:
-    log = broker.replicas.log_dirs.get("t", 0)
+def log_of(broker: ApiBroker) -> UnifiedLog:
+    log = broker.replicas.log_manager.get("t", 0)
     assert log is not None
     return log
 
@@ -132,9 +132,9 @@ def test_nor_after_a_restart(tmp_path: Path, clean: bool) -> None:
         lead_mirror(broker)
         assert copy(broker, b"".join(copied), 0) == 0
         if not clean:
-            broker.replicas.log_dirs.release()
+            broker.replicas.log_manager.release()
     with broker_in(tmp_path / "log") as broker:
-        assert broker.replicas.log_dirs.clean is clean
+        assert broker.replicas.log_manager.clean is clean
         lead_mirror(broker, leader_epoch=1)
         assert log_of(broker).log_end_offset == 3
         assert send(broker, 0, value=b"ours") == (0, 3)
@@ -150,9 +150,9 @@ def test_the_last_five_are_answered_as_before_after_a_restart(tmp_path: Path, cl
         log_of(broker).roll(0)
         assert send(broker, 7) == (0, 8)
         if not clean:
-            broker.replicas.log_dirs.release()
+            broker.replicas.log_manager.release()
     with broker_in(tmp_path / "log") as broker:
-        assert broker.replicas.log_dirs.clean is clean
+        assert broker.replicas.log_manager.clean is clean
         broker.lead("t", 1, leader_epoch=1)
         for sequence in range(3, 8):
             assert send(broker, sequence) == (0, sequence + 1)

@@ -168,7 +168,7 @@ def test_s11_cut_off_a_broker_leads_what_nobody_else_can_until_it_is_registered_
 def test_s08_a_replica_without_its_log_says_so_and_follows_until_somebody_accepts_that(
     broker: ApiBroker,
 ) -> None:
-    broker.replicas.log_dirs.vanished.add(("t", 0))
+    broker.replicas.log_manager.vanished.add(("t", 0))
     assert lead(broker, leader_epoch=3) is ErrorCode.INELIGIBLE_REPLICA
     assert lead(broker, leader=-1, leader_epoch=4) is ErrorCode.NONE
     assert lead(broker, leader_epoch=5) is ErrorCode.INELIGIBLE_REPLICA
@@ -182,7 +182,7 @@ def test_s08_an_order_with_an_accepted_loss_has_the_leader_end_the_recovery(
 ) -> None:
     written: list[WriteIsr] = []
     broker.replicas.around.write_isr = lambda _partition, write: written.append(write)
-    broker.replicas.log_dirs.vanished.add(("t", 0))
+    broker.replicas.log_manager.vanished.add(("t", 0))
     assert lead(broker, leader_epoch=6, recovering=1) is ErrorCode.NONE
     assert written == [WriteIsr(frozenset({1}), 4)]
     broker.replicas.partition("t", 0).leading.isr_written(5)  # type: ignore[union-attr]
@@ -362,13 +362,13 @@ def test_s08_what_is_lost_is_lost_after_a_restart_too_and_counts_again_when_it_i
     with broker_in(tmp_path) as broker:
         lead(broker)
         append(broker)
-        broker.replicas.log_dirs.checkpoint({("t", 0): 1})
+        broker.replicas.log_manager.checkpoint({("t", 0): 1})
     (tmp_path / "t-0").rename(tmp_path / "taken away")
     for _ in range(3):
         with broker_in(tmp_path) as broker:
             assert lead(broker, leader_epoch=3) is ErrorCode.INELIGIBLE_REPLICA
             assert lead(broker, leader=-1, leader_epoch=4) is ErrorCode.NONE
-            broker.replicas.log_dirs.checkpoint(broker.replicas.upkeep.high_watermarks())
+            broker.replicas.log_manager.checkpoint(broker.replicas.upkeep.high_watermarks())
     (tmp_path / "taken away").rename(tmp_path / "t-0")
     with broker_in(tmp_path) as broker:
         assert lead(broker, leader_epoch=5) is ErrorCode.NONE
@@ -380,7 +380,7 @@ def test_s08_a_log_that_was_cut_misses_records_after_a_restart_too(tmp_path: Pat
         lead(broker)
         append(broker)
         append(broker)
-        broker.replicas.log_dirs.checkpoint({("t", 0): 2})
+        broker.replicas.log_manager.checkpoint({("t", 0): 2})
     (segment,) = (tmp_path / "t-0").glob("*.log")
     whole = segment.read_bytes()
     segment.write_bytes(whole[:-1])
@@ -388,7 +388,7 @@ def test_s08_a_log_that_was_cut_misses_records_after_a_restart_too(tmp_path: Pat
         with broker_in(tmp_path) as broker:
             assert lead(broker, leader_epoch=3) is ErrorCode.INELIGIBLE_REPLICA
             assert lead(broker, leader=-1, leader_epoch=4) is ErrorCode.NONE
-            broker.replicas.log_dirs.checkpoint(broker.replicas.upkeep.high_watermarks())
+            broker.replicas.log_manager.checkpoint(broker.replicas.upkeep.high_watermarks())
     segment.write_bytes(whole)
     with broker_in(tmp_path) as broker:
         assert lead(broker, leader_epoch=5) is ErrorCode.NONE
@@ -402,7 +402,7 @@ def test_s08_a_follower_that_misses_records_misses_them_until_its_place_is_gone(
         lead(broker)
         append(broker)
         append(broker)
-        broker.replicas.log_dirs.checkpoint({("t", 0): 2})
+        broker.replicas.log_manager.checkpoint({("t", 0): 2})
     (segment,) = (tmp_path / "t-0").glob("*.log")
     segment.write_bytes(segment.read_bytes()[:-1])
     both = (1, 2)
@@ -412,7 +412,7 @@ def test_s08_a_follower_that_misses_records_misses_them_until_its_place_is_gone(
                 lead(broker, leader=2, replicas=both, isr=both, leader_epoch=3)
                 is ErrorCode.INELIGIBLE_REPLICA
             )
-            broker.replicas.log_dirs.checkpoint(broker.replicas.upkeep.high_watermarks())
+            broker.replicas.log_manager.checkpoint(broker.replicas.upkeep.high_watermarks())
     with broker_in(tmp_path) as broker:
         assert lead(broker, replicas=both, isr=both, leader_epoch=4) is ErrorCode.INELIGIBLE_REPLICA
         assert lead(broker, leader=2, replicas=both, isr=(2,), leader_epoch=5) is ErrorCode.NONE
@@ -432,13 +432,13 @@ def test_the_log_of_another_partition_is_not_deleted_with_this_one(tmp_path: Pat
 def test_a_topic_that_is_deleted_is_not_missed(tmp_path: Path) -> None:
     with broker_in(tmp_path) as broker:
         lead(broker)
-        broker.replicas.log_dirs.checkpoint({("t", 0): 0})
+        broker.replicas.log_manager.checkpoint({("t", 0): 0})
     shutil.rmtree(tmp_path / "t-0")
     with broker_in(tmp_path) as broker:
         assert stop(broker) is ErrorCode.NONE
-        broker.replicas.log_dirs.checkpoint({})
+        broker.replicas.log_manager.checkpoint({})
     with broker_in(tmp_path) as broker:
-        assert not broker.replicas.log_dirs.vanished
+        assert not broker.replicas.log_manager.vanished
 
 
 def test_records_and_epochs_survive_a_restart(tmp_path: Path) -> None:
@@ -545,7 +545,7 @@ def test_a_failed_directory_takes_its_partitions_offline_and_no_others(tmp_path:
             lead(broker, partition=partition)
         heard: list[Any] = []
         broker.replicas.hosted.on_leadership(lambda *what: heard.append(what))
-        dirs = broker.replicas.log_dirs
+        dirs = broker.replicas.log_manager
         lost = dirs.directory_of("t", 0)
         dirs._directory_failed(dirs._where["t", 0], OSError("gone"))
         assert error_of(broker) is KafkaStorageError
@@ -564,7 +564,7 @@ def test_a_new_log_goes_where_others_were_deleted(tmp_path: Path) -> None:
     with broker_in(tmp_path / "unused", {"log.dirs": paths}) as broker:
         for partition in range(4):
             lead(broker, partition=partition)
-        where = broker.replicas.log_dirs.directory_of
+        where = broker.replicas.log_manager.directory_of
         left = where("t", 1)
         assert sorted(str(where("t", p))[-3:] for p in range(4)) == ["one", "one", "two", "two"]
         stop(broker, partition=1)

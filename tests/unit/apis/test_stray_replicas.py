@@ -73,7 +73,7 @@ def tell(
 def test_what_was_moved_to_others_is_deleted(broker: ApiBroker) -> None:
     follow(broker, 2)
     tell(broker, 1)
-    assert list(broker.replicas.log_dirs) == [("t", 1)]  # nothing was said of the other
+    assert list(broker.replicas.log_manager) == [("t", 1)]  # nothing was said of the other
 
 
 @pytest.mark.parametrize(
@@ -97,19 +97,19 @@ def test_what_may_still_be_needed_is_kept(broker: ApiBroker, told: dict[str, Any
             )
         )
     tell(broker, 1, **told)
-    assert list(broker.replicas.log_dirs) == [("t", 0)]
+    assert list(broker.replicas.log_manager) == [("t", 0)]
 
 
 def test_of_thousands_some_are_deleted_in_every_turn(tmp_path: Path) -> None:
     with broker_in(tmp_path) as broker:
         follow(broker, 250)
         answer = tell(broker, 250)
-        assert len(broker.replicas.log_dirs) == 150
+        assert len(broker.replicas.log_manager) == 150
         assert not answer.called
         for _ in range(3):
             broker.clock.advance(0)
         assert answer.called
-        assert len(broker.replicas.log_dirs) == 0
+        assert len(broker.replicas.log_manager) == 0
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_of_thousands_that_are_not_confirmed_some_are_given_up_in_every_turn(
     assert answer.called
     assert list(hosted.partitions) == [("t", 200)]
     assert not hosted.unconfirmed
-    assert len(replicas.log_dirs) == 250
+    assert len(replicas.log_manager) == 250
 
 
 def test_a_later_registration_ends_the_giving_up_for_an_earlier_one(
@@ -160,7 +160,7 @@ def test_a_later_controller_ends_what_an_earlier_one_began(broker: ApiBroker) ->
     broker.replicas.orders.apply_leader_and_isr(LeaderAndIsrRequest(controller_epoch=2))
     for _ in range(3):
         broker.clock.advance(0)
-    assert len(broker.replicas.log_dirs) == 150
+    assert len(broker.replicas.log_manager) == 150
 
 
 def test_s20_who_was_told_of_all_by_a_later_controller_takes_no_order_of_an_earlier_one(
@@ -169,4 +169,4 @@ def test_s20_who_was_told_of_all_by_a_later_controller_takes_no_order_of_an_earl
     """Else the replica that the order makes is there for ever: nobody tells of all once more."""
     tell(broker, 1, controller_epoch=2)
     follow(broker, 1)
-    assert list(broker.replicas.log_dirs) == []
+    assert list(broker.replicas.log_manager) == []

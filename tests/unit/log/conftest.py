@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit.log_dirs import Broker, Brokers
+from tests.kit.log_managers import Broker, Brokers
 
 
 @pytest.fixture

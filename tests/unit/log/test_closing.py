@@ -13,7 +13,7 @@ import pytest
 
 from kbroker.log.closing import FEW
 from kbroker.log.disk import OS_DISK
-from tests.kit.log_dirs import Synced, fill, start
+from tests.kit.log_managers import Synced, fill, start
 from tests.kit.logs import FaultyDisk, records
 from tests.kit.simulated_disk import SimulatedDisk
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.log.disk import replace_file
-from kbroker.log.partition_log import PartitionLog
+from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import parse
 from kclient.wire.errors import KafkaStorageError
 from tests.kit.logs import FaultyDisk, append, batch_of, config, open_log, records
@@ -259,14 +259,14 @@ def test_the_name_of_a_new_segment_is_synced_with_its_batches(tmp_path: Path) ->
     disk = SimulatedDisk()
     disk.mkdir("/t-0")
     disk.sync_dir("/")
-    log = PartitionLog.open("/t-0", config(), now_ms=0, disk=disk)
+    log = UnifiedLog.open("/t-0", config(), now_ms=0, disk=disk)
     append(log, 1)
     log.flush()
     log.roll(0)
     append(log, 2)
     log.flush()
     disk.lose_power(random.Random(0))
-    assert records(PartitionLog.open("/t-0", config(), now_ms=0, disk=disk)) == [
+    assert records(UnifiedLog.open("/t-0", config(), now_ms=0, disk=disk)) == [
         (0, b"v"),
         (1, b"v"),
     ]

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from kbroker.log.incarnation import Start
-from kbroker.log.log_dirs import LogDirs
+from kbroker.log.log_manager import LogManager
 from kclient.wire.errors import (
     KafkaStorageError,
 )
-from tests.kit.log_dirs import ID, Brokers, Unreadable
+from tests.kit.log_managers import ID, Brokers, Unreadable
 from tests.kit.logs import FaultyDisk, append
 
 
@@ -101,7 +101,7 @@ def test_s08_a_directory_stays_missed_until_the_broker_has_said_so(
 def test_s17_a_loss_is_told_by_the_next_life_if_this_one_could_not(
     brokers: Brokers, tmp_path: Path, ends_cleanly: bool
 ) -> None:
-    def start(boot_id: str) -> LogDirs:
+    def start(boot_id: str) -> LogManager:
         broker = brokers()
         broker.dirs.lives.boot_id = boot_id
         return broker.start()

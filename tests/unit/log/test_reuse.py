@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from tests.kit.log_dirs import ID, Synced, fill, start
+from tests.kit.log_managers import ID, Synced, fill, start
 
 
 def syncs_of_coming_back(place: Path, count: int) -> int:

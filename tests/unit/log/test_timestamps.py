@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log.partition_log import PartitionLog
 from kbroker.log.timestamps import TimestampOffset
+from kbroker.log.unified_log import UnifiedLog
 from tests.kit.logs import append, open_log
 
 
-def timestamps_in_no_order(log: PartitionLog, seed: int) -> list[int]:
+def timestamps_in_no_order(log: UnifiedLog, seed: int) -> list[int]:
     """Append some batches whose times go up and down; return the timestamp of each offset."""
     rng = random.Random(seed)
     every: list[int] = []

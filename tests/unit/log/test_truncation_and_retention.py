@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log.partition_log import PartitionLog
+from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import parse
 from kclient.wire.errors import OffsetOutOfRange
 from tests.kit.logs import append, batch_of, open_log, read_bytes, records
@@ -16,14 +16,14 @@ SIZE = len(batch_of(0))
 NOW = 10**12
 
 
-def filled(path: Path, batches: int = 10, **settings: object) -> PartitionLog:
+def filled(path: Path, batches: int = 10, **settings: object) -> UnifiedLog:
     log = open_log(path, **{"segment_bytes": 3 * SIZE, **settings})  # type: ignore[arg-type]
     for n in range(batches):
         append(log, NOW + n, epoch=n // 2)
     return log
 
 
-def offsets(log: PartitionLog) -> list[int]:
+def offsets(log: UnifiedLog) -> list[int]:
     return [offset for offset, _ in records(log)]
 
 

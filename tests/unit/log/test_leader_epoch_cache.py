@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.log.epochs import EpochEntry, LeaderEpochs, decode
+from kbroker.log.leader_epoch_cache import EpochEntry, LeaderEpochCache, decode
 from kclient.wire.errors import CorruptMessage
 
 
-def epochs(*entries: tuple[int, int]) -> LeaderEpochs:
-    found = LeaderEpochs()
+def epochs(*entries: tuple[int, int]) -> LeaderEpochCache:
+    found = LeaderEpochCache()
     for epoch, start in entries:
         found.assign(epoch, start)
     return found
@@ -51,7 +51,7 @@ def test_the_end_of_an_epoch_is_the_start_of_the_next(asked: int, answer: tuple[
 
 
 def test_a_log_without_epochs_has_no_answer() -> None:
-    assert LeaderEpochs().end_offset_of(0, 100) == (-1, -1)
+    assert LeaderEpochCache().end_offset_of(0, 100) == (-1, -1)
 
 
 def test_the_epoch_of_an_offset_is_the_last_that_started_before() -> None:
@@ -81,7 +81,7 @@ def test_truncation_at_the_start_keeps_the_epoch_in_force() -> None:
 
 
 def test_only_what_changes_something_makes_the_file_stale() -> None:
-    found = LeaderEpochs((EpochEntry(1, 5),))
+    found = LeaderEpochCache((EpochEntry(1, 5),))
     found.assign(1, 9)
     found.truncate_from_end(6)
     found.truncate_from_start(5)

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 )
 
 from kbroker.config.log import LogConfig
-from kbroker.log.partition_log import PartitionLog
+from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import iterate, parse
 from kclient.wire.errors import OffsetOutOfRange
 from kclient.wire.records import Record, decode_batch, encode_batch
@@ -73,8 +73,8 @@ class LogMachine(RuleBasedStateMachine):
         self.synced = 0
         self.log = self.reopen(clean=False)
 
-    def reopen(self, *, clean: bool) -> PartitionLog:
-        return PartitionLog.open(
+    def reopen(self, *, clean: bool) -> UnifiedLog:
+        return UnifiedLog.open(
             str(self.directory),
             self.config,
             now_ms=self.now,

@@ -21,13 +21,13 @@ from uuid import UUID
 from kbroker.config.log import LogConfig
 from kbroker.log import retention
 from kbroker.log.disk import OS_DISK, Buffer, Disk, replace_file
-from kbroker.log.epochs import FILE_NAME, LeaderEpochs
-from kbroker.log.flush import FlushWork
+from kbroker.log.flush_work import FlushWork
 from kbroker.log.identity import (
     PARTITION_METADATA,
     PartitionMetadata,
     encode_partition_metadata,
 )
+from kbroker.log.leader_epoch_cache import FILE_NAME, LeaderEpochCache
 from kbroker.log.local_log import (
     EMPTY,
     NO_LOG_APPEND_TIME,
@@ -35,17 +35,17 @@ from kbroker.log.local_log import (
     LocalLog,
     LogSlice,
 )
+from kbroker.log.log_loader import LoadedLog, load
+from kbroker.log.log_segment import BASE_OFFSET, LogSegment
 from kbroker.log.pending_flush import PendingFlush
-from kbroker.log.producers import LogProducers
-from kbroker.log.recovery import Loaded, load
-from kbroker.log.segment import BASE_OFFSET, Segment
+from kbroker.log.producer_state_manager import ProducerStateManager
 from kclient.wire.batches import BatchInfo, with_leader_epoch
 from kclient.wire.errors import KafkaStorageError, OffsetOutOfRange, RecordListTooLarge
 
-__all__ = ["EMPTY", "AppendResult", "LogSlice", "PartitionLog"]
+__all__ = ["EMPTY", "AppendResult", "LogSlice", "UnifiedLog"]
 
 
-class PartitionLog(LocalLog):
+class UnifiedLog(LocalLog):
     """The log of one partition in *directory*."""
 
     __slots__ = (
@@ -64,7 +64,7 @@ class PartitionLog(LocalLog):
         "recovery_point",
     )
 
-    def __init__(self, disk: Disk, directory: str, config: LogConfig, loaded: Loaded) -> None:
+    def __init__(self, disk: Disk, directory: str, config: LogConfig, loaded: LoadedLog) -> None:
         super().__init__(disk, directory, config, loaded)
         self.recovery_point = loaded.recovery_point
         """Everything below is on the disk itself, not only in the page cache."""
@@ -102,7 +102,7 @@ class PartitionLog(LocalLog):
         clean: bool = False,
         recovery_point: int = 0,
         log_start_offset: int = 0,
-    ) -> PartitionLog:
+    ) -> UnifiedLog:
         """Open the log of an existing *directory*, and recover it unless it was closed *clean*.
 
         Slow: runs in a pool. Raise what `recovery.load` raises.
@@ -133,12 +133,12 @@ class PartitionLog(LocalLog):
         *,
         now_ms: int,
         disk: Disk = OS_DISK,
-    ) -> PartitionLog:
+    ) -> UnifiedLog:
         """Begin the log of an empty *directory*. Quick: nothing is synced. Raise OSError."""
-        segment = Segment.create(disk, directory, 0, now_ms)
+        segment = LogSegment.create(disk, directory, 0, now_ms)
         segment.close()  # idle partitions keep no file open
-        producers = LogProducers(disk, directory)
-        loaded = Loaded([segment], 0, 0, 0, LeaderEpochs(), metadata, producers)
+        producers = ProducerStateManager(disk, directory)
+        loaded = LoadedLog([segment], 0, 0, 0, LeaderEpochCache(), metadata, producers)
         log = cls(disk, directory, config, loaded)
         if metadata.topic_id is not None:
             log.assign(metadata)
@@ -282,7 +282,7 @@ class PartitionLog(LocalLog):
         former = self._segments[:]
         same = next((one for one in former if one.base_offset == offset), None)
         if same is None:
-            self._active = Segment.create(self._disk, self.directory, offset, now_ms)
+            self._active = LogSegment.create(self._disk, self.directory, offset, now_ms)
             self._segments.append(self._active)
         for segment in former:
             if segment is not same:
@@ -290,7 +290,7 @@ class PartitionLog(LocalLog):
                 self._unlink(segment)
         if same is not None:
             same.replace_file()
-            self._active = Segment.create(self._disk, self.directory, offset, now_ms)
+            self._active = LogSegment.create(self._disk, self.directory, offset, now_ms)
             self._segments[:] = [self._active]
 
     def _cut(self, offset: int) -> None:
@@ -301,7 +301,7 @@ class PartitionLog(LocalLog):
         self._unlink(self._segments.pop())
         self._active = self._segments[-1]
 
-    def _unlink(self, segment: Segment) -> None:
+    def _unlink(self, segment: LogSegment) -> None:
         for path in segment.mark_deleted():
             self._disk.unlink(path)
 
@@ -410,7 +410,7 @@ class PartitionLog(LocalLog):
             self._cut_at = None
         return work
 
-    def _small_files(self, segments: Sequence[Segment]) -> list[str]:
+    def _small_files(self, segments: Sequence[LogSegment]) -> list[str]:
         paths = [
             index.path
             for segment in segments

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.config.log import LogConfig
-from kbroker.log.partition_log import PartitionLog
+from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import iterate
 from tests.kit.logs import append, open_log
 from tests.kit.producer_batches import append_numbered, header, numbered_batch
@@ -18,12 +18,12 @@ P = 9
 SIZE = len(numbered_batch(P, 0, value=b"v"))
 
 
-def snapshots(log: PartitionLog) -> list[int]:
+def snapshots(log: UnifiedLog) -> list[int]:
     """The offsets of the snapshot files."""
     return sorted(int(path.stem) for path in Path(log.directory).glob("*.snapshot"))
 
 
-def known(log: PartitionLog) -> dict[int, tuple[int, int, int]]:
+def known(log: UnifiedLog) -> dict[int, tuple[int, int, int]]:
     """Per producer: epoch, last sequence and last offset."""
     return {
         producer_id: (entry.epoch, entry.last_sequence, entry.last_offset)
@@ -31,7 +31,7 @@ def known(log: PartitionLog) -> dict[int, tuple[int, int, int]]:
     }
 
 
-def recognised(log: PartitionLog, *sequences: int) -> bool:
+def recognised(log: UnifiedLog, *sequences: int) -> bool:
     """Whether batches of one record with these sequences are duplicates."""
     return all(log.producers.states.check(header(P, n)) is not None for n in sequences)
 
@@ -86,12 +86,12 @@ def test_a_clean_shutdown_forgets_nothing_when_the_power_goes_then(seed: int) ->
     disk.mkdir("/data")
     disk.mkdir("/data/t-0")
     disk.sync_dir("/")
-    log = PartitionLog.open("/data/t-0", LogConfig(), now_ms=0, disk=disk)
+    log = UnifiedLog.open("/data/t-0", LogConfig(), now_ms=0, disk=disk)
     append_numbered(log, P, 0)
     log.flush()
     assert log.close()
     disk.lose_power(random.Random(seed))
-    log = PartitionLog.open("/data/t-0", LogConfig(), now_ms=0, disk=disk, clean=True)
+    log = UnifiedLog.open("/data/t-0", LogConfig(), now_ms=0, disk=disk, clean=True)
     assert known(log) == {P: (0, 0, 0)}
 
 

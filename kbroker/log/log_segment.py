@@ -42,9 +42,9 @@ _UNREAD: Final = -2  # a timestamp not read from the file yet
 
 max_open_files = 1024
 """Segment files that stay open; the one opened first is closed for the next one (any may be asked
-for again). `LogDirs` sets it from the limit of the process."""
+for again). `LogManager` sets it from the limit of the process."""
 
-_opened: deque[ref[Segment]] = deque()
+_opened: deque[ref[LogSegment]] = deque()
 
 
 def _close_oldest() -> bool:
@@ -63,7 +63,7 @@ class Found(NamedTuple):
     info: BatchInfo
 
 
-class Segment:
+class LogSegment:
     """The batches from *base_offset* up to the next segment's base offset."""
 
     __slots__ = (
@@ -109,7 +109,7 @@ class Segment:
         self._older: dict[int, int] | None = None
 
     @classmethod
-    def create(cls, disk: Disk, directory: str, base_offset: int, now_ms: int) -> Segment:
+    def create(cls, disk: Disk, directory: str, base_offset: int, now_ms: int) -> LogSegment:
         """Start an empty segment, and its file; leftovers of the same name are emptied."""
         segment = cls(disk, directory, base_offset, size=0, created_ms=now_ms)
         segment.offset_index.reset()
@@ -118,7 +118,7 @@ class Segment:
         return segment
 
     def __repr__(self) -> str:
-        return f"Segment({self.path!r}, size={self.size})"
+        return f"LogSegment({self.path!r}, size={self.size})"
 
     @property
     def path(self) -> str:

@@ -9,7 +9,7 @@ cut off, indexes and leader epochs are built anew for what was read.
 
 Below the recovery point every byte was synced, so nothing there is ever cut off: where the chain of
 batch headers breaks, the partition does not open and the error names the file and the byte (S14).
-A log that ends below its recovery point lost what was synced; it opens, and `Loaded.missing_below`
+A log that ends below its recovery point lost what was synced; it opens, and `LoadedLog.missing_below`
 says so.
 
 The leader epochs come from their file, and from the batches where the file is missing, damaged, or contradicted by the
@@ -29,13 +29,13 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from kbroker.config.log import LogConfig
-from kbroker.log import epochs as epochs_file
 from kbroker.log import identity, quarantine, scan
+from kbroker.log import leader_epoch_cache as epochs_file
 from kbroker.log.disk import Disk, read_file, unlink_if_there
-from kbroker.log.epochs import UNKNOWN_EPOCH, LeaderEpochs
 from kbroker.log.identity import PartitionMetadata
-from kbroker.log.producers import LogProducers, open_producers
-from kbroker.log.segment import BASE_OFFSET, DELETED_SUFFIX, MAX_RELATIVE, Segment
+from kbroker.log.leader_epoch_cache import UNKNOWN_EPOCH, LeaderEpochCache
+from kbroker.log.log_segment import BASE_OFFSET, DELETED_SUFFIX, MAX_RELATIVE, LogSegment
+from kbroker.log.producer_state_manager import ProducerStateManager, open_producers
 from kclient.wire.batches import BatchInfo
 from kclient.wire.errors import CorruptMessage, KafkaStorageError
 
@@ -43,16 +43,16 @@ _SEGMENT_NAME: Final = re.compile(r"^(\d{20})\.log$")
 _LEFTOVERS: Final = (DELETED_SUFFIX, ".cleaned", ".tmp")
 
 
-class Loaded(NamedTuple):
+class LoadedLog(NamedTuple):
     """What was found in a partition's directory."""
 
-    segments: list[Segment]
+    segments: list[LogSegment]
     log_start_offset: int
     log_end_offset: int
     recovery_point: int
-    epochs: LeaderEpochs
+    epochs: LeaderEpochCache
     metadata: PartitionMetadata
-    producers: LogProducers
+    producers: ProducerStateManager
     notes: tuple[str, ...] = ()
     """What recovery found and did, for the broker's log."""
     missing_below: int | None = None
@@ -68,7 +68,7 @@ def load(
     recovery_point: int,
     log_start_offset: int,
     now_ms: int,
-) -> Loaded:
+) -> LoadedLog:
     """Open every segment of *directory* and recover what was not synced unless *clean*.
 
     Raise CorruptMessage where synced bytes are damaged, KafkaStorageError for a directory that
@@ -80,7 +80,7 @@ def load(
     segments = _find_segments(disk, directory, names, now_ms)
     epochs = _load_epochs(disk, directory, names, segments, notes)
     if not segments:
-        segments.append(Segment.create(disk, directory, log_start_offset, now_ms))
+        segments.append(LogSegment.create(disk, directory, log_start_offset, now_ms))
     # What recovery does not read has to have its indexes already.
     sealed = segments if clean else segments[: _first_to_recover(segments, recovery_point)]
     for segment in sealed:
@@ -102,7 +102,7 @@ def load(
         notes.append(f"{directory}: ends at {end}, before its log start offset {log_start_offset}")
         # As Kafka does: what is left lies below the start. Were it kept, there would be a hole in the log, and after a
         # power loss, which brings deleted segments back and takes the log start offset, readers would meet it.
-        former, segments = segments, [Segment.create(disk, directory, log_start_offset, now_ms)]
+        former, segments = segments, [LogSegment.create(disk, directory, log_start_offset, now_ms)]
         for segment in former:
             quarantine.put_aside(disk, segment)
         end = log_start_offset
@@ -119,7 +119,7 @@ def load(
     epochs.truncate_from_start(log_start_offset)
     for segment in segments:
         segment.close()  # opened again when somebody reads or appends
-    return Loaded(
+    return LoadedLog(
         segments,
         log_start_offset,
         end,
@@ -143,7 +143,7 @@ def _clear_leftovers(disk: Disk, directory: str, names: set[str]) -> None:
             )
 
 
-def _find_segments(disk: Disk, directory: str, names: set[str], now_ms: int) -> list[Segment]:
+def _find_segments(disk: Disk, directory: str, names: set[str], now_ms: int) -> list[LogSegment]:
     segments = []
     for name in sorted(names):
         match = _SEGMENT_NAME.match(name)
@@ -152,13 +152,15 @@ def _find_segments(disk: Disk, directory: str, names: set[str], now_ms: int) -> 
         size = disk.size(f"{directory}/{name}")
         if size > MAX_RELATIVE:
             raise KafkaStorageError(f"{directory}/{name} has {size} bytes: more than a segment can")
-        segments.append(Segment(disk, directory, int(match.group(1)), size=size, created_ms=now_ms))
+        segments.append(
+            LogSegment(disk, directory, int(match.group(1)), size=size, created_ms=now_ms)
+        )
     return segments
 
 
 def _load_epochs(
-    disk: Disk, directory: str, names: set[str], segments: list[Segment], notes: list[str]
-) -> LeaderEpochs:
+    disk: Disk, directory: str, names: set[str], segments: list[LogSegment], notes: list[str]
+) -> LeaderEpochCache:
     """Read the leader epochs, or take them from the batches where the file is of no use."""
     path = f"{directory}/{epochs_file.FILE_NAME}"
     if epochs_file.FILE_NAME in names:
@@ -169,8 +171,8 @@ def _load_epochs(
     return _epochs_of_batches(segments)
 
 
-def _epochs_of_batches(segments: list[Segment]) -> LeaderEpochs:
-    epochs = LeaderEpochs()
+def _epochs_of_batches(segments: list[LogSegment]) -> LeaderEpochCache:
+    epochs = LeaderEpochCache()
     for segment in segments:
         with suppress(CorruptMessage):  # whether that matters is for recovery to say
             for _, info in scan.headers(segment.file, 0, segment.size):
@@ -179,7 +181,9 @@ def _epochs_of_batches(segments: list[Segment]) -> LeaderEpochs:
     return epochs
 
 
-def _agree(segments: list[Segment], epochs: LeaderEpochs, log_start_offset: int, end: int) -> bool:
+def _agree(
+    segments: list[LogSegment], epochs: LeaderEpochCache, log_start_offset: int, end: int
+) -> bool:
     """Say whether the batches have the leader epochs that the file says: the last one, and where entries begin.
 
     A leader with wrong epochs would have its followers cut records that both have. The first entry and the last two are
@@ -202,7 +206,7 @@ def _agree(segments: list[Segment], epochs: LeaderEpochs, log_start_offset: int,
     return all(theirs in (epoch, None, UNKNOWN_EPOCH) for theirs, epoch in found)
 
 
-def _epoch_of_batch(segments: list[Segment], offset: int) -> int | None:
+def _epoch_of_batch(segments: list[LogSegment], offset: int) -> int | None:
     """Return the leader epoch of the batch at or behind *offset*; None where that cannot be read, or there is none."""
     segment = segments[_first_to_recover(segments, offset)]
     with suppress(CorruptMessage):
@@ -221,7 +225,7 @@ def _load_metadata(disk: Disk, directory: str, names: set[str]) -> PartitionMeta
         raise CorruptMessage(f"{path}: {error.message}") from error
 
 
-def _clean_end(last: Segment) -> int | None:
+def _clean_end(last: LogSegment) -> int | None:
     """Return the offset after the last batch, or None when the file does not end with a batch."""
     last.offset_index.trim()
     last.time_index.trim()
@@ -231,16 +235,16 @@ def _clean_end(last: Segment) -> int | None:
         return None
 
 
-def _first_to_recover(segments: list[Segment], recovery_point: int) -> int:
+def _first_to_recover(segments: list[LogSegment], recovery_point: int) -> int:
     first = bisect_right(segments, recovery_point, key=BASE_OFFSET) - 1
     return max(first, 0)
 
 
 def _recover(
     disk: Disk,
-    segments: list[Segment],
+    segments: list[LogSegment],
     recovery_point: int,
-    epochs: LeaderEpochs,
+    epochs: LeaderEpochCache,
     config: LogConfig,
     log_start_offset: int,
     notes: list[str],
@@ -284,7 +288,7 @@ def _recover(
     return end
 
 
-def _a_batch_follows(segment: Segment, file_size: int) -> bool:
+def _a_batch_follows(segment: LogSegment, file_size: int) -> bool:
     """Return whether a good batch lies behind the cut: then it was bit rot and no torn tail."""
     with suppress(CorruptMessage):
         size = scan.header_at(segment.file, segment.size).size
@@ -292,7 +296,7 @@ def _a_batch_follows(segment: Segment, file_size: int) -> bool:
     return False
 
 
-def _contradicted(segment: Segment, at: int, info: BatchInfo, end: int, file_size: int) -> bool:
+def _contradicted(segment: LogSegment, at: int, info: BatchInfo, end: int, file_size: int) -> bool:
     """Return whether the batch behind says that the gap before *info* cannot be.
 
     Gaps are in order: compaction leaves them, and whoever copies a log takes them over. But the
@@ -302,7 +306,7 @@ def _contradicted(segment: Segment, at: int, info: BatchInfo, end: int, file_siz
     return following is not None and end <= following.base_offset < info.next_offset
 
 
-def _batch_at(segment: Segment, position: int, file_size: int) -> BatchInfo | None:
+def _batch_at(segment: LogSegment, position: int, file_size: int) -> BatchInfo | None:
     with suppress(CorruptMessage):
         for _, info in scan.whole_batches(segment.file, position, file_size):
             return info
@@ -310,7 +314,7 @@ def _batch_at(segment: Segment, position: int, file_size: int) -> BatchInfo | No
 
 
 def _recover_segment(
-    segment: Segment, recovery_point: int, epochs: LeaderEpochs, config: LogConfig
+    segment: LogSegment, recovery_point: int, epochs: LeaderEpochCache, config: LogConfig
 ) -> tuple[int, str]:
     """Find the valid prefix of *segment* and index it; return its end offset and what ended it."""
     file_size = segment.size

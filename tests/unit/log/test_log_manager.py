@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log import open_files, segment
+from kbroker.log import log_segment, open_files
 from kclient.wire.errors import (
     InconsistentClusterId,
     KafkaStorageError,
     LogDirNotFound,
 )
-from tests.kit.log_dirs import ID, Brokers, Unreadable
+from tests.kit.log_managers import ID, Brokers, Unreadable
 from tests.kit.logs import FaultyDisk, append, batch_of, records
 
 SIZE = len(batch_of(0))
@@ -625,7 +625,7 @@ def test_only_so_many_segment_files_are_open_at_a_time(
     brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dirs = brokers().start()
-    monkeypatch.setattr(segment, "max_open_files", 10)
+    monkeypatch.setattr(log_segment, "max_open_files", 10)
     logs = [dirs.create("t", n, ID) for n in range(40)]
     for _ in range(3):
         for log in logs:
@@ -639,7 +639,9 @@ def test_only_so_many_segment_files_are_open_at_a_time(
 def test_where_descriptors_are_scarce_a_segment_is_opened_in_exchange_for_another(
     brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segment, "_opened", type(segment._opened)())  # other tests left some open
+    monkeypatch.setattr(
+        log_segment, "_opened", type(log_segment._opened)()
+    )  # other tests left some open
     dirs = brokers().start()
     logs = [dirs.create("t", n, ID) for n in range(40)]
     for log in logs[:5]:

@@ -1,7 +1,7 @@
 """Bring a log to the disk itself: what the owner takes note of, what the pool does.
 
-`PartitionLog.start_flush` (owner) writes pending index entries and says what to sync; `run` (pool)
-syncs, which may take as long as the disk likes; `PartitionLog.finish_flush` (owner) moves the
+`UnifiedLog.start_flush` (owner) writes pending index entries and says what to sync; `run` (pool)
+syncs, which may take as long as the disk likes; `UnifiedLog.finish_flush` (owner) moves the
 recovery point. A sync that failed is never tried again: the kernel may have dropped the pages, and
 the second try would say that all is well (S15).
 

@@ -7,7 +7,7 @@ that ended in whatever error fences its log: nobody knows what of it is on the d
 Where flush.messages or flush.ms is set, appends wait for their sync (`pending_flush`). One such sync of a log runs at a
 time; the next one begins when it has ended, and covers every append that was made meanwhile (group commit).
 
-Owner: `LogDirs`, on the owner's thread
+Owner: `LogManager`, on the owner's thread
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.log.flush import FlushWork
+from kbroker.log.flush_work import FlushWork
 from kbroker.log.log_dir import LogDir
-from kbroker.log.partition_log import PartitionLog
+from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.errors import KafkaError
 
 
@@ -35,19 +35,19 @@ class InPool(Protocol):
         """Begin."""
 
 
-class Flushing:
+class LogFlusher:
     """Syncs *logs*, each in the directory that *where* names."""
 
     def __init__(
         self,
-        logs: Mapping[TopicPartition, PartitionLog],
+        logs: Mapping[TopicPartition, UnifiedLog],
         where: Mapping[TopicPartition, LogDir],
         in_pool: InPool,
         flushed: Callable[[TopicPartition], None] = lambda _key: None,
     ) -> None:
         """*flushed* is called with a partition after each sync of all of its log."""
         self._flushed = flushed
-        self._running: dict[PartitionLog, None] = {}
+        self._running: dict[UnifiedLog, None] = {}
         """Logs that are being synced, all of them."""
         self._logs = logs
         self._where = where
@@ -85,7 +85,7 @@ class Flushing:
         if log is not None:
             self._start(key, log, sealed_only=True)
 
-    def _start(self, key: TopicPartition, log: PartitionLog, *, sealed_only: bool = False) -> None:
+    def _start(self, key: TopicPartition, log: UnifiedLog, *, sealed_only: bool = False) -> None:
         try:
             work = log.start_flush(sealed_only=sealed_only)
         except KafkaError:
@@ -107,7 +107,7 @@ class Flushing:
 
         self._in_pool(self._where[key], work.run, finished)
 
-    def _go_on(self, key: TopicPartition, log: PartitionLog) -> None:
+    def _go_on(self, key: TopicPartition, log: UnifiedLog) -> None:
         """Begin the next sync if appends wait for one, and report the one that has ended."""
         if log.held_at is not None and log not in self._running:
             self._start(key, log)

@@ -17,9 +17,9 @@ from typing import Final
 from kbroker.log import copied_offsets, scan
 from kbroker.log.copied_offsets import CopiedOffsets
 from kbroker.log.disk import Disk, read_file, replace_file
+from kbroker.log.log_segment import LogSegment
 from kbroker.log.producer_snapshots import ProducerSnapshots
 from kbroker.log.producer_state import ProducerStates
-from kbroker.log.segment import Segment
 from kclient.wire.batches import BatchInfo
 from kclient.wire.errors import CorruptMessage
 
@@ -28,7 +28,7 @@ _WIDER: Final = 8
 """How many offsets from the end a lost producer is looked for first, and how much further next."""
 
 
-class LogProducers:
+class ProducerStateManager:
     """What the log in *directory* remembers of producers. Every method may raise OSError."""
 
     __slots__ = ("_disk", "_unsynced", "copied", "directory", "snapshots", "states")
@@ -74,12 +74,12 @@ class LogProducers:
 
     # Snapshots
 
-    def write_snapshot(self, offset: int, segments: Sequence[Segment]) -> None:
+    def write_snapshot(self, offset: int, segments: Sequence[LogSegment]) -> None:
         """Put down what is known at *offset*, the log end: a roll."""
         self.snapshots.write(offset, self.states, [one.base_offset for one in segments])
         self._unsynced.append(self.snapshots.path(offset))
 
-    def write_last_snapshot(self, offset: int, segments: Sequence[Segment]) -> None:
+    def write_last_snapshot(self, offset: int, segments: Sequence[LogSegment]) -> None:
         """Put down what is known at *offset*, the log end, unless it is there: a clean shutdown."""
         newest = self.snapshots.newest
         if newest < offset and (self.states or newest >= 0):
@@ -97,7 +97,7 @@ class LogProducers:
 
     # Cutting
 
-    def truncated(self, end_offset: int, segments: Sequence[Segment]) -> None:
+    def truncated(self, end_offset: int, segments: Sequence[LogSegment]) -> None:
         """Forget what the log, cut off at *end_offset*, does not have any more."""
         if self.copied.truncate_from_end(end_offset):
             self._write_copied()
@@ -107,7 +107,7 @@ class LogProducers:
             self._look_back(lost, end_offset, segments)
 
     def _look_back(
-        self, lost: Mapping[int, int], end_offset: int, segments: Sequence[Segment]
+        self, lost: Mapping[int, int], end_offset: int, segments: Sequence[LogSegment]
     ) -> None:
         """Find the last batches of *lost* producers, which wrote lately: from the end of the log backwards.
 
@@ -155,7 +155,7 @@ class LogProducers:
     # Finding
 
     def restore(
-        self, end_offset: int, segments: Sequence[Segment], now_ms: int, notes: list[str]
+        self, end_offset: int, segments: Sequence[LogSegment], now_ms: int, notes: list[str]
     ) -> None:
         """Find what is known at *end_offset*, the log end. Slow."""
         start = segments[0].base_offset
@@ -169,7 +169,7 @@ class LogProducers:
         self.states.reload(self._own_headers(segments, start, notes), now_ms)
 
     def _own_headers(
-        self, segments: Sequence[Segment], start: int, notes: list[str]
+        self, segments: Sequence[LogSegment], start: int, notes: list[str]
     ) -> Iterator[BatchInfo]:
         """Yield the headers from offset *start* on, but of what a mirror copied."""
         found = _headers(segments, start, notes)
@@ -177,7 +177,7 @@ class LogProducers:
         return (info for info in found if info.base_offset not in copied) if copied else found
 
 
-def _headers(segments: Sequence[Segment], start: int, notes: list[str]) -> Iterator[BatchInfo]:
+def _headers(segments: Sequence[LogSegment], start: int, notes: list[str]) -> Iterator[BatchInfo]:
     """Yield the batch headers from offset *start* on; what lies behind damage in a segment not."""
     ends = [later.base_offset for _, later in pairwise(segments)] + [start + 1]
     for segment, end in zip(segments, ends, strict=True):
@@ -196,13 +196,13 @@ def open_producers(
     disk: Disk,
     directory: str,
     names: set[str],
-    segments: Sequence[Segment],
+    segments: Sequence[LogSegment],
     end_offset: int,
     *,
     clean: bool,
     now_ms: int,
     notes: list[str],
-) -> LogProducers:
+) -> ProducerStateManager:
     """Find what the log that ends at *end_offset* knows of producers; *names* are its files.
 
     A log that was closed *clean* without a snapshot has none. Slow: may read all batch headers.
@@ -215,7 +215,9 @@ def open_producers(
             copied.truncate_from_end(end_offset)
         except CorruptMessage as error:
             notes.append(f"{path}: {error.message}; going on without it")
-    producers = LogProducers(disk, directory, ProducerSnapshots(disk, directory, names), copied)
+    producers = ProducerStateManager(
+        disk, directory, ProducerSnapshots(disk, directory, names), copied
+    )
     if clean and not producers.snapshots.offsets:
         return producers
     producers.restore(end_offset, segments, now_ms, notes)

@@ -8,9 +8,10 @@ log takes the place, or what was lost is back (S8). So before a log takes an app
 more of than is true now (it was truncated, or was deleted and begins anew), the checkpoint is written first, on the
 spot.
 
-Invariant: a recovery point on the disk is never above what was synced of the log that is there now (1 of `log_dirs`).
+Invariant: a recovery point on the disk is never above the end of what was synced of the present log (1 of
+`log_manager`).
 
-Owner: `LogDirs`, on the owner's thread
+Owner: `LogManager`, on the owner's thread
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.log import checkpoints
+from kbroker.log import offset_checkpoint_file
 from kbroker.log.log_dir import LogDir
-from kbroker.log.partition_log import PartitionLog
+from kbroker.log.unified_log import UnifiedLog
 
 Files = dict[str, dict[TopicPartition, int]]
 """What is to be written: offsets by partition, by the name of the checkpoint."""
 
 
-class Checkpointing:
+class CheckpointContents:
     """What is to be written of *logs*, each in the directory that *where* names.
 
     *lost* returns the partitions that are not here for another reason than their deletion.
@@ -34,7 +35,7 @@ class Checkpointing:
 
     def __init__(
         self,
-        logs: Mapping[TopicPartition, PartitionLog],
+        logs: Mapping[TopicPartition, UnifiedLog],
         where: Mapping[TopicPartition, LogDir],
         lost: Callable[[], Collection[TopicPartition]],
     ) -> None:
@@ -49,19 +50,19 @@ class Checkpointing:
         mine = {key: log for key, log in self._logs.items() if self._where[key] is directory}
         lost = [key for key in self._lost() if key not in self._logs]
         files = {
-            checkpoints.RECOVERY_POINTS: {
-                **_kept(directory, checkpoints.RECOVERY_POINTS, lost),
+            offset_checkpoint_file.RECOVERY_POINTS: {
+                **_kept(directory, offset_checkpoint_file.RECOVERY_POINTS, lost),
                 **{key: log.recovery_point for key, log in mine.items()},
             },
-            checkpoints.LOG_START_OFFSETS: {
+            offset_checkpoint_file.LOG_START_OFFSETS: {
                 key: log.log_start_offset
                 for key, log in mine.items()
                 if log.log_start_offset > log.segments[0].base_offset
             },
         }
         if high_watermarks is not None:
-            files[checkpoints.HIGH_WATERMARKS] = {
-                **_kept(directory, checkpoints.HIGH_WATERMARKS, lost),
+            files[offset_checkpoint_file.HIGH_WATERMARKS] = {
+                **_kept(directory, offset_checkpoint_file.HIGH_WATERMARKS, lost),
                 **{
                     key: max(offset, mine[key].missing_below or 0)
                     for key, offset in high_watermarks.items()
@@ -73,18 +74,18 @@ class Checkpointing:
     def corrected(self, key: TopicPartition, where: LogDir) -> Files | None:
         """Return what has to be written before *key*'s log in *where* is appended to; None: nothing."""
         log = self._logs.get(key)
-        is_ahead = where.written(checkpoints.RECOVERY_POINTS, key) > (
+        is_ahead = where.written(offset_checkpoint_file.RECOVERY_POINTS, key) > (
             log.recovery_point if log else -1
-        ) or where.written(checkpoints.LOG_START_OFFSETS, key) > (
+        ) or where.written(offset_checkpoint_file.LOG_START_OFFSETS, key) > (
             log.log_start_offset if log else -1
         )
         end = log.log_end_offset if log else -1
-        is_beyond = where.written(checkpoints.HIGH_WATERMARKS, key) > end
+        is_beyond = where.written(offset_checkpoint_file.HIGH_WATERMARKS, key) > end
         if not (is_ahead or is_beyond):
             return None
         files = self.files_of(where, None)
         if is_beyond:
-            files[checkpoints.HIGH_WATERMARKS] = self._marks_without(key, where)
+            files[offset_checkpoint_file.HIGH_WATERMARKS] = self._marks_without(key, where)
         return files
 
     def _marks_without(self, key: TopicPartition, where: LogDir) -> dict[TopicPartition, int]:
@@ -96,7 +97,7 @@ class Checkpointing:
         lost = self._lost()
         return {
             each: mark
-            for each, mark in where.all_written(checkpoints.HIGH_WATERMARKS).items()
+            for each, mark in where.all_written(offset_checkpoint_file.HIGH_WATERMARKS).items()
             if each != key and (self._where.get(each) is where or each in lost)
         }
 

@@ -43,7 +43,7 @@ def _start(entry: EpochEntry) -> int:
     return entry.start_offset
 
 
-class LeaderEpochs:
+class LeaderEpochCache:
     """The leader epochs of one log."""
 
     __slots__ = ("_entries", "_in_file", "latest")
@@ -132,7 +132,7 @@ class LeaderEpochs:
         return ("\n".join(lines) + "\n").encode("ascii")
 
 
-def decode(content: bytes) -> LeaderEpochs:
+def decode(content: bytes) -> LeaderEpochCache:
     """Read the content of a checkpoint file; raise CorruptMessage when it makes no sense."""
     try:
         version, count, *lines = content.decode("ascii").split("\n")
@@ -150,4 +150,4 @@ def decode(content: bytes) -> LeaderEpochs:
             raise CorruptMessage(f"{FILE_NAME}: {later} does not follow {earlier}")
     if entries and (entries[0].epoch < 0 or entries[0].start_offset < 0):
         raise CorruptMessage(f"{FILE_NAME}: {entries[0]} is negative")
-    return LeaderEpochs(entries)
+    return LeaderEpochCache(entries)

@@ -27,16 +27,16 @@ from uuid import UUID, uuid4
 
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.config.log import LogConfig
-from kbroker.log import identity, names, ownership, segment
-from kbroker.log.checkpointing import Checkpointing
+from kbroker.log import identity, log_segment, names, ownership
+from kbroker.log.checkpoint_contents import CheckpointContents
 from kbroker.log.closing import close_all
 from kbroker.log.disk import OS_DISK, Disk
-from kbroker.log.flushing import Flushing
 from kbroker.log.identity import MetaProperties, PartitionMetadata
 from kbroker.log.incarnation import Memory, Past, Start
 from kbroker.log.lives import Lives
-from kbroker.log.log_dir import Doomed, LoadedDir, LogDir
-from kbroker.log.partition_log import PartitionLog
+from kbroker.log.log_dir import LoadedLogDir, LogDir, PendingDelete
+from kbroker.log.log_flusher import LogFlusher
+from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.errors import (
     KafkaError,
     KafkaStorageError,
@@ -44,7 +44,7 @@ from kclient.wire.errors import (
 )
 
 
-class LogDirs:
+class LogManager:
     """The logs of one broker, in one or more directories.
 
     *config_of* gives a topic's settings, *now_ms* the wall clock, *on_failure* hears of a directory
@@ -76,11 +76,11 @@ class LogDirs:
         self._on_failure = on_failure
         self._recovery_threads = recovery_threads
         self._directories: list[LogDir] = []
-        self._logs: dict[TopicPartition, PartitionLog] = {}
+        self._logs: dict[TopicPartition, UnifiedLog] = {}
         self._where: dict[TopicPartition, LogDir] = {}
-        self._doomed: list[Doomed] = []
-        self._flushing = Flushing(self._logs, self._where, self._in_pool, on_flush)
-        self._checkpointing = Checkpointing(
+        self._pending_deletes: list[PendingDelete] = []
+        self._flushing = LogFlusher(self._logs, self._where, self._in_pool, on_flush)
+        self._checkpointing = CheckpointContents(
             self._logs, self._where, lambda: self.vanished.union(self.failed)
         )
         self.failed: dict[TopicPartition, KafkaError] = {}
@@ -111,7 +111,7 @@ class LogDirs:
 
     def claim(self) -> None:
         """Lock every directory, creating what is missing; raise KafkaStorageError, all let go."""
-        segment.max_open_files = getrlimit(RLIMIT_NOFILE)[0] // 2
+        log_segment.max_open_files = getrlimit(RLIMIT_NOFILE)[0] // 2
         if len(set(self._paths)) != len(self._paths):
             raise KafkaStorageError(f"log.dirs names a directory twice: {', '.join(self._paths)}")
         try:
@@ -160,7 +160,7 @@ class LogDirs:
         self.lives.judge(self._logs, len(self.unread))
         self.vanished.difference_update(self._logs)
 
-    def _take(self, directory: LogDir, loaded: LoadedDir) -> None:
+    def _take(self, directory: LogDir, loaded: LoadedLogDir) -> None:
         for partition, log in loaded.logs.items():
             if partition in self._where:
                 topic, number = partition
@@ -193,9 +193,11 @@ class LogDirs:
         self.lives.take(directory.path, directory_id, loaded.past, loaded.memory)
         self.vanished |= loaded.vanished
         self.notes += loaded.notes
-        self._doomed += [Doomed(0, directory, (path,), True) for path in loaded.doomed]
+        self._pending_deletes += [
+            PendingDelete(0, directory, (path,), True) for path in loaded.pending_deletes
+        ]
 
-    def _adopt(self, partition: TopicPartition, log: PartitionLog, directory: LogDir) -> None:
+    def _adopt(self, partition: TopicPartition, log: UnifiedLog, directory: LogDir) -> None:
         self._logs[partition] = log
         self._where[partition] = directory
         directory.logs += 1
@@ -251,7 +253,7 @@ class LogDirs:
     def __len__(self) -> int:
         return len(self._logs)
 
-    def get(self, topic: str, partition: int) -> PartitionLog | None:
+    def get(self, topic: str, partition: int) -> UnifiedLog | None:
         """Return the log of a partition, or None when it has none here (see also `failed`)."""
         return self._logs.get((topic, partition))
 
@@ -272,7 +274,7 @@ class LogDirs:
 
     def create(
         self, topic: str, partition: int, topic_id: UUID | None, *, is_new: bool = True
-    ) -> PartitionLog:
+    ) -> UnifiedLog:
         """Begin an empty log, in the directory with the fewest; return the one there is if any.
 
         *is_new*: nobody can have had it before. A few quick system calls; nothing is synced. Raise
@@ -302,7 +304,7 @@ class LogDirs:
             self._before_a_log(directory)
         try:
             self._disk.mkdir(path)
-            log = PartitionLog.create(
+            log = UnifiedLog.create(
                 path,
                 self._config_of(topic),
                 self._metadata(key, directory, topic_id),
@@ -325,7 +327,7 @@ class LogDirs:
         if log.topic_id is None or self.is_copied(log):
             log.assign(metadata)
 
-    def is_copied(self, log: PartitionLog) -> bool:
+    def is_copied(self, log: UnifiedLog) -> bool:
         """Say whether a log was made in the directory of another broker, and copied."""
         directory_id = log.metadata.directory_id
         return directory_id is not None and not self.lives.had(directory_id)
@@ -343,7 +345,7 @@ class LogDirs:
         name = names.delete_name(topic, partition, self._new_uuid().hex)
         log, directory, path = self._rename(topic, partition, name)
         due_ms = self._now_ms() + log.config.file_delete_delay_ms
-        self._doomed.append(Doomed(due_ms, directory, (path,), True))
+        self._pending_deletes.append(PendingDelete(due_ms, directory, (path,), True))
 
     def set_aside(self, topic: str, partition: int) -> str:
         """Take away a log that is no partition's any more, and keep it; return its directory's new path.
@@ -356,7 +358,7 @@ class LogDirs:
                 self._before_a_log(directory)
         return self._rename(topic, partition, name)[2]
 
-    def _rename(self, topic: str, partition: int, name: str) -> tuple[PartitionLog, LogDir, str]:
+    def _rename(self, topic: str, partition: int, name: str) -> tuple[UnifiedLog, LogDir, str]:
         """Close a log for good and give its directory another name."""
         key = (topic, partition)
         log = self._logs.pop(key, None)
@@ -403,7 +405,9 @@ class LogDirs:
                 dropped += max(before - len(log.segments), 1)
                 dropped_of(key)
                 due_ms = now_ms + log.config.file_delete_delay_ms
-                self._doomed.append(Doomed(due_ms, self._where[key], tuple(paths), False))
+                self._pending_deletes.append(
+                    PendingDelete(due_ms, self._where[key], tuple(paths), False)
+                )
         self.remove_due()
         return dropped
 
@@ -415,11 +419,11 @@ class LogDirs:
     def remove_due(self) -> None:
         """Have the pool remove files and directories whose delay is over."""
         now_ms = self._now_ms()
-        due = [doomed for doomed in self._doomed if doomed.due_ms <= now_ms]
-        self._doomed = [doomed for doomed in self._doomed if doomed.due_ms > now_ms]
-        for doomed in due:
-            if doomed.directory.failure is None:
-                self._in_pool(doomed.directory, doomed.remove)
+        due = [each for each in self._pending_deletes if each.due_ms <= now_ms]
+        self._pending_deletes = [each for each in self._pending_deletes if each.due_ms > now_ms]
+        for each in due:
+            if each.directory.failure is None:
+                self._in_pool(each.directory, each.remove)
 
     def flush_due(self) -> None:
         """Start the flush of logs that flush.messages or flush.ms asks for; cheap to call often."""

@@ -16,7 +16,7 @@ import pytest
 
 from kbroker.log.disk import OS_DISK
 from kbroker.log.indexes import OffsetIndex, TimeIndex
-from kbroker.log.partition_log import PartitionLog
+from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import iterate, parse
 from kclient.wire.errors import CorruptMessage, KafkaStorageError
 from kclient.wire.records import decode_batch
@@ -38,7 +38,7 @@ def written(
     return (directory / LOG).read_bytes()
 
 
-def crashed(directory: Path, data: bytes) -> PartitionLog:
+def crashed(directory: Path, data: bytes) -> UnifiedLog:
     """Open a directory that holds only *data*, as a crash before any flush leaves it."""
     directory.mkdir(exist_ok=True)
     for path in directory.iterdir():
@@ -59,7 +59,7 @@ def batch_starts(data: bytes) -> list[int]:
     return [info.position for info in iterate(data)] + [len(data)]
 
 
-def goes_on(log: PartitionLog, expected: list[tuple[int, bytes | None]]) -> None:
+def goes_on(log: UnifiedLog, expected: list[tuple[int, bytes | None]]) -> None:
     """The log holds *expected*, takes appends, finds every offset and opens again."""
     assert records(log) == expected
     assert log.log_end_offset == (expected[-1][0] + 1 if expected else 0)

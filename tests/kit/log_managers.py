@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 
 from kbroker.log.disk import OS_DISK, Disk, OsDisk
-from kbroker.log.log_dirs import LogDirs
+from kbroker.log.log_manager import LogManager
 from kclient.wire.errors import KafkaError
 from tests.kit.logs import FaultyDisk, append, config
 
@@ -59,7 +59,7 @@ class Broker:
         self.failures: list[tuple[str, list[tuple[str, int]]]] = []
         self.pool = Pool(holds=holds)
         self.config = config(**settings)
-        self.dirs = LogDirs(
+        self.dirs = LogManager(
             tuple(map(str, paths)),
             config_of=lambda topic: self.config,
             executor=self.pool,
@@ -70,7 +70,7 @@ class Broker:
             boot_id="this-boot",
         )
 
-    def start(self, broker_id: int = 1, cluster_id: str = "east") -> LogDirs:
+    def start(self, broker_id: int = 1, cluster_id: str = "east") -> LogManager:
         self.dirs.claim()
         try:
             self.dirs.take_identity(broker_id, cluster_id)
@@ -117,9 +117,9 @@ class Synced(OsDisk):
         return self._can
 
 
-def start(path: str, disk: Any, *, threads: int = 1) -> LogDirs:
+def start(path: str, disk: Any, *, threads: int = 1) -> LogManager:
     """Start the logs of a broker."""
-    dirs = LogDirs(
+    dirs = LogManager(
         (path,),
         config_of=lambda _topic: config(),
         executor=Pool(),
@@ -135,7 +135,7 @@ def start(path: str, disk: Any, *, threads: int = 1) -> LogDirs:
     return dirs
 
 
-def fill(dirs: LogDirs, count: int, *, epoch: int = 0) -> None:
+def fill(dirs: LogManager, count: int, *, epoch: int = 0) -> None:
     """Append a record to each of *count* logs."""
     for number in range(count):
         append(dirs.create("t", number, ID), 1, epoch=epoch)
