@@ -1,1 +1,1 @@
-"""Spark jobs that prove a mirror holds what was written."""
+"""Spark jobs that prove that a mirror holds the records of its source."""

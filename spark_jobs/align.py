@@ -2,26 +2,26 @@
 
 Theory of operation
 ===================
-Offsets cannot be trusted to pair records: one lost or doubled record shifts everything behind it. So records are
-paired by content and the pairing is made exact in four steps, each on what the step before left over:
+Offsets cannot pair records: one lost or repeated record shifts all records after it. So records are paired by
+content, in four steps; each works on the records that the step before left unpaired:
 
 1. *Trim.* The equal prefix and suffix are dropped: a clean range costs one comparison per record.
-2. *Match.* The k-th occurrence of a content in the source is paired with the k-th in the target. What a side
-   holds more often than the other stays unmatched there.
+2. *Match.* The k-th occurrence of a content in the source is paired with the k-th in the target. Surplus copies
+   on either side stay unmatched.
 3. *Order.* Of the matched pairs the longest run in increasing order on both sides (patience sorting, as in
-   patience diff) is what kept its place; every other pair was REORDERED.
-4. *Classify.* An unmatched target record whose content the target also holds elsewhere is a DUPLICATE. The pairs
-   that kept their place cut both sequences into the same gaps; inside one gap an unmatched source record and an
-   unmatched target record that are alike enough (_LIKENESS) are one CORRUPT record, the most alike first. Of what
-   is left, a source record is MISSING and a target record is EXTRA.
+   patience diff) kept its position; every other pair was REORDERED.
+4. *Classify.* An unmatched target record whose content occurs elsewhere in the target is a DUPLICATE. The pairs
+   that kept their position cut both sequences into the same gaps. Inside one gap an unmatched source record and an
+   unmatched target record that are alike enough (`_LIKENESS`) are one CORRUPT record, the most alike first. Of the
+   rest, a source record is MISSING and a target record is EXTRA.
 
 Invariants (property tests cite the numbers):
  1. equal sequences give no findings;
  2. applying the findings to the source gives the target's multiset of contents;
  3. with contents unique in the source, n seeded faults, apart from each other, give n findings of their class.
 
-In: two sequences of RecordDigest, ascending by offset.  Out: list of Finding, ascending by place.
-Owner: whoever calls; pure.  Cost: O(n log n) after the trim.
+In: two sequences of RecordDigest, ascending by offset.  Out: list of Finding, ascending by position.
+Owner: the caller; pure.  Cost: O(n log n) after the trim.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from spark_jobs.findings import Finding, FindingClass, RecordDigest
 _PARTS = ("key", "value", "headers", "timestamp")
 
 _LIKENESS = {"offset": 2, "value": 2, "key": 1, "timestamp": 1, "headers": 0}
-"""What each shared part weighs when two different records may be one that was damaged. Headers weigh nothing
-because most records share having none; a shared key alone is no evidence either (one key, many records)."""
+"""The weight of each equal part in the decision whether two records are one damaged record. Headers weigh nothing,
+because most records have none; an equal key alone is not enough either, because many records share a key."""
 _ALIKE_ENOUGH = 2
 
 
@@ -46,7 +46,7 @@ def align(
     source: Sequence[RecordDigest],
     target: Sequence[RecordDigest],
 ) -> list[Finding]:
-    """Return every difference between *source* and *target* as findings, ascending by place."""
+    """Return every difference between *source* and *target* as findings, ascending by position."""
     low, source_end, target_end = _trim(source, target)
     source_rest, target_rest = source[low:source_end], target[low:target_end]
     pairs = _match(source_rest, target_rest)
@@ -55,12 +55,12 @@ def align(
         *_reordered(topic, partition, source_rest, target_rest, pairs, kept),
         *_unmatched(topic, partition, source_rest, target_rest, pairs, kept, target),
     ]
-    findings.sort(key=lambda finding: (finding.place, finding.finding_class.value))
+    findings.sort(key=lambda finding: (finding.position, finding.finding_class.value))
     return findings
 
 
 def _trim(source: Sequence[RecordDigest], target: Sequence[RecordDigest]) -> tuple[int, int, int]:
-    """Return (start, source end, target end) of what lies between the equal prefix and suffix."""
+    """Return (start, source end, target end) of the records between the equal prefix and the equal suffix."""
     shorter = min(len(source), len(target))
     low = 0
     while low < shorter and source[low].content == target[low].content:
@@ -129,7 +129,7 @@ def _reordered(
     for source_index, target_index in pairs:
         if source_index in stayed:
             continue
-        # How many records that kept their place it has jumped over.
+        # The number of records with kept positions that it moved across.
         distance = bisect_left(kept_targets, target_index) - bisect_left(kept_sources, source_index)
         yield Finding(
             FindingClass.REORDERED,
@@ -158,12 +158,12 @@ def _unmatched(
     lost = [index for index in range(len(source)) if index not in matched_sources]
     found = [index for index in range(len(target)) if index not in matched_targets]
     first_copies = _first_copies(whole_target, {target[index].content for index in found})
-    strange = []
+    unknown = []
     for index in found:
         record = target[index]
         first = first_copies[record.content]
         if first == record.offset:
-            strange.append(index)
+            unknown.append(index)
             continue
         yield Finding(
             FindingClass.DUPLICATE,
@@ -175,7 +175,7 @@ def _unmatched(
             target_hash=record.content,
             timestamp_ms=record.timestamp,
         )
-    corrupt = _pair_corrupt(source, target, lost, strange, kept)
+    corrupt = _pair_corrupt(source, target, lost, unknown, kept)
     for source_index, target_index in corrupt:
         before, after = source[source_index], target[target_index]
         differing = [part for part in _PARTS if getattr(before, part) != getattr(after, part)]
@@ -204,7 +204,7 @@ def _unmatched(
                 source_hash=record.content,
                 timestamp_ms=record.timestamp,
             )
-    for index in strange:
+    for index in unknown:
         if index not in paired_targets:
             record = target[index]
             yield Finding(
@@ -263,8 +263,8 @@ def _pair_gap(
         for rank, index in enumerate(found):
             by_part[getattr(target[index], part)].append(rank)
         for rank, index in enumerate(lost):
-            # In a gap of many equal parts (all headers empty, say) only near ones can be the same
-            # record: this keeps a destroyed range linear instead of quadratic.
+            # In a gap with many equal parts (all headers empty, for example) only near records can be the same
+            # record. This keeps the cost of a destroyed range linear instead of quadratic.
             ranks = by_part.get(getattr(source[index], part), ())
             middle = bisect_left(ranks, rank)
             candidates.update((rank, near) for near in ranks[max(0, middle - 2) : middle + 3])

@@ -18,42 +18,50 @@ from spark_jobs.verdict import ExitCode, Limits
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="kbroker", prog_name="kaudit")
 def kaudit() -> None:
-    """Prove, with Spark, that a mirror holds what was written."""
+    """Prove, with Spark, that a mirror holds the records of its source."""
 
 
 @kaudit.command()
-@click.option("--source", required=True, metavar="BROKERS", help="The cluster that was written to.")
 @click.option(
-    "--target", required=True, metavar="BROKERS", help="The cluster that was mirrored to."
+    "--source", required=True, metavar="BROKERS", help="Bootstrap servers of the source cluster."
 )
 @click.option(
-    "--topics", required=True, metavar="REGEX", help="Which topics; the whole name must match."
+    "--target",
+    required=True,
+    metavar="BROKERS",
+    help="Bootstrap servers of the target cluster, the mirror.",
+)
+@click.option(
+    "--topics", required=True, metavar="REGEX", help="Topics to compare; the whole name must match."
 )
 @click.option(
     "--out", required=True, type=click.Path(file_okay=False, path_type=Path), metavar="DIR"
 )
 @click.option(
-    "--names", default="source,target", metavar="A,B", help="What the report calls the two."
+    "--names",
+    default="source,target",
+    metavar="A,B",
+    help="Names of the two clusters in the report.",
 )
 @click.option("--master", default="local[*]", help="Spark master.")
 @click.option("--window", default=10_000, type=click.IntRange(1), help="Offsets per digest window.")
 @click.option(
     "--complete",
     is_flag=True,
-    help="The mirror has stopped, caught up: a missing tail is loss, not lag.",
+    help="The mirror has caught up and stopped: records missing at the end are loss, not lag.",
 )
 @click.option(
-    "--max-lag", default=0, type=click.IntRange(0), help="Records of lag that are tolerated."
+    "--max-lag", default=0, type=click.IntRange(0), help="Lag in records that is accepted."
 )
 @click.option("--min-coverage", default=1.0, type=click.FloatRange(0, 1))
 @click.option(
     "--fail-on",
     default=",".join(each.value for each in FindingClass),
     metavar="CLASSES",
-    help="Which findings make the exit code 1.",
+    help="Finding classes that make the exit code 1.",
 )
 @click.option(
-    "--self-test/--no-self-test", default=True, help="Let the auditor audit seeded faults first."
+    "--self-test/--no-self-test", default=True, help="Run the self-test with seeded faults first."
 )
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
@@ -71,7 +79,7 @@ def reconcile(**options: Any) -> None:
 @click.option("--faults", default=40, type=click.IntRange(0), help="Faults per case.")
 @click.option("--master", default="local[*]")
 def selftest(seeds: int, faults: int, master: str) -> None:
-    """Seed faults of every class into made-up logs; every one must be found and none invented."""
+    """Seed faults of every class into generated logs; all must be found and none invented."""
     sys.exit(_guarded(lambda: _self_test(seeds, faults, master)))
 
 
@@ -81,18 +89,18 @@ def _classes(text: str) -> frozenset[FindingClass]:
     unknown = [name for name in names if name not in known]
     if unknown:
         raise ValueError(
-            f"--fail-on: {', '.join(unknown)} is no class; there are {', '.join(known)}"
+            f"--fail-on: unknown class {', '.join(unknown)}; the classes are {', '.join(known)}"
         )
     return frozenset(known[name] for name in names)
 
 
 def _guarded(work: Any) -> int:
-    """Run *work*; a crash is 70 and an unreadable side 4, never 1: 1 means that the logs differ."""
-    from spark_jobs.cluster import SideUnreadable
+    """Run *work* and return its exit code: 70 for a crash, 4 for an unreadable cluster; 1 only if the logs differ."""
+    from spark_jobs.cluster import ClusterUnreadable
 
     try:
         return int(work())
-    except SideUnreadable as problem:
+    except ClusterUnreadable as problem:
         click.echo(f"kaudit: {problem}", err=True)
         return ExitCode.UNREADABLE
     except Exception as problem:
@@ -102,18 +110,19 @@ def _guarded(work: Any) -> int:
         import traceback
 
         traceback.print_exc()
-        click.echo("kaudit: an internal error; this is no verdict", err=True)
+        click.echo("kaudit: internal error; this is not a verdict", err=True)
         return ExitCode.INTERNAL
 
 
 def _cause(text: str) -> str:
-    """Return the line of Spark's long message that says what happened in the task."""
+    """Return the line of Spark's long message that holds the error of the task."""
     lines = [line for line in text.splitlines() if "RangeUnreadable: " in line]
     return lines[-1].partition("RangeUnreadable: ")[2] if lines else text.splitlines()[0]
 
 
 def _reconcile(options: dict[str, Any], limits: Limits) -> int:
-    from spark_jobs.cluster import SideUnreadable, matching_topics, read_side, time_span
+    from spark_jobs.cluster import ClusterUnreadable, matching_topics, read_cluster, time_span
+    from spark_jobs.data_source import kafka_reader
     from spark_jobs.reconcile import Options
     from spark_jobs.reconcile import reconcile as run_reconcile
     from spark_jobs.report.document import build_document, finding_lines
@@ -121,7 +130,6 @@ def _reconcile(options: dict[str, Any], limits: Limits) -> int:
     from spark_jobs.report.screen import first_screen
     from spark_jobs.selftest import run_self_test
     from spark_jobs.session import spark_session
-    from spark_jobs.source import kafka_reader
 
     started = time.monotonic()
     started_at = datetime.now(tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -134,15 +142,15 @@ def _reconcile(options: dict[str, Any], limits: Limits) -> int:
     source_name, _, target_name = options["names"].partition(",")
     topics = _topics_of(options["source"], source_name, options["topics"], matching_topics)
     if not topics:
-        raise SideUnreadable(
+        raise ClusterUnreadable(
             f"{source_name} ({options['source']}) has no topic matching {options['topics']!r}"
         )
     progress(
         f"{len(topics)} topics in scope: {', '.join(topics[:5])}{', ...' if len(topics) > 5 else ''}"
     )
     # The target's log ends first: see spark_jobs.cut.
-    target = read_side(target_name or "target", options["target"], topics)
-    source = read_side(source_name or "source", options["source"], topics)
+    target = read_cluster(target_name or "target", options["target"], topics)
+    source = read_cluster(source_name or "source", options["source"], topics)
     spark_log = options["out"] / "spark.log"
     with spark_session("kaudit", master=options["master"], log=spark_log) as spark:
         tested = None
@@ -180,14 +188,14 @@ def _topics_of(bootstrap: str, name: str, pattern: str, ask: Any) -> list[str]:
     import re
 
     from kclient.wire.errors import KafkaError
-    from spark_jobs.cluster import SideUnreadable
+    from spark_jobs.cluster import ClusterUnreadable
 
     try:
         found: list[str] = ask(bootstrap, pattern)
     except re.error as problem:
         raise click.UsageError(f"--topics {pattern!r}: {problem}") from None
     except KafkaError as problem:
-        raise SideUnreadable(f"{name} ({bootstrap}): {problem}") from problem
+        raise ClusterUnreadable(f"{name} ({bootstrap}): {problem}") from problem
     return found
 
 

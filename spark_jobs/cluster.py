@@ -1,4 +1,4 @@
-"""What the audit asks a cluster before it reads: topics, log ranges, settings, the span of time its records cover."""
+"""Reads the metadata of a cluster before its records: topics, log ranges, settings, and the time its records span."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from kclient import AdminClient, Consumer, TopicPartition
 from kclient.admin.configs import ConfigResource, ResourceType
 from kclient.wire.errors import KafkaError
 from spark_jobs.cut import LogRange
-from spark_jobs.reconcile import Side
+from spark_jobs.snapshot import ClusterSnapshot
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 def _all_answered(answers: Mapping[K, V | KafkaError]) -> dict[K, V]:
-    """Return *answers* after raising the first that is an error."""
+    """Return *answers*; raise the first that is an error."""
     answered: dict[K, V] = {}
     for name, answer in answers.items():
         if isinstance(answer, KafkaError):
@@ -26,20 +26,21 @@ def _all_answered(answers: Mapping[K, V | KafkaError]) -> dict[K, V]:
     return answered
 
 
-class SideUnreadable(Exception):
-    """A cluster could not be asked; the text names the side and the cause."""
+class ClusterUnreadable(Exception):
+    """A cluster did not answer a metadata request; the text names the cluster and the cause."""
 
 
 def matching_topics(bootstrap: str, pattern: str) -> list[str]:
-    """Return the topics of the cluster whose whole name matches *pattern*, internal ones left out."""
+    """Return the topics of the cluster whose whole name matches *pattern*, without internal ones."""
     with AdminClient({"bootstrap.servers": bootstrap}) as admin:
         return [name for name in admin.list_topics() if re.fullmatch(pattern, name)]
 
 
-def read_side(name: str, bootstrap: str, topics: Iterable[str]) -> Side:
-    """Return the state of one side: log ranges of every partition of *topics* that it has, and topic settings.
+def read_cluster(name: str, bootstrap: str, topics: Iterable[str]) -> ClusterSnapshot:
+    """Return the log ranges of all partitions of *topics* in the cluster, and the topics' settings.
 
-    Topics it lacks are simply not in the ranges: on the target that is lag, not an error.
+    A topic that the cluster lacks is missing from the ranges: at the target this counts as lag.
+    Raise ClusterUnreadable when a broker does not answer, or answers with an error.
     """
     try:
         with AdminClient({"bootstrap.servers": bootstrap}) as admin:
@@ -47,33 +48,33 @@ def read_side(name: str, bootstrap: str, topics: Iterable[str]) -> Side:
             present = set(admin.list_topics())
             wanted = [topic for topic in topics if topic in present]
             described = _all_answered(admin.describe_topics(wanted)) if wanted else {}
-            places = [
+            partitions = [
                 TopicPartition(topic, number)
                 for topic, metadata in described.items()
                 for number in metadata.partitions
             ]
             ends = (
-                _all_answered(admin.list_offsets(dict.fromkeys(places, "latest"))) if places else {}
+                _all_answered(admin.list_offsets(dict.fromkeys(partitions, "latest")))
+                if partitions
+                else {}
             )
             starts = (
-                _all_answered(admin.list_offsets(dict.fromkeys(places, "earliest")))
-                if places
+                _all_answered(admin.list_offsets(dict.fromkeys(partitions, "earliest")))
+                if partitions
                 else {}
             )
             configs = _topic_configs(admin, wanted)
     except KafkaError as problem:
-        raise SideUnreadable(f"{name} ({bootstrap}): {problem}") from problem
+        raise ClusterUnreadable(f"{name} ({bootstrap}): {problem}") from problem
     ranges = {
-        (tp.topic, tp.partition): LogRange(
-            starts[tp].offset, max(starts[tp].offset, ends[tp].offset)
-        )
-        for tp in places
+        tp: LogRange(starts[tp].offset, max(starts[tp].offset, ends[tp].offset))
+        for tp in partitions
     }
-    return Side(name, bootstrap, cluster_id, ranges, configs)
+    return ClusterSnapshot(name, bootstrap, cluster_id, ranges, configs)
 
 
 def _topic_configs(admin: AdminClient, topics: list[str]) -> dict[str, dict[str, str]]:
-    """Return per topic its settings as they are in effect, whether set on it or inherited."""
+    """Return the effective settings of each topic, whether set on the topic or inherited; sensitive ones left out."""
     if not topics:
         return {}
     resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
@@ -85,34 +86,33 @@ def _topic_configs(admin: AdminClient, topics: list[str]) -> dict[str, dict[str,
     }
 
 
-def time_span(side: Side) -> tuple[int, int]:
-    """Return the first and last record timestamp in ms, as far as the ends of the logs tell; (0, 0) for empty logs.
+def time_span(cluster: ClusterSnapshot) -> tuple[int, int]:
+    """Return the first and last record timestamp in ms since the epoch; (0, 0) if all logs are empty.
 
-    Only for the pictures: records outside are counted in the first or last bucket.
+    The first is the lowest base timestamp of all first batches. Only the charts use the span: they count records
+    outside it in the first or last bucket.
     """
-    places = [
-        TopicPartition(*place) for place, held in side.ranges.items() if held.end > held.start
-    ]
-    if not places:
+    partitions = [tp for tp, held in cluster.ranges.items() if held.end > held.start]
+    if not partitions:
         return 0, 0
-    with AdminClient({"bootstrap.servers": side.bootstrap}) as admin:
-        latest = _all_answered(admin.list_offsets(dict.fromkeys(places, "max_timestamp")))
+    with AdminClient({"bootstrap.servers": cluster.bootstrap}) as admin:
+        latest = _all_answered(admin.list_offsets(dict.fromkeys(partitions, "max_timestamp")))
     last = max(found.timestamp for found in latest.values())
-    return min(last, _first_timestamp(side, places)), last
+    return min(last, _first_timestamp(cluster, partitions)), last
 
 
-def _first_timestamp(side: Side, places: list[TopicPartition]) -> int:
+def _first_timestamp(cluster: ClusterSnapshot, partitions: list[TopicPartition]) -> int:
     consumer = Consumer(
-        config={"bootstrap.servers": side.bootstrap, "auto.offset.reset": "earliest"}
+        config={"bootstrap.servers": cluster.bootstrap, "auto.offset.reset": "earliest"}
     )
     try:
-        consumer.assign(places)
+        consumer.assign(partitions)
         firsts: dict[TopicPartition, int] = {}
         for _ in range(50):
             for tp, batches in consumer.poll_batches(timeout_ms=200).items():
                 firsts.setdefault(tp, batches[0][0].base_timestamp)
                 consumer.pause(tp)
-            if len(firsts) == len(places):
+            if len(firsts) == len(partitions):
                 break
         return min(firsts.values(), default=0)
     finally:

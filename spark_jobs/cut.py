@@ -2,59 +2,73 @@
 
 Theory of operation
 ===================
-A mirror is always a little behind, so what each side holds has to be pinned, or lag would be reported as loss. The
-target's log ends are read first and the source's after them: whatever a mirror had written to the target by then
-was in the source before the source's ends were read. A target record that the frozen source lacks is therefore
-truly extra. (The other order would need a second look at the source for every record the mirror carried between
-the two readings.)
+A mirror always lags a little. Without fixed log ends on both sides the audit would report lag as loss. The target's
+log ends are read first, the source's second: every record that the mirror had written to the target by then was in
+the source before the source's ends were read. So a target record that the frozen source lacks is EXTRA. The other
+order would need a second read of the source for every record mirrored between the two reads.
 
     source   log start ... | aged out | ==== compared ==== | lagging | source end (read second)
     target   log start ... | aged out | ==== compared ==== | target end (read first)
 
-*compared* is [max(starts), target end). Below it one side has removed records by retention: aged out, never
-"missing". Above it the target has not received them yet: lagging, never "missing", unless the caller says that the
-mirror is complete. Offsets are the same on both sides, because the mirror keeps them.
+*compared* is [max(starts), target end). Below it retention has deleted records on one side: they are aged out, never
+MISSING. Above it the target has not received them yet: they are lag, and MISSING only if the mirror is complete
+(`--complete`). Offsets are the same on both sides, because the mirror keeps them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
-TopicPartition = tuple[str, int]
+from kclient.types import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
 class LogRange:
-    """The offsets one side holds: [start, end)."""
+    """The offsets in one log: [start, end)."""
 
     start: int
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionCut:
-    """What is compared of one partition. Offsets; every *end* and *high* is exclusive."""
+class OffsetRange(NamedTuple):
+    """Offsets [low, high) of one partition."""
 
     topic: str
     partition: int
     low: int
-    """First offset that both sides still hold."""
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionCut:
+    """The compared offsets of one partition; every *end* and *high* is exclusive."""
+
+    topic: str
+    partition: int
+    low: int
+    """The first offset that is still in both logs."""
     high: int
     """The cut: the target's log end, bounded by the source's."""
     source_end: int
     target_end: int
     aged_out: int
-    """Offsets below *low* that one side held and the other had removed already."""
+    """Offsets below *low* that only one log still has."""
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The partition."""
+        return TopicPartition(self.topic, self.partition)
 
     @property
     def compared(self) -> int:
-        """How many offsets lie below the cut."""
+        """The number of offsets below the cut."""
         return self.high - self.low
 
     @property
     def lagging(self) -> int:
-        """How many offsets of the source the target had not received."""
+        """The number of source offsets that the target had not received."""
         return self.source_end - self.high
 
 
@@ -64,11 +78,11 @@ def freeze(
 ) -> list[PartitionCut]:
     """Return the cut of every partition of *source*, sorted. *target* must have been read before *source*.
 
-    A partition that the target lacks altogether lags by all that the source holds.
+    A partition that the target lacks lags by all offsets of the source.
     """
     cuts = []
-    for (topic, partition), here in sorted(source.items()):
-        there = target.get((topic, partition), LogRange(here.start, here.start))
+    for tp, here in sorted(source.items()):
+        there = target.get(tp, LogRange(here.start, here.start))
         empty_there = there.start == there.end
         low = (
             here.start
@@ -79,8 +93,8 @@ def freeze(
         high = max(low, min(here.end, there.end))
         cuts.append(
             PartitionCut(
-                topic,
-                partition,
+                tp.topic,
+                tp.partition,
                 low,
                 high,
                 source_end=here.end,

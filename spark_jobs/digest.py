@@ -1,19 +1,19 @@
-"""Digests: what makes two records, and two windows of records, equal.
+"""Digests: hashes of records and of windows of records; equal digests mean equal records.
 
 Theory of operation
 ===================
-A record's *content* is a 64-bit hash over everything a consumer can see of it but its offset: key, value, headers
-in order, timestamp and its type. Spark's xxhash64 passes over nulls, so each nullable part is hashed together with
-whether it is null: a null value is a tombstone, not an empty one.
+A record's *content* is a 64-bit hash over all that a consumer receives except the offset: key, value, headers in
+order, timestamp and timestamp type. Spark's xxhash64 skips nulls, so each nullable part is hashed together with a
+null flag: a null value is a tombstone, not an empty value.
 
-A *window* is a range of `window` offsets of one partition. Its digest is a row of sums, never XORs (a record added
-twice would vanish from an XOR): how many records, how many bytes, the sum of contents (what is there) and the sum of
-contents bound to their offsets (what is where). Sums are additive: windows merge into partitions and topics. Each
-64-bit hash is summed as two 32-bit halves, because Spark's ANSI mode rightly refuses to overflow.
+A *window* is a range of `window` offsets of one partition. Its digest is a row of sums, not XORs, because a record
+added twice would vanish from an XOR: record count, bytes, the sum of contents, and the sum of contents hashed with
+their offsets. Sums are additive: windows merge into partitions and topics. Each 64-bit hash is summed as two 32-bit
+halves, because Spark's ANSI mode rejects an overflow.
 
-Windows are grouped by time bucket as well, so that one pass also yields the picture "when did it begin?".
+Rows are also grouped by time bucket, so that the same pass yields the charts over record time.
 
-In: records as `spark_jobs.source.SCHEMA`.  Out: DataFrames. No action is run here.
+In: records as `spark_jobs.data_source.SCHEMA`.  Out: DataFrames. This module runs no Spark action.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def window_digests(
 ) -> DataFrame:
     """Return one row per (topic, partition, window, bucket) with its sums.
 
-    *window* is in offsets; bucket b holds timestamps from first_ms + b * bucket_ms, the first and the last bucket
-    also whatever lies outside.
+    *window* is in offsets. Bucket b holds timestamps from first_ms + b * bucket_ms on; the first and the last
+    bucket also hold all earlier and later ones.
     """
     hashed = records.select(
         "topic",

@@ -1,8 +1,8 @@
-"""Records of the windows that differ, compared one by one.
+"""Compares the records of windows that differ, one by one.
 
-Both sides' records of a partition's bad windows meet in one task, hashed already (no payload leaves the JVM), and
-`spark_jobs.align` names every difference. Memory: about 300 bytes a record of the bad windows of one partition, so a
-partition that differs everywhere is the worst case, and is told apart by the window pictures anyway.
+One Spark task gets both clusters' records of one partition's differing windows, already hashed: no payload leaves the
+JVM. `spark_jobs.align` then names every difference. A task needs about 300 bytes of memory per record, so a partition
+that differs everywhere is the worst case; the window heatmap shows such a partition without drilling.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FINDING_COLUMNS = (
 
 
 def find_differences(source: DataFrame, target: DataFrame) -> list[Finding]:
-    """Return the findings between two sets of records, sorted by topic, partition and place."""
+    """Return the findings between two sets of records, sorted by topic, partition and position."""
     import pyarrow as pa
 
     types = {"string": pa.string(), "int": pa.int32(), "long": pa.int64()}
@@ -58,14 +58,14 @@ def find_differences(source: DataFrame, target: DataFrame) -> list[Finding]:
         Finding(**{**row.asDict(), "finding_class": FindingClass(row["finding_class"])})
         for row in rows
     ]
-    return sorted(findings, key=lambda f: (f.topic, f.partition, f.place, f.finding_class.value))
+    return sorted(findings, key=lambda f: (f.topic, f.partition, f.position, f.finding_class.value))
 
 
 def first_copies(target: DataFrame, findings: Iterable[Finding]) -> dict[tuple[str, int, int], int]:
     """Return the first offset of each EXTRA finding's content in all of *target*.
 
-    Keys are (topic, partition, content hash). An extra record whose first copy lies in a window that was equal is
-    a duplicate; only a look at the whole target can tell.
+    Keys are (topic, partition, content hash). An extra record whose first copy is in a window that was equal is
+    a duplicate, so this reads the whole target.
     """
     wanted = {f.target_hash for f in findings if f.finding_class is FindingClass.EXTRA}
     if not wanted:
@@ -83,7 +83,7 @@ def first_copies(target: DataFrame, findings: Iterable[Finding]) -> dict[tuple[s
 def settle_duplicates(
     findings: Iterable[Finding], first: dict[tuple[str, int, int], int]
 ) -> list[Finding]:
-    """Return *findings* with every EXTRA that has an earlier copy turned into the DUPLICATE it is."""
+    """Return *findings* with every EXTRA that has an earlier copy turned into a DUPLICATE."""
     settled = []
     for finding in findings:
         copy = first.get((finding.topic, finding.partition, finding.target_hash or 0))

@@ -1,7 +1,7 @@
-"""What an audit can find: the classes, one finding, and which class a reader should see first.
+"""The findings of an audit and their classes.
 
-A finding is a fact about one record of one partition. It never holds payload: only offsets, hashes and lengths,
-so that a report can be passed on where the data may not.
+A finding is a fact about one record of one partition. It holds offsets, hashes and lengths, never payload, so a report
+can be shared where the data must not be.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ class FindingClass(Enum):
     """How one record differs between the source's log and the target's."""
 
     MISSING = "missing"
-    """In the source below the cut, nowhere in the target."""
+    """In the source below the cut, not in the target."""
     EXTRA = "extra"
-    """In the target below the cut, nowhere in the source."""
+    """In the target below the cut, not in the source."""
     DUPLICATE = "duplicate"
-    """A second copy in the target of a record that the source holds once less."""
+    """One copy more in the target than in the source."""
     CORRUPT = "corrupt"
-    """At its place in both, with different content: see the finding's field."""
+    """At the same position in both logs with different content; `Finding.field` names the parts."""
     REORDERED = "reordered"
-    """The same content in both, but at another place among its neighbours."""
+    """The same content in both logs, at another position relative to its neighbours."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordDigest:
-    """One record as the audit compares it: where it is, and 64-bit hashes of its parts.
+    """One record as the audit compares it: its offset and 64-bit hashes of its parts.
 
-    *content* covers every part, with null distinct from empty; the others say which part differs.
+    *content* covers every part, with null distinct from empty; the others show which part differs.
     """
 
     offset: int
@@ -44,7 +44,7 @@ class RecordDigest:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One difference. Offsets are None on the side that does not hold the record."""
+    """One difference. An offset is None where that log lacks the record."""
 
     finding_class: FindingClass
     topic: str
@@ -54,17 +54,17 @@ class Finding:
     field: str | None = None
     """For CORRUPT: which parts differ, comma-separated, of key, value, headers, timestamp."""
     first_target_offset: int | None = None
-    """For DUPLICATE: where the target holds the first copy."""
+    """For DUPLICATE: the target offset of the first copy."""
     distance: int | None = None
-    """For REORDERED: by how many records it moved; negative is towards the start."""
+    """For REORDERED: by how many records it moved; negative means towards the log start."""
     source_hash: int | None = None
     target_hash: int | None = None
     timestamp_ms: int | None = None
 
     @property
-    def place(self) -> int:
-        """The offset a reader should go to: the target's where there is one."""
+    def position(self) -> int:
+        """The offset to sort and show a finding by: the target's, or the source's if the target has none."""
         if self.target_offset is not None:
             return self.target_offset
-        assert self.source_offset is not None, "a finding is on at least one side"
+        assert self.source_offset is not None, "a finding has at least one offset"
         return self.source_offset

@@ -1,4 +1,4 @@
-"""Read one range of offsets as Arrow: what a Spark task runs. Whole batches, CRC checked, nothing skipped."""
+"""Reads one range of offsets as Arrow in a Spark task: whole batches, CRCs checked, no record skipped."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from spark_jobs.source import OffsetRange
+from spark_jobs.cut import OffsetRange
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from kclient.wire.records import Columns
 
 ROWS_PER_BATCH = 20_000
-"""Records per Arrow batch: enough to amortise the hand-over to the JVM, little enough to stream."""
+"""Records per Arrow batch: enough to amortise the transfer to the JVM, few enough to stream."""
 
 STALL_S = 60.0
-"""A range that gives nothing for so long cannot be read; better an error than a job that hangs."""
+"""Seconds without a batch after which a range counts as unreadable, so that no job hangs."""
 
 _LENGTH = struct.Struct(">i")
 
@@ -30,8 +30,7 @@ class RangeUnreadable(Exception):
 def headers_bytes(headers: Sequence[tuple[str, bytes | None]]) -> bytes | None:
     """Return *headers* as comparable bytes, None where there are none.
 
-    Order and repeated keys count, and a null value is not an empty one: each name and value goes with its length,
-    -1 for null.
+    Order and repeated keys count. Each name and value follows its length (int32, big-endian), -1 for a null value.
     """
     if not headers:
         return None
@@ -44,9 +43,10 @@ def headers_bytes(headers: Sequence[tuple[str, bytes | None]]) -> bytes | None:
 
 
 def read_range(bootstrap: str, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
-    """Yield the records of *wanted* in order as Arrow batches of `spark_jobs.source.SCHEMA`.
+    """Yield the records of *wanted* in order as Arrow batches of `spark_jobs.data_source.SCHEMA`.
 
-    RangeUnreadable when the log no longer holds the range, a batch fails its CRC, or the brokers stay silent.
+    Raise RangeUnreadable if the range is no longer in the log, a batch fails its CRC, or no batch arrives for
+    `STALL_S`.
     """
     import pyarrow as pa
 
@@ -121,12 +121,12 @@ class _Rows:
 
 
 def _columns(bootstrap: str, wanted: OffsetRange) -> Iterator[tuple[Columns, int]]:
-    """Yield the decoded batches that reach into *wanted*, with their timestamp type; control batches are left out."""
+    """Yield the decoded batches that overlap *wanted*, with their timestamp type, without control batches."""
     from kclient import Consumer, TopicPartition
     from kclient.wire.errors import KafkaError
     from kclient.wire.records import decode_columns
 
-    place = TopicPartition(wanted.topic, wanted.partition)
+    tp = TopicPartition(wanted.topic, wanted.partition)
     consumer = Consumer(
         config={
             "bootstrap.servers": bootstrap,
@@ -139,16 +139,16 @@ def _columns(bootstrap: str, wanted: OffsetRange) -> Iterator[tuple[Columns, int
     )
     position = wanted.low
     try:
-        consumer.assign([place])
-        consumer.seek(place, wanted.low)
-        heard = time.monotonic()
+        consumer.assign([tp])
+        consumer.seek(tp, wanted.low)
+        last_batch_at = time.monotonic()
         while position < wanted.high:
-            batches = consumer.poll_batches(timeout_ms=1000).get(place, [])
+            batches = consumer.poll_batches(timeout_ms=1000).get(tp, [])
             if batches:
-                heard = time.monotonic()
-            elif time.monotonic() - heard > STALL_S:
+                last_batch_at = time.monotonic()
+            elif time.monotonic() - last_batch_at > STALL_S:
                 raise RangeUnreadable(
-                    f"{place} gave nothing for {STALL_S:.0f} s at offset {position}, of {wanted.high} wanted"
+                    f"{tp} returned no batch for {STALL_S:.0f} s at offset {position} (reading up to {wanted.high})"
                 )
             for info, data in batches:
                 if info.base_offset >= wanted.high:
@@ -157,6 +157,6 @@ def _columns(bootstrap: str, wanted: OffsetRange) -> Iterator[tuple[Columns, int
                     yield decode_columns(data, info), int(info.log_append_time)
                 position = info.next_offset
     except KafkaError as problem:
-        raise RangeUnreadable(f"{place} at offset {position}: {problem}") from problem
+        raise RangeUnreadable(f"{tp} at offset {position}: {problem}") from problem
     finally:
         consumer.close(timeout=2)

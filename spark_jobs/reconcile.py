@@ -1,13 +1,14 @@
 """One reconciliation: freeze the cut, compare window digests, drill into what differs, decide.
 
-    1  topics         both clusters are asked for the topics that match; the source decides what is in scope
-    2  freeze         log ranges of the target, then of the source: `spark_jobs.cut`
-    3  digests        every record below the cut is read once on each side, hashed in the JVM and summed by window
-    4  compare        windows that are equal are proven; the others say where to look
-    5  drill          records of the others are aligned one by one: exact findings
+    1  topics         list the topics of the source that match: they are the scope
+    2  freeze         read the log ranges of the target, then of the source: `spark_jobs.cut`
+    3  digests        read every record below the cut once on each side, hash it in the JVM, sum by window
+    4  compare        equal windows are proven equal: `spark_jobs.windows`
+    5  drill          align the records of the other windows one by one: `spark_jobs.drill`
     6  decide         counts -> verdict and exit code: `spark_jobs.verdict`
 
-A clean run ends after step 4 and has read everything once. What was not looked at is counted, never assumed.
+`spark_jobs.cli` does steps 1 and 2. A clean run ends after step 4 and reads every record once. Offsets that were not
+compared are counted; the audit never assumes that they are equal.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from spark_jobs.cut import LogRange, PartitionCut, TopicPartition, freeze
+from kclient.types import TopicPartition
+from spark_jobs.cut import OffsetRange, PartitionCut, freeze
 from spark_jobs.findings import Finding, FindingClass
-from spark_jobs.source import OffsetRange
+from spark_jobs.snapshot import ClusterSnapshot, RecordReader
 from spark_jobs.verdict import Counts, Limits, Outcome, decide
 from spark_jobs.windows import (
     WindowResult,
@@ -30,39 +31,24 @@ from spark_jobs.windows import (
     offset_ranges,
 )
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
 DEFAULT_WINDOW_OFFSETS = 10_000
 BUCKETS = 60
-"""Time buckets of the pictures."""
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """One cluster as the audit sees it, read once."""
-
-    name: str
-    bootstrap: str
-    cluster_id: str
-    ranges: Mapping[TopicPartition, LogRange]
-    configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Per topic, its settings as they are in effect."""
+"""Time buckets of the charts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the caller asks for."""
+    """Options of the caller."""
 
     window: int = DEFAULT_WINDOW_OFFSETS
     complete: bool = False
-    """The mirror has caught up and stopped: what the target lacks at its tail is missing, not lag."""
+    """The mirror has caught up and stopped: records that the target lacks at its end are MISSING, not lag."""
     limits: Limits = field(default_factory=Limits)
 
 
 @dataclass(slots=True)
 class Cost:
-    """What the run took."""
+    """Time and data volume of one run."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     records_read: int = 0
@@ -73,10 +59,10 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Reconciliation:
-    """Everything a report is made from."""
+    """The result of one run, input of every report."""
 
-    source: Side
-    target: Side
+    source: ClusterSnapshot
+    target: ClusterSnapshot
     options: Options
     cuts: Sequence[PartitionCut]
     windows: Sequence[WindowResult]
@@ -93,39 +79,39 @@ class Reconciliation:
 
 Progress = Callable[[str], None]
 
-Reader = Callable[[Side, Sequence[OffsetRange]], "DataFrame"]
-"""How a side's records are read: the brokers (`spark_jobs.source.kafka_reader`), or made-up logs (the self-test)."""
-
 
 def reconcile(
-    read: Reader,
-    source: Side,
-    target: Side,
+    read: RecordReader,
+    source: ClusterSnapshot,
+    target: ClusterSnapshot,
     options: Options,
     *,
     span_ms: tuple[int, int],
     progress: Progress = lambda _: None,
     self_test_failed: bool = False,
 ) -> Reconciliation:
-    """Compare *target* with *source*; *span_ms* is (first, last) record timestamp, for the time pictures."""
+    """Compare *target* with *source*; *span_ms* is (first, last) record timestamp, for the charts.
+
+    *self_test_failed* makes the verdict ERROR. Spark errors, RangeUnreadable among them, pass through.
+    """
     cost = Cost()
     cuts = freeze(target.ranges, source.ranges)
     first_ms, bucket_ms = span_ms[0], max(1, (span_ms[1] - span_ms[0]) // BUCKETS + 1)
 
-    def digests(side: Side, ranges: list[OffsetRange]) -> list[dict[str, int]]:
+    def digests(cluster: ClusterSnapshot, ranges: list[OffsetRange]) -> list[dict[str, int]]:
         from spark_jobs.digest import window_digests
 
-        progress(f"reading {side.name}: {sum(r.high - r.low for r in ranges):,} offsets")
+        progress(f"reading {cluster.name}: {sum(r.high - r.low for r in ranges):,} offsets")
         started = time.monotonic()
         frame = window_digests(
-            read(side, ranges),
+            read(cluster, ranges),
             window=options.window,
             first_ms=first_ms,
             bucket_ms=bucket_ms,
             buckets=BUCKETS,
         )
         rows = [row.asDict() for row in frame.collect()]
-        cost.seconds[f"read {side.name}"] = round(time.monotonic() - started, 3)
+        cost.seconds[f"read {cluster.name}"] = round(time.monotonic() - started, 3)
         cost.records_read += sum(row["records"] for row in rows)
         cost.bytes_read += sum(row["bytes"] for row in rows)
         return rows
@@ -169,37 +155,37 @@ def reconcile(
 
 @dataclass(frozen=True, slots=True)
 class DrillPlan:
-    """The offsets to compare record by record, per side."""
+    """The offsets to compare record by record, per cluster."""
 
     source: list[OffsetRange]
     target: list[OffsetRange]
     tails: frozenset[TopicPartition]
-    """Partitions whose source is read to its end: only there can the lag be told from a loss."""
+    """Partitions whose source is read to its end: only there can lag and loss be distinguished."""
 
 
 def plan_drill(
     cuts: Sequence[PartitionCut], windows: Sequence[WindowResult], options: Options
 ) -> DrillPlan:
-    """Decide which offsets have to be looked at one by one.
+    """Return the offsets to compare record by record.
 
-    A difference shifts what follows it where the target was renumbered. So where the last window below the cut
-    differs, what the source holds above the cut belongs to the comparison too.
+    In a target with other offsets a difference shifts all records after it. So if the last window below the cut
+    differs, the source's records above the cut are compared too.
     """
     bad = offset_ranges(windows, options.window)
     source: list[OffsetRange] = []
     target: list[OffsetRange] = []
     tails = set()
     for cut in cuts:
-        place = (cut.topic, cut.partition)
-        ranges = bad.get(place, [])
+        tp = cut.topic_partition
+        ranges = bad.get(tp, [])
         last_differs = bool(ranges) and ranges[-1][1] >= cut.high
         with_tail = cut.lagging > 0 and (last_differs or options.complete)
         for low, high in ranges:
-            source.append(OffsetRange(*place, max(low, cut.low), min(high, cut.high)))
-            target.append(OffsetRange(*place, max(low, cut.low), min(high, cut.target_end)))
+            source.append(OffsetRange(*tp, max(low, cut.low), min(high, cut.high)))
+            target.append(OffsetRange(*tp, max(low, cut.low), min(high, cut.target_end)))
         if with_tail:
-            tails.add(place)
-            source.append(OffsetRange(*place, cut.high, cut.source_end))
+            tails.add(tp)
+            source.append(OffsetRange(*tp, cut.high, cut.source_end))
     return DrillPlan(
         [each for each in source if each.high > each.low],
         [each for each in target if each.high > each.low],
@@ -210,9 +196,9 @@ def plan_drill(
 def split_lag(
     findings: Sequence[Finding], cut: PartitionCut, *, complete: bool
 ) -> tuple[list[Finding], int]:
-    """Separate what *cut*'s target has not received yet from what it lost.
+    """Return *findings* without lag, and the lag in records.
 
-    Records missing without a gap up to the source's end are lag, unless the mirror is complete.
+    Missing records that reach the source's end without a gap are lag, unless the mirror is *complete*.
     """
     if complete:
         return list(findings), 0
@@ -229,9 +215,9 @@ def split_lag(
 
 
 def _drill(
-    read: Reader,
-    source: Side,
-    target: Side,
+    read: RecordReader,
+    source: ClusterSnapshot,
+    target: ClusterSnapshot,
     cuts: Sequence[PartitionCut],
     windows: Sequence[WindowResult],
     options: Options,
@@ -239,7 +225,7 @@ def _drill(
     progress: Progress,
 ) -> tuple[list[Finding], dict[TopicPartition, int]]:
     plan = plan_drill(cuts, windows, options)
-    lagging = {(c.topic, c.partition): c.lagging for c in cuts}
+    lagging = {c.topic_partition: c.lagging for c in cuts}
     if not plan.source and not plan.target:
         return [], lagging
     from spark_jobs.drill import find_differences, first_copies, settle_duplicates
@@ -257,10 +243,10 @@ def _drill(
         found = settle_duplicates(found, first_copies(read(target, whole), found))
     settled = []
     for cut in cuts:
-        place = (cut.topic, cut.partition)
-        of_partition = [f for f in found if (f.topic, f.partition) == place]
-        if place in plan.tails:
-            of_partition, lagging[place] = split_lag(of_partition, cut, complete=options.complete)
+        tp = cut.topic_partition
+        of_partition = [f for f in found if (f.topic, f.partition) == tp]
+        if tp in plan.tails:
+            of_partition, lagging[tp] = split_lag(of_partition, cut, complete=options.complete)
         settled.extend(of_partition)
     cost.seconds["compare records"] = round(time.monotonic() - started, 3)
     return settled, lagging

@@ -1,8 +1,8 @@
-"""The audit of the auditor: seeded faults of every class in made-up logs; each must be found, none invented.
+"""The self-test of the audit: seeded faults of every class in generated logs; each must be found, none invented.
 
-A seed makes a source log, damages a copy of it at random places and remembers what it did. The very code that audits
-clusters then compares the two (only the reader differs), and its findings must be exactly the remembered ones:
-precision and recall 1.0, or the audit refuses to give a verdict.
+A seed generates a source log, damages a copy of it at random places and records each fault. The code that audits
+clusters then compares the two logs; only the reader differs. Its findings must equal the recorded faults: with a
+precision or recall below 1.0 the audit reports ERROR.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from spark_jobs.cut import LogRange
+from kclient.types import TopicPartition
+from spark_jobs.cut import LogRange, OffsetRange
+from spark_jobs.data_source import SCHEMA
 from spark_jobs.findings import FindingClass
-from spark_jobs.reconcile import Options, Side, reconcile
-from spark_jobs.source import SCHEMA, OffsetRange
+from spark_jobs.reconcile import Options, reconcile
+from spark_jobs.snapshot import ClusterSnapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,7 +26,7 @@ _TOPIC = "selftest"
 
 
 class Row(NamedTuple):
-    """A record as the source yields it."""
+    """A record with the columns of `spark_jobs.data_source.SCHEMA`."""
 
     topic: str
     partition: int
@@ -37,7 +39,7 @@ class Row(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """What was done, in the terms of a finding."""
+    """One seeded fault, described as the finding that must report it."""
 
     finding_class: FindingClass
     partition: int
@@ -72,16 +74,19 @@ def run_self_test(
     partitions: int = 4,
     faults: int = 40,
 ) -> SelfTestResult:
-    """Seed *faults* faults into logs of *records* records each, audit, and compare; one Spark run."""
+    """Audit generated logs with *faults* seeded faults in one Spark run, and compare findings with faults.
+
+    *records* is per partition, *faults* over all partitions. The same *seed* gives the same logs and faults.
+    """
     source, target, seeded = make_case(
         random.Random(seed), records=records, partitions=partitions, faults=faults
     )
-    sides = {"source": source, "target": target}
+    logs = {"source": source, "target": target}
 
-    def read(side: Side, ranges: Sequence[OffsetRange]) -> DataFrame:
+    def read(cluster: ClusterSnapshot, ranges: Sequence[OffsetRange]) -> DataFrame:
         rows = [
             tuple(row)
-            for row in sides[side.name]
+            for row in logs[cluster.name]
             for each in ranges
             if row.partition == each.partition and each.low <= row.offset < each.high
         ]
@@ -89,8 +94,8 @@ def run_self_test(
 
     run = reconcile(
         read,
-        _side("source", source, partitions),
-        _side("target", target, partitions),
+        _snapshot("source", source, partitions),
+        _snapshot("target", target, partitions),
         Options(window=200, complete=True),
         span_ms=(0, records * 1000),
     )
@@ -110,7 +115,7 @@ def run_self_test(
 def make_case(
     rng: random.Random, *, records: int, partitions: int, faults: int
 ) -> tuple[list[Row], list[Row], list[Fault]]:
-    """Return (source rows, target rows, faults); the target is renumbered as a log would be."""
+    """Return (source rows, target rows, faults); target offsets are consecutive, as a leader would assign them."""
     source: list[Row] = []
     target: list[Row] = []
     seeded: list[Fault] = []
@@ -125,9 +130,9 @@ def make_case(
 
 
 def damage(rng: random.Random, log: Sequence[Row], faults: int) -> tuple[list[Row], list[Fault]]:
-    """Return a damaged copy of *log*, renumbered from its first offset, and what was done to it.
+    """Return a damaged copy of *log*, renumbered from its first offset, and its faults.
 
-    Faults are kept apart by a few records, so that each has one right name.
+    Faults are at least five records apart, so that each belongs to one class only.
     """
     room = 8
     places = sorted(rng.sample(range(len(log) // room), faults))
@@ -171,7 +176,7 @@ def _record(rng: random.Random, partition: int, offset: int) -> Row:
         offset * 1000 + rng.randrange(1000),
         0,
         rng.choice([None, b"", b"key-%d" % rng.randrange(50)]),
-        # Unique, so that every fault has exactly one right name; some tombstones and empties beside.
+        # Unique, so that every fault belongs to one class only; with some tombstones and empty values.
         rng.choice([b"value-%d-%d" % (partition, offset)] * 8 + [None, b""]),
         rng.choice([None, b"header-%d" % rng.randrange(5)]),
     )
@@ -183,7 +188,7 @@ def _corrupt(rng: random.Random, row: Row) -> tuple[Row, str]:
         return row._replace(timestamp=row.timestamp + 10**12), part
 
     def changed(before: bytes | None) -> bytes | None:
-        # Null against empty is the difference that careless hashes overlook.
+        # Null against empty is the difference that a hash without a null flag overlooks.
         return rng.choice([b"changed", b"" if before is None else None])
 
     if part == "key":
@@ -193,9 +198,9 @@ def _corrupt(rng: random.Random, row: Row) -> tuple[Row, str]:
     return row._replace(headers=changed(row.headers)), part
 
 
-def _side(name: str, rows: Sequence[Row], partitions: int) -> Side:
+def _snapshot(name: str, rows: Sequence[Row], partitions: int) -> ClusterSnapshot:
     ends = [0] * partitions
     for row in rows:
         ends[row.partition] = max(ends[row.partition], row.offset + 1)
-    ranges = {(_TOPIC, number): LogRange(0, end) for number, end in enumerate(ends)}
-    return Side(name, "", name, ranges)
+    ranges = {TopicPartition(_TOPIC, number): LogRange(0, end) for number, end in enumerate(ends)}
+    return ClusterSnapshot(name, "", name, ranges)

@@ -1,4 +1,4 @@
-"""The one place that makes a SparkSession."""
+"""Creates the SparkSession; no other module does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def _stderr_into(log: Path | None) -> Iterator[None]:
-    """Let what is started meanwhile (the JVM, and its workers) write its stderr to *log*, if one is given."""
+    """Redirect the stderr of processes started inside the block (the JVM and its workers) to *log*, if given."""
     if log is None:
         yield
         return
@@ -34,14 +34,14 @@ def _stderr_into(log: Path | None) -> Iterator[None]:
 def spark_session(
     app: str, *, master: str = "local[*]", log: Path | None = None
 ) -> Iterator[SparkSession]:
-    """Yield a session that reads Kafka through `spark_jobs.source` and stops at the end.
+    """Yield a session that reads Kafka through `spark_jobs.data_source` and stops at the end.
 
-    *log* takes what Spark's processes have to say, which is much and seldom of use to who reads a verdict.
+    *log* receives the stderr of Spark's processes.
 
-    On one machine the defaults of a big cluster (200 shuffle partitions, a web page, a Hive catalogue) cost more
-    than the work; everything is bound to loopback there.
+    With a local master the defaults for a large cluster (200 shuffle partitions, a web UI, a Hive catalogue) would
+    cost more than the job; they are off, and all sockets bind to loopback.
     """
-    # Workers must run this interpreter: the one that has kclient and pyarrow.
+    # Workers must run this interpreter, because it has kclient and pyarrow.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "conf"))
@@ -49,7 +49,7 @@ def spark_session(
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from pyspark.sql import SparkSession
 
-    from spark_jobs.source import KafkaBatchSource
+    from spark_jobs.data_source import KafkaBatchSource
 
     builder = (
         SparkSession.builder.appName(app)

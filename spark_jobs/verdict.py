@@ -1,7 +1,7 @@
-"""From what was counted to one word and one exit code.
+"""Decides the verdict and the exit code of one run from its counts.
 
-Precedence of verdicts: ERROR > DIVERGED > INCOMPLETE > LAGGING > CONSISTENT. An exit code is chosen from all that
-apply, the first of 70, 4, 1, 5, 3, 0, so that a script never takes "could not look" for "is the same".
+Precedence of verdicts: ERROR > DIVERGED > INCOMPLETE > LAGGING > CONSISTENT. The exit code is the first that applies
+of 70, 4, 1, 5, 3, 0, so that a script never takes "not compared" for "equal".
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from spark_jobs.findings import FindingClass
 
 
 class Verdict(Enum):
-    """What the report says first."""
+    """The verdict, first word of every report."""
 
     ERROR = "ERROR"
     DIVERGED = "DIVERGED"
@@ -24,7 +24,7 @@ class Verdict(Enum):
 
 
 class ExitCode(IntEnum):
-    """What the process ends with; fixed, because scripts depend on it."""
+    """Exit codes of `kaudit`; stable, because scripts depend on them."""
 
     CONSISTENT = 0
     DIVERGED = 1
@@ -47,29 +47,29 @@ _PRECEDENCE = (
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Everything the verdict depends on. Records unless said."""
+    """The input of the verdict, in records unless a field names another unit."""
 
     in_scope: int
-    """Offsets below the cut on the source, aged-out ones included."""
+    """Source offsets below the cut, including those that aged out."""
     verified: int
     """Offsets below the cut that were read on both sides and compared."""
     lagging: int = 0
-    """Offsets the source holds at the cut that the target had not received yet."""
+    """Source offsets that the target had not received when the cut was frozen."""
     aged_out: int = 0
-    """Offsets below the cut that one side has removed by retention: they can never be compared."""
+    """Offsets below the cut that retention deleted on one side: they can never be compared."""
     findings: dict[FindingClass, int] = field(default_factory=dict)
     unreadable: tuple[str, ...] = ()
-    """Why a side or a partition of it could not be read, one sentence each."""
+    """Why a cluster or a partition could not be read, one sentence each."""
 
     @property
     def coverage(self) -> float:
-        """Verified part of what is in scope; 1.0 where nothing is in scope."""
+        """The verified share of the scope, 0.0 to 1.0; 1.0 for an empty scope."""
         return self.verified / self.in_scope if self.in_scope else 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the caller tolerates."""
+    """Differences that the caller accepts: *max_lag* in records, *min_coverage* from 0.0 to 1.0."""
 
     max_lag: int = 0
     min_coverage: float = 1.0
@@ -86,7 +86,7 @@ class Outcome:
 
 
 def decide(counts: Counts, limits: Limits = Limits(), *, self_test_failed: bool = False) -> Outcome:
-    """Return the outcome of one run."""
+    """Return verdict and exit code for *counts*."""
     applicable = [ExitCode.CONSISTENT]
     diverged = any(counts.findings.get(finding_class, 0) for finding_class in limits.fail_on)
     incomplete = counts.coverage < limits.min_coverage

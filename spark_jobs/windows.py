@@ -1,7 +1,7 @@
-"""Window digests compared: which windows are equal, and what is wrong with the others.
+"""Comparison of window digests: which windows are equal, and how the others differ.
 
-Pure: rows of sums in, verdicts per window out. A window that differs is not yet a finding, only the reason to look
-at its records one by one (spark_jobs.drill).
+Pure: rows of sums in, a state per window out. A window that differs is not a finding yet: `spark_jobs.drill` then
+compares its records one by one.
 
 Invariant: two windows with equal digests hold the same records at the same offsets, up to a collision of 64-bit sums
 (an accident, not an attack: the hashes are not keyed).
@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
 from typing import NamedTuple
+
+from kclient.types import TopicPartition
 
 _MASK = (1 << 64) - 1
 
@@ -55,15 +57,15 @@ class Digest:
 
 
 class WindowState(Enum):
-    """What the comparison of one window says."""
+    """The result of comparing one window."""
 
     EQUAL = "equal"
     MOVED = "moved"
     """The same contents at other offsets."""
     CONTENT = "content"
-    """As many records, not the same ones."""
+    """The same number of records, other contents."""
     COUNT = "count"
-    """Not as many records."""
+    """Another number of records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ class WindowResult:
 def compare_windows(
     source: Mapping[WindowKey, Digest], target: Mapping[WindowKey, Digest]
 ) -> list[WindowResult]:
-    """Compare window by window, sorted by key; a window that one side lacks counts as empty there."""
+    """Return one result per window, sorted by key; a window that one side lacks counts as empty there."""
     nothing = Digest()
     results = []
     for key in sorted(source.keys() | target.keys()):
@@ -97,7 +99,7 @@ def _state(source: Digest, target: Digest) -> WindowState:
 
 
 def root(digests: Iterable[Digest]) -> Digest:
-    """Merge digests into the one of everything they cover."""
+    """Return the sum of *digests*: the digest of all their records."""
     total = Digest()
     for digest in digests:
         total += digest
@@ -124,14 +126,14 @@ def by_bucket(rows: Iterable[Mapping[str, int]], buckets: int) -> dict[str, list
 
 def offset_ranges(
     results: Iterable[WindowResult], size: int
-) -> dict[tuple[str, int], list[tuple[int, int]]]:
-    """Return per partition the offset ranges [low, high) of windows that differ, neighbours joined."""
-    ranges: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
+) -> dict[TopicPartition, list[tuple[int, int]]]:
+    """Return per partition the offset ranges [low, high) of windows that differ, adjacent ones joined."""
+    ranges: dict[TopicPartition, list[tuple[int, int]]] = defaultdict(list)
     for result in results:
         if result.state is WindowState.EQUAL:
             continue
         low, high = result.key.window * size, (result.key.window + 1) * size
-        of_partition = ranges[(result.key.topic, result.key.partition)]
+        of_partition = ranges[TopicPartition(result.key.topic, result.key.partition)]
         if of_partition and of_partition[-1][1] == low:
             of_partition[-1] = (of_partition[-1][0], high)
         else:

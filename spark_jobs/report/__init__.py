@@ -1,1 +1,1 @@
-"""What a person and a script get from a run: first screen, report.json, findings.jsonl, report.html."""
+"""The outputs of a run: first screen, report.json, findings.jsonl, report.html."""

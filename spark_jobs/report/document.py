@@ -1,7 +1,7 @@
-"""A reconciliation as one plain object: what report.json holds and the screen and the page are drawn from.
+"""The report document: a reconciliation as JSON-ready values, source of report.json, screen and page.
 
-Deterministic: the same logs give the same bytes, whenever and wherever the run was made. Wall-clock time, durations
-and the run's name are kept apart under `meta`.
+Deterministic: the same logs give the same bytes on any machine at any time. Wall-clock time, durations and the run id
+are under `meta` only.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spark_jobs.findings import Finding, FindingClass
-from spark_jobs.reconcile import Reconciliation, Side
+from spark_jobs.reconcile import Reconciliation
+from spark_jobs.snapshot import ClusterSnapshot
 from spark_jobs.windows import WindowResult, WindowState, root
 
 SCHEMA_VERSION = 1
@@ -27,8 +28,8 @@ def build_document(run: Reconciliation, meta: Mapping[str, object]) -> Document:
         "verdict": run.outcome.verdict.value,
         "exit_code": int(run.outcome.exit_code),
         "exit_codes": [int(code) for code in run.outcome.applicable],
-        "source": _side(run.source),
-        "target": _side(run.target),
+        "source": _cluster(run.source),
+        "target": _cluster(run.target),
         "totals": {
             "in_scope": run.counts.in_scope,
             "verified": run.counts.verified,
@@ -87,8 +88,8 @@ def finding_lines(run_id: str, findings: Sequence[Finding]) -> list[str]:
     ]
 
 
-def config_drift(source: Side, target: Side) -> list[dict[str, str | None]]:
-    """Return every topic setting that differs, sorted; None where a side does not know it."""
+def config_drift(source: ClusterSnapshot, target: ClusterSnapshot) -> list[dict[str, str | None]]:
+    """Return every topic setting that differs, sorted; None where a cluster does not know it."""
     drift = []
     for topic in sorted(source.configs.keys() & target.configs.keys()):
         here, there = source.configs[topic], target.configs[topic]
@@ -105,8 +106,8 @@ def config_drift(source: Side, target: Side) -> list[dict[str, str | None]]:
     return drift
 
 
-def _side(side: Side) -> dict[str, object]:
-    return {"name": side.name, "bootstrap": side.bootstrap, "cluster_id": side.cluster_id}
+def _cluster(cluster: ClusterSnapshot) -> dict[str, object]:
+    return {"name": cluster.name, "bootstrap": cluster.bootstrap, "cluster_id": cluster.cluster_id}
 
 
 def _topic(run: Reconciliation, topic: str) -> dict[str, object]:
@@ -116,7 +117,7 @@ def _topic(run: Reconciliation, topic: str) -> dict[str, object]:
         if cut.topic != topic:
             continue
         findings = [f for f in run.findings if (f.topic, f.partition) == (cut.topic, cut.partition)]
-        first_bad = min((f.place for f in findings), default=None)
+        first_bad = min((f.position for f in findings), default=None)
         partitions.append(
             {
                 "partition": cut.partition,
@@ -124,11 +125,11 @@ def _topic(run: Reconciliation, topic: str) -> dict[str, object]:
                 "high": cut.high,
                 "source_end": cut.source_end,
                 "target_end": cut.target_end,
-                "lagging": run.lagging[(cut.topic, cut.partition)],
+                "lagging": run.lagging[cut.topic_partition],
                 "aged_out": cut.aged_out,
                 "findings": _by_class(findings),
                 "first_of_class": {
-                    each.value: min(f.place for f in findings if f.finding_class is each)
+                    each.value: min(f.position for f in findings if f.finding_class is each)
                     for each in FindingClass
                     if any(f.finding_class is each for f in findings)
                 },
@@ -157,7 +158,7 @@ def _by_class(findings: Sequence[Finding]) -> dict[str, int]:
 
 
 def _states(windows: Sequence[WindowResult]) -> list[list[object]]:
-    """Only windows that differ are listed; every other window of a cut was equal."""
+    """List the windows that differ; every other window of a cut is equal."""
     return [
         [*result.key, result.state.value, result.source.records, result.target.records]
         for result in windows

@@ -15,10 +15,10 @@ from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from spark_jobs.cluster import read_side, time_span
+from spark_jobs.cluster import read_cluster, time_span
+from spark_jobs.data_source import kafka_reader
 from spark_jobs.reconcile import Options, Reconciliation, reconcile
 from spark_jobs.session import spark_session
-from spark_jobs.source import kafka_reader
 from spark_jobs.verdict import ExitCode, Verdict
 from tests.kit.brokers import Cluster
 from tests.kit.zookeeper import Ensemble
@@ -104,8 +104,8 @@ class Pair:
         assert producer.flush(20) == 0
 
     def audit(self, spark: SparkSession, *, complete: bool = True) -> Reconciliation:
-        target = read_side("west", self.west, [self.topic])
-        source = read_side("east", self.east, [self.topic])
+        target = read_cluster("west", self.west, [self.topic])
+        source = read_cluster("east", self.east, [self.topic])
         return reconcile(
             kafka_reader(spark, slice_offsets=100),
             source,

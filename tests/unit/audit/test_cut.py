@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from kclient.types import TopicPartition
 from spark_jobs.cut import LogRange, PartitionCut, freeze
 
 
 def cut_of(source: LogRange, target: LogRange | None) -> PartitionCut:
-    there = {} if target is None else {("t", 0): target}
-    (cut,) = freeze(there, {("t", 0): source})
+    tp = TopicPartition("t", 0)
+    (cut,) = freeze({} if target is None else {tp: target}, {tp: source})
     return cut
 
 

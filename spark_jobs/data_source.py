@@ -3,13 +3,13 @@
     spark.dataSource.register(KafkaBatchSource)
     spark.read.format("kbroker").option("bootstrap.servers", "...").option("ranges", ranges_json(ranges)).load()
 
-*ranges* are explicit: [topic, partition, first offset, end offset (exclusive)]. Nothing is read "from earliest" or
-"to latest", because an audit's cut is frozen before any record is read. Each range is split into slices of at most
+*ranges* are explicit: [topic, partition, first offset, end offset (exclusive)]. There is no "earliest" and no
+"latest", because an audit freezes its cut before it reads any record. Each range is split into slices of at most
 `slice.offsets` offsets, one Spark task each.
 
-Unlike Spark's own Kafka source it keeps headers in order and with repeated keys, distinguishes null from empty, and
-checks every batch's CRC: a batch that fails, or a range that the log no longer holds, ends the read with an error
-that names topic, partition and offset. It never skips.
+Unlike Spark's own Kafka source it keeps the order of headers and repeated header keys, distinguishes null from empty,
+and checks the CRC of every batch. A corrupt batch, or a range that is no longer in the log, ends the read with an
+error that names topic, partition and offset. It never skips records.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from spark_jobs.cut import OffsetRange
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from spark_jobs.reconcile import Reader, Side
+    from spark_jobs.snapshot import ClusterSnapshot, RecordReader
 
 SCHEMA = (
     "topic string, partition int, offset long, timestamp long, timestamp_type int, key binary, value binary, "
@@ -38,18 +40,9 @@ SCHEMA = (
 DEFAULT_SLICE_OFFSETS = 250_000
 
 
-class OffsetRange(NamedTuple):
-    """Offsets [low, high) of one partition."""
-
-    topic: str
-    partition: int
-    low: int
-    high: int
-
-
 @dataclass
 class Slice(InputPartition):
-    """What one task reads."""
+    """The input of one Spark task."""
 
     offsets: OffsetRange
 
@@ -60,9 +53,9 @@ def ranges_json(ranges: Sequence[OffsetRange]) -> str:
 
 
 def split(ranges: Sequence[OffsetRange], slice_offsets: int) -> list[OffsetRange]:
-    """Cut *ranges* into pieces of at most *slice_offsets*, partitions taking turns.
+    """Cut *ranges* into pieces of at most *slice_offsets*, in round-robin order over the ranges.
 
-    Turns spread a task wave over all leaders instead of reading one broker at a time.
+    The order spreads concurrent tasks over all leaders instead of reading one broker at a time.
     """
     pieces = [
         [
@@ -90,7 +83,7 @@ class KafkaBatchSource(DataSource):
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of one query; bad options are refused here, before any task starts."""
+        """Return the reader of one query; raise ValueError for bad options, before any task starts."""
         return _Reader(dict(self.options))
 
 
@@ -106,13 +99,13 @@ class _Reader(DataSourceReader):
             raise ValueError(f"slice.offsets must be at least 1, not {self._slice_offsets}")
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return one slice per task; at least one, since Spark refuses none."""
+        """Return one slice per task; at least one, because Spark rejects an empty list."""
         slices = [Slice(each) for each in split(self._ranges, self._slice_offsets)]
         return slices or [Slice(OffsetRange("", 0, 0, 0))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one slice as Arrow batches."""
-        # Imported here: this runs in Spark's Python workers, the lines above in the driver.
+        # Imported here, because this runs in Spark's Python workers and the lines above in the driver.
         from spark_jobs.reader import read_range
 
         assert isinstance(partition, Slice)
@@ -120,13 +113,15 @@ class _Reader(DataSourceReader):
             yield from read_range(self._bootstrap, partition.offsets)
 
 
-def kafka_reader(spark: SparkSession, *, slice_offsets: int = DEFAULT_SLICE_OFFSETS) -> Reader:
-    """Return a reader of clusters: (side, ranges) -> their records as `SCHEMA`."""
+def kafka_reader(
+    spark: SparkSession, *, slice_offsets: int = DEFAULT_SLICE_OFFSETS
+) -> RecordReader:
+    """Return a reader of clusters: (cluster, ranges) -> their records as `SCHEMA`."""
 
-    def read(side: Side, ranges: Sequence[OffsetRange]) -> DataFrame:
+    def read(cluster: ClusterSnapshot, ranges: Sequence[OffsetRange]) -> DataFrame:
         return (
             spark.read.format(KafkaBatchSource.name())
-            .option("bootstrap.servers", side.bootstrap)
+            .option("bootstrap.servers", cluster.bootstrap)
             .option("ranges", ranges_json([each for each in ranges if each.high > each.low]))
             .option("slice.offsets", slice_offsets)
             .load()

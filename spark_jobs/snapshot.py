@@ -1,0 +1,30 @@
+"""One cluster as an audit reads it: log ranges and topic settings of one moment, and the reader of its records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kclient.types import TopicPartition
+from spark_jobs.cut import LogRange, OffsetRange
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSnapshot:
+    """The source or the target cluster, read once before any record is read."""
+
+    name: str
+    """How the report calls it."""
+    bootstrap: str
+    cluster_id: str
+    ranges: Mapping[TopicPartition, LogRange]
+    configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Per topic, its effective settings."""
+
+
+RecordReader = Callable[[ClusterSnapshot, Sequence[OffsetRange]], "DataFrame"]
+"""Reads offset ranges of a cluster: from brokers (`spark_jobs.data_source`) or from generated logs (the self-test)."""
