@@ -259,6 +259,7 @@ class Broker:
                     lambda: self.dynamic_config.broker_config.unclean_leader_election_enable
                 ),
                 min_insync_replicas=self.dynamic_config.min_insync_replicas,
+                is_extended=config.extends_inter_broker_protocol,
             ),
             self.peers,
             now_ms=self._world.now_ms,
@@ -375,6 +376,7 @@ class Broker:
             reconnect=self.reconnect,
             on_fatal=self._on_fatal,
             history=self.replicas.log_manager,
+            is_extended=self.config.extends_inter_broker_protocol,
         )
         self.membership.on_event(self._membership_changed)
         await self.membership.join()

@@ -163,7 +163,10 @@ class Membership:
         reconnect: Reconnect,
         on_fatal: Callable[[Exception], None],
         history: History | None = None,
+        is_extended: bool = True,
     ) -> None:
+        """Without *is_extended* (inter.broker.protocol.version) the registration has Kafka's own fields only."""
+        self._is_extended = is_extended
         self._reactor = reactor
         self._zk = zk
         self._registration = registration
@@ -294,6 +297,8 @@ class Membership:
         if self._history is None:
             return self._registration
         past = self._history.registering()
+        if not self._is_extended:
+            return self._registration
         return replace(self._registration, start=past.start.value, intact=past.intact)
 
     def _registered(self, czxid: int, session: Session) -> int:
