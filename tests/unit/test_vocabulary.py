@@ -1,0 +1,273 @@
+"""The repository is written in Kafka's words and plain technical English, and every reference in its prose resolves.
+
+A failure names the file, the line and the word. Replace the word; CONTRIBUTING.md shows how. A name that belongs
+to Kafka, Java or Python goes to `FOREIGN`, a quotation to `QUOTED`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+
+from tests.kit.prose import ROOT, Text, files, read
+
+# Words that describe software as if it were people, and words that Kafka's documentation does not have.
+WORDS = (
+    "who|whom|whose|whoever|whomever|nobody|everybody|somebody|anybody|anew|said|says|say|told|tells|tell|hear|hears"
+    "|heard|obey|obeys|obeyed|bury|buried|burial|mourner|mourns|mourn|wish|wishes|diary|doubts|untold|lives|abdicate"
+    "|abdicates|speak|speaks|spoke|spoken|farewell|goodbye|deaf"
+)
+PHRASES = "the one that|asks for news|ask for news|by right of|former self|former life"
+
+# Names that were replaced: the left column of the table in the design of issue 9, and what was found beside it.
+NAMES = (
+    "ControllerOffice|OperatorWishes|replace_wish|BrokerLine|Announcements|LogUpkeep|DirectoryNews|HeldGroup"
+    "|GroupsOfPartition|Hosted|Surroundings|Orders|Leading|Following|Standing|FetchPlan|take_answer"
+    "|followed_partition|leader_range|directory_news|replica_news|takeover"
+)
+
+# What is quoted stays as it is.
+QUOTED = ("who may import whom",)
+
+# Names that belong to Kafka, Java, Python or a dependency, and are not in our code; G1 is a collector of Java.
+FOREIGN = frozenset({"G1", "SimpleRate", "eval", "sitecustomize.py", "writev"})
+
+# Rooms that are not done: how many faults each may still have. A number here only ever gets smaller.
+UNFINISHED: dict[str, int] = {
+    "ARCHITECTURE.md": 52,
+    "README.md": 2,
+    "benchmarks": 87,
+    "docs/design/damaged-log-directory.md": 1,
+    "docs/design/flush.md": 7,
+    "docs/design/groups-without-zookeeper.md": 7,
+    "docs/design/inter-broker-trust.md": 4,
+    "docs/design/request-memory.md": 1,
+    "docs/operating.md": 13,
+    "kbroker/apis": 69,
+    "kbroker/app": 57,
+    "kbroker/cli": 9,
+    "kbroker/common": 12,
+    "kbroker/config": 24,
+    "kbroker/controller": 495,
+    "kbroker/coordinator": 128,
+    "kbroker/demo": 30,
+    "kbroker/local": 14,
+    "kbroker/log": 210,
+    "kbroker/metadata": 101,
+    "kbroker/network": 36,
+    "kbroker/replica": 458,
+    "kbroker/security": 2,
+    "kbroker/zk": 91,
+    "kclient": 441,
+    "mirrormaker": 79,
+    "spark_jobs": 7,
+    "tests/SCENARIOS.md": 20,
+    "tests/audits": 41,
+    "tests/chaos": 127,
+    "tests/checker": 36,
+    "tests/compat": 73,
+    "tests/conftest.py": 2,
+    "tests/integration": 334,
+    "tests/kit": 100,
+    "tests/property": 176,
+    "tests/simulation": 328,
+    "tests/unit/apis": 177,
+    "tests/unit/app": 8,
+    "tests/unit/audits": 7,
+    "tests/unit/chaos": 39,
+    "tests/unit/checker": 5,
+    "tests/unit/client": 164,
+    "tests/unit/common": 11,
+    "tests/unit/config": 1,
+    "tests/unit/controller": 147,
+    "tests/unit/coordinator": 28,
+    "tests/unit/demo": 1,
+    "tests/unit/log": 71,
+    "tests/unit/metadata": 20,
+    "tests/unit/mirror": 21,
+    "tests/unit/network": 23,
+    "tests/unit/replica": 210,
+    "tests/unit/test_simulation_tally.py": 1,
+    "tests/unit/wire": 39,
+    "tests/unit/zk": 5,
+    "tools": 2,
+}
+
+_RETIRED = re.compile(
+    rf"(?<![A-Za-z])(?:{WORDS}|{'|'.join(map(str.capitalize, WORDS.split('|')))})(?![A-Za-z])"
+    rf"|(?i:\b(?:{PHRASES})\b)|\b(?:{NAMES})\b"
+)
+_QUOTED = re.compile("|".join(map(re.escape, QUOTED)))
+_BACKTICKS = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+_FILE = re.compile(r"(?<![\w./*<{}-])[\w./-]*\w\.(?:py|md)\b(?![\w*])")
+_NUMBER = re.compile(r"(?<![\w.-])([A-Z])(\d{1,2})(?![\w.-])")
+_TEST = re.compile(r"\btest_\w+\b(?![\w.*]*\*)")
+_LINK = re.compile(r"\]\(([^)#\s]+)")
+_SETTING = re.compile(r'"(kbroker(?:\.\w+)+)"')
+_DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+_PACKAGES = ("kbroker", "kclient", "mirrormaker", "spark_jobs", "benchmarks", "tests")
+
+
+@cache
+def _texts() -> list[Text]:
+    own = (ROOT / "tests/unit/test_vocabulary.py", ROOT / "tests/kit/prose.py")
+    return [read(path) for path in files() if path not in own]
+
+
+class _Known:
+    """What a reference may resolve to: paths, modules, names of the code, scenarios."""
+
+    def __init__(self, texts: list[Text]) -> None:
+        self.paths = {text.path for text in texts} | {
+            "tests/unit/test_vocabulary.py",
+            "tests/kit/prose.py",
+        }
+        self.tails = {path[i:] for path in self.paths for i in _starts(path)}
+        for path in list(self.tails):
+            while "/" in path:
+                path = path.rpartition("/")[0]
+                self.tails.add(path)
+        self.names = set().union(*(text.names for text in texts))
+        self.names |= {part.removesuffix(".py") for path in self.paths for part in path.split("/")}
+        self.words = self.names.union(*(text.words for text in texts))
+        scenarios = (ROOT / "tests/SCENARIOS.md").read_text()
+        self.settings = {name for text in texts for name in _SETTING.findall(text.whole)}
+        self.scenarios = set(re.findall(r"^\| (S\d+) \|", scenarios, re.MULTILINE))
+
+    def file(self, path: str) -> bool:
+        """Return whether *path* is a file or directory here, or the end of the path of one."""
+        return path.strip("/").removeprefix("./") in self.tails
+
+    def name(self, dotted: str) -> bool:
+        """Return whether every part of a name in backticks is a name of ours, or it is none that looks like ours."""
+        if dotted in self.settings or dotted in FOREIGN:
+            return True
+        parts = dotted.split(".")
+        if parts[0] in _PACKAGES and len(parts) > 1:
+            for i in range(len(parts), 1, -1):
+                if "/".join(parts[:i]) in self.tails or "/".join(parts[:i]) + ".py" in self.tails:
+                    return all(part in self.names for part in parts[i:])
+            return False
+        if len(parts) > 1 and not (parts[0] in self.names and parts[0][0].isupper()):
+            return True  # a setting, an attribute of a variable: min.insync.replicas, slice.offsets
+        return all(part in self.words for part in parts)
+
+
+def _starts(path: str) -> list[int]:
+    return [0, *(i + 1 for i, letter in enumerate(path) if letter == "/")]
+
+
+def _retired(text: Text) -> list[tuple[int, str]]:
+    whole = (
+        _QUOTED.sub(lambda quote: " " * len(quote.group()), text.whole) if QUOTED else text.whole
+    )
+    return [(match.start(), f"retired: {match.group()}") for match in _RETIRED.finditer(whole)]
+
+
+def _names(prose: str, known: _Known) -> Iterator[tuple[int, str]]:
+    for match in _BACKTICKS.finditer(prose):
+        name = match.group(1).removesuffix("()")
+        if _DOTTED.fullmatch(name) and not name.endswith((".py", ".md")) and not known.name(name):
+            yield match.start(), f"no such name: {name}"
+
+
+def _links(text: Text) -> Iterator[tuple[int, str]]:
+    for match in _LINK.finditer(text.whole if text.path.endswith(".md") else ""):
+        page = match.group(1)
+        if "://" not in page and not ((ROOT / text.path).parent / page).exists():
+            yield match.start(), f"no such page: {page}"
+
+
+def _dangling(text: Text, known: _Known) -> list[tuple[int, str]]:
+    found = list(_links(text))
+    for start, prose in text.prose:
+        for pattern, kind, resolves in (
+            (_FILE, "file", known.file),
+            (_NUMBER, "scenario", known.scenarios.__contains__),
+            (_TEST, "test", known.names.__contains__),
+        ):
+            for match in pattern.finditer(prose):
+                if not resolves(match.group()) and match.group() not in FOREIGN:
+                    found.append((start + match.start(), f"no such {kind}: {match.group()}"))
+        found.extend((start + at, what) for at, what in _names(prose, known))
+    return found
+
+
+def _room(path: str) -> str:
+    return max((room for room in UNFINISHED if path.startswith(room)), key=len, default="")
+
+
+def _judge(faults: dict[str, list[str]]) -> str:
+    """Return a page that names the rooms with more faults than they may have, with each of them."""
+    count: Counter[str] = Counter()
+    lines: dict[str, list[str]] = {}
+    for path, found in faults.items():
+        room = _room(path)
+        count[room] += len(found)
+        lines.setdefault(room, []).extend(found)
+    page = []
+    for room, number in sorted(count.items()):
+        if number > UNFINISHED.get(room, 0):
+            page.append(f"{room or 'everywhere else'}: {number}, allowed {UNFINISHED.get(room, 0)}")
+            page.extend(lines[room])
+    return "\n".join(page)
+
+
+@cache
+def _faults() -> dict[str, list[str]]:
+    texts = _texts()
+    known = _Known(texts)
+    return {
+        text.path: [
+            f"  {text.path}:{text.line(at)}: {what}"
+            for at, what in sorted(_retired(text) + _dangling(text, known))
+        ]
+        for text in texts
+    }
+
+
+def test_no_file_has_a_retired_word_or_a_reference_that_does_not_resolve() -> None:
+    page = _judge(_faults())
+    assert not page, page
+
+
+def test_every_test_of_the_scenarios_is_in_the_file_that_is_named() -> None:
+    page = (ROOT / "tests/SCENARIOS.md").read_text()
+    names: set[str] = set()
+    missing = []
+    for match in re.finditer(r"`((?:unit|property|integration)/[\w/]*\.py)?(?:::(\w+))?`", page):
+        if match.group(1):
+            file = ROOT / "tests" / match.group(1)
+            names = read(file).names if file.exists() else set()
+        if match.group(2) and match.group(2) not in names:
+            missing.append(match.group())
+    assert not missing
+
+
+def test_each_kind_of_fault_is_found() -> None:
+    prose = "# T1: `NoSuchName` asks nowhere.py, see test_of_nothing; S99, `kbroker.log.no_such_module`.\n"
+    text = Text("kbroker/invented.py", prose + "tell_nobody = Hosted  # whoever hears\n")
+    text.prose = [(0, prose)]
+    found = [what for _, what in sorted(_retired(text) + _dangling(text, _Known(_texts())))]
+    assert found == [
+        "no such scenario: T1",
+        "no such name: NoSuchName",
+        "no such file: nowhere.py",
+        "no such test: test_of_nothing",
+        "no such scenario: S99",
+        "no such name: kbroker.log.no_such_module",
+        "retired: tell",
+        "retired: nobody",
+        "retired: Hosted",
+        "retired: whoever",
+        "retired: hears",
+    ]
+
+
+def test_a_room_may_have_fewer_faults_than_the_table_says_and_not_more() -> None:
+    room, number = next(iter(UNFINISHED.items()), ("", 0))
+    path = f"{room}/invented.py" if room else "invented.py"
+    assert not _judge({path: ["fault"] * number})
+    assert f"{number + 1}, allowed {number}" in _judge({path: ["fault"] * (number + 1)})
