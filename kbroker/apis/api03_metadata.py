@@ -29,7 +29,7 @@ from kbroker.apis.authorized_operations import (
     NOT_ASKED,
 )
 from kbroker.common.shared_turns import for_each
-from kbroker.metadata.admin_manager import OFFSETS_TOPIC, Topics
+from kbroker.metadata.admin_manager import OFFSETS_TOPIC, AdminManager
 from kbroker.metadata.core.topic_rules import is_topic_name
 from kbroker.metadata.metadata_cache import (
     INTERNAL_TOPICS,
@@ -90,7 +90,7 @@ class Metadata:
     def __init__(
         self,
         cache: MetadataCache,
-        topics: Topics,
+        topics: AdminManager,
         auto_create: Callable[[], bool],
         monotonic: Callable[[], float],
     ) -> None:

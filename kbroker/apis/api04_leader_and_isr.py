@@ -9,15 +9,23 @@ from __future__ import annotations
 from kbroker.apis import RequestContext
 from kbroker.metadata.dynamic_config import DynamicConfig
 from kbroker.replica.replica_manager import Replicas
-from kclient.wire.interbroker import LeaderAndIsrRequest, LeaderAndIsrResponse
+from kclient.wire.interbroker import (
+    LeaderAndIsrPartitionError,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+)
 
 
 class LeaderAndIsr:
     """Answers LeaderAndIsr."""
 
-    def __init__(self, replicas: Replicas, dynamic: DynamicConfig) -> None:
+    def __init__(
+        self, replicas: Replicas, dynamic: DynamicConfig, is_extended: bool = True
+    ) -> None:
+        """Without *is_extended* (inter.broker.protocol.version) responses have Kafka's own fields only."""
         self._replicas = replicas
         self._dynamic = dynamic
+        self._is_extended = is_extended
 
     async def __call__(
         self, context: RequestContext, request: LeaderAndIsrRequest
@@ -25,4 +33,11 @@ class LeaderAndIsr:
         """Answer one error code per partition."""
         topics = {topic.topic_name: topic.topic_id for topic in request.topic_states}
         await self._dynamic.load_topics(topics, context.turns)
-        return await self._replicas.orders.obey_leader_and_isr(request)
+        response = await self._replicas.orders.obey_leader_and_isr(request)
+        if not self._is_extended:
+            for topic in response.topics:
+                topic.partition_errors = [
+                    LeaderAndIsrPartitionError(error.partition_index, error.error_code)
+                    for error in topic.partition_errors
+                ]
+        return response

@@ -14,7 +14,7 @@ from twisted.logger import Logger
 
 from kbroker.apis import RequestContext
 from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC, partition_for
-from kbroker.metadata.admin_manager import Topics
+from kbroker.metadata.admin_manager import AdminManager
 from kbroker.metadata.metadata_cache import MetadataCache
 from kbroker.zk.errors import ZooKeeperError
 from kclient.wire.errors import ErrorCode, KafkaError
@@ -32,7 +32,7 @@ GROUP: Final = 0
 class FindCoordinator:
     """Answers FindCoordinator."""
 
-    def __init__(self, metadata: MetadataCache, topics: Topics) -> None:
+    def __init__(self, metadata: MetadataCache, topics: AdminManager) -> None:
         self._metadata = metadata
         self._topics = topics
         self._making = False

@@ -17,7 +17,7 @@ from kbroker.apis import RequestContext
 from kbroker.apis.api32_describe_configs import topic_config_entries
 from kbroker.common.shared_turns import for_each
 from kbroker.controller.controller import ClusterController
-from kbroker.metadata.admin_manager import CreatedTopic, Topics
+from kbroker.metadata.admin_manager import AdminManager, CreatedTopic
 from kbroker.metadata.core.topic_rules import MAX_PARTITIONS
 from kbroker.metadata.dynamic_config import DynamicConfig
 from kbroker.metadata.topic_placement import NewTopic
@@ -46,7 +46,7 @@ class CreateTopics:
     def __init__(
         self,
         controller: ClusterController,
-        topics: Topics,
+        topics: AdminManager,
         dynamic: DynamicConfig,
         monotonic: Callable[[], float],
     ) -> None:

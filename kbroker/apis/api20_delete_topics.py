@@ -16,7 +16,7 @@ from kbroker.apis import RequestContext
 from kbroker.apis.api19_create_topics import MAX_WAIT_SECONDS
 from kbroker.common.shared_turns import for_each
 from kbroker.controller.controller import ClusterController
-from kbroker.metadata.admin_manager import Topics
+from kbroker.metadata.admin_manager import AdminManager
 from kbroker.metadata.metadata_cache import MetadataCache
 from kclient.wire.errors import (
     InvalidRequest,
@@ -39,7 +39,7 @@ class DeleteTopics:
     def __init__(
         self,
         controller: ClusterController,
-        topics: Topics,
+        topics: AdminManager,
         cache: MetadataCache,
         monotonic: Callable[[], float],
     ) -> None:

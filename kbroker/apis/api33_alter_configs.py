@@ -9,7 +9,7 @@ from __future__ import annotations
 from kbroker.apis import RequestContext
 from kbroker.apis.api44_incremental_alter_configs import configured_broker
 from kbroker.common.shared_turns import for_each
-from kbroker.metadata.config_admin import ConfigChanges
+from kbroker.metadata.config_admin_manager import ConfigAdminManager
 from kbroker.metadata.core.config_entries import ResourceType
 from kclient.wire.errors import InvalidConfig, InvalidRequest, KafkaError
 from kclient.wire.schema.alter_configs import (
@@ -23,7 +23,7 @@ from kclient.wire.schema.alter_configs import (
 class AlterConfigs:
     """Answers AlterConfigs."""
 
-    def __init__(self, changes: ConfigChanges, broker_id: int) -> None:
+    def __init__(self, changes: ConfigAdminManager, broker_id: int) -> None:
         self._changes = changes
         self._broker_id = broker_id
 

@@ -19,7 +19,7 @@ from kbroker.common.topic_partition import TopicPartition
 from kbroker.controller.controller import ClusterController
 from kbroker.controller.core.effects import ElectionOutcome, ElectionResult
 from kbroker.controller.core.events import ElectionType
-from kbroker.metadata.admin_manager import Topics
+from kbroker.metadata.admin_manager import AdminManager
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import InvalidRequest, NotController
 from kclient.wire.schema.elect_leaders import (
@@ -56,7 +56,7 @@ class ElectLeaders:
     """Answers ElectLeaders, on the controller."""
 
     def __init__(
-        self, controller: ClusterController, topics: Topics, monotonic: Callable[[], float]
+        self, controller: ClusterController, topics: AdminManager, monotonic: Callable[[], float]
     ) -> None:
         self._controller = controller
         self._topics = topics

@@ -11,7 +11,7 @@ from collections import Counter
 
 from kbroker.apis import RequestContext
 from kbroker.common.shared_turns import for_each
-from kbroker.metadata.config_admin import ConfigChanges
+from kbroker.metadata.config_admin_manager import ConfigAdminManager
 from kbroker.metadata.core.config_entries import Change, ResourceType
 from kbroker.zk.znodes import DEFAULT_ENTITY
 from kclient.wire.errors import InvalidRequest, KafkaError
@@ -26,7 +26,7 @@ from kclient.wire.schema.incremental_alter_configs import (
 class IncrementalAlterConfigs:
     """Answers IncrementalAlterConfigs."""
 
-    def __init__(self, changes: ConfigChanges, broker_id: int) -> None:
+    def __init__(self, changes: ConfigAdminManager, broker_id: int) -> None:
         self._changes = changes
         self._broker_id = broker_id
 

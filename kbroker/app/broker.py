@@ -45,16 +45,16 @@ from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.coordinator.group.offset_expiry import OffsetExpiry
 from kbroker.coordinator.transaction.producer_id_manager import ProducerIds, first_producer_id
-from kbroker.metadata.admin_manager import Topics, random_topic_id
+from kbroker.metadata.admin_manager import AdminManager, random_topic_id
 from kbroker.metadata.broker_registration import (
+    BrokerRegistration,
     DuplicateBrokerError,
-    Membership,
-    MembershipEvent,
     Registered,
+    RegistrationEvent,
     enter_cluster,
     generate_broker_id,
 )
-from kbroker.metadata.config_admin import ConfigChanges
+from kbroker.metadata.config_admin_manager import ConfigAdminManager
 from kbroker.metadata.controller_epochs import ControllerEpochs
 from kbroker.metadata.dynamic_config import DynamicConfig
 from kbroker.metadata.metadata_cache import MetadataCache
@@ -221,13 +221,13 @@ class Broker:
         self.replicas.upkeep.reconfigure(self.dynamic_config.broker_config)
         self.dynamic_config.on_broker_config(self.replicas.throttle)
         self.replicas.throttle(self.dynamic_config.broker_config)
-        self.config_changes = ConfigChanges(
+        self.config_changes = ConfigAdminManager(
             zookeeper, self.reconnect, lambda: self.dynamic_config.broker_config
         )
         await self._trust_brokers()
         self.controller_epochs = ControllerEpochs(zookeeper, self.reconnect)
         self.metadata = MetadataCache(self.cluster_id, self.replicas.orders.fence)
-        self.topics = Topics(
+        self.topics = AdminManager(
             self._reactor,
             zookeeper,
             self.reconnect,
@@ -259,6 +259,7 @@ class Broker:
                     lambda: self.dynamic_config.broker_config.unclean_leader_election_enable
                 ),
                 min_insync_replicas=self.dynamic_config.min_insync_replicas,
+                is_extended=config.extends_inter_broker_protocol,
             ),
             self.peers,
             now_ms=self._world.now_ms,
@@ -361,13 +362,13 @@ class Broker:
         )
 
     async def _join(self, advertised: tuple[Endpoint, ...]) -> None:
-        registration = znodes.BrokerRegistration(
+        registration = znodes.BrokerInfo(
             self.broker_id,
             advertised,
             rack=self.config.broker_rack or None,
             timestamp=self._world.now_ms(),
         )
-        self.membership = Membership(
+        self.registration = BrokerRegistration(
             self._reactor,
             self.zookeeper,
             registration,
@@ -375,10 +376,11 @@ class Broker:
             reconnect=self.reconnect,
             on_fatal=self._on_fatal,
             history=self.replicas.log_manager,
+            is_extended=self.config.extends_inter_broker_protocol,
         )
-        self.membership.on_event(self._membership_changed)
-        await self.membership.join()
-        self._undo.add(self.membership.leave)
+        self.registration.on_event(self._on_registration)
+        await self.registration.register()
+        self._undo.add(self.registration.stop)
 
     async def _told_by_the_controller(self) -> None:
         if not await self.told_within(METADATA_PATIENCE):
@@ -418,7 +420,7 @@ class Broker:
         elif isinstance(event, Expired):
             self.replicas.expired()
 
-    def _membership_changed(self, event: MembershipEvent) -> None:
+    def _on_registration(self, event: RegistrationEvent) -> None:
         if isinstance(event, Registered):
             self.broker_epoch = event.broker_epoch
             self.replicas.registered(event.broker_epoch)
@@ -460,7 +462,7 @@ class Broker:
                 self.metadata,
                 self.peers,
                 broker_id=self.broker_id,
-                broker_epoch=self.membership.broker_epoch or -1,
+                broker_epoch=self.registration.broker_epoch or -1,
             )
             await shutdown.run()
 

@@ -82,7 +82,10 @@ def _control(broker: Broker) -> dict[ApiKey, Factory]:
     """Return what the controller says to brokers, and they to it."""
     orders = {
         ApiKey.LEADER_AND_ISR: lazily(
-            "kbroker.apis.api04_leader_and_isr:LeaderAndIsr", broker.replicas, broker.dynamic_config
+            "kbroker.apis.api04_leader_and_isr:LeaderAndIsr",
+            broker.replicas,
+            broker.dynamic_config,
+            broker.config.extends_inter_broker_protocol,
         ),
         ApiKey.STOP_REPLICA: lazily(
             "kbroker.apis.api05_stop_replica:StopReplica", broker.replicas, broker.dynamic_config

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from kbroker.local import cluster, mourner, zookeeper
+from kbroker.local import cluster, orphan_reaper, zookeeper
 from kbroker.local.state import ClusterState, Directory
 from kbroker.local.zookeeper import LocalError
 from kbroker.zk.errors import ZooKeeperError
@@ -84,7 +84,7 @@ def up(
     """
     directory = Directory(path)
     if die_with is not None:
-        mourner.mourn(die_with, directory)
+        orphan_reaper.start(die_with, directory)
     state = cluster.up(
         directory,
         name,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from kbroker.common.endpoint import Endpoint
+from kbroker.common.protocol_version import is_extended
 from kbroker.config import properties
 from kbroker.config.checks import check_together
 from kbroker.config.cluster import (
@@ -129,6 +130,11 @@ class BrokerConfig(
             if endpoint.security_protocol == self.security_inter_broker_protocol.upper():
                 return endpoint.listener
         return ""
+
+    @cached_property
+    def extends_inter_broker_protocol(self) -> bool:
+        """Whether this broker sends our extensions of the inter-broker protocol (inter.broker.protocol.version)."""
+        return is_extended(self.inter_broker_protocol_version)
 
     @cached_property
     def directories(self) -> tuple[str, ...]:

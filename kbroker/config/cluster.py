@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kbroker.common import protocol_version
 from kbroker.config.setting import LONG_MAX, ConfigType, at_least, between, define, one_of
 
 BOOLEAN, STRING, INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
@@ -158,7 +159,10 @@ class ReplicationSettings:
         ),
     )
     inter_broker_protocol_version: str = define(
-        STRING, "3.9-IV0", "Accepted, no effect: brokers speak one version."
+        STRING,
+        protocol_version.VERSIONS[-1],
+        "Version of the protocol between brokers, 3.4-IV0 to 3.9-IV0; extensions are sent from 3.9-IV0 on.",
+        protocol_version.problem,
     )
     fetch_purgatory_purge_interval_requests: int = define(
         INT, 1_000, "Accepted, no effect: a finished wait is forgotten at once."

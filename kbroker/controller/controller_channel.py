@@ -54,6 +54,8 @@ class ControllerSettings:
     """unclean.leader.election.enable of topics that do not say."""
     min_insync_replicas: Callable[[str], int] = lambda _topic: 1
     """A topic's min.insync.replicas."""
+    is_extended: bool = True
+    """Whether inter.broker.protocol.version allows our extensions of requests."""
     partitions_per_turn: int = 500
     """So many are worked on in one turn of the reactor, or told in one request: some 10 ms."""
 
@@ -87,7 +89,9 @@ class BrokerLine:
         owner: LineOwner,
         request_numbers: Iterator[int] | None = None,
     ) -> None:
-        self.channel = BrokerChannel(settings.partitions_per_turn, request_numbers)
+        self.channel = BrokerChannel(
+            settings.partitions_per_turn, request_numbers, in_parts=settings.is_extended
+        )
         self._clock = clock
         self._settings = settings
         self._send = send
@@ -126,6 +130,7 @@ class BrokerLine:
             controller_epoch=self._controller_epoch,
             broker=self._broker,
             listener=self._settings.inter_broker_listener,
+            is_extended=self._settings.is_extended,
         )
         out = self._out = self._request(api, version, request)
         out.addCallbacks(

@@ -26,7 +26,7 @@ from kbroker.config import BrokerConfig, LogConfig
 from kbroker.metadata.core.config_entries import check_topic_config
 from kbroker.metadata.core.topic_rules import check_collision, check_topic_name
 from kbroker.metadata.metadata_cache import MetadataCache
-from kbroker.metadata.topic_placement import NewTopic, Placement
+from kbroker.metadata.topic_placement import NewTopic, TopicPlacement
 from kbroker.zk import znodes
 from kbroker.zk.errors import (
     BadVersion,
@@ -81,7 +81,7 @@ class CreatedTopic:
         return len(next(iter(self.assignment.values())))
 
 
-class Topics:
+class AdminManager:
     """The topics of the cluster, to be changed."""
 
     def __init__(
@@ -101,7 +101,7 @@ class Topics:
         self._cache = cache
         self._config = config
         self._new_topic_id = new_topic_id
-        self._placement = Placement(cache, config, random_below)
+        self._placement = TopicPlacement(cache, config, random_below)
 
     # -- creation ----------------------------------------------------------------------------
 

@@ -49,7 +49,7 @@ from kbroker.zk.errors import (
 )
 from kbroker.zk.interface import Connected, Expired, Lapsed, Node, Session, SessionEvent, ZooKeeper
 from kbroker.zk.reconnect import Reconnect
-from kbroker.zk.znodes import BrokerRegistration
+from kbroker.zk.znodes import BrokerInfo
 
 log = Logger()
 
@@ -79,7 +79,7 @@ class Unregistered:
     """Our session is over, or may be: others may think us dead."""
 
 
-MembershipEvent = Registered | Unregistered
+RegistrationEvent = Registered | Unregistered
 
 
 class Past(Protocol):
@@ -150,20 +150,23 @@ async def generate_broker_id(zk: ZooKeeper, reserved_max: int) -> int:
     return reserved_max + stat.version
 
 
-class Membership:
+class BrokerRegistration:
     """Keeps us registered."""
 
     def __init__(
         self,
         reactor: Any,
         zk: ZooKeeper,
-        registration: BrokerRegistration,
+        registration: BrokerInfo,
         *,
         cluster_id: str,
         reconnect: Reconnect,
         on_fatal: Callable[[Exception], None],
         history: History | None = None,
+        is_extended: bool = True,
     ) -> None:
+        """Without *is_extended* (inter.broker.protocol.version) the registration has Kafka's own fields only."""
+        self._is_extended = is_extended
         self._reactor = reactor
         self._zk = zk
         self._registration = registration
@@ -175,46 +178,46 @@ class Membership:
         self._epoch: int | None = None
         self._wanted = False
         self._registering = False
-        self._listeners: list[Callable[[MembershipEvent], None]] = []
+        self._listeners: list[Callable[[RegistrationEvent], None]] = []
 
     @property
     def broker_epoch(self) -> int | None:
         """The czxid of our znode, None while we are not registered."""
         return self._epoch
 
-    def on_event(self, callback: Callable[[MembershipEvent], None]) -> None:
+    def on_event(self, callback: Callable[[RegistrationEvent], None]) -> None:
         """Call *callback* whenever we become a member or cease to be one."""
         self._listeners.append(callback)
 
-    async def join(self) -> int:
+    async def register(self) -> int:
         """Register for the first time and stay registered; the broker epoch, or DuplicateBrokerError.
 
         A connection that breaks meanwhile, or a session that ends, is waited out; RequestTimedOut when
         ZooKeeper stays away.
         """
-        self._zk.on_session(self._session_event)
+        self._zk.on_session(self._on_session)
         self._wanted = True
         self._registering = True
         try:
             epoch = await self._reconnect.read(None, self._register)
         finally:
             self._registering = False
-        self._zk.watch_data(self._path, self._znode_seen)
+        self._zk.watch_data(self._path, self._on_znode)
         return epoch
 
-    def leave(self) -> None:
+    def stop(self) -> None:
         """Stay registered no longer than this session."""
         self._wanted = False
 
     # --- following the session ---
 
-    def _session_event(self, event: SessionEvent) -> None:
+    def _on_session(self, event: SessionEvent) -> None:
         if isinstance(event, (Lapsed, Expired)):
             self._lost()
         elif isinstance(event, Connected) and self._wanted and self._epoch is None:
             self._register_again()
 
-    def _znode_seen(self, node: Node | None) -> None:
+    def _on_znode(self, node: Node | None) -> None:
         if node is None and self._epoch is not None and self._wanted and self._zk.connected:
             log.warn("somebody deleted {path}: registering again", path=self._path)
             self._lost()
@@ -274,7 +277,7 @@ class Membership:
         if session is None:
             raise SessionExpired(self._path)
         zk = self._zk.in_session(session)
-        data = znodes.encode_broker(self._described())
+        data = znodes.encode_broker(self._info())
         deadline: float | None = None
         while True:
             with contextlib.suppress(NodeExists):
@@ -288,12 +291,14 @@ class Membership:
                     await zk.set(self._path, data, node.stat.version)
                 return self._registered(node.stat.czxid, session)
             deadline = self._refuse_or_wait_until(node, session, deadline)
-            await self._gone_or(deadline)
+            await self._until_free(deadline)
 
-    def _described(self) -> BrokerRegistration:
+    def _info(self) -> BrokerInfo:
         if self._history is None:
             return self._registration
         past = self._history.registering()
+        if not self._is_extended:
+            return self._registration
         return replace(self._registration, start=past.start.value, intact=past.intact)
 
     def _registered(self, czxid: int, session: Session) -> int:
@@ -333,7 +338,7 @@ class Membership:
             "(zookeeper.session.timeout.ms)."
         )
 
-    def _gone_or(self, deadline: float) -> Deferred[None]:
+    def _until_free(self, deadline: float) -> Deferred[None]:
         """Fire when our path is free, or at *deadline*."""
         free: Deferred[None] = Deferred()
 
@@ -352,7 +357,7 @@ class Membership:
         watch = self._zk.watch_data(self._path, seen)
         return free
 
-    def _emit(self, event: MembershipEvent) -> None:
+    def _emit(self, event: RegistrationEvent) -> None:
         for listener in list(self._listeners):
             try:
                 listener(event)

@@ -45,7 +45,7 @@ class NewTopic:
     configs: Mapping[str, str | None] = field(default_factory=dict)
 
 
-class Placement:
+class TopicPlacement:
     """Places replicas on the brokers that *cache* knows to live; *random_below* says where to begin."""
 
     def __init__(

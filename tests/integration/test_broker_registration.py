@@ -12,9 +12,9 @@ from twisted.internet import reactor
 from kbroker.common.endpoint import Endpoint
 from kbroker.metadata import broker_registration
 from kbroker.metadata.broker_registration import (
-    Membership,
-    MembershipEvent,
+    BrokerRegistration,
     Registered,
+    RegistrationEvent,
     Unregistered,
 )
 from kbroker.zk import znodes
@@ -25,7 +25,7 @@ from tests.kit.waiting import until
 
 pytestmark = pytest.mark.slow
 Open = Callable[..., Awaitable[ZooKeeperSession]]
-Join = Callable[..., Awaitable[tuple[Membership, list[MembershipEvent]]]]
+Join = Callable[..., Awaitable[tuple[BrokerRegistration, list[RegistrationEvent]]]]
 
 
 @pytest_twisted.async_yield_fixture
@@ -44,18 +44,18 @@ async def open_session(zookeeper_connect: str) -> AsyncIterator[Open]:
         await session.stop(2)
 
 
-def registration(port: int = 9092) -> znodes.BrokerRegistration:
+def registration(port: int = 9092) -> znodes.BrokerInfo:
     endpoint = Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", port)
-    return znodes.BrokerRegistration(1, (endpoint,), timestamp=1_700_000_000_000)
+    return znodes.BrokerInfo(1, (endpoint,), timestamp=1_700_000_000_000)
 
 
 async def join(
     zk: ZooKeeperSession, port: int = 9092
-) -> tuple[Membership, list[MembershipEvent], list[Exception]]:
-    events: list[MembershipEvent] = []
+) -> tuple[BrokerRegistration, list[RegistrationEvent], list[Exception]]:
+    events: list[RegistrationEvent] = []
     fatal: list[Exception] = []
     cluster_id = await broker_registration.obtain_cluster_id(zk)
-    member = Membership(
+    member = BrokerRegistration(
         reactor,
         zk,
         registration(port),
@@ -64,7 +64,7 @@ async def join(
         on_fatal=fatal.append,
     )
     member.on_event(events.append)
-    await member.join()
+    await member.register()
     return member, events, fatal
 
 

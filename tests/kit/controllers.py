@@ -13,8 +13,8 @@ from twisted.internet.defer import Deferred, fail, succeed
 from kbroker.common.endpoint import Endpoint
 from kbroker.config import BrokerConfig
 from kbroker.controller.controller import ClusterController, ControllerSettings
-from kbroker.metadata.admin_manager import Topics
-from kbroker.metadata.config_admin import ConfigChanges
+from kbroker.metadata.admin_manager import AdminManager
+from kbroker.metadata.config_admin_manager import ConfigAdminManager
 from kbroker.metadata.dynamic_config import DynamicConfig
 from kbroker.metadata.metadata_cache import MetadataCache
 from kbroker.zk import znodes
@@ -104,7 +104,7 @@ async def register(zk: ZooKeeperSession, broker_id: int, rack: str | None = None
     """Register a broker in the session of *zk*; its epoch."""
     endpoint = Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 9000 + broker_id)
     path = znodes.broker_path(broker_id)
-    registration = znodes.BrokerRegistration(broker_id, (endpoint,), rack=rack, timestamp=1)
+    registration = znodes.BrokerInfo(broker_id, (endpoint,), rack=rack, timestamp=1)
     await zk.create(path, znodes.encode_broker(registration), ephemeral=True)
     stat = await zk.exists(path)
     assert stat is not None
@@ -137,7 +137,7 @@ class Member:
         self.config = BrokerConfig.of(
             {"zookeeper.connect": "x:1", "broker.id": str(self.broker_id), "log.dirs": "/nowhere"}
         )
-        self.topics = Topics(
+        self.topics = AdminManager(
             reactor,
             self.zk,
             self.reconnect,
@@ -153,6 +153,6 @@ class Member:
             broker_id=self.broker_id,
             now_ms=lambda: 1_700_000_000_000,
         )
-        self.config_changes = ConfigChanges(
+        self.config_changes = ConfigAdminManager(
             self.zk, self.reconnect, lambda: self.dynamic.broker_config
         )

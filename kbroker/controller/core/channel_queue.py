@@ -102,16 +102,20 @@ class _Round:
     closed: bool = False
     """Begun, or complete by order: nothing may join."""
 
-    def take(self, most: int, numbers: Iterator[int]) -> Order | None:
-        """Take the next request, of *most* partitions, out of this round; *numbers* are for the parts of a full one."""
+    def take(self, most: int, numbers: Iterator[int] | None) -> Order | None:
+        """Take the next request, of *most* partitions, out of this round.
+
+        *numbers* are for the parts of a full UpdateMetadata; without them it is one request, of any size.
+        """
         self.closed = True
         if self.leaders:
             return LeaderAndIsrOrder(_some(self.leaders, most), tuple(self.live_leaders.values()))
         if self.live_brokers is not None:
-            updates = _some(self.metadata, most)
+            in_one = self.full and numbers is None
+            updates = _some(self.metadata, len(self.metadata) if in_one else most)
             has_more = self.full and bool(self.metadata)
             self.in_parts = self.in_parts or has_more
-            part = next(numbers) if self.in_parts else -1
+            part = next(numbers) if numbers is not None and self.in_parts else -1
             metadata = UpdateMetadataOrder(updates, self.live_brokers, self.full, part, has_more)
             if not self.metadata:
                 self.live_brokers = None
@@ -128,11 +132,14 @@ class BrokerChannel:
         self,
         partitions_per_request: int = PARTITIONS_PER_REQUEST,
         request_numbers: Iterator[int] | None = None,
+        *,
+        in_parts: bool = True,
     ) -> None:
+        """*in_parts*: a full UpdateMetadata may be sent in several requests, an extension of ours."""
         self._most = partitions_per_request
         self._request_numbers = count() if request_numbers is None else request_numbers
         self._rounds: deque[_Round] = deque()
-        self._numbers = count()
+        self._numbers = count() if in_parts else None
         self._out: Order | None = None
 
     @property

@@ -57,12 +57,43 @@ Response = LeaderAndIsrResponse | UpdateMetadataResponse | StopReplicaResponse
 
 
 def request_for(
-    order: Order, *, controller_id: int, controller_epoch: int, broker: Broker, listener: str
+    order: Order,
+    *,
+    controller_id: int,
+    controller_epoch: int,
+    broker: Broker,
+    listener: str,
+    is_extended: bool = True,
 ) -> tuple[ApiKey, int, Request]:
     """Build the request that carries *order* to *broker*: (api key, version, request).
 
-    *listener* is the inter-broker listener, by which brokers are told to find each other.
+    *listener* is the inter-broker listener, by which brokers find each other. Without *is_extended* (see
+    inter.broker.protocol.version) the request has Kafka's own fields only.
     """
+    api, version, request = _extended_request(
+        order, controller_id, controller_epoch, broker, listener
+    )
+    if not is_extended:
+        _remove_extensions(request)
+    return api, version, request
+
+
+def _remove_extensions(request: Request) -> None:
+    """Reset the tagged fields of ours to what a broker assumes that does not receive them."""
+    request.request_number = -1
+    if isinstance(request, LeaderAndIsrRequest):
+        for topic in request.topic_states:
+            for state in topic.partition_states:
+                state.isr_epochs, state.elr, state.elr_epochs = [], [], []
+    elif isinstance(request, UpdateMetadataRequest):
+        request.part, request.has_more = -1, False
+        for live in request.live_brokers:
+            live.epoch, live.is_shutting_down = -1, False
+
+
+def _extended_request(
+    order: Order, controller_id: int, controller_epoch: int, broker: Broker, listener: str
+) -> tuple[ApiKey, int, Request]:
     match order:
         case LeaderAndIsrOrder():
             return (

@@ -25,7 +25,7 @@ from kbroker.zk.znodes.admin import (
     encode_reassignment,
 )
 from kbroker.zk.znodes.brokers import (
-    BrokerRegistration,
+    BrokerInfo,
     ControllerRegistration,
     broker_path,
     decode_broker,
@@ -127,7 +127,7 @@ __all__ = [
     "REASSIGN_PARTITIONS",
     "TOPICS",
     "TRANSACTIONS",
-    "BrokerRegistration",
+    "BrokerInfo",
     "ControllerRegistration",
     "Fields",
     "PartitionState",

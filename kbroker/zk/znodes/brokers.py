@@ -25,7 +25,7 @@ SECRET_BYTES: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerRegistration:
+class BrokerInfo:
     """The content of /brokers/ids/N; *timestamp* in ms. The broker epoch is the znode's czxid.
 
     Two fields of ours, which Kafka's tools ignore (KIP-966): *start*, how the broker found its log directories
@@ -48,7 +48,7 @@ def broker_path(broker_id: int) -> str:
     return f"{BROKER_IDS}/{broker_id:d}"
 
 
-def encode_broker(broker: BrokerRegistration) -> bytes:
+def encode_broker(broker: BrokerInfo) -> bytes:
     """Write version 5; `host` and `port` of the first PLAINTEXT listener are for old clients."""
     plain = next((e for e in broker.endpoints if e.security_protocol == "PLAINTEXT"), None)
     value: dict[str, Any] = {
@@ -75,7 +75,7 @@ _ENDPOINT = re.compile(r"([A-Za-z0-9_.-]+)://\[?([^\[\]/]*)\]?:(-?\d{1,5})")
 _DEFAULT_PROTOCOLS = {p: p for p in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")}
 
 
-def decode_broker(broker_id: int, data: bytes) -> BrokerRegistration:
+def decode_broker(broker_id: int, data: bytes) -> BrokerInfo:
     """Read versions 1 to 5."""
     fields = decode_json(broker_path(broker_id), data)
     version = fields.integer("version", low=1)
@@ -87,7 +87,7 @@ def decode_broker(broker_id: int, data: bytes) -> BrokerRegistration:
         protocols = fields.object(name).strings() if fields.has(name) else _DEFAULT_PROTOCOLS
         endpoints = tuple(_endpoint(fields, e, protocols) for e in fields.items("endpoints"))
     features = fields.object_or_empty("features")
-    return BrokerRegistration(
+    return BrokerInfo(
         broker_id,
         endpoints,
         rack=fields.text("rack") if fields.has("rack") else None,

@@ -111,7 +111,7 @@ class World:
 
     def register(self, broker_id: int) -> None:
         endpoint = Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 9000 + broker_id)
-        registration = znodes.BrokerRegistration(broker_id, (endpoint,), rack=None, timestamp=1)
+        registration = znodes.BrokerInfo(broker_id, (endpoint,), rack=None, timestamp=1)
         self._do(self.zk.create(znodes.broker_path(broker_id), znodes.encode_broker(registration)))
 
     def remove(self, path: str) -> None:

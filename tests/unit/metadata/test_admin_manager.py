@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
 from kbroker.config import BrokerConfig
-from kbroker.metadata.admin_manager import ATTEMPTS, Topics
+from kbroker.metadata.admin_manager import ATTEMPTS, AdminManager
 from kbroker.metadata.metadata_cache import MetadataCache
 from kbroker.metadata.topic_placement import NewTopic
 from kbroker.zk import znodes
@@ -97,13 +97,13 @@ def topic_of(topic_id: UUID) -> bytes:
     )
 
 
-def topics_on(zookeeper: Any) -> Topics:
+def topics_on(zookeeper: Any) -> AdminManager:
     cache = MetadataCache("cluster")
     brokers = [UpdateMetadataBroker(1, [], None)]
     cache.update(UpdateMetadataRequest(controller_epoch=1, live_brokers=brokers))
     config = BrokerConfig.of({"zookeeper.connect": "x:1", "broker.id": "1", "log.dirs": "/nowhere"})
     clock: Any = Clock()
-    return Topics(
+    return AdminManager(
         clock,
         zookeeper,
         Reconnect(zookeeper, clock),

@@ -8,7 +8,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from kbroker.common.endpoint import Endpoint
-from kbroker.metadata.broker_registration import Membership, enter_cluster
+from kbroker.metadata.broker_registration import BrokerRegistration, enter_cluster
 from kbroker.zk import znodes
 from kbroker.zk.reconnect import Reconnect
 from kbroker.zk.session import ZooKeeperSession
@@ -52,12 +52,12 @@ def enter(breaks: set[int]) -> tuple[int, str, list[Exception]]:
         reconnect = Reconnect(zk, process)
         cluster_id = await enter_cluster(zk, reconnect)
         endpoint = Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 9092)
-        registration = znodes.BrokerRegistration(1, (endpoint,), timestamp=1)
-        member = Membership(
+        registration = znodes.BrokerInfo(1, (endpoint,), timestamp=1)
+        member = BrokerRegistration(
             process, zk, registration, cluster_id=cluster_id, reconnect=reconnect,
             on_fatal=fatal.append,
         )  # fmt: skip
-        await member.join()
+        await member.register()
         return cluster_id
 
     outcome: list[Any] = []

@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
 from kbroker.config import BrokerConfig
-from kbroker.metadata.config_admin import ConfigChanges
+from kbroker.metadata.config_admin_manager import ConfigAdminManager
 from kbroker.metadata.dynamic_config import DynamicConfig
 from kbroker.zk import znodes
 from kbroker.zk.errors import BadVersion, ConnectionLoss, NoNode
@@ -91,7 +91,9 @@ class World:
         self.dynamic = DynamicConfig(
             self.zookeeper, reconnect, STATIC, broker_id=1, now_ms=lambda: 0
         )
-        self.changes = ConfigChanges(self.zookeeper, reconnect, lambda: self.dynamic.broker_config)
+        self.changes = ConfigAdminManager(
+            self.zookeeper, reconnect, lambda: self.dynamic.broker_config
+        )
         self.heard: list[list[str]] = []
         self.dynamic.on_topic_config(lambda topics: self.heard.append(sorted(topics)))
         Deferred.fromCoroutine(self.dynamic.start())

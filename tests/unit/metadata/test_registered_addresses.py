@@ -32,7 +32,7 @@ class PaperZooKeeper:
     def register(self, broker_id: int, host: str, listener: str = "PLAINTEXT") -> None:
         endpoint = Endpoint(listener, "PLAINTEXT", host, 9092)
         outside = Endpoint("OUTSIDE", "PLAINTEXT", "127.0.0.1", 9093)
-        registration = znodes.BrokerRegistration(broker_id, (endpoint, outside))
+        registration = znodes.BrokerInfo(broker_id, (endpoint, outside))
         self.nodes[broker_id] = znodes.encode_broker(registration)
 
     def on_session(self, _callback: object) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from kbroker.config import BrokerConfig
 from kbroker.metadata.metadata_cache import MetadataCache
-from kbroker.metadata.topic_placement import NewTopic, Placement
+from kbroker.metadata.topic_placement import NewTopic, TopicPlacement
 from kbroker.zk.znodes import ReplicaAssignment, TopicAssignment
 from kclient.wire.errors import (
     InvalidPartitions,
@@ -26,13 +26,13 @@ SETTINGS = {
 }
 
 
-def placement(racks: dict[int, str | None], begin: int = 0) -> Placement:
+def placement(racks: dict[int, str | None], begin: int = 0) -> TopicPlacement:
     """Place on live brokers, *racks* by broker."""
     cache = MetadataCache("cluster")
     brokers = [UpdateMetadataBroker(broker, [], rack) for broker, rack in racks.items()]
     cache.update(UpdateMetadataRequest(controller_epoch=1, live_brokers=brokers))
     config = BrokerConfig.of(SETTINGS)
-    return Placement(cache, lambda: config, lambda _below: begin)
+    return TopicPlacement(cache, lambda: config, lambda _below: begin)
 
 
 THREE: dict[int, str | None] = {1: None, 2: None, 3: None}

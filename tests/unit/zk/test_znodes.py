@@ -35,7 +35,7 @@ KAFKA_STATE = b'{"controller_epoch":3,"leader":1,"version":1,"leader_epoch":5,"i
 
 def test_a_broker_registered_by_kafka_is_read() -> None:
     broker = znodes.decode_broker(1, KAFKA_BROKER)
-    assert broker == znodes.BrokerRegistration(
+    assert broker == znodes.BrokerInfo(
         1,
         (
             Endpoint("PLAINTEXT", "PLAINTEXT", "localhost", 9092),

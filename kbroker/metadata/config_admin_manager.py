@@ -46,7 +46,7 @@ Changing = Callable[[Settings], dict[str, str]]
 """Makes the settings that are wanted of those that are there; raises what is wrong with them."""
 
 
-class ConfigChanges:
+class ConfigAdminManager:
     """Writes settings. *in_force* is what this broker goes by: the defaults of what is not set."""
 
     def __init__(

@@ -1,7 +1,7 @@
 """Stops the clusters of a directory when a certain process ends, however it ends.
 
 For demos and test runs, which want the clusters of `kbroker local up --die-with PID` to go with them
-even when they are killed. Runs as a process of its own: ``python -m kbroker.local.mourner PID DIR``.
+even when they are killed. Runs as a process of its own: ``python -m kbroker.local.orphan_reaper PID DIR``.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from kbroker.local.processes import ProcessIdentity, start_in_background
 from kbroker.local.state import Directory
 
 
-def mourn(pid: int, directory: Directory) -> None:
+def start(pid: int, directory: Directory) -> None:
     """Start the process that waits for the end of *pid*."""
     start_in_background(
-        [sys.executable, "-m", "kbroker.local.mourner", str(pid), str(directory.path)],
+        [sys.executable, "-m", "kbroker.local.orphan_reaper", str(pid), str(directory.path)],
         log=Path(os.devnull),
         cwd=Path("/"),
         environment=broker_environment(),
