@@ -7,7 +7,7 @@ what remains are partitions with more replicas that nobody else in the ISR could
 from __future__ import annotations
 
 from kbroker.apis import RequestContext
-from kbroker.controller.controller import ClusterController
+from kbroker.controller.controller import KafkaController
 from kclient.wire.interbroker import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
@@ -18,7 +18,7 @@ from kclient.wire.interbroker import (
 class ControlledShutdown:
     """Answers ControlledShutdown, on the controller."""
 
-    def __init__(self, controller: ClusterController) -> None:
+    def __init__(self, controller: KafkaController) -> None:
         self._controller = controller
 
     async def __call__(

@@ -16,7 +16,7 @@ from typing import Final
 from kbroker.apis import RequestContext
 from kbroker.apis.api32_describe_configs import topic_config_entries
 from kbroker.common.shared_turns import for_each
-from kbroker.controller.controller import ClusterController
+from kbroker.controller.controller import KafkaController
 from kbroker.metadata.admin_manager import AdminManager, CreatedTopic
 from kbroker.metadata.core.topic_rules import MAX_PARTITIONS
 from kbroker.metadata.dynamic_config import DynamicConfig
@@ -45,7 +45,7 @@ class CreateTopics:
 
     def __init__(
         self,
-        controller: ClusterController,
+        controller: KafkaController,
         topics: AdminManager,
         dynamic: DynamicConfig,
         monotonic: Callable[[], float],

@@ -15,7 +15,7 @@ from uuid import UUID
 from kbroker.apis import RequestContext
 from kbroker.apis.api19_create_topics import MAX_WAIT_SECONDS
 from kbroker.common.shared_turns import for_each
-from kbroker.controller.controller import ClusterController
+from kbroker.controller.controller import KafkaController
 from kbroker.metadata.admin_manager import AdminManager
 from kbroker.metadata.metadata_cache import MetadataCache
 from kclient.wire.errors import (
@@ -38,7 +38,7 @@ class DeleteTopics:
 
     def __init__(
         self,
-        controller: ClusterController,
+        controller: KafkaController,
         topics: AdminManager,
         cache: MetadataCache,
         monotonic: Callable[[], float],

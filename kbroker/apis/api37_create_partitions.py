@@ -11,7 +11,7 @@ from collections.abc import Callable
 from kbroker.apis import RequestContext
 from kbroker.apis.api19_create_topics import MAX_WAIT_SECONDS
 from kbroker.common.shared_turns import for_each
-from kbroker.controller.controller import ClusterController
+from kbroker.controller.controller import KafkaController
 from kbroker.metadata.admin_manager import AdminManager
 from kclient.wire.errors import InvalidRequest, KafkaError, NotController, RequestTimedOut
 from kclient.wire.schema.create_partitions import (
@@ -26,7 +26,7 @@ class CreatePartitions:
     """Answers CreatePartitions, on the controller."""
 
     def __init__(
-        self, controller: ClusterController, topics: AdminManager, monotonic: Callable[[], float]
+        self, controller: KafkaController, topics: AdminManager, monotonic: Callable[[], float]
     ) -> None:
         self._controller = controller
         self._topics = topics

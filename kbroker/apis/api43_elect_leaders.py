@@ -16,7 +16,7 @@ from typing import Final
 from kbroker.apis import RequestContext
 from kbroker.apis.api19_create_topics import MAX_WAIT_SECONDS
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.controller.controller import ClusterController
+from kbroker.controller.controller import KafkaController
 from kbroker.controller.core.effects import ElectionOutcome, ElectionResult
 from kbroker.controller.core.events import ElectionType
 from kbroker.metadata.admin_manager import AdminManager
@@ -56,7 +56,7 @@ class ElectLeaders:
     """Answers ElectLeaders, on the controller."""
 
     def __init__(
-        self, controller: ClusterController, topics: AdminManager, monotonic: Callable[[], float]
+        self, controller: KafkaController, topics: AdminManager, monotonic: Callable[[], float]
     ) -> None:
         self._controller = controller
         self._topics = topics

@@ -12,7 +12,7 @@ from collections import defaultdict
 from typing import Final
 
 from kbroker.apis import RequestContext
-from kbroker.controller.controller import ClusterController
+from kbroker.controller.controller import KafkaController
 from kbroker.controller.core.effects import ReassignmentOutcome
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.schema.alter_partition_reassignments import (
@@ -33,7 +33,7 @@ _CODES: Final[dict[ReassignmentOutcome, ErrorCode]] = {
 class AlterPartitionReassignments:
     """Answers AlterPartitionReassignments, on the controller."""
 
-    def __init__(self, controller: ClusterController) -> None:
+    def __init__(self, controller: KafkaController) -> None:
         self._controller = controller
 
     async def __call__(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from kbroker.apis import RequestContext
-from kbroker.controller.controller import ClusterController
+from kbroker.controller.controller import KafkaController
 from kclient.wire.schema.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
@@ -21,7 +21,7 @@ from kclient.wire.schema.list_partition_reassignments import (
 class ListPartitionReassignments:
     """Answers ListPartitionReassignments, on the controller."""
 
-    def __init__(self, controller: ClusterController) -> None:
+    def __init__(self, controller: KafkaController) -> None:
         self._controller = controller
 
     def __call__(

@@ -39,7 +39,7 @@ from kbroker.app.world import World
 from kbroker.common.endpoint import Endpoint
 from kbroker.common.shared_turns import SharedTurns
 from kbroker.config import BrokerConfig, LogConfig
-from kbroker.controller.controller import ClusterController, ControllerSettings
+from kbroker.controller.controller import ControllerSettings, KafkaController
 from kbroker.coordinator.group.core.limits import GroupLimits
 from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
@@ -242,7 +242,7 @@ class Broker:
             dial=self._dial_broker,
         )
         self._undo.add(self.peers.close)
-        self.controller = ClusterController(
+        self.controller = KafkaController(
             self._reactor,
             zookeeper,
             ControllerSettings(

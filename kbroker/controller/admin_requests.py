@@ -21,7 +21,7 @@ from kbroker.controller.core import effects as fx
 from kbroker.controller.core import events, state_change_log
 from kbroker.controller.core.context import Assignment, ControllerContext
 from kbroker.controller.core.reassignment import targets_of
-from kbroker.controller.zk_writes import ControllerStore
+from kbroker.controller.zk_client import ControllerZkClient
 from kbroker.zk import znodes
 from kbroker.zk.errors import PoisonZnode
 from kbroker.zk.interface import Node, Watch, ZooKeeper
@@ -34,13 +34,13 @@ ElectionResults = Mapping[TopicPartition, fx.ElectionResult]
 ReassignmentResults = Mapping[TopicPartition, fx.ReassignmentResult]
 
 
-class OperatorWishes:
+class AdminRequests:
     """The wishes that one term of the controller has heard and not yet answered."""
 
     def __init__(
         self,
         zookeeper: ZooKeeper,
-        store: ControllerStore,
+        store: ControllerZkClient,
         *,
         context: Callable[[], ControllerContext],
         feed: Callable[[events.Event], None],
@@ -122,9 +122,9 @@ class OperatorWishes:
             events.ElectionType.PREFERRED, frozenset((t, p) for t, p in named)
         )
         outcomes = {p: result.outcome.value for p, result in sorted(results.items())}
-        for line in state_change_log.outcomes_told(outcomes):
+        for line in state_change_log.outcome_lines(outcomes):
             log.info("preferred leader, asked for by {path}, of {line}", path=path, line=line)
-        await self._store.remove_wish(path, node.stat.version)
+        await self._store.delete_admin_znode(path, node.stat.version)
 
     # -- reassignments -----------------------------------------------------------------------
 
@@ -141,7 +141,7 @@ class OperatorWishes:
     def answer_reassignment(self, effect: fx.AnswerReassignment) -> None:
         """Pass the machine's answer on."""
         refused = {p: result.why for p, result in sorted(effect.results.items()) if result.why}
-        for line in state_change_log.outcomes_told(refused):
+        for line in state_change_log.outcome_lines(refused):
             log.info("did not reassign {line}", line=line)
         answer = self._waiting.pop(effect.request_id, None)
         if answer is not None:
@@ -167,7 +167,7 @@ class OperatorWishes:
                 p: f"to {list(fresh[p])}: {result.outcome.value}"
                 for p, result in sorted(results.items())
             }
-            for line in state_change_log.outcomes_told(outcomes):
+            for line in state_change_log.outcome_lines(outcomes):
                 log.info(
                     "reassignment, asked for by {path}, of {line}",
                     path=znodes.REASSIGN_PARTITIONS, line=line,
@@ -175,9 +175,9 @@ class OperatorWishes:
         if node.stat.mzxid > self._listed_at:
             self._listed, self._listed_at = wanted, node.stat.mzxid
             self._listed_version = node.stat.version
-        self.look_at_reassignments()
+        self.maybe_remove_from_zk_reassignment()
 
-    def look_at_reassignments(self) -> None:
+    def maybe_remove_from_zk_reassignment(self) -> None:
         """Strike off what the znode lists and is done, or goes elsewhere by now."""
         if self._listed_version >= 0 and not self._striking and not self._closed:
             under_way = self.reassignments()
@@ -196,12 +196,12 @@ class OperatorWishes:
             data = znodes.encode_reassignment(
                 {NamedPartition(*partition): target for partition, target in left.items()}
             )
-            written = await self._store.replace_wish(path, data, version)
+            written = await self._store.update_admin_znode(path, data, version)
         else:
-            await self._store.remove_wish(path, version)
+            await self._store.delete_admin_znode(path, version)
             written = None
         self._striking = False
         if version == self._listed_version:
             # A znode that is gone, or was written by another meanwhile, is told by the watch.
             self._listed, self._listed_version = left, -1 if written is None else written
-        self.look_at_reassignments()
+        self.maybe_remove_from_zk_reassignment()

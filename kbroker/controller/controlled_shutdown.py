@@ -53,9 +53,9 @@ class ControlledShutdowns:
         if answer is None:
             return
         match effect.verdict:
-            case fx.ShutdownVerdict.STALE_BROKER_EPOCH:
+            case fx.ShutdownOutcome.STALE_BROKER_EPOCH:
                 answer.errback(StaleBrokerEpoch("the broker has registered again since"))
-            case fx.ShutdownVerdict.BROKER_NOT_AVAILABLE:
+            case fx.ShutdownOutcome.BROKER_NOT_AVAILABLE:
                 answer.errback(BrokerNotAvailable("the broker is not registered"))
             case _ if effect.remaining:
                 answer.callback(effect.remaining)

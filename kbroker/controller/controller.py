@@ -1,6 +1,6 @@
 """This broker's part in governing the cluster: a candidate always, the controller sometimes.
 
-Each win of the `ControllerElection` opens a `ControllerOffice`, which the end of the term closes.
+Each win of the `ControllerElection` opens a `ControllerEventManager`, which the end of the term closes.
 
 In: session events, watches, answers   Out: ZooKeeper writes, requests to brokers
 Owner: the reactor's thread
@@ -17,19 +17,19 @@ from kbroker.common.reactor import Clock
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.controller.admin_requests import ElectionResults, ReassignmentResults
 from kbroker.controller.controller_channel import ControllerSettings, SendToBroker
-from kbroker.controller.controller_election import ControllerElection, Term
+from kbroker.controller.controller_election import ControllerElection, ControllerEpoch
 from kbroker.controller.core.context import Assignment, ControllerContext
 from kbroker.controller.core.events import ElectionType
-from kbroker.controller.event_manager import ControllerOffice
-from kbroker.controller.zk_writes import ControllerStore
+from kbroker.controller.event_manager import ControllerEventManager
+from kbroker.controller.zk_client import ControllerZkClient
 from kbroker.zk.interface import ZooKeeper
 from kbroker.zk.reconnect import Reconnect
 from kclient.wire.errors import NotController
 
-__all__ = ["ClusterController", "ControllerSettings", "SendToBroker"]
+__all__ = ["ControllerSettings", "KafkaController", "SendToBroker"]
 
 
-class ClusterController:
+class KafkaController:
     """This broker's part in governing the cluster: a candidate always, the controller sometimes."""
 
     def __init__(
@@ -49,7 +49,7 @@ class ClusterController:
         self._send = send
         self._new_topic_id = new_topic_id
         self._reconnect = reconnect or Reconnect(zookeeper, clock)
-        self._office: ControllerOffice | None = None
+        self._event_manager: ControllerEventManager | None = None
         self._election = ControllerElection(
             clock,
             zookeeper,
@@ -57,7 +57,7 @@ class ClusterController:
             settings.broker_id,
             now_ms=now_ms,
             on_elected=self._elected,
-            on_deposed=self._deposed,
+            on_resignation=self._resigned,
         )
 
     def start(self) -> None:
@@ -65,22 +65,22 @@ class ClusterController:
         self._election.start()
 
     def stop(self) -> None:
-        """Leave office for good, without touching ZooKeeper: the ephemeral goes with the session."""
+        """Leave event_manager for good, without touching ZooKeeper: the ephemeral goes with the session."""
         self._election.stop()
 
-    async def abdicate(self) -> None:
-        """Free the office; it is contested again at once, by this broker too unless stopped."""
-        await self._election.abdicate("asked to")
+    async def resign(self) -> None:
+        """Free the event_manager; it is contested again at once, by this broker too unless stopped."""
+        await self._election.resign("asked to")
 
     @property
     def is_active(self) -> bool:
         """Whether this broker is the controller and has read what it governs."""
-        return self._office is not None and self._office.is_ready
+        return self._event_manager is not None and self._event_manager.is_ready
 
     @property
-    def term(self) -> Term | None:
+    def epoch(self) -> ControllerEpoch | None:
         """The present term, if this broker is the controller."""
-        return self._election.term
+        return self._election.epoch
 
     @property
     def controller_id(self) -> int | None:
@@ -90,7 +90,7 @@ class ClusterController:
     @property
     def context(self) -> ControllerContext:
         """The tables of the present term. NotController when there is none."""
-        return self._in_charge().context
+        return self._active_event_manager().context
 
     def controlled_shutdown(
         self, broker_id: int, broker_epoch: int
@@ -99,49 +99,53 @@ class ClusterController:
 
         NotController, BrokerNotAvailable, StaleBrokerEpoch.
         """
-        return maybeDeferred(lambda: self._in_charge().controlled_shutdown(broker_id, broker_epoch))
+        return maybeDeferred(
+            lambda: self._active_event_manager().controlled_shutdown(broker_id, broker_epoch)
+        )
 
     def elect_leaders(
         self, election: ElectionType, partitions: frozenset[TopicPartition] | None
     ) -> Deferred[ElectionResults]:
         """Have leaders elected, of all partitions with None; answers what became of each. NotController."""
-        return maybeDeferred(lambda: self._in_charge().wishes.elect(election, partitions))
+        return maybeDeferred(
+            lambda: self._active_event_manager().admin_requests.elect(election, partitions)
+        )
 
     def reassign(
         self, targets: Mapping[TopicPartition, tuple[int, ...] | None]
     ) -> Deferred[ReassignmentResults]:
         """Have partitions moved to other replicas, None: have it called off. NotController."""
-        return maybeDeferred(lambda: self._in_charge().wishes.reassign(targets))
+        return maybeDeferred(lambda: self._active_event_manager().admin_requests.reassign(targets))
 
     def reassignments(self) -> Mapping[TopicPartition, Assignment]:
         """Return the reassignments that are under way. NotController."""
-        return self._in_charge().wishes.reassignments()
+        return self._active_event_manager().admin_requests.reassignments()
 
-    def _in_charge(self) -> ControllerOffice:
-        """Return the office that has read what it governs; NotController without one."""
-        if self._office is not None and self._office.is_ready:
-            return self._office
+    def _active_event_manager(self) -> ControllerEventManager:
+        """Return the event_manager that has read what it governs; NotController without one."""
+        if self._event_manager is not None and self._event_manager.is_ready:
+            return self._event_manager
         other = self._election.controller_id
         raise NotController(
             f"broker {self._settings.broker_id} is not the controller"
             + (f"; broker {other} is" if other is not None and other >= 0 else "")
         )
 
-    def _elected(self, term: Term) -> None:
-        store = ControllerStore(
+    def _elected(self, epoch: ControllerEpoch) -> None:
+        store = ControllerZkClient(
             self._zookeeper,
             self._reconnect,
-            term,
+            epoch,
             self._clock,
             new_topic_id=self._new_topic_id,
             partitions_per_turn=self._settings.partitions_per_turn,
         )
-        self._office = ControllerOffice(
-            self._clock, self._zookeeper, self._settings, self._send, store, term, self._election
+        self._event_manager = ControllerEventManager(
+            self._clock, self._zookeeper, self._settings, self._send, store, epoch, self._election
         )
-        self._office.open()
+        self._event_manager.open()
 
-    def _deposed(self, reason: str) -> None:
-        office, self._office = self._office, None
-        if office is not None:
-            office.close(reason)
+    def _resigned(self, reason: str) -> None:
+        event_manager, self._event_manager = self._event_manager, None
+        if event_manager is not None:
+            event_manager.close(reason)

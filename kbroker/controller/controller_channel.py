@@ -1,7 +1,7 @@
 """The controller's line to one broker: a request at a time, again until it is answered (S20).
 
-What is to be said waits in a `BrokerChannel`; this puts it on the wire, when its owner has a turn for it (`pump`). A
-broker that cannot be reached is tried again until it answers or the controller hears that it died.
+What is to be said waits in a `BrokerRequestQueue`; this puts it on the wire, when its owner has a turn for it
+(`send_next`). A broker that cannot be reached is tried again until it answers or the controller hears that it died.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from kbroker.common.reactor import Clock
-from kbroker.controller.core.channel_queue import BrokerChannel, Order
+from kbroker.controller.core.broker_request_queue import BrokerRequestQueue, PendingRequest
 from kbroker.controller.core.context import Broker
 from kbroker.controller.core.control_requests import event_for, request_for
 from kbroker.controller.core.events import Event
@@ -60,7 +60,7 @@ class ControllerSettings:
     """So many are worked on in one turn of the reactor, or told in one request: some 10 ms."""
 
 
-class LineOwner(Protocol):
+class ChannelOwner(Protocol):
     """Who is told what a broker said: the office."""
 
     def answered(self, event: Event | None) -> None:
@@ -69,14 +69,14 @@ class LineOwner(Protocol):
     def stale_controller(self, broker_id: int) -> None:
         """Take note that a broker obeys a newer controller."""
 
-    def speak(self, line: BrokerLine) -> None:
-        """Give *line*, which may have more to say, a turn for `BrokerLine.pump`."""
+    def schedule_send(self, channel: ControllerChannel) -> None:
+        """Give *line*, which may have more to say, a turn for `ControllerChannel.send_next`."""
 
-    def line_failed(self, failure: Failure) -> None:
+    def answer_failed(self, failure: Failure) -> None:
         """Take note of a bug."""
 
 
-class BrokerLine:
+class ControllerChannel:
     """One broker's channel on the wire: a request at a time, again until it is answered (S20)."""
 
     def __init__(
@@ -86,10 +86,10 @@ class BrokerLine:
         send: SendToBroker,
         controller_epoch: int,
         broker: Broker,
-        owner: LineOwner,
+        owner: ChannelOwner,
         request_numbers: Iterator[int] | None = None,
     ) -> None:
-        self.channel = BrokerChannel(
+        self.queue = BrokerRequestQueue(
             settings.partitions_per_turn, request_numbers, in_parts=settings.is_extended
         )
         self._clock = clock
@@ -103,17 +103,17 @@ class BrokerLine:
         self._failures = 0
 
     @property
-    def is_quiet(self) -> bool:
+    def is_drained(self) -> bool:
         """Whether the broker has heard everything, or does not listen."""
-        return self.channel.is_idle or self._failures > 0
+        return self.queue.is_idle or self._failures > 0
 
-    def pump(self) -> int:
+    def send_next(self) -> int:
         """Send what is next, if nothing is out; return how many partitions it speaks of."""
-        order = None if self._closed else self.channel.next_order()
-        if order is None:
+        pending = None if self._closed else self.queue.next_request()
+        if pending is None:
             return 0
-        self._transmit(order)
-        return order.size
+        self._transmit(pending)
+        return pending.size
 
     def close(self) -> None:
         """Say no more."""
@@ -121,11 +121,11 @@ class BrokerLine:
         if self._out is not None:
             self._out.cancel()
 
-    def _transmit(self, order: Order) -> None:
+    def _transmit(self, pending: PendingRequest) -> None:
         if self._closed:
             return
         api, version, request = request_for(
-            order,
+            pending,
             controller_id=self._settings.broker_id,
             controller_epoch=self._controller_epoch,
             broker=self._broker,
@@ -134,12 +134,12 @@ class BrokerLine:
         )
         out = self._out = self._request(api, version, request)
         out.addCallbacks(
-            self._have_answer,
+            self._have_response,
             self._have_failure,
-            callbackArgs=(order,),
-            errbackArgs=(order,),
+            callbackArgs=(pending,),
+            errbackArgs=(pending,),
         )
-        out.addErrback(self._owner.line_failed)
+        out.addErrback(self._owner.answer_failed)
 
     def _request(self, api: ApiKey, version: int, request: Any) -> Deferred[Any]:
         name = self._settings.inter_broker_listener
@@ -150,7 +150,7 @@ class BrokerLine:
             self._broker.broker_id, endpoint.host, endpoint.port, api, version, request
         )
 
-    def _have_answer(self, response: Any, order: Order) -> None:
+    def _have_response(self, response: Any, pending: PendingRequest) -> None:
         self._out = None
         if self._closed:
             return
@@ -160,23 +160,23 @@ class BrokerLine:
         if response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
             # It does not know our secret, or our epoch, yet: nothing was done, so this is no answer.
             refused = ClusterAuthorizationFailed("it does not accept this broker as the controller")
-            self._have_failure(Failure(refused), order)
+            self._have_failure(Failure(refused), pending)
             return
         if self._failures:
             log.info("broker {id} is being told again", id=self._broker.broker_id)
             self._failures = 0
         if response.error_code not in (ErrorCode.NONE, ErrorCode.STALE_BROKER_EPOCH):
             log.warn(
-                "broker {id} answered {order} with error {code}",
+                "broker {id} answered {request} with error {code}",
                 id=self._broker.broker_id,
-                order=type(order).__name__,
+                request=type(pending).__name__.removeprefix("Pending"),
                 code=response.error_code,
             )
-        self.channel.answered()
-        self._owner.answered(event_for(order, response, self._broker))
-        self._owner.speak(self)
+        self.queue.answered()
+        self._owner.answered(event_for(pending, response, self._broker))
+        self._owner.schedule_send(self)
 
-    def _have_failure(self, failure: Failure, order: Order) -> None:
+    def _have_failure(self, failure: Failure, pending: PendingRequest) -> None:
         self._out = None
         if self._closed or isinstance(failure.value, CancelledError):
             return
@@ -187,4 +187,4 @@ class BrokerLine:
                 id=self._broker.broker_id,
                 why=failure.getErrorMessage(),
             )
-        self._clock.callLater(RESEND_SECONDS, self._transmit, order)
+        self._clock.callLater(RESEND_SECONDS, self._transmit, pending)

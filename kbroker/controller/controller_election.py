@@ -6,7 +6,7 @@ A candidate creates /controller and raises /controller_epoch in **one** multi, t
 the version it read (Kafka's registerControllerAndIncrementControllerEpoch): two winners cannot share
 an epoch, and a winner's epoch is always the newest. The outcome of a lost answer is found by reading
 back: our session owns /controller and the epoch is the one we wrote, or we did not win. A term ends
-when the session lapses or expires, when another holds /controller, or by `abdicate`; what was decided
+when the session lapses or expires, when another holds /controller, or by `resign`; what was decided
 in a term dies with it. Whoever finds /controller held by his own session without a term (after a
 lapse that was none) gives it up and stands again, so that the epoch rises.
 
@@ -57,12 +57,12 @@ CRASH_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class ControllerEpoch:
     """One time in office."""
 
     session: Session
-    controller_epoch: int
-    epoch_zk_version: int
+    number: int
+    zk_version: int
     """Version of /controller_epoch: every write of the term is conditional on it (KAFKA-6082)."""
 
 
@@ -77,8 +77,8 @@ class ControllerElection:
         broker_id: int,
         *,
         now_ms: Callable[[], int],
-        on_elected: Callable[[Term], None],
-        on_deposed: Callable[[str], None],
+        on_elected: Callable[[ControllerEpoch], None],
+        on_resignation: Callable[[str], None],
     ) -> None:
         self._clock = clock
         self._zookeeper = zookeeper
@@ -86,12 +86,12 @@ class ControllerElection:
         self._broker_id = broker_id
         self._now_ms = now_ms
         self._on_elected = on_elected
-        self._on_deposed = on_deposed
+        self._on_deposed = on_resignation
         self._watch: Watch | None = None
-        self._standing = False
-        self._held = False
+        self._electing = False
+        self._crashed = False
         self._stopped = False
-        self.term: Term | None = None
+        self.epoch: ControllerEpoch | None = None
         self.controller_id: int | None = None
         """Who holds /controller, as last seen; None while nobody does."""
 
@@ -101,100 +101,100 @@ class ControllerElection:
         self._watch = self._zookeeper.watch_data(znodes.CONTROLLER, self._have_controller)
 
     def stop(self) -> None:
-        """Leave office and stand no more. The ephemeral goes with the session, or `abdicate`."""
+        """Leave office and stand no more. The ephemeral goes with the session, or `resign`."""
         self._stopped = True
         if self._watch is not None:
             self._watch.cancel()
-        self._depose("this broker is shutting down")
+        self._end_epoch("this broker is shutting down")
 
-    def depose(self, reason: str) -> None:
+    def resign_and_reelect(self, reason: str) -> None:
         """End the term: somebody else governs, or nobody knows. Stand again when it is free."""
-        self._depose(reason)
-        self._stand_later()
+        self._end_epoch(reason)
+        self._elect_later()
 
-    async def abdicate(self, reason: str) -> None:
+    async def resign(self, reason: str) -> None:
         """End the term and free the office for anyone, ourselves included."""
-        term = self.term
-        self._depose(reason)
-        if term is not None:
-            await self._free(term.session)
+        elected = self.epoch
+        self._end_epoch(reason)
+        if elected is not None:
+            await self._delete_controller_znode(elected.session)
 
-    async def step_back(self, reason: str) -> None:
+    async def resign_after_crash(self, reason: str) -> None:
         """Abdicate, and let others stand first."""
-        self._held = True
-        self._clock.callLater(CRASH_SECONDS, self._unhold)
-        await self.abdicate(reason)
+        self._crashed = True
+        self._clock.callLater(CRASH_SECONDS, self._crash_pause_over)
+        await self.resign(reason)
 
-    def _unhold(self) -> None:
-        self._held = False
-        self._stand()
+    def _crash_pause_over(self) -> None:
+        self._crashed = False
+        self._maybe_elect()
 
     # -- what happens to us ------------------------------------------------------------------
 
     def _on_session(self, event: SessionEvent) -> None:
         if isinstance(event, Lapsed):
-            self._depose("the ZooKeeper session may have expired")
+            self._end_epoch("the ZooKeeper session may have expired")
         elif isinstance(event, Expired):
-            self._depose("the ZooKeeper session expired")
+            self._end_epoch("the ZooKeeper session expired")
             self.controller_id = None
-        elif isinstance(event, Connected) and self.term is None:
+        elif isinstance(event, Connected) and self.epoch is None:
             # The watch says nothing new if /controller stayed ours over a lapse.
-            self._stand()
+            self._maybe_elect()
 
     def _have_controller(self, node: Node | None) -> None:
         if node is None:
             self.controller_id = None
-            if self.term is not None:
-                self._depose("/controller is gone")
-            self._stand()
+            if self.epoch is not None:
+                self._end_epoch("/controller is gone")
+            self._maybe_elect()
             return
         try:
             self.controller_id = znodes.decode_controller(node.data).broker_id
         except PoisonZnode as error:
             log.error("{error}; waiting for it to be replaced", error=error)
             self.controller_id = None
-        term = self.term
-        if term is not None and node.stat.ephemeral_owner != term.session.id:
-            self._depose(f"broker {self.controller_id} is the controller now")
+        elected = self.epoch
+        if elected is not None and node.stat.ephemeral_owner != elected.session.id:
+            self._end_epoch(f"broker {self.controller_id} is the controller now")
         session = self._zookeeper.session
-        if self.term is None and session is not None and node.stat.ephemeral_owner == session.id:
-            self._stand_later()  # ours, and we do not govern by it: nobody else can
+        if self.epoch is None and session is not None and node.stat.ephemeral_owner == session.id:
+            self._elect_later()  # ours, and we do not govern by it: nobody else can
 
-    def _depose(self, reason: str) -> None:
-        term, self.term = self.term, None
-        if term is None:
+    def _end_epoch(self, reason: str) -> None:
+        elected, self.epoch = self.epoch, None
+        if elected is None:
             return
         if self.controller_id == self._broker_id:
             self.controller_id = None
         log.info(
             "resigned as controller of epoch {epoch}: {reason}",
-            epoch=term.controller_epoch,
+            epoch=elected.number,
             reason=reason,
         )
         self._on_deposed(reason)
 
     # -- standing ----------------------------------------------------------------------------
 
-    def _stand(self) -> None:
-        if self._standing or self._held or self._stopped or self.term is not None:
+    def _maybe_elect(self) -> None:
+        if self._electing or self._crashed or self._stopped or self.epoch is not None:
             return
-        self._standing = True
-        Deferred.fromCoroutine(self._stand_once()).addBoth(self._stood)
+        self._electing = True
+        Deferred.fromCoroutine(self._elect()).addBoth(self._election_done)
 
-    def _stand_later(self) -> None:
+    def _elect_later(self) -> None:
         if not self._stopped:
-            self._clock.callLater(RETRY_SECONDS, self._stand)
+            self._clock.callLater(RETRY_SECONDS, self._maybe_elect)
 
-    def _stood(self, outcome: bool | Failure) -> None:
-        self._standing = False
+    def _election_done(self, outcome: bool | Failure) -> None:
+        self._electing = False
         if isinstance(outcome, Failure):
             if not isinstance(outcome.value, ConnectionLoss | SessionExpired):
                 log.error("the controller election failed: {why}", why=outcome.value)
-            self._stand_later()
+            self._elect_later()
         elif not outcome:
-            self._stand_later()
+            self._elect_later()
 
-    async def _stand_once(self) -> bool:
+    async def _elect(self) -> bool:
         """Try to win; True if there is nothing more to do until /controller changes."""
         session = self._zookeeper.session
         if session is None or not self._zookeeper.connected:
@@ -202,8 +202,8 @@ class ControllerElection:
         ours = self._zookeeper.in_session(session)
         holder = await ours.exists(znodes.CONTROLLER)
         if holder is not None:
-            if holder.ephemeral_owner == session.id and self.term is None:
-                await self._free(session)
+            if holder.ephemeral_owner == session.id and self.epoch is None:
+                await self._delete_controller_znode(session)
                 return False
             return True
         epoch, version = await self._read_epoch(ours)
@@ -222,15 +222,15 @@ class ControllerElection:
         except BadVersion:
             return False  # somebody else is standing too
         except ConnectionLoss:
-            term = await self._look_back(session, epoch)
-            if term is None:
+            elected = await self._read_election_outcome(session, epoch)
+            if elected is None:
                 return False
-            self._elected(term)
+            self._elected(elected)
             return True
         stat = results[1]
         if not isinstance(stat, Stat):
             raise TypeError(f"the epoch write answered {stat!r}")
-        self._elected(Term(session, epoch, stat.version))
+        self._elected(ControllerEpoch(session, epoch, stat.version))
         return True
 
     def _registration(self) -> bytes:
@@ -247,7 +247,7 @@ class ControllerElection:
             node = await ours.get(znodes.CONTROLLER_EPOCH)
         return znodes.decode_controller_epoch(node.data), node.stat.version
 
-    async def _look_back(self, session: Session, epoch: int) -> Term | None:
+    async def _read_election_outcome(self, session: Session, epoch: int) -> ControllerEpoch | None:
         """Find out whether the multi whose answer was lost made us controller."""
         await self._reconnect.connected(session)
         ours = self._zookeeper.in_session(session)
@@ -256,18 +256,18 @@ class ControllerElection:
         node = await ours.get(znodes.CONTROLLER_EPOCH)
         held = holder is not None and holder.ephemeral_owner == session.id
         if held and znodes.decode_controller_epoch(node.data) == epoch:
-            return Term(session, epoch, node.stat.version)
+            return ControllerEpoch(session, epoch, node.stat.version)
         return None
 
-    def _elected(self, term: Term) -> None:
+    def _elected(self, elected: ControllerEpoch) -> None:
         current = self._zookeeper.session
-        if self._stopped or current is None or current.id != term.session.id:
+        if self._stopped or current is None or current.id != elected.session.id:
             return
-        self.term, self.controller_id = term, self._broker_id
-        log.info("elected as controller, epoch {epoch}", epoch=term.controller_epoch)
-        self._on_elected(term)
+        self.epoch, self.controller_id = elected, self._broker_id
+        log.info("elected as controller, epoch {epoch}", epoch=elected.number)
+        self._on_elected(elected)
 
-    async def _free(self, session: Session) -> None:
+    async def _delete_controller_znode(self, session: Session) -> None:
         """Delete /controller if *session* owns it; failing is no harm."""
         ours = self._zookeeper.in_session(session)
         try:

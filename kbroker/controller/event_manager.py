@@ -3,8 +3,8 @@
 Theory of operation
 ===================
 Everything is read, the machine is told (BecameController), watches are set on what may change, and the
-machine's effects are performed in order: state writes through `ControllerStore`, orders through one
-`BrokerLine` per broker. When the term ends the office is closed: its machine is told Resigned, its
+machine's effects are performed in order: state writes through `ControllerZkClient`, orders through one
+`ControllerChannel` per broker. When the term ends the office is closed: its machine is told Resigned, its
 lines and watches are dropped, and whatever still returns from ZooKeeper or a broker is ignored.
 Nothing is carried into the next term (KAFKA-5310). A bug in the machine ends the term too: the office
 is given up and contested again, with fresh tables.
@@ -33,17 +33,21 @@ from twisted.python.failure import Failure
 from kbroker.common.gather import all_of
 from kbroker.common.reactor import Clock
 from kbroker.common.turns import Turns
-from kbroker.controller.admin_requests import OperatorWishes
+from kbroker.controller.admin_requests import AdminRequests
 from kbroker.controller.controlled_shutdown import ControlledShutdowns, Remaining
-from kbroker.controller.controller_channel import BrokerLine, ControllerSettings, SendToBroker
-from kbroker.controller.controller_election import ControllerElection, Term
+from kbroker.controller.controller_channel import (
+    ControllerChannel,
+    ControllerSettings,
+    SendToBroker,
+)
+from kbroker.controller.controller_election import ControllerElection, ControllerEpoch
 from kbroker.controller.core import effects as fx
 from kbroker.controller.core import events, state_change_log
 from kbroker.controller.core.context import Broker, ControllerContext, Topic
-from kbroker.controller.core.machine import Controller
+from kbroker.controller.core.state_machine import ControllerStateMachine
 from kbroker.controller.unclean_election import UncleanElection
-from kbroker.controller.zk_reads import FencedError
-from kbroker.controller.zk_writes import ControllerStore
+from kbroker.controller.zk_client import ControllerZkClient
+from kbroker.controller.zk_reads import ControllerMovedError
 from kbroker.zk import znodes
 from kbroker.zk.errors import ConnectionLoss, PoisonZnode, SessionExpired
 from kbroker.zk.interface import Children, Node, Watch, ZooKeeper
@@ -58,7 +62,7 @@ taken in together."""
 REASSIGNMENTS_SECONDS = 1.0
 """So long a reassignment that came to its end waits at most for others of its topic, whose znode is written whole."""
 
-ENTRIES_PER_LINE = 20
+CHANGES_PER_LINE = 20
 """Of the diary, at DEBUG: an event for each would hold the reactor up when thousands change."""
 
 
@@ -74,7 +78,7 @@ class _Joined:
     __format__ = object.__format__
 
 
-class ControllerOffice:
+class ControllerEventManager:
     """One term of one controller."""
 
     def __init__(
@@ -83,8 +87,8 @@ class ControllerOffice:
         zookeeper: ZooKeeper,
         settings: ControllerSettings,
         send: SendToBroker,
-        store: ControllerStore,
-        term: Term,
+        store: ControllerZkClient,
+        epoch: ControllerEpoch,
         election: ControllerElection,
     ) -> None:
         self._clock = clock
@@ -92,10 +96,10 @@ class ControllerOffice:
         self._settings = settings
         self._send = send
         self._store = store
-        self._term = term
+        self._epoch = epoch
         self._election = election
-        self._machine = Controller(settings.min_insync_replicas)
-        self._channels: dict[int, BrokerLine] = {}
+        self._machine = ControllerStateMachine(settings.min_insync_replicas)
+        self._channels: dict[int, ControllerChannel] = {}
         self._request_numbers = count()
         """Of the requests to all brokers in this term."""
         self._watches: list[Watch] = []
@@ -116,15 +120,15 @@ class ControllerOffice:
             feed=self._feed,
             run=self._run,
         )
-        self.wishes = OperatorWishes(
+        self.admin_requests = AdminRequests(
             zookeeper, store, context=lambda: self.context, feed=self._feed, run=self._run
         )
         """What operators ask of this term."""
         self._events: deque[tuple[events.Event, Callable[[], None]]] = deque()
-        self._feeding = False
-        self._speaking: dict[BrokerLine, None] = {}
+        self._is_processing = False
+        self._to_send: dict[ControllerChannel, None] = {}
         """Lines that wait for their turn to say more."""
-        self._is_speaking = False
+        self._is_sending = False
         self._broker_reads = 0
         self._flush_planned = False
         self._shutdowns = ControlledShutdowns(
@@ -152,7 +156,7 @@ class ControllerOffice:
         self._deletions = read.deletions
         log.info(
             "controller epoch {epoch}: begins with live brokers {brokers}, {topics} topics, {partitions} partitions",
-            epoch=self._term.controller_epoch, brokers=",".join(map(str, sorted(read.brokers))) or "none",
+            epoch=self._epoch.number, brokers=",".join(map(str, sorted(read.brokers))) or "none",
             topics=len(read.topics), partitions=len(read.leader_and_isr),
         )  # fmt: skip
         self._feed(read)
@@ -164,7 +168,7 @@ class ControllerOffice:
             watch(znodes.ISR_CHANGES, self._have_isr_changes),
             watch(znodes.LOG_DIR_EVENTS, self._have_log_dir_events),
         ]
-        self.wishes.open()
+        self.admin_requests.open()
         self._plan_rebalance()
 
     def _plan_rebalance(self) -> None:
@@ -174,7 +178,7 @@ class ControllerOffice:
 
     def _rebalance(self) -> None:
         if not self._closed:
-            self._feed(events.RebalanceDue(self._settings.imbalance_percentage))
+            self._feed(events.PreferredLeaderElectionDue(self._settings.imbalance_percentage))
         self._plan_rebalance()
 
     def close(self, reason: str) -> None:
@@ -185,9 +189,9 @@ class ControllerOffice:
         self._machine.handle(events.Resigned())
         for watch in [*self._watches, *self._topic_watches.values()]:
             watch.cancel()
-        for line in self._channels.values():
-            line.close()
-        self.wishes.close(reason)
+        for channel in self._channels.values():
+            channel.close()
+        self.admin_requests.close(reason)
         self._shutdowns.close(reason)
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
@@ -198,17 +202,17 @@ class ControllerOffice:
         if self._closed:
             return
         error = failure.value
-        if isinstance(error, FencedError):
-            self._election.depose(str(error))
+        if isinstance(error, ControllerMovedError):
+            self._election.resign_and_reelect(str(error))
         elif isinstance(error, SessionExpired | ConnectionLoss):
-            self._election.depose(f"ZooKeeper: {error}")
+            self._election.resign_and_reelect(f"ZooKeeper: {error}")
         else:
             self._crashed(failure)
 
     def _crashed(self, failure: Failure) -> None:
         """Give the office up after a bug: a fresh term, here or elsewhere, starts from ZooKeeper."""
         log.failure("the controller failed; resigning so that a fresh one takes over", failure)
-        stepping_back = Deferred.fromCoroutine(self._election.step_back("internal error"))
+        stepping_back = Deferred.fromCoroutine(self._election.resign_after_crash("internal error"))
         stepping_back.addErrback(lambda f: log.failure("could not resign properly", f))
 
     # -- the machine -------------------------------------------------------------------------
@@ -217,9 +221,9 @@ class ControllerOffice:
         """Have the machine take *event*; call *then* when its effects were performed."""
         self._events.append((event, then))
         if (
-            not self._feeding
+            not self._is_processing
         ):  # else whoever feeds comes to it, after the effects of what came before
-            self._feeding = True
+            self._is_processing = True
             self._run(self._feed_all())
 
     async def _feed_all(self) -> None:
@@ -227,22 +231,22 @@ class ControllerOffice:
         try:
             while self._events and not self._closed:
                 event, then = self._events.popleft()
-                for effect in await turns.through(self._machine.work(event)):
+                for effect in await turns.through(self._machine.process(event)):
                     self._perform(effect)
                     await turns.done(_size_of(effect))
                     if not self.is_ready:
                         return
                 then()
         finally:
-            self._feeding = False
+            self._is_processing = False
         if not self._flush_planned:
             self._flush_topics()
         if self._machine.held_back and not self._completion_planned:
             self._completion_planned = True
             self._clock.callLater(REASSIGNMENTS_SECONDS, self._complete_reassignments)
-        for line in self._channels.values():
-            self._speaking[line] = None
-        self._speak_in_turns()
+        for channel in self._channels.values():
+            self._to_send[channel] = None
+        self._send_in_turns()
         self._shutdowns.let_leave()
 
     def _complete_reassignments(self) -> None:
@@ -250,56 +254,56 @@ class ControllerOffice:
         if not self._closed and self._machine.held_back:
             self._feed(events.ReassignmentsDue())
 
-    def speak(self, line: BrokerLine) -> None:
+    def schedule_send(self, channel: ControllerChannel) -> None:
         """Let *line* say what it has to say, when it is its turn."""
-        self._speaking[line] = None
-        self._speak_in_turns()
+        self._to_send[channel] = None
+        self._send_in_turns()
 
-    def _speak_in_turns(self) -> None:
-        if not self._is_speaking:
-            self._is_speaking = True
-            self._run(self._speak_all())
+    def _send_in_turns(self) -> None:
+        if not self._is_sending:
+            self._is_sending = True
+            self._run(self._send_all())
 
-    async def _speak_all(self) -> None:
+    async def _send_all(self) -> None:
         turns = Turns(self._clock, 0)  # a turn for each that says anything of a partition
         try:
-            while self._speaking and not self._closed:
-                line = next(iter(self._speaking))
-                del self._speaking[line]
+            while self._to_send and not self._closed:
+                channel = next(iter(self._to_send))
+                del self._to_send[channel]
                 # Also after the last: who wants to speak in the same turn has to wait for the next.
-                await turns.done(line.pump())
+                await turns.done(channel.send_next())
         finally:
-            self._is_speaking = False
+            self._is_sending = False
 
     def _perform(self, effect: fx.Effect) -> None:
         match effect:
             case fx.OpenChannel():
-                self._open_line(effect.broker)
+                self._open_channel(effect.broker)
             case fx.CloseChannel():
                 self._channels.pop(effect.broker_id).close()
             case fx.SendLeaderAndIsr():
-                self._channels[effect.broker_id].channel.leader_and_isr(
+                self._channels[effect.broker_id].queue.leader_and_isr(
                     effect.partitions, effect.live_leaders
                 )
             case fx.SendUpdateMetadata():
                 for broker_id in effect.broker_ids:
-                    self._channels[broker_id].channel.update_metadata(
+                    self._channels[broker_id].queue.update_metadata(
                         effect.partitions,
                         effect.live_brokers,
                         full=effect.full,
                         alone=effect.before_leaders,
                     )
             case fx.SendStopReplica():
-                self._channels[effect.broker_id].channel.stop_replica(effect.stops)
+                self._channels[effect.broker_id].queue.stop_replica(effect.stops)
             case fx.AnswerControlledShutdown():
                 self._shutdowns.answer(effect)
             case fx.AnswerElection():
-                self.wishes.answer_election(effect)
+                self.admin_requests.answer_election(effect)
             case fx.AnswerReassignment():
-                self.wishes.answer_reassignment(effect)
+                self.admin_requests.answer_reassignment(effect)
             case fx.Resign():
-                self._election.depose(effect.reason)
-            case fx.ReportDoubt() | fx.AskUncleanElection():
+                self._election.resign_and_reelect(effect.reason)
+            case fx.WarnOfDataLoss() | fx.CheckUncleanElection():
                 self._unclean_election.consider(effect)
             case _:
                 self._run(self._work_of(effect))
@@ -309,7 +313,7 @@ class ControllerOffice:
         effect: fx.WriteStates
         | fx.WriteAssignments
         | fx.DeleteTopicZnodes
-        | fx.DropDeletionRequests,
+        | fx.DeleteTopicDeletions,
     ) -> Coroutine[Any, Any, None]:
         """Return what is to be done in ZooKeeper."""
         match effect:
@@ -319,28 +323,28 @@ class ControllerOffice:
                 return self._assign(effect)
             case fx.DeleteTopicZnodes():
                 return self._delete_topic(effect.topic)
-            case fx.DropDeletionRequests():
+            case fx.DeleteTopicDeletions():
                 return self._drop_deletions(effect.topics)
 
     async def _write(self, effect: fx.WriteStates) -> None:
         written = await self._store.write_states(effect.writes)
         if not self._closed:
-            await self._note(effect, written)
+            await self._log_state_changes(effect, written)
         self._feed(written)
 
-    async def _note(self, effect: fx.WriteStates, written: events.StatesWritten) -> None:
+    async def _log_state_changes(
+        self, effect: fx.WriteStates, written: events.StatesWritten
+    ) -> None:
         """Log what was written, while the tables still are those of the decision: the machine waits for the outcome."""
         turns = Turns(self._clock, self._settings.partitions_per_turn)
         done = [write for write in effect.writes if write.partition in written.versions]
-        entries = await turns.through(state_change_log.entries_of(self.context, done))
-        for line in state_change_log.told(entries):
-            log.info(
-                "controller epoch {epoch}: {line}", epoch=self._term.controller_epoch, line=line
-            )
-        for start in range(0, len(entries), ENTRIES_PER_LINE):
+        changes = await turns.through(state_change_log.state_changes(self.context, done))
+        for line in state_change_log.state_change_lines(changes):
+            log.info("controller epoch {epoch}: {line}", epoch=self._epoch.number, line=line)
+        for start in range(0, len(changes), CHANGES_PER_LINE):
             log.debug(
-                "controller epoch {epoch}: {entries}", epoch=self._term.controller_epoch,
-                entries=_Joined(entries[start : start + ENTRIES_PER_LINE]),
+                "controller epoch {epoch}: {entries}", epoch=self._epoch.number,
+                changes=_Joined(changes[start : start + CHANGES_PER_LINE]),
             )  # fmt: skip
 
     async def _assign(self, effect: fx.WriteAssignments) -> None:
@@ -348,18 +352,19 @@ class ControllerOffice:
         moved = {
             p: now for p, now in sorted(effect.assignments.items()) if p[0] not in written.gone
         }
-        for line in state_change_log.moves_told(moved):
-            log.info(
-                "controller epoch {epoch}: {line}", epoch=self._term.controller_epoch, line=line
-            )
-        self._feed(written, self.wishes.look_at_reassignments)
+        for line in state_change_log.reassignment_lines(moved):
+            log.info("controller epoch {epoch}: {line}", epoch=self._epoch.number, line=line)
+        self._feed(written, self.admin_requests.maybe_remove_from_zk_reassignment)
 
     async def _delete_topic(self, name: str) -> None:
         await self._store.delete_topic(name)
         if not self._closed:
             log.info("deleted topic {name}", name=name)
             # Its watch stays until /brokers/topics is seen without it: a namesake may be there already.
-            self._feed(events.TopicZnodesDeleted(name), self.wishes.look_at_reassignments)
+            self._feed(
+                events.TopicZnodesDeleted(name),
+                self.admin_requests.maybe_remove_from_zk_reassignment,
+            )
 
     async def _drop_deletions(self, names: tuple[str, ...]) -> None:
         """Remove requests to delete what is not there; a topic too new to be known yet waits."""
@@ -373,15 +378,15 @@ class ControllerOffice:
 
     # -- channels ----------------------------------------------------------------------------
 
-    def _open_line(self, broker: Broker) -> None:
+    def _open_channel(self, broker: Broker) -> None:
         old = self._channels.pop(broker.broker_id, None)
         if old is not None:
             old.close()
-        self._channels[broker.broker_id] = BrokerLine(
+        self._channels[broker.broker_id] = ControllerChannel(
             self._clock,
             self._settings,
             self._send,
-            self._term.controller_epoch,
+            self._epoch.number,
             broker,
             self,
             self._request_numbers,
@@ -395,9 +400,9 @@ class ControllerOffice:
 
     def stale_controller(self, broker_id: int) -> None:
         """Resign: a broker knows a newer controller epoch than ours."""
-        self._election.depose(f"broker {broker_id} obeys a newer controller")
+        self._election.resign_and_reelect(f"broker {broker_id} obeys a newer controller")
 
-    def line_failed(self, failure: Failure) -> None:
+    def answer_failed(self, failure: Failure) -> None:
         """End the term: handling an answer failed."""
         self._work_failed(failure)
 
@@ -412,10 +417,10 @@ class ControllerOffice:
         this = self._broker_reads
         brokers = await self._store.read_brokers(names)
         if this == self._broker_reads:  # else a later read is under way and knows better
-            changes = state_change_log.brokers_told(self.context.brokers, brokers)
+            changes = state_change_log.broker_change_line(self.context.brokers, brokers)
             if changes is not None:
                 log.info("controller epoch {epoch}: {changes}",
-                         epoch=self._term.controller_epoch, changes=changes)  # fmt: skip
+                         epoch=self._epoch.number, changes=changes)  # fmt: skip
             self._feed(events.BrokersChanged(brokers))
 
     def _have_topics(self, children: Children | None) -> None:
@@ -477,7 +482,7 @@ class ControllerOffice:
 
     def _flush_topics(self) -> None:
         """Tell the machine of changed topics, unless it is at work: it asks again when it is done."""
-        if self._closed or self._feeding or self._machine.is_writing:
+        if self._closed or self._is_processing or self._machine.is_writing:
             return
         if not (self._changed or self._vanished):
             return
@@ -529,7 +534,7 @@ class ControllerOffice:
         if brokers:
             log.info(
                 "controller epoch {epoch}: a log directory failed at broker {brokers}",
-                epoch=self._term.controller_epoch, brokers=",".join(map(str, sorted(brokers))),
+                epoch=self._epoch.number, brokers=",".join(map(str, sorted(brokers))),
             )  # fmt: skip
             self._feed(events.LogDirsFailed(brokers))
         await self._store.delete_paths(paths)
@@ -546,10 +551,12 @@ class ControllerOffice:
         What is to be said to them themselves does not count: where the controller itself leaves it
         comes behind this very request.
         """
-        if self._feeding:  # there may be more to be said
+        if self._is_processing:  # there may be more to be said
             return False
         leaving = self._machine.context.shutting_down
-        return all(line.is_quiet for id, line in self._channels.items() if id not in leaving)
+        return all(
+            channel.is_drained for id, channel in self._channels.items() if id not in leaving
+        )
 
 
 def _size_of(effect: fx.Effect) -> int:

@@ -14,9 +14,9 @@ from twisted.logger import Logger
 from kbroker.common.gather import all_of
 from kbroker.common.reactor import Clock
 from kbroker.controller.core.context import ControllerContext
-from kbroker.controller.core.effects import AskUncleanElection, ReportDoubt
+from kbroker.controller.core.effects import CheckUncleanElection, WarnOfDataLoss
 from kbroker.controller.core.events import Event, UncleanElectionEnabled
-from kbroker.controller.zk_writes import ControllerStore
+from kbroker.controller.zk_client import ControllerZkClient
 from kclient.wire.interbroker import NO_LEADER
 
 log = Logger()
@@ -30,7 +30,7 @@ class UncleanElection:
     def __init__(
         self,
         clock: Clock,
-        store: ControllerStore,
+        store: ControllerZkClient,
         default: Callable[[], bool],
         *,
         context: Callable[[], ControllerContext | None],
@@ -45,9 +45,9 @@ class UncleanElection:
         self._run = run
         self._leaderless: set[str] = set()
 
-    def consider(self, effect: AskUncleanElection | ReportDoubt) -> None:
+    def consider(self, effect: CheckUncleanElection | WarnOfDataLoss) -> None:
         """Look whether topics allow it: UncleanElectionEnabled for those that do; or tell of a doubt."""
-        if isinstance(effect, ReportDoubt):
+        if isinstance(effect, WarnOfDataLoss):
             report(effect)
             return
         names = effect.topics
@@ -84,14 +84,14 @@ def _is_leaderless(context: ControllerContext, name: str) -> bool:
     return any(state is not None and state.leader == NO_LEADER for state in states)
 
 
-def report(doubt: ReportDoubt) -> None:
+def report(warning: WarnOfDataLoss) -> None:
     """Tell the operator of replicas that may lack records, and what to do."""
-    topic, index = doubt.partition
-    why = "; ".join(f"broker {broker}: {reason}" for broker, reason in doubt.doubts)
-    if doubt.leader >= 0:
+    topic, index = warning.partition
+    why = "; ".join(f"broker {broker}: {reason}" for broker, reason in warning.untrusted)
+    if warning.leader >= 0:
         log.warn(
-            "{topic}-{index} is led again by broker {leader} ({ground}), and may lack acknowledged records ({why})",
-            topic=topic, index=index, leader=doubt.leader, ground=doubt.ground, why=why,
+            "{topic}-{index} is led again by broker {leader} ({reason}), and may lack acknowledged records ({why})",
+            topic=topic, index=index, leader=warning.leader, reason=warning.reason, why=why,
         )  # fmt: skip
         return
     log.error(

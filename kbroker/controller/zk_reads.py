@@ -8,7 +8,7 @@ Poison (S25): a znode that cannot be read is reported once, by its path, and tre
 
 The one thing that is written here is the id of a topic that has none, as all that a controller writes by `_fenced`: a
 multi that begins with a check of /controller_epoch (KAFKA-6082). Once a newer controller exists nothing of it is
-applied, and `FencedError` is raised.
+applied, and `ControllerMovedError` is raised.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from twisted.logger import Logger
 from kbroker.common.gather import all_of, outcomes_of
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.common.turns import Turns
-from kbroker.controller.controller_election import Term
+from kbroker.controller.controller_election import ControllerEpoch
 from kbroker.controller.core.context import ALWAYS, Assignment, Broker, LeaderAndIsr, Start, Topic
 from kbroker.controller.core.events import BecameController
 from kbroker.zk import znodes
@@ -54,29 +54,29 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 
-class FencedError(Exception):
+class ControllerMovedError(Exception):
     """A newer controller epoch exists: this term is over."""
 
 
-class ControllerReads:
+class ControllerZkReads:
     """ZooKeeper as the controller of one *term* reads it."""
 
     def __init__(
         self,
         zookeeper: ZooKeeper,
         reconnect: Reconnect,
-        term: Term,
+        epoch: ControllerEpoch,
         clock: Any,
         *,
         new_topic_id: Callable[[], UUID],
         partitions_per_turn: int = 500,
     ) -> None:
-        self._zookeeper = zookeeper.in_session(term.session)
+        self._zookeeper = zookeeper.in_session(epoch.session)
         self._reconnect = reconnect
-        self._term = term
+        self._epoch = epoch
         self._clock = clock
         self._new_topic_id = new_topic_id
-        self._fence = Check(znodes.CONTROLLER_EPOCH, term.epoch_zk_version)
+        self._fence = Check(znodes.CONTROLLER_EPOCH, epoch.zk_version)
         self._reported: set[str] = set()
         self._per_turn = partitions_per_turn
         self._reads_per_turn = max(partitions_per_turn // 2, 1)
@@ -90,7 +90,7 @@ class ControllerReads:
             (topic.name, index) for topic in topics.values() for index in topic.assignment
         )
         return BecameController(
-            self._term.controller_epoch,
+            self._epoch.number,
             brokers,
             topics,
             states,
@@ -192,7 +192,7 @@ class ControllerReads:
             wanted, lost = lost, []
             await self._ask_all(wanted, read, take)
             if not self._zookeeper.connected:
-                await self._reconnect.connected(self._term.session)
+                await self._reconnect.connected(self._epoch.session)
         return found
 
     async def _ask_all(
@@ -282,7 +282,7 @@ class ControllerReads:
             return []
 
     async def _read(self, request: Callable[[], Awaitable[T]]) -> T:
-        return await self._reconnect.read(self._term.session, request)
+        return await self._reconnect.read(self._epoch.session, request)
 
     def _report(self, error: Exception, name: str = "") -> None:
         """Say once what is wrong with a znode."""
@@ -304,8 +304,8 @@ class ControllerReads:
             results: Sequence[object] = await self._zookeeper.multi([self._fence, *operations])
         except (BadVersion, NoNode) as error:
             if error.index == 0 or error.path == znodes.CONTROLLER_EPOCH:
-                raise FencedError(
-                    f"controller epoch {self._term.controller_epoch} is over"
+                raise ControllerMovedError(
+                    f"controller epoch {self._epoch.number} is over"
                 ) from error
             raise
         return list(results[1:])

@@ -59,7 +59,7 @@ RETRY_SECONDS = 1.0
 CHANGES_TOLD = 20
 """So many changes are logged one by one; more, as when a broker is back, by kind."""
 
-NAMES_TOLD = 5
+NAMES_LOGGED = 5
 """So many partitions of a kind are named."""
 
 IsrChange: TypeAlias = tuple[str, int, frozenset[int], frozenset[int]]
@@ -77,8 +77,8 @@ def isr_changes_told(changes: Sequence[IsrChange]) -> list[str]:
     for name, _, before, after in changes:
         kinds.setdefault((before, after), []).append(name)
     return [
-        f"ISR of {len(names)} partition{'' if len(names) == 1 else 's'} ({', '.join(names[:NAMES_TOLD])}"
-        f"{', ...' if len(names) > NAMES_TOLD else ''}): {sorted(before)} -> {sorted(after)}"
+        f"ISR of {len(names)} partition{'' if len(names) == 1 else 's'} ({', '.join(names[:NAMES_LOGGED])}"
+        f"{', ...' if len(names) > NAMES_LOGGED else ''}): {sorted(before)} -> {sorted(after)}"
         for (before, after), names in kinds.items()
     ]
 

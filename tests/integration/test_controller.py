@@ -13,8 +13,8 @@ from twisted.internet.defer import Deferred
 
 from kbroker.controller.core.context import LeaderAndIsr
 from kbroker.controller.core.effects import StateWrite
-from kbroker.controller.zk_reads import FencedError
-from kbroker.controller.zk_writes import ControllerStore
+from kbroker.controller.zk_client import ControllerZkClient
+from kbroker.controller.zk_reads import ControllerMovedError
 from kbroker.metadata.broker_registration import ensure_paths
 from kbroker.metadata.topic_placement import NewTopic
 from kbroker.zk import znodes
@@ -203,20 +203,20 @@ async def test_a_zombie_with_an_old_controller_epoch_cannot_write(join: Join) ->
     await until(lambda: one.controller.is_active)
     await one.topics.create(NewTopic("t"))
     assert await one.topics.until_led("t", [0], 5)
-    term = one.controller.term
-    zombie = ControllerStore(one.zk, one.reconnect, term, reactor, new_topic_id=lambda: None)
-    await one.controller.abdicate()
-    await until(lambda: one.controller.is_active and one.controller.term != term)
+    epoch = one.controller.epoch
+    zombie = ControllerZkClient(one.zk, one.reconnect, epoch, reactor, new_topic_id=lambda: None)
+    await one.controller.resign()
+    await until(lambda: one.controller.is_active and one.controller.epoch != epoch)
     before = await state(one.zk, "t")
-    with pytest.raises(FencedError):
+    with pytest.raises(ControllerMovedError):
         await zombie.write_states(
             [StateWrite(("t", 0), LeaderAndIsr(7, 9, (7,), 1), before.zk_version)]
         )
-    with pytest.raises(FencedError):
+    with pytest.raises(ControllerMovedError):
         await zombie.write_states([StateWrite(("t", 5), LeaderAndIsr(7, 9, (7,), 1), None)])
-    with pytest.raises(FencedError):
+    with pytest.raises(ControllerMovedError):
         await zombie.delete_topic("t")
-    with pytest.raises(FencedError):
+    with pytest.raises(ControllerMovedError):
         await zombie.delete_paths([znodes.topic_path("t")])
     assert await state(one.zk, "t") == before
 
@@ -228,7 +228,7 @@ async def test_a_controller_resigns_when_a_broker_obeys_a_newer_one(join: Join) 
     await until(lambda: one.cache.controller_epoch == 1)
     cluster[1].controller_epoch = 5
     await register_another(one, cluster)
-    await until(lambda: (one.controller.term is not None) and one.controller.is_active)
+    await until(lambda: (one.controller.epoch is not None) and one.controller.is_active)
     # It stood again until its epoch was one that brokers obey.
     await until(lambda: one.cache.controller_epoch >= 5, timeout=15)
 
@@ -315,7 +315,7 @@ async def test_a_new_controller_finishes_the_deletion_of_the_old_one(join: Join)
     assert await one.topics.until_led("t", range(2), 5)
     cluster[1].reachable = False
     await one.topics.delete("t")
-    await one.controller.abdicate()
+    await one.controller.resign()
     await until(lambda: one.controller.is_active)
     cluster[1].reachable = True
     await gone(one.zk, znodes.topic_path("t"))
@@ -387,7 +387,7 @@ async def test_poison_znodes_do_not_stop_the_controller(join: Join) -> None:
     await until(lambda: one.cache.is_led("bad-state", [1]))
     assert one.cache.partition("bad-state", 0) is None
     assert set(one.cache.brokers) == {1}
-    assert one.controller.term.controller_epoch == 1
+    assert one.controller.epoch.number == 1
 
 
 @pytest_twisted.ensureDeferred
@@ -422,12 +422,12 @@ async def test_a_broker_leaves_when_its_successors_have_heard_that_they_lead(joi
     await until(lambda: len(one.cache.brokers) == 2)
     await create_znode(one.zk, "t", {0: [2, 1]})
     await until(lambda: one.cache.is_led("t", [0]))
-    heard: Deferred[LeaderAndIsrResponse] = Deferred()
+    received: Deferred[LeaderAndIsrResponse] = Deferred()
     asked: list[ApiKey] = []
 
     def answer(api: ApiKey, _request: object) -> object:
         asked.append(api)
-        return heard if api is ApiKey.LEADER_AND_ISR else None
+        return received if api is ApiKey.LEADER_AND_ISR else None
 
     cluster[1].answer = answer
     epoch = (await two.zk.exists(znodes.broker_path(2))).czxid
@@ -435,7 +435,7 @@ async def test_a_broker_leaves_when_its_successors_have_heard_that_they_lead(joi
     await until(lambda: ApiKey.LEADER_AND_ISR in asked)
     await until(lambda: ("t", 0) not in cluster[2].leads)
     assert not leaving.called
-    heard.callback(LeaderAndIsrResponse(0))
+    received.callback(LeaderAndIsrResponse(0))
     assert await leaving == ()
 
 
@@ -472,7 +472,7 @@ async def test_a_broker_that_joins_is_told_everything(join: Join) -> None:
     assert await one.topics.until_led("t", range(3), 5)
     await join(cluster, 2)
     await until(lambda: cluster[2].cache.is_led("t", range(3)))
-    first = next(r for api, r in cluster[2].heard if api is ApiKey.UPDATE_METADATA)
+    first = next(r for api, r in cluster[2].received if api is ApiKey.UPDATE_METADATA)
     assert first.type == 2
 
 
@@ -487,7 +487,7 @@ async def test_a_stale_broker_epoch_is_no_reason_to_resign(join: Join) -> None:
     cluster[1].answer = None
     await register(one.zk, 2)
     await until(lambda: set(one.cache.brokers) == {1, 2})
-    assert one.controller.term.controller_epoch == 1
+    assert one.controller.epoch.number == 1
     with pytest.raises(NoNode):
         await one.zk.get(znodes.topic_path("t"))
 
@@ -509,4 +509,4 @@ async def test_a_request_that_a_broker_did_not_authorize_is_sent_again(join: Joi
     await create_znode(one.zk, "t", {0: [1]})
     await until(lambda: one.cache.is_led("t", [0]))
     assert refused.count(ApiKey.UPDATE_METADATA) == refused.count(ApiKey.LEADER_AND_ISR) == 3
-    assert one.controller.term.controller_epoch == 1
+    assert one.controller.epoch.number == 1

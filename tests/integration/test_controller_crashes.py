@@ -11,7 +11,7 @@ from twisted.internet.task import deferLater
 
 from kbroker.zk import znodes
 from kbroker.zk.errors import NodeExists
-from tests.kit.mortal_controller import die_at_every_step, succession
+from tests.kit.crashing_controller import die_at_every_step, succession
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 

@@ -21,8 +21,8 @@ from kbroker.zk.session import ZooKeeperSession
 from kclient.types import TopicPartition
 from kclient.wire.versions import ApiKey
 from tests.kit.controllers import PaperCluster
+from tests.kit.crashing_controller import die_at_every_step, succession
 from tests.kit.dying import Fate
-from tests.kit.mortal_controller import die_at_every_step, succession
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -41,7 +41,7 @@ async def wish(zk: ZooKeeperSession, *replicas: int) -> None:
 
 def told(cluster: PaperCluster, leader: int, leader_epoch: int) -> list[int] | None:
     """Return the replicas that *leader* was told of in its epoch; None if it was not."""
-    for api, request in reversed(cluster[leader].heard):
+    for api, request in reversed(cluster[leader].received):
         if api is ApiKey.LEADER_AND_ISR:
             for topic in request.topic_states:
                 for state in topic.partition_states:
@@ -95,7 +95,7 @@ def _knows_it_has_nothing(cluster: PaperCluster) -> bool:
         api is ApiKey.UPDATE_METADATA
         and request.type == FULL
         and any(2 not in s.replicas for t in request.topic_states for s in t.partition_states)
-        for api, request in cluster[2].heard
+        for api, request in cluster[2].received
     )
 
 

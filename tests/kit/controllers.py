@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred, fail, succeed
 
 from kbroker.common.endpoint import Endpoint
 from kbroker.config import BrokerConfig
-from kbroker.controller.controller import ClusterController, ControllerSettings
+from kbroker.controller.controller import ControllerSettings, KafkaController
 from kbroker.metadata.admin_manager import AdminManager
 from kbroker.metadata.config_admin_manager import ConfigAdminManager
 from kbroker.metadata.dynamic_config import DynamicConfig
@@ -36,7 +36,7 @@ class PaperBroker:
 
     broker_id: int
     cache: MetadataCache = field(default_factory=lambda: MetadataCache("cluster"))
-    heard: list[tuple[ApiKey, Any]] = field(default_factory=list)
+    received: list[tuple[ApiKey, Any]] = field(default_factory=list)
     leads: dict[tuple[str, int], int] = field(default_factory=dict)
     """Leader epoch by partition that it leads."""
     deleted: set[tuple[str, int]] = field(default_factory=set)
@@ -52,7 +52,7 @@ class PaperBroker:
         self.controller_epoch = max(self.controller_epoch, request.controller_epoch)
         code = int(ErrorCode.STALE_CONTROLLER_EPOCH if stale else ErrorCode.NONE)
         if not stale:
-            self.heard.append((api, request))
+            self.received.append((api, request))
         if api is ApiKey.UPDATE_METADATA:
             if not stale:
                 self.cache.update(request)
@@ -122,7 +122,7 @@ class Member:
 
     def __post_init__(self) -> None:
         self.reconnect = Reconnect(self.zk, reactor)
-        self.controller = ClusterController(
+        self.controller = KafkaController(
             reactor,
             self.zk,
             ControllerSettings(

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from kbroker.controller.core import effects, events, reassignment
 from kbroker.controller.core.context import Assignment, Broker, LeaderAndIsr, Start, Topic
-from kbroker.controller.core.machine import Controller
+from kbroker.controller.core.state_machine import ControllerStateMachine
 from kbroker.controller.core.states import PartitionState, ReplicaState
 from kbroker.metadata.core.replica_assignment import assign_replicas
 from kclient.wire.interbroker import EPOCH_DURING_DELETE
@@ -289,7 +289,7 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
 
     @rule(percentage=st.sampled_from([0, 10, 50]))
     def leaders_are_balanced(self, percentage):
-        self.feed(events.RebalanceDue(percentage))
+        self.feed(events.PreferredLeaderElectionDue(percentage))
 
     @rule(
         election=st.sampled_from(events.ElectionType),
@@ -325,28 +325,34 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
         state = self.states[partition]
         replicas = told.replicas
         others = set() if alone else random.sample(replicas, random.randint(0, len(replicas)))
-        grants = state.grants
-        staying = {r for r in grants if r == state.leader or r in others}
+        isr_epochs = state.isr_epoch_by_member
+        staying = {r for r in isr_epochs if r == state.leader or r in others}
         # The last fetch that the leader took may be of an earlier life (S9).
         joining = {
-            r: random.choice(self.lives[r]) for r in others if r not in grants and r in self.brokers
+            r: random.choice(self.lives[r])
+            for r in others
+            if r not in isr_epochs and r in self.brokers
         }
         self.leader_writes_isr(partition, replicas, staying, joining)
 
     def leader_writes_isr(self, partition, replicas, staying, joining):
         """Who stays does so under the broker epoch it has; *joining* are broker epochs by replica."""
         state = self.states[partition]
-        for replica, granted in joining.items():
-            if granted >= self.since[replica]:
+        for replica, isr_epoch in joining.items():
+            if isr_epoch >= self.since[replica]:
                 self.holders[partition].add(replica)
                 self.short.discard((replica, partition))
-        grants = {**state.grants, **joining}
+        isr_epochs = {**state.isr_epoch_by_member, **joining}
         isr = tuple(r for r in replicas if r in staying or r in joining)
-        left = {} if len(isr) >= self.min_isr(partition) else {**dict(state.elr), **state.grants}
+        left = (
+            {}
+            if len(isr) >= self.min_isr(partition)
+            else {**dict(state.elr), **state.isr_epoch_by_member}
+        )
         self.states[partition] = replace(
             state,
             isr=isr,
-            isr_epochs=tuple(grants[r] for r in isr),
+            isr_epochs=tuple(isr_epochs[r] for r in isr),
             elr=tuple(sorted((r, e) for r, e in left.items() if r not in isr and e >= 0)),
             leader_recovery_state=0,
             zk_version=state.zk_version + 1,
@@ -358,7 +364,7 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
         broker = self.brokers.get(state.leader)
         return (
             broker is not None
-            and state.grants[state.leader] == broker.epoch
+            and state.isr_epoch_by_member[state.leader] == broker.epoch
             and (state.leader, partition) not in self.short
         )
 
@@ -480,8 +486,8 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
             if found.leader_recovery_state == 0 or state.leader not in found.isr:
                 self.holders[partition] = {state.leader}
             return
-        for replica, granted in state.grants.items() if state.leader != -1 else ():
-            is_now = replica in self.brokers and self.brokers[replica].epoch == granted
+        for replica, isr_epoch in state.isr_epoch_by_member.items() if state.leader != -1 else ():
+            is_now = replica in self.brokers and self.brokers[replica].epoch == isr_epoch
             if is_now and (replica, partition) not in self.short:
                 assert replica in self.holders[partition], (replica, self.holders[partition])
 
@@ -527,7 +533,7 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
         self.asked = {}
         self.stops, self.told, self.channels = [], {}, {}
         self.refusals = []
-        self.machine = Controller(MIN_ISR.__getitem__)
+        self.machine = ControllerStateMachine(MIN_ISR.__getitem__)
         self.feed(
             events.BecameController(
                 self.controller_epoch,
@@ -565,7 +571,11 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
             if known is None:
                 assert not online, "a partition that could be created was not"
                 continue
-            if any(context.holds(r, partition, known.grants[r]) for r in known.isr if r in online):
+            if any(
+                context.holds(r, partition, known.isr_epoch_by_member[r])
+                for r in known.isr
+                if r in online
+            ):
                 assert known.leader in online
             if known.leader in online:
                 assert known.leader in self.holders[partition]
@@ -680,7 +690,7 @@ def play_one_step(world, random):
 
 
 def test_resigns_when_a_partition_was_written_by_a_newer_controller():
-    machine = Controller()
+    machine = ControllerStateMachine()
     broker = Broker(1, 1, ())
     topic = Topic("t", UUID(int=1), {0: (1,)})
     machine.handle(events.BecameController(5, {1: broker}, {"t": topic}, {}))

@@ -2,5 +2,5 @@
 
 How to read it: `states` (two tables of states), `context` (what the controller knows), `events` (facts in), `effects`
 (actions out), `election`, `topic_deletion`, `reassignment`, `requested_election`, `machine` (all of it together),
-`channel_queue` (requests pending to one broker), `control_requests` (effects as wire messages).
+`broker_request_queue` (requests pending to one broker), `control_requests` (effects as wire messages).
 """

@@ -17,7 +17,7 @@ until that is nothing. Partitions of which it is the only replica are left out: 
 Invariants: 1. a broker in the tables has a channel, and no other has; 2. nothing that was said by one incarnation
 counts for the next; 3. who is shutting down is so until that incarnation is gone.
 
-In: BrokersChanged, Joined, ControlledShutdownRequested, the tables   Out: the tables, `rounds`   Owner: machine
+In: BrokersChanged, Joined, ControlledShutdownRequested, the tables   Out: the tables, `writes`   Owner: machine
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from kbroker.controller.core.effects import (
     AnswerControlledShutdown,
     CloseChannel,
     OpenChannel,
-    ShutdownVerdict,
+    ShutdownOutcome,
 )
 from kbroker.controller.core.events import BrokersChanged, ControlledShutdownRequested
-from kbroker.controller.core.state_writes import Rounds, unled_of
+from kbroker.controller.core.state_writes import StateWrites, partitions_without_live_leader
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Joined:
 
 
 def changes(
-    context: ControllerContext, event: BrokersChanged, rounds: Rounds
+    context: ControllerContext, event: BrokersChanged, writes: StateWrites
 ) -> tuple[set[int], Joined | None]:
     """Return who died and who is to join; takes in what changed of those that stay."""
     died, joined = set(), []
@@ -61,11 +61,11 @@ def changes(
         elif present != context.brokers[broker_id]:
             # The same incarnation with other endpoints (KAFKA-3334's dynamic listeners).
             context.brokers[broker_id] = present
-            rounds.said.brokers_changed = True
+            writes.request_batch.brokers_changed = True
     return died, Joined(tuple(joined)) if joined else None
 
 
-def brokers_died(context: ControllerContext, died: set[int], rounds: Rounds) -> Steps[None]:
+def brokers_died(context: ControllerContext, died: set[int], writes: StateWrites) -> Steps[None]:
     """Have others lead what they led, and take them out of every ISR."""
     for broker_id in sorted(died):
         del context.brokers[broker_id]
@@ -73,78 +73,80 @@ def brokers_died(context: ControllerContext, died: set[int], rounds: Rounds) -> 
         context.failed_dirs.pop(broker_id, None)
         context.incomplete.pop(broker_id, None)
         context.log_ends.pop(broker_id, None)
-        rounds.out.append(CloseChannel(broker_id))
-    rounds.said.brokers_changed = True
+        writes.effects.append(CloseChannel(broker_id))
+    writes.request_batch.brokers_changed = True
     topic_deletion.brokers_died(context, died)
     touched = context.partitions_on(died)
-    unled = yield from unled_of(context, touched)
+    unled = yield from partitions_without_live_leader(context, touched)
     if not unled:
-        yield from _shrink(context, touched, rounds)
+        yield from _shrink(context, touched, writes)
         return
-    rounds.then(lambda context: _shrink_the_rest(context, touched, unled, rounds))
-    yield from _shrink(context, unled, rounds)
+    writes.then(lambda context: _shrink_the_rest(context, touched, unled, writes))
+    yield from _shrink(context, unled, writes)
 
 
 def _shrink_the_rest(
     context: ControllerContext,
     touched: Iterable[TopicPartition],
     done: Iterable[TopicPartition],
-    rounds: Rounds,
+    writes: StateWrites,
 ) -> Steps[None]:
-    yield from rounds.announce(context)
+    yield from writes.take_requests(context)
     but = frozenset(done)
-    yield from _shrink(context, [p for p in touched if p not in but], rounds)
+    yield from _shrink(context, [p for p in touched if p not in but], writes)
 
 
 def _shrink(
-    context: ControllerContext, touched: Collection[TopicPartition], rounds: Rounds
+    context: ControllerContext, touched: Collection[TopicPartition], writes: StateWrites
 ) -> Steps[None]:
     # Their offline replicas changed even where neither leader nor ISR does.
-    rounds.said.metadata |= set(touched)
-    yield from rounds.evaluate(context, touched)
+    writes.request_batch.metadata |= set(touched)
+    yield from writes.evaluate(context, touched)
 
 
-def brokers_joined(context: ControllerContext, event: Joined, rounds: Rounds) -> Steps[None]:
+def brokers_joined(context: ControllerContext, event: Joined, writes: StateWrites) -> Steps[None]:
     """Tell newcomers everything; have led what waited for them."""
     ids = {b.broker_id for b in event.brokers}
     for broker in event.brokers:
         context.brokers[broker.broker_id] = broker
-        rounds.out.append(OpenChannel(broker))
-    rounds.said.brokers_changed = True
-    rounds.said.everything_to |= ids
+        writes.effects.append(OpenChannel(broker))
+    writes.request_batch.brokers_changed = True
+    writes.request_batch.full_metadata_to |= ids
     touched = context.partitions_on(ids)
     for partition in touched:
         yield
         for broker_id in ids.intersection(context.replicas(partition)):
-            rounds.said.leader_and_isr.setdefault(broker_id, set()).add(partition)
-    rounds.said.metadata |= set(touched)
-    yield from rounds.evaluate(context, touched)
-    topic_deletion.brokers_joined(context, ids, rounds.said)
+            writes.request_batch.leader_and_isr.setdefault(broker_id, set()).add(partition)
+    writes.request_batch.metadata |= set(touched)
+    yield from writes.evaluate(context, touched)
+    topic_deletion.brokers_joined(context, ids, writes.request_batch)
 
 
 def controlled_shutdown(
-    context: ControllerContext, event: ControlledShutdownRequested, rounds: Rounds
+    context: ControllerContext, event: ControlledShutdownRequested, writes: StateWrites
 ) -> Steps[None]:
     """Move away what the broker leads; answer when that has settled."""
     broker = context.brokers.get(event.broker_id)
     if broker is None:
-        verdict = ShutdownVerdict.BROKER_NOT_AVAILABLE
+        verdict = ShutdownOutcome.BROKER_NOT_AVAILABLE
     elif event.broker_epoch not in (-1, broker.epoch):
-        verdict = ShutdownVerdict.STALE_BROKER_EPOCH
+        verdict = ShutdownOutcome.STALE_BROKER_EPOCH
     else:
         context.shutting_down.add(event.broker_id)
-        rounds.said.brokers_changed = True  # leaders take it into no ISR any more (KAFKA-14140)
-        rounds.then(lambda context: _shutdown_settled(context, event, rounds))
+        writes.request_batch.brokers_changed = (
+            True  # leaders take it into no ISR any more (KAFKA-14140)
+        )
+        writes.then(lambda context: _shutdown_settled(context, event, writes))
         touched = [
             p for p in context.partitions_on([event.broker_id]) if len(context.replicas(p)) > 1
         ]
-        yield from rounds.evaluate(context, touched)
+        yield from writes.evaluate(context, touched)
         return
-    rounds.out.append(AnswerControlledShutdown(event.request_id, verdict))
+    writes.effects.append(AnswerControlledShutdown(event.request_id, verdict))
 
 
 def _shutdown_settled(
-    context: ControllerContext, event: ControlledShutdownRequested, rounds: Rounds
+    context: ControllerContext, event: ControlledShutdownRequested, writes: StateWrites
 ) -> Steps[None]:
     """Stop the replicas that follow, so that they do not rejoin the ISR, and answer."""
     remaining: list[TopicPartition] = []
@@ -158,7 +160,7 @@ def _shutdown_settled(
         if state.leader == event.broker_id:
             remaining.append(partition)
         else:
-            rounds.said.stop(event.broker_id, partition, delete=False)
-    rounds.out.append(
-        AnswerControlledShutdown(event.request_id, ShutdownVerdict.MOVED, tuple(sorted(remaining)))
+            writes.request_batch.add_stop_replica(event.broker_id, partition, delete=False)
+    writes.effects.append(
+        AnswerControlledShutdown(event.request_id, ShutdownOutcome.MOVED, tuple(sorted(remaining)))
     )

@@ -50,33 +50,33 @@ class LogEnd(NamedTuple):
     intact: tuple[int, int] = (-1, -1)
     """First and last broker epoch under which this very log was written, or lay there, and kept everything."""
 
-    def keeps(self, granted: int) -> bool:
+    def keeps(self, isr_epoch: int) -> bool:
         """Say whether what it had as *granted* is still there (-1: unknown)."""
         return self.intact[0] >= 0 and (
-            granted == -1 or self.intact[0] <= granted <= self.intact[1]
+            isr_epoch == -1 or self.intact[0] <= isr_epoch <= self.intact[1]
         )
 
 
 ALWAYS: Final = (0, 2**63 - 1)
 """`Broker.intact` of one that says nothing of itself: it is believed, as in classic Kafka."""
 
-GRANT_VOID: Final = -2
+VOID_EPOCH: Final = -2
 """In place of a broker epoch: the member itself said that it lacks records, and its epoch is not known."""
 
 
-def void(granted: int) -> int:
+def void(isr_epoch: int) -> int:
     """Return what is in place of the broker epoch *granted* once the member said that it lacks records."""
-    return granted if is_void(granted) else GRANT_VOID - 1 - granted
+    return isr_epoch if is_void(isr_epoch) else VOID_EPOCH - 1 - isr_epoch
 
 
-def is_void(granted: int) -> bool:
+def is_void(isr_epoch: int) -> bool:
     """Say whether *granted* is in place of a broker epoch."""
-    return granted <= GRANT_VOID
+    return isr_epoch <= VOID_EPOCH
 
 
 def before_void(voided: int) -> int:
     """Return the broker epoch that `void` made *voided* of; -1: unknown."""
-    return GRANT_VOID - 1 - voided
+    return VOID_EPOCH - 1 - voided
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +94,11 @@ class Broker:
     is_shutting_down: bool = False
     """Set in what brokers are told of it while its controlled shutdown is under way."""
 
-    def keeps(self, granted: int) -> bool:
+    def keeps(self, isr_epoch: int) -> bool:
         """Say whether what it had as *granted* is still there: in its life of that broker epoch (-1: unknown)."""
-        if granted in (-1, self.epoch):
+        if isr_epoch in (-1, self.epoch):
             return True
-        return self.intact is not None and self.intact[0] <= granted <= self.intact[1]
+        return self.intact is not None and self.intact[0] <= isr_epoch <= self.intact[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class LeaderAndIsr:
     """1 after an unclean election (KIP-704)."""
 
     @property
-    def grants(self) -> dict[int, int]:
+    def isr_epoch_by_member(self) -> dict[int, int]:
         """The broker epoch by member of the ISR."""
         return dict(zip(self.isr, self.isr_epochs or (-1,) * len(self.isr), strict=True))
 
@@ -219,18 +219,22 @@ class ControllerContext:
         broker = self.brokers.get(broker_id)
         return broker.epoch if broker is not None else -1
 
-    def holds(self, broker_id: int, partition: TopicPartition, granted: int) -> bool:
+    def holds(self, broker_id: int, partition: TopicPartition, isr_epoch: int) -> bool:
         """Say whether a live replica still has all that it had when it was in sync as *granted*."""
         broker = self.brokers.get(broker_id)
         if broker is None or partition in self.incomplete.get(broker_id, ()):
             return False
         end = self.log_ends.get(broker_id, {}).get(partition)
-        if is_void(granted):
+        if is_void(isr_epoch):
             # The log was not there, or not whole. The broker has been restarted, and found it whole again.
-            return before_void(granted) >= 0 and end is not None and end.keeps(before_void(granted))
-        if granted == broker.epoch or (end is not None and end.keeps(granted)):
+            return (
+                before_void(isr_epoch) >= 0
+                and end is not None
+                and end.keeps(before_void(isr_epoch))
+            )
+        if isr_epoch == broker.epoch or (end is not None and end.keeps(isr_epoch)):
             return True
-        return broker.start is not Start.PARTIAL and broker.keeps(granted)
+        return broker.start is not Start.PARTIAL and broker.keeps(isr_epoch)
 
     def is_empty(self, broker_id: int, partition: TopicPartition) -> bool:
         """Say whether a live replica is known to have lost its log as a whole."""

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from typing import Final
 
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.controller.core.channel_queue import (
-    LeaderAndIsrOrder,
-    Order,
-    StopReplicaOrder,
-    UpdateMetadataOrder,
+from kbroker.controller.core.broker_request_queue import (
+    PendingLeaderAndIsr,
+    PendingRequest,
+    PendingStopReplica,
+    PendingUpdateMetadata,
 )
 from kbroker.controller.core.context import Broker, LogEnd
 from kbroker.controller.core.effects import PartitionUpdate
@@ -57,7 +57,7 @@ Response = LeaderAndIsrResponse | UpdateMetadataResponse | StopReplicaResponse
 
 
 def request_for(
-    order: Order,
+    pending: PendingRequest,
     *,
     controller_id: int,
     controller_epoch: int,
@@ -71,7 +71,7 @@ def request_for(
     inter.broker.protocol.version) the request has Kafka's own fields only.
     """
     api, version, request = _extended_request(
-        order, controller_id, controller_epoch, broker, listener
+        pending, controller_id, controller_epoch, broker, listener
     )
     if not is_extended:
         _remove_extensions(request)
@@ -92,10 +92,14 @@ def _remove_extensions(request: Request) -> None:
 
 
 def _extended_request(
-    order: Order, controller_id: int, controller_epoch: int, broker: Broker, listener: str
+    pending: PendingRequest,
+    controller_id: int,
+    controller_epoch: int,
+    broker: Broker,
+    listener: str,
 ) -> tuple[ApiKey, int, Request]:
-    match order:
-        case LeaderAndIsrOrder():
+    match pending:
+        case PendingLeaderAndIsr():
             return (
                 ApiKey.LEADER_AND_ISR,
                 LEADER_AND_ISR_VERSION,
@@ -104,28 +108,28 @@ def _extended_request(
                     controller_epoch=controller_epoch,
                     broker_epoch=broker.epoch,
                     type=INCREMENTAL,
-                    topic_states=_leader_and_isr_topics(order.partitions),
-                    live_leaders=_live_leaders(order.live_leaders, listener),
-                    request_number=order.number,
+                    topic_states=_leader_and_isr_topics(pending.partitions),
+                    live_leaders=_live_leaders(pending.live_leaders, listener),
+                    request_number=pending.number,
                 ),
             )
-        case UpdateMetadataOrder():
+        case PendingUpdateMetadata():
             return (
                 ApiKey.UPDATE_METADATA,
                 UPDATE_METADATA_VERSION,
                 UpdateMetadataRequest(
                     controller_id=controller_id,
-                    type=FULL if order.full else INCREMENTAL,
+                    type=FULL if pending.full else INCREMENTAL,
                     controller_epoch=controller_epoch,
                     broker_epoch=broker.epoch,
-                    topic_states=_metadata_topics(order.partitions),
-                    live_brokers=[_metadata_broker(b) for b in order.live_brokers],
-                    part=order.part,
-                    has_more=order.has_more,
-                    request_number=order.number,
+                    topic_states=_metadata_topics(pending.partitions),
+                    live_brokers=[_metadata_broker(b) for b in pending.live_brokers],
+                    part=pending.part,
+                    has_more=pending.has_more,
+                    request_number=pending.number,
                 ),
             )
-        case StopReplicaOrder():
+        case PendingStopReplica():
             return (
                 ApiKey.STOP_REPLICA,
                 STOP_REPLICA_VERSION,
@@ -133,8 +137,8 @@ def _extended_request(
                     controller_id=controller_id,
                     controller_epoch=controller_epoch,
                     broker_epoch=broker.epoch,
-                    topic_states=_stop_replica_topics(order),
-                    request_number=order.number,
+                    topic_states=_stop_replica_topics(pending),
+                    request_number=pending.number,
                 ),
             )
 
@@ -216,9 +220,9 @@ def _metadata_broker(broker: Broker) -> UpdateMetadataBroker:
     )
 
 
-def _stop_replica_topics(order: StopReplicaOrder) -> list[StopReplicaTopicState]:
+def _stop_replica_topics(pending: PendingStopReplica) -> list[StopReplicaTopicState]:
     topics: dict[str, StopReplicaTopicState] = {}
-    for stop in order.stops:
+    for stop in pending.stops:
         name, index = stop.partition
         topic = topics.setdefault(name, StopReplicaTopicState(name))
         topic.partition_states.append(
@@ -227,13 +231,13 @@ def _stop_replica_topics(order: StopReplicaOrder) -> list[StopReplicaTopicState]
     return list(topics.values())
 
 
-def event_for(order: Order, response: Response, broker: Broker) -> Event | None:
+def event_for(pending: PendingRequest, response: Response, broker: Broker) -> Event | None:
     """Read the answer to *order*: the event to tell the machine, or None when it says nothing.
 
     Errors of the whole request (STALE_CONTROLLER_EPOCH, STALE_BROKER_EPOCH) are the caller's.
     """
-    if isinstance(order, LeaderAndIsrOrder) and isinstance(response, LeaderAndIsrResponse):
-        names = {u.topic_id: u.topic for u in order.partitions}
+    if isinstance(pending, PendingLeaderAndIsr) and isinstance(response, LeaderAndIsrResponse):
+        names = {u.topic_id: u.topic for u in pending.partitions}
         errors: dict[int, set[TopicPartition]] = {
             ErrorCode.KAFKA_STORAGE_ERROR: set(),
             ErrorCode.INELIGIBLE_REPLICA: set(),
@@ -242,12 +246,12 @@ def event_for(order: Order, response: Response, broker: Broker) -> Event | None:
         online: set[TopicPartition] = set()
         offline = {
             (u.topic, u.partition)
-            for u in order.partitions
+            for u in pending.partitions
             if broker.broker_id in u.offline_replicas
         }
         epochs = {
             (u.topic, u.partition): u.state.leader_epoch
-            for u in order.partitions
+            for u in pending.partitions
             if u.state.leader == NO_LEADER
         }
         for topic in response.topics:
@@ -271,7 +275,7 @@ def event_for(order: Order, response: Response, broker: Broker) -> Event | None:
         return LeaderAndIsrAcked(
             broker.broker_id, broker.epoch, failed_dirs, incomplete, ends, frozenset(online)
         )
-    if isinstance(order, StopReplicaOrder) and isinstance(response, StopReplicaResponse):
+    if isinstance(pending, PendingStopReplica) and isinstance(response, StopReplicaResponse):
         failed: set[TopicPartition] = {
             (error.topic_name, error.partition_index)
             for error in response.partition_errors
@@ -280,7 +284,7 @@ def event_for(order: Order, response: Response, broker: Broker) -> Event | None:
         # Only deletions of topics wait for this: replicas that were moved away are forgotten already, and an
         # answer about them must not be taken for one about a deletion that came later.
         asked = frozenset(
-            s.partition for s in order.stops if s.delete and s.leader_epoch == EPOCH_DURING_DELETE
+            s.partition for s in pending.stops if s.delete and s.leader_epoch == EPOCH_DURING_DELETE
         )
         if response.error_code != ErrorCode.NONE:
             failed.update(asked)

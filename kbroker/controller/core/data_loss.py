@@ -10,8 +10,8 @@ from typing import Final
 
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.controller.core.context import ControllerContext, LeaderAndIsr, Start
-from kbroker.controller.core.effects import ReportDoubt
-from kbroker.controller.core.election import electorate_of, with_the_longest_log
+from kbroker.controller.core.effects import WarnOfDataLoss
+from kbroker.controller.core.election import candidates_of, longest_log
 from kclient.wire.interbroker import NO_LEADER, RECOVERING
 
 _WHY: Final = {
@@ -23,31 +23,31 @@ _OLDER: Final = "its log directories are of another time: restored from a copy, 
 _INCOMPLETE: Final = "its log of this partition is gone, or ends before what it had"
 
 
-def of(
+def warning_for(
     context: ControllerContext, partition: TopicPartition, before: LeaderAndIsr, after: LeaderAndIsr
-) -> ReportDoubt | None:
+) -> WarnOfDataLoss | None:
     """Return what is to be told of *partition*, whose state becomes *after*; None if there is no doubt."""
     if after.leader == before.leader != NO_LEADER:
         return None
     if after.leader not in (NO_LEADER, *before.isr) and after.leader_recovery_state != RECOVERING:
         return None
     found = []
-    for replica, granted in before.grants.items():
+    for replica, isr_epoch in before.isr_epoch_by_member.items():
         broker = context.brokers.get(replica)
-        if broker is None or context.holds(replica, partition, granted):
+        if broker is None or context.holds(replica, partition, isr_epoch):
             continue
         if after.leader in before.isr and after.leader != replica:
             continue
-        lacks = partition in context.incomplete.get(replica, ()) or granted < 0
+        lacks = partition in context.incomplete.get(replica, ()) or isr_epoch < 0
         found.append((replica, _INCOMPLETE if lacks else _WHY.get(broker.start, _OLDER)))
     if not found:
         return None
-    return ReportDoubt(
-        partition, after.leader, tuple(found), _ground(context, partition, before, after)
+    return WarnOfDataLoss(
+        partition, after.leader, tuple(found), _reason(context, partition, before, after)
     )
 
 
-def _ground(
+def _reason(
     context: ControllerContext, partition: TopicPartition, before: LeaderAndIsr, after: LeaderAndIsr
 ) -> str:
     """Say why the leader of *after* leads, whatever it may lack."""
@@ -56,6 +56,6 @@ def _ground(
         return ""
     if len(replicas) == 1:
         return "its only replica"
-    if with_the_longest_log(replicas, before, electorate_of(context, partition)) == after.leader:
+    if longest_log(replicas, before, candidates_of(context, partition)) == after.leader:
         return "the longest log of those in sync, whose machines all went down: nobody has more"
     return "an unclean election"

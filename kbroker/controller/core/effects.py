@@ -121,13 +121,13 @@ class DeleteTopicZnodes:
 
 
 @dataclass(frozen=True, slots=True)
-class DropDeletionRequests:
+class DeleteTopicDeletions:
     """Remove /admin/delete_topics/T of topics that do not exist, or may not be deleted."""
 
     topics: tuple[str, ...]
 
 
-class ShutdownVerdict(Enum):
+class ShutdownOutcome(Enum):
     """How a ControlledShutdown ended."""
 
     MOVED = "moved"
@@ -140,12 +140,12 @@ class AnswerControlledShutdown:
     """Answer the request: *remaining* are partitions with RF > 1 that the broker still leads."""
 
     request_id: int
-    verdict: ShutdownVerdict
+    verdict: ShutdownOutcome
     remaining: tuple[TopicPartition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class AskUncleanElection:
+class CheckUncleanElection:
     """Look whether *topics* may be led by a replica out of the ISR: UncleanElectionEnabled for those."""
 
     topics: tuple[str, ...]
@@ -208,15 +208,15 @@ class AnswerReassignment:
 
 
 @dataclass(frozen=True, slots=True)
-class ReportDoubt:
+class WarnOfDataLoss:
     """Tell the operator that replicas which should have everything may lack acknowledged records (S8)."""
 
     partition: TopicPartition
     leader: int
     """Who leads all the same; -1: nobody, until somebody decides."""
-    doubts: tuple[tuple[int, str], ...]
+    untrusted: tuple[tuple[int, str], ...]
     """Broker, and why it is not trusted."""
-    ground: str = ""
+    reason: str = ""
     """Why *leader* leads."""
 
 
@@ -236,11 +236,11 @@ Effect = (
     | SendUpdateMetadata
     | SendStopReplica
     | DeleteTopicZnodes
-    | DropDeletionRequests
+    | DeleteTopicDeletions
     | AnswerControlledShutdown
-    | AskUncleanElection
+    | CheckUncleanElection
     | AnswerElection
     | AnswerReassignment
-    | ReportDoubt
+    | WarnOfDataLoss
     | Resign
 )

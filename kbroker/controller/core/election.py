@@ -18,13 +18,13 @@ same rule over four leader selectors and the replica state machine.
 
 Where classic Kafka loses (S8, S9) this does not. **To be in the ISR is worth as much as the log is that earned it.**
 The state remembers under which broker epoch each member was granted its place; a member that came back counts only
-if its broker says that its log directories kept everything since that epoch (`Replica.whole`): so after a restart, and
-after kill -9 on a machine that lived on; not after a power loss, nor with a wiped or another disk (KIP-903, KIP-966).
-A member that said itself that its log lacks records has its grant voided; the state keeps the epoch, and the grant
-counts again when the broker has been restarted and found that very log whole (`LogEnd.intact`).
+if its broker says that its log directories kept everything since that epoch (`Replica.is_complete`): so after a
+restart, and after kill -9 on a machine that lived on; not after a power loss, nor with a wiped or another disk
+(KIP-903, KIP-966). A member that said itself that its log lacks records has its grant voided; the state keeps the
+epoch, and the grant counts again when the broker has been restarted and found that very log whole (`LogEnd.intact`).
 One exception is loud, and loses nothing that waiting could save: after a power loss the only replica of a partition
-leads again, and so does, of an ISR all of whose members, two or more, lost power, or of replicas all of which did,
-the one with the longest log, once all are back and have said where theirs ends: nobody can have more. (A last replica
+leads again, and so does, of an ISR all of whose members, two or more, lost power, or of replicas all of which did, the
+one with the longest log, once all are back and have said where theirs ends: nobody can have more. (A last replica
 standing waits while others live: it shared its last records with nobody, and a person may have another choice.) And
 who leaves an ISR that is under min.insync.replicas then has all that will be committed until the ISR is whole again,
 for the leader commits nothing meanwhile: such replicas are remembered, and lead where no member of the ISR can
@@ -53,7 +53,7 @@ from kclient.wire.interbroker import NO_LEADER, RECOVERING
 
 
 @dataclass(frozen=True, slots=True)
-class Electorate:
+class Candidates:
     """What is known of the replicas of one partition. By default: who is online has all it ever had."""
 
     online: Callable[[int], bool]
@@ -68,38 +68,38 @@ class Electorate:
     end_after_power_loss: Callable[[int], LogEnd | None] = lambda _replica: None
     """Where the log of a live replica ends whose machine went down, as far as it said."""
 
-    def whole(self, replica: int, granted: int) -> bool:
+    def is_complete(self, replica: int, isr_epoch: int) -> bool:
         """Say whether *replica* is online and has all that it had under the broker epoch *granted*."""
-        return self.online(replica) and self.holds(replica, granted)
+        return self.online(replica) and self.holds(replica, isr_epoch)
 
-    def grants(self, isr: Sequence[int], old: dict[int, int]) -> tuple[int, ...]:
+    def isr_epochs(self, isr: Sequence[int], old: dict[int, int]) -> tuple[int, ...]:
         """Return the broker epochs of *isr*'s members now; those not online keep their *old* ones."""
         epochs = tuple(
             void(old.get(replica, -1))
             if self.is_incomplete(replica)
             else self.epoch_of(replica)
-            if self.whole(replica, old.get(replica, -1))
+            if self.is_complete(replica, old.get(replica, -1))
             else old.get(replica, -1)
             for replica in isr
         )
         return epochs if any(epoch != -1 for epoch in epochs) else ()
 
 
-def electorate_of(context: ControllerContext, partition: TopicPartition) -> Electorate:
+def candidates_of(context: ControllerContext, partition: TopicPartition) -> Candidates:
     """Return what *context* knows of the replicas of *partition*."""
     alone = len(context.replicas(partition)) == 1
 
-    def holds(replica: int, granted: int) -> bool:
-        if context.holds(replica, partition, granted):
+    def holds(replica: int, isr_epoch: int) -> bool:
+        if context.holds(replica, partition, isr_epoch):
             return True
         # Nobody can have more than the only replica, unless it has nothing at all: an empty directory may
         # be a disk that was not mounted.
         broker = context.brokers.get(replica)
         return alone and broker is not None and broker.start is Start.POWER_LOSS and (
-            not is_void(granted) and not context.is_empty(replica, partition)
+            not is_void(isr_epoch) and not context.is_empty(replica, partition)
         )  # fmt: skip
 
-    return Electorate(
+    return Candidates(
         lambda replica: context.is_online(replica, partition),
         context.epoch_of,
         holds,
@@ -110,14 +110,14 @@ def electorate_of(context: ControllerContext, partition: TopicPartition) -> Elec
 
 
 def elect_first(
-    replicas: Sequence[int], electorate: Electorate, controller_epoch: int
+    replicas: Sequence[int], candidates: Candidates, controller_epoch: int
 ) -> LeaderAndIsr | None:
     """Return a new partition's first state; None while none of its *replicas* is online."""
-    live = tuple(filter(electorate.online, replicas))
+    live = tuple(filter(candidates.online, replicas))
     if not live:
         return None
     # There is nothing yet that a member could have lost, whatever became of its log directories before.
-    epochs = tuple(map(electorate.epoch_of, live))
+    epochs = tuple(map(candidates.epoch_of, live))
     isr_epochs = epochs if any(epoch != -1 for epoch in epochs) else ()
     return LeaderAndIsr(live[0], 0, live, controller_epoch, isr_epochs=isr_epochs)
 
@@ -125,7 +125,7 @@ def elect_first(
 def elect(
     replicas: Sequence[int],
     current: LeaderAndIsr,
-    electorate: Electorate,
+    candidates: Candidates,
     *,
     shutting_down: frozenset[int] | set[int] = frozenset(),
     unclean: bool = False,
@@ -133,11 +133,15 @@ def elect(
     controller_epoch: int,
 ) -> LeaderAndIsr | None:
     """Return the state that *current* should become; None when it is right as it is."""
-    grants = current.grants
-    members = [r for r in current.isr if r in replicas and electorate.whole(r, grants[r])]
+    isr_epoch_by_member = current.isr_epoch_by_member
+    members = [
+        r
+        for r in current.isr
+        if r in replicas and candidates.is_complete(r, isr_epoch_by_member[r])
+    ]
     staying = [r for r in members if r not in shutting_down]
-    eligible = {r: granted for r, granted in current.elr if r in replicas}
-    recovery, at_any_price = current.leader_recovery_state, False
+    eligible = {r: isr_epoch for r, isr_epoch in current.elr if r in replicas}
+    recovery, accepts_data_loss = current.leader_recovery_state, False
     if current.leader in staying:
         leader, isr = current.leader, staying
     elif staying:
@@ -149,30 +153,43 @@ def elect(
     elif members:
         leader, isr = next(r for r in replicas if r in members), members
     else:
-        heirs = (r for r in replicas if r in eligible and electorate.whole(r, eligible[r]))
-        heir = next(heirs, NO_LEADER)
-        if heir == NO_LEADER:
-            heir = with_the_longest_log(replicas, current, electorate)
-            if heir == NO_LEADER and unclean:
-                heir = _with_the_most(replicas, current, electorate)
-            if heir != NO_LEADER:
-                recovery, at_any_price = RECOVERING, True
-        leader, isr = heir, [heir] if heir != NO_LEADER else list(current.isr)
-    isr_epochs, elr = electorate.grants(isr, {**eligible, **grants}), current.elr
-    if at_any_price:
+        eligible_replicas = (
+            r for r in replicas if r in eligible and candidates.is_complete(r, eligible[r])
+        )
+        successor = next(eligible_replicas, NO_LEADER)
+        if successor == NO_LEADER:
+            successor = longest_log(replicas, current, candidates)
+            if successor == NO_LEADER and unclean:
+                successor = _most_complete(replicas, current, candidates)
+            if successor != NO_LEADER:
+                recovery, accepts_data_loss = RECOVERING, True
+        leader, isr = successor, [successor] if successor != NO_LEADER else list(current.isr)
+    isr_epochs, elr = candidates.isr_epochs(isr, {**eligible, **isr_epoch_by_member}), current.elr
+    if accepts_data_loss:
         # Whatever it lacks, it is accepted now: nobody else has the same.
-        isr_epochs, elr = (electorate.epoch_of(leader),), ()
+        isr_epochs, elr = (candidates.epoch_of(leader),), ()
     elif leader != NO_LEADER:
-        left = {r: granted for r, granted in grants.items() if r in replicas and granted >= 0}
+        left = {
+            r: isr_epoch
+            for r, isr_epoch in isr_epoch_by_member.items()
+            if r in replicas and isr_epoch >= 0
+        }
         lacks_members = len(isr) < min_insync_replicas
-        elr = _without({**eligible, **left}, isr, electorate) if lacks_members else ()
+        elr = _without({**eligible, **left}, isr, candidates) if lacks_members else ()
     else:
-        elr = tuple((r, void(g) if electorate.is_incomplete(r) else g) for r, g in current.elr)
-    is_as_it_was = isr_epochs == current.isr_epochs or (
+        elr = tuple((r, void(g) if candidates.is_incomplete(r) else g) for r, g in current.elr)
+    epochs_unchanged = isr_epochs == current.isr_epochs or (
         not current.isr_epochs and not any(map(is_void, isr_epochs))
     )
-    has_news = any(electorate.is_incomplete(r) and not is_void(g) for r, g in current.elr)
-    if leader == current.leader and tuple(isr) == current.isr and is_as_it_was and not has_news:
+    has_newly_incomplete = any(
+        candidates.is_incomplete(r) and not is_void(g) for r, g in current.elr
+    )
+    if (
+        leader == current.leader
+        and tuple(isr) == current.isr
+        and epochs_unchanged
+        and not has_newly_incomplete
+    ):
         return None
     return replace(
         current,
@@ -186,44 +203,42 @@ def elect(
     )
 
 
-def with_the_longest_log(
-    replicas: Sequence[int], current: LeaderAndIsr, electorate: Electorate
-) -> int:
+def longest_log(replicas: Sequence[int], current: LeaderAndIsr, candidates: Candidates) -> int:
     """Return who leads when all who may have most lost power and are back; NO_LEADER if that is not known.
 
     Those are the members of the ISR if it has several; else all replicas: of machines that go down together, ZooKeeper
     holds some for dead before others, so that the last one seems to have been alone for a moment, and was not. The
     longest log is known once each of them has said, since nobody leads, where its own ends.
     """
-    grants = {**dict(current.elr), **current.grants}
+    epochs = {**dict(current.elr), **current.isr_epoch_by_member}
     known = {}
     for replica in replicas:
-        end = electorate.end_after_power_loss(replica)
+        end = candidates.end_after_power_loss(replica)
         if end is None or end.leader_epoch != current.leader_epoch:
             continue
-        if not is_void(grants.get(replica, -1)):
+        if not is_void(epochs.get(replica, -1)):
             known[replica] = (end.last_epoch, end.offset)
-    wanted = grants if len(current.isr) > 1 else (*replicas, *grants)
+    wanted = epochs if len(current.isr) > 1 else (*replicas, *epochs)
     if len(replicas) < 2 or not all(replica in known for replica in wanted):
         return NO_LEADER
     return max((r for r in replicas if r in wanted), key=lambda replica: known[replica])
 
 
 def _without(
-    eligible: dict[int, int], isr: Iterable[int], electorate: Electorate
+    eligible: dict[int, int], isr: Iterable[int], candidates: Candidates
 ) -> tuple[tuple[int, int], ...]:
     members = frozenset(isr)
     return tuple(
         sorted(
-            (r, granted)
-            for r, granted in eligible.items()
-            if r not in members and not is_void(granted) and not electorate.is_incomplete(r)
+            (r, isr_epoch)
+            for r, isr_epoch in eligible.items()
+            if r not in members and not is_void(isr_epoch) and not candidates.is_incomplete(r)
         )
     )
 
 
-def _with_the_most(replicas: Sequence[int], current: LeaderAndIsr, electorate: Electorate) -> int:
+def _most_complete(replicas: Sequence[int], current: LeaderAndIsr, candidates: Candidates) -> int:
     """Return the live replica that likely lacks least: once in sync before others, the emptied last."""
     once = {*current.isr, *(r for r, _ in current.elr)}
-    online = [r for r in replicas if electorate.online(r)]
-    return min(online, key=lambda r: (electorate.is_empty(r), r not in once), default=NO_LEADER)
+    online = [r for r in replicas if candidates.online(r)]
+    return min(online, key=lambda r: (candidates.is_empty(r), r not in once), default=NO_LEADER)

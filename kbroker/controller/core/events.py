@@ -121,7 +121,7 @@ class UncleanElectionEnabled:
 
 
 @dataclass(frozen=True, slots=True)
-class RebalanceDue:
+class PreferredLeaderElectionDue:
     """It is time to look at who leads: brokers that lack more than *percentage* get their own back."""
 
     percentage: int
@@ -185,7 +185,7 @@ Event = (
     | StopReplicaAcked
     | ControlledShutdownRequested
     | UncleanElectionEnabled
-    | RebalanceDue
+    | PreferredLeaderElectionDue
     | ReassignmentsDue
     | ElectionRequested
     | ReassignmentRequested

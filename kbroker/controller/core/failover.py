@@ -16,7 +16,7 @@ that it changed again.)
 Invariants: 1. every broker is told of every partition, with what the first round wrote, by the end of that round;
 2. every replica is told its partition's state by a LeaderAndIsr of this epoch.
 
-In: BecameController, the tables   Out: the tables, `rounds`   Owner: machine
+In: BecameController, the tables   Out: the tables, `writes`   Owner: machine
 """
 
 from __future__ import annotations
@@ -29,47 +29,51 @@ from kbroker.common.topic_partition import TopicPartition
 from kbroker.controller.core.context import ControllerContext
 from kbroker.controller.core.effects import OpenChannel, SendUpdateMetadata
 from kbroker.controller.core.events import BecameController
-from kbroker.controller.core.state_writes import Rounds, unled_of
+from kbroker.controller.core.state_writes import StateWrites, partitions_without_live_leader
 
 
-def introduce(context: ControllerContext, event: BecameController, rounds: Rounds) -> Steps[None]:
+def introduce(
+    context: ControllerContext, event: BecameController, writes: StateWrites
+) -> Steps[None]:
     """Take in what was read; say to the brokers, before anything else, who lives."""
     for partition in context.partitions():
         yield
         context.load(partition, event.leader_and_isr.get(partition))
-    rounds.out += [OpenChannel(context.brokers[b]) for b in sorted(context.brokers)]
-    rounds.said.brokers_changed = True
-    everyone = yield from rounds.said.take(context)
-    rounds.out += [
+    writes.effects += [OpenChannel(context.brokers[b]) for b in sorted(context.brokers)]
+    writes.request_batch.brokers_changed = True
+    everyone = yield from writes.request_batch.take_effects(context)
+    writes.effects += [
         replace(effect, before_leaders=True) if isinstance(effect, SendUpdateMetadata) else effect
         for effect in everyone
     ]
-    rounds.said.everything_to |= context.brokers.keys()
+    writes.request_batch.full_metadata_to |= context.brokers.keys()
 
 
-def govern(context: ControllerContext, rounds: Rounds) -> Steps[None]:
+def govern(context: ControllerContext, writes: StateWrites) -> Steps[None]:
     """Have everything led, written and told, those first who have no leader."""
-    unled = yield from unled_of(context, context.partitions())
+    unled = yield from partitions_without_live_leader(context, context.partitions())
     if unled:
-        rounds.then(lambda context: _the_rest(context, unled, rounds))
-        yield from rounds.evaluate(context, unled)
+        writes.then(lambda context: _the_rest(context, unled, writes))
+        yield from writes.evaluate(context, unled)
     else:
-        yield from _confirm(context, (), rounds)
+        yield from _confirm(context, (), writes)
 
 
 def _the_rest(
-    context: ControllerContext, done: list[TopicPartition], rounds: Rounds
+    context: ControllerContext, done: list[TopicPartition], writes: StateWrites
 ) -> Steps[None]:
     for partition in done:
         yield
         if partition in context.leader_and_isr:
-            rounds.said.announce(context, partition)  # also of those where nothing was written
-    yield from rounds.announce(context)
-    yield from _confirm(context, done, rounds)
+            writes.request_batch.add_partition(
+                context, partition
+            )  # also of those where nothing was written
+    yield from writes.take_requests(context)
+    yield from _confirm(context, done, writes)
 
 
 def _confirm(
-    context: ControllerContext, done: Iterable[TopicPartition], rounds: Rounds
+    context: ControllerContext, done: Iterable[TopicPartition], writes: StateWrites
 ) -> Steps[None]:
     """Tell the replicas of all partitions but these what their state is, once it is what it should be."""
     but = frozenset(done)
@@ -77,5 +81,5 @@ def _confirm(
     for partition in rest:
         yield
         if partition in context.leader_and_isr:
-            rounds.said.confirm(context, partition)
-    yield from rounds.evaluate(context, rest)
+            writes.request_batch.add_leader_and_isr(context, partition)
+    yield from writes.evaluate(context, rest)

@@ -53,7 +53,7 @@ def elect_preferred(context: ControllerContext, partition: TopicPartition) -> Le
         or preferred not in current.isr
         or preferred in context.shutting_down
         or not context.is_online(preferred, partition)
-        or not context.holds(preferred, partition, current.grants[preferred])
+        or not context.holds(preferred, partition, current.isr_epoch_by_member[preferred])
     ):
         return None
     return replace(

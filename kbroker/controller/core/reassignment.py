@@ -60,7 +60,7 @@ from kbroker.controller.core.effects import (
     WriteAssignments,
 )
 from kbroker.controller.core.events import AssignmentsWritten, ReassignmentRequested, StatesWritten
-from kbroker.controller.core.request_batch import Announcements
+from kbroker.controller.core.request_batch import ControllerBrokerRequestBatch
 from kbroker.controller.core.states import ReplicaState
 from kclient.wire.interbroker import NO_LEADER
 
@@ -254,7 +254,10 @@ class Reassignments:
         return self._writing
 
     def assignments_written(
-        self, context: ControllerContext, event: AssignmentsWritten, said: Announcements
+        self,
+        context: ControllerContext,
+        event: AssignmentsWritten,
+        request_batch: ControllerBrokerRequestBatch,
     ) -> Steps[list[TopicPartition]]:
         """Take in that the znodes hold what was wanted; return the partitions that changed."""
         self._writing = None
@@ -273,7 +276,7 @@ class Reassignments:
         context.assign(known)
         for partition, replicas in before.items():
             yield
-            _replace_replicas(context, partition, replicas, said)
+            _replace_replicas(context, partition, replicas, request_batch)
         return list(known)
 
     def topic_changed(self, name: str) -> None:
@@ -330,17 +333,21 @@ def state_for(
         raise RefusedError(
             f"only {_brokers(current.isr)} are in sync: without them committed records are lost"
         )
-    grants = current.grants
-    heirs = [
+    isr_epoch_by_member = current.isr_epoch_by_member
+    eligible_replicas = [
         r
         for r in wanted.replicas
-        if r in isr and context.is_online(r, partition) and context.holds(r, partition, grants[r])
+        if r in isr
+        and context.is_online(r, partition)
+        and context.holds(r, partition, isr_epoch_by_member[r])
     ]
-    heirs.sort(key=lambda r: r in context.shutting_down)  # stable: in their order, the leaving last
-    if current.leader in heirs:
+    eligible_replicas.sort(
+        key=lambda r: r in context.shutting_down
+    )  # stable: in their order, the leaving last
+    if current.leader in eligible_replicas:
         leader = current.leader
-    elif heirs:
-        leader = heirs[0]
+    elif eligible_replicas:
+        leader = eligible_replicas[0]
     elif context.is_online(current.leader, partition):
         raise RefusedError(
             f"of {_brokers(isr)}, who would be left in sync, none is alive to take over from the"
@@ -354,8 +361,8 @@ def state_for(
         leader_epoch=current.leader_epoch + 1,
         isr=isr,
         controller_epoch=context.controller_epoch,
-        isr_epochs=tuple(grants[r] for r in isr) if current.isr_epochs else (),
-        elr=tuple((r, granted) for r, granted in current.elr if r in wanted.replicas),
+        isr_epochs=tuple(isr_epoch_by_member[r] for r in isr) if current.isr_epochs else (),
+        elr=tuple((r, isr_epoch) for r, isr_epoch in current.elr if r in wanted.replicas),
     )
 
 
@@ -386,7 +393,7 @@ def _replace_replicas(
     context: ControllerContext,
     partition: TopicPartition,
     before: Sequence[int],
-    said: Announcements,
+    request_batch: ControllerBrokerRequestBatch,
 ) -> None:
     """Bring the tables in line with replicas that were *before* others, and have everybody told."""
     now = context.replicas(partition)
@@ -395,12 +402,15 @@ def _replace_replicas(
             context.move_replica(partition, replica, ReplicaState.NEW)
     for replica in before:
         if replica not in now:
-            _remove(context, partition, replica, said)
-    said.announce(context, partition)
+            _remove(context, partition, replica, request_batch)
+    request_batch.add_partition(context, partition)
 
 
 def _remove(
-    context: ControllerContext, partition: TopicPartition, replica: int, said: Announcements
+    context: ControllerContext,
+    partition: TopicPartition,
+    replica: int,
+    request_batch: ControllerBrokerRequestBatch,
 ) -> None:
     """Have *replica* delete what it holds, and forget it."""
     for state in (
@@ -412,8 +422,8 @@ def _remove(
         context.move_replica(partition, replica, state)
     context.failed_dirs.get(replica, set()).discard(partition)
     context.incomplete.get(replica, set()).discard(partition)
-    said.leader_and_isr.get(replica, set()).discard(partition)
-    said.stop(replica, partition, delete=True)
+    request_batch.leader_and_isr.get(replica, set()).discard(partition)
+    request_batch.add_stop_replica(replica, partition, delete=True)
 
 
 def targets_of(context: ControllerContext) -> Mapping[TopicPartition, Assignment]:

@@ -18,7 +18,7 @@ in the state any more: it did not follow because the request that it answered wa
 Invariants: 1. an older state never replaces a newer one; 2. an answer counts for the incarnation that gave it, and for
 replicas that are still assigned, of topics that stay.
 
-In: IsrChanged, LogDirsFailed, LeaderAndIsrAcked, the tables   Out: the tables, `rounds`   Owner: machine
+In: IsrChanged, LogDirsFailed, LeaderAndIsrAcked, the tables   Out: the tables, `writes`   Owner: machine
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from __future__ import annotations
 from kbroker.common.steps import Steps
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.controller.core import topic_deletion
-from kbroker.controller.core.context import GRANT_VOID, Broker, ControllerContext, Start
-from kbroker.controller.core.election import electorate_of, with_the_longest_log
+from kbroker.controller.core.context import VOID_EPOCH, Broker, ControllerContext, Start
+from kbroker.controller.core.election import candidates_of, longest_log
 from kbroker.controller.core.events import IsrChanged, LeaderAndIsrAcked, LogDirsFailed
-from kbroker.controller.core.state_writes import Rounds
+from kbroker.controller.core.state_writes import StateWrites
 from kclient.wire.interbroker import NO_LEADER
 
 
-def isr_changed(context: ControllerContext, event: IsrChanged, rounds: Rounds) -> Steps[None]:
+def isr_changed(context: ControllerContext, event: IsrChanged, writes: StateWrites) -> Steps[None]:
     """Adopt the states that leaders wrote."""
     doubtful = []
     for partition, state in event.states.items():
@@ -43,31 +43,31 @@ def isr_changed(context: ControllerContext, event: IsrChanged, rounds: Rounds) -
             continue
         if state.zk_version > known.zk_version:
             context.leader_and_isr[partition] = state
-            rounds.said.metadata.add(partition)
-            for replica, granted in state.grants.items():
-                if replica not in known.isr and granted == context.epoch_of(replica):
+            writes.request_batch.metadata.add(partition)
+            for replica, isr_epoch in state.isr_epoch_by_member.items():
+                if replica not in known.isr and isr_epoch == context.epoch_of(replica):
                     # It has caught up anew, whatever it lacked.
                     context.incomplete.get(replica, set()).discard(partition)
-                elif not context.holds(replica, partition, granted):
+                elif not context.holds(replica, partition, isr_epoch):
                     doubtful.append(partition)
                 if replica in context.shutting_down:
                     doubtful.append(partition)  # its leader did not know (KAFKA-14140)
-    yield from rounds.evaluate(context, dict.fromkeys(doubtful))
+    yield from writes.evaluate(context, dict.fromkeys(doubtful))
 
 
 def log_dirs_failed(
-    context: ControllerContext, event: LogDirsFailed, rounds: Rounds
+    context: ControllerContext, event: LogDirsFailed, writes: StateWrites
 ) -> Steps[None]:
     """Order all replicas there anew: the answers name those that are offline (KIP-112)."""
     ids = event.brokers & context.brokers.keys()
     for partition in context.partitions_on(ids):
         yield
         for broker_id in ids.intersection(context.replicas(partition)):
-            rounds.said.leader_and_isr.setdefault(broker_id, set()).add(partition)
+            writes.request_batch.leader_and_isr.setdefault(broker_id, set()).add(partition)
 
 
 def leader_and_isr_acked(
-    context: ControllerContext, event: LeaderAndIsrAcked, rounds: Rounds
+    context: ControllerContext, event: LeaderAndIsrAcked, writes: StateWrites
 ) -> Steps[None]:
     """Take in what a broker found of the replicas that it was told of."""
     broker = context.brokers.get(event.broker_id)
@@ -82,8 +82,8 @@ def leader_and_isr_acked(
     failed.update(fresh)
     online = sorted(event.online & failed)
     failed.difference_update(online)
-    rounds.said.metadata |= {*fresh, *online}
-    topic_deletion.replicas_online(context, event.broker_id, online, rounds.said)
+    writes.request_batch.metadata |= {*fresh, *online}
+    topic_deletion.replicas_online(context, event.broker_id, online, writes.request_batch)
     lacking = [
         p
         for p in sorted(event.incomplete)
@@ -92,7 +92,7 @@ def leader_and_isr_acked(
     context.incomplete.setdefault(event.broker_id, set()).update(lacking)
     again = [*fresh, *(p for p in lacking if not _has_place(context, p, event.broker_id))]
     if again:
-        rounds.said.leader_and_isr.setdefault(event.broker_id, set()).update(again)
+        writes.request_batch.leader_and_isr.setdefault(event.broker_id, set()).update(again)
     ends = {
         p: end
         for p, end in sorted(event.log_ends.items())
@@ -102,9 +102,11 @@ def leader_and_isr_acked(
     # Only a replica that stands for its place now, or the last end to be known, changes who leads; each evaluation
     # of the others asks ZooKeeper for settings.
     known = [
-        p for p in ends if _stands(context, p, broker) or _longest_log(context, p) != NO_LEADER
+        p
+        for p in ends
+        if _stands(context, p, broker) or _longest_log_leader(context, p) != NO_LEADER
     ]
-    yield from rounds.evaluate(context, dict.fromkeys([*fresh, *lacking, *known, *online]))
+    yield from writes.evaluate(context, dict.fromkeys([*fresh, *lacking, *known, *online]))
 
 
 def _has_place(context: ControllerContext, partition: TopicPartition, broker_id: int) -> bool:
@@ -117,15 +119,15 @@ def _stands(context: ControllerContext, partition: TopicPartition, broker: Broke
     current = context.leader_and_isr.get(partition)
     if current is None:
         return False
-    places = {**dict(current.elr), **current.grants}
-    granted = places.get(broker.broker_id, GRANT_VOID)
-    is_known = broker.start is not Start.PARTIAL and broker.keeps(granted)
-    return not is_known and context.holds(broker.broker_id, partition, granted)
+    places = {**dict(current.elr), **current.isr_epoch_by_member}
+    isr_epoch = places.get(broker.broker_id, VOID_EPOCH)
+    is_known = broker.start is not Start.PARTIAL and broker.keeps(isr_epoch)
+    return not is_known and context.holds(broker.broker_id, partition, isr_epoch)
 
 
-def _longest_log(context: ControllerContext, partition: TopicPartition) -> int:
+def _longest_log_leader(context: ControllerContext, partition: TopicPartition) -> int:
     current = context.leader_and_isr.get(partition)
     if current is None:
         return NO_LEADER
-    electorate = electorate_of(context, partition)
-    return with_the_longest_log(context.replicas(partition), current, electorate)
+    candidates = candidates_of(context, partition)
+    return longest_log(context.replicas(partition), current, candidates)

@@ -23,7 +23,7 @@ from kclient.wire.interbroker import EPOCH_DURING_DELETE, LEADER_DURING_DELETE
 
 
 @dataclass(slots=True)
-class Announcements:
+class ControllerBrokerRequestBatch:
     """One event's LeaderAndIsr, UpdateMetadata and StopReplica, per broker."""
 
     leader_and_isr: dict[int, set[TopicPartition]] = field(default_factory=dict)
@@ -31,29 +31,29 @@ class Announcements:
     """Partitions created by this event: told with is_new."""
     metadata: set[TopicPartition] = field(default_factory=set)
     """Partitions that every broker is told about."""
-    everything_to: set[int] = field(default_factory=set)
+    full_metadata_to: set[int] = field(default_factory=set)
     """Brokers that are told about all partitions."""
     brokers_changed: bool = False
     """Every broker is told, if only who lives."""
     stops: dict[int, dict[TopicPartition, bool]] = field(default_factory=dict)
     """Partition -> delete, per broker."""
 
-    def announce(self, context: ControllerContext, partition: TopicPartition) -> None:
+    def add_partition(self, context: ControllerContext, partition: TopicPartition) -> None:
         """Tell *partition*'s state to its replicas, and to everybody as metadata."""
-        self.confirm(context, partition)
+        self.add_leader_and_isr(context, partition)
         self.metadata.add(partition)
 
-    def confirm(self, context: ControllerContext, partition: TopicPartition) -> None:
+    def add_leader_and_isr(self, context: ControllerContext, partition: TopicPartition) -> None:
         """Tell *partition*'s state to its replicas."""
         for replica in context.replicas(partition):
             self.leader_and_isr.setdefault(replica, set()).add(partition)
 
-    def stop(self, broker_id: int, partition: TopicPartition, *, delete: bool) -> None:
+    def add_stop_replica(self, broker_id: int, partition: TopicPartition, *, delete: bool) -> None:
         """Tell *broker_id* to stop its replica of *partition*."""
         stops = self.stops.setdefault(broker_id, {})
         stops[partition] = stops.get(partition, False) or delete
 
-    def take(self, context: ControllerContext) -> Steps[list[Effect]]:
+    def take_effects(self, context: ControllerContext) -> Steps[list[Effect]]:
         """Hand out the effects, in Kafka's order: leaders, metadata, stops. Empties itself."""
         effects: list[Effect] = []
         memo: dict[TopicPartition, PartitionUpdate | None] = {}
@@ -67,7 +67,7 @@ class Announcements:
         effects += yield from self._metadata(context, memo, live)
         effects += yield from self._stops(context)
         self.leader_and_isr, self.new_partitions, self.metadata = {}, set(), set()
-        self.everything_to, self.brokers_changed, self.stops = set(), False, {}
+        self.full_metadata_to, self.brokers_changed, self.stops = set(), False, {}
         return effects
 
     def _leaders(
@@ -101,11 +101,11 @@ class Announcements:
         live: tuple[Broker, ...],
     ) -> Steps[list[Effect]]:
         effects: list[Effect] = []
-        others = tuple(sorted(context.brokers.keys() - self.everything_to))
+        others = tuple(sorted(context.brokers.keys() - self.full_metadata_to))
         if others and (self.metadata or self.brokers_changed):
             updates = yield from self._updates(context, sorted(self.metadata), memo)
             effects.append(SendUpdateMetadata(others, updates, live))
-        newcomers = tuple(sorted(self.everything_to & context.brokers.keys()))
+        newcomers = tuple(sorted(self.full_metadata_to & context.brokers.keys()))
         if newcomers:
             updates = yield from self._updates(context, sorted(context.partitions()), memo)
             effects.append(SendUpdateMetadata(newcomers, updates, live, full=True))

@@ -4,7 +4,7 @@ Theory of operation
 ===================
 When a round of states has been written, each is compared with what was before. A partition has an entry if it has
 another leader or ISR; the reason is found in the tables, which are those of the moment of the decision. Up to
-`LINES_TOLD` entries are a line each. More, as when a broker with thousands of partitions dies, are told by kind: how
+`LINES_LOGGED` entries are a line each. More, as when a broker with thousands of partitions dies, are told by kind: how
 many, from whom to whom and why, with the first few by name. Partitions that are new are always told together. The
 office has every entry for who logs at DEBUG.
 
@@ -24,14 +24,14 @@ from kbroker.controller.core.context import Assignment, Broker, ControllerContex
 from kbroker.controller.core.effects import StateWrite
 from kclient.wire.interbroker import NO_LEADER
 
-LINES_TOLD: Final = 20
+LINES_LOGGED: Final = 20
 """So many changes of one round are told one by one."""
-NAMES_TOLD: Final = 5
+NAMES_LOGGED: Final = 5
 """So many partitions of a kind are named."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class StateChange:
     """What was written of one partition."""
 
     partition: TopicPartition
@@ -63,40 +63,42 @@ class Entry:
         )
 
 
-def entries_of(context: ControllerContext, writes: Iterable[StateWrite]) -> Steps[list[Entry]]:
+def state_changes(
+    context: ControllerContext, writes: Iterable[StateWrite]
+) -> Steps[list[StateChange]]:
     """Return an entry for each of *writes*, which succeeded; *context* does not know of them yet."""
-    entries = []
+    changes = []
     for write in writes:
         yield
         before = context.leader_and_isr.get(write.partition)
-        entries.append(
-            Entry(
+        changes.append(
+            StateChange(
                 write.partition, before, write.state, _why(context, write.partition, before, write)
             )
         )
-    return entries
+    return changes
 
 
-def told(entries: Sequence[Entry]) -> list[str]:
+def state_change_lines(changes: Sequence[StateChange]) -> list[str]:
     """Return the lines to be logged: one for each, or one for each kind; new partitions by topic."""
-    new = [entry for entry in entries if entry.before is None]
-    known = [entry for entry in entries if entry.before is not None]
-    lines = _new_told(new) if new else []
-    if len(known) <= LINES_TOLD:
-        return lines + [str(entry) for entry in known]
-    kinds: dict[tuple[str, str], list[Entry]] = {}
-    for entry in known:
-        kinds.setdefault(entry.kind, []).append(entry)
+    new = [change for change in changes if change.before is None]
+    known = [change for change in changes if change.before is not None]
+    lines = _new_partition_lines(new) if new else []
+    if len(known) <= LINES_LOGGED:
+        return lines + [str(change) for change in known]
+    kinds: dict[tuple[str, str], list[StateChange]] = {}
+    for change in known:
+        kinds.setdefault(change.kind, []).append(change)
     for (leaders, why), alike in kinds.items():
-        names = ", ".join(_name(entry.partition) for entry in alike[:NAMES_TOLD])
-        more = "" if len(alike) <= NAMES_TOLD else ", ..."
+        names = ", ".join(_name(change.partition) for change in alike[:NAMES_LOGGED])
+        more = "" if len(alike) <= NAMES_LOGGED else ", ..."
         lines.append(f"{_many(alike)} ({names}{more}): {leaders}: {why}")
     return lines
 
 
-def moves_told(moved: Mapping[TopicPartition, Assignment]) -> list[str]:
+def reassignment_lines(moved: Mapping[TopicPartition, Assignment]) -> list[str]:
     """Return the lines to be logged of replicas that were written: one for each, or one for each kind of step."""
-    if len(moved) <= LINES_TOLD:
+    if len(moved) <= LINES_LOGGED:
         return [
             f"{_name(partition)} is on brokers {_listed(now.replicas)}"
             f" (adding {_listed(now.adding) or 'none'}, removing {_listed(now.removing) or 'none'})"
@@ -107,37 +109,37 @@ def moves_told(moved: Mapping[TopicPartition, Assignment]) -> list[str]:
         step = "are being moved" if now.is_moving else "have the replicas they shall have"
         kinds.setdefault(step, []).append(partition)
     return [
-        f"{len(alike)} partitions ({', '.join(map(_name, alike[:NAMES_TOLD]))}, ...) {step}"
+        f"{len(alike)} partitions ({', '.join(map(_name, alike[:NAMES_LOGGED]))}, ...) {step}"
         for step, alike in kinds.items()
     ]
 
 
-def outcomes_told(outcomes: Mapping[TopicPartition, str]) -> list[str]:
+def outcome_lines(outcomes: Mapping[TopicPartition, str]) -> list[str]:
     """Return the lines to be logged of what became of wishes: one for each, or one for each outcome."""
-    if len(outcomes) <= LINES_TOLD:
+    if len(outcomes) <= LINES_LOGGED:
         return [f"{_name(partition)}: {outcome}" for partition, outcome in outcomes.items()]
     kinds: dict[str, list[TopicPartition]] = {}
     for partition, outcome in outcomes.items():
         kinds.setdefault(outcome, []).append(partition)
     return [
-        f"{len(alike)} partitions ({', '.join(map(_name, alike[:NAMES_TOLD]))}, ...): {outcome}"
+        f"{len(alike)} partitions ({', '.join(map(_name, alike[:NAMES_LOGGED]))}, ...): {outcome}"
         for outcome, alike in kinds.items()
     ]
 
 
-def _new_told(new: list[Entry]) -> list[str]:
-    topics = sorted({entry.partition[0] for entry in new})
-    names = ", ".join(topics[:NAMES_TOLD]) + (", ..." if len(topics) > NAMES_TOLD else "")
-    leaders = Counter(entry.after.leader for entry in new)
+def _new_partition_lines(new: list[StateChange]) -> list[str]:
+    topics = sorted({change.partition[0] for change in new})
+    names = ", ".join(topics[:NAMES_LOGGED]) + (", ..." if len(topics) > NAMES_LOGGED else "")
+    leaders = Counter(change.after.leader for change in new)
     led = ", ".join(f"{_named(leader)} ({count})" for leader, count in sorted(leaders.items()))
     return [f"{_many(new)} of {names} for the first time: led by {led}"]
 
 
-def _many(entries: Sequence[Entry]) -> str:
-    return f"{len(entries)} partition{'' if len(entries) == 1 else 's'}"
+def _many(changes: Sequence[StateChange]) -> str:
+    return f"{len(changes)} partition{'' if len(changes) == 1 else 's'}"
 
 
-def brokers_told(before: Mapping[int, Broker], after: Mapping[int, Broker]) -> str | None:
+def broker_change_line(before: Mapping[int, Broker], after: Mapping[int, Broker]) -> str | None:
     """Return how the live brokers changed, None if they did not."""
     changes = [
         f"{what} {_listed(sorted(ids))}"
@@ -212,9 +214,9 @@ def _why_it_stays(
 
 def _came_back(context: ControllerContext, broker_id: int, before: LeaderAndIsr) -> bool:
     """Say whether *broker_id*, which is online, registered again since it was granted its place in the ISR."""
-    granted = dict(zip(before.isr, before.isr_epochs, strict=False))
+    isr_epoch = dict(zip(before.isr, before.isr_epochs, strict=False))
     now = context.brokers[broker_id].epoch
-    return granted.get(broker_id, now) != now
+    return isr_epoch.get(broker_id, now) != now
 
 
 def _trouble(context: ControllerContext, broker_id: int) -> str:

@@ -6,11 +6,12 @@ Whatever happens to the controller comes down to partitions that may need anothe
 election says what each should be, and all that should change is written at once. When the outcome is back the tables
 are brought up to it. A write that lost a race returned with what the znode holds: that is adopted, and the election
 is asked again (KAFKA-2729: never retry with a stale version), which is a write more in the same round. What is to be
-told is collected meanwhile in `said`, what else is to be done in `out`.
+told is collected meanwhile in `request_batch`, what else is to be done in `out`.
 
-An event that touches much has a second round (`then`): the first is for those that wait for a leader (`unled_of`), it
-is written and told; then everything else, which is led all the while. How an event begins and what its rounds are
-about say `failover`, `membership`, `topics` and `replica_events`; when its last is over the machine lets `said` go.
+An event that touches much has a second round (`then`): the first is for those that wait for a leader
+(`partitions_without_live_leader`), it is written and told; then everything else, which is led all the while. How an
+event begins and what its rounds are about say `failover`, `membership`, `topics` and `replica_events`; when its last
+is over the machine lets `request_batch` go.
 
 Invariants
 ----------
@@ -19,7 +20,7 @@ Invariants
 3. The next round begins when nothing of this one is unanswered.
 4. An operator is told of a doubt once, until it is another or none.
 
-In: partitions to look at, StatesWritten, the tables   Out: `out`, `said`, the tables   Owner: machine
+In: partitions to look at, StatesWritten, the tables   Out: `out`, `request_batch`, the tables   Owner: machine
 """
 
 from __future__ import annotations
@@ -32,32 +33,32 @@ from kbroker.common.topic_partition import TopicPartition
 from kbroker.controller.core import data_loss
 from kbroker.controller.core.context import ControllerContext, LeaderAndIsr
 from kbroker.controller.core.effects import (
-    AskUncleanElection,
+    CheckUncleanElection,
     Effect,
-    ReportDoubt,
     StateWrite,
+    WarnOfDataLoss,
     WriteStates,
 )
-from kbroker.controller.core.election import elect, elect_first, electorate_of
+from kbroker.controller.core.election import candidates_of, elect, elect_first
 from kbroker.controller.core.events import StatesWritten
 from kbroker.controller.core.preferred_leaders import elect_preferred
-from kbroker.controller.core.request_batch import Announcements
+from kbroker.controller.core.request_batch import ControllerBrokerRequestBatch
 from kclient.wire.interbroker import NO_LEADER, RECOVERING
 
 
-class Rounds:
+class StateWrites:
     """The rounds of one event after another."""
 
     def __init__(self, min_insync_replicas: Callable[[str], int]) -> None:
         self._min_insync_replicas = min_insync_replicas
         """A topic's min.insync.replicas, as far as known: leaders decide what it means (KIP-966)."""
-        self.said = Announcements()
+        self.request_batch = ControllerBrokerRequestBatch()
         """What is to be told once this round, or the event, has settled."""
-        self.out: list[Effect] = []
+        self.effects: list[Effect] = []
         """What is to be done, in order, since the machine last handed its effects out."""
         self._writing: dict[TopicPartition, StateWrite] = {}
         self._then: Callable[[ControllerContext], Steps[None]] | None = None
-        self._doubted: dict[TopicPartition, ReportDoubt] = {}
+        self._reported: dict[TopicPartition, WarnOfDataLoss] = {}
 
     @property
     def is_writing(self) -> bool:
@@ -70,48 +71,48 @@ class Rounds:
         """Have *work* begin the next round, when the writes of this one have settled."""
         self._then = work
 
-    def go_on(self, context: ControllerContext) -> Steps[None]:
+    def run_next(self, context: ControllerContext) -> Steps[None]:
         """Begin the rounds that are left, until one has to wait for what it writes."""
         while self._then is not None and not self._writing:
             work, self._then = self._then, None
             yield from work(context)
 
-    def announce(self, context: ControllerContext) -> Steps[None]:
+    def take_requests(self, context: ControllerContext) -> Steps[None]:
         """Let go what is to be told."""
-        self.out += yield from self.said.take(context)
+        self.effects += yield from self.request_batch.take_effects(context)
 
     # -- what should change ------------------------------------------------------------------
 
     def evaluate(
         self,
         context: ControllerContext,
-        candidates: Iterable[TopicPartition],
+        partitions: Iterable[TopicPartition],
         *,
         unclean: bool = False,
     ) -> Steps[None]:
-        """Ask the election about *candidates*; write what should change, place the rest."""
+        """Ask the election about *partitions*; write what should change, place the rest."""
         leaderless: set[str] = set()
         writes = []
-        for partition in candidates:
+        for partition in partitions:
             yield
             if partition[0] in context.deleting:
                 continue
             current = context.leader_and_isr.get(partition)
-            replicas, electorate = context.replicas(partition), electorate_of(context, partition)
+            replicas, candidates = context.replicas(partition), candidates_of(context, partition)
             if current is None:
-                wanted = elect_first(replicas, electorate, context.controller_epoch)
+                wanted = elect_first(replicas, candidates, context.controller_epoch)
             else:
                 wanted = elect(
                     replicas,
                     current,
-                    electorate,
+                    candidates,
                     shutting_down=context.shutting_down,
                     unclean=unclean,
                     min_insync_replicas=min(self._min_insync_replicas(partition[0]), len(replicas)),
                     controller_epoch=context.controller_epoch,
                 )
                 if (wanted or current).leader == NO_LEADER and any(
-                    map(electorate.online, replicas)
+                    map(candidates.online, replicas)
                 ):
                     leaderless.add(partition[0])
                 self._report(context, partition, current, wanted or current)
@@ -122,14 +123,14 @@ class Rounds:
                 writes.append(StateWrite(partition, wanted, expected))
         self.write(writes)
         if leaderless and not unclean:
-            self.out.append(AskUncleanElection(tuple(sorted(leaderless))))
+            self.effects.append(CheckUncleanElection(tuple(sorted(leaderless))))
 
     def elect_preferred(
-        self, context: ControllerContext, candidates: Iterable[TopicPartition]
+        self, context: ControllerContext, partitions: Iterable[TopicPartition]
     ) -> Steps[None]:
-        """Have the preferred replicas lead those of *candidates* where they can and do not."""
+        """Have the preferred replicas lead those of *partitions* where they can and do not."""
         writes = []
-        for partition in candidates:
+        for partition in partitions:
             yield
             wanted = elect_preferred(context, partition)
             if wanted is not None:
@@ -141,7 +142,7 @@ class Rounds:
         """Have *writes*, if there are any, written together."""
         self._writing.update((write.partition, write) for write in writes)
         if self._writing:
-            self.out.append(WriteStates(tuple(self._writing.values())))
+            self.effects.append(WriteStates(tuple(self._writing.values())))
 
     def _report(
         self,
@@ -151,12 +152,12 @@ class Rounds:
         after: LeaderAndIsr,
     ) -> None:
         """Have the operator told, once, of replicas that may lack what they should have."""
-        doubt = data_loss.of(context, partition, before, after)
-        if doubt is None:
-            self._doubted.pop(partition, None)
-        elif self._doubted.get(partition) != doubt:
-            self._doubted[partition] = doubt
-            self.out.append(doubt)
+        warning = data_loss.warning_for(context, partition, before, after)
+        if warning is None:
+            self._reported.pop(partition, None)
+        elif self._reported.get(partition) != warning:
+            self._reported[partition] = warning
+            self.effects.append(warning)
 
     # -- what became of it -------------------------------------------------------------------
 
@@ -187,13 +188,13 @@ class Rounds:
                     context.log_ends.get(replica, {}).pop(partition, None)
             if state.leader_recovery_state == RECOVERING:
                 context.incomplete.get(state.leader, set()).discard(partition)
-            self.said.announce(context, partition)
+            self.request_batch.add_partition(context, partition)
             context.place(partition)
         yield from self.evaluate(context, again)
         return None
 
 
-def unled_of(
+def partitions_without_live_leader(
     context: ControllerContext, partitions: Iterable[TopicPartition]
 ) -> Steps[list[TopicPartition]]:
     """List those of *partitions* that nobody leads who lives."""

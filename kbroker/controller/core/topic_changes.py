@@ -12,7 +12,7 @@ somebody removed by hand; then the brokers are told that it is gone, so that the
 Invariants: 1. replicas of a known partition are not changed here; 2. a name under another id begins
 anew: without the states and replicas of its predecessor.
 
-In: TopicsChanged, the tables   Out: the tables, `rounds`   Owner: machine
+In: TopicsChanged, the tables   Out: the tables, `writes`   Owner: machine
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from kbroker.common.topic_partition import TopicPartition
 from kbroker.controller.core.context import ControllerContext, Topic
 from kbroker.controller.core.events import TopicsChanged
 from kbroker.controller.core.reassignment import Reassignments
-from kbroker.controller.core.state_writes import Rounds
+from kbroker.controller.core.state_writes import StateWrites
 
 
 def changed(
     context: ControllerContext,
     event: TopicsChanged,
-    rounds: Rounds,
+    writes: StateWrites,
     reassignments: Reassignments,
 ) -> Steps[None]:
     """Take in topics as they are now; have their new partitions led."""
     for name in sorted(event.vanished):
-        yield from _forget(context, name, rounds, reassignments)
+        yield from _forget(context, name, writes, reassignments)
     created: list[TopicPartition] = []
     for topic in event.topics:
         reassignments.topic_changed(topic.name)
         known = context.topics.get(topic.name)
         if known is not None and known.topic_id != topic.topic_id:
-            yield from _forget(context, topic.name, rounds, reassignments)
+            yield from _forget(context, topic.name, writes, reassignments)
             known = None
         if topic.name in context.deleting:
             continue
         created += yield from _grow(context, topic, known)
-    rounds.said.new_partitions |= set(created)
-    yield from rounds.evaluate(context, created)
+    writes.request_batch.new_partitions |= set(created)
+    yield from writes.evaluate(context, created)
 
 
 def _grow(
@@ -71,7 +71,7 @@ def _grow(
 
 
 def _forget(
-    context: ControllerContext, name: str, rounds: Rounds, reassignments: Reassignments
+    context: ControllerContext, name: str, writes: StateWrites, reassignments: Reassignments
 ) -> Steps[None]:
     """Drop a topic whose znodes vanished; brokers are told so that they stop serving it."""
     reassignments.topic_changed(name)
@@ -80,6 +80,6 @@ def _forget(
     if name not in context.deleting:
         # Somebody removed the znodes by hand, past the controller.
         context.deleting.add(name)
-        rounds.said.metadata |= set(context.partitions_of(name))
-        yield from rounds.announce(context)
+        writes.request_batch.metadata |= set(context.partitions_of(name))
+        yield from writes.take_requests(context)
     context.forget_topic(name)

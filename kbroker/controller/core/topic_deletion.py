@@ -15,50 +15,55 @@ from collections.abc import Iterable
 from kbroker.common.steps import Steps
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.controller.core.context import ControllerContext
-from kbroker.controller.core.effects import DeleteTopicZnodes, DropDeletionRequests, Effect
+from kbroker.controller.core.effects import DeleteTopicDeletions, DeleteTopicZnodes, Effect
 from kbroker.controller.core.events import StopReplicaAcked
-from kbroker.controller.core.request_batch import Announcements
+from kbroker.controller.core.request_batch import ControllerBrokerRequestBatch
 from kbroker.controller.core.states import PartitionState, ReplicaState
 
 
 def request(
     context: ControllerContext,
     topics: Iterable[str],
-    said: Announcements,
+    request_batch: ControllerBrokerRequestBatch,
     *,
     enabled: bool,
 ) -> Steps[list[Effect]]:
     """Begin the deletion of *topics*; requests that cannot be honoured are dropped."""
     wanted = sorted(set(topics) - context.deleting)
     dropped = tuple(t for t in wanted if not enabled or t not in context.topics)
-    effects: list[Effect] = [DropDeletionRequests(dropped)] if dropped else []
+    effects: list[Effect] = [DeleteTopicDeletions(dropped)] if dropped else []
     for name in wanted:
         if name not in dropped:
-            yield from _begin(context, name, said)
+            yield from _begin(context, name, request_batch)
             if _is_gone(context, name):
                 effects.append(DeleteTopicZnodes(name))  # a topic without partitions
     return effects
 
 
-def _begin(context: ControllerContext, name: str, said: Announcements) -> Steps[None]:
+def _begin(
+    context: ControllerContext, name: str, request_batch: ControllerBrokerRequestBatch
+) -> Steps[None]:
     context.deleting.add(name)
     for partition in context.partitions_of(name):
         yield
-        said.metadata.add(partition)
+        request_batch.metadata.add(partition)
         context.move_partition(partition, PartitionState.OFFLINE)
         context.move_partition(partition, PartitionState.NON_EXISTENT)
         for replica in context.replicas(partition):
             context.move_replica(partition, replica, ReplicaState.OFFLINE)
-            _try_replica(context, partition, replica, said)
+            _try_replica(context, partition, replica, request_batch)
 
 
 def _try_replica(
-    context: ControllerContext, partition: TopicPartition, replica: int, said: Announcements
+    context: ControllerContext,
+    partition: TopicPartition,
+    replica: int,
+    request_batch: ControllerBrokerRequestBatch,
 ) -> None:
     """Tell the replica (OFFLINE) to delete, or mark it ineligible."""
     if context.is_online(replica, partition):
         context.move_replica(partition, replica, ReplicaState.DELETION_STARTED)
-        said.stop(replica, partition, delete=True)
+        request_batch.add_stop_replica(replica, partition, delete=True)
     else:
         context.move_replica(partition, replica, ReplicaState.DELETION_INELIGIBLE)
 
@@ -70,30 +75,35 @@ def brokers_died(context: ControllerContext, died: set[int]) -> None:
             context.move_replica(partition, replica, ReplicaState.DELETION_INELIGIBLE)
 
 
-def brokers_joined(context: ControllerContext, joined: set[int], said: Announcements) -> None:
+def brokers_joined(
+    context: ControllerContext, joined: set[int], request_batch: ControllerBrokerRequestBatch
+) -> None:
     """Ask the brokers that came back to delete what they still hold."""
     for partition, replica in _replicas_on(context, joined):
-        _try_again(context, partition, replica, said)
+        _try_again(context, partition, replica, request_batch)
 
 
 def replicas_online(
     context: ControllerContext,
     broker_id: int,
     partitions: Iterable[TopicPartition],
-    said: Announcements,
+    request_batch: ControllerBrokerRequestBatch,
 ) -> None:
     """Ask a broker to delete replicas that were offline, and are not any more."""
     for partition in partitions:
         if partition[0] in context.deleting:
-            _try_again(context, partition, broker_id, said)
+            _try_again(context, partition, broker_id, request_batch)
 
 
 def _try_again(
-    context: ControllerContext, partition: TopicPartition, replica: int, said: Announcements
+    context: ControllerContext,
+    partition: TopicPartition,
+    replica: int,
+    request_batch: ControllerBrokerRequestBatch,
 ) -> None:
     if context.replica_states[partition, replica] is ReplicaState.DELETION_INELIGIBLE:
         context.move_replica(partition, replica, ReplicaState.OFFLINE)
-        _try_replica(context, partition, replica, said)
+        _try_replica(context, partition, replica, request_batch)
 
 
 def replicas_stopped(context: ControllerContext, event: StopReplicaAcked) -> list[Effect]:

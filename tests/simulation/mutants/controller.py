@@ -9,7 +9,7 @@ from typing import Any
 from kbroker.common.epoch_fences import ControllerFence
 from kbroker.controller.core import replica_events, state_writes
 from kbroker.controller.core.context import ControllerContext
-from kbroker.controller.zk_writes import ControllerStore
+from kbroker.controller.zk_client import ControllerZkClient
 from kbroker.replica.log_dir_failure_channel import DirectoryNews
 from kbroker.zk.interface import Check
 from kbroker.zk.life import SessionLife
@@ -39,16 +39,16 @@ def zombie_controllers() -> list[Change]:
     is the second guard of two, and this alone is found by what the epoch's check is for: a controller that was
     unseated while its session lives, writes for as long as it has not heard of it.
     """
-    begin, send = ControllerStore.__init__, ZooKeeperSession._send
+    begin, send = ControllerZkClient.__init__, ZooKeeperSession._send
 
-    def unfenced(self: ControllerStore, *args: Any, **named: Any) -> None:
+    def unfenced(self: ControllerZkClient, *args: Any, **named: Any) -> None:
         begin(self, *args, **named)
         self._fence = Check(self._fence.path, -1)
 
     def unbound(self: Any, message: Any, paths: Any, convert: Any, _tag: Any = None) -> Any:
         return send(self, message, paths, convert)
 
-    return [(ControllerStore, "__init__", unfenced), (ZooKeeperSession, "_send", unbound)]
+    return [(ControllerZkClient, "__init__", unfenced), (ZooKeeperSession, "_send", unbound)]
 
 
 @frequent_mutant

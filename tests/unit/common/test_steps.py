@@ -4,14 +4,14 @@ import pytest
 
 from kbroker.controller.core import events
 from kbroker.controller.core.context import Broker, LeaderAndIsr, Topic
-from kbroker.controller.core.machine import Controller
-from tests.unit.controller.test_machine import ID, brokers
+from kbroker.controller.core.state_machine import ControllerStateMachine
+from tests.unit.controller.test_state_machine import ID, brokers
 
 REPLICAS = dict.fromkeys(range(50), (1, 2, 3))
 
 
-def controller() -> Controller:
-    made = Controller()
+def controller() -> ControllerStateMachine:
+    made = ControllerStateMachine()
     states = {("t", index): LeaderAndIsr(1, 5, (1, 2, 3), 1, 10) for index in REPLICAS}
     made.handle(
         events.BecameController(2, brokers(1, 2, 3), {"t": Topic("t", ID, REPLICAS)}, states)
@@ -32,7 +32,7 @@ def test_an_event_takes_a_step_for_each_partition_and_ends_as_if_it_took_one(
     event: events.Event, least: int
 ) -> None:
     patient, hasty = controller(), controller()
-    work, steps = patient.work(event), 0
+    work, steps = patient.process(event), 0
     while True:
         try:
             next(work)
@@ -47,7 +47,7 @@ def test_an_event_takes_a_step_for_each_partition_and_ends_as_if_it_took_one(
 
 def test_nothing_comes_out_of_an_event_during_which_the_office_was_lost() -> None:
     machine = controller()
-    work = machine.work(events.BrokersChanged(brokers(2, 3)))
+    work = machine.process(events.BrokersChanged(brokers(2, 3)))
     next(work)
     assert machine.handle(events.Resigned()) == []
     with pytest.raises(StopIteration) as end:
@@ -58,7 +58,7 @@ def test_nothing_comes_out_of_an_event_during_which_the_office_was_lost() -> Non
 
 def test_an_event_cannot_begin_in_the_middle_of_another() -> None:
     machine = controller()
-    work = machine.work(events.BrokersChanged(brokers(2, 3)))
+    work = machine.process(events.BrokersChanged(brokers(2, 3)))
     next(work)
     with pytest.raises(RuntimeError, match="BrokersChanged came before"):
         machine.handle(events.BrokersChanged({4: Broker(4, 1, ())}))

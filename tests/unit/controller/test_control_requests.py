@@ -2,12 +2,12 @@
 
 from uuid import UUID
 
-from kbroker.controller.core.channel_queue import (
+from kbroker.controller.core.broker_request_queue import (
     PARTITIONS_PER_REQUEST,
-    BrokerChannel,
-    LeaderAndIsrOrder,
-    StopReplicaOrder,
-    UpdateMetadataOrder,
+    BrokerRequestQueue,
+    PendingLeaderAndIsr,
+    PendingStopReplica,
+    PendingUpdateMetadata,
 )
 from kbroker.controller.core.context import Broker, LeaderAndIsr
 from kbroker.controller.core.control_requests import request_for
@@ -34,7 +34,7 @@ def request(order, *, is_extended):
 
 
 def test_leader_and_isr_of_an_older_version_carries_no_broker_epochs():
-    order = LeaderAndIsrOrder((update(),), (), 5)
+    order = PendingLeaderAndIsr((update(),), (), 5)
     for is_extended, epochs, elr, number in ((True, [7, 8], [3], 5), (False, [], [], -1)):
         found = request(order, is_extended=is_extended)
         state = found.topic_states[0].partition_states[0]
@@ -44,7 +44,7 @@ def test_leader_and_isr_of_an_older_version_carries_no_broker_epochs():
 
 
 def test_update_metadata_and_stop_replica_of_an_older_version_have_kafkas_fields_only():
-    order = UpdateMetadataOrder((update(),), (BROKER,), True, 3, True, 5)
+    order = PendingUpdateMetadata((update(),), (BROKER,), True, 3, True, 5)
     found = request(order, is_extended=True)
     assert (found.part, found.has_more, found.request_number) == (3, True, 5)
     assert (found.live_brokers[0].epoch, found.live_brokers[0].is_shutting_down) == (7, True)
@@ -53,17 +53,17 @@ def test_update_metadata_and_stop_replica_of_an_older_version_have_kafkas_fields
     assert (found.live_brokers[0].epoch, found.live_brokers[0].is_shutting_down) == (-1, False)
     plain = UpdateMetadataRequest(type=found.type).type
     assert found.type == plain == 2
-    stop = request(StopReplicaOrder((ReplicaStop(("t", 0), 1, True),), 5), is_extended=False)
+    stop = request(PendingStopReplica((ReplicaStop(("t", 0), 1, True),), 5), is_extended=False)
     assert isinstance(stop, StopReplicaRequest)
     assert stop.request_number == -1
 
 
 def test_a_full_update_of_an_older_version_is_one_request():
-    channel = BrokerChannel(in_parts=False)
+    channel = BrokerRequestQueue(in_parts=False)
     many = PARTITIONS_PER_REQUEST * 2 + 1
     channel.update_metadata([update(number) for number in range(many)], (BROKER,), full=True)
-    order = channel.next_order()
-    assert isinstance(order, UpdateMetadataOrder)
+    order = channel.next_request()
+    assert isinstance(order, PendingUpdateMetadata)
     assert (order.size, order.part, order.has_more) == (many, -1, False)
     channel.answered()
-    assert channel.next_order() is None
+    assert channel.next_request() is None

@@ -1,6 +1,6 @@
 """A controller of many partitions is never long at anything: counted, not timed.
 
-A `ClusterController` runs on the simulated ZooKeeper, its brokers are of paper and somewhere else. What it does in one
+A `KafkaController` runs on the simulated ZooKeeper, its brokers are of paper and somewhere else. What it does in one
 turn of its reactor is measured by the functions it calls: the same number on every machine.
 """
 
@@ -19,7 +19,7 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from kbroker.common.endpoint import Endpoint
-from kbroker.controller.controller import ClusterController, ControllerSettings
+from kbroker.controller.controller import ControllerSettings, KafkaController
 from kbroker.metadata.broker_registration import ensure_paths
 from kbroker.zk import znodes
 from kbroker.zk.interface import Stat
@@ -78,9 +78,9 @@ class World:
         zk.start(10)
         return process, zk
 
-    def candidate(self) -> ClusterController:
+    def candidate(self) -> KafkaController:
         """Return a controller, in office."""
-        controller = ClusterController(
+        controller = KafkaController(
             self.process,
             self.zk,
             ControllerSettings(1, "PLAINTEXT", partitions_per_turn=PER_TURN),

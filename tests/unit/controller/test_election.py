@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 
 from kbroker.controller.core.context import (
-    GRANT_VOID,
+    VOID_EPOCH,
     LeaderAndIsr,
     LogEnd,
     before_void,
     is_void,
     void,
 )
-from kbroker.controller.core.election import Electorate, elect, elect_first
+from kbroker.controller.core.election import Candidates, elect, elect_first
 
 
 def state(leader, *isr, epoch=4):
@@ -24,7 +24,7 @@ def outcome(current, alive, *, replicas=(1, 2, 3), shutting_down=(), unclean=Fal
     wanted = elect(
         replicas,
         current,
-        Electorate(set(alive).__contains__),
+        Candidates(set(alive).__contains__),
         shutting_down=set(shutting_down),
         unclean=unclean,
         controller_epoch=9,
@@ -37,18 +37,18 @@ def outcome(current, alive, *, replicas=(1, 2, 3), shutting_down=(), unclean=Fal
 
 
 def test_a_new_partition_is_led_by_its_first_live_replica():
-    assert elect_first((3, 1, 2), Electorate({1, 2}.__contains__), 9) == LeaderAndIsr(
+    assert elect_first((3, 1, 2), Candidates({1, 2}.__contains__), 9) == LeaderAndIsr(
         1, 0, (1, 2), 9
     )
 
 
 def test_a_new_partition_has_nothing_that_its_members_could_have_lost():
-    lost_a_disk = Electorate(lambda _replica: True, lambda replica: 10 * replica, lambda *_: False)
+    lost_a_disk = Candidates(lambda _replica: True, lambda replica: 10 * replica, lambda *_: False)
     assert elect_first([1, 2], lost_a_disk, 1).isr_epochs == (10, 20)
 
 
 def test_a_new_partition_without_live_replicas_waits():
-    assert elect_first((3, 1), Electorate({2}.__contains__), 9) is None
+    assert elect_first((3, 1), Candidates({2}.__contains__), 9) is None
 
 
 def test_a_live_leader_stays_though_it_is_not_the_preferred_one():
@@ -114,12 +114,12 @@ class Brokers:
         self.incomplete = set()
         self.ends = {}
 
-    def electorate(self):
-        return Electorate(
+    def candidates(self):
+        return Candidates(
             self.lives.__contains__,
             lambda r: self.lives[r][0] if r in self.lives else -1,
-            lambda r, granted: r not in self.incomplete and (
-                granted in (-1, self.lives[r][0]) or granted in self.lives[r][1]
+            lambda r, in_isr: r not in self.incomplete and (
+                in_isr in (-1, self.lives[r][0]) or in_isr in self.lives[r][1]
             ),
             lambda r: not self.lives[r][1],
             self.incomplete.__contains__,
@@ -130,7 +130,7 @@ class Brokers:
         return elect(
             (1, 2, 3),
             current,
-            self.electorate(),
+            self.candidates(),
             unclean=unclean,
             min_insync_replicas=min_insync_replicas,
             controller_epoch=9,
@@ -140,23 +140,23 @@ class Brokers:
 KEPT, WIPED = range(10, 100), ()
 
 
-def granted(leader, isr, epochs, elr=()):
+def in_isr(leader, isr, epochs, elr=()):
     return LeaderAndIsr(leader, 4, isr, 1, 7, epochs, elr)
 
 
 def test_s09_the_first_state_remembers_the_broker_epochs():
-    first = elect_first((1, 2, 3), Brokers(b1=(10, KEPT), b3=(30, KEPT)).electorate(), 9)
+    first = elect_first((1, 2, 3), Brokers(b1=(10, KEPT), b3=(30, KEPT)).candidates(), 9)
     assert (first.isr, first.isr_epochs) == ((1, 3), (10, 30))
 
 
 def test_s08_a_sole_member_that_kept_everything_leads_again_under_its_new_broker_epoch():
-    after = Brokers(b1=(50, KEPT)).elect(granted(-1, (1,), (10,)))
+    after = Brokers(b1=(50, KEPT)).elect(in_isr(-1, (1,), (10,)))
     assert (after.leader, after.isr, after.isr_epochs) == (1, (1,), (50,))
 
 
 def test_s08_a_sole_member_that_lost_its_disk_is_not_elected():
     brokers = Brokers(b1=(50, WIPED), b2=(20, KEPT))
-    after = brokers.elect(granted(1, (1,), (10,)))
+    after = brokers.elect(in_isr(1, (1,), (10,)))
     assert (after.leader, after.isr, after.isr_epochs) == (-1, (1,), (10,))
     assert brokers.elect(after) is None
     # The old disk is back: nobody has to decide anything.
@@ -165,51 +165,51 @@ def test_s08_a_sole_member_that_lost_its_disk_is_not_elected():
 
 
 def test_s08_a_disk_of_the_past_is_not_believed():
-    assert Brokers(b1=(50, range(10, 20))).elect(granted(1, (1,), (30,))).leader == -1
+    assert Brokers(b1=(50, range(10, 20))).elect(in_isr(1, (1,), (30,))).leader == -1
 
 
 def test_s08_another_member_that_kept_everything_is_elected_instead():
-    after = Brokers(b1=(50, WIPED), b2=(20, KEPT)).elect(granted(1, (1, 2), (10, 20)))
+    after = Brokers(b1=(50, WIPED), b2=(20, KEPT)).elect(in_isr(1, (1, 2), (10, 20)))
     assert (after.leader, after.isr, after.isr_epochs) == (2, (2,), (20,))
 
 
 def test_s09_a_member_of_an_earlier_life_leaves_the_isr_and_its_leader_goes_on():
-    after = Brokers(b1=(10, KEPT), b2=(50, WIPED)).elect(granted(1, (1, 2), (10, 20)))
+    after = Brokers(b1=(10, KEPT), b2=(50, WIPED)).elect(in_isr(1, (1, 2), (10, 20)))
     assert (after.leader, after.isr, after.leader_epoch) == (1, (1,), 5)
 
 
 def test_s09_a_leader_that_came_back_takes_a_new_leader_epoch():
-    after = Brokers(b1=(50, KEPT)).elect(granted(1, (1,), (10,)))
+    after = Brokers(b1=(50, KEPT)).elect(in_isr(1, (1,), (10,)))
     assert (after.leader, after.leader_epoch, after.isr_epochs) == (1, 5, (50,))
 
 
 def test_s08_what_a_member_says_itself_outlives_the_controller_that_heard_it():
     brokers = Brokers(b1=(50, KEPT))
     brokers.incomplete = {1}
-    after = brokers.elect(granted(1, (1,), (50,)))
+    after = brokers.elect(in_isr(1, (1,), (50,)))
     assert (after.leader, after.isr_epochs) == (-1, (void(50),))
     assert brokers.elect(after) is None
     brokers.incomplete = set()
     assert brokers.elect(after) is None, "only the log itself, found again, ends the wait"
 
 
-@pytest.mark.parametrize("granted", [-1, 0, 1, 50, 2**62])
-def test_a_grant_that_was_voided_keeps_its_broker_epoch(granted):
-    assert is_void(void(granted))
-    assert not is_void(granted)
-    assert void(void(granted)) == void(granted)
-    assert before_void(void(granted)) == granted
-    assert void(-1) == GRANT_VOID
+@pytest.mark.parametrize("isr_epoch", [-1, 0, 1, 50, 2**62])
+def test_a_grant_that_was_voided_keeps_its_broker_epoch(isr_epoch):
+    assert is_void(void(isr_epoch))
+    assert not is_void(isr_epoch)
+    assert void(void(isr_epoch)) == void(isr_epoch)
+    assert before_void(void(isr_epoch)) == isr_epoch
+    assert void(-1) == VOID_EPOCH
 
 
 def test_s08_what_an_eligible_replica_says_itself_outlives_the_controller_that_heard_it():
     brokers = Brokers(b1=(50, KEPT), b2=(60, KEPT))
     brokers.incomplete = {2}
-    led = granted(1, (1,), (50,), elr=((2, 20), (3, 30)))
+    led = in_isr(1, (1,), (50,), elr=((2, 20), (3, 30)))
     after = brokers.elect(led, min_insync_replicas=2)
     assert (after.leader, after.leader_epoch, after.elr) == (1, 5, ((3, 30),))
     assert brokers.elect(after, min_insync_replicas=2) is None
-    leaderless = granted(-1, (1,), (10,), elr=((2, 20), (3, 30)))
+    leaderless = in_isr(-1, (1,), (10,), elr=((2, 20), (3, 30)))
     only = Brokers(b2=(60, KEPT))
     only.incomplete = {2}
     after = only.elect(leaderless, min_insync_replicas=2)
@@ -224,50 +224,48 @@ def test_s08_what_an_eligible_replica_says_itself_outlives_the_controller_that_h
 def test_s17_after_an_outage_of_all_the_last_member_that_comes_back_ends_the_wait():
     brokers = Brokers(b1=(50, range(50, 51)), b2=(60, range(60, 61)))
     brokers.ends = {1: LogEnd(4, 3, 900), 2: LogEnd(4, 3, 950)}
-    assert brokers.elect(granted(-1, (1, 2, 3), (10, 20, 30))) is None, "3 may have more"
-    after = brokers.elect(granted(-1, (1, 2), (10, 20)))
+    assert brokers.elect(in_isr(-1, (1, 2, 3), (10, 20, 30))) is None, "3 may have more"
+    after = brokers.elect(in_isr(-1, (1, 2), (10, 20)))
     assert (after.leader, after.isr, after.isr_epochs) == (2, (2,), (60,))
     assert after.leader_recovery_state == 1
     brokers.ends[1] = LogEnd(4, 3, 950)
-    assert brokers.elect(granted(-1, (1, 2), (10, 20))).leader == 1, "of equals the first"
+    assert brokers.elect(in_isr(-1, (1, 2), (10, 20))).leader == 1, "of equals the first"
     brokers.ends[1] = LogEnd(4, 2, 999)
-    assert brokers.elect(granted(-1, (1, 2), (10, 20))).leader == 2, "epochs count before offsets"
+    assert brokers.elect(in_isr(-1, (1, 2), (10, 20))).leader == 2, "epochs count before offsets"
     brokers.ends[1] = LogEnd(3, 3, 999)
-    assert brokers.elect(granted(-1, (1, 2), (10, 20))) is None, "it said so before somebody led"
+    assert brokers.elect(in_isr(-1, (1, 2), (10, 20))) is None, "it said so before somebody led"
     del brokers.ends[1]
-    assert brokers.elect(granted(-1, (1, 2), (10, 20))) is None, (
-        "it has not said where its log ends"
-    )
+    assert brokers.elect(in_isr(-1, (1, 2), (10, 20))) is None, "it has not said where its log ends"
 
 
 def test_s17_who_seemed_to_be_alone_for_a_moment_is_compared_with_all_others():
     """Three died together; ZooKeeper held one for alive a little longer, and so the ISR was shrunk to it."""
     brokers = Brokers(b1=(50, range(50, 51)), b2=(60, range(60, 61)), b3=(70, range(70, 71)))
     brokers.ends = {1: LogEnd(4, 3, 900), 2: LogEnd(4, 3, 950)}
-    assert brokers.elect(granted(-1, (1,), (10,))) is None
+    assert brokers.elect(in_isr(-1, (1,), (10,))) is None
     brokers.ends[3] = LogEnd(4, 3, 940)
-    assert brokers.elect(granted(-1, (1,), (10,))).leader == 2
+    assert brokers.elect(in_isr(-1, (1,), (10,))).leader == 2
 
 
 def test_s08_a_last_replica_that_lost_power_waits_though_it_is_all_there_is_in_the_isr():
     brokers = Brokers(b1=(50, range(50, 51)), b2=(20, KEPT))
     brokers.ends = {1: LogEnd(4, 3, 900)}
-    assert brokers.elect(granted(-1, (1,), (10,))) is None
+    assert brokers.elect(in_isr(-1, (1,), (10,))) is None
 
 
 def test_without_broker_epochs_in_the_state_everybody_is_believed():
-    assert Brokers(b1=(50, WIPED)).elect(granted(1, (1,), ())) is None
+    assert Brokers(b1=(50, WIPED)).elect(in_isr(1, (1,), ())) is None
 
 
 def test_who_leaves_under_min_insync_replicas_is_eligible():
-    after = Brokers(b1=(10, KEPT)).elect(granted(1, (1, 2), (10, 20)), min_insync_replicas=2)
+    after = Brokers(b1=(10, KEPT)).elect(in_isr(1, (1, 2), (10, 20)), min_insync_replicas=2)
     assert (after.isr, after.elr) == ((1,), ((2, 20),))
-    after = Brokers(b1=(10, KEPT)).elect(granted(1, (1, 2), (10, 20)), min_insync_replicas=1)
+    after = Brokers(b1=(10, KEPT)).elect(in_isr(1, (1, 2), (10, 20)), min_insync_replicas=1)
     assert (after.isr, after.elr) == ((1,), ())
 
 
 def test_an_eligible_replica_leads_when_no_member_can():
-    state = granted(1, (1,), (10,), elr=((2, 20), (3, 30)))
+    state = in_isr(1, (1,), (10,), elr=((2, 20), (3, 30)))
     after = Brokers(b3=(30, KEPT)).elect(state, min_insync_replicas=2)
     assert (after.leader, after.isr, after.isr_epochs) == (3, (3,), (30,))
     assert after.elr == ((1, 10), (2, 20))  # the former leader has all that is committed, too
@@ -277,7 +275,7 @@ def test_an_eligible_replica_leads_when_no_member_can():
 
 
 def test_an_isr_that_is_large_enough_makes_nobody_else_eligible():
-    state = granted(1, (1,), (10,), elr=((2, 20),))
+    state = in_isr(1, (1,), (10,), elr=((2, 20),))
     grown = replace(state, isr=(1, 3), isr_epochs=(10, 30))
     after = Brokers(b1=(10, KEPT)).elect(grown, min_insync_replicas=1)
     assert after.elr == ()
@@ -285,9 +283,9 @@ def test_an_isr_that_is_large_enough_makes_nobody_else_eligible():
 
 def test_an_unclean_election_prefers_who_was_in_sync_and_the_emptied_last():
     lost_power = Brokers(b1=(50, range(50, 51)), b2=(20, KEPT))
-    after = lost_power.elect(granted(-1, (1,), (10,)), unclean=True)
+    after = lost_power.elect(in_isr(-1, (1,), (10,)), unclean=True)
     assert (after.leader, after.isr_epochs, after.leader_recovery_state) == (1, (50,), 1)
     wiped = Brokers(b1=(50, WIPED), b2=(20, KEPT))
-    after = wiped.elect(granted(-1, (1,), (10,), elr=((3, 30),)), unclean=True)
+    after = wiped.elect(in_isr(-1, (1,), (10,), elr=((3, 30),)), unclean=True)
     assert (after.leader, after.isr, after.isr_epochs, after.elr) == (2, (2,), (20,), ())
-    assert Brokers(b1=(50, WIPED)).elect(granted(-1, (1,), (10,)), unclean=True).leader == 1
+    assert Brokers(b1=(50, WIPED)).elect(in_isr(-1, (1,), (10,)), unclean=True).leader == 1

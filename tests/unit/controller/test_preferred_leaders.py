@@ -8,15 +8,15 @@ from kbroker.common.steps import at_once
 from kbroker.controller.core import effects as fx
 from kbroker.controller.core import events
 from kbroker.controller.core.context import Broker, LeaderAndIsr, Topic
-from kbroker.controller.core.machine import Controller
 from kbroker.controller.core.preferred_leaders import misplaced
+from kbroker.controller.core.state_machine import ControllerStateMachine
 
 
 def controller(
     *leaders: int, isr: tuple[int, ...] = (1, 2), live: tuple[int, ...] = (1, 2)
-) -> Controller:
+) -> ControllerStateMachine:
     """Topic t on brokers 1 and 2, broker 1 preferred, partition n led by the nth of *leaders*."""
-    made = Controller()
+    made = ControllerStateMachine()
     states = {("t", n): LeaderAndIsr(leader, 5, isr, 1, 10) for n, leader in enumerate(leaders)}
     topic = Topic("t", UUID(int=1), dict.fromkeys(range(len(leaders)), (1, 2)))
     brokers = {n: Broker(n, 100 + n, ()) for n in live}
@@ -24,11 +24,13 @@ def controller(
     return made
 
 
-def moved(machine: Controller, percentage: int = 10) -> list[tuple[int, int, int | None]]:
+def moved(
+    machine: ControllerStateMachine, percentage: int = 10
+) -> list[tuple[int, int, int | None]]:
     """What is written: partition, leader, expected version."""
     return [
         (write.partition[1], write.state.leader, write.expected_version)
-        for effect in machine.handle(events.RebalanceDue(percentage))
+        for effect in machine.handle(events.PreferredLeaderElectionDue(percentage))
         if isinstance(effect, fx.WriteStates)
         for write in effect.writes
     ]
@@ -55,7 +57,7 @@ def test_who_is_shutting_down_does_not_lead() -> None:
 
 def test_the_leader_epoch_rises_and_the_isr_stays() -> None:
     machine = controller(2)
-    (effect,) = machine.handle(events.RebalanceDue(10))
+    (effect,) = machine.handle(events.PreferredLeaderElectionDue(10))
     assert isinstance(effect, fx.WriteStates)
     state = effect.writes[0].state
     assert (state.leader_epoch, state.isr, state.controller_epoch) == (6, (1, 2), 2)

@@ -12,7 +12,7 @@ from kbroker.controller.core import effects as fx
 from kbroker.controller.core import events, reassignment
 from kbroker.controller.core.context import Assignment, Broker, LeaderAndIsr, Topic
 from kbroker.controller.core.effects import ReassignmentOutcome
-from kbroker.controller.core.machine import Controller
+from kbroker.controller.core.state_machine import ControllerStateMachine
 from kclient.wire.interbroker import EPOCH_DURING_DELETE, NO_LEADER
 
 T0 = ("t", 0)
@@ -30,12 +30,12 @@ class World:
         leader: int | None = None,
         moving: Assignment | None = None,
     ) -> None:
-        self.machine = Controller()
+        self.machine = ControllerStateMachine()
         self.state = LeaderAndIsr(
             replicas[0] if leader is None else leader, 5, isr or replicas, 1, 10
         )
         self.assignment = moving or Assignment(replicas)
-        self.said: list[fx.Effect] = []
+        self.sent: list[fx.Effect] = []
         self.order: list[str] = []
         self.live = live
         topic = Topic("t", ID, {0: self.assignment.replicas}, {0: moving} if moving else {})
@@ -58,7 +58,7 @@ class World:
                     self.order.append("assignment")
                     pending.append(events.AssignmentsWritten())
                 else:
-                    self.said.append(effect)
+                    self.sent.append(effect)
 
     def ask(self, *target: int) -> ReassignmentOutcome:
         return self._ask(target)
@@ -67,7 +67,7 @@ class World:
         return self._ask(None)
 
     def _ask(self, target: tuple[int, ...] | None) -> ReassignmentOutcome:
-        self.said, self.order = [], []
+        self.sent, self.order = [], []
         self.feed(events.ReassignmentRequested(7, {T0: target}))
         (answer,) = self.all_said(fx.AnswerReassignment)
         assert answer.request_id == 7
@@ -76,17 +76,17 @@ class World:
 
     def isr_becomes(self, *isr: int) -> None:
         """The leader changes the ISR and announces it."""
-        self.said, self.order = [], []
+        self.sent, self.order = [], []
         version = self.state.zk_version + 1
         self.state = replace(self.state, isr=isr, isr_epochs=(), zk_version=version)
         self.feed(events.IsrChanged({T0: self.state}))
 
     def brokers_become(self, *live: int) -> None:
-        self.said, self.order = [], []
+        self.sent, self.order = [], []
         self.feed(events.BrokersChanged({n: Broker(n, 100 + n, ()) for n in live}))
 
     def all_said(self, kind: type) -> list[Any]:
-        return [effect for effect in self.said if isinstance(effect, kind)]
+        return [effect for effect in self.sent if isinstance(effect, kind)]
 
     @property
     def told(self) -> dict[int, fx.PartitionUpdate]:
@@ -249,13 +249,13 @@ def test_what_cannot_be_is_refused(target: tuple[int, ...], why: str) -> None:
 def test_what_is_not_there_cannot_be_moved_or_called_off() -> None:
     world = World(1, 2)
     assert world.cancel() is ReassignmentOutcome.NOTHING_TO_CANCEL
-    said = world.machine.handle(
+    sent = world.machine.handle(
         events.ReassignmentRequested(8, {("u", 0): (1,), ("t", 9): None, T0: (2, 1)})
     )
-    assert [type(e) for e in said] == [fx.WriteStates]
+    assert [type(e) for e in sent] == [fx.WriteStates]
     world.machine.handle(events.StatesWritten({T0: 11}))
-    said = world.machine.handle(events.AssignmentsWritten())
-    (answer,) = [e for e in said if isinstance(e, fx.AnswerReassignment)]
+    sent = world.machine.handle(events.AssignmentsWritten())
+    (answer,) = [e for e in sent if isinstance(e, fx.AnswerReassignment)]
     assert {p: r.outcome for p, r in answer.results.items()} == {
         ("u", 0): ReassignmentOutcome.UNKNOWN,
         ("t", 9): ReassignmentOutcome.UNKNOWN,
@@ -342,7 +342,7 @@ def test_a_partition_without_a_leader_gets_one_from_new_replicas_only_if_it_neve
 def test_a_topic_is_deleted_from_old_and_new_replicas() -> None:
     world = World(1, 2)
     world.ask(3)
-    world.said = []
+    world.sent = []
     world.feed(events.TopicDeletionRequested(frozenset({"t"})))
     assert world.deleted == dict.fromkeys((1, 2, 3), EPOCH_DURING_DELETE)
     assert world.ask(4) is ReassignmentOutcome.UNKNOWN
@@ -358,15 +358,15 @@ def test_leaders_are_not_balanced_while_replicas_move() -> None:
     world = World(1, 2)
     world.ask(3, 2)
     world.isr_becomes(1, 3)
-    world.said, world.order = [], []
-    world.feed(events.RebalanceDue(0))
+    world.sent, world.order = [], []
+    world.feed(events.PreferredLeaderElectionDue(0))
     assert world.order == []
     world.isr_becomes(1, 2, 3)
     assert (world.state.leader, world.assignment) == (3, Assignment((3, 2)))
 
 
 def test_a_partition_that_never_had_a_leader_gets_one_from_its_new_replicas() -> None:
-    machine = Controller()
+    machine = ControllerStateMachine()
     topic = Topic("t", ID, {0: (8, 9)})
     machine.handle(events.BecameController(2, {1: Broker(1, 101, ())}, {"t": topic}, {}))
     (order,) = machine.handle(events.ReassignmentRequested(7, {T0: (1,)}))
@@ -379,7 +379,7 @@ def test_a_partition_that_never_had_a_leader_gets_one_from_its_new_replicas() ->
 
 def test_an_election_that_comes_between_is_not_taken_for_the_changes_own_write() -> None:
     """The write lost a race, and the partition's leader has to go for another reason first."""
-    machine = Controller()
+    machine = ControllerStateMachine()
     brokers = {n: Broker(n, 100 + n, ()) for n in (1, 2, 4)}
     before = LeaderAndIsr(1, 5, (1,), 1, 10)
     topic = Topic("t", ID, {0: (1, 2)})
@@ -403,7 +403,7 @@ def test_thousands_are_moved_in_rounds_and_answered_at_the_end(
 ) -> None:
     """Rounds that are refused as a whole do not end the request, and nothing is forgotten."""
     monkeypatch.setattr(reassignment, "CHANGES_AT_ONCE", 2)
-    machine = Controller()
+    machine = ControllerStateMachine()
     brokers = {n: Broker(n, 100 + n, ()) for n in (1, 2, 3)}
     partitions = [("t", n) for n in range(9)]
     states = {p: LeaderAndIsr(1, 5, (1,), 1, 10) for p in partitions}
@@ -432,20 +432,22 @@ def test_thousands_are_moved_in_rounds_and_answered_at_the_end(
     assert machine.context.moving == set(partitions)
 
 
-def moving_to_broker_3(count: int) -> tuple[Controller, dict[tuple[str, int], LeaderAndIsr]]:
+def moving_to_broker_3(
+    count: int,
+) -> tuple[ControllerStateMachine, dict[tuple[str, int], LeaderAndIsr]]:
     """A controller of partitions on their way from brokers 1 and 2 to 2 and 3, and their states."""
     states = {("t", n): LeaderAndIsr(2, 5, (1, 2), 1, 10) for n in range(count)}
     moving = Assignment((1, 2)).towards((2, 3))
     topic = Topic(
         "t", ID, dict.fromkeys(range(count), moving.replicas), dict.fromkeys(range(count), moving)
     )
-    machine = Controller()
+    machine = ControllerStateMachine()
     brokers = {n: Broker(n, 100 + n, ()) for n in (1, 2, 3)}
     machine.handle(events.BecameController(2, brokers, {"t": topic}, states))
     return machine, states
 
 
-def rounds_of(machine: Controller, event: events.Event) -> list[int]:
+def rounds_of(machine: ControllerStateMachine, event: events.Event) -> list[int]:
     """Do what *event* has the machine write; of how many partitions it wrote the replicas, by round."""
     rounds = []
     effects = machine.handle(event)

@@ -10,15 +10,15 @@ from kbroker.controller.core import events
 from kbroker.controller.core.context import Broker, LeaderAndIsr, Topic
 from kbroker.controller.core.effects import ElectionOutcome, ElectionResult
 from kbroker.controller.core.events import ElectionType
-from kbroker.controller.core.machine import Controller
+from kbroker.controller.core.state_machine import ControllerStateMachine
 from kclient.wire.interbroker import NO_LEADER
 
 T0, T1 = ("t", 0), ("t", 1)
 
 
-def controller(*states: LeaderAndIsr, live: tuple[int, ...] = (1, 2, 3)) -> Controller:
+def controller(*states: LeaderAndIsr, live: tuple[int, ...] = (1, 2, 3)) -> ControllerStateMachine:
     """Topic t on brokers 1, 2 and 3, the first preferred, with a partition per state."""
-    made = Controller()
+    made = ControllerStateMachine()
     topic = Topic("t", UUID(int=1), dict.fromkeys(range(len(states)), (1, 2, 3)))
     made.handle(
         events.BecameController(
@@ -51,7 +51,7 @@ def answer(effects: list[fx.Effect]) -> dict[tuple[str, int], ElectionResult]:
 
 
 def ask(
-    machine: Controller, election: ElectionType, *partitions: tuple[str, int]
+    machine: ControllerStateMachine, election: ElectionType, *partitions: tuple[str, int]
 ) -> list[fx.Effect]:
     return machine.handle(events.ElectionRequested(7, election, frozenset(partitions)))
 

@@ -17,11 +17,11 @@ from kbroker.controller.core.context import (
 )
 from kbroker.controller.core.effects import StateWrite
 from kbroker.controller.core.state_change_log import (
-    LINES_TOLD,
-    brokers_told,
-    entries_of,
-    moves_told,
-    told,
+    LINES_LOGGED,
+    broker_change_line,
+    reassignment_lines,
+    state_change_lines,
+    state_changes,
 )
 from kclient.wire.interbroker import NO_LEADER
 
@@ -47,7 +47,7 @@ def line(
     if before is not None:
         context.leader_and_isr["t", 0] = LeaderAndIsr(before[0], 6, before[1], 3)
     write = StateWrite(("t", 0), LeaderAndIsr(after[0], 7, after[1], 4, **more), 9)
-    (found,) = told(at_once(entries_of(context, [write])))
+    (found,) = state_change_lines(at_once(state_changes(context, [write])))
     return found
 
 
@@ -93,17 +93,17 @@ def test_a_partition_that_moves_away_says_so():
 
 
 @pytest.mark.parametrize(
-    ("granted", "words"),
+    ("isr_epoch", "words"),
     [
         (1, "leader 1 stays in leader epoch 7, ISR 1,2,3 -> 1,2: the partition moves away from broker 3"),
         (0, "ISR 1,2,3 -> 1,2: broker 3 came back and may lack committed records"),
     ],
 )  # fmt: skip
-def test_why_a_live_replica_leaves_the_isr(granted, words):
+def test_why_a_live_replica_leaves_the_isr(isr_epoch, words):
     context = context_of()
-    context.leader_and_isr["t", 0] = LeaderAndIsr(1, 6, REPLICAS, 3, isr_epochs=(1, 1, granted))
+    context.leader_and_isr["t", 0] = LeaderAndIsr(1, 6, REPLICAS, 3, isr_epochs=(1, 1, isr_epoch))
     write = StateWrite(("t", 0), LeaderAndIsr(1, 7, (1, 2), 4), 9)
-    assert words in told(at_once(entries_of(context, [write])))[0]
+    assert words in state_change_lines(at_once(state_changes(context, [write])))[0]
 
 
 def test_thousands_are_told_by_kind():
@@ -114,39 +114,42 @@ def test_thousands_are_told_by_kind():
         to = 2 if n % 3 else 3
         context.leader_and_isr["t", n] = LeaderAndIsr(1, 6, REPLICAS, 3)
         writes.append(StateWrite(("t", n), LeaderAndIsr(to, 7, (2, 3), 4), 9))
-    assert told(at_once(entries_of(context, writes))) == [
+    assert state_change_lines(at_once(state_changes(context, writes))) == [
         "1000 partitions (t-0, t-3, t-6, t-9, t-12, ...): leader 1 -> 3: broker 1 is down",
         "2000 partitions (t-1, t-2, t-4, t-5, t-7, ...): leader 1 -> 2: broker 1 is down",
     ]
-    assert len(told(at_once(entries_of(context, writes[:LINES_TOLD])))) == LINES_TOLD
+    assert (
+        len(state_change_lines(at_once(state_changes(context, writes[:LINES_LOGGED]))))
+        == LINES_LOGGED
+    )
 
 
 def test_new_partitions_are_told_together():
     context = context_of(partitions=3)
     writes = [StateWrite(("t", n), LeaderAndIsr(1 + n % 2, 0, REPLICAS, 4), None) for n in range(3)]
-    assert told(at_once(entries_of(context, writes))) == [
+    assert state_change_lines(at_once(state_changes(context, writes))) == [
         "3 partitions of t for the first time: led by 1 (2), 2 (1)"
     ]
 
 
 def test_brokers_come_go_and_come_back():
     one, two = {1: broker(1), 2: broker(2)}, {2: broker(2), 3: broker(3)}
-    assert brokers_told(one, two) == "live brokers are 2,3: gone 1; joined 3"
-    assert brokers_told(one, {1: broker(1, 5), 2: broker(2)}) == (
+    assert broker_change_line(one, two) == "live brokers are 2,3: gone 1; joined 3"
+    assert broker_change_line(one, {1: broker(1, 5), 2: broker(2)}) == (
         "live brokers are 1,2: registered anew 1"
     )
-    assert brokers_told(one, {}) == "live brokers are none: gone 1,2"
-    assert brokers_told(one, dict(one)) is None
+    assert broker_change_line(one, {}) == "live brokers are none: gone 1,2"
+    assert broker_change_line(one, dict(one)) is None
 
 
 def test_moves_are_told_by_partition_or_by_step():
     moving, done = Assignment((3, 1), (3,), (1,)), Assignment((3,))
-    assert moves_told({("t", 0): moving, ("t", 1): done}) == [
+    assert reassignment_lines({("t", 0): moving, ("t", 1): done}) == [
         "t-0 is on brokers 3,1 (adding 3, removing 1)",
         "t-1 is on brokers 3 (adding none, removing none)",
     ]
     many = {("t", n): done if n % 7 == 0 else moving for n in range(50)}
-    assert moves_told(many) == [
+    assert reassignment_lines(many) == [
         "8 partitions (t-0, t-7, t-14, t-21, t-28, ...) have the replicas they shall have",
         "42 partitions (t-1, t-2, t-3, t-4, t-5, ...) are being moved",
     ]

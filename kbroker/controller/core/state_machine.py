@@ -6,10 +6,10 @@ Events are taken one at a time, as by Kafka's controller thread. Handling one mo
 tables and collects two things: partitions whose state should change (asked of `election`, written by
 one WriteStates) and announcements (LeaderAndIsr, UpdateMetadata, StopReplica). While a write is under
 way further events wait in a queue; the announcements leave when the writes have settled, so nobody
-hears of a state that ZooKeeper does not hold. That much of an event is a *round* (`rounds`); who waits for a leader is
+hears of a state that ZooKeeper does not hold. That much of an event is a *round* (`writes`); who waits for a leader is
 served in the first, and what is led all the while in a second.
 When an event has settled the reassignments are looked at (`reassignment`): the next step of each is written likewise.
-An event is worked on in steps of a partition or less (`work`), so that thousands of partitions hold nobody up; its
+An event is worked on in steps of a partition or less (`process`), so that thousands of partitions hold nobody up; its
 effects leave together when all steps are done, and the next event begins only then. `handle` takes all steps at once.
 
 Here are the queue, the order, and the table of who knows what to do about which event: `failover` (a term begins),
@@ -51,43 +51,47 @@ from kbroker.controller.core.effects import AnswerElection, Effect, Resign
 from kbroker.controller.core.preferred_leaders import misplaced
 from kbroker.controller.core.reassignment import Reassignments
 from kbroker.controller.core.requested_election import RequestedElection
-from kbroker.controller.core.state_writes import Rounds
+from kbroker.controller.core.state_writes import StateWrites
 
-Rule: TypeAlias = Callable[[ControllerContext, Any], Steps[None]]
+EventHandler: TypeAlias = Callable[[ControllerContext, Any], Steps[None]]
 """What is done about one kind of event."""
 
 
-class Controller:
-    """The controller's decisions. Feed events to `handle` or `work`, perform what they return, in order."""
+class ControllerStateMachine:
+    """The controller's decisions. Feed events to `handle` or `process`, perform what they return, in order."""
 
     def __init__(self, min_insync_replicas: Callable[[str], int] = lambda _topic: 1) -> None:
         self._context: ControllerContext | None = None
         self._waiting: deque[Any] = deque()
-        self._rounds = Rounds(min_insync_replicas)
+        self._writes = StateWrites(min_insync_replicas)
         self._reassignments = Reassignments()
         self._working = False
         self._delete_topic_enable = True
         self._resigned = False
-        self._rules: dict[type[Any], Rule] = {
+        self._handlers: dict[type[Any], EventHandler] = {
             events.BrokersChanged: self._brokers_changed,
-            broker_changes.Joined: self._in_rounds(broker_changes.brokers_joined),
+            broker_changes.Joined: self._with_writes(broker_changes.brokers_joined),
             events.TopicsChanged: self._topics_changed,
             events.TopicDeletionRequested: self._deletion_requested,
             events.TopicZnodesDeleted: self._topic_znodes_deleted,
-            events.IsrChanged: self._in_rounds(replica_events.isr_changed),
-            events.LogDirsFailed: self._in_rounds(replica_events.log_dirs_failed),
-            events.LeaderAndIsrAcked: self._in_rounds(replica_events.leader_and_isr_acked),
+            events.IsrChanged: self._with_writes(replica_events.isr_changed),
+            events.LogDirsFailed: self._with_writes(replica_events.log_dirs_failed),
+            events.LeaderAndIsrAcked: self._with_writes(replica_events.leader_and_isr_acked),
             events.StopReplicaAcked: self._stop_replica_acked,
-            events.ControlledShutdownRequested: self._in_rounds(broker_changes.controlled_shutdown),
+            events.ControlledShutdownRequested: self._with_writes(
+                broker_changes.controlled_shutdown
+            ),
             events.UncleanElectionEnabled: self._unclean_election_enabled,
-            events.RebalanceDue: self._rebalance_due,
+            events.PreferredLeaderElectionDue: self._rebalance_due,
             events.ReassignmentsDue: self._reassignments_due,
             events.ElectionRequested: self._election_requested,
             events.ReassignmentRequested: self._reassignment_requested,
         }
 
-    def _in_rounds(self, part: Callable[[ControllerContext, Any, Rounds], Steps[None]]) -> Rule:
-        return lambda context, event: part(context, event, self._rounds)
+    def _with_writes(
+        self, part: Callable[[ControllerContext, Any, StateWrites], Steps[None]]
+    ) -> EventHandler:
+        return lambda context, event: part(context, event, self._writes)
 
     @property
     def context(self) -> ControllerContext:
@@ -104,7 +108,7 @@ class Controller:
     @property
     def is_writing(self) -> bool:
         """Whether a WriteStates or WriteAssignments awaits its outcome."""
-        return self._rounds.is_writing or self._reassignments.is_writing
+        return self._writes.is_writing or self._reassignments.is_writing
 
     @property
     def held_back(self) -> int:
@@ -113,9 +117,9 @@ class Controller:
 
     def handle(self, event: events.Event) -> list[Effect]:
         """Take *event*; the effects to perform now, in order."""
-        return at_once(self.work(event))
+        return at_once(self.process(event))
 
-    def work(self, event: events.Event) -> Steps[list[Effect]]:
+    def process(self, event: events.Event) -> Steps[list[Effect]]:
         """Take *event* in steps; the result is what `handle` returns.
 
         One event at a time; only Resigned may come between the steps of another, which then comes to nothing.
@@ -134,7 +138,7 @@ class Controller:
                     return []
         finally:
             self._working = False
-        effects, self._rounds.out = self._rounds.out, []
+        effects, self._writes.effects = self._writes.effects, []
         return effects
 
     def _take(self, event: events.Event) -> Steps[None]:
@@ -142,7 +146,7 @@ class Controller:
             yield from self._became_controller(event)
         elif isinstance(event, events.StatesWritten):
             self._reassignments.states_written(event)
-            successor = yield from self._rounds.states_written(self.context, event)
+            successor = yield from self._writes.states_written(self.context, event)
             if successor is not None:
                 self._resign(successor)
         elif isinstance(event, events.AssignmentsWritten):
@@ -152,7 +156,7 @@ class Controller:
         yield from self._settle()
         while self._waiting and not self.is_writing and not self._resigned:
             queued = self._waiting.popleft()
-            yield from self._rules[type(queued)](self.context, queued)
+            yield from self._handlers[type(queued)](self.context, queued)
             yield from self._settle()
 
     # -- taking office -----------------------------------------------------------------------
@@ -162,35 +166,35 @@ class Controller:
         context = self._context = ControllerContext(
             event.controller_epoch, brokers=dict(event.brokers), topics=dict(event.topics)
         )
-        yield from failover.introduce(context, event, self._rounds)
+        yield from failover.introduce(context, event, self._writes)
         if event.deletions:
             asked = events.TopicDeletionRequested(event.deletions)
             yield from self._deletion_requested(context, asked)
-        yield from failover.govern(context, self._rounds)
+        yield from failover.govern(context, self._writes)
 
     # -- brokers -----------------------------------------------------------------------------
 
     def _brokers_changed(
         self, context: ControllerContext, event: events.BrokersChanged
     ) -> Steps[None]:
-        died, joined = broker_changes.changes(context, event, self._rounds)
+        died, joined = broker_changes.changes(context, event, self._writes)
         if joined is not None:
             self._waiting.appendleft(joined)
         if died:
-            yield from broker_changes.brokers_died(context, died, self._rounds)
+            yield from broker_changes.brokers_died(context, died, self._writes)
 
     # -- topics ------------------------------------------------------------------------------
 
     def _topics_changed(
         self, context: ControllerContext, event: events.TopicsChanged
     ) -> Steps[None]:
-        yield from topic_changes.changed(context, event, self._rounds, self._reassignments)
+        yield from topic_changes.changed(context, event, self._writes, self._reassignments)
 
     def _deletion_requested(
         self, context: ControllerContext, event: events.TopicDeletionRequested
     ) -> Steps[None]:
-        self._rounds.out += yield from topic_deletion.request(
-            context, event.topics, self._rounds.said, enabled=self._delete_topic_enable
+        self._writes.effects += yield from topic_deletion.request(
+            context, event.topics, self._writes.request_batch, enabled=self._delete_topic_enable
         )
 
     def _topic_znodes_deleted(
@@ -206,17 +210,19 @@ class Controller:
         yield
         broker = context.brokers.get(event.broker_id)
         if broker is not None and broker.epoch == event.broker_epoch:
-            self._rounds.out += topic_deletion.replicas_stopped(context, event)
+            self._writes.effects += topic_deletion.replicas_stopped(context, event)
 
     def _unclean_election_enabled(
         self, context: ControllerContext, event: events.UncleanElectionEnabled
     ) -> Steps[None]:
         if event.topic not in context.topics or event.topic in context.deleting:
             return
-        yield from self._rounds.evaluate(context, context.partitions_of(event.topic), unclean=True)
+        yield from self._writes.evaluate(context, context.partitions_of(event.topic), unclean=True)
 
-    def _rebalance_due(self, context: ControllerContext, event: events.RebalanceDue) -> Steps[None]:
-        yield from self._rounds.elect_preferred(
+    def _rebalance_due(
+        self, context: ControllerContext, event: events.PreferredLeaderElectionDue
+    ) -> Steps[None]:
+        yield from self._writes.elect_preferred(
             context, (yield from misplaced(context, event.percentage))
         )
 
@@ -231,13 +237,13 @@ class Controller:
         left = yield from asked.left(context)
         if not left:
             results = yield from asked.results(context)
-            self._rounds.out.append(AnswerElection(asked.request_id, results))
+            self._writes.effects.append(AnswerElection(asked.request_id, results))
             return
-        self._rounds.then(lambda context: self._go_on_electing(context, asked))
+        self._writes.then(lambda context: self._go_on_electing(context, asked))
         if asked.election is events.ElectionType.PREFERRED:
-            yield from self._rounds.elect_preferred(context, left)
+            yield from self._writes.elect_preferred(context, left)
         else:
-            yield from self._rounds.evaluate(context, left, unclean=True)
+            yield from self._writes.evaluate(context, left, unclean=True)
 
     # -- reassignments -----------------------------------------------------------------------
 
@@ -256,25 +262,25 @@ class Controller:
         self, context: ControllerContext, event: events.AssignmentsWritten
     ) -> Steps[None]:
         changed = yield from self._reassignments.assignments_written(
-            context, event, self._rounds.said
+            context, event, self._writes.request_batch
         )
         for partition in changed:
             yield
             context.place(partition)
         # A partition that could not be led may have got replicas that can.
-        yield from self._rounds.evaluate(context, changed)
-        if not self._rounds.is_writing:
-            yield from self._rounds.announce(context)  # now, for another round may follow
+        yield from self._writes.evaluate(context, changed)
+        if not self._writes.is_writing:
+            yield from self._writes.take_requests(context)  # now, for another round may follow
 
     def _go_on_reassigning(self, context: ControllerContext) -> Steps[None]:
         """Write what the next step of the reassignments needs, or answer who asked for them."""
-        self._rounds.write((yield from self._reassignments.state_writes(context)))
-        if self._rounds.is_writing:
+        self._writes.write((yield from self._reassignments.state_writes(context)))
+        if self._writes.is_writing:
             return
         assignments = self._reassignments.assignment_writes(context)
         answer = self._reassignments.answer() if assignments is None else assignments
         if answer is not None:
-            self._rounds.out.append(answer)
+            self._writes.effects.append(answer)
 
     # -- the end of an event -----------------------------------------------------------------
 
@@ -282,12 +288,12 @@ class Controller:
         """Let the announcements go, unless writes are under way."""
         if self._context is None or self._resigned:
             return
-        yield from self._rounds.go_on(self._context)
+        yield from self._writes.run_next(self._context)
         if not self.is_writing:
             yield from self._go_on_reassigning(self._context)
         if not self.is_writing:
-            yield from self._rounds.announce(self._context)
+            yield from self._writes.take_requests(self._context)
 
     def _resign(self, reason: str) -> None:
         self._resigned = True
-        self._rounds.out = [Resign(reason)]
+        self._writes.effects = [Resign(reason)]

@@ -16,7 +16,7 @@ from uuid import uuid4
 from twisted.internet import reactor
 from twisted.internet.task import deferLater
 
-from kbroker.controller.controller import ClusterController, ControllerSettings
+from kbroker.controller.controller import ControllerSettings, KafkaController
 from kbroker.metadata.broker_registration import ensure_paths
 from kbroker.zk.session import ZooKeeperSession
 from tests.kit.controllers import Member, PaperCluster, register
@@ -33,7 +33,7 @@ class Succession:
     zookeeper: ZooKeeperSession
     """Of everybody else."""
     cluster: PaperCluster
-    first: ClusterController
+    first: KafkaController
     second: Member
     is_buried: bool = False
 
@@ -71,7 +71,7 @@ async def succession(connect: str, fate: Fate, others: Iterable[int]) -> AsyncIt
     def dying_send(*args: Any) -> Any:
         return fate.step(f"{args[3].name} to {args[0]}", lambda: cluster.send(*args))
 
-    first = ClusterController(
+    first = KafkaController(
         reactor,
         DyingZooKeeper(mortal, fate),
         ControllerSettings(1, "PLAINTEXT"),

@@ -8,12 +8,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from kbroker.controller.core.channel_queue import (
+from kbroker.controller.core.broker_request_queue import (
     PARTITIONS_PER_REQUEST,
-    BrokerChannel,
-    LeaderAndIsrOrder,
-    StopReplicaOrder,
-    UpdateMetadataOrder,
+    BrokerRequestQueue,
+    PendingLeaderAndIsr,
+    PendingStopReplica,
+    PendingUpdateMetadata,
 )
 from kbroker.controller.core.context import Broker, LeaderAndIsr
 from kbroker.controller.core.effects import PartitionUpdate, ReplicaStop
@@ -30,42 +30,42 @@ def update(partition=0, epoch=0, *, topic="t", topic_id=1, leader=1, is_new=Fals
 def drain(channel):
     """Everything the channel says, each request answered at once."""
     orders = []
-    while (order := channel.next_order()) is not None:
+    while (order := channel.next_request()) is not None:
         orders.append(order)
         channel.answered()
     return orders
 
 
 def test_leaders_are_told_before_metadata_and_metadata_before_stops():
-    channel = BrokerChannel()
+    channel = BrokerRequestQueue()
     channel.stop_replica([ReplicaStop(("x", 0), 1, True)])
     channel.update_metadata([update()], LIVE)
     channel.leader_and_isr([update()], [ONE])
     kinds = [type(order) for order in drain(channel)]
-    assert kinds == [LeaderAndIsrOrder, UpdateMetadataOrder, StopReplicaOrder]
+    assert kinds == [PendingLeaderAndIsr, PendingUpdateMetadata, PendingStopReplica]
     assert channel.is_idle
 
 
 def test_one_request_is_out_at_a_time_and_sent_again_until_answered():
-    channel = BrokerChannel()
+    channel = BrokerRequestQueue()
     channel.leader_and_isr([update()], [])
     channel.update_metadata([], LIVE)
-    order = channel.next_order()
-    assert isinstance(order, LeaderAndIsrOrder)
-    assert channel.next_order() is None
+    order = channel.next_request()
+    assert isinstance(order, PendingLeaderAndIsr)
+    assert channel.next_request() is None
     assert channel.unanswered() is order
     channel.answered()
-    assert isinstance(channel.next_order(), UpdateMetadataOrder)
+    assert isinstance(channel.next_request(), PendingUpdateMetadata)
 
 
 def test_many_partitions_are_told_in_pieces_and_in_the_order_of_kinds():
-    channel = BrokerChannel()
+    channel = BrokerRequestQueue()
     partitions = range(PARTITIONS_PER_REQUEST * 2 + 1)
     channel.leader_and_isr([update(index) for index in partitions], [ONE])
     channel.update_metadata([update(index) for index in partitions], LIVE)
     channel.stop_replica([ReplicaStop(("x", index), 1, True) for index in partitions])
     orders = drain(channel)
-    kinds = [LeaderAndIsrOrder] * 3 + [UpdateMetadataOrder] * 3 + [StopReplicaOrder] * 3
+    kinds = [PendingLeaderAndIsr] * 3 + [PendingUpdateMetadata] * 3 + [PendingStopReplica] * 3
     assert [type(order) for order in orders] == kinds
     assert [u.partition for order in orders[:3] for u in order.partitions] == list(partitions)
     assert [u.partition for order in orders[3:6] for u in order.partitions] == list(partitions)
@@ -76,10 +76,10 @@ def test_many_partitions_are_told_in_pieces_and_in_the_order_of_kinds():
 
 
 def test_what_is_decided_between_two_pieces_is_told_after_them():
-    channel = BrokerChannel()
+    channel = BrokerRequestQueue()
     partitions = range(PARTITIONS_PER_REQUEST + 1)
     channel.leader_and_isr([update(index) for index in partitions], [ONE])
-    assert len(channel.next_order().partitions) == PARTITIONS_PER_REQUEST
+    assert len(channel.next_request().partitions) == PARTITIONS_PER_REQUEST
     channel.answered()
     channel.leader_and_isr([update(0, epoch=7)], [ONE])
     rest = [[(u.partition, u.state.leader_epoch) for u in o.partitions] for o in drain(channel)]
@@ -87,23 +87,23 @@ def test_what_is_decided_between_two_pieces_is_told_after_them():
 
 
 def test_a_full_update_comes_in_numbered_parts_that_nothing_comes_between():
-    channel = BrokerChannel()
+    channel = BrokerRequestQueue()
     partitions = range(PARTITIONS_PER_REQUEST + 1)
     channel.update_metadata([update(index) for index in partitions], LIVE, full=True)
-    first = channel.next_order()
+    first = channel.next_request()
     channel.update_metadata([update(0, 7)], LIVE)
     channel.answered()
     last, after = drain(channel)
     assert (first.full, first.part, first.has_more) == (True, 0, True)
     assert (last.full, last.part, last.has_more) == (True, 1, False)
     assert first.partitions + last.partitions == tuple(update(index) for index in partitions)
-    assert after == UpdateMetadataOrder((update(0, 7),), LIVE)
+    assert after == PendingUpdateMetadata((update(0, 7),), LIVE)
 
 
 def test_a_slow_broker_is_told_the_latest_state_once():
-    channel = BrokerChannel()
+    channel = BrokerRequestQueue()
     channel.leader_and_isr([update(0, 1)], [])
-    channel.next_order()
+    channel.next_request()
     channel.leader_and_isr([update(0, 2), update(1, 5)], [])
     channel.leader_and_isr([update(0, 3)], [])
     channel.answered()
@@ -112,7 +112,7 @@ def test_a_slow_broker_is_told_the_latest_state_once():
 
 
 def test_a_partition_told_as_new_stays_new_until_it_was_told():
-    channel = BrokerChannel()
+    channel = BrokerRequestQueue()
     channel.leader_and_isr([update(0, 0, is_new=True)], [])
     channel.leader_and_isr([update(0, 1)], [])
     (order,) = drain(channel)
@@ -120,25 +120,25 @@ def test_a_partition_told_as_new_stays_new_until_it_was_told():
 
 
 def test_a_replica_stopped_and_started_again_is_told_in_that_order():
-    channel = BrokerChannel()
+    channel = BrokerRequestQueue()
     channel.stop_replica([ReplicaStop(("t", 0), 1, True)])
     channel.leader_and_isr([update(0, 0, topic_id=2)], [])
     stop, start = drain(channel)
-    assert isinstance(stop, StopReplicaOrder)
-    assert isinstance(start, LeaderAndIsrOrder)
+    assert isinstance(stop, PendingStopReplica)
+    assert isinstance(start, PendingLeaderAndIsr)
 
 
 def test_another_partition_may_join_the_round_of_a_stop():
-    channel = BrokerChannel()
+    channel = BrokerRequestQueue()
     channel.stop_replica([ReplicaStop(("t", 0), 1, True)])
     channel.leader_and_isr([update(1)], [])
     start, stop = drain(channel)
-    assert isinstance(start, LeaderAndIsrOrder)
-    assert isinstance(stop, StopReplicaOrder)
+    assert isinstance(start, PendingLeaderAndIsr)
+    assert isinstance(stop, PendingStopReplica)
 
 
 def test_a_deletion_is_not_weakened_to_a_stop():
-    channel = BrokerChannel()
+    channel = BrokerRequestQueue()
     channel.stop_replica([ReplicaStop(("t", 0), -2, True)])
     channel.stop_replica([ReplicaStop(("t", 0), 1, False)])
     (order,) = drain(channel)
@@ -146,27 +146,27 @@ def test_a_deletion_is_not_weakened_to_a_stop():
 
 
 def test_metadata_before_leaders_is_not_merged_with_what_follows():
-    channel = BrokerChannel()
+    channel = BrokerRequestQueue()
     channel.update_metadata([update()], LIVE, full=True, alone=True)
     channel.leader_and_isr([update()], [ONE])
     channel.update_metadata([update()], LIVE)
     first, second, third = drain(channel)
-    assert first == UpdateMetadataOrder((update(),), LIVE, full=True)
-    assert isinstance(second, LeaderAndIsrOrder)
-    assert third == UpdateMetadataOrder((update(),), LIVE)
+    assert first == PendingUpdateMetadata((update(),), LIVE, full=True)
+    assert isinstance(second, PendingLeaderAndIsr)
+    assert third == PendingUpdateMetadata((update(),), LIVE)
 
 
 def test_a_snapshot_replaces_the_changes_that_wait():
-    channel = BrokerChannel()
+    channel = BrokerRequestQueue()
     channel.update_metadata([update(0, topic="gone")], ())
     channel.update_metadata([update(0)], LIVE, full=True)
     channel.update_metadata([update(1)], LIVE)
     (order,) = drain(channel)
-    assert order == UpdateMetadataOrder((update(0), update(1)), LIVE, full=True)
+    assert order == PendingUpdateMetadata((update(0), update(1)), LIVE, full=True)
 
 
 def test_the_end_of_a_topic_and_its_namesakes_beginning_are_both_told():
-    channel = BrokerChannel()
+    channel = BrokerRequestQueue()
     ended = update(0, topic_id=1, leader=-2)
     begun = update(0, topic_id=2)
     channel.update_metadata([ended], LIVE)
@@ -177,7 +177,7 @@ def test_the_end_of_a_topic_and_its_namesakes_beginning_are_both_told():
 
 def test_nothing_out_cannot_be_sent_again():
     with pytest.raises(RuntimeError):
-        BrokerChannel().unanswered()
+        BrokerRequestQueue().unanswered()
 
 
 class ChannelAgainstList(RuleBasedStateMachine):
@@ -185,7 +185,7 @@ class ChannelAgainstList(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.channel = BrokerChannel()
+        self.channel = BrokerRequestQueue()
         self.clock = 0
         self.decided = {}  # partition -> (time, "lead" | "stop")
         self.arrived = {}
@@ -215,15 +215,15 @@ class ChannelAgainstList(RuleBasedStateMachine):
 
     @rule(lost=st.booleans())
     def deliver(self, lost):
-        order = self.channel.next_order()
+        order = self.channel.next_request()
         if order is None:
             return
         if lost:
             assert self.channel.unanswered() == order
-        if isinstance(order, LeaderAndIsrOrder):
+        if isinstance(order, PendingLeaderAndIsr):
             for each in order.partitions:
                 self.arrive(each.partition, each.state.leader_epoch, "lead")
-        elif isinstance(order, StopReplicaOrder):
+        elif isinstance(order, PendingStopReplica):
             for stop in order.stops:
                 self.arrive(stop.partition[1], stop.leader_epoch, "stop")
         self.channel.answered()

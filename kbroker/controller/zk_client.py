@@ -22,7 +22,7 @@ from kbroker.common.turns import Turns
 from kbroker.controller.core.context import LeaderAndIsr
 from kbroker.controller.core.effects import StateWrite, WriteAssignments
 from kbroker.controller.core.events import AssignmentsWritten, StatesWritten
-from kbroker.controller.zk_reads import ControllerReads
+from kbroker.controller.zk_reads import ControllerZkReads
 from kbroker.zk import znodes
 from kbroker.zk.errors import (
     BadVersion,
@@ -46,7 +46,7 @@ log = Logger()
 STATES_PER_MULTI = 100
 
 
-class ControllerStore(ControllerReads):
+class ControllerZkClient(ControllerZkReads):
     """ZooKeeper as the controller of one *term* uses it."""
 
     @property
@@ -101,7 +101,7 @@ class ControllerStore(ControllerReads):
                     await self._make_parents(write.partition)
                 await self._fenced(_operations(write, with_parent=False, with_partition=False))
             except ConnectionLoss:
-                await self._reconnect.connected(self._term.session)
+                await self._reconnect.connected(self._epoch.session)
             except (BadVersion, NodeExists):
                 if await self._read_state(write.partition) is None:
                     return StatesWritten(conflicts={write.partition: None})  # poison
@@ -123,7 +123,7 @@ class ControllerStore(ControllerReads):
             changes.setdefault(name, {})[index] = replicas
         written = await all_of(
             self._reconnect.read(
-                self._term.session,
+                self._epoch.session,
                 partial(self._assign, name, effect.topics[name], change),
             )
             for name, change in changes.items()
@@ -170,10 +170,10 @@ class ControllerStore(ControllerReads):
                 paths += [path for path, there in zip(last, present, strict=True) if there]
                 await self._fenced([Delete(path) for path in paths])
             except Disconnected:
-                await self._reconnect.connected(self._term.session)
+                await self._reconnect.connected(self._epoch.session)
             except ZooKeeperError as error:
                 # Something came or went meanwhile, or the answer was lost: look again.
-                await self._reconnect.connected(self._term.session)
+                await self._reconnect.connected(self._epoch.session)
                 if not await self._exists(znodes.topic_path(name)):
                     return
                 log.debug("deleting {name} again: {error}", name=name, error=error)
@@ -228,24 +228,24 @@ class ControllerStore(ControllerReads):
             with suppress(NoNode):
                 # Whether an answer was lost is all the same: what is gone is gone.
                 await self._reconnect.read(
-                    self._term.session,
+                    self._epoch.session,
                     lambda gone=gone: self._fenced(gone),  # type: ignore[misc]
                 )
 
-    async def replace_wish(self, path: str, data: bytes, version: int) -> int | None:
+    async def update_admin_znode(self, path: str, data: bytes, version: int) -> int | None:
         """Write what is left of an operator's znode; the new version, None if another has written it."""
         write = [SetData(path, data, version)]
         try:
-            await self._reconnect.read(self._term.session, lambda: self._fenced(write))
+            await self._reconnect.read(self._epoch.session, lambda: self._fenced(write))
         except (NoNode, BadVersion):
             return None
         return version + 1
 
-    async def remove_wish(self, path: str, version: int) -> None:
+    async def delete_admin_znode(self, path: str, version: int) -> None:
         """Delete an operator's znode that was dealt with, whatever it takes; not one written since."""
         delete = [Delete(path, version)]
         with suppress(NoNode, BadVersion):
-            await self._reconnect.read(self._term.session, lambda: self._fenced(delete))
+            await self._reconnect.read(self._epoch.session, lambda: self._fenced(delete))
 
 
 def _first_of_topic(write: StateWrite) -> bool:

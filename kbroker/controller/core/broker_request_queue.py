@@ -30,7 +30,7 @@ from kbroker.controller.core.effects import PartitionUpdate, ReplicaStop
 
 
 @dataclass(frozen=True, slots=True)
-class LeaderAndIsrOrder:
+class PendingLeaderAndIsr:
     """One LeaderAndIsr request to be."""
 
     partitions: tuple[PartitionUpdate, ...]
@@ -45,7 +45,7 @@ class LeaderAndIsrOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class UpdateMetadataOrder:
+class PendingUpdateMetadata:
     """One UpdateMetadata request to be; *full* replaces all the broker knew, once the last *part* is there."""
 
     partitions: tuple[PartitionUpdate, ...]
@@ -63,7 +63,7 @@ class UpdateMetadataOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class StopReplicaOrder:
+class PendingStopReplica:
     """One StopReplica request to be."""
 
     stops: tuple[ReplicaStop, ...]
@@ -75,7 +75,7 @@ class StopReplicaOrder:
         return len(self.stops)
 
 
-Order = LeaderAndIsrOrder | UpdateMetadataOrder | StopReplicaOrder
+PendingRequest = PendingLeaderAndIsr | PendingUpdateMetadata | PendingStopReplica
 
 PARTITIONS_PER_REQUEST = 500
 """Written and read in some 5 ms, during which controller and broker hear nothing else."""
@@ -87,7 +87,7 @@ _TopicKey = tuple[TopicPartition, object]
 
 
 @dataclass(slots=True)
-class _Round:
+class _Batch:
     """Orders that may be told together."""
 
     leaders: dict[TopicPartition, PartitionUpdate] = field(default_factory=dict)
@@ -102,30 +102,30 @@ class _Round:
     closed: bool = False
     """Begun, or complete by order: nothing may join."""
 
-    def take(self, most: int, numbers: Iterator[int] | None) -> Order | None:
+    def take(self, most: int, numbers: Iterator[int] | None) -> PendingRequest | None:
         """Take the next request, of *most* partitions, out of this round.
 
         *numbers* are for the parts of a full UpdateMetadata; without them it is one request, of any size.
         """
         self.closed = True
         if self.leaders:
-            return LeaderAndIsrOrder(_some(self.leaders, most), tuple(self.live_leaders.values()))
+            return PendingLeaderAndIsr(_some(self.leaders, most), tuple(self.live_leaders.values()))
         if self.live_brokers is not None:
             in_one = self.full and numbers is None
             updates = _some(self.metadata, len(self.metadata) if in_one else most)
             has_more = self.full and bool(self.metadata)
             self.in_parts = self.in_parts or has_more
             part = next(numbers) if numbers is not None and self.in_parts else -1
-            metadata = UpdateMetadataOrder(updates, self.live_brokers, self.full, part, has_more)
+            metadata = PendingUpdateMetadata(updates, self.live_brokers, self.full, part, has_more)
             if not self.metadata:
                 self.live_brokers = None
             return metadata
         if self.stops:
-            return StopReplicaOrder(_some(self.stops, most))
+            return PendingStopReplica(_some(self.stops, most))
         return None
 
 
-class BrokerChannel:
+class BrokerRequestQueue:
     """The queue of orders for one incarnation of a broker. Requests take their numbers from *request_numbers*."""
 
     def __init__(
@@ -138,9 +138,9 @@ class BrokerChannel:
         """*in_parts*: a full UpdateMetadata may be sent in several requests, an extension of ours."""
         self._most = partitions_per_request
         self._request_numbers = count() if request_numbers is None else request_numbers
-        self._rounds: deque[_Round] = deque()
+        self._rounds: deque[_Batch] = deque()
         self._numbers = count() if in_parts else None
-        self._out: Order | None = None
+        self._out: PendingRequest | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -188,14 +188,14 @@ class BrokerChannel:
             if told is None or stop.delete or not told.delete:
                 last.stops[stop.partition] = stop
 
-    def next_order(self) -> Order | None:
+    def next_request(self) -> PendingRequest | None:
         """Return the request to send now; None while one is out, or when there is none."""
         if self._out is not None:
             return None
         while self._rounds:
-            order = self._rounds[0].take(self._most, self._numbers)
-            if order is not None:
-                self._out = replace(order, number=next(self._request_numbers))
+            pending = self._rounds[0].take(self._most, self._numbers)
+            if pending is not None:
+                self._out = replace(pending, number=next(self._request_numbers))
                 return self._out
             self._rounds.popleft()
         return None
@@ -206,19 +206,19 @@ class BrokerChannel:
         while self._rounds and self._rounds[0].closed and _is_empty(self._rounds[0]):
             self._rounds.popleft()
 
-    def unanswered(self) -> Order:
+    def unanswered(self) -> PendingRequest:
         """Return the request that is out, to be sent again after its connection failed."""
         if self._out is None:
             raise RuntimeError("no request is out")
         return self._out
 
-    def _open_round(self) -> _Round:
+    def _open_round(self) -> _Batch:
         if self._rounds and not self._rounds[-1].closed:
             return self._rounds[-1]
         return self._new_round()
 
-    def _new_round(self) -> _Round:
-        self._rounds.append(_Round())
+    def _new_round(self) -> _Batch:
+        self._rounds.append(_Batch())
         return self._rounds[-1]
 
 
@@ -228,5 +228,5 @@ def _some(waiting: dict[K, V], most: int) -> tuple[V, ...]:
     return tuple(waiting.pop(key) for key in keys)
 
 
-def _is_empty(waiting: _Round) -> bool:
+def _is_empty(waiting: _Batch) -> bool:
     return not waiting.leaders and waiting.live_brokers is None and not waiting.stops

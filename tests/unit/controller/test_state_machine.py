@@ -7,10 +7,10 @@ import pytest
 
 from kbroker.controller.core import effects as fx
 from kbroker.controller.core import events
-from kbroker.controller.core.channel_queue import LeaderAndIsrOrder
+from kbroker.controller.core.broker_request_queue import PendingLeaderAndIsr
 from kbroker.controller.core.context import Broker, LeaderAndIsr, Topic
 from kbroker.controller.core.control_requests import event_for
-from kbroker.controller.core.machine import Controller
+from kbroker.controller.core.state_machine import ControllerStateMachine
 from kbroker.controller.core.states import InvalidStateChangeError, PartitionState, ReplicaState
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.interbroker import (
@@ -40,14 +40,14 @@ def of_kind(effects, kind):
 
 def written(machine, effects, version=0):
     """Answer the one WriteStates in *effects* with success."""
-    (order,) = of_kind(effects, fx.WriteStates)
-    return machine.handle(events.StatesWritten({w.partition: version for w in order.writes}))
+    (pending,) = of_kind(effects, fx.WriteStates)
+    return machine.handle(events.StatesWritten({w.partition: version for w in pending.writes}))
 
 
 @pytest.fixture
 def machine():
     """A controller of brokers 1, 2, 3 with topic t: partition 0 on 1, 2, 3, partition 1 on 2."""
-    made = Controller()
+    made = ControllerStateMachine()
     states = {
         ("t", 0): LeaderAndIsr(1, 5, (1, 2, 3), 1, 10),
         ("t", 1): LeaderAndIsr(2, 3, (2,), 1, 4),
@@ -59,7 +59,7 @@ def machine():
 
 
 def test_a_new_controller_tells_who_lives_then_leaders_then_everything():
-    made = Controller()
+    made = ControllerStateMachine()
     states = {("t", 0): LeaderAndIsr(1, 5, (1,), 1, 10)}
     effects = made.handle(events.BecameController(2, brokers(1), {"t": topic(p0=[1])}, states))
     assert [type(e) for e in effects] == [
@@ -92,7 +92,7 @@ def orders_of(effects):
 
 
 def test_a_new_controller_serves_first_who_has_no_leader():
-    made = Controller()
+    made = ControllerStateMachine()
     states = {
         ("t", 0): LeaderAndIsr(1, 5, (1, 2), 1, 10),
         ("t", 1): LeaderAndIsr(2, 5, (2, 1), 1, 10),
@@ -107,7 +107,7 @@ def test_a_new_controller_serves_first_who_has_no_leader():
 
 
 def test_who_lost_the_leader_is_served_before_who_lost_a_follower():
-    made = Controller()
+    made = ControllerStateMachine()
     states = {
         ("t", 0): LeaderAndIsr(2, 5, (1, 2), 1, 10),
         ("t", 1): LeaderAndIsr(1, 5, (2, 1), 1, 10),
@@ -139,9 +139,9 @@ def test_a_write_that_lost_a_race_is_decided_again_from_what_is_there(machine):
     machine.handle(events.BrokersChanged(brokers(2, 3)))
     found = LeaderAndIsr(1, 5, (1, 3), 1, 11)
     effects = machine.handle(events.StatesWritten(conflicts={("t", 0): found}))
-    (order,) = of_kind(effects, fx.WriteStates)
-    assert order.writes[0].state.leader == 3
-    assert order.writes[0].expected_version == 11
+    (pending,) = of_kind(effects, fx.WriteStates)
+    assert pending.writes[0].state.leader == 3
+    assert pending.writes[0].expected_version == 11
 
 
 def test_events_wait_while_a_write_is_under_way(machine):
@@ -149,14 +149,14 @@ def test_events_wait_while_a_write_is_under_way(machine):
     assert machine.handle(events.BrokersChanged(brokers(3))) == []
     effects = machine.handle(events.StatesWritten({("t", 0): 11}))
     assert of_kind(effects, fx.CloseChannel) == [fx.CloseChannel(2)]
-    (order,) = of_kind(effects, fx.WriteStates)
-    assert {w.partition: w.state.leader for w in order.writes} == {("t", 0): 3, ("t", 1): -1}
+    (pending,) = of_kind(effects, fx.WriteStates)
+    assert {w.partition: w.state.leader for w in pending.writes} == {("t", 0): 3, ("t", 1): -1}
 
 
 def test_a_bounced_broker_died_before_it_joined(machine):
     effects = machine.handle(events.BrokersChanged({**brokers(1, 2), 3: broker(3, epoch=2)}))
-    (order,) = of_kind(effects, fx.WriteStates)
-    assert order.writes[0].state.isr == (1, 2)
+    (pending,) = of_kind(effects, fx.WriteStates)
+    assert pending.writes[0].state.isr == (1, 2)
     after = written(machine, effects, 11)
     assert of_kind(after, fx.OpenChannel) == [fx.OpenChannel(broker(3, epoch=2))]
 
@@ -180,8 +180,8 @@ def test_new_topics_are_created_in_one_round_of_writes(machine):
             (topic("u", UUID(int=2), p0=[1], p1=[3]), topic("v", UUID(int=3), p0=[2]))
         )
     )
-    (order,) = of_kind(effects, fx.WriteStates)
-    assert [w.expected_version for w in order.writes] == [None, None, None]
+    (pending,) = of_kind(effects, fx.WriteStates)
+    assert [w.expected_version for w in pending.writes] == [None, None, None]
     told = written(machine, effects)
     assert all(u.is_new for e in of_kind(told, fx.SendLeaderAndIsr) for u in e.partitions)
     assert machine.context.partition_states["u", 1] is PartitionState.ONLINE
@@ -197,8 +197,8 @@ def test_a_topic_on_dead_brokers_only_stays_new_until_one_comes(machine):
 
 def test_only_partitions_that_are_new_are_created(machine):
     effects = machine.handle(events.TopicsChanged((topic(p0=[3], p1=[2], p2=[3]),)))
-    (order,) = of_kind(effects, fx.WriteStates)
-    assert [w.partition for w in order.writes] == [("t", 2)]
+    (pending,) = of_kind(effects, fx.WriteStates)
+    assert [w.partition for w in pending.writes] == [("t", 2)]
     assert machine.context.replicas(("t", 0)) == (1, 2, 3)
 
 
@@ -246,44 +246,44 @@ def test_an_answer_of_an_earlier_life_counts_for_nothing(machine):
 
 def test_deleting_what_does_not_exist_drops_the_request(machine):
     effects = machine.handle(events.TopicDeletionRequested(frozenset({"x"})))
-    assert effects == [fx.DropDeletionRequests(("x",))]
+    assert effects == [fx.DeleteTopicDeletions(("x",))]
 
 
 def test_a_topic_that_comes_with_another_id_is_another_topic(machine):
     effects = machine.handle(events.TopicsChanged((topic("t", UUID(int=8), p0=[1]),)))
     ended = of_kind(effects, fx.SendUpdateMetadata)[0]
     assert {(u.topic_id, u.state.leader) for u in ended.partitions} == {(ID, -2)}
-    (order,) = of_kind(effects, fx.WriteStates)
-    assert order.writes[0].expected_version is None
+    (pending,) = of_kind(effects, fx.WriteStates)
+    assert pending.writes[0].expected_version is None
     assert machine.context.topics["t"].topic_id == UUID(int=8)
 
 
 def test_a_broker_that_lost_a_log_directory_is_ordered_all_it_has_anew(machine):
-    (order,) = machine.handle(events.LogDirsFailed(frozenset({2, 9})))
-    assert isinstance(order, fx.SendLeaderAndIsr)
-    assert order.broker_id == 2
-    assert [(p.partition, p.state.leader_epoch) for p in order.partitions] == [(0, 5), (1, 3)]
+    (pending,) = machine.handle(events.LogDirsFailed(frozenset({2, 9})))
+    assert isinstance(pending, fx.SendLeaderAndIsr)
+    assert pending.broker_id == 2
+    assert [(p.partition, p.state.leader_epoch) for p in pending.partitions] == [(0, 5), (1, 3)]
 
 
 def test_a_failed_log_directory_moves_leadership(machine):
     effects = machine.handle(events.LeaderAndIsrAcked(1, 1, frozenset({("t", 0)})))
-    (order,) = of_kind(effects, fx.WriteStates)
-    assert (order.writes[0].state.leader, order.writes[0].state.isr) == (2, (2, 3))
+    (pending,) = of_kind(effects, fx.WriteStates)
+    assert (pending.writes[0].state.leader, pending.writes[0].state.isr) == (2, (2, 3))
 
 
-def answer(order, code):
+def answer(pending, code):
     """Answer the request that carries *order* with one error code for each partition."""
     topics = [
         LeaderAndIsrTopicError(u.topic_id, [LeaderAndIsrPartitionError(u.partition, int(code))])
-        for u in order.partitions
+        for u in pending.partitions
     ]
-    request = LeaderAndIsrOrder(order.partitions, ())
-    return event_for(request, LeaderAndIsrResponse(topics=topics), broker(order.broker_id))
+    request = PendingLeaderAndIsr(pending.partitions, ())
+    return event_for(request, LeaderAndIsrResponse(topics=topics), broker(pending.broker_id))
 
 
 def order_to(broker_id, effects):
-    (order,) = [e for e in of_kind(effects, fx.SendLeaderAndIsr) if e.broker_id == broker_id]
-    return order
+    (pending,) = [e for e in of_kind(effects, fx.SendLeaderAndIsr) if e.broker_id == broker_id]
+    return pending
 
 
 def test_a_replica_that_was_created_in_another_log_directory_is_online_again(machine):
@@ -329,7 +329,7 @@ def test_controlled_shutdown_answers_after_leadership_has_moved(machine):
     assert not of_kind(effects, fx.AnswerControlledShutdown)
     after = written(machine, effects, 11)
     assert of_kind(after, fx.AnswerControlledShutdown) == [
-        fx.AnswerControlledShutdown(7, fx.ShutdownVerdict.MOVED)
+        fx.AnswerControlledShutdown(7, fx.ShutdownOutcome.MOVED)
     ]
     (stop,) = of_kind(after, fx.SendStopReplica)
     assert stop.broker_id == 1
@@ -357,8 +357,8 @@ def test_s28_a_broker_that_is_about_to_go_leaves_an_isr_that_took_it_back(machin
     assert state.isr == (1, 2)
     again = replace(state, isr=(1, 2, 3), isr_epochs=(), zk_version=12)
     effects = machine.handle(events.IsrChanged({("t", 0): again}))
-    (order,) = of_kind(effects, fx.WriteStates)
-    assert order.writes[0].state.isr == (1, 2)
+    (pending,) = of_kind(effects, fx.WriteStates)
+    assert pending.writes[0].state.isr == (1, 2)
 
 
 def test_s28_orders_still_reach_a_broker_that_is_about_to_go(machine):
@@ -379,7 +379,7 @@ def test_partitions_with_one_replica_do_not_hold_a_shutdown_up(machine):
 def test_it_is_asked_whether_a_replica_out_of_the_isr_may_lead(machine):
     machine.context.leader_and_isr["t", 0] = LeaderAndIsr(1, 5, (1,), 1, 10)
     asked = machine.handle(events.BrokersChanged(brokers(2, 3)))
-    assert of_kind(asked, fx.AskUncleanElection) == [fx.AskUncleanElection(("t",))]
+    assert of_kind(asked, fx.CheckUncleanElection) == [fx.CheckUncleanElection(("t",))]
     written(machine, asked, 11)
     assert machine.context.leader_and_isr["t", 0].leader == -1
     assert machine.context.leader_and_isr["t", 0].isr == (1,)
@@ -390,8 +390,8 @@ def test_unclean_election_brings_a_partition_back(machine):
     only_one = LeaderAndIsr(1, 6, (1,), 2, 12)
     machine.context.leader_and_isr["t", 0] = only_one
     effects = machine.handle(events.UncleanElectionEnabled("t"))
-    (order,) = of_kind(effects, fx.WriteStates)
-    assert (order.writes[0].state.leader, order.writes[0].state.isr) == (2, (2,))
+    (pending,) = of_kind(effects, fx.WriteStates)
+    assert (pending.writes[0].state.leader, pending.writes[0].state.isr) == (2, (2,))
 
 
 def test_the_tables_forbid_moves_that_make_no_sense(machine):
