@@ -21,7 +21,7 @@ from kbroker.common.topic_partition import TopicPartition
 from kbroker.network.service import Answer, RequestRefusedError
 from kbroker.replica.conditional_append import UnexpectedLogEndError, append_copied
 from kbroker.replica.partition import Partition
-from kbroker.replica.replica_manager import Replicas
+from kbroker.replica.replica_manager import ReplicaManager
 from kclient.wire import produce
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import (
@@ -60,8 +60,8 @@ class Produce:
 
     raw = True
 
-    def __init__(self, replicas: Replicas) -> None:
-        self._replicas = replicas
+    def __init__(self, replica_manager: ReplicaManager) -> None:
+        self._replica_manager = replica_manager
 
     def __call__(self, context: RequestContext, body: memoryview) -> Answer | Deferred[Answer]:
         """Append every batch of the request; the answer has an outcome for each."""
@@ -76,7 +76,7 @@ class Produce:
         acks = request.acks
         pending: list[_Pending] = []
         topics = []
-        now_ms = self._replicas.now_ms()
+        now_ms = self._replica_manager.now_ms()
         for topic in request.topics:
             outcomes = [
                 self._append(topic.name, asked, acks, now_ms, pending) for asked in topic.partitions
@@ -89,7 +89,7 @@ class Produce:
         share = context.turns.slice(clock_every=1)
         pending: list[_Pending] = []
         topics = []
-        now_ms = self._replicas.now_ms()
+        now_ms = self._replica_manager.now_ms()
         for topic in request.topics:
             outcomes: list[ProducePartitionResponse] = []
             topics.append(ProduceTopicResponse(topic.name, outcomes))
@@ -115,7 +115,7 @@ class Produce:
         if not pending:
             return (self._encode(context, topics),)
         wait = _Wait(pending, lambda: self._encode(context, topics))
-        return wait.start(self._replicas, request.timeout_ms / 1000)
+        return wait.start(self._replica_manager, request.timeout_ms / 1000)
 
     def _append(
         self, topic: str, asked: ProducePartition, acks: int, now_ms: int, pending: list[_Pending]
@@ -126,7 +126,7 @@ class Produce:
                 raise InvalidRequiredAcks(f"acks={acks}: only -1 (all), 0 and 1 exist")
             if topic in INTERNAL_TOPICS:
                 raise InvalidTopicException(f"{topic} is written by brokers only")
-            partition = self._replicas.partition(topic, asked.index)
+            partition = self._replica_manager.partition(topic, asked.index)
             records = asked.records or b""
             if asked.expected_log_end < 0:
                 result = partition.append(records, acks, now_ms)
@@ -204,10 +204,10 @@ class _Wait:
         self._pending = pending
         self._encode = encode
 
-    def start(self, replicas: Replicas, seconds: float) -> Deferred[Answer]:
+    def start(self, replica_manager: ReplicaManager, seconds: float) -> Deferred[Answer]:
         """Begin to wait, for *seconds* at most."""
         keys: list[TopicPartition] = [each.partition.key for each in self._pending]
-        return replicas.waiting.wait(keys, seconds, self._attempt, self._expired)
+        return replica_manager.waiting.wait(keys, seconds, self._attempt, self._expired)
 
     def _attempt(self) -> Answer:
         self._pending = [each for each in self._pending if not each.done()]

@@ -33,12 +33,12 @@ from kbroker.apis.inter_broker import InterBrokerTrust
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.config import BrokerConfig
 from kbroker.network.service import Answer
-from kbroker.replica.core.fetch_session import FetchSession, SessionPartition
-from kbroker.replica.core.fetch_session_cache import FetchSessions
-from kbroker.replica.delayed_fetches import WaitingFetches
-from kbroker.replica.fetch_reader import FetchReading
-from kbroker.replica.preferred_read_replica import Nearest
-from kbroker.replica.replica_manager import Replicas
+from kbroker.replica.core.fetch_session import CachedPartition, FetchSession
+from kbroker.replica.core.fetch_session_cache import FetchSessionCache
+from kbroker.replica.delayed_fetches import DelayedFetches
+from kbroker.replica.fetch_reader import FetchReader
+from kbroker.replica.preferred_read_replica import ReplicaSelector
+from kbroker.replica.replica_manager import ReplicaManager
 from kclient.wire import fetch
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.fetch import (
@@ -78,28 +78,30 @@ class Fetch:
 
     def __init__(
         self,
-        replicas: Replicas,
+        replica_manager: ReplicaManager,
         config: BrokerConfig,
         *,
         random_below: Callable[[int], int],
         name_of: Callable[[UUID], str | None],
         trust: InterBrokerTrust,
-        nearest: Nearest | None = None,
+        replica_selector: ReplicaSelector | None = None,
     ) -> None:
-        self.now: Callable[[], float] = replicas.reactor.seconds
-        self.replicas = replicas
+        self.now: Callable[[], float] = replica_manager.reactor.seconds
+        self.replica_manager = replica_manager
         self._max_bytes = config.fetch_max_bytes
         self._name_of = name_of
         self._trust = trust
-        self.nearest = nearest
-        self.waiting = WaitingFetches(replicas.reactor)
-        self.sessions = FetchSessions(
+        self.replica_selector = replica_selector
+        self.waiting = DelayedFetches(replica_manager.reactor)
+        self.sessions = FetchSessionCache(
             config.max_incremental_fetch_session_cache_slots,
             lambda: random_below(MAX_SESSION_ID) + 1,
             self.waiting.finish,
-            followers_hear_of_watermarks=nearest is not None,
+            followers_hear_of_watermarks=replica_selector is not None,
         )
-        self.waiting.listen(self.sessions, replicas.waiting, replicas.waiting_followers)
+        self.waiting.listen(
+            self.sessions, replica_manager.waiting, replica_manager.waiting_followers
+        )
 
     def __call__(self, context: RequestContext, body: memoryview) -> Answer | Deferred[Answer]:
         """Answer with what there is, now if that is enough."""
@@ -111,7 +113,7 @@ class Fetch:
         asking = _Asking(self, context, request, follower, limit)
         anew = request.session_epoch in (INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH)
         if follower is not None:
-            self.replicas.around.followers.heard(follower, self.now(), anew=anew)
+            self.replica_manager.dependencies.followers.heard(follower, self.now(), anew=anew)
         if anew:
             former = self._session_of(asking)
             if former is not None:
@@ -129,9 +131,11 @@ class Fetch:
         added, removed = session.update(request.topics, request.forgotten)
         self.sessions.unwatch(removed)
         if follower is not None:
-            self.replicas.unfollowed(follower, [partition.key for partition in removed])
+            self.replica_manager.unfollowed(follower, [partition.key for partition in removed])
             if session.owner is not None and session.owner[0] == follower:
-                self.replicas.around.followers.received_answer(follower, session.answered_at)
+                self.replica_manager.dependencies.followers.received_answer(
+                    follower, session.answered_at
+                )
         if not session.partitions:
             self._close(session)
             return encode(context, FetchResponse([]))
@@ -157,15 +161,15 @@ class Fetch:
     def _may_follow(self, context: RequestContext, replica: int) -> bool:
         """Say whether the sender may fetch as broker *replica*: it is that one, and not this one."""
         proved = self._trust.admits_as(context.peer, replica, ApiKey.FETCH)
-        return proved and replica != self.replicas.broker_id
+        return proved and replica != self.replica_manager.broker_id
 
     def resolve(self, name: str, topic_id: UUID | None) -> str | None:
         """Return the name of a topic that a request calls *name* or *topic_id*; None for an id nobody has."""
         if topic_id is None:
             return name
-        return self.replicas.hosted.topic_name(topic_id) or self._name_of(topic_id)
+        return self.replica_manager.registry.topic_name(topic_id) or self._name_of(topic_id)
 
-    def watch(self, partition: SessionPartition) -> str | None:
+    def watch(self, partition: CachedPartition) -> str | None:
         """Have *partition* hear of what happens here, once its topic's name is known; return that."""
         if partition.key is None:
             name = self.resolve(partition.name, partition.topic_id)
@@ -220,15 +224,15 @@ class _Asking:
         self.follower = follower
         self.limit = limit
 
-    def reading(self, *, again: bool) -> FetchReading:
+    def reading(self, *, again: bool) -> FetchReader:
         """Begin a pass over partitions."""
-        return FetchReading(
-            self.fetch.replicas,
+        return FetchReader(
+            self.fetch.replica_manager,
             self.request,
             self.follower,
             self.limit,
             again=again,
-            nearest=self.fetch.nearest,
+            replica_selector=self.fetch.replica_selector,
         )
 
     @property
@@ -241,7 +245,7 @@ class _Asking:
     @property
     def hears_of_watermarks(self) -> bool:
         """Whether a new watermark is answered without records: consumers wait for it at the follower."""
-        return self.fetch.nearest is not None and self.owner is not None
+        return self.fetch.replica_selector is not None and self.owner is not None
 
     @property
     def seconds(self) -> float:
@@ -267,8 +271,12 @@ class _FullFetch:
         found = self._look(again=False, in_any_case=not self._topics)
         if found is not None:
             return found
-        replicas = asking.fetch.replicas
-        waiting = replicas.waiting if asking.follower is None else replicas.waiting_followers
+        replica_manager = asking.fetch.replica_manager
+        waiting = (
+            replica_manager.waiting
+            if asking.follower is None
+            else replica_manager.waiting_followers
+        )
         return waiting.wait(
             self._keys(),
             asking.seconds,
@@ -350,8 +358,12 @@ class _LargeFetch(_FullFetch):
         turns = asking.context.turns
         found = await self._read(again=False, in_any_case=not self._topics)
         if found is None:
-            replicas = asking.fetch.replicas
-            waiting = replicas.waiting if asking.follower is None else replicas.waiting_followers
+            replica_manager = asking.fetch.replica_manager
+            waiting = (
+                replica_manager.waiting
+                if asking.follower is None
+                else replica_manager.waiting_followers
+            )
             await waiting.wait(self._keys(), asking.seconds, lambda: True, lambda: True)
             found = await self._read(again=True, in_any_case=True)
         assert found is not None
@@ -420,7 +432,7 @@ class _IncrementalFetch:
             )
         reading = asking.reading(again=again)
         watch = asking.fetch.watch
-        said: list[tuple[SessionPartition, FetchPartitionResponse, bool]] = []
+        said: list[tuple[CachedPartition, FetchPartitionResponse, bool]] = []
         settled = 0
         for count, partition in enumerate(list(session.due)):
             if count >= LOOKED_AT_ONCE and (reading.suffices or 2 * settled >= LOOKED_AT_ONCE):

@@ -25,7 +25,7 @@ from kbroker.replica.offset_lookup import (
     MAX_TIMESTAMP,
     OffsetLookup,
 )
-from kbroker.replica.replica_manager import Replicas
+from kbroker.replica.replica_manager import ReplicaManager
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import (
     ClusterAuthorizationFailed,
@@ -54,10 +54,10 @@ PARTITIONS_AT_ONCE: Final = 8
 class ListOffsets:
     """Looks offsets up in the logs."""
 
-    def __init__(self, replicas: Replicas, trust: InterBrokerTrust) -> None:
-        self._replicas = replicas
+    def __init__(self, replica_manager: ReplicaManager, trust: InterBrokerTrust) -> None:
+        self._replica_manager = replica_manager
         self._trust = trust
-        self._lookup = OffsetLookup(replicas.in_pool)
+        self._lookup = OffsetLookup(replica_manager.in_pool)
 
     async def __call__(
         self, context: RequestContext, request: ListOffsetsRequest
@@ -120,7 +120,7 @@ class ListOffsets:
                 raise UnsupportedVersion(
                     f"timestamp {timestamp} in ListOffsets v{context.api_version}"
                 )
-            partition = self._replicas.partition(topic, asked.partition_index)
+            partition = self._replica_manager.partition(topic, asked.partition_index)
             found = await self._lookup.find(
                 partition,
                 timestamp,

@@ -1,14 +1,14 @@
 """LeaderAndIsr (4): the controller says which partitions this broker leads or follows.
 
 Versions served: 5 to 7 (v5 topic ids, `type`; v6 leader recovery state). The settings of topics that are
-new here are read first, so that no log is made with the wrong ones; the rest is `Replicas`' work.
+new here are read first, so that no log is made with the wrong ones; the rest is `ReplicaManager`'s work.
 """
 
 from __future__ import annotations
 
 from kbroker.apis import RequestContext
 from kbroker.metadata.dynamic_config import DynamicConfig
-from kbroker.replica.replica_manager import Replicas
+from kbroker.replica.replica_manager import ReplicaManager
 from kclient.wire.interbroker import (
     LeaderAndIsrPartitionError,
     LeaderAndIsrRequest,
@@ -20,10 +20,10 @@ class LeaderAndIsr:
     """Answers LeaderAndIsr."""
 
     def __init__(
-        self, replicas: Replicas, dynamic: DynamicConfig, is_extended: bool = True
+        self, replica_manager: ReplicaManager, dynamic: DynamicConfig, is_extended: bool = True
     ) -> None:
         """Without *is_extended* (inter.broker.protocol.version) responses have Kafka's own fields only."""
-        self._replicas = replicas
+        self._replica_manager = replica_manager
         self._dynamic = dynamic
         self._is_extended = is_extended
 
@@ -33,7 +33,7 @@ class LeaderAndIsr:
         """Answer one error code per partition."""
         topics = {topic.topic_name: topic.topic_id for topic in request.topic_states}
         await self._dynamic.load_topics(topics, context.turns)
-        response = await self._replicas.orders.obey_leader_and_isr(request)
+        response = await self._replica_manager.state_changes.become_leader_or_follower(request)
         if not self._is_extended:
             for topic in response.topics:
                 topic.partition_errors = [

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from kbroker.apis import RequestContext
 from kbroker.metadata.dynamic_config import DynamicConfig
-from kbroker.replica.replica_manager import Replicas
+from kbroker.replica.replica_manager import ReplicaManager
 from kclient.wire.errors import ErrorCode
 from kclient.wire.interbroker import StopReplicaRequest, StopReplicaResponse
 
@@ -15,21 +15,21 @@ from kclient.wire.interbroker import StopReplicaRequest, StopReplicaResponse
 class StopReplica:
     """Answers StopReplica."""
 
-    def __init__(self, replicas: Replicas, dynamic: DynamicConfig) -> None:
-        self._replicas = replicas
+    def __init__(self, replica_manager: ReplicaManager, dynamic: DynamicConfig) -> None:
+        self._replica_manager = replica_manager
         self._dynamic = dynamic
 
     async def __call__(
         self, context: RequestContext, request: StopReplicaRequest
     ) -> StopReplicaResponse:
         """Answer one error code per partition."""
-        response = await self._replicas.orders.obey_stop_replicas(request)
+        response = await self._replica_manager.state_changes.stop_replicas_in_turns(request)
         if response.error_code == ErrorCode.NONE:
             deleted = {
                 topic.topic_name
                 for topic in request.topic_states
                 if any(state.delete_partition for state in topic.partition_states)
             }
-            hosts = self._replicas.hosted.hosts_topic
+            hosts = self._replica_manager.registry.hosts_topic
             self._dynamic.forget_topics(name for name in deleted if not hosts(name))
         return response

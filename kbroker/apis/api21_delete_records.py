@@ -8,7 +8,7 @@ segments go with the next retention check.
 from __future__ import annotations
 
 from kbroker.apis import RequestContext
-from kbroker.replica.replica_manager import Replicas
+from kbroker.replica.replica_manager import ReplicaManager
 from kclient.wire.errors import InvalidTopicException, KafkaError, code_of
 from kclient.wire.schema.delete_records import (
     DeleteRecordsPartition,
@@ -24,8 +24,8 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 class DeleteRecords:
     """Moves log start offsets."""
 
-    def __init__(self, replicas: Replicas) -> None:
-        self._replicas = replicas
+    def __init__(self, replica_manager: ReplicaManager) -> None:
+        self._replica_manager = replica_manager
 
     async def __call__(
         self, context: RequestContext, request: DeleteRecordsRequest
@@ -40,7 +40,7 @@ class DeleteRecords:
                 if share.is_over():
                     await share.next()
                 answer.partitions.append(self._delete(topic.name, asked))
-        self._replicas.upkeep.checkpoint_soon()
+        self._replica_manager.log_schedule.checkpoint_soon()
         return DeleteRecordsResponse(topics=topics)
 
     def _delete(self, topic: str, asked: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
@@ -50,7 +50,7 @@ class DeleteRecords:
         try:
             if topic in INTERNAL_TOPICS:
                 raise InvalidTopicException(f"{topic} is written by brokers only")
-            partition = self._replicas.partition(topic, asked.partition_index)
+            partition = self._replica_manager.partition(topic, asked.partition_index)
             result.low_watermark = partition.delete_records(asked.offset)
         except KafkaError as error:
             result.error_code = int(code_of(error))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from kbroker.apis import RequestContext
 from kbroker.apis.inter_broker import InterBrokerTrust
 from kbroker.replica.offset_lookup import epoch_end
-from kbroker.replica.replica_manager import Replicas
+from kbroker.replica.replica_manager import ReplicaManager
 from kclient.wire.errors import ClusterAuthorizationFailed, KafkaError, code_of
 from kclient.wire.schema.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -26,8 +26,8 @@ from kclient.wire.versions import ApiKey
 class OffsetForLeaderEpoch:
     """Looks leader epochs up in the logs."""
 
-    def __init__(self, replicas: Replicas, trust: InterBrokerTrust) -> None:
-        self._replicas = replicas
+    def __init__(self, replica_manager: ReplicaManager, trust: InterBrokerTrust) -> None:
+        self._replica_manager = replica_manager
         self._trust = trust
 
     async def __call__(
@@ -60,7 +60,7 @@ class OffsetForLeaderEpoch:
         try:
             if is_refused:
                 raise ClusterAuthorizationFailed(f"not a request of broker {replica_id}")
-            partition = self._replicas.partition(topic, asked.partition)
+            partition = self._replica_manager.partition(topic, asked.partition)
             response.leader_epoch, response.end_offset = epoch_end(
                 partition, asked.leader_epoch, asked.current_leader_epoch, replica_id
             )

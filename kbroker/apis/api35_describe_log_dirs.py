@@ -17,7 +17,7 @@ from kbroker.apis import RequestContext
 from kbroker.common.shared_turns import Slice
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.log.unified_log import UnifiedLog
-from kbroker.replica.replica_manager import Replicas
+from kbroker.replica.replica_manager import ReplicaManager
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.schema.describe_log_dirs import (
     DescribeLogDirsPartition,
@@ -39,23 +39,23 @@ class DescribeLogDirs:
 
     def __init__(
         self,
-        replicas: Replicas,
+        replica_manager: ReplicaManager,
         ask_space: Callable[[Collection[str]], Awaitable[dict[str, Space]]],
     ) -> None:
-        self._replicas = replicas
+        self._replica_manager = replica_manager
         self._ask_space = ask_space
 
     async def __call__(
         self, context: RequestContext, request: DescribeLogDirsRequest
     ) -> DescribeLogDirsResponse:
         """Answer with every directory, the failed ones with an error."""
-        space = await self._ask_space(self._replicas.log_manager.online)
+        space = await self._ask_space(self._replica_manager.log_manager.online)
         return await self._answer(_wanted(request), space, context.turns.slice())
 
     async def _answer(
         self, wanted: Collection[TopicPartition] | None, space: dict[str, Space], share: Slice
     ) -> DescribeLogDirsResponse:
-        log_manager = self._replicas.log_manager
+        log_manager = self._replica_manager.log_manager
         results = {
             path: DescribeLogDirsResult(
                 log_dir=path,
@@ -83,7 +83,7 @@ class DescribeLogDirs:
         return DescribeLogDirsResponse(results=[*results.values(), *failed])
 
     def _partition(self, key: TopicPartition, log: UnifiedLog) -> DescribeLogDirsPartition:
-        mark = self._replicas.high_watermark(key)
+        mark = self._replica_manager.high_watermark(key)
         lag = UNKNOWN_LAG if mark is None else max(0, mark - log.log_end_offset)
         return DescribeLogDirsPartition(key[1], log.size, lag)
 

@@ -61,8 +61,8 @@ from kbroker.metadata.metadata_cache import MetadataCache
 from kbroker.metadata.registered_addresses import RegisteredAddresses
 from kbroker.network.broker_connections import Peers
 from kbroker.network.broker_dial import BrokerDial
-from kbroker.replica.replica_fetcher_manager import Replication
-from kbroker.replica.replica_manager import Replicas
+from kbroker.replica.replica_fetcher_manager import ReplicaFetcherManager
+from kbroker.replica.replica_manager import ReplicaManager
 from kbroker.security.core.broker_proof import BrokerProofs
 from kbroker.security.inter_broker_secret import InterBrokerSecret
 from kbroker.zk import znodes
@@ -121,7 +121,7 @@ class Broker:
             reactor, config.zookeeper_connect, config.zookeeper_session_timeout_ms / 1000
         )
         self.reconnect = Reconnect(self.zookeeper, self._reactor)
-        self.replicas = Replicas(
+        self.replica_manager = ReplicaManager(
             reactor,
             config,
             broker_id=config.broker_id,
@@ -163,7 +163,7 @@ class Broker:
         await self._take_identity()
         await self._make_parts()
         await self.dynamic_config.load_all_topics()
-        await self.replicas.load()
+        await self.replica_manager.load()
         self._logs_loaded = True
         self._before_listening()
         advertised = self._listen()
@@ -175,10 +175,10 @@ class Broker:
         return f"READY broker.id={self.broker_id} {','.join(map(str, advertised))}"
 
     def _claim_directories(self) -> None:
-        self.replicas.log_manager.claim()
+        self.replica_manager.log_manager.claim()
         self._undo.add(self._close_logs)
         self._previous_session = self._world.previous_session(
-            Path(self.replicas.log_manager.online[0])
+            Path(self.replica_manager.log_manager.online[0])
         )
 
     async def _connect_zookeeper(self) -> None:
@@ -200,14 +200,14 @@ class Broker:
     async def _take_identity(self) -> None:
         self.cluster_id = await enter_cluster(self.zookeeper, self.reconnect)
         if self.broker_id < 0:
-            stored = self.replicas.log_manager.stored_identity().broker_id
+            stored = self.replica_manager.log_manager.stored_identity().broker_id
             if stored is None:
                 reserved = self.config.reserved_broker_max_id
                 stored = await self.reconnect.read(
                     None, lambda: generate_broker_id(self.zookeeper, reserved)
                 )
-            self.broker_id = self.replicas.broker_id = stored
-        self.replicas.log_manager.take_identity(self.broker_id, self.cluster_id)
+            self.broker_id = self.replica_manager.broker_id = stored
+        self.replica_manager.log_manager.take_identity(self.broker_id, self.cluster_id)
 
     async def _make_parts(self) -> None:
         config, zookeeper, broker_id = self.config, self.zookeeper, self.broker_id
@@ -216,17 +216,17 @@ class Broker:
         )
         await self.dynamic_config.start()
         self._undo.add(self.dynamic_config.stop)
-        self.dynamic_config.on_topic_config(self.replicas.reconfigure)
-        self.dynamic_config.on_broker_config(self.replicas.upkeep.reconfigure)
-        self.replicas.upkeep.reconfigure(self.dynamic_config.broker_config)
-        self.dynamic_config.on_broker_config(self.replicas.throttle)
-        self.replicas.throttle(self.dynamic_config.broker_config)
+        self.dynamic_config.on_topic_config(self.replica_manager.reconfigure)
+        self.dynamic_config.on_broker_config(self.replica_manager.log_schedule.reconfigure)
+        self.replica_manager.log_schedule.reconfigure(self.dynamic_config.broker_config)
+        self.dynamic_config.on_broker_config(self.replica_manager.throttle)
+        self.replica_manager.throttle(self.dynamic_config.broker_config)
         self.config_changes = ConfigAdminManager(
             zookeeper, self.reconnect, lambda: self.dynamic_config.broker_config
         )
         await self._trust_brokers()
         self.controller_epochs = ControllerEpochs(zookeeper, self.reconnect)
-        self.metadata = MetadataCache(self.cluster_id, self.replicas.orders.fence)
+        self.metadata = MetadataCache(self.cluster_id, self.replica_manager.state_changes.fence)
         self.topics = AdminManager(
             self._reactor,
             zookeeper,
@@ -266,7 +266,7 @@ class Broker:
             new_topic_id=self._new_topic_id,
             reconnect=self.reconnect,
         )
-        self.replicas.around.may_join_isr = self.metadata.may_join_isr
+        self.replica_manager.dependencies.may_join_isr = self.metadata.may_join_isr
         self._replicate()
         self.producer_ids = ProducerIds(
             zookeeper, broker_id, first=first_producer_id(self.cluster_id)
@@ -279,11 +279,11 @@ class Broker:
             now_ms=self._world.now_ms,
             offset_metadata_max_bytes=config.offset_metadata_max_bytes,
             offsets_commit_timeout=config.offsets_commit_timeout_ms / 1000,
-            no_successor_at=partial(self.replicas.no_successor_at, OFFSETS_TOPIC),
-            is_alone=partial(self.replicas.is_alone_in_isr, OFFSETS_TOPIC),
+            no_successor_at=partial(self.replica_manager.no_successor_at, OFFSETS_TOPIC),
+            is_alone=partial(self.replica_manager.is_alone_in_isr, OFFSETS_TOPIC),
             new_uuid=self._world.new_uuid,
         )
-        self.replicas.hosted.on_leadership(self.groups.on_leadership)
+        self.replica_manager.registry.on_leadership(self.groups.on_leadership)
         self._expire_offsets()
 
     async def _trust_brokers(self) -> None:
@@ -321,10 +321,10 @@ class Broker:
 
     def _replicate(self) -> None:
         listener = self.config.inter_broker_listener
-        replication = Replication(
+        replication = ReplicaFetcherManager(
             self._reactor,
             self.config,
-            self.replicas,
+            self.replica_manager,
             self.zookeeper,
             self.reconnect,
             address=lambda broker_id: self.metadata.address(broker_id, listener),
@@ -375,7 +375,7 @@ class Broker:
             cluster_id=self.cluster_id,
             reconnect=self.reconnect,
             on_fatal=self._on_fatal,
-            history=self.replicas.log_manager,
+            history=self.replica_manager.log_manager,
             is_extended=self.config.extends_inter_broker_protocol,
         )
         self.registration.on_event(self._on_registration)
@@ -408,7 +408,7 @@ class Broker:
 
     def topic_name(self, topic_id: UUID) -> str | None:
         """Return the name of the topic with this id, hosted here or known to the cluster."""
-        name = self.replicas.hosted.topic_name(topic_id)
+        name = self.replica_manager.registry.topic_name(topic_id)
         if name is None:
             topic = self.metadata.topic_by_id(topic_id)
             name = topic.name if topic is not None else None
@@ -416,14 +416,14 @@ class Broker:
 
     def _session_in_doubt(self, event: SessionEvent) -> None:
         if isinstance(event, Lapsed):
-            self.replicas.cut_off()
+            self.replica_manager.cut_off()
         elif isinstance(event, Expired):
-            self.replicas.expired()
+            self.replica_manager.expired()
 
     def _on_registration(self, event: RegistrationEvent) -> None:
         if isinstance(event, Registered):
             self.broker_epoch = event.broker_epoch
-            self.replicas.registered(event.broker_epoch)
+            self.replica_manager.registered(event.broker_epoch)
             waiting, self._until_registered = self._until_registered, []
             for registered in waiting:
                 registered.callback(None)
@@ -454,7 +454,7 @@ class Broker:
 
     async def _hand_over(self) -> None:
         """Ask the controller to move our leadership away, for a bounded time."""
-        self.replicas.registration.is_leaving = True
+        self.replica_manager.registration.is_leaving = True
         if self.config.controlled_shutdown_enable:
             shutdown = ControlledShutdown(
                 self._reactor,
@@ -469,7 +469,7 @@ class Broker:
     async def _close_logs(self) -> None:
         if not self._logs_loaded:
             return  # perhaps a thread is recovering them: the lock goes with the process
-        if not await self.replicas.close():
+        if not await self.replica_manager.close():
             log.warn("not every log was closed cleanly; the next start will recover them")
 
     async def _end_session(self) -> None:

@@ -33,46 +33,48 @@ def handlers_of(broker: Broker) -> Mapping[ApiKey, Factory]:
 
 
 def _records(broker: Broker) -> dict[ApiKey, Factory]:
-    replicas = broker.replicas
+    replica_manager = broker.replica_manager
     dispatcher = broker.dispatcher
 
     def make_fetch() -> Handler | RawHandler:
         from kbroker.apis.api01_fetch import Fetch
-        from kbroker.replica.preferred_read_replica import nearest_of
+        from kbroker.replica.preferred_read_replica import rack_aware_selector
 
         selector = broker.config.replica_selector_class.rpartition(".")[2]
 
         return Fetch(
-            replicas,
+            replica_manager,
             broker.config,
             random_below=broker.random_below,
             name_of=broker.topic_name,
             trust=broker.trust,
-            nearest=(
-                nearest_of(lambda: broker.metadata.brokers)
+            replica_selector=(
+                rack_aware_selector(lambda: broker.metadata.brokers)
                 if selector == RACK_AWARE_SELECTOR
                 else None
             ),
         )
 
     return {
-        ApiKey.PRODUCE: lazily("kbroker.apis.api00_produce:Produce", replicas),
+        ApiKey.PRODUCE: lazily("kbroker.apis.api00_produce:Produce", replica_manager),
         ApiKey.FETCH: make_fetch,
         ApiKey.LIST_OFFSETS: lazily(
-            "kbroker.apis.api02_list_offsets:ListOffsets", replicas, broker.trust
+            "kbroker.apis.api02_list_offsets:ListOffsets", replica_manager, broker.trust
         ),
         ApiKey.API_VERSIONS: lazily(
             "kbroker.apis.api18_api_versions:ApiVersions",
             lambda: dispatcher.served,
             broker.trust,
         ),
-        ApiKey.DELETE_RECORDS: lazily("kbroker.apis.api21_delete_records:DeleteRecords", replicas),
+        ApiKey.DELETE_RECORDS: lazily(
+            "kbroker.apis.api21_delete_records:DeleteRecords", replica_manager
+        ),
         ApiKey.INIT_PRODUCER_ID: lazily(
             "kbroker.apis.api22_init_producer_id:InitProducerId", broker.producer_ids
         ),
         ApiKey.OFFSET_FOR_LEADER_EPOCH: lazily(
             "kbroker.apis.api23_offset_for_leader_epoch:OffsetForLeaderEpoch",
-            replicas,
+            replica_manager,
             broker.trust,
         ),
     }
@@ -83,18 +85,20 @@ def _control(broker: Broker) -> dict[ApiKey, Factory]:
     orders = {
         ApiKey.LEADER_AND_ISR: lazily(
             "kbroker.apis.api04_leader_and_isr:LeaderAndIsr",
-            broker.replicas,
+            broker.replica_manager,
             broker.dynamic_config,
             broker.config.extends_inter_broker_protocol,
         ),
         ApiKey.STOP_REPLICA: lazily(
-            "kbroker.apis.api05_stop_replica:StopReplica", broker.replicas, broker.dynamic_config
+            "kbroker.apis.api05_stop_replica:StopReplica",
+            broker.replica_manager,
+            broker.dynamic_config,
         ),
         ApiKey.UPDATE_METADATA: lazily(
             "kbroker.apis.api06_update_metadata:UpdateMetadata",
             broker.metadata,
             lambda: broker.broker_epoch,
-            StrayReplicas(broker.replicas, broker.metadata),
+            StrayReplicas(broker.replica_manager, broker.metadata),
         ),
     }
     return {
@@ -166,7 +170,9 @@ def _administration(broker: Broker) -> dict[ApiKey, Factory]:
     def make_describe_log_dirs() -> Handler:
         from kbroker.apis.api35_describe_log_dirs import DescribeLogDirs, spaces
 
-        return DescribeLogDirs(broker.replicas, lambda paths: broker.in_thread(spaces, paths))
+        return DescribeLogDirs(
+            broker.replica_manager, lambda paths: broker.in_thread(spaces, paths)
+        )
 
     return {
         ApiKey.METADATA: lazily(

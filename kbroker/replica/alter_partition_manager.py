@@ -24,7 +24,12 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.replica.core.leader_state import FoundState, HighWatermarkAdvanced, Leading, WriteIsr
+from kbroker.replica.core.leader_state import (
+    FoundState,
+    HighWatermarkAdvanced,
+    LeaderState,
+    WriteIsr,
+)
 from kbroker.replica.partition import Partition
 from kbroker.zk import znodes
 from kbroker.zk.errors import (
@@ -66,7 +71,7 @@ IsrChange: TypeAlias = tuple[str, int, frozenset[int], frozenset[int]]
 """Partition, leader epoch, the ISR before and after."""
 
 
-def isr_changes_told(changes: Sequence[IsrChange]) -> list[str]:
+def isr_change_lines(changes: Sequence[IsrChange]) -> list[str]:
     """Return the lines to be logged: one for each change, or one for each kind."""
     if len(changes) <= CHANGES_TOLD:
         return [
@@ -83,14 +88,14 @@ def isr_changes_told(changes: Sequence[IsrChange]) -> list[str]:
     ]
 
 
-class IsrWriter:
+class AlterPartitionManager:
     """Writes what the leaders on this broker want."""
 
     def __init__(self, reactor: Any, zookeeper: ZooKeeper, reconnect: Reconnect) -> None:
         self._reactor = reactor
         self._zookeeper = zookeeper
         self._reconnect = reconnect
-        self._waiting: deque[tuple[Partition, Leading, WriteIsr]] = deque()
+        self._waiting: deque[tuple[Partition, LeaderState, WriteIsr]] = deque()
         self._on_their_way = 0
         self._beginning = False
         self._changed: set[TopicPartition] = set()
@@ -108,10 +113,10 @@ class IsrWriter:
 
     def write(self, partition: Partition, write: WriteIsr) -> None:
         """Write, whatever it takes to learn the outcome; then tell the machine."""
-        leading = partition.leading
-        if leading is None:
+        leader_state = partition.leader_state
+        if leader_state is None:
             return
-        self._waiting.append((partition, leading, write))
+        self._waiting.append((partition, leader_state, write))
         self._begin()
 
     def _begin(self) -> None:
@@ -121,9 +126,9 @@ class IsrWriter:
         self._beginning = True
         try:
             while self._waiting and self._on_their_way < WRITES_AT_A_TIME:
-                partition, leading, write = self._waiting.popleft()
+                partition, leader_state, write = self._waiting.popleft()
                 self._on_their_way += 1
-                work = Deferred.fromCoroutine(self._write(partition, leading, write))
+                work = Deferred.fromCoroutine(self._write(partition, leader_state, write))
                 work.addErrback(self._failed, partition)
                 work.addBoth(lambda _: self._has_ended())
         finally:
@@ -136,20 +141,22 @@ class IsrWriter:
         self._on_their_way -= 1
         self._begin()
 
-    async def _write(self, partition: Partition, leading: Leading, write: WriteIsr) -> None:
+    async def _write(
+        self, partition: Partition, leader_state: LeaderState, write: WriteIsr
+    ) -> None:
         path = znodes.partition_state_path(*partition.key)
         attempts = 0
-        while not self._stopped and partition.leading is leading:
+        while not self._stopped and partition.leader_state is leader_state:
             attempts += 1
             if attempts > 2:
                 await deferLater(self._reactor, RETRY_SECONDS)
             role = partition.role
-            before = leading.isr
+            before = leader_state.isr
             isr = tuple(replica for replica in role.replicas if replica in write.isr)
             epochs = dict(write.epochs)
             state = znodes.PartitionState(
                 role.broker_id,
-                leading.leader_epoch,
+                leader_state.leader_epoch,
                 isr,
                 role.controller_epoch,
                 isr_epochs=tuple(epochs.get(replica, -1) for replica in isr) if epochs else (),
@@ -159,14 +166,14 @@ class IsrWriter:
                 stat = await self._zookeeper.set(
                     path, znodes.encode_partition_state(state), write.zk_version
                 )
-                effects, wrote = leading.isr_written(stat.version), True
+                effects, wrote = leader_state.isr_written(stat.version), True
             except ZooKeeperError as error:
                 wrote = False
-                found = await self._read(partition, leading)
-                if partition.leading is not leading or self._stopped:
+                found = await self._read(partition, leader_state)
+                if partition.leader_state is not leader_state or self._stopped:
                     return
-                effects = leading.isr_found(found)
-                if leading.deposed:
+                effects = leader_state.isr_found(found)
+                if leader_state.deposed:
                     log.info(
                         "the ISR of {partition} is no longer ours to write: {error}",
                         partition=partition, error=error,
@@ -178,22 +185,24 @@ class IsrWriter:
                 continue
             if not wrote:
                 partition.isr_was_otherwise()
-            self._written(partition, leading, before)
-            if partition.leading is leading:
+            self._written(partition, leader_state, before)
+            if partition.leader_state is leader_state:
                 partition.perform([e for e in effects if isinstance(e, HighWatermarkAdvanced)])
             return
 
-    def _written(self, partition: Partition, leading: Leading, before: frozenset[int]) -> None:
-        if partition.leading is leading:
-            partition.role.isr = leading.isr
-            partition.role.partition_epoch = leading.zk_version
-        self._told.append((repr(partition), leading.leader_epoch, before, leading.isr))
+    def _written(
+        self, partition: Partition, leader_state: LeaderState, before: frozenset[int]
+    ) -> None:
+        if partition.leader_state is leader_state:
+            partition.role.isr = leader_state.isr
+            partition.role.partition_epoch = leader_state.zk_version
+        self._told.append((repr(partition), leader_state.leader_epoch, before, leader_state.isr))
         self._announce(partition.key)
 
-    async def _read(self, partition: Partition, leading: Leading) -> FoundState | None:
+    async def _read(self, partition: Partition, leader_state: LeaderState) -> FoundState | None:
         """Read the state znode as the ensemble has it; None if it is gone or makes no sense."""
         path = znodes.partition_state_path(*partition.key)
-        while partition.leading is leading and not self._stopped:
+        while partition.leader_state is leader_state and not self._stopped:
             try:
                 await self._zookeeper.sync(path)
                 node = await self._zookeeper.get(path)
@@ -236,7 +245,7 @@ class IsrWriter:
             self._announce_later(ANNOUNCE_SECONDS)
             return
         told, self._told = self._told, []
-        for line in isr_changes_told(told):
+        for line in isr_change_lines(told):
             log.info("{line}", line=line)
         changed = sorted(self._changed)
         some = changed[:PARTITIONS_PER_ANNOUNCEMENT]

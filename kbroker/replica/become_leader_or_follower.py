@@ -15,7 +15,7 @@ replica would pass for the lost one after the next restart. While the partition 
 place of what is lost: it may be brought back.
 
 In: LeaderAndIsrRequest, StopReplicaRequest, the end of all confirmations
-Out: roles and logs, one error code per partition, `Hosted.tell`
+Out: roles and logs, one error code per partition, `PartitionRegistry.tell`
 Owner: the reactor's thread
 """
 
@@ -36,9 +36,9 @@ from kbroker.log.log_manager import LogManager
 from kbroker.log.unified_log import UnifiedLog
 from kbroker.replica import found_logs
 from kbroker.replica.core.broker_epoch import Registration
-from kbroker.replica.core.role import Standing
+from kbroker.replica.core.role import Role
 from kbroker.replica.partition import Partition
-from kbroker.replica.partition_registry import Changed, Hosted
+from kbroker.replica.partition_registry import Changed, PartitionRegistry
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import KafkaError, code_of
 from kclient.wire.interbroker import (
@@ -66,7 +66,7 @@ PARTITIONS_TOLD = 20
 T = TypeVar("T")
 
 
-class Orders:
+class ReplicaStateChanges:
     """Obeys the controller.
 
     *new_partition* makes a partition that is not hosted yet. *registered* is called with the broker epoch of an
@@ -76,7 +76,7 @@ class Orders:
     def __init__(
         self,
         reactor: Any,
-        hosted: Hosted,
+        registry: PartitionRegistry,
         log_manager: LogManager,
         registration: Registration,
         *,
@@ -84,7 +84,7 @@ class Orders:
         registered: Callable[[int], None],
     ) -> None:
         self._reactor = reactor
-        self._hosted = hosted
+        self._registry = registry
         self._log_manager = log_manager
         self._registration = registration
         self._new_partition = new_partition
@@ -107,11 +107,11 @@ class Orders:
         """Give replicas up, and delete those that are to be deleted; one error code per partition."""
         return at_once(self._give_up(request))
 
-    async def obey_leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
+    async def become_leader_or_follower(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
         """Do as `apply_leader_and_isr`, some partitions in every turn of the reactor."""
         return await in_turns(self._reactor, self._lead_and_follow(request))
 
-    async def obey_stop_replicas(self, request: StopReplicaRequest) -> StopReplicaResponse:
+    async def stop_replicas_in_turns(self, request: StopReplicaRequest) -> StopReplicaResponse:
         """Do as `stop_replicas`, some partitions in every turn of the reactor."""
         return await in_turns(self._reactor, self._give_up(request))
 
@@ -124,13 +124,13 @@ class Orders:
             await in_turns(self._reactor, self._give_up_unconfirmed(request))
 
     def _give_up_unconfirmed(self, request: UpdateMetadataRequest) -> Generator[None, None, None]:
-        keys = list(self._hosted.unconfirmed)
+        keys = list(self._registry.unconfirmed)
         told = len(keys) <= PARTITIONS_TOLD
         given_up = 0
 
         def give_up(key: TopicPartition, changed: Changed) -> None:
             nonlocal given_up
-            if key in self._hosted.unconfirmed:
+            if key in self._registry.unconfirmed:
                 before = len(changed)
                 self._give_up_role(key, changed, told=told)
                 given_up += len(changed) - before
@@ -148,35 +148,35 @@ class Orders:
         ids = {
             topic.topic_name: topic.topic_id
             for topic in request.topic_states
-            if self._hosted.hosts_topic(topic.topic_name) and _is_alive(topic)
+            if self._registry.hosts_topic(topic.topic_name) and _is_alive(topic)
         }
         names = {name for name, topic_id in ids.items() if not self._is_known(name, topic_id)}
         if not names:
             return
-        keys = [key for key in self._hosted.partitions if key[0] in names]
+        keys = [key for key in self._registry.partitions if key[0] in names]
 
         def give_up(key: TopicPartition, changed: Changed) -> None:
-            partition = self._hosted.partitions.get(key)
+            partition = self._registry.partitions.get(key)
             if partition is not None and partition.topic_id not in (None, ids[key[0]]):
                 self._give_up_role(key, changed)
 
         await in_turns(self._reactor, self._obey(request, keys, give_up))
 
     def _is_known(self, topic: str, topic_id: UUID | None) -> bool:
-        return topic_id is None or self._hosted.topic_name(topic_id) == topic
+        return topic_id is None or self._registry.topic_name(topic_id) == topic
 
     def _give_up_role(self, key: TopicPartition, changed: Changed, *, told: bool = True) -> None:
         """Host a partition no longer, as if we had been restarted."""
-        self._hosted.unconfirmed.pop(key, None)
-        partition = self._hosted.partitions.get(key)
+        self._registry.unconfirmed.pop(key, None)
+        partition = self._registry.partitions.get(key)
         if partition is None or partition.offline is not None:
             return
         if told:
             log.warn("{partition} is not ours any more", partition=partition)
         self._log_manager.high_watermarks[key] = partition.high_watermark
-        changed.append((partition, partition.leading is not None))
+        changed.append((partition, partition.leader_state is not None))
         partition.stop()
-        self._hosted.remove(partition)
+        self._registry.remove(partition)
 
     # -- LeaderAndIsr and StopReplica as a whole -----------------------------------------------
 
@@ -201,7 +201,7 @@ class Orders:
                 self._replace_namesake((topic.topic_name, state.partition_index), topic_id, changed)
             code = self._apply(topic.topic_name, topic_id, state, changed, told=told)
             codes[code.name] += 1
-            partition = self._hosted.partitions.get((topic.topic_name, state.partition_index))
+            partition = self._registry.partitions.get((topic.topic_name, state.partition_index))
             end = found_logs.end_of_leaderless(self._log_manager, partition, state)
             answer.partition_errors.append(
                 LeaderAndIsrPartitionError(state.partition_index, int(code), *end)
@@ -260,7 +260,7 @@ class Orders:
             for order in orders:
                 if turn.is_over():
                     told, changed = changed, []
-                    self._hosted.tell(told)
+                    self._registry.tell(told)
                     yield
                     turn = Turn(self._reactor.seconds)
                     if (refused := self._refused(request)) is not ErrorCode.NONE:
@@ -268,7 +268,7 @@ class Orders:
                 one(order, changed)
         finally:
             # Whatever happened: an order that comes again is not applied again, so nobody would hear of these.
-            self._hosted.tell(changed)
+            self._registry.tell(changed)
         return ErrorCode.NONE
 
     def _refused(
@@ -322,7 +322,7 @@ class Orders:
                 log.info("LeaderAndIsr for {topic}-{number}: {code}",
                          topic=topic, number=state.partition_index, code=code.name)  # fmt: skip
             return code
-        led = partition.leading is not None
+        led = partition.leader_state is not None
         lacks = found_logs.lacking(self._log_manager, partition, state)
         if stray:  # there cannot be any records yet of a partition that is new
             lacks = "" if state.is_new else stray
@@ -349,7 +349,7 @@ class Orders:
                 epoch=state.leader_epoch, leader=state.leader, isr=sorted(state.isr),
                 end=found.log_end_offset, mark=partition.high_watermark,
             )  # fmt: skip
-        self._hosted.add(partition)
+        self._registry.add(partition)
         changed.append((partition, led))
         return ErrorCode.NONE
 
@@ -383,7 +383,7 @@ class Orders:
 
         A request without a number may be a late one of the earlier topic. It gets INCONSISTENT_TOPIC_ID, as in Kafka.
         """
-        partition = self._hosted.partitions.get(key)
+        partition = self._registry.partitions.get(key)
         if partition is not None and partition.role.topic_id not in (None, topic_id):
             self._give_up_role(key, changed)
 
@@ -395,12 +395,12 @@ class Orders:
         changed: Changed,
     ) -> tuple[Partition, str]:
         """Return the partition of an order, new where there is none, and why the log here is not its own, or ""."""
-        if key in self._hosted.unconfirmed:
-            if topic_id in (None, self._hosted.partitions[key].topic_id):
-                del self._hosted.unconfirmed[key]
+        if key in self._registry.unconfirmed:
+            if topic_id in (None, self._registry.partitions[key].topic_id):
+                del self._registry.unconfirmed[key]
             else:  # a namesake: the topic that we had was deleted behind our back
                 self._give_up_role(key, changed)
-        partition = self._hosted.partitions.get(key) or self._new_partition(key)
+        partition = self._registry.partitions.get(key) or self._new_partition(key)
         on_disk = self._log_manager.get(*key)
         stray = ""
         if partition.role.topic_id is None and on_disk is not None:
@@ -445,23 +445,23 @@ class Orders:
         changed: Changed,
     ) -> ErrorCode:
         key = (topic, state.partition_index)
-        partition = self._hosted.partitions.get(key)
+        partition = self._registry.partitions.get(key)
         if partition is not None:
             if partition.offline is not None:
                 return ErrorCode.KAFKA_STORAGE_ERROR
             code = partition.role.judge_stop(state.leader_epoch)
             if code is not ErrorCode.NONE:
                 return code
-            led = partition.leading is not None
+            led = partition.leader_state is not None
             partition.stop()
             changed.append((partition, led))
         if not state.delete_partition:
             return ErrorCode.NONE
         self._log_manager.vanished.discard(key)
         if partition is not None:
-            partition.role.standing = Standing.NONE
-            partition.log = partition.following = None
-            self._hosted.remove(partition)
+            partition.role.standing = Role.NONE
+            partition.log = partition.follower_state = None
+            self._registry.remove(partition)
         found = self._log_manager.get(*key)
         if found is None:
             return (

@@ -18,8 +18,8 @@ from twisted.python.failure import Failure
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.network.service import Answer, HeldAnswer
 from kbroker.replica.core.fetch_session import FetchSession
-from kbroker.replica.core.fetch_session_cache import FetchSessions
-from kbroker.replica.delayed_requests import WaitingRequests
+from kbroker.replica.core.fetch_session_cache import FetchSessionCache
+from kbroker.replica.delayed_requests import DelayedRequests
 
 
 class _Wait:
@@ -40,7 +40,7 @@ class _Wait:
         self.timer = timer
 
 
-class WaitingFetches:
+class DelayedFetches:
     """The fetches that wait, by session."""
 
     def __init__(self, reactor: Any) -> None:
@@ -52,7 +52,7 @@ class WaitingFetches:
         return len(self._waiting)
 
     def listen(
-        self, sessions: FetchSessions, clients: WaitingRequests, followers: WaitingRequests
+        self, sessions: FetchSessionCache, clients: DelayedRequests, followers: DelayedRequests
     ) -> None:
         """Have *sessions* hear of what wakes the requests of *clients* and *followers*."""
 

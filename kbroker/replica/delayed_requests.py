@@ -16,14 +16,14 @@ from twisted.python.failure import Failure
 
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.network.service import HeldAnswer
-from kbroker.replica.core.purgatory import Purgatory, Waiting
+from kbroker.replica.core.purgatory import DelayedOperation, Purgatory
 
 log = Logger()
 
 T = TypeVar("T")
 
 
-class WaitingRequests:
+class DelayedRequests:
     """Long polls and acks=all produces that are not answered yet."""
 
     def __init__(self, reactor: Any) -> None:
@@ -101,7 +101,7 @@ class WaitingRequests:
                 timer.cancel()
 
         answer: Deferred[T] = HeldAnswer(cancelled, time_over) if held else Deferred(cancelled)
-        waiting: Waiting[TopicPartition] = Waiting(keys, try_complete)
+        waiting: DelayedOperation[TopicPartition] = DelayedOperation(keys, try_complete)
         timer = self._reactor.callLater(max(seconds, 0), time_over)
         self._purgatory.add(waiting)
         return answer

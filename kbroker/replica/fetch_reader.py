@@ -10,8 +10,8 @@ from uuid import UUID
 
 from kbroker.network.transport import release
 from kbroker.replica.partition import Partition, Read
-from kbroker.replica.preferred_read_replica import Nearest
-from kbroker.replica.replica_manager import Replicas
+from kbroker.replica.preferred_read_replica import ReplicaSelector
+from kbroker.replica.replica_manager import ReplicaManager
 from kclient.wire.errors import (
     InconsistentTopicId,
     KafkaError,
@@ -30,20 +30,20 @@ DEBUGGING_REPLICA = -2
 """Who compares replicas asks each of them: kafka-replica-verification. It reads what is committed, as others do."""
 
 
-class FetchReading:
+class FetchReader:
     """What is found for *request*, in *limit* bytes altogether.
 
     *follower* is the broker that fetches, None for a consumer. *again*: the request waited, and was heard
-    of when it came. *nearest* names the replica that a consumer should rather read from (KIP-392).
+    of when it came. *replica_selector* names the replica that a consumer should rather read from (KIP-392).
     """
 
     __slots__ = (
         "_again",
         "_follower",
         "_limit",
-        "_nearest",
         "_read",
-        "_replicas",
+        "_replica_manager",
+        "_replica_selector",
         "_request",
         "_throttled",
         "failed",
@@ -53,20 +53,20 @@ class FetchReading:
 
     def __init__(
         self,
-        replicas: Replicas,
+        replica_manager: ReplicaManager,
         request: FetchRequest,
         follower: int | None,
         limit: int,
         *,
         again: bool,
-        nearest: Nearest | None = None,
+        replica_selector: ReplicaSelector | None = None,
     ) -> None:
-        self._replicas = replicas
+        self._replica_manager = replica_manager
         self._request = request
         self._follower = follower
         self._limit = limit
         self._again = again
-        self._nearest = nearest
+        self._replica_selector = replica_selector
         self._read: list[FetchPartitionResponse] = []
         self._throttled = 0
         """Bytes of records that count for the leader's throttle."""
@@ -101,7 +101,7 @@ class FetchReading:
         if name is None:
             raise UnknownTopicId(f"topic id {topic_id}")
         follower = self._follower
-        partition = self._replicas.partition(name, asked.partition)
+        partition = self._replica_manager.partition(name, asked.partition)
         if topic_id is not None and partition.topic_id not in (None, topic_id):
             raise InconsistentTopicId(f"{partition} has topic id {partition.topic_id}")
         response = FetchPartitionResponse(asked.partition)
@@ -142,7 +142,7 @@ class FetchReading:
         # Who says where it is, or compares, knows that followers answer, too, and takes their errors for what they are.
         request = self._request
         anywhere = request.rack_id or request.replica_id == DEBUGGING_REPLICA
-        at_leader = partition.leading is not None or not anywhere
+        at_leader = partition.leader_state is not None or not anywhere
         return (partition.read if at_leader else partition.read_at_follower)(
             asked.fetch_offset,
             room,
@@ -163,49 +163,49 @@ class FetchReading:
             broker_epoch=self._request.replica_epoch,
             again=self._again,
         )
-        if self._nearest is not None and partition.leading is not None:
-            partition.leading.follower_starts_at(follower, asked.log_start_offset)
+        if self._replica_selector is not None and partition.leader_state is not None:
+            partition.leader_state.follower_starts_at(follower, asked.log_start_offset)
         if named:
             size = read.found[1]
             self._throttled += size
-            self._replicas.throttles.as_leader.record(size, self._now())
+            self._replica_manager.quotas.as_leader.record(size, self._now())
         return read
 
     def _sent_elsewhere(
         self, partition: Partition, asked: FetchPartition
     ) -> FetchPartitionResponse | None:
         """Return an answer that names a follower in place of records; None if we should serve."""
-        if self._nearest is None or partition.leading is None:
+        if self._replica_selector is None or partition.leader_state is None:
             return None
-        log, leading = partition.led(asked.current_leader_epoch)
-        replica = self._nearest(leading, self._request.rack_id, asked.fetch_offset)
+        log, leader_state = partition.led(asked.current_leader_epoch)
+        replica = self._replica_selector(leader_state, self._request.rack_id, asked.fetch_offset)
         if replica is None:
             return None
         self.failed = True
         response = FetchPartitionResponse(asked.partition)
         response.preferred_read_replica = replica
-        response.high_watermark = response.last_stable_offset = leading.high_watermark
+        response.high_watermark = response.last_stable_offset = leader_state.high_watermark
         response.log_start_offset = log.log_start_offset
         return response
 
     def _throttle(self, partition: Partition, follower: int) -> tuple[bool, bool]:
         """Say whether the leader's throttle names *partition*, and holds *follower* back."""
-        throttle, log, leading = (
-            self._replicas.throttles.as_leader,
+        throttle, log, leader_state = (
+            self._replica_manager.quotas.as_leader,
             partition.log,
-            partition.leading,
+            partition.leader_state,
         )
-        if log is None or leading is None or not throttle.names(partition.key, log.config):
+        if log is None or leader_state is None or not throttle.names(partition.key, log.config):
             return False, False
-        return True, follower not in leading.isr and throttle.is_exceeded(self._now())
+        return True, follower not in leader_state.isr and throttle.is_exceeded(self._now())
 
     def _now(self) -> float:
-        now: float = self._replicas.reactor.seconds()
+        now: float = self._replica_manager.reactor.seconds()
         return now
 
     def release(self) -> None:
         """Let go of the file slices: they will not be sent, and count for no throttle."""
         if self._throttled:
-            self._replicas.throttles.as_leader.record(-self._throttled, self._now())
+            self._replica_manager.quotas.as_leader.record(-self._throttled, self._now())
         for response in self._read:
             release(response.records)  # type: ignore[arg-type]  # slices, from `read`

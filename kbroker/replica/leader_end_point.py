@@ -5,7 +5,7 @@ Owner: the reactor's thread
 
 from __future__ import annotations
 
-from kbroker.replica.fetcher_partitions import Followed
+from kbroker.replica.fetcher_state import PartitionFetchState
 from kbroker.replica.offset_lookup import EARLIEST
 from kclient.net.connection import Connection
 from kclient.wire.errors import for_code
@@ -25,10 +25,10 @@ LIST_OFFSETS_VERSION = 6
 OFFSET_FOR_LEADER_EPOCH_VERSION = 4
 
 
-async def leader_start(connection: Connection, each: Followed) -> int:
+async def leader_start(connection: Connection, each: PartitionFetchState) -> int:
     """Ask where the leader's log begins. KafkaError: what the leader says, or the connection."""
     topic, index = each.partition.key
-    epoch = each.following.leader_epoch
+    epoch = each.follower_state.leader_epoch
     asked = ListOffsetsPartition(
         partition_index=index, current_leader_epoch=epoch, timestamp=EARLIEST
     )
@@ -42,10 +42,10 @@ async def leader_start(connection: Connection, each: Followed) -> int:
     return int(answer.offset)
 
 
-async def leader_end(connection: Connection, each: Followed) -> int:
+async def leader_end(connection: Connection, each: PartitionFetchState) -> int:
     """Ask for the end of the leader's own epoch: that is its log end."""
     topic, index = each.partition.key
-    epoch = each.following.leader_epoch
+    epoch = each.follower_state.leader_epoch
     asked = OffsetForLeaderPartition(
         partition=index, current_leader_epoch=epoch, leader_epoch=epoch
     )
@@ -61,6 +61,6 @@ async def leader_end(connection: Connection, each: Followed) -> int:
     return int(answer.end_offset)
 
 
-def _raise_for(error_code: int, each: Followed) -> None:
+def _raise_for(error_code: int, each: PartitionFetchState) -> None:
     if error_code:
         raise for_code(error_code)(repr(each.partition))

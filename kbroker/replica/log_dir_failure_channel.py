@@ -18,7 +18,7 @@ from kbroker.zk.interface import ZooKeeper
 RETRY_SECONDS: Final = 1.0
 
 
-class DirectoryNews:
+class LogDirFailureChannel:
     """The news of one broker."""
 
     def __init__(self, reactor: Any, zookeeper: ZooKeeper, broker_id: int) -> None:

@@ -24,7 +24,7 @@ SOON_SECONDS = 0.1
 """How soon a log start offset that a client moved is on the disk."""
 
 
-class LogUpkeep:
+class LogSchedule:
     """The timers over all logs.
 
     *high_watermark* gives a partition's, None where it is not hosted; *log_start_moved* hears where

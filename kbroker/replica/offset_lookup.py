@@ -18,7 +18,7 @@ from twisted.internet.defer import Deferred, DeferredSemaphore
 from kbroker.common.shared_turns import Turns
 from kbroker.log.timestamps import Search, TimestampOffset
 from kbroker.log.unified_log import UnifiedLog
-from kbroker.replica.core.leader_state import Leading
+from kbroker.replica.core.leader_state import LeaderState
 from kbroker.replica.partition import Partition
 from kclient.wire.errors import KafkaStorageError, NotLeaderOrFollower, OffsetNotAvailable
 
@@ -131,12 +131,12 @@ def _range_of(
     if replica_id == DEBUGGING_REPLICA_ID:
         log = _log_of_any_replica(partition, current_leader_epoch)
         return log, log.log_end_offset
-    log, leading = _led_for(partition, replica_id, current_leader_epoch)
+    log, leader_state = _led_for(partition, replica_id, current_leader_epoch)
     if replica_id != CONSUMER_REPLICA_ID:
         return log, log.log_end_offset
-    up_to = leading.high_watermark
+    up_to = leader_state.high_watermark
     if timestamp not in (EARLIEST, EARLIEST_LOCAL, LATEST_TIERED) and (
-        up_to < leading.led_since_offset
+        up_to < leader_state.led_since_offset
     ):
         # What an earlier leader has shown may lie above: the offset would go back (KIP-207).
         raise OffsetNotAvailable(f"{partition}: a new leader does not know yet what is committed")
@@ -154,7 +154,7 @@ def _log_of_any_replica(partition: Partition, current_leader_epoch: int) -> Unif
 
 def _led_for(
     partition: Partition, replica_id: int, current_leader_epoch: int
-) -> tuple[UnifiedLog, Leading]:
+) -> tuple[UnifiedLog, LeaderState]:
     """Return log and leader's view for who asks as *replica_id*, a broker's id or a negative number."""
     role = partition.role
     if replica_id in role.replicas and replica_id != role.broker_id and current_leader_epoch >= 0:

@@ -1,7 +1,7 @@
 """One hosted partition: its role, its log, and what clients may do with it while this broker leads.
 
-Joins the machines (`PartitionRole`, `Leading`) with the log on the disk. Everything raises a KafkaError that says why
-it cannot be done; whoever may be waiting is told through *changed* once the state is consistent again (T9).
+Joins the machines (`PartitionRole`, `LeaderState`, `FollowerState`) with the log on the disk. Every method raises a
+KafkaError that names the cause; *changed* is called once the state is consistent again (T9).
 
 Owner: the reactor's thread.
 """
@@ -15,10 +15,10 @@ from uuid import UUID
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.log.leader_epoch_cache import UNKNOWN_EPOCH, UNKNOWN_OFFSET
 from kbroker.log.unified_log import AppendResult, LogSlice, UnifiedLog
-from kbroker.replica.core.follower_state import Following
-from kbroker.replica.core.leader_state import Effect, Leading, WriteIsr
-from kbroker.replica.core.role import PartitionRole, Standing
-from kbroker.replica.partition_dependencies import Surroundings
+from kbroker.replica.core.follower_state import FollowerState
+from kbroker.replica.core.leader_state import Effect, LeaderState, WriteIsr
+from kbroker.replica.core.role import PartitionRole, Role
+from kbroker.replica.partition_dependencies import PartitionDependencies
 from kclient.wire.batches import (
     NO_TIMESTAMP,
     BatchInfo,
@@ -53,13 +53,13 @@ class Partition:
     """A partition with a replica on this broker."""
 
     __slots__ = (
-        "_around",
         "_changed",
-        "following",
+        "_dependencies",
+        "follower_state",
         "key",
         "lacks_records",
         "last_copied",
-        "leading",
+        "leader_state",
         "log",
         "offline",
         "role",
@@ -70,22 +70,22 @@ class Partition:
         key: TopicPartition,
         broker_id: int,
         changed: Callable[[TopicPartition], None],
-        around: Surroundings | None = None,
+        dependencies: PartitionDependencies | None = None,
     ) -> None:
         self.key = key
         self.role = PartitionRole(broker_id)
         self.log: UnifiedLog | None = None
         """None before the first LeaderAndIsr and when offline."""
-        self.leading: Leading | None = None
+        self.leader_state: LeaderState | None = None
         """Set while this broker leads."""
-        self.following: Following | None = None
+        self.follower_state: FollowerState | None = None
         """Set while it does not, from the first LeaderAndIsr on."""
         self.offline: str | None = None
         """Why the replica cannot be used: its log directory failed."""
         self.lacks_records = ""
         """What is missing here that was here once, as long as there is no leader to fetch it from; or ""."""
         self._changed = changed
-        self._around = around or Surroundings()
+        self._dependencies = dependencies or PartitionDependencies()
         self.last_copied = (-1, -1, 0)
         """Leader epoch, log end offset and CRC of the last batch after the last conditional append."""
 
@@ -108,24 +108,24 @@ class Partition:
         high_watermark: int,
     ) -> None:
         """Become what *state* says, on *log*; *high_watermark* is what the checkpoint knew."""
-        role, previous = self.role, self.leading
+        role, previous = self.role, self.leader_state
         known = max(self._known_high_watermark(high_watermark), log.log_start_offset)
         self.log = log
         role.take(state, topic_id)
         log.hold_unflushed()
-        if role.standing is not Standing.LEADER:
-            self.leading = None
-            self.following = Following(
+        if role.standing is not Role.LEADER:
+            self.leader_state = None
+            self.follower_state = FollowerState(
                 role.leader, role.leader_epoch, min(known, log.log_end_offset)
             )
             # An epoch that wrote nothing is no part of the log that the next leader is asked about.
             log.leader_epochs.truncate_from_end(log.log_end_offset)
             return
-        self.following = None
+        self.follower_state = None
         if log.leader_epochs.latest < state.leader_epoch:
             # Persisted with the next flush: the epoch starts here even if nothing is appended (KAFKA-7415).
             log.leader_epochs.assign(state.leader_epoch, log.log_end_offset)
-        self.leading = Leading(
+        self.leader_state = LeaderState(
             role.broker_id,
             role.isr,
             log_end_offset=log.log_end_offset,
@@ -134,65 +134,67 @@ class Partition:
             leader_epoch=role.leader_epoch,
             zk_version=role.partition_epoch,
             min_insync_replicas=min(log.config.min_insync_replicas, len(role.replicas)),
-            lag_time_max=self._around.lag_time_max,
-            now=self._around.now(),
+            lag_time_max=self._dependencies.lag_time_max,
+            now=self._dependencies.now(),
             previous=previous,
             epochs=dict(zip(state.isr, state.isr_epochs, strict=False)),
             elr=dict(zip(state.elr, state.elr_epochs, strict=False)),
             recovers=state.leader_recovery_state != 0,
             durable_end=log.held_at,
         )
-        self.perform(self.leading.begin())
+        self.perform(self.leader_state.begin())
 
     def _known_high_watermark(self, otherwise: int) -> int:
-        if self.leading is not None:
-            return self.leading.high_watermark
-        return self.following.high_watermark if self.following is not None else otherwise
+        if self.leader_state is not None:
+            return self.leader_state.high_watermark
+        return self.follower_state.high_watermark if self.follower_state is not None else otherwise
 
     def stop(self) -> None:
         """Neither lead nor follow until the controller says otherwise."""
         mark = self.high_watermark
-        self.leading = None
-        self.following = Following(-1, self.role.leader_epoch, mark)
-        self.role.standing = Standing.FOLLOWER
+        self.leader_state = None
+        self.follower_state = FollowerState(-1, self.role.leader_epoch, mark)
+        self.role.standing = Role.FOLLOWER
 
     def perform(self, effects: Iterable[Effect]) -> None:
         """Do what the leader's machine wants."""
         for effect in effects:
             if isinstance(effect, WriteIsr):
-                self._around.write_isr(self, effect)
+                self._dependencies.write_isr(self, effect)
             else:
                 self._changed(self.key)
 
     def isr_was_otherwise(self) -> None:
         """Have the followers' next fetches ask again for a place: a write of the ISR may have come to nothing."""
-        self._around.appended(self.key)
+        self._dependencies.appended(self.key)
 
     def look_at_followers(self) -> None:
         """Take followers out of the ISR that lag; for every replica.lag.time.max.ms / 2."""
-        if self.leading is not None:
-            self.perform(self.leading.time_passed(self._around.now()))
+        if self.leader_state is not None:
+            self.perform(self.leader_state.time_passed(self._dependencies.now()))
 
     def go_offline(self, cause: str) -> None:
         """Give the replica up: its log directory failed."""
         self.offline = cause
         self.log = None
-        self.leading = None
-        self.following = None
+        self.leader_state = None
+        self.follower_state = None
         self._changed(self.key)
 
-    def led(self, current_leader_epoch: int = -1) -> tuple[UnifiedLog, Leading]:
+    def led(self, current_leader_epoch: int = -1) -> tuple[UnifiedLog, LeaderState]:
         """Return log and leader's view; raise what a client gets that asks the wrong broker or epoch."""
-        log, leading = self._leads()
-        around = self._around
-        if around.is_cut_off and not leading.is_backed(around.followers, around.now()):
+        log, leader_state = self._leads()
+        dependencies = self._dependencies
+        if dependencies.is_cut_off and not leader_state.is_backed(
+            dependencies.followers, dependencies.now()
+        ):
             raise NotLeaderOrFollower(
                 f"{self}: cut off from ZooKeeper; another broker may lead it by now"
             )
         self.check_epoch(current_leader_epoch)
-        return log, leading
+        return log, leader_state
 
-    def led_for_followers(self, current_leader_epoch: int = -1) -> tuple[UnifiedLog, Leading]:
+    def led_for_followers(self, current_leader_epoch: int = -1) -> tuple[UnifiedLog, LeaderState]:
         """Return log and leader's view, cut off or not: who follows us in our epoch has elected nobody else."""
         found = self._leads()
         self.check_epoch(current_leader_epoch)
@@ -200,7 +202,7 @@ class Partition:
 
     def led_for_follower(
         self, replica: int, current_leader_epoch: int
-    ) -> tuple[UnifiedLog, Leading]:
+    ) -> tuple[UnifiedLog, LeaderState]:
         """Return log and leader's view for the fetch of *replica*, which must be an assigned replica.
 
         Kafka's errors for any other: both are retriable, for the assignment may be older here than at the follower.
@@ -211,13 +213,13 @@ class Partition:
             raise error(f"broker {replica} is no replica of {self}")
         return found
 
-    def _leads(self) -> tuple[UnifiedLog, Leading]:
-        log, leading = self.log, self.leading
-        if log is None or leading is None:
+    def _leads(self) -> tuple[UnifiedLog, LeaderState]:
+        log, leader_state = self.log, self.leader_state
+        if log is None or leader_state is None:
             if self.offline is not None:
                 raise KafkaStorageError(f"{self} is offline: {self.offline}")
             raise NotLeaderOrFollower(f"{self} is led by broker {self.role.leader}")
-        return log, leading
+        return log, leader_state
 
     def check_epoch(self, current_leader_epoch: int) -> None:
         """Raise what a client gets that goes by another epoch than ours; -1 is none."""
@@ -240,7 +242,7 @@ class Partition:
 
     def append(self, buf: Buffer, acks: int, now_ms: int) -> AppendResult:
         """Check the one batch in *buf* and append it as leader."""
-        log, leading = self.led_for_append(acks)
+        log, leader_state = self.led_for_append(acks)
         config = log.config
         info = check_produced(buf, max_batch_bytes=config.max_message_bytes)
         if (
@@ -259,26 +261,26 @@ class Partition:
             if repeated is not None:
                 return repeated
         result = log.append_as_leader(buf, info, self.role.leader_epoch, now_ms)
-        self.log_grew(leading, result.last_offset + 1)
+        self.log_grew(leader_state, result.last_offset + 1)
         return result
 
-    def log_grew(self, leading: Leading, log_end_offset: int) -> None:
+    def log_grew(self, leader_state: LeaderState, log_end_offset: int) -> None:
         """Tell the leader's view, and who waits for that, how far the log goes now."""
         held_at = self.log.held_at if self.log is not None else None
-        if leading.log_end(log_end_offset, self._around.now(), held_at):
+        if leader_state.log_end(log_end_offset, self._dependencies.now(), held_at):
             self._changed(self.key)
-        if leading.is_followed:
-            self._around.appended(self.key)
+        if leader_state.is_followed:
+            self._dependencies.appended(self.key)
 
-    def led_for_append(self, acks: int) -> tuple[UnifiedLog, Leading]:
+    def led_for_append(self, acks: int) -> tuple[UnifiedLog, LeaderState]:
         """Return log and leader's view; NotEnoughReplicas when acks=all cannot be kept."""
-        log, leading = self.led()
-        if acks == -1 and not leading.enough_in_sync:
+        log, leader_state = self.led()
+        if acks == -1 and not leader_state.enough_in_sync:
             raise NotEnoughReplicas(
-                f"{self} has {len(leading.isr)} in-sync replicas,"
-                f" min.insync.replicas asks for {leading.min_insync_replicas}"
+                f"{self} has {len(leader_state.isr)} in-sync replicas,"
+                f" min.insync.replicas asks for {leader_state.min_insync_replicas}"
             )
-        return log, leading
+        return log, leader_state
 
     def check_producer(self, log: UnifiedLog, info: BatchInfo) -> AppendResult | None:
         """Return what was answered to an idempotent producer's batch if it is in the log already (KIP-98).
@@ -297,14 +299,14 @@ class Partition:
 
     def log_flushed(self) -> None:
         """Handle the end of a sync of the log: its records count as our copy, and their producers are answered."""
-        log, leading = self.log, self.leading
+        log, leader_state = self.log, self.leader_state
         if log is None:
             return
-        if leading is None:
-            self._around.log_flushed(self.key)
+        if leader_state is None:
+            self._dependencies.log_flushed(self.key)
             return
         held_at = log.held_at
-        self.perform(leading.flushed(log.log_end_offset if held_at is None else held_at))
+        self.perform(leader_state.flushed(log.log_end_offset if held_at is None else held_at))
         self._changed(self.key)
 
     @property
@@ -322,8 +324,8 @@ class Partition:
 
         NotLeaderOrFollower if another broker may have led since: the record need not be in the log any more.
         """
-        _, leading = self.led()
-        if leader_epoch < leading.led_since_epoch:
+        _, leader_state = self.led()
+        if leader_epoch < leader_state.led_since_epoch:
             raise NotLeaderOrFollower(f"{self} changed its leader while a sync was awaited")
         return not self.awaits_flush(offset - 1)
 
@@ -333,14 +335,14 @@ class Partition:
         NotLeaderOrFollower if another broker may have led since; NotEnoughReplicasAfterAppend when it is on
         fewer replicas than it should be.
         """
-        _, leading = self.led()
-        if leader_epoch < leading.led_since_epoch:
+        _, leader_state = self.led()
+        if leader_epoch < leader_state.led_since_epoch:
             raise NotLeaderOrFollower(f"{self} changed its leader while acks=all was awaited")
-        if leading.high_watermark < offset:
+        if leader_state.high_watermark < offset:
             return False
-        if not leading.enough_in_sync:
+        if not leader_state.enough_in_sync:
             raise NotEnoughReplicasAfterAppend(
-                f"{self} has only {len(leading.isr)} in-sync replicas left"
+                f"{self} has only {len(leader_state.isr)} in-sync replicas left"
             )
         return True
 
@@ -350,8 +352,8 @@ class Partition:
         self, offset: int, max_bytes: int, *, min_one_batch: bool, current_leader_epoch: int = -1
     ) -> Read:
         """Return committed batches from *offset* on."""
-        log, leading = self.led(current_leader_epoch)
-        high_watermark = leading.high_watermark
+        log, leader_state = self.led(current_leader_epoch)
+        high_watermark = leader_state.high_watermark
         found = log.read(
             offset, max_bytes, up_to_offset=high_watermark, min_one_batch=min_one_batch
         )
@@ -364,12 +366,12 @@ class Partition:
 
         Above its high watermark there is nothing yet, above its log end OffsetOutOfRange: the consumer asks the leader.
         """
-        log, following = self.log, self.following
-        if log is None or following is None:
+        log, follower_state = self.log, self.follower_state
+        if log is None or follower_state is None:
             self.led(current_leader_epoch)
             raise NotLeaderOrFollower(f"{self} has no log here")
         self.check_epoch(current_leader_epoch)
-        high_watermark = following.high_watermark
+        high_watermark = follower_state.high_watermark
         found = log.read(
             offset, max_bytes, up_to_offset=high_watermark, min_one_batch=min_one_batch
         )
@@ -395,24 +397,24 @@ class Partition:
         *broker_epoch* is the life in which it fetches (KIP-903). *again*: for a fetch that waited. That its sender is
         alive was noted when it came.
         """
-        log, leading = self.led_for_follower(replica, current_leader_epoch)
+        log, leader_state = self.led_for_follower(replica, current_leader_epoch)
         found = log.read(offset, max_bytes, min_one_batch=min_one_batch)
         if not again:
-            around = self._around
+            dependencies = self._dependencies
             self.perform(
-                leading.follower_fetched(
+                leader_state.follower_fetched(
                     replica,
                     offset,
                     current_leader_epoch,
-                    around.now(),
+                    dependencies.now(),
                     broker_epoch,
-                    may_join=replica in leading.maximal_isr
-                    or around.may_join_isr(replica, broker_epoch),
+                    may_join=replica in leader_state.maximal_isr
+                    or dependencies.may_join_isr(replica, broker_epoch),
                 )
             )
         # A follower that is not in the ISR tries to join with every fetch, until we try for it.
-        is_clean = offset >= log.log_end_offset and leading.has_place(replica)
-        return Read(found, leading.high_watermark, log.log_start_offset, is_clean)
+        is_clean = offset >= log.log_end_offset and leader_state.has_place(replica)
+        return Read(found, leader_state.high_watermark, log.log_start_offset, is_clean)
 
     def diverges(
         self, fetch_offset: int, last_fetched_epoch: int, *, follower: bool = False
@@ -437,15 +439,15 @@ class Partition:
 
     def delete_records(self, before_offset: int) -> int:
         """Hide everything below *before_offset* (-1: the high watermark); return the log start offset."""
-        log, leading = self.led()
+        log, leader_state = self.led()
         if not log.config.deletes:
             raise PolicyViolation(
                 f"{self}: records can only be deleted where cleanup.policy contains delete"
             )
-        wanted = leading.high_watermark if before_offset == -1 else before_offset
-        if not 0 <= wanted <= leading.high_watermark:
+        wanted = leader_state.high_watermark if before_offset == -1 else before_offset
+        if not 0 <= wanted <= leader_state.high_watermark:
             raise OffsetOutOfRange(
-                f"{self}: cannot delete up to {wanted}, the high watermark is {leading.high_watermark}"
+                f"{self}: cannot delete up to {wanted}, the high watermark is {leader_state.high_watermark}"
             )
         if log.advance_log_start(wanted):
             self.log_start_moved()
@@ -454,5 +456,5 @@ class Partition:
     def log_start_moved(self) -> None:
         """Tell who fetches here, in a session, that the log begins elsewhere."""
         self._changed(self.key)
-        self._around.appended(self.key)
-        self._around.log_start_moved(self.key)
+        self._dependencies.appended(self.key)
+        self._dependencies.log_start_moved(self.key)

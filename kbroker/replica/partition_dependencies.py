@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.replica.core.leader_state import WriteIsr
-from kbroker.replica.core.remote_replicas import FollowersHeard
+from kbroker.replica.core.remote_replicas import FollowerLiveness
 
 
 class WritesIsr(Protocol):
@@ -20,7 +20,7 @@ class WritesIsr(Protocol):
         """Begin; *partition* is a `Partition`, which this file knows nothing of."""
 
 
-class Surroundings:
+class PartitionDependencies:
     """What a partition needs of the broker: time, in seconds, and somebody who writes its ISR.
 
     *appended* wakes the followers' fetches: those of consumers have nothing new before the watermark moves.
@@ -49,7 +49,7 @@ class Surroundings:
         self.lag_time_max = lag_time_max
         self.is_cut_off = False
         """Whether our session may be over without our knowing: others may have been elected (S11)."""
-        self.followers = FollowersHeard()
+        self.followers = FollowerLiveness()
         self.appended: Callable[[TopicPartition], None] = lambda _key: None
         self.directory_failed: Callable[[], None] = lambda: None
         self.log_start_moved: Callable[[TopicPartition], None] = lambda _key: None

@@ -32,7 +32,7 @@ class LeadershipListener(Protocol):
         """Take note."""
 
 
-class Hosted:
+class PartitionRegistry:
     """The partitions by topic and number. *wake* is called with those whose role changed."""
 
     def __init__(self, wake: Callable[[TopicPartition], None]) -> None:
@@ -106,7 +106,7 @@ class Hosted:
             heard([partition for partition, _ in changed])
         for partition, led in changed:
             self._wake(partition.key)
-            leads = partition.leading is not None
+            leads = partition.leader_state is not None
             if not leads and not led:
                 continue
             role = partition.role

@@ -10,30 +10,30 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from kbroker.metadata.metadata_cache import BrokerMetadata
-from kbroker.replica.core.leader_state import Leading
-from kbroker.replica.core.replica_selector import ReplicaView, nearest
+from kbroker.replica.core.leader_state import LeaderState
+from kbroker.replica.core.replica_selector import ReplicaView, select_replica
 
-Nearest: TypeAlias = Callable[[Leading, str, int], int | None]
+ReplicaSelector: TypeAlias = Callable[[LeaderState, str, int], int | None]
 """(what the leader knows, the consumer's rack, offset) -> the follower to read from; None: the leader."""
 
 
-def nearest_of(brokers: Callable[[], Mapping[int, BrokerMetadata]]) -> Nearest:
+def rack_aware_selector(brokers: Callable[[], Mapping[int, BrokerMetadata]]) -> ReplicaSelector:
     """Return who chooses among *brokers*, those alive."""
 
-    def choose(leading: Leading, rack: str, offset: int) -> int | None:
+    def choose(leader_state: LeaderState, rack: str, offset: int) -> int | None:
         live = brokers()
-        ours = live.get(leading.broker_id)
+        ours = live.get(leader_state.broker_id)
         leader = ReplicaView(
-            leading.broker_id, ours.rack if ours else None, leading.log_end_offset, 0, 0.0
+            leader_state.broker_id, ours.rack if ours else None, leader_state.log_end_offset, 0, 0.0
         )
         if leader.rack == rack:
             return None
         followers = (
             ReplicaView(replica, live[replica].rack, known.end, known.start, known.caught_up_at)
-            for replica, known in leading.in_sync_followers()
+            for replica, known in leader_state.in_sync_followers()
             if replica in live
         )
-        chosen = nearest(rack, leader, followers, offset)
-        return None if chosen == leading.broker_id else chosen
+        chosen = select_replica(rack, leader, followers, offset)
+        return None if chosen == leader_state.broker_id else chosen
 
     return choose

@@ -27,9 +27,14 @@ from twisted.logger import Logger
 
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.network.broker_connections import DialBroker
-from kbroker.replica import fetcher_partition
-from kbroker.replica.core.replication_quota import Throttle
-from kbroker.replica.fetcher_partitions import FIRST_PAUSE, FetcherSettings, FetchPlan, Followed
+from kbroker.replica import follower_log
+from kbroker.replica.core.replication_quota import ReplicationQuota
+from kbroker.replica.fetcher_state import (
+    FIRST_PAUSE,
+    FetcherSettings,
+    FetcherState,
+    PartitionFetchState,
+)
 from kbroker.replica.leader_end_point import leader_end, leader_start
 from kbroker.replica.partition import Partition
 from kclient.errors import Address, ConnectionClosed
@@ -62,7 +67,7 @@ FLUSH_SECONDS = 0.01
 """How long the next fetch waits for syncs of what the last one brought; it leaves partitions of longer ones out."""
 
 
-class Fetcher:
+class ReplicaFetcher:
     """Follows the partitions that broker *leader* leads.
 
     *address* gives the leader's, None while it is not known; *broker_epoch* is our own (KIP-903).
@@ -77,7 +82,7 @@ class Fetcher:
         address: Callable[[int], tuple[str, int] | None],
         broker_epoch: Callable[[], int],
         now_ms: Callable[[], int],
-        throttle: Throttle,
+        throttle: ReplicationQuota,
         dial: DialBroker,
     ) -> None:
         self._reactor = reactor
@@ -87,7 +92,7 @@ class Fetcher:
         self._address = address
         self._broker_epoch = broker_epoch
         self._now_ms = now_ms
-        self._plan = FetchPlan(leader, settings, throttle)
+        self._plan = FetcherState(leader, settings, throttle)
         self._connection: Connection | None = None
         self._is_out = False
         """Whether a fetch is out."""
@@ -273,7 +278,7 @@ class Fetcher:
 
     # -- out of range --------------------------------------------------------------------------
 
-    async def _start_over(self, each: Followed) -> None:
+    async def _start_over(self, each: PartitionFetchState) -> None:
         """Ask where the leader's log begins and ends, and bring ours into that range."""
         partition = each.partition
         connection = await self._connected()
@@ -283,7 +288,7 @@ class Fetcher:
             if not each.current or partition.log is None:
                 return
             old = partition.log.log_end_offset
-            fetcher_partition.start_over(partition, start, end, self._now_ms())
+            follower_log.fetch_offset_and_truncate(partition, start, end, self._now_ms())
             self._plan.asks_anew(each)
         except (CancelledError, ConnectionClosed):
             raise

@@ -27,16 +27,16 @@ from kbroker.common.topic_partition import TopicPartition
 from kbroker.config import BrokerConfig, LogConfig
 from kbroker.log.disk import OS_DISK, Disk
 from kbroker.log.log_manager import LogManager
-from kbroker.replica.become_leader_or_follower import Orders
+from kbroker.replica.become_leader_or_follower import ReplicaStateChanges
 from kbroker.replica.core.broker_epoch import Registration
-from kbroker.replica.core.leader_state import Leading
+from kbroker.replica.core.leader_state import LeaderState
 from kbroker.replica.core.remote_replicas import NEVER
-from kbroker.replica.core.replication_quota import Throttles
-from kbroker.replica.delayed_requests import WaitingRequests
-from kbroker.replica.log_schedule import LogUpkeep
+from kbroker.replica.core.replication_quota import ReplicationQuotas
+from kbroker.replica.delayed_requests import DelayedRequests
+from kbroker.replica.log_schedule import LogSchedule
 from kbroker.replica.partition import Partition
-from kbroker.replica.partition_dependencies import Surroundings
-from kbroker.replica.partition_registry import Hosted
+from kbroker.replica.partition_dependencies import PartitionDependencies
+from kbroker.replica.partition_registry import PartitionRegistry
 from kclient.wire.errors import (
     KafkaStorageError,
     NotLeaderOrFollower,
@@ -48,7 +48,7 @@ log = Logger()
 T = TypeVar("T")
 
 
-class Replicas:
+class ReplicaManager:
     """All partitions of this broker.
 
     *topic_config* gives a topic's settings, *is_known* says whether the cluster has a partition at all
@@ -91,27 +91,27 @@ class Replicas:
             on_flush=self._log_flushed,
             recovery_threads=config.num_recovery_threads_per_data_dir,
         )
-        self.around = Surroundings(
+        self.dependencies = PartitionDependencies(
             reactor.seconds, lag_time_max=config.replica_lag_time_max_ms / 1000
         )
-        self.around.followers.silence = max(3.0, 4 * config.replica_fetch_wait_max_ms / 1000)
-        self.throttles = Throttles(lambda: self.broker_id)
+        self.dependencies.followers.silence = max(3.0, 4 * config.replica_fetch_wait_max_ms / 1000)
+        self.quotas = ReplicationQuotas(lambda: self.broker_id)
         """How fast replicas that are named may be caught up with."""
-        self.waiting = WaitingRequests(reactor)
+        self.waiting = DelayedRequests(reactor)
         """Requests of clients that wait for a partition's watermark here."""
-        self.waiting_followers = WaitingRequests(reactor)
+        self.waiting_followers = DelayedRequests(reactor)
         """Fetches of followers that wait for a partition's log to grow."""
-        self.around.appended = self.waiting_followers.wake
-        self.hosted = Hosted(self._wake)
-        self.orders = Orders(
+        self.dependencies.appended = self.waiting_followers.wake
+        self.registry = PartitionRegistry(self._wake)
+        self.state_changes = ReplicaStateChanges(
             reactor,
-            self.hosted,
+            self.registry,
             self.log_manager,
             self.registration,
             new_partition=self._new_partition,
             registered=self.registered,
         )
-        self.upkeep = LogUpkeep(
+        self.log_schedule = LogSchedule(
             reactor, config, self.log_manager, self.high_watermark, self._log_start_moved
         )
 
@@ -120,7 +120,7 @@ class Replicas:
         self.waiting_followers.wake(key)
 
     def _new_partition(self, key: TopicPartition) -> Partition:
-        return Partition(key, self.broker_id, self.waiting.wake, self.around)
+        return Partition(key, self.broker_id, self.waiting.wake, self.dependencies)
 
     def now_ms(self) -> int:
         """Return the wall clock in ms: what records are stamped with."""
@@ -140,14 +140,14 @@ class Replicas:
         for note in self.log_manager.notes:
             log.info("{note}", note=note)
         log.info("{past}", past=str(self.log_manager.lives.past))
-        self.upkeep.start()
+        self.log_schedule.start()
 
     def close(self) -> Deferred[bool]:
         """Stop the sweeps and close every log cleanly, in the pool; fires with whether all was clean."""
-        self.orders.close()
-        self.upkeep.stop()
-        high_watermarks = self.upkeep.high_watermarks()
-        self.hosted.clear()
+        self.state_changes.close()
+        self.log_schedule.stop()
+        high_watermarks = self.log_schedule.high_watermarks()
+        self.registry.clear()
 
         def close() -> bool:
             self._pool.shutdown(wait=True)
@@ -177,16 +177,16 @@ class Replicas:
 
     def high_watermark(self, key: TopicPartition) -> int | None:
         """Return a hosted partition's high watermark as far as it is known here; None if it is not hosted."""
-        partition = self.hosted.partitions.get(key)
+        partition = self.registry.partitions.get(key)
         return partition.high_watermark if partition is not None else None
 
     def _log_start_moved(self, key: TopicPartition) -> None:
-        partition = self.hosted.partitions.get(key)
+        partition = self.registry.partitions.get(key)
         if partition is not None:
             partition.log_start_moved()
 
     def _log_flushed(self, key: TopicPartition) -> None:
-        partition = self.hosted.partitions.get(key)
+        partition = self.registry.partitions.get(key)
         if partition is not None:
             partition.log_flushed()
 
@@ -197,7 +197,7 @@ class Replicas:
 
         Raise NotLeaderOrFollower where another broker has it, UnknownTopicOrPartition where nobody has.
         """
-        found = self.hosted.partitions.get((topic, partition))
+        found = self.registry.partitions.get((topic, partition))
         if found is not None:
             return found
         if (topic, partition) in self.log_manager.failed:
@@ -208,25 +208,29 @@ class Replicas:
 
     def leads(self, topic: str, partition: int) -> bool:
         """Say whether this broker leads a partition."""
-        found = self.hosted.partitions.get((topic, partition))
-        return found is not None and found.leading is not None
+        found = self.registry.partitions.get((topic, partition))
+        return found is not None and found.leader_state is not None
 
     def no_successor_at(self, topic: str, partition: int, leader_epoch: int) -> float:
         """Return a time at which certainly no broker led a partition in a later epoch than ours; or `NEVER`."""
-        leading = self._leading(topic, partition, leader_epoch)
-        if leading is None:
+        leader_state = self._leader_state_in(topic, partition, leader_epoch)
+        if leader_state is None:
             return NEVER
-        return leading.no_successor_at(self.around.followers, self.around.now())
+        return leader_state.no_successor_at(self.dependencies.followers, self.dependencies.now())
 
     def is_alone_in_isr(self, topic: str, partition: int, leader_epoch: int) -> bool:
         """Return whether this broker leads a partition in *leader_epoch*, and no other replica can be in the ISR."""
-        leading = self._leading(topic, partition, leader_epoch)
-        return leading is not None and leading.is_alone
+        leader_state = self._leader_state_in(topic, partition, leader_epoch)
+        return leader_state is not None and leader_state.is_alone
 
-    def _leading(self, topic: str, partition: int, leader_epoch: int) -> Leading | None:
-        found = self.hosted.partitions.get((topic, partition))
-        leading = found.leading if found is not None else None
-        return leading if leading is not None and leading.leader_epoch == leader_epoch else None
+    def _leader_state_in(self, topic: str, partition: int, leader_epoch: int) -> LeaderState | None:
+        found = self.registry.partitions.get((topic, partition))
+        leader_state = found.leader_state if found is not None else None
+        return (
+            leader_state
+            if leader_state is not None and leader_state.leader_epoch == leader_epoch
+            else None
+        )
 
     # -- our registration ----------------------------------------------------------------------
 
@@ -237,8 +241,8 @@ class Replicas:
         asking us. What it does not name from now on until it has told everything is not ours any more.
         """
         if self.registration.registered(broker_epoch):
-            self.hosted.unconfirmed = dict.fromkeys(self.hosted.partitions)
-        self.around.is_cut_off = False
+            self.registry.unconfirmed = dict.fromkeys(self.registry.partitions)
+        self.dependencies.is_cut_off = False
 
     def cut_off(self) -> None:
         """Take note that our session may be over by now, which nobody can tell us (S11).
@@ -246,8 +250,8 @@ class Replicas:
         From now on a partition is led only where nobody else can have been elected, until we are registered in
         the same session, which was not over then, or in another one.
         """
-        self.around.is_cut_off = True
-        led = [partition for partition in self.hosted if partition.leading is not None]
+        self.dependencies.is_cut_off = True
+        led = [partition for partition in self.registry if partition.leader_state is not None]
         log.warn(
             "cut off from ZooKeeper for too long: of {count} partitions that this broker leads it serves those "
             "whose in-sync replicas all follow it",
@@ -262,22 +266,22 @@ class Replicas:
         Only orders for the next registration count from now on.
         """
         self.registration.is_expired = True
-        self.around.is_cut_off = False
+        self.dependencies.is_cut_off = False
         changed = []
-        for partition in self.hosted:
-            if partition.leading is not None:
+        for partition in self.registry:
+            if partition.leader_state is not None:
                 partition.stop()
                 changed.append((partition, True))
         if changed:
             log.warn("gave up {count} partitions: the session is over", count=len(changed))
-        self.hosted.tell(changed)
+        self.registry.tell(changed)
 
     def unfollowed(self, follower: int, keys: Iterable[TopicPartition | None]) -> None:
         """Take note that broker *follower* does not fetch these from us any more."""
         for key in keys:
-            partition = self.hosted.partitions.get(key) if key is not None else None
-            if partition is not None and partition.leading is not None:
-                partition.leading.unfollowed(follower)
+            partition = self.registry.partitions.get(key) if key is not None else None
+            if partition is not None and partition.leader_state is not None:
+                partition.leader_state.unfollowed(follower)
 
     # -- settings and failures -----------------------------------------------------------------
 
@@ -288,15 +292,15 @@ class Replicas:
             config, found = configs.get(key[0]), self.log_manager.get(*key)
             if config is not None and found is not None:
                 found.config = config
-        for (topic, _), partition in self.hosted.partitions.items():
+        for (topic, _), partition in self.registry.partitions.items():
             config = configs.get(topic)
-            if config is not None and partition.leading is not None:
+            if config is not None and partition.leader_state is not None:
                 required = min(config.min_insync_replicas, len(partition.role.replicas))
-                partition.perform(partition.leading.require(required))
+                partition.perform(partition.leader_state.require(required))
 
     def throttle(self, config: BrokerConfig) -> None:
         """Take the broker's replication rates."""
-        self.throttles.limit(
+        self.quotas.limit(
             as_leader=config.leader_replication_throttled_rate,
             as_follower=config.follower_replication_throttled_rate,
         )
@@ -309,12 +313,12 @@ class Replicas:
         )  # fmt: skip
         changed = []
         for key in lost:
-            partition = self.hosted.partitions.get(key)
+            partition = self.registry.partitions.get(key)
             if partition is not None:
-                changed.append((partition, partition.leading is not None))
+                changed.append((partition, partition.leader_state is not None))
                 partition.go_offline(f"log directory {path}: {error}")
-        self.hosted.tell(changed)
+        self.registry.tell(changed)
         if not self.log_manager.online:
             self._fatal(f"the last log directory failed: {path}: {error}")
         else:
-            self.around.directory_failed()
+            self.dependencies.directory_failed()

@@ -23,7 +23,7 @@ from twisted.logger import Logger
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.metadata.metadata_cache import MetadataCache, TopicMetadata
 from kbroker.replica.become_leader_or_follower import PARTITIONS_TOLD
-from kbroker.replica.replica_manager import Replicas
+from kbroker.replica.replica_manager import ReplicaManager
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.interbroker import (
     StopReplicaPartitionState,
@@ -38,20 +38,20 @@ log = Logger()
 class StrayReplicas:
     """What is left over on the disks of this broker."""
 
-    def __init__(self, replicas: Replicas, cache: MetadataCache) -> None:
-        self._replicas = replicas
+    def __init__(self, replica_manager: ReplicaManager, cache: MetadataCache) -> None:
+        self._replica_manager = replica_manager
         self._cache = cache
 
     async def give_up_namesakes(self, told: UpdateMetadataRequest) -> None:
         """Give up the roles of a deleted topic whose name *told* gives to another topic."""
-        await self._replicas.orders.give_up_namesakes(told)
+        await self._replica_manager.state_changes.give_up_namesakes(told)
 
     async def remove(self, told: UpdateMetadataRequest) -> None:
         """Delete what *told*, which the cache has taken in, does not assign to us; some in every turn."""
-        await self._replicas.orders.give_up_unconfirmed(told)
-        await self._replicas.orders.give_up_namesakes(told)
+        await self._replica_manager.state_changes.give_up_unconfirmed(told)
+        await self._replica_manager.state_changes.give_up_namesakes(told)
         topics: dict[str, StopReplicaTopicState] = {}
-        for key in list(self._replicas.log_manager):
+        for key in list(self._replica_manager.log_manager):
             topic = self._cache.topic(key[0])
             if topic is not None and self._is_stray(key, topic):
                 state = topics.setdefault(key[0], StopReplicaTopicState(key[0]))
@@ -59,7 +59,7 @@ class StrayReplicas:
                 state.partition_states.append(StopReplicaPartitionState(key[1], epoch, True))
         if not topics:
             return
-        answer = await self._replicas.orders.obey_stop_replicas(
+        answer = await self._replica_manager.state_changes.stop_replicas_in_turns(
             StopReplicaRequest(
                 controller_id=told.controller_id,
                 controller_epoch=told.controller_epoch,
@@ -83,11 +83,11 @@ class StrayReplicas:
             )  # fmt: skip
 
     def _is_stray(self, key: TopicPartition, topic: TopicMetadata) -> bool:
-        found = self._replicas.log_manager.get(*key)
+        found = self._replica_manager.log_manager.get(*key)
         known = topic.partitions.get(key[1])
         if found is None or known is None or known.leader < 0:
             return False
-        ours = self._replicas.broker_id
+        ours = self._replica_manager.broker_id
         whose = found.metadata
         return (
             whose.topic_id == topic.topic_id is not None

@@ -22,7 +22,7 @@ from kbroker.config import BrokerConfig, LogConfig
 from kbroker.log.disk import OS_DISK, Disk
 from kbroker.metadata.metadata_cache import MetadataCache
 from kbroker.network.socket_server import Network
-from kbroker.replica.replica_manager import Replicas
+from kbroker.replica.replica_manager import ReplicaManager
 from kclient.wire.interbroker import (
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
@@ -64,7 +64,7 @@ class OneBroker:
         )
         self.topic_configs: dict[str, LogConfig] = {}
         self.fatal: list[str] = []
-        self.replicas = Replicas(
+        self.replica_manager = ReplicaManager(
             reactor,
             self.config,
             broker_id=BROKER,
@@ -75,7 +75,9 @@ class OneBroker:
             disk=disk,
             pool=pool,
         )
-        self.cache = MetadataCache("one-broker-cluster-idx", self.replicas.orders.fence)
+        self.cache = MetadataCache(
+            "one-broker-cluster-idx", self.replica_manager.state_changes.fence
+        )
         self.trust = trust_of(BROKER)
         self.dispatcher = Dispatcher({}, trust=self.trust, turns=SharedTurns(reactor))
         self._register()
@@ -88,36 +90,42 @@ class OneBroker:
 
     def _register(self) -> None:
         apis = "kbroker.apis.api"
-        replicas = self.replicas
+        replica_manager = self.replica_manager
         for api, factory in {
-            ApiKey.PRODUCE: lazily(apis + "00_produce:Produce", replicas),
+            ApiKey.PRODUCE: lazily(apis + "00_produce:Produce", replica_manager),
             ApiKey.FETCH: lazily(
                 apis + "01_fetch:Fetch",
-                replicas,
+                replica_manager,
                 self.config,
                 random_below=randrange,
                 name_of=lambda topic_id: getattr(self.cache.topic_by_id(topic_id), "name", None),
                 trust=self.trust,
             ),
-            ApiKey.LIST_OFFSETS: lazily(apis + "02_list_offsets:ListOffsets", replicas, self.trust),
+            ApiKey.LIST_OFFSETS: lazily(
+                apis + "02_list_offsets:ListOffsets", replica_manager, self.trust
+            ),
             ApiKey.METADATA: lazily(
                 apis + "03_metadata:Metadata", self.cache, None, lambda: False, time.monotonic
             ),
             ApiKey.API_VERSIONS: lazily(
                 apis + "18_api_versions:ApiVersions", lambda: self.dispatcher.served, self.trust
             ),
-            ApiKey.DELETE_RECORDS: lazily(apis + "21_delete_records:DeleteRecords", replicas),
+            ApiKey.DELETE_RECORDS: lazily(
+                apis + "21_delete_records:DeleteRecords", replica_manager
+            ),
             ApiKey.OFFSET_FOR_LEADER_EPOCH: lazily(
-                apis + "23_offset_for_leader_epoch:OffsetForLeaderEpoch", replicas, self.trust
+                apis + "23_offset_for_leader_epoch:OffsetForLeaderEpoch",
+                replica_manager,
+                self.trust,
             ),
         }.items():
             self.dispatcher.register(api, factory)
 
     def start(self) -> Deferred[int]:
         """Load the logs and listen; fires with the port."""
-        self.replicas.log_manager.claim()
-        self.replicas.log_manager.take_identity(BROKER, self.cache.cluster_id)
-        return self.replicas.load().addCallback(lambda _: self._listen())
+        self.replica_manager.log_manager.claim()
+        self.replica_manager.log_manager.take_identity(BROKER, self.cache.cluster_id)
+        return self.replica_manager.load().addCallback(lambda _: self._listen())
 
     def _listen(self) -> int:
         self.port = self.network.start()[0].port
@@ -127,7 +135,7 @@ class OneBroker:
     def lead(self, topic: str, partitions: int, *, leader_epoch: int = 0) -> list[int]:
         """Become leader of every partition of *topic*; return the error codes."""
         topic_id = uuid5(CLUSTER, topic)
-        response = self.replicas.orders.apply_leader_and_isr(
+        response = self.replica_manager.state_changes.apply_leader_and_isr(
             LeaderAndIsrRequest(
                 controller_id=BROKER,
                 controller_epoch=1,
@@ -166,7 +174,7 @@ class OneBroker:
     def stop(self) -> Deferred[bool]:
         """Close the connections, then the logs."""
         self.network.stop()
-        return self.replicas.close()
+        return self.replica_manager.close()
 
 
 def main(directory: str, port: str, topics: Iterable[str]) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from kbroker.replica import fetcher_partition
+from kbroker.replica import follower_log
 from kbroker.replica.partition import Partition, Read
-from kbroker.replica.partition_dependencies import Surroundings
+from kbroker.replica.partition_dependencies import PartitionDependencies
 from kclient.wire.errors import KafkaError, OffsetOutOfRange, code_of
 from kclient.wire.fetch import EpochEndOffset, FetchPartitionResponse
 from kclient.wire.interbroker import LeaderAndIsrPartitionState
@@ -23,9 +23,9 @@ class HostedPartition(Partition):
     def __init__(self, directory: Path, broker_id: int, **settings: Any) -> None:
         self.clock = 0.0
         self.woken = 0
-        around = Surroundings(lambda: self.clock, lag_time_max=10)
-        super().__init__(KEY, broker_id, self._wake, around)
-        self.around = around
+        dependencies = PartitionDependencies(lambda: self.clock, lag_time_max=10)
+        super().__init__(KEY, broker_id, self._wake, dependencies)
+        self.dependencies = dependencies
         self._own_log = open_log(directory / f"broker-{broker_id}", **settings)
 
     def _wake(self, _key: object) -> None:
@@ -65,7 +65,7 @@ class HostedPartition(Partition):
 
 def fetch(follower: HostedPartition, leader: HostedPartition, max_bytes: int = 1 << 20) -> int:
     """Make one fetch as the brokers do; return the bytes appended. Raise what the leader refuses."""
-    asked = fetcher_partition.question(follower, max_bytes)
+    asked = follower_log.build_fetch(follower, max_bytes)
     answer = FetchPartitionResponse(0)
     try:
         leader.led_for_followers(asked.current_leader_epoch)
@@ -81,9 +81,11 @@ def fetch(follower: HostedPartition, leader: HostedPartition, max_bytes: int = 1
     except OffsetOutOfRange:
         assert leader.log is not None
         log = leader.log
-        fetcher_partition.start_over(follower, log.log_start_offset, log.log_end_offset, 0)
+        follower_log.fetch_offset_and_truncate(
+            follower, log.log_start_offset, log.log_end_offset, 0
+        )
         return 0
-    return fetcher_partition.take_answer(follower, answer, 0)
+    return follower_log.process_partition_data(follower, answer, 0)
 
 
 def _read(leader: HostedPartition, follower: HostedPartition, offset: int, max_bytes: int) -> Read:

@@ -10,8 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from kbroker.replica.core.fetch_session import FetchSession, SessionPartition
-from kbroker.replica.core.fetch_session_cache import FetchSessions
+from kbroker.replica.core.fetch_session import CachedPartition, FetchSession
+from kbroker.replica.core.fetch_session_cache import FetchSessionCache
 from kclient.net import fetch_session as fetching
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.fetch import FetchPartition, FetchPartitionResponse, FetchResponse, FetchTopic
@@ -51,7 +51,7 @@ class Leader:
     logs: dict[int, Log] = field(default_factory=lambda: {index: Log() for index in PARTITIONS})
 
     def __post_init__(self) -> None:
-        self.sessions = FetchSessions(2, NUMBERS.__next__)
+        self.sessions = FetchSessionCache(2, NUMBERS.__next__)
         self.now = 0.0
 
     def happened(self, index: int) -> None:
@@ -117,7 +117,7 @@ class Leader:
             [TopicResponse(TOPIC, answers)], session_id=session.id if session else 0
         )
 
-    def watch(self, added: list[SessionPartition]) -> None:
+    def watch(self, added: list[CachedPartition]) -> None:
         for partition in added:
             self.sessions.watch(partition, (TOPIC, partition.asked.partition))
 

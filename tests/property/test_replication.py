@@ -20,8 +20,8 @@ from hypothesis.stateful import (
 )
 
 from kbroker.log.leader_epoch_cache import LeaderEpochCache
-from kbroker.replica.core.follower_state import EpochEnd, Following
-from kbroker.replica.core.leader_state import FoundState, Leading, WriteIsr
+from kbroker.replica.core.follower_state import EpochEnd, FollowerState
+from kbroker.replica.core.leader_state import FoundState, LeaderState, WriteIsr
 
 BROKERS = (1, 2, 3)
 BROKER = st.sampled_from(BROKERS)
@@ -59,8 +59,8 @@ class Replica:
 class ReplicatedPartition(RuleBasedStateMachine):
     """The controller elects from the ISR that ZooKeeper holds, and only from that."""
 
-    leading = Leading
-    following = Following
+    leader_state = LeaderState
+    follower_state = FollowerState
 
     def __init__(self):
         super().__init__()
@@ -77,12 +77,12 @@ class ReplicatedPartition(RuleBasedStateMachine):
 
     def take_role(self, replica):
         state = self.zk
-        previous = replica.role if isinstance(replica.role, Leading) else None
+        previous = replica.role if isinstance(replica.role, LeaderState) else None
         mark, replica.known_mark = replica.mark, replica.mark
         replica.epoch, replica.write, replica.answer = state.leader_epoch, None, None
         if state.leader == replica.id:
             replica.epoch_start = replica.end
-            replica.role = self.leading(
+            replica.role = self.leader_state(
                 replica.id,
                 state.isr,
                 replicas=frozenset(BROKERS),
@@ -95,7 +95,9 @@ class ReplicatedPartition(RuleBasedStateMachine):
                 previous=previous,
             )
         else:
-            replica.role = self.following(state.leader, state.leader_epoch, min(mark, replica.end))
+            replica.role = self.follower_state(
+                state.leader, state.leader_epoch, min(mark, replica.end)
+            )
 
     @rule(broker=BROKER)
     def hears_of_the_controller(self, broker):
@@ -161,7 +163,7 @@ class ReplicatedPartition(RuleBasedStateMachine):
     def produce(self, broker, count):
         """To whoever believes that it leads."""
         replica = self.replicas[broker]
-        if isinstance(replica.role, Leading):
+        if isinstance(replica.role, LeaderState):
             replica.log += [(replica.epoch, next(self.values)) for _ in range(count)]
             replica.role.log_end(replica.end)
 
@@ -169,10 +171,10 @@ class ReplicatedPartition(RuleBasedStateMachine):
     def fetch(self, broker, count):
         """One fetch of a follower from its leader, and the taking of the answer."""
         me = self.replicas[broker]
-        if not isinstance(me.role, Following) or me.role.leader in self.dead | {-1}:
+        if not isinstance(me.role, FollowerState) or me.role.leader in self.dead | {-1}:
             return
         leader = self.replicas[me.role.leader]
-        if not isinstance(leader.role, Leading) or leader.epoch != me.epoch:
+        if not isinstance(leader.role, LeaderState) or leader.epoch != me.epoch:
             return  # FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER
         last = me.log[-1][0] if me.log else -1
         if last >= 0:
@@ -198,7 +200,7 @@ class ReplicatedPartition(RuleBasedStateMachine):
     def time_passes(self, seconds):
         self.now += seconds
         for replica in self.replicas.values():
-            if isinstance(replica.role, Leading):
+            if isinstance(replica.role, LeaderState):
                 self.perform(replica, replica.role.time_passed(self.now))
 
     # -- writes of the ISR --------------------------------------------------------------------
@@ -247,7 +249,7 @@ class ReplicatedPartition(RuleBasedStateMachine):
     @invariant()
     def what_was_shown_is_never_changed_or_lost(self):
         for replica in self.replicas.values():
-            if not isinstance(replica.role, Leading):
+            if not isinstance(replica.role, LeaderState):
                 continue
             shown = replica.log[: replica.role.high_watermark]
             common = min(len(shown), len(self.committed))
@@ -292,7 +294,7 @@ TestReplicatedPartition = ReplicatedPartition.TestCase
 TestReplicatedPartition.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
 
 
-class CommittedIsrOnly(Leading):
+class CommittedIsrOnly(LeaderState):
     """The bug that KIP-497 guards against: a replica about to join does not hold the watermark."""
 
     __slots__ = ()
@@ -303,7 +305,7 @@ class CommittedIsrOnly(Leading):
         self._alone = self.isr == {self.broker_id}
 
 
-class OneEpochOnly(Following):
+class OneEpochOnly(FollowerState):
     """KIP-101 without KIP-279: an epoch that is not here is taken for one that is."""
 
     __slots__ = ()
@@ -319,7 +321,7 @@ class OneEpochOnly(Following):
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("mutant", [CommittedIsrOnly, OneEpochOnly])
 def test_the_model_finds(mutant):
-    part = "leading" if issubclass(mutant, Leading) else "following"
+    part = "leader_state" if issubclass(mutant, LeaderState) else "follower_state"
     broken = type(mutant.__name__, (ReplicatedPartition,), {part: mutant})
     once = settings(
         max_examples=3000,

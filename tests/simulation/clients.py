@@ -199,8 +199,8 @@ class Clients:
             broker = node.broker
             if not node.running or broker is None:
                 continue
-            held = broker.replicas.hosted.partitions.get((topic, partition))
-            if held is not None and held.leading is not None:
+            held = broker.replica_manager.registry.partitions.get((topic, partition))
+            if held is not None and held.leader_state is not None:
                 found.append((held.role.leader_epoch, number))
         if not found:
             return None

@@ -41,7 +41,7 @@ class Copy:
     synced: int = 0
     """Below, the ledger was found synced on this replica's disk."""
     seen: tuple[Any, ...] = ()
-    leading: Any = None
+    leader_state: Any = None
     high_watermark: int = 0
 
     def look(self, log: UnifiedLog, truncations: int) -> None:

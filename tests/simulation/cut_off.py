@@ -2,7 +2,7 @@
 
 Such a leader cannot learn that its session is over. It goes on while all of its ISR follow it, because a successor
 comes out of the ISR and follows it no more. So it must stop when it has received nothing from its successor for
-as long as the brokers themselves allow (`FollowersHeard.silence`), plus the time to notice.
+as long as the brokers themselves allow (`FollowerLiveness.silence`), plus the time to notice.
 
 Not judged: a broker that was paused meanwhile, because what it answers when it resumes may have been asked before; and
 a broker to which the successor still sends something, because that may have been sent before the election.
@@ -66,10 +66,14 @@ class CutOff:
         process, broker = node.process, node.broker
         if process is None or not process.alive or broker is None:
             return
-        partition = broker.replicas.hosted.partitions.get((topic, where[1]))
-        if partition is None or partition.leading is None or partition.role.leader_epoch >= epoch:
+        partition = broker.replica_manager.registry.partitions.get((topic, where[1]))
+        if (
+            partition is None
+            or partition.leader_state is None
+            or partition.role.leader_epoch >= epoch
+        ):
             return
-        silence = broker.replicas.around.followers.silence + GRACE
+        silence = broker.replica_manager.dependencies.followers.silence + GRACE
         quiet_since = max(self.arrived.get((leader, number), 0.0), process.resumed_at)
         if now - quiet_since > silence:
             raise Broken(

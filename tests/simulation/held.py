@@ -16,7 +16,7 @@ from uuid import UUID
 from tests.simulation.copies import GONE, Broken, Copy, Record
 
 if TYPE_CHECKING:
-    from kbroker.replica.core.leader_state import Leading
+    from kbroker.replica.core.leader_state import LeaderState
 
 MIN_INSYNC_REPLICAS = 2
 """Of all topics of the simulated cluster; none has fewer replicas."""
@@ -56,12 +56,12 @@ class Held:
                 f" brokers {holders} hold"
             )
 
-    def check_refused(self, leading: Leading, copy: Copy, before: int, name: str) -> None:
+    def check_refused(self, leader_state: LeaderState, copy: Copy, before: int, name: str) -> None:
         """Check that no acks=all batch was appended from offset *before* on where the ISR is too small for it.
 
         Batches of idempotent producers are those: all of them ask for acks=all.
         """
-        isr = leading.isr
+        isr = leader_state.isr
         if len(isr) >= self._required:
             return
         for offset in range(before, len(copy.records)):

@@ -60,7 +60,7 @@ class Losses:
         """By broker: the last zxid before its disk lost something."""
         self._wiped: dict[int, int] = {}
         """By broker: the last zxid before its disk was another one."""
-        self._replicas: dict[tuple[int, TopicPartition], int] = {}
+        self._replica_manager: dict[tuple[int, TopicPartition], int] = {}
         """The same for single replicas: one of several disks lost something."""
         self._damaged: set[tuple[int, TopicPartition]] = set()
         """Replicas whose log was exchanged with another, until they were seen with all that is committed."""
@@ -87,7 +87,7 @@ class Losses:
 
     def replica(self, node: int, key: TopicPartition, zxid: int) -> None:
         """Take note that *node* lost the disk that held one replica."""
-        self._replicas[node, key] = zxid
+        self._replica_manager[node, key] = zxid
 
     def damaged(self, node: int, key: TopicPartition) -> None:
         """Take note that the log of one replica on *node* is another one now."""
@@ -105,14 +105,14 @@ class Losses:
         """Say whether the place that *node* has since its life of broker epoch *granted* is worth nothing."""
         if (node, key) in self._damaged:
             return True
-        lost = max(self._disks.get(node, -1), self._replicas.get((node, key), -1))
+        lost = max(self._disks.get(node, -1), self._replica_manager.get((node, key), -1))
         return granted <= lost and granted != UNKNOWN
 
     def may_lack(self, node: int, key: TopicPartition, granted: int) -> bool:
         """Say whether *node* may lack committed records, though it has a place since *granted*."""
         if key[0] not in self.flushed or (node, key) in self._damaged:
             return self.is_void(node, key, granted)
-        lost = max(self._wiped.get(node, -1), self._replicas.get((node, key), -1))
+        lost = max(self._wiped.get(node, -1), self._replica_manager.get((node, key), -1))
         return granted <= lost and granted != UNKNOWN
 
     def are_void(self, key: TopicPartition, state: State) -> bool:

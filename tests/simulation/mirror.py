@@ -314,7 +314,9 @@ class MirrorSimulation(Simulation):
             for observer, nodes in ((self.observer, self.nodes), (self.target, self.targets)):
                 broker = nodes[observer.states[topic, partition].leader].broker
                 assert broker is not None
-                logs.append(_batches(broker.replicas.hosted.partitions[topic, partition].log))
+                logs.append(
+                    _batches(broker.replica_manager.registry.partitions[topic, partition].log)
+                )
             if logs[0] != logs[1]:
                 raise Broken(f"Prefix: the bytes of {topic}-{partition} differ at the end")
 
@@ -364,9 +366,9 @@ class MirrorSimulation(Simulation):
             held = (
                 node.running
                 and node.broker
-                and node.broker.replicas.hosted.partitions.get((topic, int(partition)))
+                and node.broker.replica_manager.registry.partitions.get((topic, int(partition)))
             )
-            if held and held.leading is not None:
+            if held and held.leader_state is not None:
                 writing = Deferred.fromCoroutine(
                     self._write(
                         number, ProduceTopic(topic, [ProducePartition(int(partition), batch)])

@@ -138,7 +138,7 @@ class Node:
         return (
             self.running
             and self.broker is not None
-            and bool(self.broker.replicas.log_manager.offline)
+            and bool(self.broker.replica_manager.log_manager.offline)
         )
 
     def zookeeper(self) -> ZkConnection | None:
@@ -266,7 +266,7 @@ class Node:
 
     def _check_disks(self, *, is_clean: bool) -> None:
         if self.broker is not None and self.broker._logs_loaded:
-            offline = self.broker.replicas.log_manager.offline
+            offline = self.broker.replica_manager.log_manager.offline
             directories = [each for each in DIRECTORIES[: self._disks] if each not in offline]
             self.wrong = self.wrong or wrong_at_the_end(
                 self.disk, directories, self.topic_names, is_clean=is_clean

@@ -64,7 +64,7 @@ from tests.simulation.synced import synced_end
 
 if TYPE_CHECKING:
     from kbroker.log.unified_log import UnifiedLog
-    from kbroker.replica.core.leader_state import Leading
+    from kbroker.replica.core.leader_state import LeaderState
     from kbroker.replica.partition import Partition
     from tests.simulation.clock import Scheduler
     from tests.simulation.node import Node
@@ -209,20 +209,24 @@ class Observer:
         if broker is None or not node.running:
             return
         copy_of = self._copy_of
-        for partition in broker.replicas.hosted:
+        for partition in broker.replica_manager.registry:
             log = partition.log
             if log is None:
                 continue
-            leading, following, role = partition.leading, partition.following, partition.role
+            leader_state, follower_state, role = (
+                partition.leader_state,
+                partition.follower_state,
+                partition.role,
+            )
             pending = None
-            if leading is not None:
-                mark, pending = leading.high_watermark, leading.pending
-            elif following is not None:
-                mark = following.high_watermark
+            if leader_state is not None:
+                mark, pending = leader_state.high_watermark, leader_state.pending
+            elif follower_state is not None:
+                mark = follower_state.high_watermark
             else:
                 mark = partition.high_watermark
             seen = (
-                log, log.log_end_offset, log._truncations, mark, leading, role.leader_epoch,
+                log, log.log_end_offset, log._truncations, mark, leader_state, role.leader_epoch,
                 log.log_start_offset, pending, log.recovery_point,
             )  # fmt: skip
             topic_id = role.topic_id
@@ -248,7 +252,7 @@ class Observer:
         return self.copies.setdefault(where, Copy())
 
     def _look(self, node: Node, partition: Partition, copy: Copy, seen: tuple[Any, ...]) -> None:
-        log, end, truncations, mark, leading, epoch, start, _, recovery_point = seen
+        log, end, truncations, mark, leader_state, epoch, start, _, recovery_point = seen
         before, copy.seen = copy.seen, seen
         had = len(copy.records)
         self._check_files(node, copy, log, recovery_point)
@@ -262,7 +266,7 @@ class Observer:
         if before and before[0] is log and epoch < before[5]:
             raise Broken(f"LeaderEpoch: {name} goes from epoch {before[5]} back to {epoch}")
         if before[1:7] != seen[1:7]:
-            standing = "leads" if leading is not None else f"follows {partition.role.leader}"
+            standing = "leads" if leader_state is not None else f"follows {partition.role.leader}"
             begins = f"begins at {start}, " if start else ""
             self._say(
                 f"{name} {standing} in epoch {epoch}: {begins}ends at {end}, watermark {mark}"
@@ -274,7 +278,7 @@ class Observer:
             # He does not know of a loss yet. What he still shows was there.
             self._lost[where].update((n, copy.records[n][1]) for n in range(start, mark))
             return
-        if leading is not None:
+        if leader_state is not None:
             self._check_rules(node, copy, before, seen, had, name)
             self._leads(node, partition, copy, ledger, name, seen)
             lossy = self._lossy.get(where, -1)
@@ -283,7 +287,7 @@ class Observer:
         elif mark > len(ledger):
             raise Broken(f"ValidHighWatermark: {name}: {mark}, {len(ledger)} are committed")
         copy.reconciled = lossy
-        copy.leading, copy.high_watermark = leading, mark
+        copy.leader_state, copy.high_watermark = leader_state, mark
         if start > len(ledger) or (start and not self.deletes):
             raise Broken(f"Agreement: {name} begins at {start}, {len(ledger)} are committed")
         agreed = copy.compare(ledger)
@@ -313,10 +317,10 @@ class Observer:
         name: str,
         seen: tuple[Any, ...],
     ) -> None:
-        mark, leading, epoch = seen[3:6]
-        if copy.leading is leading and mark < copy.high_watermark:
+        mark, leader_state, epoch = seen[3:6]
+        if copy.leader_state is leader_state and mark < copy.high_watermark:
             raise Broken(f"ValidHighWatermark: {name}: {copy.high_watermark} -> {mark}")
-        if copy.leading is not leading:
+        if copy.leader_state is not leader_state:
             copy.compare(ledger)
             self._begins_to_lead(node, partition, epoch, copy, ledger, name)
         if mark > len(ledger):
@@ -324,7 +328,7 @@ class Observer:
             where = (partition.topic_id, partition.key[1])
             begin = len(ledger)
             self._expose(partition.key[0], where, copy, ledger, mark)
-            if copy.leading is leading or where not in self._lossy:
+            if copy.leader_state is leader_state or where not in self._lossy:
                 self.held.check_visible(where, ledger, begin, name)
 
     def _check_rules(
@@ -337,16 +341,16 @@ class Observer:
         name: str,
     ) -> None:
         """Check what a leader has just appended, from offset *had* on, and the ISR that it proposes."""
-        leading: Leading = seen[4]
-        if copy.leading is leading:
-            self.held.check_refused(leading, copy, had, name)
-        write = leading._pending_write
+        leader_state: LeaderState = seen[4]
+        if copy.leader_state is leader_state:
+            self.held.check_refused(leader_state, copy, had, name)
+        write = leader_state._pending_write
         if write is None or (before and before[7] is seen[7]):
             return
         assert node.broker is not None
         for member, epoch in write.epochs:
             known = node.broker.metadata.brokers.get(member)
-            if member not in leading.isr and known is not None and epoch < known.epoch:
+            if member not in leader_state.isr and known is not None and epoch < known.epoch:
                 raise Broken(
                     f"FormerLife: {name} proposes {member} by its broker epoch {epoch}, and knows"
                     f" that it is {known.epoch} now"
@@ -526,9 +530,9 @@ class Observer:
     def _serves(self, number: int, key: tuple[str, int]) -> bool:
         """Say whether a broker runs and has its replica of a partition on a disk that works."""
         node = self._nodes[number]
-        if not node.running or node.broker is None or not hasattr(node.broker, "replicas"):
+        if not node.running or node.broker is None or not hasattr(node.broker, "replica_manager"):
             return False
-        held = node.broker.replicas.hosted.partitions.get(key)
+        held = node.broker.replica_manager.registry.partitions.get(key)
         return held is not None and held.offline is None
 
     # -- the end
@@ -562,7 +566,7 @@ class Observer:
         for number in replicas:
             broker = self._nodes[number].broker
             assert broker is not None
-            held = broker.replicas.hosted.partitions.get((topic, partition))
+            held = broker.replica_manager.registry.partitions.get((topic, partition))
             if held is None or held.log is None or held.topic_id != topic_id:
                 return f"broker {number} has no replica"
             if held.role.leader != state.leader or held.role.leader_epoch != state.leader_epoch:
@@ -570,7 +574,7 @@ class Observer:
             copy = self.copies.get((number, topic_id, partition))
             if copy is None or copy.compare(ledger) < max(len(copy.records), len(ledger)):
                 return f"broker {number}: {difference(copy, ledger)}"
-            if held.leading is None and held.high_watermark != len(ledger):
+            if held.leader_state is None and held.high_watermark != len(ledger):
                 return f"broker {number} knows {held.high_watermark} of {len(ledger)}"
         for number, node in self._nodes.items():
             assert node.broker is not None
@@ -591,7 +595,7 @@ class Observer:
                     f"broker {number} tells clients of controller {metadata.controller_id}, not"
                     f" {controller}, and of the brokers {sorted(metadata.brokers)}"
                 )
-            for partition in node.broker.replicas.hosted:
+            for partition in node.broker.replica_manager.registry:
                 if self.topics.get(partition.key[0]) != partition.topic_id:
                     return f"broker {number} still has {partition} of {partition.topic_id}"
                 if number not in self.replicas.get(partition.key, ()):

@@ -45,7 +45,7 @@ PartitionId: TypeAlias = tuple[UUID | str, int]
 """How a request calls a partition: the topic's id, or its name up to v12, and the index."""
 
 
-class SessionPartition:
+class CachedPartition:
     """What one fetcher wants of one partition, and what it was told of it."""
 
     __slots__ = (
@@ -132,8 +132,8 @@ class FetchSession:
         """When our last answer was made. The request with the next epoch shows that it was received."""
         self.epoch = next_session_epoch(INITIAL_SESSION_EPOCH)
         """The epoch that the next request has to carry."""
-        self.partitions: dict[PartitionId, SessionPartition] = {}
-        self.due: dict[SessionPartition, None] = {}
+        self.partitions: dict[PartitionId, CachedPartition] = {}
+        self.due: dict[CachedPartition, None] = {}
         """Those that may have something to say, in the order in which they are looked at."""
 
     @property
@@ -143,7 +143,7 @@ class FetchSession:
 
     def update(
         self, topics: Iterable[FetchTopic], forgotten: Sequence[ForgottenTopic]
-    ) -> tuple[list[SessionPartition], list[SessionPartition]]:
+    ) -> tuple[list[CachedPartition], list[CachedPartition]]:
         """Take a request's changes; return the partitions that are new, and those that are gone."""
         added = []
         for topic in topics:
@@ -151,7 +151,7 @@ class FetchSession:
             for asked in topic.partitions:
                 partition = self.partitions.get((called, asked.partition))
                 if partition is None:
-                    partition = SessionPartition(self, topic.name, topic.topic_id, asked)
+                    partition = CachedPartition(self, topic.name, topic.topic_id, asked)
                     self.partitions[called, asked.partition] = partition
                     added.append(partition)
                 else:
@@ -180,7 +180,7 @@ class FetchSession:
             self.due[partition] = None
 
     def looked_at(
-        self, partition: SessionPartition, answer: FetchPartitionResponse, *, is_clean: bool
+        self, partition: CachedPartition, answer: FetchPartitionResponse, *, is_clean: bool
     ) -> bool:
         """Say whether *answer* is to be said; one that is not, of a clean partition, ends its turn.
 
@@ -193,7 +193,7 @@ class FetchSession:
         return False
 
     def told(
-        self, partition: SessionPartition, answer: FetchPartitionResponse, *, is_clean: bool
+        self, partition: CachedPartition, answer: FetchPartitionResponse, *, is_clean: bool
     ) -> None:
         """Take note of an answer that leaves now."""
         partition.high_watermark = answer.high_watermark

@@ -23,15 +23,15 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.replica.core.fetch_session import FetchSession, SessionPartition
+from kbroker.replica.core.fetch_session import CachedPartition, FetchSession
 
 MIN_EVICTION_SECONDS: Final = 120.0
 """How long a session is safe: unused from anybody, new from those who are not followers."""
 
-_Watchers = dict[TopicPartition, dict[SessionPartition, None]]
+_Watchers = dict[TopicPartition, dict[CachedPartition, None]]
 
 
-class FetchSessions:
+class FetchSessionCache:
     """The cache. *new_id* draws a number 1..2**31-1; *evicted* hears of sessions that lose their place."""
 
     def __init__(
@@ -112,13 +112,13 @@ class FetchSessions:
 
     # -- events --------------------------------------------------------------------------------
 
-    def watch(self, partition: SessionPartition, key: TopicPartition) -> None:
+    def watch(self, partition: CachedPartition, key: TopicPartition) -> None:
         """Have what happens to *key* make *partition* due."""
         partition.key = key
         watchers = self._followers if partition.session.privileged else self._clients
         watchers.setdefault(key, {})[partition] = None
 
-    def unwatch(self, partitions: Iterable[SessionPartition]) -> None:
+    def unwatch(self, partitions: Iterable[CachedPartition]) -> None:
         """Let nothing be heard of *partitions* any more."""
         for partition in partitions:
             key = partition.key
@@ -149,7 +149,7 @@ def _worth(session: FetchSession) -> tuple[bool, int]:
     return session.privileged, len(session.partitions)
 
 
-def _due(watching: Iterable[SessionPartition] | None) -> Iterable[FetchSession]:
+def _due(watching: Iterable[CachedPartition] | None) -> Iterable[FetchSession]:
     if not watching:
         return ()
     for partition in watching:

@@ -18,7 +18,7 @@ Invariants:
 2. After a truncation that was the last one, the log is a prefix of the leader's.
 3. Nothing is cut that both logs have.
 
-In: the leader's answers, our log's ends   Out: where to cut   Owner: replica.fetcher_partition
+In: the leader's answers, our log's ends   Out: where to cut   Owner: replica.follower_log
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class EpochEnd(NamedTuple):
     end_offset: int
 
 
-class Following:
+class FollowerState:
     """A follower's view of one partition, under one leader epoch."""
 
     __slots__ = ("high_watermark", "leader", "leader_epoch")

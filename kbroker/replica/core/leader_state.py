@@ -42,7 +42,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kbroker.replica.core.remote_replicas import NEVER, FollowerProgress, FollowersHeard
+from kbroker.replica.core.remote_replicas import NEVER, FollowerLiveness, RemoteReplica
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class FoundState:
     elr: tuple[tuple[int, int], ...] = ()
 
 
-class Leading:
+class LeaderState:
     """The leader's view of the replicas of one partition.
 
     *previous* is our own view of an earlier epoch that nobody else can have led after: what it knew
@@ -125,7 +125,7 @@ class Leading:
         min_insync_replicas: int = 1,
         lag_time_max: float = 30.0,
         now: float = 0.0,
-        previous: Leading | None = None,
+        previous: LeaderState | None = None,
         epochs: Mapping[int, int] | None = None,
         elr: Mapping[int, int] | None = None,
         recovers: bool = False,
@@ -157,7 +157,7 @@ class Leading:
         self.min_insync_replicas = min_insync_replicas
         self.lag_time_max = lag_time_max
         self._followers = {
-            replica: FollowerProgress(now if replica in isr else NEVER)
+            replica: RemoteReplica(now if replica in isr else NEVER)
             for replica in (replicas or isr) | isr
             if replica != broker_id
         }
@@ -195,7 +195,7 @@ class Leading:
         if follower is not None:
             follower.follows = False
 
-    def is_backed(self, heard: FollowersHeard, now: float) -> bool:
+    def is_backed(self, heard: FollowerLiveness, now: float) -> bool:
         """Say whether nobody else can have been elected: all who could still follow us (S11).
 
         A successor comes out of the ISR, and follows us no more from then on. Where there is no other replica
@@ -217,7 +217,7 @@ class Leading:
         """Whether no other replica can be in the ISR."""
         return self.maximal_isr <= {self.broker_id}
 
-    def no_successor_at(self, heard: FollowersHeard, now: float) -> float:
+    def no_successor_at(self, heard: FollowerLiveness, now: float) -> float:
         """Return a time at which certainly no other broker had begun to lead, as late as known; or `NEVER`.
 
         Unlike `is_backed` this holds after a stop of the process, too (docs/design/groups-without-zookeeper.md).
@@ -246,7 +246,7 @@ class Leading:
         if known is not None:
             known.start = log_start_offset
 
-    def in_sync_followers(self) -> list[tuple[int, FollowerProgress]]:
+    def in_sync_followers(self) -> list[tuple[int, RemoteReplica]]:
         """Return the followers in the ISR, with what we know of them."""
         followers = self._followers
         return [(replica, followers[replica]) for replica in self.isr if replica in followers]

@@ -22,7 +22,7 @@ from typing import Generic, TypeVar
 K = TypeVar("K", bound=Hashable)
 
 
-class Waiting(Generic[K]):
+class DelayedOperation(Generic[K]):
     """One request that waits; *try_complete* answers it and returns True once that is possible."""
 
     __slots__ = ("_try_complete", "done", "keys")
@@ -47,7 +47,7 @@ class Purgatory(Generic[K]):
     """
 
     def __init__(self, report: Callable[[Exception], None]) -> None:
-        self._watchers: dict[K, dict[Waiting[K], None]] = {}
+        self._watchers: dict[K, dict[DelayedOperation[K], None]] = {}
         """In the order in which they came."""
         self._report = report
 
@@ -58,12 +58,12 @@ class Purgatory(Generic[K]):
         """Say whether anybody watches *key*."""
         return key in self._watchers
 
-    def add(self, waiting: Waiting[K]) -> None:
+    def add(self, waiting: DelayedOperation[K]) -> None:
         """Let *waiting* wait for its keys."""
         for key in waiting.keys:
             self._watchers.setdefault(key, {})[waiting] = None
 
-    def remove(self, waiting: Waiting[K]) -> None:
+    def remove(self, waiting: DelayedOperation[K]) -> None:
         """Forget *waiting*: it timed out or was cancelled."""
         waiting.done = True
         for key in waiting.keys:

@@ -3,7 +3,7 @@
 A follower's end is known from the offset that it fetches next. It has caught up when it asked for our end, or for what
 was our end when it asked the time before (as Kafka does): then it had all that there was at that time.
 
-In: fetches, the time (seconds)   Out: verdicts   Owner: `Leading` of a partition; of the brokers
+In: fetches, the time (seconds)   Out: verdicts   Owner: `LeaderState` of a partition; of the brokers
 `replica.partition_dependencies`
 """
 
@@ -14,7 +14,7 @@ from typing import Final
 NEVER: Final = float("-inf")
 
 
-class FollowerProgress:
+class RemoteReplica:
     """What the leader knows of one follower."""
 
     __slots__ = ("_leader_end_then", "caught_up_at", "end", "fetched_at", "follows", "start")
@@ -47,7 +47,7 @@ class FollowerProgress:
         return self.end == leader_end or now - self.caught_up_at <= lag_time_max
 
 
-class FollowersHeard:
+class FollowerLiveness:
     """When the followers' brokers were heard of, by whatever fetch.
 
     In a fetch session idle partitions are not named (KIP-227): what was fetched once in it is still followed.

@@ -31,7 +31,7 @@ class ReplicaView(NamedTuple):
     """When it last had all of the log, seconds."""
 
 
-def nearest(
+def select_replica(
     rack: str, leader: ReplicaView, in_sync_followers: Iterable[ReplicaView], offset: int
 ) -> int:
     """Return the id of the replica that a consumer in *rack* should read *offset* from."""

@@ -64,7 +64,7 @@ class ByteRate:
             self._total -= self._bytes.popleft()
 
 
-class Throttle:
+class ReplicationQuota:
     """One side's throttle: which of this broker's replicas are named, and whether the rate is exceeded."""
 
     __slots__ = ("_broker_id", "_named", "_rate", "_setting", "bytes_per_second")
@@ -107,14 +107,14 @@ class Throttle:
         return total / self.bytes_per_second - seconds
 
 
-class Throttles:
+class ReplicationQuotas:
     """Both sides of one broker, whose id may not be known yet."""
 
     __slots__ = ("as_follower", "as_leader")
 
     def __init__(self, broker_id: Callable[[], int]) -> None:
-        self.as_leader = Throttle(broker_id, "leader_replication_throttled_replicas")
-        self.as_follower = Throttle(broker_id, "follower_replication_throttled_replicas")
+        self.as_leader = ReplicationQuota(broker_id, "leader_replication_throttled_replicas")
+        self.as_follower = ReplicationQuota(broker_id, "follower_replication_throttled_replicas")
 
     def limit(self, *, as_leader: int, as_follower: int) -> None:
         """Take the rates, in bytes per second; UNLIMITED for none."""

@@ -25,7 +25,7 @@ from kclient.wire.error_codes import ErrorCode
 from kclient.wire.interbroker import EPOCH_DURING_DELETE, NO_EPOCH, LeaderAndIsrPartitionState
 
 
-class Standing(Enum):
+class Role(Enum):
     """What a replica is to its partition."""
 
     NONE = "none"
@@ -38,7 +38,7 @@ class PartitionRole:
     """The role of the local replica *broker_id* in one partition."""
 
     broker_id: int
-    standing: Standing = Standing.NONE
+    standing: Role = Role.NONE
     topic_id: UUID | None = None
     leader: int = -1
     leader_epoch: int = -1
@@ -51,7 +51,7 @@ class PartitionRole:
     @property
     def leads(self) -> bool:
         """Whether this broker leads the partition."""
-        return self.standing is Standing.LEADER
+        return self.standing is Role.LEADER
 
     def judge(self, state: LeaderAndIsrPartitionState, topic_id: UUID | None) -> ErrorCode:
         """Say how *state* is answered, before anything is done; NONE: it is to be applied.
@@ -76,7 +76,7 @@ class PartitionRole:
         self.partition_epoch = state.partition_epoch
         self.isr = frozenset(state.isr)
         self.replicas = tuple(state.replicas)
-        self.standing = Standing.LEADER if state.leader == self.broker_id else Standing.FOLLOWER
+        self.standing = Role.LEADER if state.leader == self.broker_id else Role.FOLLOWER
 
     def judge_stop(self, leader_epoch: int) -> ErrorCode:
         """Say how a StopReplica with *leader_epoch* is answered (KIP-570)."""

@@ -10,7 +10,7 @@ from kbroker.common.epoch_fences import ControllerFence
 from kbroker.controller.core import replica_events, state_writes
 from kbroker.controller.core.context import ControllerContext
 from kbroker.controller.zk_client import ControllerZkClient
-from kbroker.replica.log_dir_failure_channel import DirectoryNews
+from kbroker.replica.log_dir_failure_channel import LogDirFailureChannel
 from kbroker.zk.interface import Check
 from kbroker.zk.life import SessionLife
 from kbroker.zk.session import ZooKeeperSession
@@ -120,17 +120,17 @@ def anybody_may_lead() -> list[Change]:
 @mutant
 def failed_disks_are_kept_secret() -> list[Change]:
     """A broker that lost one of its disks says so to nobody, as before 8ff1aa8."""
-    return [(DirectoryNews, "tell", lambda _self: None)]
+    return [(LogDirFailureChannel, "tell", lambda _self: None)]
 
 
 @mutant
 def a_failed_disk_is_told_once() -> list[Change]:
     """The news of a failed disk is written once, whether or not ZooKeeper took it."""
 
-    def not_told(self: DirectoryNews, _failure: Any) -> None:
+    def not_told(self: LogDirFailureChannel, _failure: Any) -> None:
         self._telling, self._untold = False, 0
 
-    return [(DirectoryNews, "_not_told", not_told)]
+    return [(LogDirFailureChannel, "_not_told", not_told)]
 
 
 @mutant

@@ -6,19 +6,21 @@ from typing import Any
 
 from kbroker.log import offset_checkpoint_file
 from kbroker.log.offset_checkpoint_file import LogStarts
-from kbroker.replica.become_leader_or_follower import Orders
+from kbroker.replica.become_leader_or_follower import ReplicaStateChanges
 from tests.simulation.mutants.registry import Change, mutant
 
 
 @mutant
 def strays_are_led_empty() -> list[Change]:
     """A replica that finds another log in its directory sets it aside and leads without any, as before 456c4b4."""
-    original = Orders._refused_for
+    original = ReplicaStateChanges._refused_for
 
-    def refused_for(self: Orders, lacks: str, partition: Any, state: Any, stray: str) -> Any:
+    def refused_for(
+        self: ReplicaStateChanges, lacks: str, partition: Any, state: Any, stray: str
+    ) -> Any:
         return None if stray else original(self, lacks, partition, state, stray)
 
-    return [(Orders, "_refused_for", refused_for)]
+    return [(ReplicaStateChanges, "_refused_for", refused_for)]
 
 
 @mutant

@@ -22,7 +22,7 @@ from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.coordinator.group.group_metadata import GroupMetadata
 from kbroker.coordinator.group.offset_writer import OffsetWriter
 from kbroker.coordinator.group.shard_fence import ShardFence
-from kbroker.replica.core.leader_state import Leading
+from kbroker.replica.core.leader_state import LeaderState
 from kbroker.zk.errors import ConnectionLoss
 from kbroker.zk.interface import Check
 from kclient.wire.error_codes import ErrorCode
@@ -79,7 +79,7 @@ def list_groups_unconfirmed() -> list[Change]:
 @mutant
 def groups_kept_without_followers() -> list[Change]:
     """A coordinator that is cut off from ZooKeeper goes on, whether the in-sync replicas follow it or not."""
-    return [(Leading, "no_successor_at", lambda _self, _heard, now: now)]
+    return [(LeaderState, "no_successor_at", lambda _self, _heard, now: now)]
 
 
 @mutant

@@ -14,7 +14,7 @@ from kbroker.log.log_dir import LogDir
 from kbroker.log.log_manager import LogManager
 from kbroker.log.producer_state import ProducerStates
 from kbroker.log.unified_log import UnifiedLog
-from kbroker.replica.log_schedule import LogUpkeep
+from kbroker.replica.log_schedule import LogSchedule
 from kclient.wire.errors import InvalidProducerEpoch, KafkaStorageError, OutOfOrderSequenceNumber
 from tests.simulation.mutants.registry import Change, frequent_mutant, mutant
 
@@ -164,7 +164,7 @@ def the_clean_marker_stays() -> list[Change]:
 @mutant
 def retention_above_the_high_watermark() -> list[Change]:
     """Retention deletes records that are not committed yet."""
-    return [(LogUpkeep, "_retention_bound", lambda _self, _key: 1 << 60)]
+    return [(LogSchedule, "_retention_bound", lambda _self, _key: 1 << 60)]
 
 
 # Producers

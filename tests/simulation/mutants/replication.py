@@ -8,13 +8,13 @@ from typing import Any
 from kbroker.apis import api00_produce
 from kbroker.common.epoch_fences import ControllerFence
 from kbroker.metadata.metadata_cache import MetadataCache
-from kbroker.replica import fetcher_partition, fetcher_partitions
-from kbroker.replica.become_leader_or_follower import Orders
+from kbroker.replica import fetcher_state, follower_log
+from kbroker.replica.become_leader_or_follower import ReplicaStateChanges
 from kbroker.replica.core.broker_epoch import Registration
-from kbroker.replica.core.follower_state import EpochEnd, Following
-from kbroker.replica.core.leader_state import Leading
+from kbroker.replica.core.follower_state import EpochEnd, FollowerState
+from kbroker.replica.core.leader_state import LeaderState
 from kbroker.replica.core.role import PartitionRole
-from kbroker.replica.fetch_reader import FetchReading
+from kbroker.replica.fetch_reader import FetchReader
 from kbroker.replica.partition import Partition
 from kbroker.zk.session import ZooKeeperSession
 from kclient.wire.error_codes import ErrorCode
@@ -26,9 +26,9 @@ from tests.simulation.mutants.registry import Change, frequent_mutant, mutant
 def watermark_by_committed_isr() -> list[Change]:
     """The watermark counts the ISR that was answered, not the one that may have been written (KIP-497)."""
 
-    original = Leading.advance
+    original = LeaderState.advance
 
-    def advance(self: Leading) -> bool:
+    def advance(self: LeaderState) -> bool:
         maximal, joining = self.maximal_isr, self._joining
         self.maximal_isr, self._joining = self.isr, set()
         try:
@@ -36,7 +36,7 @@ def watermark_by_committed_isr() -> list[Change]:
         finally:
             self.maximal_isr, self._joining = maximal, joining
 
-    return [(Leading, "advance", advance)]
+    return [(LeaderState, "advance", advance)]
 
 
 @frequent_mutant
@@ -46,8 +46,8 @@ def truncation_to_the_watermark() -> list[Change]:
 
     def take_role(self: Partition, *args: Any) -> None:
         original(self, *args)
-        if self.following is not None and self.log is not None:
-            self.log.truncate_to(self.following.high_watermark)
+        if self.follower_state is not None and self.log is not None:
+            self.log.truncate_to(self.follower_state.high_watermark)
 
     return [(Partition, "take_role", take_role)]
 
@@ -66,9 +66,9 @@ def state_written_unconditionally() -> list[Change]:
 @frequent_mutant
 def joining_the_isr_early() -> list[Change]:
     """Whoever fetches joins the ISR, wherever its log ends."""
-    original = Leading.follower_fetched
+    original = LeaderState.follower_fetched
 
-    def fetched(self: Leading, replica: int, offset: int, *rest: Any, **named: Any) -> Any:
+    def fetched(self: LeaderState, replica: int, offset: int, *rest: Any, **named: Any) -> Any:
         mark, start = self.high_watermark, self.epoch_start_offset
         self.high_watermark = self.epoch_start_offset = min(offset, mark)
         try:
@@ -78,22 +78,22 @@ def joining_the_isr_early() -> list[Change]:
             self.epoch_start_offset = start
         return effects
 
-    return [(Leading, "follower_fetched", fetched)]
+    return [(LeaderState, "follower_fetched", fetched)]
 
 
 @mutant
 def joining_before_the_epoch_start() -> list[Change]:
     """A follower joins the ISR at the watermark that a new leader happens to know (KAFKA-7128)."""
-    original = Leading.follower_fetched
+    original = LeaderState.follower_fetched
 
-    def fetched(self: Leading, *given: Any, **named: Any) -> Any:
+    def fetched(self: LeaderState, *given: Any, **named: Any) -> Any:
         start, self.epoch_start_offset = self.epoch_start_offset, 0
         try:
             return original(self, *given, **named)
         finally:
             self.epoch_start_offset = start
 
-    return [(Leading, "follower_fetched", fetched)]
+    return [(LeaderState, "follower_fetched", fetched)]
 
 
 @frequent_mutant
@@ -112,12 +112,12 @@ def no_divergence() -> list[Change]:
 def lost_answer_taken_for_a_refusal() -> list[Change]:
     """An ISR write whose answer was lost counts as not done (S5)."""
 
-    def found(self: Leading, *_found: Any) -> Any:
+    def found(self: LeaderState, *_found: Any) -> Any:
         self.pending = None
         self._settle()
         return []
 
-    return [(Leading, "isr_found", found)]
+    return [(LeaderState, "isr_found", found)]
 
 
 @frequent_mutant
@@ -132,10 +132,10 @@ def watermark_under_min_isr() -> list[Change]:
 
     The leader remembers the replicas that left such an ISR (`elr`), and waits for them: the second guard goes, too.
     """
-    advance, settle = Leading.advance, Leading._settle
+    advance, settle = LeaderState.advance, LeaderState._settle
 
     def unguarded(original: Any) -> Any:
-        def method(self: Leading) -> Any:
+        def method(self: LeaderState) -> Any:
             required, self.min_insync_replicas = self.min_insync_replicas, 1
             elr, self.elr = self.elr, {}
             try:
@@ -145,39 +145,42 @@ def watermark_under_min_isr() -> list[Change]:
 
         return method
 
-    return [(Leading, "advance", unguarded(advance)), (Leading, "_settle", unguarded(settle))]
+    return [
+        (LeaderState, "advance", unguarded(advance)),
+        (LeaderState, "_settle", unguarded(settle)),
+    ]
 
 
 @mutant
 def a_missed_epoch_is_trusted() -> list[Change]:
     """A follower cuts its log where the leader's epoch ends, though it does not know that epoch (KIP-279)."""
 
-    def agreed_end(_self: Following, theirs: EpochEnd, _ours: EpochEnd, log_end: int) -> int:
+    def agreed_end(_self: FollowerState, theirs: EpochEnd, _ours: EpochEnd, log_end: int) -> int:
         return min(theirs.end_offset, log_end)
 
-    return [(Following, "agreed_end", agreed_end)]
+    return [(FollowerState, "agreed_end", agreed_end)]
 
 
 @mutant
 def truncation_happens_once() -> list[Change]:
     """A follower that has cut its log once takes it for the leader's (KIP-279)."""
-    cut: dict[int, Following] = {}
-    truncate, question = fetcher_partition.truncate, fetcher_partition.question
+    cut: dict[int, FollowerState] = {}
+    truncate, build_fetch = follower_log.truncate, follower_log.build_fetch
 
     def truncates(partition: Partition, offset: int) -> None:
         truncate(partition, offset)
-        following = fetcher_partition.followed(partition)[1]
-        cut[id(following)] = following
+        follower_state = follower_log.follower_replica(partition)[1]
+        cut[id(follower_state)] = follower_state
 
     def asks(partition: Partition, max_bytes: int) -> Any:
-        asked = question(partition, max_bytes)
-        if id(partition.following) in cut:
+        asked = build_fetch(partition, max_bytes)
+        if id(partition.follower_state) in cut:
             asked.last_fetched_epoch = -1
         return asked
 
     return [
-        (fetcher_partition, "truncate", truncates),
-        (fetcher_partitions.fetcher_partition, "question", asks),
+        (follower_log, "truncate", truncates),
+        (fetcher_state.follower_log, "build_fetch", asks),
     ]
 
 
@@ -188,17 +191,17 @@ def a_fetch_of_an_old_epoch_is_counted() -> list[Change]:
     Three checks stand in its way: of the epoch, of the last epoch in the follower's log, and of the epoch again where
     the high watermark is moved.
     """
-    answer = FetchReading._answer
+    answer = FetchReader._answer
 
-    def answered(self: FetchReading, name: Any, topic_id: Any, asked: Any) -> Any:
-        partition = self._replicas.hosted.partitions.get((name, asked.partition))
+    def answered(self: FetchReader, name: Any, topic_id: Any, asked: Any) -> Any:
+        partition = self._replica_manager.registry.partitions.get((name, asked.partition))
         if self._follower is not None and partition is not None:
             epoch = partition.role.leader_epoch
             if asked.current_leader_epoch < epoch:
                 asked = replace(asked, current_leader_epoch=epoch, last_fetched_epoch=-1)
         return answer(self, name, topic_id, asked)
 
-    return [(FetchReading, "_answer", answered)]
+    return [(FetchReader, "_answer", answered)]
 
 
 @mutant
@@ -245,16 +248,16 @@ def any_epoch_in_stop_replica() -> list[Change]:
 
     The numbers of requests are a second guard for what one controller sends: StopReplica is not numbered, either.
     """
-    original = Orders._refused
+    original = ReplicaStateChanges._refused
 
-    def refused(self: Orders, request: Any) -> ErrorCode:
+    def refused(self: ReplicaStateChanges, request: Any) -> ErrorCode:
         if isinstance(request, StopReplicaRequest):
             request.request_number = -1
         return original(self, request)
 
     return [
         (PartitionRole, "judge_stop", lambda _self, _epoch: ErrorCode.NONE),
-        (Orders, "_refused", refused),
+        (ReplicaStateChanges, "_refused", refused),
     ]
 
 
@@ -275,7 +278,7 @@ def fetches_of_former_lives_count_for_the_present_one() -> list[Change]:
     original = Partition.read_as_follower
 
     def read(self: Partition, replica: int, *given: Any, **named: Any) -> Any:
-        metadata = self._around.may_join_isr.__self__  # type: ignore[attr-defined]
+        metadata = self._dependencies.may_join_isr.__self__  # type: ignore[attr-defined]
         broker = metadata.brokers.get(replica)
         named["broker_epoch"] = broker.epoch if broker is not None else -1
         return original(self, replica, *given, **named)

@@ -45,9 +45,9 @@ class ApiBroker(OneBroker):
     ) -> None:
         self.clock = TestReactor()
         super().__init__(self.clock, str(directory), settings, **parts)
-        self.replicas.log_manager.claim()
-        self.replicas.log_manager.take_identity(1, self.cache.cluster_id)
-        self.replicas.log_manager.load()
+        self.replica_manager.log_manager.claim()
+        self.replica_manager.log_manager.take_identity(1, self.cache.cluster_id)
+        self.replica_manager.log_manager.load()
         self._update()
 
     def ask_raw(self, frame: bytes, peer: Peer = PEER) -> Any:
@@ -122,7 +122,7 @@ class ApiBroker(OneBroker):
         assert self.lead(topic, len(counts)) == [0] * len(counts)
         for index, count in enumerate(counts):
             for _ in range(count):
-                self.replicas.partition(topic, index).append(batch_of(1000), 1, 1000)
+                self.replica_manager.partition(topic, index).append(batch_of(1000), 1, 1000)
 
 
 def joined(parts: Any) -> memoryview:
@@ -147,5 +147,5 @@ def broker_in(
     try:
         yield broker
     finally:
-        broker.replicas._pool.shutdown()
-        broker.replicas.log_manager.close()
+        broker.replica_manager._pool.shutdown()
+        broker.replica_manager.log_manager.close()

@@ -49,7 +49,7 @@ def append(
 
 
 def log_of(broker: ApiBroker) -> Any:
-    return broker.replicas.partition("t", 0).log
+    return broker.replica_manager.partition("t", 0).log
 
 
 def held(broker: ApiBroker) -> list[tuple[int, int, int]]:
@@ -66,7 +66,7 @@ def test_batches_keep_their_offsets_and_get_the_leaders_epoch(broker: ApiBroker)
     outcome = append(broker, at(0) + at(2), 0)
     assert (outcome.error_code, outcome.base_offset, outcome.log_end_offset) == (0, 0, -1)
     assert held(broker) == [(0, 2, 3), (2, 4, 3)]
-    assert broker.replicas.partition("t", 0).high_watermark == 4
+    assert broker.replica_manager.partition("t", 0).high_watermark == 4
     assert log_of(broker).leader_epochs.epoch_at(1) == 3
 
 
@@ -114,7 +114,7 @@ def test_the_batch_before_is_found_in_an_older_segment_too(broker: ApiBroker) ->
     broker.lead("t", 1)
     append(broker, at(0), 0)
     log_of(broker).roll(0)
-    broker.replicas.partition("t", 0).last_copied = (-1, -1, 0)  # as after a restart
+    broker.replica_manager.partition("t", 0).last_copied = (-1, -1, 0)  # as after a restart
     assert append(broker, at(2), 2, after=at(4)).log_end_offset == 2
     assert append(broker, at(2), 2, after=at(0)).error_code == 0
 

@@ -29,7 +29,7 @@ def two(tmp_path: Path) -> Iterator[ApiBroker]:
         made.dispatcher.register(
             ApiKey.DESCRIBE_LOG_DIRS,
             lambda: DescribeLogDirs(
-                made.replicas, lambda paths: succeed(dict.fromkeys(paths, SPACE))
+                made.replica_manager, lambda paths: succeed(dict.fromkeys(paths, SPACE))
             ),
         )
         yield made
@@ -84,7 +84,7 @@ def test_only_what_was_asked_for_is_told_and_every_directory_listed(two: ApiBrok
 
 def test_a_replica_behind_the_high_watermark_says_how_far(two: ApiBroker) -> None:
     two.fill(3)
-    two.replicas.partition("t", 0).leading.high_watermark = 5  # type: ignore[union-attr]
+    two.replica_manager.partition("t", 0).leader_state.high_watermark = 5  # type: ignore[union-attr]
     found = describe(two)
     (behind,) = (replicas(found["a"]) | replicas(found["b"])).values()
     assert behind[1] == 2
@@ -94,7 +94,7 @@ def test_a_failed_directory_has_an_error_and_nothing_else(two: ApiBroker) -> Non
     two.fill(1, 1)
     before = describe(two)
     lost = next(name for name, result in before.items() if ("t", 0) in replicas(result))
-    log = two.replicas.log_manager.get("t", 0)
+    log = two.replica_manager.log_manager.get("t", 0)
     assert log is not None
     log.flush_failed(OSError(5, "no disk"))
     found = describe(two)

@@ -140,7 +140,7 @@ def test_timestamps_of_a_batch(broker: ApiBroker) -> None:
         assert error == E.NONE or (error == E.INVALID_TIMESTAMP and (out_of_order or base < -1))
         if out_of_order:
             assert error == E.INVALID_TIMESTAMP
-    log = broker.replicas.partition("t", 0).log
+    log = broker.replica_manager.partition("t", 0).log
     assert log is not None
     log.flush()
     again = open_log(Path(log.directory))
@@ -174,13 +174,13 @@ def test_counts_sequences_and_offsets_of_a_batch(
     broker: ApiBroker, make: Callable[[int], bytes], accepted: set[int]
 ) -> None:
     for number in INTS:
-        before = broker.replicas.partition("t", 0).high_watermark
+        before = broker.replica_manager.partition("t", 0).high_watermark
         outcome = broker.produce(make(number))[0]
         if number in accepted:
             assert outcome.error_code in (E.NONE, E.OUT_OF_ORDER_SEQUENCE_NUMBER), number
         else:
             assert (outcome.error_code, outcome.base_offset) == (E.INVALID_RECORD, -1), number
-            assert broker.replicas.partition("t", 0).high_watermark == before
+            assert broker.replica_manager.partition("t", 0).high_watermark == before
 
 
 def test_producer_ids_and_epochs_of_a_batch(broker: ApiBroker) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from kbroker.apis.api01_fetch import Fetch
-from kbroker.replica import fetcher_partition
-from kbroker.replica.preferred_read_replica import nearest_of
+from kbroker.replica import follower_log
+from kbroker.replica.preferred_read_replica import rack_aware_selector
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.fetch import FetchPartition, FetchPartitionResponse
 from kclient.wire.interbroker import (
@@ -32,12 +32,12 @@ def near(broker: ApiBroker) -> ApiBroker:
     broker.dispatcher.register(
         ApiKey.FETCH,
         lambda: Fetch(
-            broker.replicas,
+            broker.replica_manager,
             broker.config,
             random_below=lambda n: 4,
             name_of=lambda _: None,
             trust=broker.trust,
-            nearest=nearest_of(lambda: known),
+            replica_selector=rack_aware_selector(lambda: known),
         ),
     )
     return broker
@@ -45,7 +45,7 @@ def near(broker: ApiBroker) -> ApiBroker:
 
 def take(broker: ApiBroker, leader: int = 1, epoch: int = 0, isr: tuple[int, ...] = (1, 2)) -> None:
     state = LeaderAndIsrPartitionState(0, 1, leader, epoch, list(isr), 0, sorted({1, 2, *isr}))
-    broker.replicas.orders.apply_leader_and_isr(
+    broker.replica_manager.state_changes.apply_leader_and_isr(
         LeaderAndIsrRequest(
             controller_epoch=1, topic_states=[LeaderAndIsrTopicState("r", None, [state])]
         )
@@ -100,7 +100,7 @@ def test_old_consumers_and_brokers_without_a_selector_know_nothing_of_it(
     near.dispatcher.register(
         ApiKey.FETCH,
         lambda: Fetch(
-            near.replicas,
+            near.replica_manager,
             near.config,
             random_below=lambda n: 4,
             name_of=lambda _: None,
@@ -151,17 +151,17 @@ def follower(near: ApiBroker) -> ApiBroker:
     """Broker 1 follows broker 2 in epoch 1: it has three records, of which two are committed."""
     led(near)
     take(near, leader=2, epoch=1)
-    partition = near.replicas.partition("r", 0)
-    assert partition.following is not None
-    partition.following.high_watermark = 2
+    partition = near.replica_manager.partition("r", 0)
+    assert partition.follower_state is not None
+    partition.follower_state.high_watermark = 2
     return near
 
 
 def heard(broker: ApiBroker, high_watermark: int) -> None:
     """The leader says what is committed."""
-    partition = broker.replicas.partition("r", 0)
+    partition = broker.replica_manager.partition("r", 0)
     answer = FetchPartitionResponse(0, high_watermark=high_watermark, log_start_offset=0)
-    fetcher_partition.take_answer(partition, answer, 0)
+    follower_log.process_partition_data(partition, answer, 0)
 
 
 def test_a_follower_hands_out_what_it_knows_to_be_committed(follower: ApiBroker) -> None:
@@ -183,7 +183,7 @@ def test_above_that_a_consumer_waits_until_the_leader_has_told_more(follower: Ap
 
 def test_what_is_not_in_its_log_is_out_of_range(follower: ApiBroker) -> None:
     assert only(consume(follower, 4)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-    log = follower.replicas.partition("r", 0).log
+    log = follower.replica_manager.partition("r", 0).log
     assert log is not None
     log.advance_log_start(1)
     assert only(consume(follower, 0)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE

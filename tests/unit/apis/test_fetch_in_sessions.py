@@ -67,7 +67,7 @@ def test_only_partitions_with_news_are_in_an_answer(broker: ApiBroker, version: 
     assert fetcher.id > 0
     assert told(fetcher.full) == {0: (0, 0), 1: (0, 0), 2: (0, 0)}
     assert told(fetcher.fetch()) == {}
-    broker.replicas.partition("t", 1).append(batch_of(1000), 1, 1000)
+    broker.replica_manager.partition("t", 1).append(batch_of(1000), 1, 1000)
     assert told(fetcher.fetch()) == {1: (BATCH, 1)}
     assert told(fetcher.fetch(want(1, 1))) == {}
 
@@ -93,7 +93,7 @@ def test_a_log_start_that_moved_is_told(broker: ApiBroker) -> None:
     fetcher = Fetcher(broker, 1)
     fetcher.fetch(want(0, 3))
     assert told(fetcher.fetch()) == {}
-    broker.replicas.partition("t", 0).delete_records(2)
+    broker.replica_manager.partition("t", 0).delete_records(2)
     (answer,) = fetcher.fetch().topics[0].partitions
     assert answer.log_start_offset == 2
 
@@ -113,7 +113,7 @@ def test_a_fetch_that_waits_is_woken_by_what_it_does_not_name(broker: ApiBroker)
     waiting = fetcher.fetch(max_wait_ms=500)
     broker.clock.advance(0.1)
     assert not waiting.called
-    broker.replicas.partition("t", 1).append(batch_of(1000), 1, 1000)
+    broker.replica_manager.partition("t", 1).append(batch_of(1000), 1, 1000)
     broker.clock.advance(0)
     assert told(waiting.result) == {1: (BATCH, 1)}
     empty = fetcher.fetch(want(1, 1), max_wait_ms=500)
@@ -126,10 +126,10 @@ def test_waiting_in_a_session_watches_no_partition_by_itself(broker: ApiBroker) 
     fetcher = Fetcher(broker, 20)
     waiting = fetcher.fetch(max_wait_ms=500)
     assert not waiting.called
-    assert len(broker.replicas.waiting) == 0
+    assert len(broker.replica_manager.waiting) == 0
     waiting.addErrback(lambda _: None)
     waiting.cancel()
-    broker.replicas.partition("t", 1).append(batch_of(1000), 1, 1000)
+    broker.replica_manager.partition("t", 1).append(batch_of(1000), 1, 1000)
     broker.clock.advance(0)
     assert told(fetcher.fetch()) == {1: (BATCH, 1)}
 
@@ -175,7 +175,7 @@ def test_of_thousands_that_have_records_an_answer_has_some_and_the_next_one_the_
     broker.fill(*[0] * count)
     fetcher = Fetcher(broker, count)
     for index in range(count):
-        broker.replicas.partition("t", index).append(batch_of(1000), 1, 1000)
+        broker.replica_manager.partition("t", index).append(batch_of(1000), 1, 1000)
     first = told(fetcher.fetch())
     assert len(first) == LOOKED_AT_ONCE
     second = told(fetcher.fetch(*(want(index, 1) for index in first)))
@@ -200,7 +200,7 @@ def test_partitions_that_fail_again_and_again_do_not_starve_the_others(broker: A
     broker.fill(*[0] * (LOOKED_AT_ONCE + 1))
     fetcher = Fetcher(broker, LOOKED_AT_ONCE + 1)
     fetcher.fetch(*(want(index, 99) for index in range(LOOKED_AT_ONCE)))
-    broker.replicas.partition("t", LOOKED_AT_ONCE).append(batch_of(1000), 1, 1000)
+    broker.replica_manager.partition("t", LOOKED_AT_ONCE).append(batch_of(1000), 1, 1000)
     assert told(fetcher.fetch()).keys() | told(fetcher.fetch()).keys() >= {0, LOOKED_AT_ONCE}
 
 
@@ -211,7 +211,7 @@ def take(broker: ApiBroker, epoch: int, isr: list[int]) -> None:
     states = [
         LeaderAndIsrPartitionState(index, 1, 1, epoch, isr, 0, [1, 2, 3]) for index in range(2)
     ]
-    broker.replicas.orders.apply_leader_and_isr(
+    broker.replica_manager.state_changes.apply_leader_and_isr(
         LeaderAndIsrRequest(
             controller_epoch=1,
             topic_states=[LeaderAndIsrTopicState("t", uuid5(CLUSTER, "t"), states)],
@@ -243,7 +243,7 @@ class Follower(Fetcher):
 def test_followers_commit_and_hear_of_it_with_their_next_answer(leader: ApiBroker) -> None:
     two, three = Follower(leader, 2), Follower(leader, 3)
     waiting = two.fetch(max_wait_ms=500)
-    leader.replicas.partition("t", 1).append(batch_of(1000), 1, 1000)
+    leader.replica_manager.partition("t", 1).append(batch_of(1000), 1, 1000)
     leader.clock.advance(0)
     assert told(waiting.result) == told(three.fetch()) == {1: (BATCH, 0)}
     waiting = two.fetch(want(1, 1), max_wait_ms=500)
@@ -252,7 +252,7 @@ def test_followers_commit_and_hear_of_it_with_their_next_answer(leader: ApiBroke
     assert not waiting.called
     leader.clock.advance(0.5)
     assert told(waiting.result) == {1: (0, 1)}
-    assert leader.replicas.partition("t", 1).high_watermark == 1
+    assert leader.replica_manager.partition("t", 1).high_watermark == 1
 
 
 def test_a_follower_that_is_idle_in_its_session_is_not_late_with_the_next_record(
@@ -262,10 +262,10 @@ def test_a_follower_that_is_idle_in_its_session_is_not_late_with_the_next_record
     for _ in range(100):
         leader.clock.advance(1.0)
         assert told(two.fetch()) == told(three.fetch()) == {}
-    partition = leader.replicas.partition("t", 0)
+    partition = leader.replica_manager.partition("t", 0)
     partition.append(batch_of(1000), 1, 1000)
     written: list[Any] = []
-    leader.replicas.around.write_isr = lambda _partition, write: written.append(write)
+    leader.replica_manager.dependencies.write_isr = lambda _partition, write: written.append(write)
     partition.look_at_followers()
     assert written == []
     leader.clock.advance(31.0)
@@ -275,7 +275,7 @@ def test_a_follower_that_is_idle_in_its_session_is_not_late_with_the_next_record
 
 def test_every_fetch_of_one_that_is_not_in_the_isr_is_an_attempt_to_join(leader: ApiBroker) -> None:
     written: list[Any] = []
-    leader.replicas.around.write_isr = lambda _partition, write: written.append(write)
+    leader.replica_manager.dependencies.write_isr = lambda _partition, write: written.append(write)
     take(leader, 1, [1, 3])
     two = Follower(leader, 2)
     assert written == []  # it named another epoch
@@ -284,17 +284,17 @@ def test_every_fetch_of_one_that_is_not_in_the_isr_is_an_attempt_to_join(leader:
         Fetcher.fetch(two, each, replica_id=2)
     assert [write.isr for write in written] == [frozenset({1, 2, 3})] * 2
     for index in range(2):
-        partition = leader.replicas.partition("t", index)
-        assert partition.leading is not None
-        assert partition.leading.pending == {1, 2, 3}
-        partition.leading._adopt(frozenset({1, 3}), 5)
+        partition = leader.replica_manager.partition("t", index)
+        assert partition.leader_state is not None
+        assert partition.leader_state.pending == {1, 2, 3}
+        partition.leader_state._adopt(frozenset({1, 3}), 5)
         partition.isr_was_otherwise()
     two.fetch()
     assert len(written) == 4
 
 
 def test_while_its_place_is_being_written_a_follower_costs_nothing(leader: ApiBroker) -> None:
-    leader.replicas.around.write_isr = lambda _partition, _write: None
+    leader.replica_manager.dependencies.write_isr = lambda _partition, _write: None
     take(leader, 1, [1, 3])
     two = Follower(leader, 2)
     for each in (want(0), want(1)):
@@ -327,5 +327,5 @@ def test_the_session_of_a_follower_is_used_and_closed_by_that_follower_only(
     assert answer.error_code == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND if unknown else 0)
     handler: Any = leader.dispatcher._handlers[ApiKey.FETCH]
     assert len(handler.sessions.get(two.id).partitions) == 2
-    leader.replicas.partition("t", 1).append(batch_of(1000), 1, 1000)
+    leader.replica_manager.partition("t", 1).append(batch_of(1000), 1, 1000)
     assert told(two.fetch()) == {1: (BATCH, 0)}

@@ -26,7 +26,7 @@ def leader(broker: ApiBroker) -> ApiBroker:
 
 def take(broker: ApiBroker, epoch: int, leader: int = 1) -> None:
     state = LeaderAndIsrPartitionState(0, 1, leader, epoch, [1, 2], 0, [1, 2])
-    broker.replicas.orders.apply_leader_and_isr(
+    broker.replica_manager.state_changes.apply_leader_and_isr(
         LeaderAndIsrRequest(
             controller_epoch=1, topic_states=[LeaderAndIsrTopicState("r", None, [state])]
         )
@@ -77,9 +77,9 @@ def test_a_follower_of_a_later_epoch_is_told_that_we_do_not_know_it(leader: ApiB
 
 def test_nothing_waits_once_all_is_answered(leader: ApiBroker) -> None:
     follow(leader, 0)
-    assert len(leader.replicas.waiting_followers) == 1
+    assert len(leader.replica_manager.waiting_followers) == 1
     leader.clock.advance(0.5)
-    assert len(leader.replicas.waiting_followers) == 0
+    assert len(leader.replica_manager.waiting_followers) == 0
 
 
 def test_s11_whoever_was_silent_may_follow_a_leader_that_is_cut_off_again(
@@ -87,7 +87,7 @@ def test_s11_whoever_was_silent_may_follow_a_leader_that_is_cut_off_again(
 ) -> None:
     leader.produce(batch_of(1), topic="r")
     follow(leader, 1, last_epoch=0)
-    leader.replicas.cut_off()
+    leader.replica_manager.cut_off()
     assert error_of(consume(leader, 0)) == 0
     leader.clock.advance(10)  # nothing is heard of broker 2: another may have been elected
     assert error_of(consume(leader, 0)) == 6  # NOT_LEADER_OR_FOLLOWER

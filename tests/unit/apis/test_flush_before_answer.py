@@ -41,7 +41,7 @@ def broker(tmp_path: Path, pool: Pool, disk: FaultyDisk) -> Iterator[ApiBroker]:
 def configure(broker: ApiBroker, topic: str = "t", **settings: Any) -> None:
     """Give *topic* settings, as an operator does while the broker runs."""
     broker.topic_configs[topic] = replace(broker.topic_config(topic), **settings)
-    broker.replicas.reconfigure([topic])
+    broker.replica_manager.reconfigure([topic])
 
 
 def sync(broker: ApiBroker, pool: Pool) -> None:
@@ -56,14 +56,14 @@ def lead_with_follower(broker: ApiBroker, **settings: Any) -> None:
     configure(broker, "r", **settings)
     state = LeaderAndIsrPartitionState(0, 1, 1, 0, [1, 2], 0, [1, 2])
     topic = LeaderAndIsrTopicState("r", None, [state])
-    broker.replicas.orders.apply_leader_and_isr(
+    broker.replica_manager.state_changes.apply_leader_and_isr(
         LeaderAndIsrRequest(controller_epoch=1, topic_states=[topic])
     )
 
 
 def follower_has(broker: ApiBroker, offset: int) -> None:
     """Fetch r-0 as broker 2, whose log ends at *offset*."""
-    partition = broker.replicas.partition("r", 0)
+    partition = broker.replica_manager.partition("r", 0)
     partition.read_as_follower(2, offset, 100, min_one_batch=True, current_leader_epoch=0)
     broker.clock.advance(0)
 
@@ -81,7 +81,7 @@ def test_an_append_is_acknowledged_after_its_sync(
     sync(broker, pool)
     assert answer.result[0].error_code == 0
     assert answer.result[0].base_offset == 0
-    partition = broker.replicas.partition("t", 0)
+    partition = broker.replica_manager.partition("t", 0)
     assert partition.log is not None
     assert partition.log.recovery_point == 1
     assert not broker.clock.getDelayedCalls()
@@ -91,9 +91,9 @@ def test_consumers_do_not_see_a_record_before_its_sync(broker: ApiBroker, pool: 
     configure(broker, flush_messages=1)
     broker.lead("t", 1)
     broker.produce(batch_of(1))
-    assert broker.replicas.partition("t", 0).high_watermark == 0
+    assert broker.replica_manager.partition("t", 0).high_watermark == 0
     sync(broker, pool)
-    assert broker.replicas.partition("t", 0).high_watermark == 1
+    assert broker.replica_manager.partition("t", 0).high_watermark == 1
 
 
 def test_an_append_under_acks_none_waits_for_nothing(broker: ApiBroker, pool: Pool) -> None:
@@ -101,7 +101,7 @@ def test_an_append_under_acks_none_waits_for_nothing(broker: ApiBroker, pool: Po
     broker.lead("t", 1)
     assert broker.produce(batch_of(1), acks=0) is None
     assert len(pool.waiting) == 1
-    assert len(broker.replicas.waiting) == 0
+    assert len(broker.replica_manager.waiting) == 0
 
 
 def test_appends_during_a_sync_share_the_next_one(broker: ApiBroker, pool: Pool) -> None:
@@ -148,7 +148,7 @@ def test_appends_below_flush_messages_wait_for_no_sync(broker: ApiBroker, pool: 
     assert [broker.produce(batch_of(1))[0].base_offset for _ in range(2)] == [0, 1]
     third = broker.produce(batch_of(1))
     assert not third.called
-    assert broker.replicas.partition("t", 0).high_watermark == 2
+    assert broker.replica_manager.partition("t", 0).high_watermark == 2
     sync(broker, pool)
     assert third.result[0].base_offset == 2
     assert broker.produce(batch_of(1))[0].base_offset == 3
@@ -158,7 +158,7 @@ def test_an_append_waits_for_the_sync_that_flush_ms_makes_due(
     broker: ApiBroker, pool: Pool
 ) -> None:
     now = 1_000_000.0
-    broker.replicas._wall_clock = lambda: now
+    broker.replica_manager._wall_clock = lambda: now
     configure(broker, flush_ms=100)
     broker.lead("t", 1)
     assert broker.produce(batch_of(1))[0].base_offset == 0
@@ -206,7 +206,7 @@ def test_a_sync_that_takes_longer_than_the_timeout_is_a_timeout(
     broker.clock.advance(0.6)
     assert ErrorCode(answer.result[0].error_code) is ErrorCode.REQUEST_TIMED_OUT
     assert answer.result[0].base_offset == -1
-    assert len(broker.replicas.waiting) == 0
+    assert len(broker.replica_manager.waiting) == 0
 
 
 def test_an_append_that_waits_for_its_sync_is_refused_when_leadership_goes(
@@ -216,7 +216,7 @@ def test_an_append_that_waits_for_its_sync_is_refused_when_leadership_goes(
     answer = broker.produce(batch_of(1), topic="r")
     state = LeaderAndIsrPartitionState(0, 1, 2, 1, [1, 2], 0, [1, 2])
     topic = LeaderAndIsrTopicState("r", None, [state])
-    broker.replicas.orders.apply_leader_and_isr(
+    broker.replica_manager.state_changes.apply_leader_and_isr(
         LeaderAndIsrRequest(controller_epoch=1, topic_states=[topic])
     )
     broker.clock.advance(0)
@@ -228,16 +228,16 @@ def test_the_leaders_own_copy_counts_after_its_sync(broker: ApiBroker, pool: Poo
     answer = broker.produce(batch_of(1), topic="r", acks=-1)
     follower_has(broker, 1)
     assert not answer.called
-    assert broker.replicas.partition("r", 0).high_watermark == 0
+    assert broker.replica_manager.partition("r", 0).high_watermark == 0
     sync(broker, pool)
     assert answer.result[0].error_code == 0
-    assert broker.replicas.partition("r", 0).high_watermark == 1
+    assert broker.replica_manager.partition("r", 0).high_watermark == 1
 
 
 def test_followers_fetch_a_record_while_the_leader_syncs_it(broker: ApiBroker, pool: Pool) -> None:
     lead_with_follower(broker, flush_messages=1)
     broker.produce(batch_of(1), topic="r")
-    partition = broker.replicas.partition("r", 0)
+    partition = broker.replica_manager.partition("r", 0)
     read = partition.read_as_follower(2, 0, 1000, min_one_batch=True, current_leader_epoch=0)
     assert read.found.size > 0
 
@@ -274,11 +274,11 @@ def test_a_log_that_is_opened_with_records_that_were_not_synced_counts_them_afte
     with broker_in(tmp_path / "log", pool=Pool(holds=True)) as first:
         first.lead("r", 1)
         first.produce(batch_of(1), topic="r")
-        first.replicas.log_manager.release()  # kill -9: the records are in the page cache
+        first.replica_manager.log_manager.release()  # kill -9: the records are in the page cache
     pool = Pool(holds=True)
     with broker_in(tmp_path / "log", pool=pool) as broker:
         lead_with_follower(broker, flush_messages=1)
         follower_has(broker, 1)
-        assert broker.replicas.partition("r", 0).high_watermark == 0
+        assert broker.replica_manager.partition("r", 0).high_watermark == 0
         sync(broker, pool)
-        assert broker.replicas.partition("r", 0).high_watermark == 1
+        assert broker.replica_manager.partition("r", 0).high_watermark == 1

@@ -20,7 +20,7 @@ from tests.unit.apis.kit import ApiBroker, broker_in, joined
 
 
 def log_of(broker: ApiBroker) -> UnifiedLog:
-    log = broker.replicas.log_manager.get("t", 0)
+    log = broker.replica_manager.log_manager.get("t", 0)
     assert log is not None
     return log
 
@@ -56,7 +56,7 @@ def test_the_first_answer_has_the_leaders_clock_and_the_second_the_same(broker: 
     broker.lead("t", 1)
     first = broker.produce(numbered_batch(9, 0))[0]
     assert first.log_append_time_ms > 0
-    broker.replicas._wall_clock = lambda: 99.0
+    broker.replica_manager._wall_clock = lambda: 99.0
     assert broker.produce(numbered_batch(9, 0))[0] == first
     assert broker.produce(numbered_batch(9, 1))[0].log_append_time_ms == 99_000
 
@@ -132,9 +132,9 @@ def test_nor_after_a_restart(tmp_path: Path, clean: bool) -> None:
         lead_mirror(broker)
         assert copy(broker, b"".join(copied), 0) == 0
         if not clean:
-            broker.replicas.log_manager.release()
+            broker.replica_manager.log_manager.release()
     with broker_in(tmp_path / "log") as broker:
-        assert broker.replicas.log_manager.clean is clean
+        assert broker.replica_manager.log_manager.clean is clean
         lead_mirror(broker, leader_epoch=1)
         assert log_of(broker).log_end_offset == 3
         assert send(broker, 0, value=b"ours") == (0, 3)
@@ -150,9 +150,9 @@ def test_the_last_five_are_answered_as_before_after_a_restart(tmp_path: Path, cl
         log_of(broker).roll(0)
         assert send(broker, 7) == (0, 8)
         if not clean:
-            broker.replicas.log_manager.release()
+            broker.replica_manager.log_manager.release()
     with broker_in(tmp_path / "log") as broker:
-        assert broker.replicas.log_manager.clean is clean
+        assert broker.replica_manager.log_manager.clean is clean
         broker.lead("t", 1, leader_epoch=1)
         for sequence in range(3, 8):
             assert send(broker, sequence) == (0, sequence + 1)
@@ -162,17 +162,17 @@ def test_the_last_five_are_answered_as_before_after_a_restart(tmp_path: Path, cl
 
 def test_an_idle_producer_is_forgotten_and_may_go_on(tmp_path: Path) -> None:
     with broker_in(tmp_path / "log", {"producer.id.expiration.ms": "50000"}) as broker:
-        broker.replicas._wall_clock = broker.clock.seconds
+        broker.replica_manager._wall_clock = broker.clock.seconds
         broker.lead("t", 1)
-        broker.replicas.upkeep.start()
+        broker.replica_manager.log_schedule.start()
         assert send(broker, 0) == (0, 0)
         broker.clock.advance(600)
         assert len(log_of(broker).producers.states) == 0
         assert send(broker, 7) == (0, 1)
         longer = replace(broker.config, producer_id_expiration_ms=700_000)
-        broker.replicas.upkeep.reconfigure(longer)
+        broker.replica_manager.log_schedule.reconfigure(longer)
         broker.clock.advance(600)
         assert len(log_of(broker).producers.states) == 1
         broker.clock.advance(600)
         assert len(log_of(broker).producers.states) == 0
-        broker.replicas.upkeep.stop()
+        broker.replica_manager.log_schedule.stop()

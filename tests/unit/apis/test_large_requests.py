@@ -54,7 +54,7 @@ def test_a_large_produce_has_an_outcome_for_every_batch(led: ApiBroker) -> None:
     assert [each.index for each in outcomes] == list(range(count))
     assert [each.error_code for each in outcomes[:3]] == [0, 0, 0]
     assert {each.error_code for each in outcomes[3:]} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-    assert led.replicas.partition("t", 2).log.log_end_offset == 1  # type: ignore[union-attr]
+    assert led.replica_manager.partition("t", 2).log.log_end_offset == 1  # type: ignore[union-attr]
 
 
 def test_a_large_fetch_is_answered_for_all_its_partitions(led: ApiBroker) -> None:
@@ -100,9 +100,9 @@ def test_a_large_fetch_whose_connection_dies_lets_go_of_its_files(led: ApiBroker
     answer = led.fetch(*(want(n % 3) for n in range(MANY)), max_wait_ms=500)
     answer.addErrback(lambda _: None)
     led.clock.advance(0.01)
-    assert len(led.replicas.waiting) == 1
+    assert len(led.replica_manager.waiting) == 1
     answer.cancel()
-    assert len(led.replicas.waiting) == 0
+    assert len(led.replica_manager.waiting) == 0
 
 
 @pytest.mark.parametrize("version", [0, 5])

@@ -101,7 +101,7 @@ def ahead(broker: ApiBroker) -> ApiBroker:
 def be(broker: ApiBroker, leader: int, epoch: int) -> None:
     state = LeaderAndIsrPartitionState(0, 1, leader, epoch, [1, 2], 0, [1, 2])
     topic = LeaderAndIsrTopicState("r", None, [state])
-    broker.replicas.orders.apply_leader_and_isr(
+    broker.replica_manager.state_changes.apply_leader_and_isr(
         LeaderAndIsrRequest(controller_epoch=1, topic_states=[topic])
     )
 
@@ -152,7 +152,7 @@ def epoch_end(broker: ApiBroker, topic: str, leader_epoch: int, **asking: int) -
 def test_s11_a_leader_that_is_cut_off_tells_its_range_to_who_follows_in_its_epoch(
     ahead: ApiBroker, replica_id: int, epoch: int, error: ErrorCode
 ) -> None:
-    ahead.replicas.cut_off()
+    ahead.replica_manager.cut_off()
     (start,) = ask(ahead, (0, -2), replica_id=replica_id, epoch=epoch, topic="r")
     end = epoch_end(ahead, "r", 0, current_leader_epoch=epoch, replica_id=replica_id)
     assert (start.error_code, end.error_code) == (error, error)
@@ -161,7 +161,7 @@ def test_s11_a_leader_that_is_cut_off_tells_its_range_to_who_follows_in_its_epoc
 
 
 def test_an_offline_replica_has_no_log_end(ahead: ApiBroker) -> None:
-    ahead.replicas.partition("r", 0).go_offline("the disk is gone")
+    ahead.replica_manager.partition("r", 0).go_offline("the disk is gone")
     (found,) = ask(ahead, (0, -1), replica_id=-2, topic="r")
     assert found.error_code == ErrorCode.KAFKA_STORAGE_ERROR
 

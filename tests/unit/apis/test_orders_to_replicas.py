@@ -67,7 +67,7 @@ def lead(
         elr=list(elr),
         elr_epochs=[10] * len(elr),
     )
-    response = broker.replicas.orders.apply_leader_and_isr(
+    response = broker.replica_manager.state_changes.apply_leader_and_isr(
         LeaderAndIsrRequest(
             controller_id=9,
             controller_epoch=controller_epoch,
@@ -90,7 +90,7 @@ def stop(
     controller_epoch: int = 1,
     number: int = -1,
 ) -> ErrorCode:
-    response = broker.replicas.orders.stop_replicas(
+    response = broker.replica_manager.state_changes.stop_replicas(
         StopReplicaRequest(
             controller_epoch=controller_epoch,
             topic_states=[
@@ -105,7 +105,7 @@ def stop(
 
 
 def append(broker: ApiBroker) -> int:
-    return broker.replicas.partition("t", 0).append(batch_of(1), 1, 1).base_offset
+    return broker.replica_manager.partition("t", 0).append(batch_of(1), 1, 1).base_offset
 
 
 def error_of(broker: ApiBroker) -> type[Exception]:
@@ -115,7 +115,7 @@ def error_of(broker: ApiBroker) -> type[Exception]:
 
 
 def test_stale_orders_are_refused_and_change_nothing(broker: ApiBroker) -> None:
-    broker.replicas.registration.broker_epoch = 100
+    broker.replica_manager.registration.broker_epoch = 100
     assert lead(broker, leader_epoch=3, controller_epoch=5, broker_epoch=100) is ErrorCode.NONE
     assert (
         lead(broker, leader=2, leader_epoch=4, controller_epoch=4)
@@ -135,40 +135,40 @@ def test_stale_orders_are_refused_and_change_nothing(broker: ApiBroker) -> None:
 
 
 def test_an_order_for_a_newer_life_of_the_broker_is_taken(broker: ApiBroker) -> None:
-    broker.replicas.registration.broker_epoch = 100
+    broker.replica_manager.registration.broker_epoch = 100
     assert lead(broker, broker_epoch=101) is ErrorCode.NONE
 
 
 def test_s11_after_its_session_a_broker_leads_by_orders_for_the_next_only(
     broker: ApiBroker,
 ) -> None:
-    broker.replicas.registered(100)
+    broker.replica_manager.registered(100)
     lead(broker, leader_epoch=3, broker_epoch=100)
-    broker.replicas.expired()
+    broker.replica_manager.expired()
     assert error_of(broker) is NotLeaderOrFollower
     assert lead(broker, leader_epoch=4, broker_epoch=100) is ErrorCode.STALE_BROKER_EPOCH
-    assert broker.replicas.registration.epoch_to_join_by == -1
+    assert broker.replica_manager.registration.epoch_to_join_by == -1
     assert lead(broker, leader_epoch=5, broker_epoch=101) is ErrorCode.NONE
     assert append(broker) == 0
-    assert broker.replicas.registration.epoch_to_join_by == 101
+    assert broker.replica_manager.registration.epoch_to_join_by == 101
 
 
 def test_s11_cut_off_a_broker_leads_what_nobody_else_can_until_it_is_registered_again(
     broker: ApiBroker,
 ) -> None:
-    broker.replicas.registered(100)
+    broker.replica_manager.registered(100)
     lead(broker, leader_epoch=3, replicas=(1, 2), isr=(1,))
     assert append(broker) == 0
-    broker.replicas.cut_off()
+    broker.replica_manager.cut_off()
     assert error_of(broker) is NotLeaderOrFollower
-    broker.replicas.registered(100)  # in the same session: nobody took us for dead
+    broker.replica_manager.registered(100)  # in the same session: nobody took us for dead
     assert append(broker) == 1
 
 
 def test_s08_a_replica_without_its_log_says_so_and_follows_until_somebody_accepts_that(
     broker: ApiBroker,
 ) -> None:
-    broker.replicas.log_manager.vanished.add(("t", 0))
+    broker.replica_manager.log_manager.vanished.add(("t", 0))
     assert lead(broker, leader_epoch=3) is ErrorCode.INELIGIBLE_REPLICA
     assert lead(broker, leader=-1, leader_epoch=4) is ErrorCode.NONE
     assert lead(broker, leader_epoch=5) is ErrorCode.INELIGIBLE_REPLICA
@@ -181,11 +181,11 @@ def test_s08_an_order_with_an_accepted_loss_has_the_leader_end_the_recovery(
     broker: ApiBroker,
 ) -> None:
     written: list[WriteIsr] = []
-    broker.replicas.around.write_isr = lambda _partition, write: written.append(write)
-    broker.replicas.log_manager.vanished.add(("t", 0))
+    broker.replica_manager.dependencies.write_isr = lambda _partition, write: written.append(write)
+    broker.replica_manager.log_manager.vanished.add(("t", 0))
     assert lead(broker, leader_epoch=6, recovering=1) is ErrorCode.NONE
     assert written == [WriteIsr(frozenset({1}), 4)]
-    broker.replicas.partition("t", 0).leading.isr_written(5)  # type: ignore[union-attr]
+    broker.replica_manager.partition("t", 0).leader_state.isr_written(5)  # type: ignore[union-attr]
     assert lead(broker, leader_epoch=7) is ErrorCode.NONE
     assert len(written) == 1
 
@@ -197,7 +197,7 @@ def test_a_follower_refuses_clients(broker: ApiBroker) -> None:
 
 def test_a_partition_of_others_is_told_from_one_of_nobody(broker: ApiBroker) -> None:
     assert error_of(broker) is UnknownTopicOrPartition
-    broker.replicas._is_known = lambda topic, partition: True
+    broker.replica_manager._is_known = lambda topic, partition: True
     assert error_of(broker) is NotLeaderOrFollower
 
 
@@ -212,7 +212,7 @@ def test_the_controllers_latest_request_replaces_a_topic_by_its_namesake(
     assert lead(broker, leader_epoch=4, number=1) is ErrorCode.NONE
     append(broker)
     assert lead(broker, topic_id=B, number=2, is_new=True) is ErrorCode.NONE
-    assert broker.replicas.hosted.topic_name(A) is None
+    assert broker.replica_manager.registry.topic_name(A) is None
     assert append(broker) == 0
     assert list(tmp_path.glob("**/t-0.*-stray")), "the old log is kept"
 
@@ -223,7 +223,7 @@ def test_metadata_of_a_namesake_ends_the_role_in_the_deleted_topic(broker: ApiBr
 
     def update(*topics: UpdateMetadataTopicState) -> None:
         request = UpdateMetadataRequest(controller_epoch=1, topic_states=list(topics))
-        coroutine = broker.replicas.orders.give_up_namesakes(request)
+        coroutine = broker.replica_manager.state_changes.give_up_namesakes(request)
         Deferred.fromCoroutine(coroutine)
 
     here = UpdateMetadataPartitionState(0, leader=2, replicas=[2])
@@ -277,7 +277,7 @@ def of_another_partition(tmp_path: Path) -> None:
         lead(broker)
         lead(broker, partition=1)
         append(broker)
-        broker.replicas.partition("t", 1).append(batch_of(1), 1, 1)
+        broker.replica_manager.partition("t", 1).append(batch_of(1), 1, 1)
     exchange(tmp_path / "t-0", tmp_path / "t-1")
 
 
@@ -342,7 +342,7 @@ def test_s08_a_follower_without_its_log_begins_none_as_long_as_it_has_a_place(
                 lead(broker, **follow, isr=isr, elr=elr, leader_epoch=3)  # type: ignore[arg-type]
                 is ErrorCode.INELIGIBLE_REPLICA
             )
-            assert ("t", 0) not in broker.replicas.hosted.partitions
+            assert ("t", 0) not in broker.replica_manager.registry.partitions
         assert files_of(tmp_path / "t-0") == files
         assert not list(tmp_path.rglob("*-stray"))
     with broker_in(tmp_path) as broker:
@@ -350,7 +350,7 @@ def test_s08_a_follower_without_its_log_begins_none_as_long_as_it_has_a_place(
             lead(broker, replicas=both, isr=both, leader_epoch=4) is ErrorCode.INELIGIBLE_REPLICA
         ), "it was elected before the controller read the answer"
         assert lead(broker, **follow, isr=(2,), leader_epoch=5) is ErrorCode.NONE  # type: ignore[arg-type]
-        assert broker.replicas.hosted.partitions["t", 0].following is not None
+        assert broker.replica_manager.registry.partitions["t", 0].follower_state is not None
         assert lead(broker, replicas=both, leader_epoch=6) is ErrorCode.NONE
     with broker_in(tmp_path) as broker:
         assert lead(broker, replicas=both, leader_epoch=7) is ErrorCode.NONE
@@ -362,13 +362,15 @@ def test_s08_what_is_lost_is_lost_after_a_restart_too_and_counts_again_when_it_i
     with broker_in(tmp_path) as broker:
         lead(broker)
         append(broker)
-        broker.replicas.log_manager.checkpoint({("t", 0): 1})
+        broker.replica_manager.log_manager.checkpoint({("t", 0): 1})
     (tmp_path / "t-0").rename(tmp_path / "taken away")
     for _ in range(3):
         with broker_in(tmp_path) as broker:
             assert lead(broker, leader_epoch=3) is ErrorCode.INELIGIBLE_REPLICA
             assert lead(broker, leader=-1, leader_epoch=4) is ErrorCode.NONE
-            broker.replicas.log_manager.checkpoint(broker.replicas.upkeep.high_watermarks())
+            broker.replica_manager.log_manager.checkpoint(
+                broker.replica_manager.log_schedule.high_watermarks()
+            )
     (tmp_path / "taken away").rename(tmp_path / "t-0")
     with broker_in(tmp_path) as broker:
         assert lead(broker, leader_epoch=5) is ErrorCode.NONE
@@ -380,7 +382,7 @@ def test_s08_a_log_that_was_cut_misses_records_after_a_restart_too(tmp_path: Pat
         lead(broker)
         append(broker)
         append(broker)
-        broker.replicas.log_manager.checkpoint({("t", 0): 2})
+        broker.replica_manager.log_manager.checkpoint({("t", 0): 2})
     (segment,) = (tmp_path / "t-0").glob("*.log")
     whole = segment.read_bytes()
     segment.write_bytes(whole[:-1])
@@ -388,7 +390,9 @@ def test_s08_a_log_that_was_cut_misses_records_after_a_restart_too(tmp_path: Pat
         with broker_in(tmp_path) as broker:
             assert lead(broker, leader_epoch=3) is ErrorCode.INELIGIBLE_REPLICA
             assert lead(broker, leader=-1, leader_epoch=4) is ErrorCode.NONE
-            broker.replicas.log_manager.checkpoint(broker.replicas.upkeep.high_watermarks())
+            broker.replica_manager.log_manager.checkpoint(
+                broker.replica_manager.log_schedule.high_watermarks()
+            )
     segment.write_bytes(whole)
     with broker_in(tmp_path) as broker:
         assert lead(broker, leader_epoch=5) is ErrorCode.NONE
@@ -402,7 +406,7 @@ def test_s08_a_follower_that_misses_records_misses_them_until_its_place_is_gone(
         lead(broker)
         append(broker)
         append(broker)
-        broker.replicas.log_manager.checkpoint({("t", 0): 2})
+        broker.replica_manager.log_manager.checkpoint({("t", 0): 2})
     (segment,) = (tmp_path / "t-0").glob("*.log")
     segment.write_bytes(segment.read_bytes()[:-1])
     both = (1, 2)
@@ -412,7 +416,9 @@ def test_s08_a_follower_that_misses_records_misses_them_until_its_place_is_gone(
                 lead(broker, leader=2, replicas=both, isr=both, leader_epoch=3)
                 is ErrorCode.INELIGIBLE_REPLICA
             )
-            broker.replicas.log_manager.checkpoint(broker.replicas.upkeep.high_watermarks())
+            broker.replica_manager.log_manager.checkpoint(
+                broker.replica_manager.log_schedule.high_watermarks()
+            )
     with broker_in(tmp_path) as broker:
         assert lead(broker, replicas=both, isr=both, leader_epoch=4) is ErrorCode.INELIGIBLE_REPLICA
         assert lead(broker, leader=2, replicas=both, isr=(2,), leader_epoch=5) is ErrorCode.NONE
@@ -432,13 +438,13 @@ def test_the_log_of_another_partition_is_not_deleted_with_this_one(tmp_path: Pat
 def test_a_topic_that_is_deleted_is_not_missed(tmp_path: Path) -> None:
     with broker_in(tmp_path) as broker:
         lead(broker)
-        broker.replicas.log_manager.checkpoint({("t", 0): 0})
+        broker.replica_manager.log_manager.checkpoint({("t", 0): 0})
     shutil.rmtree(tmp_path / "t-0")
     with broker_in(tmp_path) as broker:
         assert stop(broker) is ErrorCode.NONE
-        broker.replicas.log_manager.checkpoint({})
+        broker.replica_manager.log_manager.checkpoint({})
     with broker_in(tmp_path) as broker:
-        assert not broker.replicas.log_manager.vanished
+        assert not broker.replica_manager.log_manager.vanished
 
 
 def test_records_and_epochs_survive_a_restart(tmp_path: Path) -> None:
@@ -447,7 +453,7 @@ def test_records_and_epochs_survive_a_restart(tmp_path: Path) -> None:
         append(broker)
     with broker_in(tmp_path) as broker:
         lead(broker, leader_epoch=3)
-        partition = broker.replicas.partition("t", 0)
+        partition = broker.replica_manager.partition("t", 0)
         assert (append(broker), partition.high_watermark) == (1, 2)
         assert epoch_end(partition, 2, 3) == (2, 1)
 
@@ -456,7 +462,7 @@ def test_a_deleted_topic_can_be_made_anew_at_once(broker: ApiBroker) -> None:
     lead(broker)
     append(broker)
     assert stop(broker) is ErrorCode.NONE
-    assert broker.replicas.hosted.topic_name(A) is None
+    assert broker.replica_manager.registry.topic_name(A) is None
     assert error_of(broker) is UnknownTopicOrPartition
     assert lead(broker, topic_id=B) is ErrorCode.NONE
     assert append(broker) == 0
@@ -477,7 +483,7 @@ def test_a_stop_replica_that_arrives_once_more_does_not_delete_the_new_topics_lo
 def test_each_controller_and_each_registration_numbers_requests_from_its_own_start(
     broker: ApiBroker,
 ) -> None:
-    broker.replicas.registration.broker_epoch = 100
+    broker.replica_manager.registration.broker_epoch = 100
     assert lead(broker, broker_epoch=100, number=50) is ErrorCode.NONE
     assert lead(broker, leader_epoch=1, broker_epoch=101, number=3) is ErrorCode.NONE
     assert (
@@ -509,7 +515,7 @@ def test_deleting_what_is_not_here_is_done_already(broker: ApiBroker) -> None:
 
 def test_leadership_is_told_when_it_comes_and_when_it_goes(broker: ApiBroker) -> None:
     heard: list[Any] = []
-    broker.replicas.hosted.on_leadership(lambda *what: heard.append(what))
+    broker.replica_manager.registry.on_leadership(lambda *what: heard.append(what))
     lead(broker)
     lead(broker)
     lead(broker, leader_epoch=1)
@@ -532,8 +538,8 @@ def test_a_listener_that_breaks_does_not_break_the_order(broker: ApiBroker) -> N
     def broken(*_what: Any) -> None:
         raise RuntimeError("broken")
 
-    broker.replicas.hosted.on_leadership(broken)
-    broker.replicas.hosted.on_leadership(lambda *what: heard.append(what))
+    broker.replica_manager.registry.on_leadership(broken)
+    broker.replica_manager.registry.on_leadership(lambda *what: heard.append(what))
     assert lead(broker) is ErrorCode.NONE
     assert len(heard) == 1
 
@@ -544,12 +550,12 @@ def test_a_failed_directory_takes_its_partitions_offline_and_no_others(tmp_path:
         for partition in (0, 1):
             lead(broker, partition=partition)
         heard: list[Any] = []
-        broker.replicas.hosted.on_leadership(lambda *what: heard.append(what))
-        dirs = broker.replicas.log_manager
+        broker.replica_manager.registry.on_leadership(lambda *what: heard.append(what))
+        dirs = broker.replica_manager.log_manager
         lost = dirs.directory_of("t", 0)
         dirs._directory_failed(dirs._where["t", 0], OSError("gone"))
         assert error_of(broker) is KafkaStorageError
-        assert broker.replicas.partition("t", 1).append(batch_of(1), 1, 1).base_offset == 0
+        assert broker.replica_manager.partition("t", 1).append(batch_of(1), 1, 1).base_offset == 0
         assert heard == [("t", 0, 0, 4, False)]
         assert lead(broker, leader_epoch=1) is ErrorCode.KAFKA_STORAGE_ERROR
         assert stop(broker) is ErrorCode.KAFKA_STORAGE_ERROR
@@ -564,7 +570,7 @@ def test_a_new_log_goes_where_others_were_deleted(tmp_path: Path) -> None:
     with broker_in(tmp_path / "unused", {"log.dirs": paths}) as broker:
         for partition in range(4):
             lead(broker, partition=partition)
-        where = broker.replicas.log_manager.directory_of
+        where = broker.replica_manager.log_manager.directory_of
         left = where("t", 1)
         assert sorted(str(where("t", p))[-3:] for p in range(4)) == ["one", "one", "two", "two"]
         stop(broker, partition=1)
@@ -580,7 +586,7 @@ def test_a_topics_new_settings_reach_its_logs(broker: ApiBroker) -> None:
 
     lead(broker)
     broker.topic_configs["t"] = replace(broker.config.log_defaults, max_message_bytes=10)
-    broker.replicas.reconfigure(["t"])
+    broker.replica_manager.reconfigure(["t"])
     assert error_of(broker).__name__ == "MessageTooLarge"
 
 
@@ -595,11 +601,13 @@ def many(count: int, controller_epoch: int = 1, leader_epoch: int = 0) -> Leader
 
 
 def test_thousands_have_their_turn_a_hundred_at_a_time(broker: ApiBroker) -> None:
-    answer: Any = Deferred.fromCoroutine(broker.replicas.orders.obey_leader_and_isr(many(250)))
+    answer: Any = Deferred.fromCoroutine(
+        broker.replica_manager.state_changes.become_leader_or_follower(many(250))
+    )
     assert not answer.called
-    assert sum(broker.replicas.leads("t", index) for index in range(250)) == 100
+    assert sum(broker.replica_manager.leads("t", index) for index in range(250)) == 100
     broker.clock.advance(0)
-    assert sum(broker.replicas.leads("t", index) for index in range(250)) == 250
+    assert sum(broker.replica_manager.leads("t", index) for index in range(250)) == 250
     errors = answer.result.topics[0].partition_errors
     assert [(each.partition_index, each.error_code) for each in errors] == [
         (index, 0) for index in range(250)
@@ -608,12 +616,14 @@ def test_thousands_have_their_turn_a_hundred_at_a_time(broker: ApiBroker) -> Non
     request = StopReplicaRequest(
         controller_epoch=1, topic_states=[StopReplicaTopicState("t", stops)]
     )
-    stopped: Any = Deferred.fromCoroutine(broker.replicas.orders.obey_stop_replicas(request))
-    assert len(list(broker.replicas.hosted)) == 150
+    stopped: Any = Deferred.fromCoroutine(
+        broker.replica_manager.state_changes.stop_replicas_in_turns(request)
+    )
+    assert len(list(broker.replica_manager.registry)) == 150
     broker.clock.advance(0)
     broker.clock.advance(0)
     assert [each.error_code for each in stopped.result.partition_errors] == [0] * 250
-    assert not broker.replicas.hosted.hosts_topic("t")
+    assert not broker.replica_manager.registry.hosts_topic("t")
 
 
 def test_what_was_done_is_told_although_the_rest_fails(broker: ApiBroker) -> None:
@@ -627,22 +637,28 @@ def test_what_was_done_is_told_although_the_rest_fails(broker: ApiBroker) -> Non
 
     broker.topic_configs = BrokenSettings()
     heard: list[Any] = []
-    broker.replicas.hosted.on_roles(lambda partitions: heard.extend(p.key for p in partitions))
+    broker.replica_manager.registry.on_roles(
+        lambda partitions: heard.extend(p.key for p in partitions)
+    )
     request = many(2)
     request.topic_states += [
         LeaderAndIsrTopicState("u", B, request.topic_states[0].partition_states)
     ]
     with pytest.raises(RuntimeError):
-        broker.replicas.orders.apply_leader_and_isr(request)
+        broker.replica_manager.state_changes.apply_leader_and_isr(request)
     assert heard == [("t", 0), ("t", 1)]
 
 
 def test_an_order_is_broken_off_when_a_later_controller_has_spoken(broker: ApiBroker) -> None:
-    answer: Any = Deferred.fromCoroutine(broker.replicas.orders.obey_leader_and_isr(many(250)))
-    broker.replicas.orders.apply_leader_and_isr(many(1, controller_epoch=2, leader_epoch=1))
+    answer: Any = Deferred.fromCoroutine(
+        broker.replica_manager.state_changes.become_leader_or_follower(many(250))
+    )
+    broker.replica_manager.state_changes.apply_leader_and_isr(
+        many(1, controller_epoch=2, leader_epoch=1)
+    )
     broker.clock.advance(0)
     assert answer.result.error_code == ErrorCode.STALE_CONTROLLER_EPOCH
-    assert not broker.replicas.leads("t", 100)
+    assert not broker.replica_manager.leads("t", 100)
 
 
 def test_and_fewer_where_each_takes_long(broker: ApiBroker) -> None:
@@ -654,8 +670,10 @@ def test_and_fewer_where_each_takes_long(broker: ApiBroker) -> None:
             return default
 
     broker.topic_configs = SlowSettings()
-    answer: Any = Deferred.fromCoroutine(broker.replicas.orders.obey_leader_and_isr(many(5)))
+    answer: Any = Deferred.fromCoroutine(
+        broker.replica_manager.state_changes.become_leader_or_follower(many(5))
+    )
     assert not answer.called
-    assert sum(broker.replicas.leads("t", index) for index in range(5)) == 2
+    assert sum(broker.replica_manager.leads("t", index) for index in range(5)) == 2
     broker.clock.advance(0)
     assert [each.error_code for each in answer.result.topics[0].partition_errors] == [0] * 5

@@ -54,7 +54,7 @@ def test_no_records_are_refused(broker: ApiBroker) -> None:
 def test_other_acks_than_none_one_and_all_do_not_exist(broker: ApiBroker, acks: int) -> None:
     broker.lead("t", 1)
     assert code(broker.produce(batch_of(1), acks=acks)[0]) is ErrorCode.INVALID_REQUIRED_ACKS
-    assert broker.replicas.partition("t", 0).high_watermark == 0
+    assert broker.replica_manager.partition("t", 0).high_watermark == 0
 
 
 def test_a_batch_above_max_message_bytes_is_refused(broker: ApiBroker) -> None:
@@ -78,7 +78,7 @@ def test_log_append_time_is_told(broker: ApiBroker) -> None:
 def test_timestamps_out_of_bounds_are_refused(broker: ApiBroker, bound: str) -> None:
     broker.topic_configs["t"] = replace(broker.config.log_defaults, **{bound: 1000})
     broker.lead("t", 1)
-    now = broker.replicas.now_ms()
+    now = broker.replica_manager.now_ms()
     stamped = now - 60_000 if "before" in bound else now + 60_000
     assert code(broker.produce(batch_of(stamped))[0]) is ErrorCode.INVALID_TIMESTAMP
     assert code(broker.produce(batch_of(now))[0]) is ErrorCode.NONE
@@ -93,7 +93,7 @@ def test_internal_topics_are_not_written_by_clients(broker: ApiBroker) -> None:
 def test_acks_none_gets_no_answer(broker: ApiBroker) -> None:
     broker.lead("t", 1)
     assert broker.produce(batch_of(1), acks=0) is None
-    assert broker.replicas.partition("t", 0).high_watermark == 1
+    assert broker.replica_manager.partition("t", 0).high_watermark == 1
 
 
 def test_an_error_under_acks_none_closes_the_connection(broker: ApiBroker) -> None:
@@ -116,7 +116,7 @@ def lead_with_follower(
         broker.config.log_defaults, min_insync_replicas=min_insync_replicas
     )
     state = LeaderAndIsrPartitionState(0, 1, 1, 0, list(isr), 0, [1, 2])
-    broker.replicas.orders.apply_leader_and_isr(
+    broker.replica_manager.state_changes.apply_leader_and_isr(
         LeaderAndIsrRequest(
             controller_epoch=1, topic_states=[LeaderAndIsrTopicState("r", None, [state])]
         )
@@ -127,7 +127,7 @@ def test_acks_all_waits_for_the_followers(broker: ApiBroker) -> None:
     lead_with_follower(broker)
     waiting = broker.produce(batch_of(1, 2), topic="r", acks=-1)
     assert not waiting.called
-    partition = broker.replicas.partition("r", 0)
+    partition = broker.replica_manager.partition("r", 0)
     partition.read_as_follower(2, 2, 100, min_one_batch=True, current_leader_epoch=0)
     broker.clock.advance(0)
     assert waiting.result[0].base_offset == 0
@@ -139,14 +139,14 @@ def test_acks_all_times_out(broker: ApiBroker) -> None:
     waiting = broker.produce(batch_of(1), topic="r", acks=-1, timeout_ms=500)
     broker.clock.advance(0.6)
     assert code(waiting.result[0]) is ErrorCode.REQUEST_TIMED_OUT
-    assert len(broker.replicas.waiting) == 0
+    assert len(broker.replica_manager.waiting) == 0
 
 
 def test_acks_all_ends_when_leadership_goes(broker: ApiBroker) -> None:
     lead_with_follower(broker)
     waiting = broker.produce(batch_of(1), topic="r", acks=-1)
     state = LeaderAndIsrPartitionState(0, 1, 2, 1, [1, 2], 0, [1, 2])
-    broker.replicas.orders.apply_leader_and_isr(
+    broker.replica_manager.state_changes.apply_leader_and_isr(
         LeaderAndIsrRequest(
             controller_epoch=1, topic_states=[LeaderAndIsrTopicState("r", None, [state])]
         )
@@ -166,13 +166,13 @@ def test_a_client_that_goes_while_it_waits_leaves_nothing(broker: ApiBroker) -> 
     waiting = broker.produce(batch_of(1), topic="r", acks=-1)
     waiting.addErrback(lambda _: None)
     waiting.cancel()
-    assert len(broker.replicas.waiting) == 0
+    assert len(broker.replica_manager.waiting) == 0
     assert not broker.clock.getDelayedCalls()
 
 
 def test_a_failed_disk_is_a_storage_error_for_this_and_all_that_follow(broker: ApiBroker) -> None:
     broker.lead("t", 1)
-    log = broker.replicas.partition("t", 0).log
+    log = broker.replica_manager.partition("t", 0).log
     assert log is not None
 
     class Full:

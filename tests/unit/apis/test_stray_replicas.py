@@ -31,7 +31,7 @@ def follow(broker: ApiBroker, count: int, *, first: int = 0) -> None:
         LeaderAndIsrPartitionState(p, 1, 2, 0, [1, 2], 0, [1, 2])
         for p in range(first, first + count)
     ]
-    broker.replicas.orders.apply_leader_and_isr(
+    broker.replica_manager.state_changes.apply_leader_and_isr(
         LeaderAndIsrRequest(
             controller_epoch=1, topic_states=[LeaderAndIsrTopicState("t", A, states)]
         )
@@ -63,7 +63,7 @@ def tell(
         topic_states=[UpdateMetadataTopicState("t", topic_id, states)],
     )
     handler = UpdateMetadata(
-        broker.cache, lambda: None, StrayReplicas(broker.replicas, broker.cache)
+        broker.cache, lambda: None, StrayReplicas(broker.replica_manager, broker.cache)
     )
     context: Any = None
     answer: Any = handler(context, request)
@@ -73,7 +73,7 @@ def tell(
 def test_what_was_moved_to_others_is_deleted(broker: ApiBroker) -> None:
     follow(broker, 2)
     tell(broker, 1)
-    assert list(broker.replicas.log_manager) == [("t", 1)]  # nothing was said of the other
+    assert list(broker.replica_manager.log_manager) == [("t", 1)]  # nothing was said of the other
 
 
 @pytest.mark.parametrize(
@@ -91,40 +91,40 @@ def test_what_may_still_be_needed_is_kept(broker: ApiBroker, told: dict[str, Any
     states = [LeaderAndIsrPartitionState(0, 1, 2, 3, [1, 2], 0, [1, 2])]
     if told.get("leader_epoch") == -1:
         told = {"leader_epoch": 2}
-        broker.replicas.orders.apply_leader_and_isr(
+        broker.replica_manager.state_changes.apply_leader_and_isr(
             LeaderAndIsrRequest(
                 controller_epoch=1, topic_states=[LeaderAndIsrTopicState("t", A, states)]
             )
         )
     tell(broker, 1, **told)
-    assert list(broker.replicas.log_manager) == [("t", 0)]
+    assert list(broker.replica_manager.log_manager) == [("t", 0)]
 
 
 def test_of_thousands_some_are_deleted_in_every_turn(tmp_path: Path) -> None:
     with broker_in(tmp_path) as broker:
         follow(broker, 250)
         answer = tell(broker, 250)
-        assert len(broker.replicas.log_manager) == 150
+        assert len(broker.replica_manager.log_manager) == 150
         assert not answer.called
         for _ in range(3):
             broker.clock.advance(0)
         assert answer.called
-        assert len(broker.replicas.log_manager) == 0
+        assert len(broker.replica_manager.log_manager) == 0
 
 
 @pytest.fixture
 def registered_again(broker: ApiBroker) -> ApiBroker:
     """One that followed 250 partitions before its last registration, 7."""
-    broker.replicas.registered(6)
+    broker.replica_manager.registered(6)
     follow(broker, 250)
-    broker.replicas.registered(7)
+    broker.replica_manager.registered(7)
     return broker
 
 
 def test_of_thousands_that_are_not_confirmed_some_are_given_up_in_every_turn(
     registered_again: ApiBroker,
 ) -> None:
-    replicas, hosted = registered_again.replicas, registered_again.replicas.hosted
+    replicas, hosted = registered_again.replica_manager, registered_again.replica_manager.registry
     answer = tell(registered_again, 0, broker_epoch=7)
     assert (len(hosted.partitions), answer.called) == (150, False)
     follow(registered_again, 1, first=200)
@@ -140,27 +140,29 @@ def test_a_later_registration_ends_the_giving_up_for_an_earlier_one(
     registered_again: ApiBroker,
 ) -> None:
     tell(registered_again, 0, broker_epoch=7)
-    registered_again.replicas.registered(8)
+    registered_again.replica_manager.registered(8)
     for _ in range(3):
         registered_again.clock.advance(0)
-    assert len(registered_again.replicas.hosted.partitions) == 150
+    assert len(registered_again.replica_manager.registry.partitions) == 150
 
 
 def test_what_was_told_for_another_registration_gives_up_nothing(
     registered_again: ApiBroker,
 ) -> None:
     tell(registered_again, 0)
-    assert len(registered_again.replicas.hosted.partitions) == 250
+    assert len(registered_again.replica_manager.registry.partitions) == 250
 
 
 def test_a_later_controller_ends_what_an_earlier_one_began(broker: ApiBroker) -> None:
     follow(broker, 250)
     tell(broker, 250)
     tell(broker, 0, controller_epoch=2)
-    broker.replicas.orders.apply_leader_and_isr(LeaderAndIsrRequest(controller_epoch=2))
+    broker.replica_manager.state_changes.apply_leader_and_isr(
+        LeaderAndIsrRequest(controller_epoch=2)
+    )
     for _ in range(3):
         broker.clock.advance(0)
-    assert len(broker.replicas.log_manager) == 150
+    assert len(broker.replica_manager.log_manager) == 150
 
 
 def test_s20_who_was_told_of_all_by_a_later_controller_takes_no_order_of_an_earlier_one(
@@ -169,4 +171,4 @@ def test_s20_who_was_told_of_all_by_a_later_controller_takes_no_order_of_an_earl
     """Else the replica that the order makes is there for ever: nobody tells of all once more."""
     tell(broker, 1, controller_epoch=2)
     follow(broker, 1)
-    assert list(broker.replicas.log_manager) == []
+    assert list(broker.replica_manager.log_manager) == []

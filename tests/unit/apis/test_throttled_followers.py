@@ -24,7 +24,7 @@ def lead(broker: ApiBroker, *listed: str, isr: tuple[int, ...] = (1,)) -> None:
     config = replace(broker.config.log_defaults, leader_replication_throttled_replicas=listed)
     broker.topic_configs["r"] = config
     states = [LeaderAndIsrPartitionState(p, 1, 1, 0, list(isr), 0, [1, 2, 3]) for p in (0, 1)]
-    broker.replicas.orders.apply_leader_and_isr(
+    broker.replica_manager.state_changes.apply_leader_and_isr(
         LeaderAndIsrRequest(
             controller_epoch=1, topic_states=[LeaderAndIsrTopicState("r", None, states)]
         )
@@ -33,8 +33,8 @@ def lead(broker: ApiBroker, *listed: str, isr: tuple[int, ...] = (1,)) -> None:
         broker.cache.brokers[broker_id] = broker.cache.brokers[1]
     for index in (0, 1):
         for _ in range(10):
-            broker.replicas.partition("r", index).append(batch_of(1000), 1, 1000)
-    broker.replicas.throttles.limit(as_leader=RATE, as_follower=RATE)
+            broker.replica_manager.partition("r", index).append(batch_of(1000), 1, 1000)
+    broker.replica_manager.quotas.limit(as_leader=RATE, as_follower=RATE)
 
 
 def sizes(broker: ApiBroker, *offsets: int, replica: int = 2, **fields: Any) -> list[int]:
@@ -76,7 +76,7 @@ def test_followers_in_sync_are_counted_and_never_held_back(broker: ApiBroker) ->
 
 def test_consumers_are_nobodys_followers(named: ApiBroker) -> None:
     sizes(named, 0)
-    named.replicas.partition("r", 0).leading.high_watermark = 10  # type: ignore[union-attr]
+    named.replica_manager.partition("r", 0).leader_state.high_watermark = 10  # type: ignore[union-attr]
     answer = named.fetch(FetchPartition(0, 5, 1 << 20), topic="r")
     assert answer.topics[0].partitions[0].records_size > 0
 
@@ -93,5 +93,5 @@ def test_a_fetch_that_waited_is_answered_when_the_rate_allows_it(named: ApiBroke
 
 def test_another_rate_counts_at_once(named: ApiBroker) -> None:
     sizes(named, 0)
-    named.replicas.throttles.limit(as_leader=10**9, as_follower=RATE)
+    named.replica_manager.quotas.limit(as_leader=10**9, as_follower=RATE)
     assert sizes(named, 5)[0] > 0

@@ -9,8 +9,12 @@ import pytest
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import Clock
 
-from kbroker.replica.alter_partition_manager import ANNOUNCE_SECONDS, WRITES_AT_A_TIME, IsrWriter
-from kbroker.replica.core.leader_state import Leading
+from kbroker.replica.alter_partition_manager import (
+    ANNOUNCE_SECONDS,
+    WRITES_AT_A_TIME,
+    AlterPartitionManager,
+)
+from kbroker.replica.core.leader_state import LeaderState
 from kbroker.zk import znodes
 from kbroker.zk.errors import BadVersion, ConnectionLoss, NoNode
 from kbroker.zk.interface import Node, Stat
@@ -76,19 +80,21 @@ class Scene:
         self.zookeeper = OneZnode()
         unknown: Any = self.zookeeper
         reconnect: Any = Connected()
-        self.writer = IsrWriter(self.clock, unknown, reconnect)
+        self.writer = AlterPartitionManager(self.clock, unknown, reconnect)
         self.partition = HostedPartition(directory, 1)
-        self.partition.around.write_isr = self.writer.write
+        self.partition.dependencies.write_isr = self.writer.write
         self.partition.take(1, 0, (1,), replicas=(1, 2), version=7)
 
     @property
-    def leading(self) -> Leading:
-        assert self.partition.leading is not None
-        return self.partition.leading
+    def leader_state(self) -> LeaderState:
+        assert self.partition.leader_state is not None
+        return self.partition.leader_state
 
     def follower_catches_up(self) -> None:
-        leading = self.leading
-        self.partition.perform(leading.follower_fetched(2, leading.log_end_offset, 0, 0.0))
+        leader_state = self.leader_state
+        self.partition.perform(
+            leader_state.follower_fetched(2, leader_state.log_end_offset, 0, 0.0)
+        )
 
 
 @pytest.fixture
@@ -104,8 +110,8 @@ def test_the_isr_is_written_and_announced_whatever_becomes_of_the_answer(
     scene.follower_catches_up()
     assert scene.zookeeper.state is not None
     assert scene.zookeeper.state.isr == (1, 2)
-    assert (scene.leading.isr, scene.leading.zk_version) == ({1, 2}, 8)
-    assert scene.leading.pending is None
+    assert (scene.leader_state.isr, scene.leader_state.zk_version) == ({1, 2}, 8)
+    assert scene.leader_state.pending is None
     assert (scene.partition.role.isr, scene.partition.role.partition_epoch) == ({1, 2}, 8)
     scene.clock.advance(ANNOUNCE_SECONDS)
     (announced,) = scene.zookeeper.announced
@@ -117,8 +123,8 @@ def test_a_newer_leader_epoch_ends_it(scene: Scene) -> None:
     scene.zookeeper.version = 9
     scene.follower_catches_up()
     assert scene.zookeeper.state.leader == 2
-    assert scene.leading.deposed
-    assert scene.leading.maximal_isr == {1, 2}
+    assert scene.leader_state.deposed
+    assert scene.leader_state.maximal_isr == {1, 2}
     scene.clock.advance(10)
     assert scene.zookeeper.announced == []
 
@@ -126,7 +132,7 @@ def test_a_newer_leader_epoch_ends_it(scene: Scene) -> None:
 def test_a_topic_that_is_gone_ends_it(scene: Scene) -> None:
     scene.zookeeper.state = None
     scene.follower_catches_up()
-    assert scene.leading.deposed
+    assert scene.leader_state.deposed
 
 
 def test_a_write_that_is_refused_for_ever_does_not_spin(scene: Scene) -> None:
@@ -145,7 +151,7 @@ def test_a_write_of_an_earlier_epoch_is_forgotten(scene: Scene) -> None:
     scene.clock.advance(1)
     assert scene.zookeeper.state is not None
     assert scene.zookeeper.state.isr == (1,)
-    assert (scene.leading.isr, scene.leading.zk_version) == ({1}, 9)
+    assert (scene.leader_state.isr, scene.leader_state.zk_version) == ({1}, 9)
 
 
 class SlowZooKeeper:
@@ -168,17 +174,17 @@ def test_thousands_are_written_some_at_a_time_and_announced_together(tmp_path: P
     clock, zookeeper = Clock(), SlowZooKeeper()
     unknown: Any = zookeeper
     reconnect: Any = Connected()
-    writer = IsrWriter(clock, unknown, reconnect)
+    writer = AlterPartitionManager(clock, unknown, reconnect)
     count = 2 * WRITES_AT_A_TIME + 5
     for index in range(count):
         place = tmp_path / str(index)
         place.mkdir()
         partition = HostedPartition(place, 1)
         partition.key = ("t", index)
-        partition.around.write_isr = writer.write
+        partition.dependencies.write_isr = writer.write
         partition.take(1, 0, (1,), replicas=(1, 2), version=7)
-        assert partition.leading is not None
-        partition.perform(partition.leading.follower_fetched(2, 0, 0, 0.0))
+        assert partition.leader_state is not None
+        partition.perform(partition.leader_state.follower_fetched(2, 0, 0, 0.0))
     most = written = 0
     while zookeeper.waiting:
         most = max(most, len(zookeeper.waiting))
@@ -196,9 +202,9 @@ def test_thousands_are_written_some_at_a_time_and_announced_together(tmp_path: P
 
 def test_after_a_write_that_came_to_nothing_the_follower_is_asked_again(scene: Scene) -> None:
     asked_again: list[object] = []
-    scene.partition.around.appended = asked_again.append
+    scene.partition.dependencies.appended = asked_again.append
     scene.zookeeper.state = znodes.PartitionState(1, 0, (1,), 1)
     scene.zookeeper.version = 9  # somebody else wrote, in our name
     scene.follower_catches_up()
-    assert (scene.leading.isr, scene.leading.pending) == ({1}, None)
+    assert (scene.leader_state.isr, scene.leader_state.pending) == ({1}, None)
     assert asked_again == [("t", 0)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count
 
 from kbroker.replica.core.fetch_session import FetchSession
-from kbroker.replica.core.fetch_session_cache import FetchSessions
+from kbroker.replica.core.fetch_session_cache import FetchSessionCache
 from kclient.net import fetch_session as fetching
 from kclient.wire.fetch import (
     MAX_SESSION_EPOCH,
@@ -17,7 +17,7 @@ from kclient.wire.fetch import (
 )
 
 
-class Cache(FetchSessions):
+class Cache(FetchSessionCache):
     def __init__(self, slots: int) -> None:
         self.evictions: list[FetchSession] = []
         super().__init__(slots, count(1).__next__, self.evictions.append)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from kbroker.replica.core.follower_state import EpochEnd, Following
+from kbroker.replica.core.follower_state import EpochEnd, FollowerState
 
 
-def follower(mark: int = 5) -> Following:
+def follower(mark: int = 5) -> FollowerState:
     """Follow broker 2."""
-    return Following(2, 9, mark)
+    return FollowerState(2, 9, mark)
 
 
 def test_an_epoch_that_ended_earlier_at_the_leader_is_cut_there() -> None:
@@ -35,10 +35,10 @@ def test_nothing_is_cut_behind_the_end() -> None:
 
 
 def test_the_watermark_is_heard_of_as_far_as_the_log_reaches() -> None:
-    following = follower(mark=5)
-    following.heard(20, 8)
-    assert following.high_watermark == 8
-    following.heard(6, 9)
-    assert following.high_watermark == 8
-    following.truncated(7)
-    assert following.high_watermark == 7
+    follower_state = follower(mark=5)
+    follower_state.heard(20, 8)
+    assert follower_state.high_watermark == 8
+    follower_state.heard(6, 9)
+    assert follower_state.high_watermark == 8
+    follower_state.truncated(7)
+    assert follower_state.high_watermark == 7

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from kbroker.replica.alter_partition_manager import CHANGES_TOLD, isr_changes_told
+from kbroker.replica.alter_partition_manager import CHANGES_TOLD, isr_change_lines
 
 ALL, TWO = frozenset({1, 2, 3}), frozenset({1, 2})
 
 
 def test_a_few_changes_are_a_line_each():
-    assert isr_changes_told([("t-0", 4, ALL, TWO), ("t-1", 5, TWO, ALL)]) == [
+    assert isr_change_lines([("t-0", 4, ALL, TWO), ("t-1", 5, TWO, ALL)]) == [
         "ISR of t-0 in epoch 4: [1, 2, 3] -> [1, 2]",
         "ISR of t-1 in epoch 5: [1, 2] -> [1, 2, 3]",
     ]
@@ -16,7 +16,7 @@ def test_a_few_changes_are_a_line_each():
 
 def test_many_are_a_line_for_each_kind():
     back = [(f"t-{n}", 4, TWO, ALL) for n in range(CHANGES_TOLD)]
-    assert isr_changes_told([*back, ("t-99", 4, ALL, TWO)]) == [
+    assert isr_change_lines([*back, ("t-99", 4, ALL, TWO)]) == [
         f"ISR of {CHANGES_TOLD} partitions (t-0, t-1, t-2, t-3, t-4, ...): [1, 2] -> [1, 2, 3]",
         "ISR of 1 partition (t-99): [1, 2, 3] -> [1, 2]",
     ]

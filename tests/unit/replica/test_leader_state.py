@@ -5,17 +5,19 @@ from __future__ import annotations
 from kbroker.replica.core.leader_state import (
     FoundState,
     HighWatermarkAdvanced,
-    Leading,
+    LeaderState,
     WriteIsr,
 )
-from kbroker.replica.core.remote_replicas import FollowersHeard
+from kbroker.replica.core.remote_replicas import FollowerLiveness
 
 ALL = frozenset({1, 2, 3})
 
 
-def leader(*isr: int, end: int = 10, mark: int = 0, min_isr: int = 1, epoch: int = 5) -> Leading:
+def leader(
+    *isr: int, end: int = 10, mark: int = 0, min_isr: int = 1, epoch: int = 5
+) -> LeaderState:
     """Broker 1 leads replicas 1, 2, 3; the znode has version 7; lag is 10 seconds."""
-    return Leading(
+    return LeaderState(
         1,
         frozenset(isr or ALL),
         replicas=ALL,
@@ -29,32 +31,32 @@ def leader(*isr: int, end: int = 10, mark: int = 0, min_isr: int = 1, epoch: int
 
 
 def test_a_leader_alone_commits_what_it_appends() -> None:
-    leading = Leading(1, frozenset({1}), log_end_offset=4, high_watermark=2)
-    assert leading.high_watermark == 4
-    assert leading.log_end(9)
-    assert leading.high_watermark == 9
+    leader_state = LeaderState(1, frozenset({1}), log_end_offset=4, high_watermark=2)
+    assert leader_state.high_watermark == 4
+    assert leader_state.log_end(9)
+    assert leader_state.high_watermark == 9
 
 
 def test_the_slowest_in_sync_replica_holds_the_watermark() -> None:
-    leading = leader(mark=4)
-    assert leading.follower_fetched(2, 8, 5, 0) == []
-    assert leading.follower_fetched(3, 6, 5, 0) == [HighWatermarkAdvanced(6)]
+    leader_state = leader(mark=4)
+    assert leader_state.follower_fetched(2, 8, 5, 0) == []
+    assert leader_state.follower_fetched(3, 6, 5, 0) == [HighWatermarkAdvanced(6)]
 
 
 def test_an_append_is_not_committed_before_the_followers_fetched_it() -> None:
-    leading = leader(mark=10)
-    assert not leading.log_end(20)
-    assert leading.follower_fetched(2, 20, 5, 0) == []
-    assert leading.follower_fetched(3, 20, 5, 0) == [HighWatermarkAdvanced(20)]
+    leader_state = leader(mark=10)
+    assert not leader_state.log_end(20)
+    assert leader_state.follower_fetched(2, 20, 5, 0) == []
+    assert leader_state.follower_fetched(3, 20, 5, 0) == [HighWatermarkAdvanced(20)]
 
 
 def test_it_does_not_advance_under_min_insync_replicas() -> None:
-    leading = leader(1, end=0, min_isr=2)
-    assert not leading.enough_in_sync
-    assert not leading.log_end(5)
-    assert leading.high_watermark == 0
-    assert leading.require(1) == [HighWatermarkAdvanced(5)]
-    assert leading.high_watermark == 5
+    leader_state = leader(1, end=0, min_isr=2)
+    assert not leader_state.enough_in_sync
+    assert not leader_state.log_end(5)
+    assert leader_state.high_watermark == 0
+    assert leader_state.require(1) == [HighWatermarkAdvanced(5)]
+    assert leader_state.high_watermark == 5
 
 
 def test_a_checkpoint_beyond_the_log_end_is_not_believed() -> None:
@@ -62,39 +64,43 @@ def test_a_checkpoint_beyond_the_log_end_is_not_believed() -> None:
 
 
 def test_a_follower_joins_when_it_has_what_is_committed_and_the_epoch_began() -> None:
-    leading = leader(1, 2, end=10, mark=4)
-    assert leading.follower_fetched(3, 5, 5, 0) == []  # the epoch began at 10
-    assert leading.follower_fetched(3, 10, 5, 0) == [WriteIsr(ALL, 7)]
+    leader_state = leader(1, 2, end=10, mark=4)
+    assert leader_state.follower_fetched(3, 5, 5, 0) == []  # the epoch began at 10
+    assert leader_state.follower_fetched(3, 10, 5, 0) == [WriteIsr(ALL, 7)]
 
 
 def test_from_when_it_is_to_join_it_holds_the_watermark() -> None:
-    leading = leader(1, 2, end=10, mark=4)
-    leading.follower_fetched(3, 10, 5, 0)
-    leading.log_end(12)
-    assert leading.follower_fetched(2, 12, 5, 0) == [HighWatermarkAdvanced(10)]
-    assert leading.isr == {1, 2}
-    assert leading.isr_written(8) == []
-    assert leading.isr == ALL
-    assert leading.follower_fetched(3, 12, 5, 1) == [HighWatermarkAdvanced(12)]
+    leader_state = leader(1, 2, end=10, mark=4)
+    leader_state.follower_fetched(3, 10, 5, 0)
+    leader_state.log_end(12)
+    assert leader_state.follower_fetched(2, 12, 5, 0) == [HighWatermarkAdvanced(10)]
+    assert leader_state.isr == {1, 2}
+    assert leader_state.isr_written(8) == []
+    assert leader_state.isr == ALL
+    assert leader_state.follower_fetched(3, 12, 5, 1) == [HighWatermarkAdvanced(12)]
 
 
 def test_one_that_is_to_leave_holds_the_watermark_until_it_has_left() -> None:
-    leading = leader(mark=10)
-    leading.log_end(20)
+    leader_state = leader(mark=10)
+    leader_state.log_end(20)
     for replica in (2, 3):
-        leading.follower_fetched(replica, 10, 5, 0)
-    leading.follower_fetched(2, 20, 5, 9)
-    assert leading.time_passed(11) == [WriteIsr(frozenset({1, 2}), 7)]
-    assert leading.high_watermark == 10
-    assert leading.isr_written(8) == [HighWatermarkAdvanced(20)]
+        leader_state.follower_fetched(replica, 10, 5, 0)
+    leader_state.follower_fetched(2, 20, 5, 9)
+    assert leader_state.time_passed(11) == [WriteIsr(frozenset({1, 2}), 7)]
+    assert leader_state.high_watermark == 10
+    assert leader_state.isr_written(8) == [HighWatermarkAdvanced(20)]
 
 
 def test_a_fetch_of_another_leader_epoch_changes_nothing() -> None:
-    leading = leader(1, 2)
+    leader_state = leader(1, 2)
     for epoch in (-1, 4, 6):
-        assert leading.follower_fetched(3, 10, epoch, 0) == []
-        assert leading.follower_fetched(2, 10, epoch, 0) == []
-    assert (leading.high_watermark, leading.replica_end(2), leading.pending) == (0, -1, None)
+        assert leader_state.follower_fetched(3, 10, epoch, 0) == []
+        assert leader_state.follower_fetched(2, 10, epoch, 0) == []
+    assert (leader_state.high_watermark, leader_state.replica_end(2), leader_state.pending) == (
+        0,
+        -1,
+        None,
+    )
 
 
 def test_a_broker_that_is_no_replica_changes_nothing() -> None:
@@ -102,87 +108,87 @@ def test_a_broker_that_is_no_replica_changes_nothing() -> None:
 
 
 def test_there_is_one_write_at_a_time() -> None:
-    leading = leader(1)
-    assert leading.follower_fetched(2, 10, 5, 0) == [WriteIsr(frozenset({1, 2}), 7)]
-    assert leading.follower_fetched(3, 10, 5, 0) == []
-    leading.isr_written(8)
-    assert leading.follower_fetched(3, 10, 5, 0) == [WriteIsr(ALL, 8)]
+    leader_state = leader(1)
+    assert leader_state.follower_fetched(2, 10, 5, 0) == [WriteIsr(frozenset({1, 2}), 7)]
+    assert leader_state.follower_fetched(3, 10, 5, 0) == []
+    leader_state.isr_written(8)
+    assert leader_state.follower_fetched(3, 10, 5, 0) == [WriteIsr(ALL, 8)]
 
 
 def test_our_own_value_in_the_znode_means_the_write_was_applied() -> None:
-    leading = leader(1)
-    leading.follower_fetched(2, 10, 5, 0)
-    leading.isr_found(FoundState(1, 5, frozenset({1, 2}), 8))
-    assert (leading.isr, leading.zk_version, leading.pending) == ({1, 2}, 8, None)
+    leader_state = leader(1)
+    leader_state.follower_fetched(2, 10, 5, 0)
+    leader_state.isr_found(FoundState(1, 5, frozenset({1, 2}), 8))
+    assert (leader_state.isr, leader_state.zk_version, leader_state.pending) == ({1, 2}, 8, None)
 
 
 def test_an_unchanged_version_means_it_was_not_and_it_is_written_again() -> None:
-    leading = leader(1)
-    leading.follower_fetched(2, 10, 5, 0)
+    leader_state = leader(1)
+    leader_state.follower_fetched(2, 10, 5, 0)
     found = FoundState(1, 5, frozenset({1}), 7)
-    assert leading.isr_found(found) == [WriteIsr(frozenset({1, 2}), 7)]
-    assert leading.maximal_isr == {1, 2}
+    assert leader_state.isr_found(found) == [WriteIsr(frozenset({1, 2}), 7)]
+    assert leader_state.maximal_isr == {1, 2}
 
 
 def test_a_newer_epoch_ends_the_writing_but_not_the_caution() -> None:
-    leading = leader(1)
-    leading.follower_fetched(2, 10, 5, 0)
-    assert leading.isr_found(FoundState(2, 6, frozenset({2}), 9)) == []
-    leading.log_end(30)
-    assert leading.high_watermark <= 10
-    assert leading.follower_fetched(3, 30, 5, 0) == []
-    assert leading.time_passed(1000) == []
+    leader_state = leader(1)
+    leader_state.follower_fetched(2, 10, 5, 0)
+    assert leader_state.isr_found(FoundState(2, 6, frozenset({2}), 9)) == []
+    leader_state.log_end(30)
+    assert leader_state.high_watermark <= 10
+    assert leader_state.follower_fetched(3, 30, 5, 0) == []
+    assert leader_state.time_passed(1000) == []
 
 
 def test_a_follower_at_the_log_end_never_lags_however_long_it_is_silent() -> None:
-    leading = leader(mark=10)
+    leader_state = leader(mark=10)
     for replica in (2, 3):
-        leading.follower_fetched(replica, 10, 5, 0)
-    assert leading.time_passed(1000) == []
+        leader_state.follower_fetched(replica, 10, 5, 0)
+    assert leader_state.time_passed(1000) == []
 
 
 def test_a_follower_that_reads_all_there_was_at_its_last_fetch_is_in_sync() -> None:
-    leading = leader(1, 2, mark=10)
+    leader_state = leader(1, 2, mark=10)
     for second in range(1, 40):
-        leading.log_end(10 * second + 10)
-        leading.follower_fetched(2, 10 * second, 5, second)
-        assert leading.time_passed(second) == []
+        leader_state.log_end(10 * second + 10)
+        leader_state.follower_fetched(2, 10 * second, 5, second)
+        assert leader_state.time_passed(second) == []
 
 
 def test_a_follower_that_never_fetches_leaves() -> None:
-    leading = leader(mark=10)
-    assert leading.time_passed(10) == []
-    assert leading.time_passed(10.5) == [WriteIsr(frozenset({1}), 7)]
+    leader_state = leader(mark=10)
+    assert leader_state.time_passed(10) == []
+    assert leader_state.time_passed(10.5) == [WriteIsr(frozenset({1}), 7)]
 
 
 def test_a_follower_that_caught_up_holds_the_watermark_while_its_turn_to_join_has_not_come() -> (
     None
 ):
-    leading = leader(1, mark=10)
-    leading.follower_fetched(2, 10, 5, 0)  # the one write there may be
-    leading.follower_fetched(3, 10, 5, 0)
-    leading.log_end(20)
-    leading.follower_fetched(2, 20, 5, 1)
-    leading.isr_written(8)
-    assert leading.high_watermark == 10
-    assert leading.follower_fetched(3, 15, 5, 1) == [
+    leader_state = leader(1, mark=10)
+    leader_state.follower_fetched(2, 10, 5, 0)  # the one write there may be
+    leader_state.follower_fetched(3, 10, 5, 0)
+    leader_state.log_end(20)
+    leader_state.follower_fetched(2, 20, 5, 1)
+    leader_state.isr_written(8)
+    assert leader_state.high_watermark == 10
+    assert leader_state.follower_fetched(3, 15, 5, 1) == [
         WriteIsr(ALL, 8),
         HighWatermarkAdvanced(15),
     ]
 
 
 def test_followers_are_known_over_the_next_epoch_but_not_over_a_gap() -> None:
-    leading = leader(mark=10)
-    leading.follower_fetched(2, 10, 5, 0)
-    fields = {"replicas": ALL, "log_end_offset": 10, "high_watermark": 10, "previous": leading}
-    assert Leading(1, ALL, leader_epoch=6, **fields).replica_end(2) == 10  # type: ignore[arg-type]
-    assert Leading(1, ALL, leader_epoch=6, **fields).led_since_epoch == 5  # type: ignore[arg-type]
-    assert Leading(1, ALL, leader_epoch=7, **fields).replica_end(2) == -1  # type: ignore[arg-type]
+    leader_state = leader(mark=10)
+    leader_state.follower_fetched(2, 10, 5, 0)
+    fields = {"replicas": ALL, "log_end_offset": 10, "high_watermark": 10, "previous": leader_state}
+    assert LeaderState(1, ALL, leader_epoch=6, **fields).replica_end(2) == 10  # type: ignore[arg-type]
+    assert LeaderState(1, ALL, leader_epoch=6, **fields).led_since_epoch == 5  # type: ignore[arg-type]
+    assert LeaderState(1, ALL, leader_epoch=7, **fields).replica_end(2) == -1  # type: ignore[arg-type]
 
 
-def known_leader(*isr: int, min_isr: int = 1, elr: dict[int, int] | None = None) -> Leading:
+def known_leader(*isr: int, min_isr: int = 1, elr: dict[int, int] | None = None) -> LeaderState:
     """Like `leader`, with broker epochs 10, 20, 30."""
-    return Leading(
+    return LeaderState(
         1,
         frozenset(isr),
         replicas=ALL,
@@ -198,46 +204,48 @@ def known_leader(*isr: int, min_isr: int = 1, elr: dict[int, int] | None = None)
 
 
 def test_s09_a_follower_joins_under_the_broker_epoch_it_fetches_in() -> None:
-    leading = known_leader(1, 2)
-    (write,) = leading.follower_fetched(3, 10, 5, 0, 33)
+    leader_state = known_leader(1, 2)
+    (write,) = leader_state.follower_fetched(3, 10, 5, 0, 33)
     assert write == WriteIsr(ALL, 7, ((1, 10), (2, 20), (3, 33)))
-    leading.isr_written(8)
-    assert leading.epochs == {1: 10, 2: 20, 3: 33}
+    leader_state.isr_written(8)
+    assert leader_state.epochs == {1: 10, 2: 20, 3: 33}
 
 
 def test_s09_a_life_that_is_over_does_not_join_nor_hold_the_watermark() -> None:
-    leading = known_leader(1, 2)
-    assert leading.follower_fetched(3, 10, 5, 0, 29, may_join=False) == []
-    leading.log_end(12)
-    assert leading.follower_fetched(2, 12, 5, 0, 20) == [HighWatermarkAdvanced(12)]
+    leader_state = known_leader(1, 2)
+    assert leader_state.follower_fetched(3, 10, 5, 0, 29, may_join=False) == []
+    leader_state.log_end(12)
+    assert leader_state.follower_fetched(2, 12, 5, 0, 20) == [HighWatermarkAdvanced(12)]
 
 
 def test_who_leaves_under_min_insync_replicas_is_eligible_and_nothing_is_committed_meanwhile() -> (
     None
 ):
-    leading = known_leader(1, 2, min_isr=2)
-    leading.log_end(12)
-    leading.follower_fetched(2, 10, 5, 0, 20)
-    (write,) = leading.time_passed(11)
+    leader_state = known_leader(1, 2, min_isr=2)
+    leader_state.log_end(12)
+    leader_state.follower_fetched(2, 10, 5, 0, 20)
+    (write,) = leader_state.time_passed(11)
     assert write == WriteIsr(frozenset({1}), 7, ((1, 10),), ((2, 20),))
-    leading.isr_written(8)
-    assert leading.elr == {2: 20}
-    assert leading.require(1) == [WriteIsr(frozenset({1}), 8, ((1, 10),))]
-    assert leading.high_watermark == 10  # ZooKeeper may still hold that broker 2 has everything
-    assert leading.isr_written(9) == [HighWatermarkAdvanced(12)]
+    leader_state.isr_written(8)
+    assert leader_state.elr == {2: 20}
+    assert leader_state.require(1) == [WriteIsr(frozenset({1}), 8, ((1, 10),))]
+    assert (
+        leader_state.high_watermark == 10
+    )  # ZooKeeper may still hold that broker 2 has everything
+    assert leader_state.isr_written(9) == [HighWatermarkAdvanced(12)]
 
 
 def test_a_new_leader_has_those_forgotten_who_are_eligible_before_it_commits_without_them() -> None:
-    leading = known_leader(1, elr={2: 20})
-    leading.log_end(12)
-    assert leading.high_watermark == 10
-    assert leading.begin() == [WriteIsr(frozenset({1}), 7, ((1, 10),))]
-    assert leading.isr_written(8) == [HighWatermarkAdvanced(12)]
+    leader_state = known_leader(1, elr={2: 20})
+    leader_state.log_end(12)
+    assert leader_state.high_watermark == 10
+    assert leader_state.begin() == [WriteIsr(frozenset({1}), 7, ((1, 10),))]
+    assert leader_state.isr_written(8) == [HighWatermarkAdvanced(12)]
 
 
 def test_s08_a_leader_ends_its_recovery_before_it_commits_anything() -> None:
     """KIP-704: the acceptance of a loss is for one election; in ZooKeeper it must not outlive a commit."""
-    leading = Leading(
+    leader_state = LeaderState(
         1,
         frozenset({1}),
         replicas=frozenset({1, 2}),
@@ -248,55 +256,59 @@ def test_s08_a_leader_ends_its_recovery_before_it_commits_anything() -> None:
         epochs={1: 10},
         recovers=True,
     )
-    leading.log_end(5)
-    assert leading.high_watermark == 2
-    assert leading.begin() == [WriteIsr(frozenset({1}), 7, ((1, 10),))]
-    leading.log_end(6)
-    assert leading.high_watermark == 2
-    assert leading.isr_written(8) == [HighWatermarkAdvanced(6)]
-    assert leading.begin() == []
-    assert leading.log_end(7)
+    leader_state.log_end(5)
+    assert leader_state.high_watermark == 2
+    assert leader_state.begin() == [WriteIsr(frozenset({1}), 7, ((1, 10),))]
+    leader_state.log_end(6)
+    assert leader_state.high_watermark == 2
+    assert leader_state.isr_written(8) == [HighWatermarkAdvanced(6)]
+    assert leader_state.begin() == []
+    assert leader_state.log_end(7)
 
 
 def test_s08_the_only_replica_ends_its_recovery_too() -> None:
-    leading = Leading(1, frozenset({1}), log_end_offset=0, high_watermark=0, recovers=True)
-    (write,) = leading.begin()
-    assert not leading.log_end(1)
+    leader_state = LeaderState(1, frozenset({1}), log_end_offset=0, high_watermark=0, recovers=True)
+    (write,) = leader_state.begin()
+    assert not leader_state.log_end(1)
     # The answer was lost: the znode shows the write.
-    assert leading.isr_found(FoundState(1, 0, frozenset({1}), write.zk_version + 1)) == [
+    assert leader_state.isr_found(FoundState(1, 0, frozenset({1}), write.zk_version + 1)) == [
         HighWatermarkAdvanced(1)
     ]
-    assert leading.time_passed(1.0) == []
+    assert leader_state.time_passed(1.0) == []
 
 
 def test_the_isr_that_is_whole_again_forgets_who_was_eligible() -> None:
-    leading = known_leader(1, min_isr=2, elr={2: 20})
-    assert leading.begin() == []
-    (write,) = leading.follower_fetched(2, 10, 5, 0, 21)
+    leader_state = known_leader(1, min_isr=2, elr={2: 20})
+    assert leader_state.begin() == []
+    (write,) = leader_state.follower_fetched(2, 10, 5, 0, 21)
     assert write == WriteIsr(frozenset({1, 2}), 7, ((1, 10), (2, 21)))
 
 
 def test_s05_what_was_found_brings_its_epochs() -> None:
-    leading = known_leader(1, 2)
-    leading.follower_fetched(3, 10, 5, 0, 33)
+    leader_state = known_leader(1, 2)
+    leader_state.follower_fetched(3, 10, 5, 0, 33)
     found = FoundState(1, 5, frozenset({1, 3}), 9, ((1, 10), (3, 34)), ((2, 20),))
-    leading.isr_found(found)
-    assert (leading.isr, leading.epochs, leading.elr) == ({1, 3}, {1: 10, 3: 34}, {2: 20})
+    leader_state.isr_found(found)
+    assert (leader_state.isr, leader_state.epochs, leader_state.elr) == (
+        {1, 3},
+        {1: 10, 3: 34},
+        {2: 20},
+    )
 
 
 class Backing:
     """Broker 1 leads 2 and 3, and hears their fetches; a broker's silence counts from 3 seconds on."""
 
     def __init__(self, *isr: int) -> None:
-        self.leading = leader(*(isr or (1, 2, 3)))
-        self.heard = FollowersHeard(3.0)
+        self.leader_state = leader(*(isr or (1, 2, 3)))
+        self.heard = FollowerLiveness(3.0)
 
     def fetch(self, replica: int, now: float, *, anew: bool = False, epoch: int = 5) -> None:
         self.heard.heard(replica, now, anew=anew)
-        self.leading.follower_fetched(replica, 10, epoch, now)
+        self.leader_state.follower_fetched(replica, 10, epoch, now)
 
     def backed(self, now: float) -> bool:
-        return self.leading.is_backed(self.heard, now)
+        return self.leader_state.is_backed(self.heard, now)
 
 
 def test_s11_a_leader_is_backed_while_all_in_sync_replicas_follow_it() -> None:
@@ -316,7 +328,7 @@ def test_s11_who_follows_no_more_may_follow_another() -> None:
     world = Backing()
     for replica in (2, 3):
         world.fetch(replica, 1, anew=True)
-    world.leading.unfollowed(2)
+    world.leader_state.unfollowed(2)
     assert not world.backed(1)
     world.fetch(2, 2)
     assert world.backed(2)
@@ -334,15 +346,15 @@ def test_s11_a_fetch_of_another_epoch_backs_nobody() -> None:
 
 def test_s11_alone_in_the_isr_a_leader_is_not_backed_and_the_only_replica_is() -> None:
     assert not Backing(1).backed(0)
-    only = Leading(1, frozenset({1}), log_end_offset=4, high_watermark=2)
-    assert only.is_backed(FollowersHeard(), 0)
+    only = LeaderState(1, frozenset({1}), log_end_offset=4, high_watermark=2)
+    assert only.is_backed(FollowerLiveness(), 0)
 
 
 def test_s11_what_followed_an_earlier_epoch_has_to_ask_again() -> None:
     world = Backing(1, 2)
     world.fetch(2, 1, anew=True)
-    later = Leading(
+    later = LeaderState(
         1, frozenset({1, 2}), log_end_offset=10, high_watermark=0, leader_epoch=6,
-        previous=world.leading,
+        previous=world.leader_state,
     )  # fmt: skip
     assert not later.is_backed(world.heard, 1)

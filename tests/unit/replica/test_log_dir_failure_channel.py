@@ -8,7 +8,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
-from kbroker.replica.log_dir_failure_channel import RETRY_SECONDS, DirectoryNews
+from kbroker.replica.log_dir_failure_channel import RETRY_SECONDS, LogDirFailureChannel
 from kbroker.zk import znodes
 from kbroker.zk.errors import ConnectionLoss
 
@@ -28,9 +28,9 @@ class Writes:
         return self.waiting[-1]
 
 
-def news() -> tuple[Clock, Any, DirectoryNews]:
+def news() -> tuple[Clock, Any, LogDirFailureChannel]:
     clock, zookeeper = Clock(), Writes()
-    return clock, zookeeper, DirectoryNews(clock, zookeeper, 4)
+    return clock, zookeeper, LogDirFailureChannel(clock, zookeeper, 4)
 
 
 def test_a_failure_is_told_again_until_zookeeper_has_it() -> None:

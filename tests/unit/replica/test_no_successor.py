@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from kbroker.replica.core.leader_state import FoundState, Leading
-from kbroker.replica.core.remote_replicas import NEVER, FollowersHeard
+from kbroker.replica.core.leader_state import FoundState, LeaderState
+from kbroker.replica.core.remote_replicas import NEVER, FollowerLiveness
 
 
-def leader(isr: set[int], replicas: set[int] | None = None, **changes: object) -> Leading:
-    return Leading(
+def leader(isr: set[int], replicas: set[int] | None = None, **changes: object) -> LeaderState:
+    return LeaderState(
         1,
         frozenset(isr),
         log_end_offset=0,
@@ -18,86 +18,86 @@ def leader(isr: set[int], replicas: set[int] | None = None, **changes: object) -
     )
 
 
-def followed(leading: Leading, heard: FollowersHeard, *brokers: int, at: float) -> None:
+def followed(leader_state: LeaderState, heard: FollowerLiveness, *brokers: int, at: float) -> None:
     """Have *brokers* begin a session, in which they follow."""
     for broker in brokers:
         heard.heard(broker, at, anew=True)
-        leading.follower_fetched(broker, 0, 5, at)
+        leader_state.follower_fetched(broker, 0, 5, at)
 
 
 def test_the_slowest_follower_decides() -> None:
-    leading, heard = leader({1, 2, 3}), FollowersHeard()
-    followed(leading, heard, 2, 3, at=10.0)
+    leader_state, heard = leader({1, 2, 3}), FollowerLiveness()
+    followed(leader_state, heard, 2, 3, at=10.0)
     heard.received_answer(2, 10.5)
-    assert leading.no_successor_at(heard, 20.0) == NEVER
+    assert leader_state.no_successor_at(heard, 20.0) == NEVER
     heard.received_answer(3, 10.2)
-    assert leading.no_successor_at(heard, 20.0) == 10.2
+    assert leader_state.no_successor_at(heard, 20.0) == 10.2
 
 
 def test_a_fetch_that_was_just_received_does_not_count_as_sent_now() -> None:
     """After a pause of this process: the fetch waited in a socket."""
-    leading, heard = leader({1, 2}), FollowersHeard()
-    followed(leading, heard, 2, at=10.0)
+    leader_state, heard = leader({1, 2}), FollowerLiveness()
+    followed(leader_state, heard, 2, at=10.0)
     heard.heard(2, 19.0, anew=False)
     heard.received_answer(2, 10.0)
-    assert leading.is_backed(heard, 19.0)
-    assert leading.no_successor_at(heard, 19.0) == 10.0
+    assert leader_state.is_backed(heard, 19.0)
+    assert leader_state.no_successor_at(heard, 19.0) == 10.0
 
 
 def test_a_new_session_proves_nothing_before_its_second_fetch() -> None:
-    leading, heard = leader({1, 2}), FollowersHeard()
-    followed(leading, heard, 2, at=10.0)
+    leader_state, heard = leader({1, 2}), FollowerLiveness()
+    followed(leader_state, heard, 2, at=10.0)
     heard.received_answer(2, 10.5)
-    followed(leading, heard, 2, at=11.0)
-    assert leading.no_successor_at(heard, 11.0) == NEVER
+    followed(leader_state, heard, 2, at=11.0)
+    assert leader_state.no_successor_at(heard, 11.0) == NEVER
     heard.received_answer(2, 11.0)
-    assert leading.no_successor_at(heard, 12.0) == 11.0
+    assert leader_state.no_successor_at(heard, 12.0) == 11.0
 
 
 def test_a_session_that_does_not_name_the_partition_proves_nothing() -> None:
-    leading, heard = leader({1, 2}), FollowersHeard()
-    followed(leading, heard, 2, at=10.0)
+    leader_state, heard = leader({1, 2}), FollowerLiveness()
+    followed(leader_state, heard, 2, at=10.0)
     heard.heard(2, 11.0, anew=True)
     heard.received_answer(2, 11.0)
-    assert leading.no_successor_at(heard, 12.0) == NEVER
+    assert leader_state.no_successor_at(heard, 12.0) == NEVER
 
 
 def test_a_follower_that_forgot_the_partition_may_lead_it() -> None:
-    leading, heard = leader({1, 2}), FollowersHeard()
-    followed(leading, heard, 2, at=10.0)
+    leader_state, heard = leader({1, 2}), FollowerLiveness()
+    followed(leader_state, heard, 2, at=10.0)
     heard.received_answer(2, 10.5)
-    leading.unfollowed(2)
-    assert leading.no_successor_at(heard, 11.0) == NEVER
+    leader_state.unfollowed(2)
+    assert leader_state.no_successor_at(heard, 11.0) == NEVER
 
 
 def test_the_only_replica_has_no_successor() -> None:
-    assert leader({1}).no_successor_at(FollowersHeard(), 7.0) == 7.0
+    assert leader({1}).no_successor_at(FollowerLiveness(), 7.0) == 7.0
 
 
 def test_the_last_member_of_the_isr_may_have_a_successor() -> None:
-    assert leader({1}, {1, 2}).no_successor_at(FollowersHeard(), 7.0) == NEVER
+    assert leader({1}, {1, 2}).no_successor_at(FollowerLiveness(), 7.0) == NEVER
 
 
 def test_an_eligible_replica_may_succeed() -> None:
-    leading, heard = leader({1, 2}, {1, 2, 3}, elr={3: 9}), FollowersHeard()
-    followed(leading, heard, 2, at=10.0)
+    leader_state, heard = leader({1, 2}, {1, 2, 3}, elr={3: 9}), FollowerLiveness()
+    followed(leader_state, heard, 2, at=10.0)
     heard.received_answer(2, 10.5)
-    assert leading.no_successor_at(heard, 11.0) == NEVER
+    assert leader_state.no_successor_at(heard, 11.0) == NEVER
 
 
 def test_a_joining_replica_counts_before_zookeeper_answered() -> None:
-    leading, heard = leader({1, 2}, {1, 2, 3}), FollowersHeard()
-    followed(leading, heard, 2, 3, at=10.0)
+    leader_state, heard = leader({1, 2}, {1, 2, 3}), FollowerLiveness()
+    followed(leader_state, heard, 2, 3, at=10.0)
     heard.received_answer(2, 10.5)
-    assert leading.pending == {1, 2, 3}
-    assert leading.no_successor_at(heard, 11.0) == NEVER
+    assert leader_state.pending == {1, 2, 3}
+    assert leader_state.no_successor_at(heard, 11.0) == NEVER
 
 
 def test_a_leader_that_knows_of_a_later_epoch_has_a_successor() -> None:
-    leading, heard = leader({1, 2}, {1, 2, 3}), FollowersHeard()
-    followed(leading, heard, 2, 3, at=10.0)
+    leader_state, heard = leader({1, 2}, {1, 2, 3}), FollowerLiveness()
+    followed(leader_state, heard, 2, 3, at=10.0)
     heard.received_answer(2, 10.5)
     heard.received_answer(3, 10.5)
-    assert leading.no_successor_at(heard, 11.0) == 10.5
-    leading.isr_found(FoundState(2, 6, frozenset({2, 3}), 4))
-    assert leading.no_successor_at(heard, 11.0) == NEVER
+    assert leader_state.no_successor_at(heard, 11.0) == 10.5
+    leader_state.isr_found(FoundState(2, 6, frozenset({2, 3}), 4))
+    assert leader_state.no_successor_at(heard, 11.0) == NEVER

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.replica.core.purgatory import Purgatory, Waiting
+from kbroker.replica.core.purgatory import DelayedOperation, Purgatory
 
 
 def make() -> tuple[Purgatory[str], list[Exception]]:
@@ -14,7 +14,7 @@ def test_only_those_who_watch_a_key_are_asked() -> None:
     purgatory, _ = make()
     asked: list[str] = []
     for name in ("a", "b"):
-        purgatory.add(Waiting([name], lambda name=name: bool(asked.append(name)) or True))  # type: ignore[misc]
+        purgatory.add(DelayedOperation([name], lambda name=name: bool(asked.append(name)) or True))  # type: ignore[misc]
     assert purgatory.happened("a") == 1
     assert asked == ["a"]
     assert len(purgatory) == 1
@@ -23,14 +23,14 @@ def test_only_those_who_watch_a_key_are_asked() -> None:
 def test_who_is_not_done_waits_on() -> None:
     purgatory, _ = make()
     answers = iter([False, True, True])
-    purgatory.add(Waiting(["a", "b"], lambda: next(answers)))
+    purgatory.add(DelayedOperation(["a", "b"], lambda: next(answers)))
     assert [purgatory.happened(key) for key in ("a", "b", "a")] == [0, 1, 0]
     assert not purgatory.watched("a")
 
 
 def test_who_is_removed_is_not_completed() -> None:
     purgatory, _ = make()
-    waiting = Waiting(["a"], lambda: True)
+    waiting = DelayedOperation(["a"], lambda: True)
     purgatory.add(waiting)
     purgatory.remove(waiting)
     assert purgatory.happened("a") == 0
@@ -44,8 +44,8 @@ def test_one_that_breaks_does_not_break_the_others() -> None:
     def broken() -> bool:
         raise RuntimeError("broken")
 
-    purgatory.add(Waiting(["a"], broken))
-    purgatory.add(Waiting(["a"], lambda: bool(asked.append(1)) or True))
+    purgatory.add(DelayedOperation(["a"], broken))
+    purgatory.add(DelayedOperation(["a"], lambda: bool(asked.append(1)) or True))
     assert purgatory.happened("a") == 2
     assert asked == [1]
     assert [str(error) for error in errors] == ["broken"]
@@ -54,15 +54,15 @@ def test_one_that_breaks_does_not_break_the_others() -> None:
 def test_one_that_is_removed_while_another_completes_is_left_alone() -> None:
     purgatory, _ = make()
     completed: list[str] = []
-    waiting: dict[str, Waiting[str]] = {}
+    waiting: dict[str, DelayedOperation[str]] = {}
 
     def complete(name: str, other: str) -> bool:
         completed.append(name)
         purgatory.remove(waiting[other])
         return True
 
-    waiting["x"] = Waiting(["a"], lambda: complete("x", "y"))
-    waiting["y"] = Waiting(["a"], lambda: complete("y", "x"))
+    waiting["x"] = DelayedOperation(["a"], lambda: complete("x", "y"))
+    waiting["y"] = DelayedOperation(["a"], lambda: complete("y", "x"))
     purgatory.add(waiting["x"])
     purgatory.add(waiting["y"])
     purgatory.happened("a")

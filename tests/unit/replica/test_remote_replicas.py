@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from kbroker.replica.core.remote_replicas import NEVER, FollowerProgress, FollowersHeard
+from kbroker.replica.core.remote_replicas import NEVER, FollowerLiveness, RemoteReplica
 
 
 def test_who_asks_for_the_leaders_end_has_everything() -> None:
-    follower = FollowerProgress(NEVER)
+    follower = RemoteReplica(NEVER)
     follower.fetched(10, leader_end=10, now=5.0)
     assert follower.caught_up_at == 5.0
     assert follower.in_sync(10, now=100.0, lag_time_max=1.0)
 
 
 def test_who_asks_for_what_was_the_end_the_time_before_was_caught_up_then() -> None:
-    follower = FollowerProgress(NEVER)
+    follower = RemoteReplica(NEVER)
     follower.fetched(0, leader_end=10, now=5.0)
     assert follower.caught_up_at == NEVER
     follower.fetched(10, leader_end=20, now=6.0)
@@ -23,18 +23,18 @@ def test_who_asks_for_what_was_the_end_the_time_before_was_caught_up_then() -> N
 
 
 def test_who_lags_is_in_sync_for_a_while() -> None:
-    follower = FollowerProgress(5.0)
+    follower = RemoteReplica(5.0)
     follower.fetched(9, leader_end=10, now=6.0)
     assert follower.in_sync(10, now=7.0, lag_time_max=2.0)
     assert not follower.in_sync(10, now=7.5, lag_time_max=2.0)
 
 
 def test_nothing_is_known_of_a_broker_that_was_never_heard_of() -> None:
-    assert not FollowersHeard(3.0).lately(2, NEVER, 0.0)
+    assert not FollowerLiveness(3.0).lately(2, NEVER, 0.0)
 
 
 def test_what_was_fetched_once_in_a_session_is_followed_as_long_as_it_goes_on() -> None:
-    heard = FollowersHeard(3.0)
+    heard = FollowerLiveness(3.0)
     heard.heard(2, 1.0, anew=True)
     heard.heard(2, 9.0, anew=False)
     assert heard.lately(2, fetched_at=1.0, now=12.0)
@@ -42,7 +42,7 @@ def test_what_was_fetched_once_in_a_session_is_followed_as_long_as_it_goes_on() 
 
 
 def test_a_session_that_is_begun_anew_names_all_that_is_followed() -> None:
-    heard = FollowersHeard(3.0)
+    heard = FollowerLiveness(3.0)
     heard.heard(2, 1.0, anew=True)
     heard.heard(2, 2.0, anew=True)
     assert not heard.lately(2, fetched_at=1.0, now=2.0)

@@ -10,9 +10,9 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from kbroker.config import LogConfig
-from kbroker.replica.core.replication_quota import Throttles
-from kbroker.replica.fetcher_partitions import NEWCOMERS_PER_FETCH, FetcherSettings
-from kbroker.replica.replica_fetcher import Fetcher
+from kbroker.replica.core.replication_quota import ReplicationQuotas
+from kbroker.replica.fetcher_state import NEWCOMERS_PER_FETCH, FetcherSettings
+from kbroker.replica.replica_fetcher import ReplicaFetcher
 from kclient.errors import ConnectionClosed
 from kclient.wire.batches import parse
 from kclient.wire.error_codes import ErrorCode
@@ -69,14 +69,14 @@ class World:
         self.connections: list[PaperConnection] = []
         self._directory = directory
         settings = FetcherSettings(2, 500, 1, 1 << 20, 1 << 20, 1.0, 30.0)
-        self.fetcher = Fetcher(
+        self.fetcher = ReplicaFetcher(
             self.clock,
             1,
             settings,
             address=lambda _broker: ("127.0.0.1", 1),
             broker_epoch=lambda: 5,
             now_ms=lambda: 0,
-            throttle=Throttles(lambda: 2).as_follower,
+            throttle=ReplicationQuotas(lambda: 2).as_follower,
             dial=self.dial,  # type: ignore[arg-type]  # of paper
         )
 

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from kbroker.common.epoch_fences import ControllerFence, fences_broker
-from kbroker.replica.core.role import PartitionRole, Standing
+from kbroker.replica.core.role import PartitionRole, Role
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.interbroker import EPOCH_DURING_DELETE, NO_EPOCH, LeaderAndIsrPartitionState
 
@@ -43,13 +43,13 @@ def test_only_an_earlier_life_of_the_broker_is_fenced(theirs: int, ours: int, fe
 def test_the_first_order_makes_a_leader_or_a_follower() -> None:
     role = leader()
     assert (role.standing, role.leader_epoch, role.partition_epoch, role.isr) == (
-        Standing.LEADER,
+        Role.LEADER,
         5,
         7,
         {1, 2},
     )
     role.take(state(leader=2, leader_epoch=6), A)
-    assert role.standing is Standing.FOLLOWER
+    assert role.standing is Role.FOLLOWER
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ Invariants:
 3. A session never names a partition that is not followed.
 
 In: partitions, answers, the time (seconds)   Out: requests, appended logs, who has to start over
-Owner: its `Fetcher`
+Owner: its `ReplicaFetcher`
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.replica import fetcher_partition
-from kbroker.replica.core.follower_state import Following
-from kbroker.replica.core.replication_quota import Throttle
+from kbroker.replica import follower_log
+from kbroker.replica.core.follower_state import FollowerState
+from kbroker.replica.core.replication_quota import ReplicationQuota
 from kbroker.replica.partition import Partition
 from kclient.net.fetch_session import FetchSession
 from kclient.wire.error_codes import ErrorCode
@@ -67,12 +67,12 @@ class FetcherSettings:
     request_timeout: float
 
 
-class Followed:
+class PartitionFetchState:
     """One partition that is followed, in one role."""
 
     __slots__ = (
         "failures",
-        "following",
+        "follower_state",
         "in_sync",
         "is_asked",
         "not_before",
@@ -80,9 +80,9 @@ class Followed:
         "topic_id",
     )
 
-    def __init__(self, partition: Partition, following: Following) -> None:
+    def __init__(self, partition: Partition, follower_state: FollowerState) -> None:
         self.partition = partition
-        self.following = following
+        self.follower_state = follower_state
         self.topic_id = partition.topic_id
         self.is_asked = False
         """Whether a fetch has asked for it."""
@@ -95,26 +95,26 @@ class Followed:
     @property
     def current(self) -> bool:
         """Whether the role is still the one that we follow in."""
-        return self.partition.following is self.following
+        return self.partition.follower_state is self.follower_state
 
 
-class FetchPlan:
+class FetcherState:
     """The partitions that are followed on broker *leader*; *throttle* is a follower's."""
 
-    def __init__(self, leader: int, settings: FetcherSettings, throttle: Throttle) -> None:
+    def __init__(self, leader: int, settings: FetcherSettings, throttle: ReplicationQuota) -> None:
         self._leader = leader
         self._settings = settings
         self._throttle = throttle
-        self._followed: dict[TopicPartition, Followed] = {}
-        self._by_id: dict[tuple[UUID | None, int], Followed] = {}
+        self._followed: dict[TopicPartition, PartitionFetchState] = {}
+        self._by_id: dict[tuple[UUID | None, int], PartitionFetchState] = {}
         """The same, as answers call them."""
-        self._moved: dict[Followed, None] = {}
+        self._moved: dict[PartitionFetchState, None] = {}
         """Those that the next fetch asks for from another offset, or for the first time."""
-        self._pausing: dict[Followed, None] = {}
-        self._flushing: dict[Followed, bool] = {}
+        self._pausing: dict[PartitionFetchState, None] = {}
+        self._flushing: dict[PartitionFetchState, bool] = {}
         """Those whose appends wait for a sync, and whether the session does not name them any more."""
         self.session = FetchSession()
-        self.troubled: list[tuple[Followed, Exception]] = []
+        self.troubled: list[tuple[PartitionFetchState, Exception]] = []
         """Those that fail again and again, until somebody told of them."""
 
     def __len__(self) -> int:
@@ -122,9 +122,9 @@ class FetchPlan:
 
     def follow(self, partition: Partition) -> None:
         """Follow *partition* in the role it has now."""
-        assert partition.following is not None
+        assert partition.follower_state is not None
         self.unfollow(partition.key)
-        each = Followed(partition, partition.following)
+        each = PartitionFetchState(partition, partition.follower_state)
         self._followed[partition.key] = each
         self._by_id[each.topic_id, partition.key[1]] = each
         self._moved[each] = None
@@ -208,21 +208,21 @@ class FetchPlan:
             forgotten=saying.forgotten,
         )
 
-    def _ask_for(self, each: Followed, now: float) -> None:
+    def _ask_for(self, each: PartitionFetchState, now: float) -> None:
         if not each.current:
             self.unfollow(each.partition.key)
         elif each.partition.flush_is_due:
             self._leave_until_flushed(each)
         elif not self._held_back(each, now):
-            asked = fetcher_partition.question(each.partition, self._settings.partition_max_bytes)
+            asked = follower_log.build_fetch(each.partition, self._settings.partition_max_bytes)
             self.session.want(each.topic_id, asked)
             each.is_asked = True
 
-    def _leave_until_flushed(self, each: Followed) -> None:
+    def _leave_until_flushed(self, each: PartitionFetchState) -> None:
         self._flushing[each] = True
         self.session.leave(each.topic_id, each.partition.key[1])
 
-    def _held_back(self, each: Followed, now: float) -> bool:
+    def _held_back(self, each: PartitionFetchState, now: float) -> bool:
         """Let a partition pause that is throttled (KIP-73), unless it is in sync."""
         throttle, log_of = self._throttle, each.partition.log
         if each.in_sync or log_of is None:
@@ -239,7 +239,7 @@ class FetchPlan:
 
     # -- what is answered ----------------------------------------------------------------------
 
-    def take(self, response: FetchResponse, now: float, now_ms: int) -> list[Followed]:
+    def take(self, response: FetchResponse, now: float, now_ms: int) -> list[PartitionFetchState]:
         """Append what came; return those that our log is out of the leader's range of."""
         out_of_range = []
         for topic in response.topics:
@@ -259,13 +259,13 @@ class FetchPlan:
         return out_of_range
 
     def _take_one(
-        self, each: Followed, answer: FetchPartitionResponse, now: float, now_ms: int
+        self, each: PartitionFetchState, answer: FetchPartitionResponse, now: float, now_ms: int
     ) -> None:
         partition = each.partition
         log_of = partition.log
         end = log_of.log_end_offset if log_of is not None else -1
         start = log_of.log_start_offset if log_of is not None else -1
-        size = fetcher_partition.take_answer(partition, answer, now_ms)
+        size = follower_log.process_partition_data(partition, answer, now_ms)
         each.failures = 0
         if log_of is not None:
             each.in_sync = log_of.log_end_offset >= answer.high_watermark
@@ -281,14 +281,14 @@ class FetchPlan:
                 "truncated {partition} from {old} to {new} to agree with its leader, broker {id},"
                 " in epoch {epoch}",
                 partition=partition, old=end, new=partition.log.log_end_offset,
-                id=self._leader, epoch=each.following.leader_epoch,
+                id=self._leader, epoch=each.follower_state.leader_epoch,
             )  # fmt: skip
 
-    def asks_anew(self, each: Followed) -> None:
+    def asks_anew(self, each: PartitionFetchState) -> None:
         """Ask with the next fetch for what comes after the end of its log now."""
         self._moved[each] = None
 
-    def failed(self, each: Followed, error: Exception, now: float) -> None:
+    def failed(self, each: PartitionFetchState, error: Exception, now: float) -> None:
         """Let one partition pause; tell of an *error* that nobody foresaw when it is the first in a row."""
         if not isinstance(error, KafkaError) and not each.failures:
             log.failure("following {p} failed", Failure(error), p=each.partition)

@@ -9,7 +9,7 @@ import pytest
 from twisted.internet.defer import succeed
 
 from kbroker.common.shared_turns import WithoutTurns
-from kbroker.replica import fetcher_partition
+from kbroker.replica import follower_log
 from kbroker.replica.offset_lookup import LATEST, OffsetLookup
 from kclient.wire.errors import (
     FencedLeaderEpoch,
@@ -133,8 +133,8 @@ def test_what_ends_where_the_leader_begins_and_may_never_have_agreed_does_not_st
     assert deposed.content() == b""
     assert deposed.log is not None
     assert (deposed.log.log_start_offset, deposed.end) == (3, 3)
-    assert leader.leading is not None
-    assert 1 not in leader.leading.maximal_isr, "it has not fetched since"
+    assert leader.leader_state is not None
+    assert 1 not in leader.leader_state.maximal_isr, "it has not fetched since"
     leader.put(4)
     fetch_all(deposed, leader)
     assert deposed.end == 4
@@ -186,7 +186,7 @@ def test_a_fetch_that_waited_does_not_say_that_its_sender_lives(host: Host) -> N
     leader = host(1)
     leader.take(1, 0, (1, 2), replicas=(1, 2))
     written = []
-    leader.around.write_isr = lambda _partition, write: written.append(write.isr)
+    leader.dependencies.write_isr = lambda _partition, write: written.append(write.isr)
     read = {"min_one_batch": True, "current_leader_epoch": 0}
     leader.put(1)
     leader.read_as_follower(2, 0, 1000, **read)  # type: ignore[arg-type]
@@ -256,9 +256,9 @@ def test_s08_a_leader_that_begins_beyond_what_is_committed_deletes_nothing(host:
     for start, mark in ((3, 2), (5, 0)):
         answer = FetchPartitionResponse(0, high_watermark=mark, log_start_offset=start)
         with pytest.raises(UnknownServerError, match="begins at"):
-            fetcher_partition.take_answer(follower, answer, 0)
+            follower_log.process_partition_data(follower, answer, 0)
     with pytest.raises(UnknownServerError, match="begins at"):
-        fetcher_partition.start_over(follower, 7, 6, 0)
+        follower_log.fetch_offset_and_truncate(follower, 7, 6, 0)
     assert follower.log is not None
     assert (follower.log.log_start_offset, follower.end) == (0, 5)
 
@@ -281,5 +281,5 @@ def test_truncation_takes_the_watermark_along(host: Host) -> None:
     follower.take(1, 0, (1,))
     fetch_all(follower, leader)
     assert follower.high_watermark == 2
-    fetcher_partition.truncate(follower, 1)
+    follower_log.truncate(follower, 1)
     assert (follower.end, follower.high_watermark) == (1, 1)

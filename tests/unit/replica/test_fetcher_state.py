@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.replica.core.replication_quota import Throttles
-from kbroker.replica.fetcher_partitions import TOLD_AFTER_FAILURES, FetcherSettings, FetchPlan
+from kbroker.replica.core.replication_quota import ReplicationQuotas
+from kbroker.replica.fetcher_state import TOLD_AFTER_FAILURES, FetcherSettings, FetcherState
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.fetch import FetchPartitionResponse, FetchResponse, FetchTopicResponse
 from tests.kit.partitions import HostedPartition
@@ -17,13 +17,13 @@ Follow = Callable[[int], HostedPartition]
 
 
 @pytest.fixture
-def plan() -> FetchPlan:
+def plan() -> FetcherState:
     settings = FetcherSettings(2, 500, 1, 1 << 20, 1 << 20, max_pause=1.0, request_timeout=30.0)
-    return FetchPlan(1, settings, Throttles(lambda: 2).as_follower)
+    return FetcherState(1, settings, ReplicationQuotas(lambda: 2).as_follower)
 
 
 @pytest.fixture
-def follow(plan: FetchPlan, tmp_path: Path) -> Follow:
+def follow(plan: FetcherState, tmp_path: Path) -> Follow:
     def follow(index: int) -> HostedPartition:
         place = tmp_path / str(index)
         place.mkdir()
@@ -36,7 +36,7 @@ def follow(plan: FetchPlan, tmp_path: Path) -> Follow:
     return follow
 
 
-def asked(plan: FetchPlan, now: float) -> list[int]:
+def asked(plan: FetcherState, now: float) -> list[int]:
     """Return the partitions that the next fetch names."""
     request = plan.request(5, now)
     if request is None:
@@ -44,14 +44,14 @@ def asked(plan: FetchPlan, now: float) -> list[int]:
     return [each.partition for topic in request.topics for each in topic.partitions]
 
 
-def answer(plan: FetchPlan, index: int, error: ErrorCode, now: float) -> None:
+def answer(plan: FetcherState, index: int, error: ErrorCode, now: float) -> None:
     partition = FetchPartitionResponse(index, int(error), 0, 0, 0)
     response = FetchResponse([FetchTopicResponse("", [partition])], session_id=77)
     plan.session.answered(response)
     plan.take(response, now, 0)
 
 
-def test_nothing_is_due_where_nothing_is_followed(plan: FetchPlan, follow: Follow) -> None:
+def test_nothing_is_due_where_nothing_is_followed(plan: FetcherState, follow: Follow) -> None:
     assert plan.next_due(0.0) is None
     partition = follow(0)
     assert plan.next_due(0.0) == 0.0
@@ -60,7 +60,7 @@ def test_nothing_is_due_where_nothing_is_followed(plan: FetchPlan, follow: Follo
 
 
 def test_the_pauses_of_a_partition_that_fails_grow_and_are_told_of_once(
-    plan: FetchPlan, follow: Follow
+    plan: FetcherState, follow: Follow
 ) -> None:
     follow(0)
     now, pauses = 0.0, []
@@ -77,7 +77,7 @@ def test_the_pauses_of_a_partition_that_fails_grow_and_are_told_of_once(
     assert [each.partition.key for each, _ in plan.troubled] == [("t", 0)]
 
 
-def test_what_fails_holds_up_nobody_else(plan: FetchPlan, follow: Follow) -> None:
+def test_what_fails_holds_up_nobody_else(plan: FetcherState, follow: Follow) -> None:
     follow(0), follow(1)
     assert asked(plan, 0.0) == [0, 1]
     answer(plan, 1, ErrorCode.UNKNOWN_LEADER_EPOCH, 0.0)
@@ -87,7 +87,7 @@ def test_what_fails_holds_up_nobody_else(plan: FetchPlan, follow: Follow) -> Non
 
 
 def test_what_fails_in_a_way_that_nobody_foresaw_holds_up_nobody_else(
-    plan: FetchPlan, follow: Follow
+    plan: FetcherState, follow: Follow
 ) -> None:
     first, second = follow(0), follow(1)
     assert asked(plan, 0.0) == [0, 1]
@@ -107,7 +107,7 @@ def test_what_fails_in_a_way_that_nobody_foresaw_holds_up_nobody_else(
 
 
 def test_a_partition_with_another_role_is_dropped_when_it_is_met(
-    plan: FetchPlan, follow: Follow
+    plan: FetcherState, follow: Follow
 ) -> None:
     first = follow(0)
     follow(1)
@@ -116,7 +116,7 @@ def test_a_partition_with_another_role_is_dropped_when_it_is_met(
     assert len(plan) == 1
 
 
-def test_no_answer_is_taken_before_it_was_asked_for(plan: FetchPlan, follow: Follow) -> None:
+def test_no_answer_is_taken_before_it_was_asked_for(plan: FetcherState, follow: Follow) -> None:
     follow(0)
     answer(plan, 0, ErrorCode.UNKNOWN_LEADER_EPOCH, 0.0)
     assert plan.next_due(0.0) == 0.0

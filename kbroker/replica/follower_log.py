@@ -9,37 +9,39 @@ Owner: the reactor's thread.
 from __future__ import annotations
 
 from kbroker.log.unified_log import UnifiedLog
-from kbroker.replica.core.follower_state import EpochEnd, Following
+from kbroker.replica.core.follower_state import EpochEnd, FollowerState
 from kbroker.replica.partition import Partition
 from kclient.wire.batches import HEADER_SIZE, parse
 from kclient.wire.errors import NotLeaderOrFollower, OffsetOutOfRange, UnknownServerError
 from kclient.wire.fetch import FetchPartition, FetchPartitionResponse
 
 
-def followed(partition: Partition) -> tuple[UnifiedLog, Following]:
+def follower_replica(partition: Partition) -> tuple[UnifiedLog, FollowerState]:
     """Return log and follower's view; NotLeaderOrFollower where there are none (any more)."""
-    log, following = partition.log, partition.following
-    if log is None or following is None:
+    log, follower_state = partition.log, partition.follower_state
+    if log is None or follower_state is None:
         raise NotLeaderOrFollower(f"{partition} follows nobody")
-    return log, following
+    return log, follower_state
 
 
-def question(partition: Partition, max_bytes: int) -> FetchPartition:
+def build_fetch(partition: Partition, max_bytes: int) -> FetchPartition:
     """Ask for what comes next, in no more than *max_bytes* (or one batch)."""
-    log, following = followed(partition)
+    log, follower_state = follower_replica(partition)
     return FetchPartition(
         partition.key[1],
         log.log_end_offset,
         max_bytes,
-        following.leader_epoch,
+        follower_state.leader_epoch,
         log.leader_epochs.latest,
         log.log_start_offset,
     )
 
 
-def take_answer(partition: Partition, answer: FetchPartitionResponse, now_ms: int) -> int:
+def process_partition_data(
+    partition: Partition, answer: FetchPartitionResponse, now_ms: int
+) -> int:
     """Truncate, or append and follow the leader's offsets; return the bytes appended."""
-    log, following = followed(partition)
+    log, follower_state = follower_replica(partition)
     if answer.log_start_offset > max(answer.high_watermark, 0):
         raise UnknownServerError(
             f"{partition}: its leader begins at {answer.log_start_offset}, above its own high watermark"
@@ -50,7 +52,7 @@ def take_answer(partition: Partition, answer: FetchPartitionResponse, now_ms: in
         theirs = EpochEnd(diverging.epoch, diverging.end_offset)
         ours = EpochEnd(*log.leader_epochs.end_offset_of(theirs.epoch, log.log_end_offset))
         before = (log.log_end_offset, log.leader_epochs.latest)
-        truncate(partition, following.agreed_end(theirs, ours, log.log_end_offset))
+        truncate(partition, follower_state.agreed_end(theirs, ours, log.log_end_offset))
         if before == (log.log_end_offset, log.leader_epochs.latest):
             raise UnknownServerError(
                 f"{partition} diverges from its leader at {theirs}, and there is nothing to cut"
@@ -67,22 +69,24 @@ def take_answer(partition: Partition, answer: FetchPartitionResponse, now_ms: in
     start = min(answer.log_start_offset, log.log_end_offset)
     if start > log.log_start_offset:
         log.advance_log_start(start)
-    if following.heard(answer.high_watermark, log.log_end_offset):
+    if follower_state.heard(answer.high_watermark, log.log_end_offset):
         partition.committed_grew()
     return size
 
 
 def truncate(partition: Partition, offset: int) -> None:
     """Cut the log off at *offset*; an epoch that has no record left is forgotten."""
-    log, following = followed(partition)
+    log, follower_state = follower_replica(partition)
     log.truncate_to(offset)
     log.leader_epochs.truncate_from_end(log.log_end_offset)
-    following.truncated(log.log_end_offset)
+    follower_state.truncated(log.log_end_offset)
 
 
-def start_over(partition: Partition, leader_start: int, leader_end: int, now_ms: int) -> None:
+def fetch_offset_and_truncate(
+    partition: Partition, leader_start: int, leader_end: int, now_ms: int
+) -> None:
     """Bring a log that is out of the leader's range back into it (S33: never to 0 wholesale)."""
-    log, following = followed(partition)
+    log, follower_state = follower_replica(partition)
     if leader_start > leader_end:
         raise UnknownServerError(
             f"{partition}: its leader begins at {leader_start}, behind its own end {leader_end}: nothing is deleted"
@@ -102,5 +106,5 @@ def start_over(partition: Partition, leader_start: int, leader_end: int, now_ms:
         truncate(partition, leader_end)
     if log.log_end_offset < leader_start:
         log.truncate_fully_and_start_at(leader_start, now_ms)
-        following.truncated(leader_start)
-        following.heard(leader_start, leader_start)
+        follower_state.truncated(leader_start)
+        follower_state.heard(leader_start, leader_start)
