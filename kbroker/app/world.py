@@ -19,7 +19,7 @@ from uuid import UUID, uuid4
 from kbroker.apis import Dispatcher
 from kbroker.config import BrokerConfig
 from kbroker.log.disk import OS_DISK, Disk
-from kbroker.log.incarnation import boot_id
+from kbroker.log.log_dir_history import boot_id
 from kbroker.network.socket_server import Network
 from kbroker.zk.previous_session import PreviousSession
 from kbroker.zk.session import ZooKeeperSession

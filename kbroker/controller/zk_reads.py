@@ -25,10 +25,11 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from kbroker.common.gather import all_of, outcomes_of
+from kbroker.common.log_dir_integrity import LogDirCondition
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.common.turns import Turns
 from kbroker.controller.controller_election import ControllerEpoch
-from kbroker.controller.core.context import ALWAYS, Assignment, Broker, LeaderAndIsr, Start, Topic
+from kbroker.controller.core.context import ALWAYS, Assignment, Broker, LeaderAndIsr, Topic
 from kbroker.controller.core.events import BecameController
 from kbroker.zk import znodes
 from kbroker.zk.errors import (
@@ -49,7 +50,7 @@ from kbroker.zk.reconnect import Reconnect
 log = Logger()
 
 READS_AT_ONCE = 1000
-_STARTS = frozenset(start.value for start in Start)
+_STARTS = frozenset(start.value for start in LogDirCondition)
 K = TypeVar("K")
 T = TypeVar("T")
 
@@ -114,7 +115,7 @@ class ControllerZkReads:
             self._report(error)
             return None
         # One that says nothing of itself (of an earlier version) is believed, as it always was.
-        start = Start(read.start) if read.start in _STARTS else Start.UNKNOWN
+        start = LogDirCondition(read.start) if read.start in _STARTS else LogDirCondition.UNKNOWN
         intact = read.intact if read.start else ALWAYS
         return Broker(broker_id, node.stat.czxid, read.endpoints, read.rack, intact, start)
 

@@ -14,9 +14,10 @@ from contextlib import suppress
 from threading import Lock
 from typing import NamedTuple, TypeVar
 
+from kbroker.common.log_dir_integrity import LogDirIntegrity
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.config.log import LogConfig
-from kbroker.log import identity, incarnation, names, offset_checkpoint_file
+from kbroker.log import identity, log_dir_history, names, offset_checkpoint_file
 from kbroker.log.disk import Disk, read_file, replace_file, unlink_if_there
 from kbroker.log.identity import MetaProperties
 from kbroker.log.unified_log import UnifiedLog
@@ -39,9 +40,9 @@ class LoadedLogDir(NamedTuple):
     """Whether the broker was shut down cleanly the last time."""
     broker_epoch: int
     """The broker epoch of that clean shutdown (KIP-966), or -1."""
-    past: incarnation.Past
+    integrity: LogDirIntegrity
     """What the broker's lives before this one left here."""
-    memory: incarnation.Memory | None
+    history: log_dir_history.LogDirHistory | None
     """Where the last is from."""
     vanished: frozenset[TopicPartition]
     """Partitions that the checkpoints know, and that have no directory here."""
@@ -132,8 +133,8 @@ class LogDir:
         """
         notes: list[str] = []
         epoch = self._take_clean_marker()
-        memory = self._memory()
-        past = incarnation.judge(memory, epoch, boot_id, is_new=self._is_new)
+        history = self._memory()
+        integrity = log_dir_history.assess(history, epoch, boot_id, is_new=self._is_new)
         recovery_points = self._read_checkpoint(offset_checkpoint_file.RECOVERY_POINTS, notes)
         high_watermarks = self._read_checkpoint(offset_checkpoint_file.HIGH_WATERMARKS, notes)
         log_starts = self._read_log_starts(high_watermarks, notes)
@@ -190,8 +191,8 @@ class LogDir:
             high_watermarks,
             epoch is not None,
             identity.NO_BROKER_EPOCH if epoch is None else epoch,
-            past,
-            memory,
+            integrity,
+            history,
             frozenset(recovery_points.keys() | high_watermarks.keys()) - dict(found).keys(),
             notes,
         )
@@ -206,16 +207,18 @@ class LogDir:
         self._disk.sync_dir(self.path)
         return epoch
 
-    def _memory(self) -> incarnation.Memory | None:
+    def _memory(self) -> log_dir_history.LogDirHistory | None:
         try:
-            return incarnation.decode(read_file(self._disk, f"{self.path}/{incarnation.FILE}"))
+            return log_dir_history.decode(
+                read_file(self._disk, f"{self.path}/{log_dir_history.FILE}")
+            )
         except FileNotFoundError:
             return None
 
-    def remember(self, memory: incarnation.Memory, *, durable: bool) -> None:
+    def write_history(self, history: log_dir_history.LogDirHistory, *, durable: bool) -> None:
         """Note this life of the broker, for the next."""
-        path = f"{self.path}/{incarnation.FILE}"
-        replace_file(self._disk, path, memory.encode(), durable=durable)
+        path = f"{self.path}/{log_dir_history.FILE}"
+        replace_file(self._disk, path, history.encode(), durable=durable)
 
     def _read_checkpoint(self, name: str, notes: list[str]) -> dict[TopicPartition, int]:
         """Read a checkpoint; a damaged one is as good as none."""

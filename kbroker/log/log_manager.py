@@ -25,6 +25,7 @@ from functools import partial
 from resource import RLIMIT_NOFILE, getrlimit
 from uuid import UUID, uuid4
 
+from kbroker.common.log_dir_integrity import LogDirCondition, LogDirIntegrity
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.config.log import LogConfig
 from kbroker.log import identity, log_segment, names, ownership
@@ -32,9 +33,9 @@ from kbroker.log.checkpoint_contents import CheckpointContents
 from kbroker.log.closing import close_all
 from kbroker.log.disk import OS_DISK, Disk
 from kbroker.log.identity import MetaProperties, PartitionMetadata
-from kbroker.log.incarnation import Memory, Past, Start
-from kbroker.log.lives import Lives
 from kbroker.log.log_dir import LoadedLogDir, LogDir, PendingDelete
+from kbroker.log.log_dir_histories import LogDirHistories
+from kbroker.log.log_dir_history import LogDirHistory
 from kbroker.log.log_flusher import LogFlusher
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.errors import (
@@ -93,9 +94,9 @@ class LogManager:
         """Whether a kbroker has run on any of the directories before: each log it made had a topic id."""
         self.broker_epoch = identity.NO_BROKER_EPOCH
         """The broker epoch of the last clean shutdown (KIP-966), or -1."""
-        self.lives = Lives(boot_id)
+        self.histories = LogDirHistories(boot_id)
         """What the broker's lives before this one left behind (KIP-966)."""
-        self._remembers = False
+        self._has_written = False
         """Whether this life is in the directories' files already."""
         self.unread: list[str] = []
         """Paths of directories that could not be read at the start: nobody knows what is in them."""
@@ -147,7 +148,7 @@ class LogManager:
                     self._config_of,
                     threads=self._recovery_threads,
                     now_ms=self._now_ms(),
-                    boot_id=self.lives.boot_id,
+                    boot_id=self.histories.boot_id,
                 )
             except OSError as error:
                 directory.failure = str(error)
@@ -157,7 +158,7 @@ class LogManager:
             self._take(directory, loaded)
         if all(directory.failure is not None for directory in self._directories):
             raise KafkaStorageError("no log directory is usable: " + "; ".join(self.notes))
-        self.lives.judge(self._logs, len(self.unread))
+        self.histories.conclude(self._logs, len(self.unread))
         self.vanished.difference_update(self._logs)
 
     def _take(self, directory: LogDir, loaded: LoadedLogDir) -> None:
@@ -172,7 +173,7 @@ class LogManager:
             self._adopt(partition, log, directory)
         self.failed.update(loaded.failed)
         marks = loaded.high_watermarks
-        if loaded.past.start is Start.POWER_LOSS:
+        if loaded.integrity.condition is LogDirCondition.POWER_LOSS:
             # A cut that was not synced may be undone: below a mark that was may be what was cut, and
             # not the committed records that took its place. What the recovery point covers is there.
             marks = {
@@ -186,11 +187,11 @@ class LogManager:
             (key, mark if mark <= ends.get(key, mark) else 0) for key, mark in marks.items()
         )
         self.clean = self.clean and loaded.clean
-        self.written_by_kbroker = self.written_by_kbroker or loaded.memory is not None
+        self.written_by_kbroker = self.written_by_kbroker or loaded.history is not None
         self.broker_epoch = max(self.broker_epoch, loaded.broker_epoch)
         owner = directory.read_identity()
         directory_id = owner.directory_id if owner is not None else None
-        self.lives.take(directory.path, directory_id, loaded.past, loaded.memory)
+        self.histories.add(directory.path, directory_id, loaded.integrity, loaded.history)
         self.vanished |= loaded.vanished
         self.notes += loaded.notes
         self._pending_deletes += [
@@ -208,39 +209,39 @@ class LogManager:
 
     # Lives of the broker
 
-    def registering(self) -> Past:
+    def registering(self) -> LogDirIntegrity:
         """Return what the registration is to say of us; whatever epoch it gets, the next life may claim it."""
-        past = self.lives.registering()
-        self._remember()
-        return past
+        integrity = self.histories.registering()
+        self._write_histories()
+        return integrity
 
     def registered(self, broker_epoch: int) -> None:
         """Note the broker epoch that we live under from now on. Quick: nothing is synced."""
-        self.lives.registered(broker_epoch)
-        self._remember()
+        self.histories.registered(broker_epoch)
+        self._write_histories()
 
-    def claim_of(self, partition: TopicPartition) -> tuple[int, int] | None:
+    def vouched_for(self, partition: TopicPartition) -> tuple[int, int] | None:
         """Return the first and last broker epoch since which a partition's log has kept everything."""
         where = self._where.get(partition)
-        return self.lives.claim(where.path, partition) if where is not None else None
+        return self.histories.vouched_for(where.path, partition) if where is not None else None
 
-    def _remember(self) -> None:
-        self._remembers = True
+    def _write_histories(self) -> None:
+        self._has_written = True
         for directory in self._directories:
             if directory.failure is None:
                 try:
-                    directory.remember(self._memory(directory), durable=False)
+                    directory.write_history(self._memory(directory), durable=False)
                 except OSError as error:
                     self._directory_failed(directory, error)
 
-    def _memory(self, directory: LogDir) -> Memory:
-        return self.lives.memory(directory.path, self.offline)
+    def _memory(self, directory: LogDir) -> LogDirHistory:
+        return self.histories.history_of(directory.path, self.offline)
 
-    def _before_a_log(self, directory: LogDir) -> None:
+    def _before_new_log(self, directory: LogDir) -> None:
         """Have a directory claim no more than it may when it holds a log that was, perhaps, elsewhere before."""
-        if self.lives.begins(directory.path):
+        if self.histories.before_new_log(directory.path):
             try:
-                directory.remember(self._memory(directory), durable=False)
+                directory.write_history(self._memory(directory), durable=False)
             except OSError as error:
                 self._directory_failed(directory, error)
                 raise KafkaStorageError(f"{directory.path}: {error}") from error
@@ -301,7 +302,7 @@ class LogManager:
         self._before_reuse(key, directory)
         self.high_watermarks.pop(key, None)
         if not is_new:
-            self._before_a_log(directory)
+            self._before_new_log(directory)
         try:
             self._disk.mkdir(path)
             log = UnifiedLog.create(
@@ -330,12 +331,12 @@ class LogManager:
     def is_copied(self, log: UnifiedLog) -> bool:
         """Say whether a log was made in the directory of another broker, and copied."""
         directory_id = log.metadata.directory_id
-        return directory_id is not None and not self.lives.had(directory_id)
+        return directory_id is not None and not self.histories.had(directory_id)
 
     def _metadata(
         self, key: TopicPartition, directory: LogDir, topic_id: UUID | None
     ) -> PartitionMetadata:
-        return PartitionMetadata(topic_id, key[1], self.lives.directory_id(directory.path))
+        return PartitionMetadata(topic_id, key[1], self.histories.directory_id(directory.path))
 
     def delete(self, topic: str, partition: int) -> None:
         """Take a partition's log away: renamed now, removed after file.delete.delay.ms.
@@ -355,7 +356,7 @@ class LogManager:
         name = names.stray_name(topic, partition, self._new_uuid().hex)
         for directory in self._directories:
             if directory.failure is None:
-                self._before_a_log(directory)
+                self._before_new_log(directory)
         return self._rename(topic, partition, name)[2]
 
     def _rename(self, topic: str, partition: int, name: str) -> tuple[UnifiedLog, LogDir, str]:
@@ -368,7 +369,7 @@ class LogManager:
         directory.logs -= 1
         self._flushing.forget(key)
         self.high_watermarks.pop(key, None)
-        self.lives.gone(key)
+        self.histories.removed(key)
         path = f"{directory.path}/{name}"
         log.close(clean=False)
         try:
@@ -486,8 +487,8 @@ class LogManager:
             self._logs.pop(key).close(clean=False)
             del self._where[key]
             self.failed[key] = KafkaStorageError(f"log directory {directory.path}: {error}")
-        if self._remembers:
-            self._remember()  # it is away from now on
+        if self._has_written:
+            self._write_histories()  # it is away from now on
         self._on_failure(directory.path, error, mine)
 
     def close(
@@ -510,7 +511,7 @@ class LogManager:
                 files = self._checkpointing.files_of(directory, high_watermarks)
                 directory.write_checkpoints(number, files)
                 if closed and not self.failed:
-                    directory.remember(self._memory(directory), durable=True)
+                    directory.write_history(self._memory(directory), durable=True)
                     directory.mark_clean(broker_epoch)
                 else:
                     clean = False

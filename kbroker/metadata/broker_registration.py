@@ -31,13 +31,13 @@ import contextlib
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.logger import Logger
 
 from kbroker.common.gather import all_of
+from kbroker.common.log_dir_integrity import LogDirIntegrity
 from kbroker.zk import znodes
 from kbroker.zk.errors import (
     ConnectionLoss,
@@ -82,22 +82,10 @@ class Unregistered:
 RegistrationEvent = Registered | Unregistered
 
 
-class Past(Protocol):
-    """What a life of this broker holds of what earlier ones had; see kbroker.log.incarnation."""
-
-    @property
-    def start(self) -> Enum:
-        """How the log directories were found."""
-
-    @property
-    def intact(self) -> tuple[int, int] | None:
-        """First and last broker epoch under which what was written is still there."""
-
-
 class History(Protocol):
     """The log directories, as they remember the broker's lives."""
 
-    def registering(self) -> Past:
+    def registering(self) -> LogDirIntegrity:
         """Return what the next registration is to say."""
 
     def registered(self, broker_epoch: int) -> None:
@@ -296,10 +284,10 @@ class BrokerRegistration:
     def _info(self) -> BrokerInfo:
         if self._history is None:
             return self._registration
-        past = self._history.registering()
+        integrity = self._history.registering()
         if not self._is_extended:
             return self._registration
-        return replace(self._registration, start=past.start.value, intact=past.intact)
+        return replace(self._registration, start=integrity.condition.value, intact=integrity.intact)
 
     def _registered(self, czxid: int, session: Session) -> int:
         self._epoch = czxid

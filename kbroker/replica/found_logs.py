@@ -58,7 +58,7 @@ def lacking(
         # One that never was here is no loss: a new partition whose controller died before it told us.
         if partition.key in log_manager.vanished and not state.is_new:
             return "its directory is gone"
-        missing = log_manager.lives.missing
+        missing = log_manager.histories.missing_directories
         if missing and not state.is_new:
             return f"it is not here, and may be in the log directory that is missing ({', '.join(missing)})"
         return ""
@@ -83,10 +83,10 @@ def end_of_leaderless(
     if state.leader >= 0 or partition is None or partition.offline is not None:
         return NOT_TOLD
     found = log_manager.get(*partition.key)
-    there = log_manager.lives.found
+    there = log_manager.histories.found_logs
     if found is None or (there is not None and partition.key not in there):
         return NOT_TOLD  # made anew since: what was here may be in a directory that is missing
     if partition.lacks_records and found.missing_below is None:
         return NOT_TOLD  # what was here is not here, and may come back
-    claim = None if partition.lacks_records else log_manager.claim_of(partition.key)
+    claim = None if partition.lacks_records else log_manager.vouched_for(partition.key)
     return found.leader_epochs.latest, found.log_end_offset, *(claim or (-1, -1))

@@ -139,7 +139,7 @@ class ReplicaManager:
     def _loaded(self) -> None:
         for note in self.log_manager.notes:
             log.info("{note}", note=note)
-        log.info("{past}", past=str(self.log_manager.lives.past))
+        log.info("{integrity}", integrity=str(self.log_manager.histories.integrity))
         self.log_schedule.start()
 
     def close(self) -> Deferred[bool]:

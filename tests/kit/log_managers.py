@@ -52,7 +52,7 @@ class Pool(ThreadPoolExecutor):
 
 
 class Broker:
-    """The parts of a broker that LogDirs needs."""
+    """The parts of a broker that LogManager needs."""
 
     def __init__(self, *paths: Path, disk: Disk = OS_DISK, holds: bool = False, **settings: Any):
         self.now_ms = 0

@@ -10,8 +10,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from kbroker.common.log_dir_integrity import LogDirCondition
 from kbroker.controller.core import effects, events, reassignment
-from kbroker.controller.core.context import Assignment, Broker, LeaderAndIsr, Start, Topic
+from kbroker.controller.core.context import Assignment, Broker, LeaderAndIsr, Topic
 from kbroker.controller.core.state_machine import ControllerStateMachine
 from kbroker.controller.core.states import PartitionState, ReplicaState
 from kbroker.metadata.core.replica_assignment import assign_replicas
@@ -77,7 +78,7 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
             for holders in self.holders.values():
                 holders.discard(broker)
         intact = None if wiped else (self.since[broker], lives[-1])
-        start = Start.NEW if wiped else Start.CRASHED
+        start = LogDirCondition.NEW if wiped else LogDirCondition.CRASHED
         lives.append(epoch)
         self.brokers[broker] = Broker(broker, epoch, (), None, intact, start)
 

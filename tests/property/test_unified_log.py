@@ -278,4 +278,4 @@ class LogMachine(RuleBasedStateMachine):
 
 
 LogMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-TestPartitionLog = LogMachine.TestCase
+TestUnifiedLog = LogMachine.TestCase

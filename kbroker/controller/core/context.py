@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from kbroker.common.endpoint import Endpoint
+from kbroker.common.log_dir_integrity import LogDirCondition
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.controller.core.states import (
     PARTITION_VALID_FROM,
@@ -21,22 +21,6 @@ from kbroker.controller.core.states import (
     ReplicaState,
 )
 from kclient.wire.interbroker import NO_LEADER
-
-
-class Start(Enum):
-    """How a broker found its log directories when it started."""
-
-    UNKNOWN = ""
-    """Its registration does not say."""
-    CLEAN = "clean"
-    CRASHED = "crashed"
-    """Its process was killed, the machine lived on: what was written is there."""
-    POWER_LOSS = "power-loss"
-    """The machine went down: what was not synced may be gone."""
-    NEW = "new"
-    """The directories are new, or wiped."""
-    PARTIAL = "partial"
-    """One of several directories is missing, or wiped: each replica that is still there is told."""
 
 
 class LogEnd(NamedTuple):
@@ -90,7 +74,7 @@ class Broker:
     rack: str | None = None
     intact: tuple[int, int] | None = ALWAYS
     """First and last broker epoch under which its log directories were written and have kept all since."""
-    start: Start = Start.UNKNOWN
+    start: LogDirCondition = LogDirCondition.UNKNOWN
     is_shutting_down: bool = False
     """Set in what brokers are told of it while its controlled shutdown is under way."""
 
@@ -234,18 +218,18 @@ class ControllerContext:
             )
         if isr_epoch == broker.epoch or (end is not None and end.keeps(isr_epoch)):
             return True
-        return broker.start is not Start.PARTIAL and broker.keeps(isr_epoch)
+        return broker.start is not LogDirCondition.PARTIAL and broker.keeps(isr_epoch)
 
     def is_empty(self, broker_id: int, partition: TopicPartition) -> bool:
         """Say whether a live replica is known to have lost its log as a whole."""
         broker = self.brokers.get(broker_id)
         lost = partition in self.incomplete.get(broker_id, ())
-        return lost or (broker is not None and broker.start is Start.NEW)
+        return lost or (broker is not None and broker.start is LogDirCondition.NEW)
 
     def end_after_power_loss(self, broker_id: int, partition: TopicPartition) -> LogEnd | None:
         """Return where the log of a live replica ends whose machine went down; None for others, or while unknown."""
         broker = self.brokers.get(broker_id)
-        if broker is None or broker.start is not Start.POWER_LOSS:
+        if broker is None or broker.start is not LogDirCondition.POWER_LOSS:
             return None
         return self.log_ends.get(broker_id, {}).get(partition)
 

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from typing import Final
 
+from kbroker.common.log_dir_integrity import LogDirCondition
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.controller.core.context import ControllerContext, LeaderAndIsr, Start
+from kbroker.controller.core.context import ControllerContext, LeaderAndIsr
 from kbroker.controller.core.effects import WarnOfDataLoss
 from kbroker.controller.core.election import candidates_of, longest_log
 from kclient.wire.interbroker import NO_LEADER, RECOVERING
 
 _WHY: Final = {
-    Start.POWER_LOSS: "its machine went down: records that were not synced may be gone",
-    Start.PARTIAL: "one of its log directories is missing or new, and its log may have been there",
-    Start.NEW: "its log directories are new: wiped, not mounted, or of another disk",
+    LogDirCondition.POWER_LOSS: "its machine went down: records that were not synced may be gone",
+    LogDirCondition.PARTIAL: "one of its log directories is missing or new, and its log may have been there",
+    LogDirCondition.NEW: "its log directories are new: wiped, not mounted, or of another disk",
 }
 _OLDER: Final = "its log directories are of another time: restored from a copy, or another disk"
 _INCOMPLETE: Final = "its log of this partition is gone, or ends before what it had"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from kbroker.log import incarnation, log_loader, log_manager, scan
+from kbroker.log import log_dir_history, log_loader, log_manager, scan
 from kbroker.log.disk import read_file, write_all
 from kbroker.log.flush_work import FlushWork
 from kbroker.log.identity import CLEAN_SHUTDOWN, decode_clean_shutdown
@@ -121,13 +121,13 @@ def marks_believed_after_a_power_loss() -> list[Change]:
 @mutant
 def power_loss_taken_for_a_kill() -> list[Change]:
     """A directory claims that it kept everything although the machine went down (KIP-966)."""
-    original = incarnation.judge
+    original = log_dir_history.assess
 
-    def judge(memory: Any, clean_epoch: Any, boot_id: str, *, is_new: bool) -> Any:
-        found = memory.boot_id if memory is not None else boot_id
-        return original(memory, clean_epoch, found, is_new=is_new)
+    def assess(history: Any, clean_epoch: Any, boot_id: str, *, is_new: bool) -> Any:
+        found = history.boot_id if history is not None else boot_id
+        return original(history, clean_epoch, found, is_new=is_new)
 
-    return [(incarnation, "judge", judge)]
+    return [(log_dir_history, "assess", assess)]
 
 
 # The end of a broker

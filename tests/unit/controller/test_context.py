@@ -1,12 +1,13 @@
 """What the controller believes of a broker that came back."""
 
-from kbroker.controller.core.context import Broker, ControllerContext, LogEnd, Start, void
+from kbroker.common.log_dir_integrity import LogDirCondition
+from kbroker.controller.core.context import Broker, ControllerContext, LogEnd, void
 
 T0 = ("t", 0)
 
 
 def test_s08_of_a_broker_that_misses_a_directory_each_replica_is_believed_that_it_still_has():
-    partial = Broker(1, 50, (), intact=(10, 20), start=Start.PARTIAL)
+    partial = Broker(1, 50, (), intact=(10, 20), start=LogDirCondition.PARTIAL)
     context = ControllerContext(controller_epoch=1, brokers={1: partial})
     assert not context.holds(1, T0, 10), "it may have been in the directory that is missing"
     assert context.holds(1, T0, 50), "it was granted since"
@@ -18,7 +19,7 @@ def test_s08_of_a_broker_that_misses_a_directory_each_replica_is_believed_that_i
 
 
 def test_s08_a_replica_that_lacked_records_is_believed_when_its_log_was_found_whole_again():
-    again = Broker(1, 60, (), intact=(10, 50), start=Start.CRASHED)
+    again = Broker(1, 60, (), intact=(10, 50), start=LogDirCondition.CRASHED)
     context = ControllerContext(controller_epoch=1, brokers={1: again})
     assert not context.holds(1, T0, void(50)), "nothing is known of this log"
     context.log_ends[1] = {T0: LogEnd(4, 3, 0)}
@@ -32,7 +33,7 @@ def test_s08_a_replica_that_lacked_records_is_believed_when_its_log_was_found_wh
 
 
 def test_s08_a_replica_is_believed_for_its_own_log_where_its_broker_claims_less():
-    crashed = Broker(1, 200, (), intact=(169, 169), start=Start.CRASHED)
+    crashed = Broker(1, 200, (), intact=(169, 169), start=LogDirCondition.CRASHED)
     context = ControllerContext(controller_epoch=1, brokers={1: crashed})
     assert not context.holds(1, T0, 120), "another directory of the broker lost something since"
     context.log_ends[1] = {T0: LogEnd(4, 3, 0)}

@@ -12,7 +12,8 @@ of broker epochs under which the directory was written and has kept everything s
     no marker, another boot id        the machine went down: what was not synced may be gone
     neither file nor meta.properties  a new directory: whatever was here is gone
 
-What the directories of one broker know together, and what it may claim for each replica, is in `kbroker.log.lives`.
+What the directories of one broker know together, and what it may claim for each replica, is in
+`kbroker.log.log_dir_histories`.
 
 A grant of an epoch *after* the range is not covered either: then the directory is of the past (a restored copy, an
 older disk), and another one was in its place meanwhile.
@@ -28,26 +29,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from enum import Enum
 from typing import Final, NamedTuple
 
+from kbroker.common.log_dir_integrity import MAX_BROKER_EPOCH, LogDirCondition, LogDirIntegrity
+
 FILE: Final = "broker-incarnation"
-OPEN_END: Final = 2**63 - 1
 BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 
 
-class Start(Enum):
-    """What a broker's last life left behind."""
-
-    CLEAN = "clean"
-    CRASHED = "crashed"
-    POWER_LOSS = "power-loss"
-    NEW = "new"
-    PARTIAL = "partial"
-    """One of several directories is missing, or is another one: what was in the others is there."""
-
-
-class Memory(NamedTuple):
+class LogDirHistory(NamedTuple):
     """The content of the file."""
 
     boot_id: str
@@ -58,7 +48,7 @@ class Memory(NamedTuple):
     """The broker epoch of that life; None while it registers."""
     directories: tuple[str, ...] = ()
     """directory.id of every log directory that the broker had."""
-    untold: Start | None = None
+    pending_loss: LogDirCondition | None = None
     """The loss that no registration has told of yet: a life that ends before that leaves it to the next."""
 
     absent: tuple[str, ...] = ()
@@ -77,40 +67,19 @@ class Memory(NamedTuple):
                 "directories": self.directories,
                 "lostAt": self.lost,
                 **({"absent": self.absent} if self.absent else {}),
-                **({} if self.untold is None else {"untold": self.untold.value}),
+                **({} if self.pending_loss is None else {"untold": self.pending_loss.value}),
             }
         ).encode("ascii")
 
 
-class Past(NamedTuple):
-    """What is to be thought of the lives before this one."""
-
-    start: Start
-    intact: tuple[int, int] | None
-    """First and last broker epoch under which what was written is still there; None: under none."""
-
-    def __str__(self) -> str:
-        return _STORIES[self.start]
-
-
-_STORIES: Final = {
-    Start.CLEAN: "the last shutdown was clean",
-    Start.CRASHED: "the last process was killed; the machine lived on and kept what was written",
-    Start.POWER_LOSS: "the machine went down: records that were not synced may be gone; replicas that have"
-    " them all lead first",
-    Start.NEW: "the log directories are new",
-    Start.PARTIAL: "a log directory of the broker's last life is missing, or another disk is in its place",
-}
-
-
-def decode(content: bytes) -> Memory | None:
+def decode(content: bytes) -> LogDirHistory | None:
     """Read the file; None when it makes no sense, which is as good as none."""
     try:
         value = json.loads(content)
         boot_id, since, until = value["bootId"], value["intactSince"], value["brokerEpoch"]
         directories = tuple(map(str, value.get("directories", ())))
         absent = tuple(map(str, value.get("absent", ())))
-        untold = Start(value["untold"]) if "untold" in value else None
+        pending_loss = LogDirCondition(value["untold"]) if "untold" in value else None
         # Earlier versions let every directory begin anew when one had lost something.
         lost = value.get("lostAt", -1 if since is None else since)
     except (ValueError, KeyError, TypeError):
@@ -119,48 +88,57 @@ def decode(content: bytes) -> Memory | None:
     numbers = numbers and type(lost) is int
     if not isinstance(boot_id, str) or not numbers:
         return None
-    return Memory(boot_id, since, until, directories, untold, absent, lost)
+    return LogDirHistory(boot_id, since, until, directories, pending_loss, absent, lost)
 
 
-def judge(memory: Memory | None, clean_epoch: int | None, boot_id: str, *, is_new: bool) -> Past:
+def assess(
+    history: LogDirHistory | None, clean_epoch: int | None, boot_id: str, *, is_new: bool
+) -> LogDirIntegrity:
     """Say what a directory's files mean on a machine that now runs as *boot_id*.
 
     *clean_epoch* is what the marker of a clean shutdown says, None without one, -1 where it does not say;
     *is_new* is a directory that had no meta.properties.
     """
-    if memory is None:
+    if history is None:
         if is_new:
-            return Past(Start.NEW, None)
+            return LogDirIntegrity(LogDirCondition.NEW, None)
         # An earlier version, or Apache Kafka, wrote here last.
         return (
-            Past(Start.POWER_LOSS, None)
+            LogDirIntegrity(LogDirCondition.POWER_LOSS, None)
             if clean_epoch is None
-            else Past(Start.CLEAN, (0, OPEN_END))
+            else LogDirIntegrity(LogDirCondition.CLEAN, (0, MAX_BROKER_EPOCH))
         )
-    if memory.untold is not None:
-        return Past(memory.untold, None)
-    until = OPEN_END if memory.until is None else memory.until
-    intact = None if memory.since is None else (memory.since, max(until, clean_epoch or -1))
+    if history.pending_loss is not None:
+        return LogDirIntegrity(history.pending_loss, None)
+    until = MAX_BROKER_EPOCH if history.until is None else history.until
+    intact = None if history.since is None else (history.since, max(until, clean_epoch or -1))
     if clean_epoch is not None:
-        return Past(Start.CLEAN, intact)
-    if boot_id and memory.boot_id == boot_id:
-        return Past(Start.CRASHED, intact)
-    return Past(Start.POWER_LOSS, None)
+        return LogDirIntegrity(LogDirCondition.CLEAN, intact)
+    if boot_id and history.boot_id == boot_id:
+        return LogDirIntegrity(LogDirCondition.CRASHED, intact)
+    return LogDirIntegrity(LogDirCondition.POWER_LOSS, None)
 
 
-def together(pasts: Iterable[Past]) -> Past:
+def combine(integrities: Iterable[LogDirIntegrity]) -> LogDirIntegrity:
     """Return what holds for all directories of a broker; one that was added to others says nothing."""
-    known = [past for past in pasts if past.start is not Start.NEW]
+    known = [
+        integrity for integrity in integrities if integrity.condition is not LogDirCondition.NEW
+    ]
     if not known:
-        return Past(Start.NEW, None)
-    starts = {past.start for past in known}
-    order = (Start.POWER_LOSS, Start.PARTIAL, Start.CRASHED, Start.CLEAN)
+        return LogDirIntegrity(LogDirCondition.NEW, None)
+    starts = {integrity.condition for integrity in known}
+    order = (
+        LogDirCondition.POWER_LOSS,
+        LogDirCondition.PARTIAL,
+        LogDirCondition.CRASHED,
+        LogDirCondition.CLEAN,
+    )
     start = next(s for s in order if s in starts)
-    ranges = [past.intact for past in known if past.intact is not None]
+    ranges = [integrity.intact for integrity in known if integrity.intact is not None]
     if len(ranges) < len(known):
-        return Past(start, None)
+        return LogDirIntegrity(start, None)
     since, until = max(low for low, _ in ranges), min(high for _, high in ranges)
-    return Past(start, (since, until) if since <= until else None)
+    return LogDirIntegrity(start, (since, until) if since <= until else None)
 
 
 def boot_id() -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log.incarnation import Start
+from kbroker.common.log_dir_integrity import LogDirCondition
 from kbroker.log.log_manager import LogManager
 from kclient.wire.errors import (
     KafkaStorageError,
@@ -19,16 +19,19 @@ from tests.kit.logs import FaultyDisk, append
 
 def test_s08_a_broker_says_since_when_its_directories_kept_everything(brokers: Brokers) -> None:
     first = brokers().start()
-    assert first.registering() == (Start.NEW, None)
+    assert first.registering() == (LogDirCondition.NEW, None)
     first.registered(10)
-    assert first.registering() == (Start.CLEAN, (10, 10))  # a new session of the same process
+    assert first.registering() == (
+        LogDirCondition.CLEAN,
+        (10, 10),
+    )  # a new session of the same process
     first.registered(15)
     first.release()
     killed = brokers().start()
-    assert killed.registering() == (Start.CRASHED, (10, 15))
+    assert killed.registering() == (LogDirCondition.CRASHED, (10, 15))
     killed.registered(20)
     assert killed.close(broker_epoch=20)
-    assert brokers().start().lives.past == (Start.CLEAN, (10, 20))
+    assert brokers().start().histories.integrity == (LogDirCondition.CLEAN, (10, 20))
 
 
 def test_s08_a_partition_or_a_directory_that_is_gone_is_missed(
@@ -43,22 +46,22 @@ def test_s08_a_partition_or_a_directory_that_is_gone_is_missed(
     shutil.rmtree(gone)
     dirs = brokers("a", "b").start()
     assert dirs.vanished == {("t", int(gone.name[-1]))}
-    assert not dirs.lives.missing
+    assert not dirs.histories.missing_directories
     dirs.release()
     shutil.rmtree(tmp_path / "b")
     dirs = brokers("a", "b").start()
-    assert dirs.registering() == (Start.PARTIAL, (10, 10))
-    assert len(dirs.lives.missing) == 1
-    assert dirs.lives.found == frozenset(dirs)
+    assert dirs.registering() == (LogDirCondition.PARTIAL, (10, 10))
+    assert len(dirs.histories.missing_directories) == 1
+    assert dirs.histories.found_logs == frozenset(dirs)
     for index in range(4):
         dirs.create("t", index, ID)
-    assert len(dirs) == 4 > len(dirs.lives.found)
+    assert len(dirs) == 4 > len(dirs.histories.found_logs)
     dirs.registered(20)
     dirs.release()
     # What was made anew is not what was there: nothing granted before that life is claimed any more.
     again = brokers("a", "b").start()
-    assert again.registering() == (Start.CRASHED, (20, 20))
-    assert again.lives.found is None
+    assert again.registering() == (LogDirCondition.CRASHED, (20, 20))
+    assert again.histories.found_logs is None
 
 
 def test_s08_directories_whose_meta_properties_were_exchanged_lose_nothing(
@@ -74,14 +77,14 @@ def test_s08_directories_whose_meta_properties_were_exchanged_lose_nothing(
     one.write_bytes(second)
     other.write_bytes(first)
     dirs = brokers("a", "b").start()
-    assert not dirs.lives.missing
+    assert not dirs.histories.missing_directories
     assert not dirs.vanished
-    assert dirs.registering() == (Start.CLEAN, (10, 10))
+    assert dirs.registering() == (LogDirCondition.CLEAN, (10, 10))
     for key in dirs:
         log = dirs.get(*key)
         assert log is not None
         assert (log.log_end_offset, dirs.is_copied(log)) == (1, False)
-        assert dirs.claim_of(key) == (10, 10)
+        assert dirs.vouched_for(key) == (10, 10)
 
 
 def test_s08_a_directory_stays_missed_until_the_broker_has_said_so(
@@ -94,7 +97,7 @@ def test_s08_a_directory_stays_missed_until_the_broker_has_said_so(
     dirs = brokers("a", "b").start()
     dirs.registering()
     dirs.release()  # before it knew its broker epoch
-    assert brokers("a", "b").start().lives.past.intact is None
+    assert brokers("a", "b").start().histories.integrity.intact is None
 
 
 @pytest.mark.parametrize("ends_cleanly", [True, False])
@@ -103,24 +106,24 @@ def test_s17_a_loss_is_told_by_the_next_life_if_this_one_could_not(
 ) -> None:
     def start(boot_id: str) -> LogManager:
         broker = brokers()
-        broker.dirs.lives.boot_id = boot_id
+        broker.dirs.histories.boot_id = boot_id
         return broker.start()
 
     dirs = start("one")
     dirs.registered(10)
     dirs.release()
     dirs = start("two")
-    assert dirs.lives.past == (Start.POWER_LOSS, None)
+    assert dirs.histories.integrity == (LogDirCondition.POWER_LOSS, None)
     if ends_cleanly:
         dirs.close()  # before it registered at all
     else:
         dirs.registering()
         dirs.release()
     dirs = start("two")
-    assert dirs.registering() == (Start.POWER_LOSS, None)
+    assert dirs.registering() == (LogDirCondition.POWER_LOSS, None)
     dirs.registered(20)
     dirs.release()
-    assert start("two").lives.past == (Start.CRASHED, (20, 20))
+    assert start("two").histories.integrity == (LogDirCondition.CRASHED, (20, 20))
 
 
 def test_s15_a_directory_that_failed_and_works_again_takes_nothing_away(
@@ -136,7 +139,7 @@ def test_s15_a_directory_that_failed_and_works_again_takes_nothing_away(
     assert len(dirs.online) == 1
     dirs.registered(20)
     dirs.release()
-    assert brokers("a", "b").start().registering() == (Start.CRASHED, (10, 20))
+    assert brokers("a", "b").start().registering() == (LogDirCondition.CRASHED, (10, 20))
 
 
 def test_s15_a_directory_that_could_not_be_read_is_away_and_no_more(
@@ -146,12 +149,12 @@ def test_s15_a_directory_that_could_not_be_read_is_away_and_no_more(
     dirs.registered(10)
     dirs.release()
     dirs = brokers("a", "b", disk=Unreadable(tmp_path / "a")).start()
-    assert dirs.registering() == (Start.PARTIAL, (10, 10))
+    assert dirs.registering() == (LogDirCondition.PARTIAL, (10, 10))
     dirs.registered(20)
     dirs.registering()  # in another session
     dirs.registered(30)
     dirs.release()
-    assert brokers("a", "b").start().registering() == (Start.CRASHED, (10, 30))
+    assert brokers("a", "b").start().registering() == (LogDirCondition.CRASHED, (10, 30))
 
 
 def test_s15_while_a_directory_cannot_be_read_nothing_is_made_that_may_be_in_it(
@@ -205,5 +208,5 @@ def test_s17_after_a_power_loss_a_high_watermark_is_believed_up_to_the_recovery_
     dirs.checkpoint({("t", 0): 5})
     dirs.release()
     broker = brokers()
-    broker.dirs.lives.boot_id = boot_id
+    broker.dirs.histories.boot_id = boot_id
     assert broker.start().high_watermarks == {("t", 0): believed}
