@@ -12,7 +12,7 @@ BEFORE = LogDirHistory("boot-a", 10, 30)
 
 
 @pytest.mark.parametrize(
-    ("memory", "clean_epoch", "is_new", "past"),
+    ("history", "clean_epoch", "is_new", "integrity"),
     [
         (BEFORE, 30, False, LogDirIntegrity(LogDirCondition.CLEAN, (10, 30))),
         (BEFORE, None, False, LogDirIntegrity(LogDirCondition.CRASHED, (10, 30))),
