@@ -79,8 +79,8 @@ log = Logger(namespace="kbroker.broker")
 P = ParamSpec("P")
 T = TypeVar("T")
 
-BURIAL_PATIENCE = 3.0
-"""Seconds to spend on ending the session of a former self."""
+PREVIOUS_SESSION_TIMEOUT = 3.0
+"""Seconds to wait for the expiry of the previous session."""
 
 METADATA_PATIENCE = 3.0
 """Seconds to wait for the controller's word before we call ourselves ready without it."""
@@ -190,7 +190,9 @@ class Broker:
         self.zookeeper.on_session(self._session_in_doubt)
         started = self.zookeeper.start(timeout)
         self._undo.add(self._end_session)
-        await self._previous_session.end(self._reactor, self.zookeeper.hosts, BURIAL_PATIENCE)
+        await self._previous_session.expire(
+            self._reactor, self.zookeeper.hosts, PREVIOUS_SESSION_TIMEOUT
+        )
         await started
 
     def _remember_session(self, event: SessionEvent) -> None:

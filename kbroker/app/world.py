@@ -21,8 +21,8 @@ from kbroker.config import BrokerConfig
 from kbroker.log.disk import OS_DISK, Disk
 from kbroker.log.log_dir_history import boot_id
 from kbroker.network.socket_server import Network
+from kbroker.zk.client import ZooKeeperClient
 from kbroker.zk.previous_session import PreviousSession
-from kbroker.zk.session import ZooKeeperSession
 from kclient.net.connection import Dial, connect
 
 
@@ -31,9 +31,9 @@ def disk_pool(threads: int) -> Executor:
     return ThreadPoolExecutor(threads, "disk")
 
 
-def zookeeper_session(reactor: Any, connect: str, session_timeout: float) -> ZooKeeperSession:
+def zookeeper_session(reactor: Any, connect: str, session_timeout: float) -> ZooKeeperClient:
     """Return a client of the ensemble at *connect*; *session_timeout* in seconds."""
-    return ZooKeeperSession(reactor, connect, session_timeout=session_timeout)
+    return ZooKeeperClient(reactor, connect, session_timeout=session_timeout)
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class World:
     """How other brokers are reached."""
     network: Callable[[Any, BrokerConfig, Dispatcher], Network] = Network
     """Who listens: from a reactor, the configuration and who answers."""
-    zookeeper: Callable[[Any, str, float], ZooKeeperSession] = zookeeper_session
+    zookeeper: Callable[[Any, str, float], ZooKeeperClient] = zookeeper_session
     previous_session: Callable[[Path], PreviousSession] = PreviousSession
 
     def now_ms(self) -> int:

@@ -1,6 +1,6 @@
 """What can go wrong when talking to ZooKeeper, as exceptions of our own.
 
-kazoo's exceptions stop at `kbroker.zk.session`; everything above sees these, and the simulated
+kazoo's exceptions stop at `kbroker.zk.client`; everything above sees these, and the simulated
 ZooKeeper raises them too. The one distinction that matters for safety is the outcome of a write:
 
 - `NoNode`, `NodeExists`, `BadVersion`, `NotEmpty`, ...: ZooKeeper refused, nothing was written;

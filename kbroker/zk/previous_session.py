@@ -1,13 +1,11 @@
-"""Ending the ZooKeeper session of our own former self, so that a crash costs no session timeout.
+"""Expiring the previous session: a crash of the broker costs no session timeout.
 
-A broker killed with `kill -9` leaves its ephemeral znodes (its registration, perhaps /controller)
-for as long as its session lives: up to 18 s by default in which the cluster believes in it, and
-its next start would have to wait. So a broker keeps the id and password of its session in a file
-of its log directory. Whoever holds that directory's lock *is* the next incarnation, and may end
-the session of the one before: no other broker's session can ever be hit.
+A broker killed with `kill -9` leaves its ephemeral znodes (its registration, perhaps /controller) until its session
+expires, 18 s by default. Until then the cluster counts it as live, and its next start would have to wait. So a broker
+keeps the id and password of its session in a file of its log directory. The process that holds the lock of that
+directory is the next run of the same broker: it can only ever end the session of its own previous run.
 
-The password lets its holder act within that one session only, and dies with it; the file is
-readable by its owner alone.
+The password is valid for that one session only. The file is readable by its owner alone.
 """
 
 from __future__ import annotations
@@ -22,8 +20,9 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from kbroker.common.reactor import Reactor
+from kbroker.zk.client import ZooKeeperClient
 from kbroker.zk.connection import Connection, ConnectionState, Inbox
-from kbroker.zk.session import ZooKeeperSession, quiet_logger
+from kbroker.zk.session_state import quiet_logger
 
 FILE = "zookeeper-session"
 
@@ -31,13 +30,13 @@ log = Logger()
 
 
 class PreviousSession:
-    """The file that remembers our session."""
+    """The file that holds the id and password of the broker's session."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / FILE
 
-    def remember(self, client: ZooKeeperSession) -> None:
-        """Write down the current session. A failure costs only time after the next crash."""
+    def remember(self, client: ZooKeeperClient) -> None:
+        """Write the current session to the file. A failure only makes the next start after a crash slower."""
         credentials = client.credentials
         if credentials is None:
             return
@@ -49,35 +48,35 @@ class PreviousSession:
                 json.dump(value, file)
             new.replace(self._path)
         except OSError as error:
-            log.warn("cannot remember the ZooKeeper session in {path}: {why}", path=new, why=error)
+            log.warn("cannot store the ZooKeeper session in {path}: {why}", path=new, why=error)
 
     def forget(self) -> None:
-        """Remove the file: the session was ended properly."""
+        """Remove the file: the session was closed."""
         with contextlib.suppress(OSError):
             self._path.unlink()
 
-    def end(self, reactor: Reactor, hosts: str, timeout: float) -> Deferred[None]:
-        """End the remembered session, if there is one; bounded, and never fails."""
+    def expire(self, reactor: Reactor, hosts: str, timeout: float) -> Deferred[None]:
+        """Close the stored session, if there is one, within *timeout* seconds; never fails."""
         ended: Deferred[None] = Deferred()
         credentials = self._read(hosts)
         if credentials is None:
             ended.callback(None)
         else:
-            _Undertaker(reactor, hosts, credentials, timeout, ended).start()
+            _Expiry(reactor, hosts, credentials, timeout, ended).start()
         return ended
 
     def _read(self, hosts: str) -> tuple[int, bytes] | None:
         try:
             value: Any = json.loads(self._path.read_text(encoding="ascii"))
             if set(hosts.split(",")).isdisjoint(value["hosts"].split(",")):
-                return None  # another ensemble: our numbers mean nothing there
+                return None  # another ensemble: this session id means nothing there
             return int(value["id"]), bytes.fromhex(value["password"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
 
-class _Undertaker:
-    """Resumes a session only to end it; a session that expired already becomes a new, empty one."""
+class _Expiry:
+    """Resumes a session and closes it. In place of an expired one ZooKeeper opens a new session, closed as well."""
 
     def __init__(
         self,
@@ -103,12 +102,12 @@ class _Undertaker:
         self._connection.open()
 
     def connection_state(self, connection: Connection, state: ConnectionState) -> None:
-        """End whatever session we are in as soon as we are in one."""
+        """Close the session as soon as it is established."""
         if state.connected:
             connection.end_session()
 
     def connection_ended(self, connection: Connection, error: BaseException | None) -> None:
-        """Be done: the session is gone."""
+        """Finish: the session is closed."""
         connection.close()
         self._finish()
 

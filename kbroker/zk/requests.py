@@ -234,6 +234,11 @@ def to_none(_answer: Any) -> None:
     """Convert an answer that says nothing."""
 
 
+def inside(chroot: str, path: str) -> str:
+    """Join chroot and path; the root of the chroot is the chroot itself."""
+    return chroot if chroot and path == "/" else chroot + path
+
+
 def results_without(chroot: str) -> Callable[[list[Any]], list[str | Stat | None]]:
     """Make the converter of a multi's results."""
 

@@ -7,7 +7,7 @@ from kazoo.exceptions import NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
 from kbroker.zk.errors import CannotConnect
-from kbroker.zk.session import quiet_logger
+from kbroker.zk.session_state import quiet_logger
 
 
 def delete_tree(hosts: str, path: str, *, timeout: float = 10.0) -> None:

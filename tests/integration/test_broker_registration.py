@@ -18,13 +18,13 @@ from kbroker.metadata.broker_registration import (
     Unregistered,
 )
 from kbroker.zk import znodes
+from kbroker.zk.client import ZooKeeperClient
 from kbroker.zk.previous_session import PreviousSession
 from kbroker.zk.reconnect import Reconnect
-from kbroker.zk.session import ZooKeeperSession
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.slow
-Open = Callable[..., Awaitable[ZooKeeperSession]]
+Open = Callable[..., Awaitable[ZooKeeperClient]]
 Join = Callable[..., Awaitable[tuple[BrokerRegistration, list[RegistrationEvent]]]]
 
 
@@ -32,8 +32,8 @@ Join = Callable[..., Awaitable[tuple[BrokerRegistration, list[RegistrationEvent]
 async def open_session(zookeeper_connect: str) -> AsyncIterator[Open]:
     sessions = []
 
-    async def open_one(timeout: float = 4.0) -> ZooKeeperSession:
-        session = ZooKeeperSession(reactor, zookeeper_connect, session_timeout=timeout)
+    async def open_one(timeout: float = 4.0) -> ZooKeeperClient:
+        session = ZooKeeperClient(reactor, zookeeper_connect, session_timeout=timeout)
         sessions.append(session)
         await session.start(10)
         await broker_registration.ensure_paths(session)
@@ -50,7 +50,7 @@ def registration(port: int = 9092) -> znodes.BrokerInfo:
 
 
 async def join(
-    zk: ZooKeeperSession, port: int = 9092
+    zk: ZooKeeperClient, port: int = 9092
 ) -> tuple[BrokerRegistration, list[RegistrationEvent], list[Exception]]:
     events: list[RegistrationEvent] = []
     fatal: list[Exception] = []
@@ -68,11 +68,11 @@ async def join(
     return member, events, fatal
 
 
-async def expire(zk: ZooKeeperSession, tmp_path: Path) -> None:
+async def expire(zk: ZooKeeperClient, tmp_path: Path) -> None:
     """End the session of *zk* from outside, as the server would."""
     previous = PreviousSession(tmp_path)
     previous.remember(zk)
-    await previous.end(reactor, zk.hosts, 5)
+    await previous.expire(reactor, zk.hosts, 5)
 
 
 @pytest_twisted.ensureDeferred
@@ -149,7 +149,7 @@ async def test_our_own_former_self_is_waited_out(open_session: Open) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_former_self_whose_session_was_kept_is_buried_at_once(
+async def test_the_stored_session_of_a_previous_run_is_expired_at_once(
     open_session: Open, tmp_path: Path
 ) -> None:
     former = await open_session(timeout=20.0)
@@ -157,7 +157,7 @@ async def test_a_former_self_whose_session_was_kept_is_buried_at_once(
     PreviousSession(tmp_path).remember(former)
     ours = await open_session(timeout=20.0)
     before = reactor.seconds()
-    await PreviousSession(tmp_path).end(reactor, ours.hosts, 5)
+    await PreviousSession(tmp_path).expire(reactor, ours.hosts, 5)
     assert await ours.exists("/brokers/ids/1") is None
     assert reactor.seconds() - before < 2
     assert (tmp_path / "zookeeper-session").stat().st_mode & 0o077 == 0
@@ -167,7 +167,7 @@ async def test_a_former_self_whose_session_was_kept_is_buried_at_once(
 async def test_garbage_in_the_file_of_the_previous_session_is_ignored(tmp_path: Path) -> None:
     for content in ("", "{}", "[]", '{"id": "x", "password": "zz", "hosts": "a"}', '{"hosts": 1}'):
         (tmp_path / "zookeeper-session").write_text(content)
-        await PreviousSession(tmp_path).end(reactor, "127.0.0.1:1", 5)
+        await PreviousSession(tmp_path).expire(reactor, "127.0.0.1:1", 5)
 
 
 @pytest_twisted.ensureDeferred

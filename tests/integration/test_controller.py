@@ -18,9 +18,9 @@ from kbroker.controller.zk_reads import ControllerMovedError
 from kbroker.metadata.broker_registration import ensure_paths
 from kbroker.metadata.topic_placement import NewTopic
 from kbroker.zk import znodes
+from kbroker.zk.client import ZooKeeperClient
 from kbroker.zk.errors import NoNode
 from kbroker.zk.previous_session import PreviousSession
-from kbroker.zk.session import ZooKeeperSession
 from kclient.types import TopicPartition
 from kclient.wire.errors import (
     BrokerNotAvailable,
@@ -43,13 +43,13 @@ Join = Callable[..., Awaitable[Member]]
 @pytest_twisted.async_yield_fixture
 async def join(zookeeper_connect: str) -> AsyncIterator[Join]:
     """Make brokers: ``await join(cluster, 1)``; each with a session of its own."""
-    sessions: list[ZooKeeperSession] = []
+    sessions: list[ZooKeeperClient] = []
     members: list[Member] = []
 
     async def join_one(
         cluster: PaperCluster, broker_id: int, *, stand: bool = True, **options: bool
     ) -> Member:
-        session = ZooKeeperSession(reactor, zookeeper_connect, session_timeout=4.0)
+        session = ZooKeeperClient(reactor, zookeeper_connect, session_timeout=4.0)
         sessions.append(session)
         await session.start(10)
         await ensure_paths(session)
@@ -68,12 +68,12 @@ async def join(zookeeper_connect: str) -> AsyncIterator[Join]:
         await session.stop(2)
 
 
-async def state(zk: ZooKeeperSession, topic: str, partition: int = 0) -> znodes.PartitionState:
+async def state(zk: ZooKeeperClient, topic: str, partition: int = 0) -> znodes.PartitionState:
     node = await zk.get(znodes.partition_state_path(topic, partition))
     return znodes.decode_partition_state(topic, partition, node.data, node.stat)
 
 
-async def create_znode(zk: ZooKeeperSession, name: str, assignment: dict[int, list[int]]) -> None:
+async def create_znode(zk: ZooKeeperClient, name: str, assignment: dict[int, list[int]]) -> None:
     """Create a topic as Kafka's own tools do, without a topic id."""
     content = znodes.TopicAssignment(
         None, {p: znodes.ReplicaAssignment(tuple(r)) for p, r in assignment.items()}
@@ -81,11 +81,11 @@ async def create_znode(zk: ZooKeeperSession, name: str, assignment: dict[int, li
     await zk.create(znodes.topic_path(name), znodes.encode_topic(content))
 
 
-async def expire(zk: ZooKeeperSession, tmp_path: Path) -> None:
+async def expire(zk: ZooKeeperClient, tmp_path: Path) -> None:
     """End the session of *zk* from outside, as the server would."""
     previous = PreviousSession(tmp_path)
     previous.remember(zk)
-    await previous.end(reactor, zk.hosts, 5)
+    await previous.expire(reactor, zk.hosts, 5)
 
 
 @pytest_twisted.ensureDeferred
@@ -277,7 +277,7 @@ async def test_a_deleted_topic_is_gone_and_its_namesake_is_another(join: Join) -
         await one.topics.delete("nothing")
 
 
-async def gone(zk: ZooKeeperSession, path: str) -> None:
+async def gone(zk: ZooKeeperClient, path: str) -> None:
     """Wait until the znode does not exist."""
     deadline = time.monotonic() + 5
     while await zk.exists(path) is not None:

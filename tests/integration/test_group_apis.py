@@ -30,7 +30,7 @@ from kbroker.metadata.metadata_cache import (
 )
 from kbroker.network.service import Peer
 from kbroker.zk import znodes
-from kbroker.zk.session import ZooKeeperSession
+from kbroker.zk.client import ZooKeeperClient
 from kclient.wire import messages
 from kclient.wire.errors import ErrorCode
 from kclient.wire.messages import RequestHeader
@@ -81,7 +81,7 @@ class NoTopics:
 class Client:
     """Sends requests of any version to the handlers of one broker."""
 
-    def __init__(self, zk: ZooKeeperSession) -> None:
+    def __init__(self, zk: ZooKeeperClient) -> None:
         self.zk = zk
         self.coordinator = GroupCoordinator(
             reactor,
@@ -167,7 +167,7 @@ class Client:
 
 @pytest_twisted.async_yield_fixture
 async def client(zookeeper_connect: str) -> AsyncIterator[Client]:
-    zk = ZooKeeperSession(reactor, zookeeper_connect, session_timeout=4.0)
+    zk = ZooKeeperClient(reactor, zookeeper_connect, session_timeout=4.0)
     await zk.start(10)
     await broker_registration.ensure_paths(zk)
     client = Client(zk)

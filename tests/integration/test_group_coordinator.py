@@ -284,7 +284,7 @@ async def test_an_expired_session_takes_over_again_without_a_rebalance(
     first = broker.zk.session.id
     previous = PreviousSession(tmp_path)
     previous.remember(broker.zk)
-    await previous.end(reactor, broker.zk.hosts, 5)
+    await previous.expire(reactor, broker.zk.hosts, 5)
     await until(lambda: broker.zk.session and broker.zk.session.id != first, what="a new session")
     await until(broker.loaded, what="the coordinator to load again")
     assert await broker.heartbeat("a", 2) is ErrorCode.NONE

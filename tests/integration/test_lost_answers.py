@@ -10,7 +10,7 @@ from kbroker.metadata.broker_registration import ensure_paths
 from kbroker.metadata.core.config_entries import Change
 from kbroker.metadata.topic_placement import NewTopic
 from kbroker.zk import znodes
-from kbroker.zk.session import ZooKeeperSession
+from kbroker.zk.client import ZooKeeperClient
 from tests.kit.controllers import Member, PaperCluster, register
 from tests.kit.dying import Fate, ForgetfulZooKeeper
 from tests.kit.waiting import until
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 
 async def run_scenario(connect, fate, applied):
-    session = ZooKeeperSession(reactor, connect, session_timeout=4.0)
+    session = ZooKeeperClient(reactor, connect, session_timeout=4.0)
     await session.start(10)
     await ensure_paths(session)
     cluster = PaperCluster()

@@ -16,8 +16,8 @@ from twisted.internet.task import deferLater
 
 from kbroker.metadata.metadata_cache import FULL
 from kbroker.zk import znodes
+from kbroker.zk.client import ZooKeeperClient
 from kbroker.zk.errors import BadVersion, NoNode
-from kbroker.zk.session import ZooKeeperSession
 from kclient.types import TopicPartition
 from kclient.wire.versions import ApiKey
 from tests.kit.controllers import PaperCluster
@@ -30,7 +30,7 @@ T = TopicPartition("t", 0)
 STATE = znodes.partition_state_path(*T)
 
 
-async def wish(zk: ZooKeeperSession, *replicas: int) -> None:
+async def wish(zk: ZooKeeperClient, *replicas: int) -> None:
     """Write /admin/reassign_partitions, over what it asks for already."""
     data = znodes.encode_reassignment({T: replicas})
     if await zk.exists(znodes.REASSIGN_PARTITIONS) is None:
@@ -50,7 +50,7 @@ def told(cluster: PaperCluster, leader: int, leader_epoch: int) -> list[int] | N
     return None
 
 
-async def catch_up(zk: ZooKeeperSession, cluster: PaperCluster) -> None:
+async def catch_up(zk: ZooKeeperClient, cluster: PaperCluster) -> None:
     """Have the leader take all its followers into the ISR, and announce it."""
     with suppress(NoNode, BadVersion):
         node = await zk.get(STATE)
@@ -66,7 +66,7 @@ async def catch_up(zk: ZooKeeperSession, cluster: PaperCluster) -> None:
             )
 
 
-async def unsettled(zk: ZooKeeperSession, cluster: PaperCluster) -> str:
+async def unsettled(zk: ZooKeeperClient, cluster: PaperCluster) -> str:
     """Say what is not yet as it should be at the end; "" if nothing."""
     await catch_up(zk, cluster)
     if await zk.exists(znodes.REASSIGN_PARTITIONS) is not None:

@@ -24,8 +24,8 @@ from kbroker.metadata.core.topic_rules import MAX_PARTITIONS
 from kbroker.metadata.topic_placement import NewTopic
 from kbroker.network.service import Peer
 from kbroker.zk import znodes
+from kbroker.zk.client import ZooKeeperClient
 from kbroker.zk.reconnect import PATIENCE_SECONDS
-from kbroker.zk.session import ZooKeeperSession
 from kclient.wire.errors import (
     ErrorCode,
     InvalidConfig,
@@ -64,7 +64,7 @@ pytestmark = pytest.mark.slow
 SET, DELETE, APPEND = 0, 1, 2
 
 
-async def only_member(session: ZooKeeperSession) -> Member:
+async def only_member(session: ZooKeeperClient) -> Member:
     """Begin a cluster with the one broker that is its controller."""
     await ensure_paths(session)
     await register(session, 1)
@@ -78,7 +78,7 @@ async def only_member(session: ZooKeeperSession) -> Member:
 @pytest_twisted.async_yield_fixture
 async def broker(zookeeper_connect: str) -> AsyncIterator[Member]:
     """One broker that is the controller."""
-    session = ZooKeeperSession(reactor, zookeeper_connect, session_timeout=4.0)
+    session = ZooKeeperClient(reactor, zookeeper_connect, session_timeout=4.0)
     await session.start(10)
     member = await only_member(session)
     yield member
@@ -487,7 +487,7 @@ async def test_a_change_of_settings_that_changes_nothing_writes_nothing(broker: 
 async def test_admin_requests_fail_with_a_retriable_code_while_zookeeper_is_away(
     own_ensemble: Ensemble,
 ) -> None:
-    session = ZooKeeperSession(reactor, own_ensemble.connect, session_timeout=20.0)
+    session = ZooKeeperClient(reactor, own_ensemble.connect, session_timeout=20.0)
     await session.start(10)
     member = await only_member(session)
     await member.topics.create(NewTopic("t"))

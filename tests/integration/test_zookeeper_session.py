@@ -11,6 +11,7 @@ from twisted.internet import reactor
 from twisted.internet.defer import DeferredList
 
 from kbroker.zk import errors
+from kbroker.zk.client import ZooKeeperClient
 from kbroker.zk.interface import (
     Check,
     Children,
@@ -26,20 +27,19 @@ from kbroker.zk.interface import (
     Suspended,
 )
 from kbroker.zk.requests import ReadMany
-from kbroker.zk.session import ZooKeeperSession
 from tests.kit.waiting import until
 from tests.kit.zookeeper import Ensemble, zookeeper_at
 
 pytestmark = pytest.mark.slow
-Open = Callable[..., Awaitable[ZooKeeperSession]]
+Open = Callable[..., Awaitable[ZooKeeperClient]]
 
 
 @pytest_twisted.async_yield_fixture
 async def open_session(zookeeper_connect: str) -> AsyncIterator[Open]:
     sessions = []
 
-    async def open_one(connect: str = zookeeper_connect, timeout: float = 4.0) -> ZooKeeperSession:
-        session = ZooKeeperSession(reactor, connect, session_timeout=timeout)
+    async def open_one(connect: str = zookeeper_connect, timeout: float = 4.0) -> ZooKeeperClient:
+        session = ZooKeeperClient(reactor, connect, session_timeout=timeout)
         sessions.append(session)
         await session.start(10)
         return session
@@ -49,7 +49,7 @@ async def open_session(zookeeper_connect: str) -> AsyncIterator[Open]:
         await session.stop(2)
 
 
-def events_of(session: ZooKeeperSession) -> list[SessionEvent]:
+def events_of(session: ZooKeeperClient) -> list[SessionEvent]:
     events: list[SessionEvent] = []
     session.on_session(events.append)
     return events
@@ -123,7 +123,7 @@ async def test_the_chroot_is_made_and_never_seen(
 
 @pytest_twisted.ensureDeferred
 async def test_nobody_answering_is_an_error_in_bounded_time() -> None:
-    zk = ZooKeeperSession(reactor, "127.0.0.1:1,127.0.0.1:2")
+    zk = ZooKeeperClient(reactor, "127.0.0.1:1,127.0.0.1:2")
     before = time.monotonic()
     with pytest.raises(errors.CannotConnect, match=r"127\.0\.0\.1:1,127\.0\.0\.1:2.*within 0\.5 s"):
         await zk.start(0.5)
@@ -231,7 +231,7 @@ async def test_many_znodes_are_read_by_one_request(open_session: Open) -> None:
     found = await zk.get_all(paths)
     assert [node.data if node else None for node in found] == [b"any", None, b""]
     assert found[0] == await zk.get("/some")
-    assert zk._reads_one_by_one is False
+    assert zk.reads_one_by_one is False
     assert await zk.get_all([]) == []
 
 
@@ -274,7 +274,7 @@ async def test_a_write_of_an_expired_session_is_never_done_in_the_next(open_sess
     events = events_of(zk)
     await zk.create("/mine", ephemeral=True)
     # Another client takes our session over and closes it, as an operator's tool would.
-    thief = ZooKeeperSession(reactor, f"{zk.hosts}{zk.chroot}")
+    thief = ZooKeeperClient(reactor, f"{zk.hosts}{zk.chroot}")
     thief._open((old.id, zk._password))
     await until(lambda: thief.connected)
     await thief.stop()
@@ -360,7 +360,7 @@ async def test_thousands_of_pipelined_requests_keep_their_order(open_session: Op
 async def test_a_listener_that_fails_harms_nobody(
     open_session: Open, zookeeper_connect: str
 ) -> None:
-    zk = ZooKeeperSession(reactor, zookeeper_connect)
+    zk = ZooKeeperClient(reactor, zookeeper_connect)
     zk.on_session(lambda _event: 1 / 0)
     events = events_of(zk)
     await zk.start(5)

@@ -18,8 +18,8 @@ from kbroker.metadata.config_admin_manager import ConfigAdminManager
 from kbroker.metadata.dynamic_config import DynamicConfig
 from kbroker.metadata.metadata_cache import MetadataCache
 from kbroker.zk import znodes
+from kbroker.zk.client import ZooKeeperClient
 from kbroker.zk.reconnect import Reconnect
-from kbroker.zk.session import ZooKeeperSession
 from kclient.wire.errors import ErrorCode, KafkaError
 from kclient.wire.interbroker import (
     LeaderAndIsrResponse,
@@ -100,7 +100,7 @@ class PaperCluster:
         return answer if isinstance(answer, Deferred) else succeed(answer)
 
 
-async def register(zk: ZooKeeperSession, broker_id: int, rack: str | None = None) -> int:
+async def register(zk: ZooKeeperClient, broker_id: int, rack: str | None = None) -> int:
     """Register a broker in the session of *zk*; its epoch."""
     endpoint = Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 9000 + broker_id)
     path = znodes.broker_path(broker_id)
@@ -115,7 +115,7 @@ async def register(zk: ZooKeeperSession, broker_id: int, rack: str | None = None
 class Member:
     """One broker's control plane: a candidate controller and what the admin APIs use."""
 
-    zk: ZooKeeperSession
+    zk: ZooKeeperClient
     cluster: PaperCluster
     broker_id: int
     delete_topic_enable: bool = True

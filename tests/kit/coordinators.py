@@ -19,7 +19,7 @@ from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.metadata import broker_registration
 from kbroker.zk import znodes
-from kbroker.zk.session import ZooKeeperSession
+from kbroker.zk.client import ZooKeeperClient
 from kclient.wire.error_codes import ErrorCode
 from tests.kit.groups import LIMITS, join_request
 from tests.kit.waiting import until
@@ -31,7 +31,7 @@ Offsets = dict[str, dict[int, int]]
 class CoordinatingBroker:
     """A session with a coordinator of the only partition of __consumer_offsets."""
 
-    def __init__(self, reactor: Any, zk: ZooKeeperSession, broker_id: int) -> None:
+    def __init__(self, reactor: Any, zk: ZooKeeperClient, broker_id: int) -> None:
         self.zk = zk
         self.broker_id = broker_id
         self.no_successor_at = float("-inf")
@@ -109,7 +109,7 @@ async def open_broker(zookeeper_connect: str) -> AsyncIterator[Open]:
     brokers: list[CoordinatingBroker] = []
 
     async def open_one(broker_id: int = 1, connect: str = zookeeper_connect) -> CoordinatingBroker:
-        zk = ZooKeeperSession(reactor, connect, session_timeout=4.0)
+        zk = ZooKeeperClient(reactor, connect, session_timeout=4.0)
         await zk.start(10)
         await broker_registration.ensure_paths(zk)
         brokers.append(CoordinatingBroker(reactor, zk, broker_id))

@@ -18,7 +18,7 @@ from twisted.internet.task import deferLater
 
 from kbroker.controller.controller import ControllerSettings, KafkaController
 from kbroker.metadata.broker_registration import ensure_paths
-from kbroker.zk.session import ZooKeeperSession
+from kbroker.zk.client import ZooKeeperClient
 from tests.kit.controllers import Member, PaperCluster, register
 from tests.kit.dying import DyingZooKeeper, Fate
 from tests.kit.waiting import until
@@ -29,8 +29,8 @@ class Succession:
     """The mortal, his successor, and what they see."""
 
     fate: Fate
-    mortal: ZooKeeperSession
-    zookeeper: ZooKeeperSession
+    mortal: ZooKeeperClient
+    zookeeper: ZooKeeperClient
     """Of everybody else."""
     cluster: PaperCluster
     first: KafkaController
@@ -58,7 +58,7 @@ class Succession:
 @asynccontextmanager
 async def succession(connect: str, fate: Fate, others: Iterable[int]) -> AsyncIterator[Succession]:
     """Give the two on a chroot of their own, with broker 1 and the *others* registered; at the end both stop."""
-    sessions = [ZooKeeperSession(reactor, connect, session_timeout=4.0) for _ in range(2)]
+    sessions = [ZooKeeperClient(reactor, connect, session_timeout=4.0) for _ in range(2)]
     mortal, other = sessions
     for session in sessions:
         await session.start(10)

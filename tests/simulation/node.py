@@ -21,8 +21,8 @@ from kbroker.config import BrokerConfig
 from kbroker.log.disk import read_file
 from kbroker.log.identity import CLEAN_SHUTDOWN, PARTITION_METADATA, decode_partition_metadata
 from kbroker.log.names import parse_directory
+from kbroker.zk.client import ZooKeeperClient
 from kbroker.zk.previous_session import PreviousSession
-from kbroker.zk.session import ZooKeeperSession
 from tests.kit.simulated_disk import SimulatedDisk
 from tests.simulation.clock import DiskPool, Process, Scheduler
 from tests.simulation.disk_checks import wrong_at_the_end
@@ -202,13 +202,13 @@ class Node:
 
     def _zookeeper_session(
         self, process: Process, connect: str, session_timeout: float
-    ) -> ZooKeeperSession:
+    ) -> ZooKeeperClient:
         def connection(_hosts: str, **given: Any) -> ZkConnection:
             made = ZkConnection(self._ensemble, process, self.number, **given)
             self._zookeepers.append(made)
             return made
 
-        return ZooKeeperSession(
+        return ZooKeeperClient(
             process,
             connect,
             session_timeout=session_timeout,
@@ -359,20 +359,20 @@ class Node:
 
 
 class _Remembered(PreviousSession):
-    """The file with the session's password, and the burial of the session it names."""
+    """The file with the session's password, and the expiry of that session."""
 
     def __init__(self, node: Node, process: Process, directory: Path) -> None:
         super().__init__(directory)
         self._node = node
         self._process = process
 
-    def remember(self, client: ZooKeeperSession) -> None:
+    def remember(self, client: ZooKeeperClient) -> None:
         self._node._credentials = client.credentials
 
     def forget(self) -> None:
         self._node._credentials = None
 
-    def end(self, reactor: Any, hosts: str, timeout: float) -> Deferred[None]:
+    def expire(self, reactor: Any, hosts: str, timeout: float) -> Deferred[None]:
         ended: Deferred[None] = Deferred()
         node = self._node
         give_up_at = self._process.seconds() + timeout

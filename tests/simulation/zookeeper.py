@@ -389,7 +389,7 @@ class _Plan:
 
 
 class ZkConnection:
-    """What `SessionLife` takes for kazoo's thread: one process's way to the ensemble."""
+    """What `SessionState` takes for kazoo's thread: one process's way to the ensemble."""
 
     def __init__(self, ensemble: Ensemble, process: Process, node: int, **given: Any) -> None:
         self.ensemble = ensemble

@@ -12,8 +12,7 @@ from kbroker.controller.core.context import ControllerContext
 from kbroker.controller.zk_client import ControllerZkClient
 from kbroker.replica.log_dir_failure_channel import LogDirFailureChannel
 from kbroker.zk.interface import Check
-from kbroker.zk.life import SessionLife
-from kbroker.zk.session import ZooKeeperSession
+from kbroker.zk.session_state import SessionState
 from kbroker.zk.watches import StandingWatch
 from tests.simulation.mutants.registry import Change, frequent_mutant, mutant
 
@@ -39,7 +38,7 @@ def zombie_controllers() -> list[Change]:
     is the second guard of two, and this alone is found by what the epoch's check is for: a controller that was
     unseated while its session lives, writes for as long as it has not heard of it.
     """
-    begin, send = ControllerZkClient.__init__, ZooKeeperSession._send
+    begin, send = ControllerZkClient.__init__, SessionState.send
 
     def unfenced(self: ControllerZkClient, *args: Any, **named: Any) -> None:
         begin(self, *args, **named)
@@ -48,7 +47,7 @@ def zombie_controllers() -> list[Change]:
     def unbound(self: Any, message: Any, paths: Any, convert: Any, _tag: Any = None) -> Any:
         return send(self, message, paths, convert)
 
-    return [(ControllerZkClient, "__init__", unfenced), (ZooKeeperSession, "_send", unbound)]
+    return [(ControllerZkClient, "__init__", unfenced), (SessionState, "send", unbound)]
 
 
 @frequent_mutant
@@ -56,19 +55,19 @@ def watches_not_read_again() -> list[Change]:
     """A watch is not read again when the connection is back (K3)."""
     return [
         (StandingWatch, "_failed", lambda self, _failure: setattr(self, "_reading", False)),
-        (SessionLife, "_announce_connection", _announce_without_watches),
+        (SessionState, "_emit_connected", _announce_without_watches),
     ]
 
 
 def _announce_without_watches(self: Any, session: Any, is_new: bool) -> None:
     watches, self._watches = self._watches, {} if not is_new else self._watches
     try:
-        _announce(self, session, is_new)
+        _emit_connected(self, session, is_new)
     finally:
         self._watches = watches
 
 
-_announce = SessionLife._announce_connection
+_emit_connected = SessionState._emit_connected
 
 
 @mutant

@@ -16,7 +16,7 @@ from kbroker.replica.core.leader_state import LeaderState
 from kbroker.replica.core.role import PartitionRole
 from kbroker.replica.fetch_reader import FetchReader
 from kbroker.replica.partition import Partition
-from kbroker.zk.session import ZooKeeperSession
+from kbroker.zk.client_requests import ClientRequests
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.interbroker import StopReplicaRequest
 from tests.simulation.mutants.registry import Change, frequent_mutant, mutant
@@ -55,12 +55,12 @@ def truncation_to_the_watermark() -> list[Change]:
 @mutant
 def state_written_unconditionally() -> list[Change]:
     """The ISR is written whatever the version of the znode is (KAFKA-2729 cured too well)."""
-    original = ZooKeeperSession.set
+    original = ClientRequests.set
 
-    def set_any(self: ZooKeeperSession, path: str, data: bytes, version: int, **tag: Any) -> Any:
-        return original(self, path, data, -1 if path.endswith("/state") else version, **tag)
+    def set_any(self: ClientRequests, path: str, data: bytes, version: int) -> Any:
+        return original(self, path, data, -1 if path.endswith("/state") else version)
 
-    return [(ZooKeeperSession, "set", set_any)]
+    return [(ClientRequests, "set", set_any)]
 
 
 @frequent_mutant

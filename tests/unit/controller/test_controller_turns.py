@@ -22,9 +22,9 @@ from kbroker.common.endpoint import Endpoint
 from kbroker.controller.controller import ControllerSettings, KafkaController
 from kbroker.metadata.broker_registration import ensure_paths
 from kbroker.zk import znodes
+from kbroker.zk.client import ZooKeeperClient
 from kbroker.zk.interface import Stat
 from kbroker.zk.reconnect import Reconnect
-from kbroker.zk.session import ZooKeeperSession
 from kclient.types import TopicPartition
 from kclient.wire import messages
 from kclient.wire.messages import RequestHeader
@@ -66,13 +66,13 @@ class World:
             self.register(broker_id)
         self.controller = self.candidate()
 
-    def _process(self) -> tuple[Process, ZooKeeperSession]:
+    def _process(self) -> tuple[Process, ZooKeeperClient]:
         process = Process(self.scheduler, "controller", Random(2))
 
         def connection(_hosts: str, **given: Any) -> ZkConnection:
             return ZkConnection(self.ensemble, process, 1, **given)
 
-        zk = ZooKeeperSession(
+        zk = ZooKeeperClient(
             process, "zk:1", session_timeout=6.0, connection=connection, now=process.seconds
         )
         zk.start(10)

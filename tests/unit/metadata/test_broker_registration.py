@@ -10,8 +10,8 @@ from twisted.internet.defer import Deferred
 from kbroker.common.endpoint import Endpoint
 from kbroker.metadata.broker_registration import BrokerRegistration, enter_cluster
 from kbroker.zk import znodes
+from kbroker.zk.client import ZooKeeperClient
 from kbroker.zk.reconnect import Reconnect
-from kbroker.zk.session import ZooKeeperSession
 from tests.simulation.clock import Process, Scheduler
 from tests.simulation.network import Wires
 from tests.simulation.zookeeper import Ensemble, ZkConnection
@@ -42,7 +42,7 @@ def enter(breaks: set[int]) -> tuple[int, str, list[Exception]]:
         made[-1].process, made[-1].breaks = process, breaks
         return made[-1]
 
-    zk = ZooKeeperSession(
+    zk = ZooKeeperClient(
         process, "zk:1", session_timeout=6.0, connection=connection, now=process.seconds
     )
     fatal: list[Exception] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.zk.session import parse_connect
+from kbroker.zk.session_state import parse_connect
 
 
 @pytest.mark.parametrize(

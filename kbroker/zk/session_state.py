@@ -1,24 +1,23 @@
-"""The life of our ZooKeeper session: kazoo's thread on one side, the `ZooKeeper` interface on the other.
+"""The state of the broker's ZooKeeper session: it connects, reconnects, and opens a new session after an expiry.
 
 Theory of operation
 ===================
-`start` connects within a bounded time, creates the chroot where it is missing, and from then on
-the session keeps itself: it reconnects, and opens a new session after an expiry, until `stop`.
+`start` connects within a bounded time and creates the chroot if it is missing. After that the session keeps itself
+up until `stop`: it reconnects, and it opens a new session when the old one has expired.
 
-ZooKeeper cannot tell a client that is cut off that its session expired (K2). So from the moment of
-`Suspended` our own monotonic clock runs, from the last byte heard and with the *negotiated*
-timeout: at its end, less a margin, `Lapsed` is announced. And kazoo's thread pings only as long as
-the reactor ticks: the session of a stalled broker ends (S36). A kazoo thread that ends without our
-wish (K6) is replaced by a new one which takes the session up again.
+ZooKeeper cannot notify a client without a connection that its session expired (K2). So the client runs its own
+monotonic clock from `Suspended` on. The clock starts at the last byte received and uses the *negotiated* timeout. At
+its end, less a margin, `Lapsed` is emitted. The connection thread pings only while the reactor ticks: the session of a
+stalled broker ends (S36). A connection thread that ends unexpectedly (K6) is replaced. The new one resumes the session.
 
 Invariants
 1. A write is executed in the session it was tagged with or not at all (K4; see connection.py).
 2. Every Deferred fires: at the latest when the connection it was waiting on is lost.
-3. After every (re)connect all standing watches are read again before `Connected` is announced,
+3. After every (re)connect all standing watches are read again before `Connected` is emitted,
    and callbacks never run while a request is being made.
 4. No request is ever repeated.
 
-In: calls, kazoo's state changes   Out: Deferreds, session events   Owner: the reactor's thread
+In: requests, the connection's state changes   Out: Deferreds, session events   Owner: the reactor's thread
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from kazoo.protocol import serialization as wire
 from twisted.internet.defer import Deferred, fail, inlineCallbacks, succeed
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -37,26 +37,30 @@ from kbroker.common.reactor import Reactor
 from kbroker.zk import errors, requests
 from kbroker.zk.connection import Connection, ConnectionState, Inbox
 from kbroker.zk.interface import (
+    Children,
     Connected,
     Create,
     Expired,
     Lapsed,
+    Node,
     Session,
     SessionEvent,
+    Stat,
     Suspended,
+    Watch,
 )
-from kbroker.zk.watches import StandingWatch
+from kbroker.zk.watches import ChildrenWatch, DataWatch, StandingWatch
 
 log = Logger()
 
 LAPSE_MARGIN = 0.1
-"""Part of the session timeout by which we assume the end earlier than the server might."""
+"""Part of the session timeout by which the client assumes the expiry earlier than the server."""
 
 STALLED = 0.5
-"""Part of the session timeout after which a reactor that does nothing is taken for dead (S36)."""
+"""Part of the session timeout after which a reactor without a tick counts as stalled (S36)."""
 
 RESTART_DELAY = 0.5
-"""Seconds before a connection thread that died is replaced."""
+"""Seconds before a connection thread that failed is replaced."""
 
 
 def parse_connect(text: str) -> tuple[str, str]:
@@ -73,8 +77,8 @@ def parse_connect(text: str) -> tuple[str, str]:
     return re.sub(r"\s", "", hosts), chroot
 
 
-class SessionLife:
-    """Connects, reconnects, begins anew, and tells what became of every request."""
+class SessionState:
+    """One client's session with the ensemble of *connect*; at most one connection at a time."""
 
     def __init__(
         self,
@@ -106,9 +110,12 @@ class SessionLife:
         self._listeners: list[Callable[[SessionEvent], None]] = []
         self._outstanding: dict[requests.PendingRequest, None] = {}
         self._watches: dict[StandingWatch[Any], None] = {}
-        self._results = requests.results_without(self.chroot)
+        self.reads_one_by_one = False
+        """Whether a server is older than 3.6: it has no multiRead."""
+        self.results = requests.results_without(self.chroot)
+        """The converter of a multi's results."""
 
-    # --- life ---
+    # --- start and stop ---
 
     def start(self, timeout: float) -> Deferred[Session]:
         """Connect within *timeout* seconds, or fail with CannotConnect."""
@@ -146,7 +153,7 @@ class SessionLife:
         self._ended = ended
         was_connected = self._connected
         self._close()
-        # Without a connection there is nobody to say goodbye to.
+        # Without a connection no server answers.
         timer = self._reactor.callLater(
             timeout if was_connected else min(timeout, 0.5), self._connection_gone
         )
@@ -170,12 +177,12 @@ class SessionLife:
         self._connection.open()
 
     def _tick(self) -> None:
-        """Show the connection thread that the reactor is alive."""
+        """Record that the reactor runs; the connection thread reads it."""
         self._ticked_at = self._now()
         self._tick_timer = self._reactor.callLater(self._session_timeout / 8, self._tick)
 
     def _is_stalled(self) -> bool:
-        """Tell whether the reactor is stalled. Called by the connection thread."""
+        """Return whether the reactor is stalled. Called by the connection thread."""
         return self._now() - self._ticked_at > STALLED * self._session_timeout
 
     def _close(self) -> None:
@@ -186,14 +193,14 @@ class SessionLife:
             self._tick_timer.cancel()
         if self._connection is not None:
             self._connection.end_session()
-        self._give_up(errors.Disconnected)
+        self._fail_outstanding(errors.Disconnected)
 
     def _connection_gone(self) -> None:
         ended, self._ended = self._ended, None
         if ended is not None:
             ended.callback(None)
 
-    # --- what the connection tells us ---
+    # --- events of the connection ---
 
     def connection_state(self, connection: Connection, state: ConnectionState) -> None:
         """Follow kazoo's state; called through the Inbox."""
@@ -201,14 +208,14 @@ class SessionLife:
             return
         if state.connected:
             self._password = state.password
-            self._have_connection(Session(state.session_id, state.timeout))
+            self._on_connected(Session(state.session_id, state.timeout))
         elif state.expired:
-            self._have_expired()
+            self._on_expired()
         else:
-            self._have_suspended(state.heard_at)
+            self._on_suspended(state.heard_at)
 
     def connection_ended(self, connection: Connection, error: BaseException | None) -> None:
-        """Replace a connection thread that ended without our wish (K6)."""
+        """Replace a connection thread that ended unexpectedly (K6)."""
         connection.close()
         if connection is not self._connection:
             return
@@ -216,7 +223,7 @@ class SessionLife:
             self._connection_gone()
             return
         log.error("the ZooKeeper connection broke down, starting another: {why}", why=error or "")
-        self._have_suspended(self._now())
+        self._on_suspended(self._now())
         resume = (self._session.id, self._password) if self._session else None
         self._reactor.callLater(RESTART_DELAY, self._reopen, resume)
 
@@ -224,21 +231,21 @@ class SessionLife:
         if not self._stopping:
             self._open(resume)
 
-    def _have_connection(self, session: Session) -> None:
+    def _on_connected(self, session: Session) -> None:
         self._stop_lapse_timer()
         before = self._session
         is_new = before is None or before.id != session.id
         if is_new and before is not None:
-            self._have_expired()
+            self._on_expired()
         self._session, self._connected, self._lapsed = session, True, False
         if self._chroot_made:
-            self._announce_connection(session, is_new)
+            self._emit_connected(session, is_new)
         else:
             self._make_chroot().addCallbacks(
-                lambda _: self._announce_connection(session, is_new), self._chroot_failed
+                lambda _: self._emit_connected(session, is_new), self._chroot_failed
             )
 
-    def _announce_connection(self, session: Session, is_new: bool) -> None:
+    def _emit_connected(self, session: Session, is_new: bool) -> None:
         if session is not self._session or not self._connected:
             return  # lost again while the chroot was made
         log.info(
@@ -262,7 +269,7 @@ class SessionLife:
             path += f"/{element}"
             message = requests.message_of(Create(path), "")
             try:
-                yield self._send(message, (path,), requests.to_none)
+                yield self.send(message, (path,), requests.to_none)
             except errors.NodeExists:
                 continue
         self._chroot_made = True
@@ -276,29 +283,29 @@ class SessionLife:
             self._close()
             started.errback(failure)
 
-    def _have_suspended(self, heard_at: float) -> None:
+    def _on_suspended(self, heard_at: float) -> None:
         if not self._connected or self._session is None:
             return
         self._connected = False
-        self._give_up(errors.ConnectionLoss)
+        self._fail_outstanding(errors.ConnectionLoss)
         log.warn("ZooKeeper session {id:#x} suspended", id=self._session.id)
         margin = LAPSE_MARGIN * self._session.timeout
         left = heard_at + self._session.timeout - margin - self._now()
-        self._lapse_timer = self._reactor.callLater(max(left, 0.0), self._have_lapsed)
+        self._lapse_timer = self._reactor.callLater(max(left, 0.0), self._on_lapsed)
         self._emit(Suspended(self._session))
 
-    def _have_lapsed(self) -> None:
+    def _on_lapsed(self) -> None:
         self._lapse_timer = None
         if self._session is not None and not self._connected and not self._stopping:
             self._lapsed = True
             log.warn("ZooKeeper session {id:#x} may have expired by now", id=self._session.id)
             self._emit(Lapsed(self._session))
 
-    def _have_expired(self) -> None:
+    def _on_expired(self) -> None:
         self._stop_lapse_timer()
         session, self._session = self._session, None
         self._connected = self._lapsed = False
-        self._give_up(errors.SessionExpired)
+        self._fail_outstanding(errors.SessionExpired)
         if session is not None:
             log.warn("ZooKeeper session {id:#x} expired", id=session.id)
             self._emit(Expired(session))
@@ -308,7 +315,7 @@ class SessionLife:
         if timer is not None and timer.active():
             timer.cancel()
 
-    def _give_up(self, kind: type[errors.ZooKeeperError]) -> None:
+    def _fail_outstanding(self, kind: type[errors.ZooKeeperError]) -> None:
         for request in list(self._outstanding):
             request.fail(kind)
 
@@ -319,7 +326,7 @@ class SessionLife:
             except Exception:
                 log.failure("a listener failed on {event}", event=event)
 
-    # --- what others see ---
+    # --- look-ups ---
 
     @property
     def session(self) -> Session | None:
@@ -330,32 +337,69 @@ class SessionLife:
     def connected(self) -> bool:
         """Whether requests can be sent now.
 
-        False from the moment the connection is gone, even if the word of it has not reached us yet:
-        who waits for this and tries again at once would otherwise never give it the time to.
+        False from the moment the connection is gone, even before its event is handled. Otherwise a caller that
+        retries at once would starve that event.
         """
         connection = self._connection
         return self._connected and connection is not None and connection.live
 
     @property
     def credentials(self) -> tuple[int, bytes] | None:
-        """Id and password of the session, with which another connection could take it up."""
+        """Id and password of the session: another connection can resume it with them."""
         return None if self._session is None else (self._session.id, self._password)
 
     def on_session(self, callback: Callable[[SessionEvent], None]) -> None:
         """Call *callback* on every session event, from now on."""
         self._listeners.append(callback)
 
-    # --- sending ---
+    # --- watches; the reads are for `StandingWatch` ---
 
-    def _send(
+    def watch_data(self, path: str, callback: Callable[[Node | None], None]) -> Watch:
+        """Watch the content of a znode."""
+        return self._watch(DataWatch(self, self._inbox, path, callback, self._remove_watch))
+
+    def watch_children(self, path: str, callback: Callable[[Children | None], None]) -> Watch:
+        """Watch the children of a znode."""
+        return self._watch(ChildrenWatch(self, self._inbox, path, callback, self._remove_watch))
+
+    def _watch(self, watch: StandingWatch[Any]) -> Watch:
+        self._watches[watch] = None
+        if self._connected:
+            watch.refresh()
+        return watch
+
+    def _remove_watch(self, watch: StandingWatch[Any]) -> None:
+        self._watches.pop(watch, None)
+
+    def get_armed(self, path: str, fired: Callable[[Any], None]) -> Deferred[Node]:
+        """Read a znode and leave a one-shot watch."""
+        return self.send(wire.GetData(self.chroot + path, fired), (path,), requests.to_node)
+
+    def exists_armed(self, path: str, fired: Callable[[Any], None]) -> Deferred[Stat | None]:
+        """Read a znode's record and leave a one-shot watch."""
+        message = wire.Exists(self.chroot + path, fired)
+        return self.send(message, (path,), requests.to_stat_or_none)
+
+    def children_armed(self, path: str, fired: Callable[[Any], None]) -> Deferred[Children]:
+        """List children and leave a one-shot watch."""
+        message = wire.GetChildren2(requests.inside(self.chroot, path), fired)
+        return self.send(message, (path,), requests.to_children)
+
+    # --- requests ---
+
+    def send(
         self,
         message: Any,
         paths: Sequence[str],
         convert: Callable[[Any], Any],
-        tag: int | None = None,
+        session_id: int | None = None,
     ) -> Deferred[Any]:
+        """Send a request in the current session, or in *session_id* and no other (K4).
+
+        Errors: Disconnected, SessionExpired; ConnectionLoss after it was sent.
+        """
         session, connection = self._session, self._connection
-        if tag is not None and (session is None or session.id != tag):
+        if session_id is not None and (session is None or session.id != session_id):
             return fail(errors.SessionExpired(paths[0]))
         if session is None or connection is None or not self._connected or not connection.live:
             return fail(errors.Disconnected(paths[0]))
@@ -367,7 +411,7 @@ class SessionLife:
 
 
 def quiet_logger() -> logging.Logger:
-    """Give kazoo a logger that prints nothing: we say ourselves what matters."""
+    """Give kazoo a logger that prints nothing: the broker logs what matters."""
     logger = logging.getLogger("kazoo")
     if not logger.handlers:
         logger.addHandler(logging.NullHandler())
