@@ -89,7 +89,8 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
             self.perform(effect)
 
     def perform(self, effect):
-        getattr(self, f"on_{type(effect).__name__}", lambda _: None)(effect)
+        if not isinstance(effect, effects.WarnOfDataLoss | effects.AnswerControlledShutdown):
+            getattr(self, f"on_{type(effect).__name__}")(effect)
 
     def on_OpenChannel(self, effect):
         self.channels[effect.broker.broker_id] = effect.broker.epoch
@@ -196,10 +197,10 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
         self.deletions.discard(effect.topic)
         self.feed(events.TopicZnodesDeleted(effect.topic))
 
-    def on_DropDeletionRequests(self, effect):
+    def on_DeleteTopicDeletions(self, effect):
         self.deletions -= set(effect.topics)
 
-    def on_AskUncleanElection(self, effect):
+    def on_CheckUncleanElection(self, effect):
         self.leaderless |= set(effect.topics)
 
     def on_AnswerElection(self, effect):
