@@ -29,7 +29,7 @@ def main() -> None:
 @click.option("--once", is_flag=True, help="Copy what the source holds now, then end.")
 @click.option("-q", "--quiet", is_flag=True, help="No status line.")
 def run(file: Path, once: bool, quiet: bool) -> None:
-    """Mirror as FILE says (names as in connect-mirror-maker.properties)."""
+    """Mirror with the configuration FILE (names as in connect-mirror-maker.properties)."""
     config = _load(file)
 
     def start(reactor: Any, on_signal: Callable[[Callable[[int], None]], None]) -> Awaitable[int]:
@@ -81,7 +81,7 @@ def _load(file: Path) -> MirrorConfig:
 def _in_reactor(start: Callable[[Any, Any], Awaitable[int]]) -> int:
     """Run the reactor until *start*'s coroutine ends; return its exit code.
 
-    The first SIGINT or SIGTERM is given to whoever asked for it, the second ends the process.
+    The first SIGINT or SIGTERM goes to the registered listener, the second ends the process.
     """
     from twisted.internet import reactor as _reactor
     from twisted.internet.defer import Deferred

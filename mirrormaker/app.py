@@ -1,4 +1,4 @@
-"""The mirror process: its flows, the status line, signals, the last words and the exit code."""
+"""The mirror process: its flows, the status line, signals, the summary and the exit code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from twisted.python.failure import Failure
 
 from kclient.errors import BootstrapError, ConnectError, KafkaError
 from mirrormaker.config import MirrorConfig
-from mirrormaker.mirror import Mirror, Standstill
+from mirrormaker.mirror import Mirror, MirrorStalled
 from mirrormaker.progress import line, size
 
 OK = 0
@@ -25,8 +25,8 @@ INTERRUPTED = 130
 STATUS_EVERY = 1.0
 """Seconds between two status lines."""
 
-SAID_AGAIN_AFTER = 10.0
-"""Seconds before the same trouble of the same place is told again."""
+REPEAT_INTERVAL = 10.0
+"""Seconds before the same line is written again."""
 
 
 class Console:
@@ -37,24 +37,24 @@ class Console:
         self._clock = clock
         self._in_place = stream.isatty()
         self._shown = 0
-        self._said: dict[tuple[str, str], float] = {}
+        self._last_written: dict[tuple[str, str], float] = {}
         self._quiet = quiet
 
-    def say(self, text: str) -> None:
-        """Write a line that stays."""
+    def write(self, text: str) -> None:
+        """Write a line above the status line."""
         self._write(text)
         self._stream.write("\n")
         self._shown = 0
         self._stream.flush()
 
-    def trouble(self, about: str, what: str) -> None:
-        """Write what happened somewhere, but not the same again and again."""
+    def event(self, about: str, what: str) -> None:
+        """Write a line, but the same line once per `REPEAT_INTERVAL` only."""
         now = self._clock()
-        if now - self._said.get((about, what), float("-inf")) >= SAID_AGAIN_AFTER:
-            if len(self._said) > 1000:
-                self._said.clear()
-            self._said[about, what] = now
-            self.say(f"{about}: {what}")
+        if now - self._last_written.get((about, what), float("-inf")) >= REPEAT_INTERVAL:
+            if len(self._last_written) > 1000:
+                self._last_written.clear()
+            self._last_written[about, what] = now
+            self.write(f"{about}: {what}")
 
     def status(self, text: str) -> None:
         """Show the status line."""
@@ -64,7 +64,7 @@ class Console:
             self._write(text)
             self._stream.flush()
         else:
-            self.say(text)
+            self.write(text)
 
     def _write(self, text: str) -> None:
         padding = " " * (self._shown - len(text)) if self._in_place else ""
@@ -73,7 +73,7 @@ class Console:
 
 
 class MirrorProcess:
-    """All flows of one configuration file; `run` gives the exit code."""
+    """All flows of one configuration file; `run` returns the exit code."""
 
     def __init__(
         self,
@@ -98,15 +98,15 @@ class MirrorProcess:
         self._stop_code = OK
 
     def _reporter(self, name: str) -> Callable[[str, str], None]:
-        return lambda about, what: self._console.trouble(f"{name}  {about}", what)
+        return lambda about, what: self._console.event(f"{name}  {about}", what)
 
     async def run(self) -> int:
         """Mirror until done (once) or stopped; return the exit code."""
         for warning in self._config.warnings:
-            self._console.say(f"configuration: {warning}")
+            self._console.write(f"configuration: {warning}")
         for mirror in self._mirrors:
             config = mirror.config
-            self._console.say(
+            self._console.write(
                 f"{config.name}: {config.source_client.bootstrap_servers} -> "
                 f"{config.target_client.bootstrap_servers}"
                 + ("  up to the source's present log ends" if self._once else "")
@@ -119,7 +119,7 @@ class MirrorProcess:
         try:
             await ended
         except Exception as problem:
-            code = self._tell(Failure())
+            code = self._report_failure(Failure())
             if code == FAILED and not isinstance(_cause(problem), KafkaError):
                 raise
         finally:
@@ -127,25 +127,25 @@ class MirrorProcess:
                 self._timer.cancel()
             for mirror in self._mirrors:
                 await mirror.stop()
-        self._last_words()
-        return code or self._verdict()
+        self._print_summary()
+        return code or self._exit_code()
 
     def stop(self, code: int) -> None:
-        """Stop cleanly, within seconds; the process ends with *code* if nothing else is wrong."""
+        """Stop within seconds; the process exits with *code* unless a link failed."""
         self._stop_code = code
-        self._console.say("stopping: waiting for appends in flight")
+        self._console.write("stopping: waiting for appends in flight")
         for mirror in self._mirrors:
             stopping: Deferred[None] = Deferred.fromCoroutine(mirror.stop())
-            stopping.addErrback(lambda failure: self._console.say(str(failure.value)))
+            stopping.addErrback(lambda failure: self._console.write(str(failure.value)))
 
-    def _tell(self, failure: Failure) -> int:
-        problem = _cause(failure.value or RuntimeError("no reason given"))
+    def _report_failure(self, failure: Failure) -> int:
+        problem = _cause(failure.value or RuntimeError("unknown error"))
         if isinstance(problem, KafkaError):
-            self._console.say(f"kmirror: {problem}")
-        unreachable = isinstance(problem, Standstill | BootstrapError | ConnectError)
+            self._console.write(f"kmirror: {problem}")
+        unreachable = isinstance(problem, MirrorStalled | BootstrapError | ConnectError)
         return UNREACHABLE if unreachable else FAILED
 
-    def _verdict(self) -> int:
+    def _exit_code(self) -> int:
         bad = sum(len(mirror.stopped_links) + len(mirror.conflicts) for mirror in self._mirrors)
         total = sum(len(mirror.flow.links) + len(mirror.conflicts) for mirror in self._mirrors)
         if bad:
@@ -165,23 +165,23 @@ class MirrorProcess:
             for m in self._mirrors
         ]
 
-    def _last_words(self) -> None:
+    def _print_summary(self) -> None:
         elapsed = self._reactor.seconds() - self._started
         for mirror, text in zip(self._mirrors, self._lines(), strict=True):
             rate = size(mirror.flow.progress.mean_rate)
-            self._console.say(f"{text}  |  {elapsed:.1f} s, {rate}/s while copying")
+            self._console.write(f"{text}  |  {elapsed:.1f} s, {rate}/s while copying")
             for link in mirror.stopped_links:
-                self._console.say(f"  stopped {link.tp}: {link.problem}")
+                self._console.write(f"  stopped {link.tp}: {link.problem}")
             for name, conflict in mirror.conflicts.items():
-                self._console.say(f"  not mirrored {name}: {conflict}")
+                self._console.write(f"  not mirrored {name}: {conflict}")
             for link in mirror.flow.links.values():
                 for gap in link.gaps[:10]:
-                    self._console.say(
+                    self._console.write(
                         f"  gap {link.tp} {gap.first}-{gap.until - 1}: {gap.cause.value}"
                     )
 
 
 def _cause(problem: BaseException) -> BaseException:
-    """Return what is inside a DeferredList's FirstError."""
+    """Return the exception inside a DeferredList's FirstError."""
     inner = getattr(problem, "subFailure", None)
     return problem if inner is None else inner.value

@@ -17,7 +17,7 @@ TIMEOUT = 15.0
 
 
 class Catalog:
-    """What is known of the topics of one cluster. Configs are kept until they are asked for anew."""
+    """The topics of one cluster. Configs are cached until the caller requests them again."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -25,7 +25,7 @@ class Catalog:
         cluster.want_all()
 
     async def names(self) -> Mapping[str, int]:
-        """Return every topic with its number of partitions, as of now."""
+        """Return every topic with its number of partitions, from fresh metadata."""
         metadata = await self._cluster.refresh()
         return {
             name: len(topic.partitions)
@@ -34,7 +34,7 @@ class Catalog:
         }
 
     async def topics(self, wanted: Iterable[str], *, configs_too: bool) -> dict[str, Topic]:
-        """Return *wanted* as of now; *configs_too* also asks for configs that are known already."""
+        """Return *wanted* as of now; *configs_too* also reads cached configs again. Raise KafkaError."""
         present = await self.names()
         chosen = [name for name in wanted if name in present]
         metadata = self._cluster.metadata
@@ -49,7 +49,7 @@ class Catalog:
         found = {}
         for name in chosen:
             if name in new and name not in described:
-                continue  # it vanished between the two questions
+                continue  # deleted between the two requests
             overrides, effective = described.get(name) or (
                 self._known[name].overrides,
                 self._known[name].effective,
@@ -70,7 +70,7 @@ class Catalog:
         found = {}
         for resource, entries in answers.items():
             if isinstance(entries, KafkaError):
-                if entries.retriable:  # deleted a moment ago, or not everywhere known yet
+                if entries.retriable:  # deleted, or not in the metadata of all brokers yet
                     continue
                 raise entries
             overrides = {
@@ -96,7 +96,7 @@ class Catalog:
             raise problem
 
     async def apply(self, plan: Plan, *, replication_factor: int) -> dict[str, KafkaError]:
-        """Create, extend and configure what *plan* says; return what could not be done, by topic."""
+        """Create topics, add partitions and set configs as in *plan*; return the errors by target topic."""
         failed: dict[str, KafkaError] = {}
         if plan.create:
             new = [

@@ -1,11 +1,11 @@
 """The mirror's configuration file: connect-mirror-maker.properties, read as a whole.
 
-``clusters = east, west`` names the clusters; ``east.bootstrap.servers`` and other client settings say
-how each is reached; ``east->west.enabled = true`` switches a direction on, ``east->west.topics`` and
-the other link settings say what it does; a link setting without a prefix counts for all directions,
-and ``east.consumer.X`` / ``west.producer.X`` for those that read from or write to that cluster.
+``clusters = east, west`` names the clusters. ``east.bootstrap.servers`` and other client settings configure the
+connection to each. ``east->west.enabled = true`` enables a direction; ``east->west.topics`` and the other link
+settings configure it. A link setting without a prefix applies to all directions, ``east.consumer.X`` and
+``west.producer.X`` to those that read from or write to that cluster.
 
-All problems are found and told at once. An unknown name is a warning with the nearest known one.
+One `ConfigError` lists all problems. An unknown name is a warning that suggests the nearest known one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from kclient.config import CommonConfig, every_setting, read_properties
 from kclient.errors import ConfigError
-from mirrormaker.settings import NOT_DONE, NOT_NEEDED, LinkSettings, link_settings
+from mirrormaker.settings import NOT_APPLICABLE, UNSUPPORTED, LinkSettings, link_settings
 
 _ARROW = "->"
 
@@ -36,31 +36,31 @@ class FlowConfig:
 
     @property
     def name(self) -> str:
-        """As it is written in the file."""
+        """The direction as in the file: ``east->west``."""
         return f"{self.source}->{self.target}"
 
 
 @dataclass(frozen=True, slots=True)
 class MirrorConfig:
-    """What one mirror process does; *warnings* are for the operator."""
+    """The flows of one mirror process; *warnings* are for the operator."""
 
     flows: tuple[FlowConfig, ...]
     warnings: tuple[str, ...] = ()
 
     @classmethod
     def load(cls, path: Path) -> MirrorConfig:
-        """Read a file; `ConfigError` lists everything that is wrong with it."""
+        """Read a file; `ConfigError` lists all problems in it."""
         try:
             text = path.read_text()
         except (OSError, UnicodeDecodeError) as problem:
-            reason = getattr(problem, "strerror", None) or "it is not text"
+            reason = getattr(problem, "strerror", None) or "it is not a text file"
             raise ConfigError(f"{path} cannot be read: {reason}") from None
         return cls.of(read_properties(text))
 
     @classmethod
     def of(cls, values: Mapping[str, str]) -> MirrorConfig:
         """Make the configuration from names and values."""
-        reading = _Reading(values)
+        reading = _Parser(values)
         flows = reading.flows()
         if reading.problems:
             listed = "".join(f"\n  {problem}" for problem in reading.problems)
@@ -68,8 +68,8 @@ class MirrorConfig:
         return cls(tuple(flows), tuple(reading.warnings))
 
 
-class _Reading:
-    """One pass over a file: what was found, what was wrong, which names were used."""
+class _Parser:
+    """Parses one file and collects problems and warnings."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self.values = values
@@ -86,13 +86,15 @@ class _Reading:
             )
         for alias in self.aliases:
             if self.aliases.count(alias) > 1 or _ARROW in alias or "." in alias:
-                self.problems.append(f"clusters: {alias!r} is twice there or no good alias")
-        self._judge_names()
+                self.problems.append(f"clusters: {alias!r} is a duplicate or contains . or ->")
+        self._check_names()
         settings = {pair: self._settings(*pair) for pair in self._pairs()}
         enabled = [pair for pair, found in settings.items() if found.enabled]
         if not enabled and not self.problems:
             example = f"{self.aliases[0]}->{self.aliases[1]}"
-            self.problems.append(f"no direction is enabled; one is by: {example}.enabled = true")
+            self.problems.append(
+                f"no direction is enabled; enable one with: {example}.enabled = true"
+            )
         clients = {alias: self._client(alias) for alias in dict.fromkeys(sum(enabled, ()))}
         return [
             FlowConfig(source, target, clients[source], clients[target], settings[source, target])
@@ -103,7 +105,7 @@ class _Reading:
         return [(a, b) for a in self.aliases for b in self.aliases if a != b]
 
     def _settings(self, source: str, target: str) -> LinkSettings:
-        """Return the settings of one direction, the most special name first."""
+        """Return the settings of one direction; the most specific name wins."""
         found: dict[str, Any] = {}
         flow = f"{source}{_ARROW}{target}"
         for name, setting in link_settings().items():
@@ -126,7 +128,7 @@ class _Reading:
         return LinkSettings(**found)
 
     def _client(self, alias: str) -> CommonConfig:
-        """Return how the cluster *alias* is reached."""
+        """Return the client settings of the cluster *alias*."""
         known = {f.name.replace("_", ".") for f in dataclasses.fields(CommonConfig)}
         given: dict[str, str] = {"client.id": "kmirror"}
         for name in known:
@@ -144,8 +146,8 @@ class _Reading:
 
     # --- names
 
-    def _judge_names(self) -> None:
-        """Warn about names that mean nothing, and about settings that do nothing."""
+    def _check_names(self) -> None:
+        """Warn about unknown names and about settings without effect."""
         for written in self.values:
             name = written
             for prefix in self._prefixes():
@@ -154,9 +156,11 @@ class _Reading:
                     break
             for role in ("consumer.", "producer.", "admin."):
                 name = name.removeprefix(role)
-            if name in NOT_DONE:
-                self.warnings.append(f"{written}: has no effect, that is not done by this mirror")
-            elif name in NOT_NEEDED:
+            if name in UNSUPPORTED:
+                self.warnings.append(
+                    f"{written}: has no effect, kmirror does not have this function"
+                )
+            elif name in NOT_APPLICABLE:
                 self.warnings.append(f"{written}: accepted, has no effect here")
             elif not self._is_known(name, written):
                 self.warnings.append(self._unknown(name, written))
@@ -172,9 +176,7 @@ class _Reading:
 
     def _unknown(self, name: str, written: str) -> str:
         if _ARROW in written and name == written:
-            return (
-                f"{written}: unknown, {written.partition('.')[0]} is no pair of the clusters named"
-            )
+            return f"{written}: unknown, {written.partition('.')[0]} is not a pair of the named clusters"
         known = [*link_settings(), "clusters", *(s.replace("_", ".") for s in every_setting())]
         near = difflib.get_close_matches(name, known, n=1)
         prefix = written[: len(written) - len(name)]

@@ -1,17 +1,17 @@
-"""One direction of the mirror at work: links, fetches and appends of all its partitions.
+"""Runs the links of one direction: sends their fetches and appends, and gives them the responses.
 
 Theory of operation
 ===================
-Two pumps turn around the links (`PartitionLink`, which decide everything). The fetch pump asks each
-source leader for what its partitions want next; the append pump sends each target leader what was
-fetched, several partitions in one request and several requests in flight. Between them stands
-``buffer.memory``: what was fetched and is not acknowledged counts, what a fetch may bring is
-reserved before it is sent, so a slow target makes the source wait and memory stays bounded.
+Each `PartitionLink` decides what to fetch and append; the flow sends it. `send_requests` sends every request that can
+be sent now: appends to the target's leaders, then fetches to the source's leaders. One append request holds runs of
+several partitions, and several requests are in flight per leader. ``buffer.memory`` bounds the flow: it counts bytes
+that are fetched and not acknowledged, and a fetch reserves its maximal response size before it is sent. So a slow
+target stops the fetches.
 
-Appends of one partition follow each other on one connection. Everything that fails is given to the
-link, which starts over from the target's log end.
+All appends of one partition in flight use one connection, so they stay in order. The link handles every failure: it
+starts again from the target's log end.
 
-In: answers of both clusters   Out: requests, lines for the operator   Owner: the reactor's thread
+In: responses of both clusters   Out: requests, lines for the operator   Owner: the reactor's thread
 """
 
 from __future__ import annotations
@@ -30,30 +30,46 @@ from kclient.wire.errors import CorruptMessage, KafkaError, LeaderNotAvailable
 from mirrormaker import source as reading
 from mirrormaker import target as writing
 from mirrormaker.link import PartitionLink
+from mirrormaker.link_state import (
+    Append,
+    Effect,
+    Finished,
+    LinkState,
+    Locate,
+    LogEnds,
+    ReportGap,
+    Stopped,
+)
 from mirrormaker.locator import Locator, Timers, kafka_error
-from mirrormaker.marks import Marks, is_checked, no_prefix
+from mirrormaker.marks import Marks, first_without_prefix, is_checked
 from mirrormaker.progress import Progress
 from mirrormaker.settings import LinkSettings
-from mirrormaker.source import BULK_LANE, TAIL_LANE, Ask, Diverged, Fetched, OutOfRange
-from mirrormaker.words import Append, Declared, Effect, Ends, Finished, LinkState, Locate, Stopped
+from mirrormaker.source import (
+    BULK_CHANNEL,
+    TAIL_CHANNEL,
+    Diverged,
+    Fetched,
+    OutOfRange,
+    PartitionFetch,
+)
 
-ASIDE = 0.2
-"""Seconds that a partition or leader is left alone after an error that will pass."""
+RETRY_BACKOFF = 0.2
+"""Seconds before a partition is fetched again after an error."""
 
-MARK_AGAIN = 1.0
-"""Seconds before a topic that could not be marked is tried again."""
+MARK_RETRY_BACKOFF = 1.0
+"""Seconds before a failed attempt to mark a topic is repeated."""
 
 PER_PARTITION = 3
-"""A partition holds at most so many times max.partition.fetch.bytes."""
+"""Limit of buffered bytes per partition, as a multiple of max.partition.fetch.bytes."""
 
-Lane = tuple[int, str]
+Channel = tuple[int, str]
 
 
 class Flow:
-    """Copies partitions of *source* to *target*. *report* gets (about what, what happened).
+    """Copies partitions of *source* to *target*. *report* gets (subject, event) for the operator.
 
-    *done* is called when the last link that was copying has finished or stopped; *defect* with a
-    failure that is no Kafka error. *mark* marks a topic of the target as a mirror (`mirrormaker.marks`).
+    *done* is called when the last link has finished or stopped; *defect* with a failure that is not a KafkaError.
+    *mark* marks a target topic as a mirror (`mirrormaker.marks`).
     """
 
     def __init__(
@@ -79,17 +95,17 @@ class Flow:
         self._mark = mark
         self.marks = Marks()
         self._copies: dict[TopicPartition, TopicPartition] = {}
-        self._hungry: dict[TopicPartition, PartitionLink] = {}
-        self._ready: dict[TopicPartition, PartitionLink] = {}
+        self._to_fetch: dict[TopicPartition, PartitionLink] = {}
+        self._to_append: dict[TopicPartition, PartitionLink] = {}
         self._fetching: set[TopicPartition] = set()
-        self._aside: set[TopicPartition] = set()
-        self._busy: dict[Lane, int] = {}
-        """Lanes with a fetch in flight, and the bytes it may bring."""
-        self._owing: dict[int, int] = defaultdict(int)
-        """Append requests that a target leader has not answered."""
-        self._sent_to: dict[TopicPartition, int] = {}
+        self._backing_off: set[TopicPartition] = set()
+        self._fetches_in_flight: dict[Channel, int] = {}
+        """Per channel with a fetch in flight, the maximal size of its response in bytes."""
+        self._in_flight_by_leader: dict[int, int] = defaultdict(int)
+        """Unanswered append requests per target leader."""
+        self._last_leader: dict[TopicPartition, int] = {}
         self._connecting: set[int] = set()
-        self._held = 0
+        self._buffered = 0
         self._timers = Timers(self.reactor)
         self._locator = Locator(
             source,
@@ -97,110 +113,113 @@ class Flow:
             self._timers,
             self._copies,
             found=self._located,
-            all_found=self.pump,
+            all_found=self.send_requests,
             defect=defect,
         )
-        self._pumping = False
-        self._again = False
+        self._sending = False
+        self._send_again = False
         self.stopping = False
         self._target_epochs: dict[TopicPartition, int] = {}
-        """The target's leader epochs under which its logs were looked at, by the source's partition."""
-        target.on_change(lambda _metadata: self._look_at_target_epochs())
-        for cluster in (source, target):  # a partition without a leader waits for one
-            cluster.on_change(lambda _metadata: self.pump())
+        """Per source partition, the target's leader epoch at the last read of its log end."""
+        target.on_change(lambda _metadata: self._check_target_epochs())
+        for cluster in (
+            source,
+            target,
+        ):  # new metadata may show a leader for a partition without one
+            cluster.on_change(lambda _metadata: self.send_requests())
 
-    # --- which partitions
+    # --- partitions
 
     def add(self, link: PartitionLink, copy: TopicPartition) -> None:
-        """Begin to copy *link*'s partition to *copy*."""
+        """Start to copy *link*'s partition to *copy*."""
         self.links[link.tp] = link
         self._copies[link.tp] = copy
         self._perform(link, link.start())
 
     def remove(self, tp: TopicPartition) -> None:
-        """Forget a partition; what is in flight is still appended."""
+        """Remove a partition; appends in flight may still be appended."""
         link = self.links.pop(tp, None)
         if link is not None:
-            self._held -= link.held_bytes
+            self._buffered -= link.buffered_bytes
             for known in (
-                self._hungry, self._ready, self._copies, self._sent_to, self._target_epochs,
+                self._to_fetch, self._to_append, self._copies, self._last_leader, self._target_epochs,
             ):  # fmt: skip
                 known.pop(tp, None)
 
     def recreated(self, tp: TopicPartition, detail: str) -> None:
-        """Stop a partition whose topic is another one now."""
+        """Stop a partition whose topic was deleted and created again."""
         link = self.links[tp]
-        self._tell(link, link.recreated, detail)
+        self._apply(link, link.recreated, detail)
 
     @property
     def settled(self) -> bool:
-        """Whether no link has anything left to do."""
+        """Whether every link has finished or stopped."""
         return all(
             link.state in (LinkState.FINISHED, LinkState.STOPPED) for link in self.links.values()
         )
 
     @property
-    def unanswered(self) -> int:
-        """Append requests in flight."""
-        return sum(self._owing.values())
+    def appends_in_flight(self) -> int:
+        """The number of append requests in flight."""
+        return sum(self._in_flight_by_leader.values())
 
     def stop(self) -> None:
-        """Fetch no more, append no more; answers are still taken."""
+        """Send no more fetches and appends; responses are still handled."""
         self.stopping = True
         self._timers.stop()
 
-    # --- the pumps
+    # --- sending
 
-    def pump(self) -> None:
-        """Send every append and every fetch that may be sent now."""
-        if self._pumping:
-            self._again = True
+    def send_requests(self) -> None:
+        """Send every append and every fetch that can be sent now."""
+        if self._sending:
+            self._send_again = True
             return
-        self._pumping = True
+        self._sending = True
         try:
             while not self.stopping:
-                self._again = False
+                self._send_again = False
                 self._send()
                 self._fetch()
-                if not self._again:
+                if not self._send_again:
                     break
         finally:
-            self._pumping = False
+            self._sending = False
 
     def _send(self) -> None:
         by_leader: dict[int, list[PartitionLink]] = defaultdict(list)
         leader_of = self.target.metadata.leader
         unmarked: dict[str, None] = {}
-        for tp, link in self._ready.items():
+        for tp, link in self._to_append.items():
             if not self.marks.has(self._copies[tp].topic):
                 unmarked[self._copies[tp].topic] = None
                 continue
             leader = leader_of(self._copies[tp])
             if leader is None:
                 self.target.update_soon()
-            elif not link.in_flight or self._sent_to.get(tp) == leader:
+            elif not link.in_flight or self._last_leader.get(tp) == leader:
                 by_leader[leader].append(link)
         for leader, links in by_leader.items():
-            connection = self.target.brokers.ready(leader, writing.LANE)
+            connection = self.target.brokers.ready(leader, writing.CHANNEL)
             if connection is None:
                 self._connect(leader)
                 continue
-            while links and self._owing[leader] < self.settings.max_in_flight:
+            while links and self._in_flight_by_leader[leader] < self.settings.max_in_flight:
                 links = self._send_one(leader, connection, links)
 
         for topic in unmarked:
-            self._maybe_mark(topic)
+            self._mark_if_prefix(topic)
 
-    def _maybe_mark(self, topic: str) -> None:
-        """Mark a topic of the target if all its partitions are prefixes of the source's."""
+    def _mark_if_prefix(self, topic: str) -> None:
+        """Mark a target topic if all its partitions are prefixes of the source's."""
         links = [link for tp, link in self.links.items() if self._copies[tp].topic == topic]
         if not is_checked(links):
-            return  # the last one that is located brings us back
-        other = no_prefix(links)
+            return  # the last link to be located calls this again
+        other = first_without_prefix(links)
         if other is not None:
-            detail = f"{topic} was not marked, for {other.tp} was stopped: {other.problem}"
+            detail = f"{topic} was not marked, because {other.tp} stopped: {other.problem}"
             for link in links:
-                self._tell(link, link.not_a_mirror, detail)
+                self._apply(link, link.not_a_mirror, detail)
         elif self.marks.begin(topic):
 
             async def mark() -> None:
@@ -210,24 +229,24 @@ class Flow:
             marked.addBoth(self._marking_ended, topic).addErrback(self._defect)
 
     def _marking_ended(self, result: Any, topic: str) -> None:
-        """Append to a topic that is marked now, or try again in a moment."""
+        """Append to the marked topic, or retry after `MARK_RETRY_BACKOFF`."""
         if isinstance(result, Failure):
             self._report(f"topic {topic}", f"cannot be marked as a mirror: {kafka_error(result)}")
 
             def again() -> None:
                 self.marks.ended(topic, marked=False)
-                self.pump()
+                self.send_requests()
 
-            self._timers.later(MARK_AGAIN, again)
+            self._timers.later(MARK_RETRY_BACKOFF, again)
         else:
             self.marks.ended(topic, marked=True)
             self._report(f"topic {topic}", "is marked as a mirror now")
-            self.pump()
+            self.send_requests()
 
     def _send_one(
         self, leader: int, connection: Connection, links: list[PartitionLink]
     ) -> list[PartitionLink]:
-        """Send one request with a run of each link, as many as it holds; return who has more."""
+        """Send one request with one run of each link, up to max.request.size; return the links with more runs."""
         appends: list[tuple[PartitionLink, Append]] = []
         room = self.settings.max_request_size
         left = []
@@ -238,12 +257,12 @@ class Flow:
             append = link.next_append()
             room -= append.run.size
             appends.append((link, append))
-            self._sent_to[link.tp] = leader
+            self._last_leader[link.tp] = leader
             if link.has_append:
                 left.append(link)
             else:
-                self._ready.pop(link.tp, None)
-        self._owing[leader] += 1
+                self._to_append.pop(link.tp, None)
+        self._in_flight_by_leader[leader] += 1
         answer = Deferred.fromCoroutine(
             writing.append(
                 connection,
@@ -255,60 +274,62 @@ class Flow:
         return left
 
     def _connect(self, leader: int) -> None:
-        """Connect to a target leader, and look whether it can be written to."""
+        """Connect to a target leader and check that it supports conditional appends."""
         if leader in self._connecting:
             return
         self._connecting.add(leader)
 
         async def connect() -> None:
-            writing.check_target(await self.target.connection(leader, writing.LANE))
+            writing.check_target(await self.target.connection(leader, writing.CHANNEL))
 
         def connected(result: Any) -> None:
             self._connecting.discard(leader)
             if isinstance(result, Failure):
                 problem = kafka_error(result)
                 self._report(f"target broker {leader}", str(problem))
-                for tp, link in list(self._ready.items()):
+                for tp, link in list(self._to_append.items()):
                     if self.target.metadata.leader(self._copies[tp]) == leader:
-                        self._tell(link, link.lost, link.generation, problem)
-            self.pump()
+                        self._apply(link, link.append_failed, link.generation, problem)
+            self.send_requests()
 
         Deferred.fromCoroutine(connect()).addBoth(connected).addErrback(self._defect)
 
     def _fetch(self) -> None:
-        by_lane: dict[Lane, list[PartitionLink]] = defaultdict(list)
+        by_channel: dict[Channel, list[PartitionLink]] = defaultdict(list)
         leader_of = self.source.metadata.leader
         most = PER_PARTITION * self.settings.max_partition_fetch_bytes
-        for tp, link in self._hungry.items():
-            if link.held_bytes >= most:
+        for tp, link in self._to_fetch.items():
+            if link.buffered_bytes >= most:
                 continue
             leader = leader_of(tp)
             if leader is None:
                 self.source.update_soon()
                 continue
-            lane = (leader, TAIL_LANE if link.caught_up else BULK_LANE)
-            if lane not in self._busy:
-                by_lane[lane].append(link)
-        for lane, links in by_lane.items():
-            self._fetch_one(lane, links)
+            channel = (leader, TAIL_CHANNEL if link.caught_up else BULK_CHANNEL)
+            if channel not in self._fetches_in_flight:
+                by_channel[channel].append(link)
+        for channel, links in by_channel.items():
+            self._fetch_one(channel, links)
 
-    def _fetch_one(self, lane: Lane, links: list[PartitionLink]) -> None:
-        """Send one fetch if there is room for what it may bring."""
+    def _fetch_one(self, channel: Channel, links: list[PartitionLink]) -> None:
+        """Send one fetch if its maximal response fits into buffer.memory."""
         settings = self.settings
-        free = settings.buffer_memory - self._held - sum(self._busy.values())
+        free = settings.buffer_memory - self._buffered - sum(self._fetches_in_flight.values())
         least = min(settings.max_partition_fetch_bytes, settings.buffer_memory // 2)
-        if free < least and (self._held or self._busy):
+        if free < least and (self._buffered or self._fetches_in_flight):
             return
-        leader, name = lane
-        most = settings.fetch_max_bytes if name == BULK_LANE else settings.max_partition_fetch_bytes
+        leader, name = channel
+        most = (
+            settings.fetch_max_bytes if name == BULK_CHANNEL else settings.max_partition_fetch_bytes
+        )
         room = min(most, max(free, least))
-        asks = []
+        fetches = []
         for link in links:
             tp = link.tp
             self._fetching.add(tp)
-            del self._hungry[tp]  # and to the end of the line with it, when it comes back
-            asks.append(
-                Ask(
+            del self._to_fetch[tp]  # when it is fetched again, it goes to the end: round-robin
+            fetches.append(
+                PartitionFetch(
                     tp,
                     link.generation,
                     link.fetch_offset,
@@ -318,73 +339,77 @@ class Flow:
                     link.topic_id,
                 )
             )
-        self._busy[lane] = room
+        self._fetches_in_flight[channel] = room
         answer = Deferred.fromCoroutine(
             reading.fetch(
                 self.source,
                 leader,
-                asks,
-                lane=name,
-                max_wait_ms=settings.fetch_max_wait_ms if name == TAIL_LANE else 0,
+                fetches,
+                channel=name,
+                max_wait_ms=settings.fetch_max_wait_ms if name == TAIL_CHANNEL else 0,
                 max_bytes=room,
             )
         )
-        answer.addBoth(self._fetched, lane, asks).addErrback(self._defect)
+        answer.addBoth(self._fetched, channel, fetches).addErrback(self._defect)
 
-    # --- answers
+    # --- responses
 
-    def _fetched(self, result: Any, lane: Lane, asks: list[Ask]) -> None:
-        """Give every partition its outcome; a whole request that failed is left alone for a moment."""
-        del self._busy[lane]
-        for ask in asks:
-            self._fetching.discard(ask.tp)
+    def _fetched(self, result: Any, channel: Channel, fetches: list[PartitionFetch]) -> None:
+        """Give every partition its outcome; after a failed request all its partitions back off."""
+        del self._fetches_in_flight[channel]
+        for asked in fetches:
+            self._fetching.discard(asked.tp)
         if self.stopping:
             return
         if isinstance(result, Failure):
             problem = kafka_error(result)
-            self._report(f"source broker {lane[0]}", str(problem))
+            self._report(f"source broker {channel[0]}", str(problem))
             if problem.needs_metadata:
                 self.source.update_soon()
-            for ask in asks:
-                self._set_aside(ask.tp)
+            for asked in fetches:
+                self._back_off(asked.tp)
         else:
-            for ask in asks:
-                link = self.links.get(ask.tp)
+            for asked in fetches:
+                link = self.links.get(asked.tp)
                 if link is not None:
-                    self._outcome(link, ask, result[ask.tp])
-        self.pump()
+                    self._outcome(link, asked, result[asked.tp])
+        self.send_requests()
 
-    def _outcome(self, link: PartitionLink, ask: Ask, outcome: reading.Outcome) -> None:
-        generation = ask.generation
+    def _outcome(
+        self, link: PartitionLink, asked: PartitionFetch, outcome: reading.Outcome
+    ) -> None:
+        generation = asked.generation
         if isinstance(outcome, Fetched):
-            self._tell(link, link.fetched, generation, ask.offset, outcome.run, outcome.source_end)
+            self._apply(
+                link, link.fetched, generation, asked.offset, outcome.run, outcome.source_end
+            )
             if outcome.nothing_below_end:
-                self._tell(link, link.nothing_below_cut, generation)
+                self._apply(link, link.nothing_below_cut, generation)
         elif isinstance(outcome, OutOfRange):
-            self._tell(link, link.out_of_range, generation)
+            self._apply(link, link.out_of_range, generation)
         elif isinstance(outcome, Diverged):
-            self._tell(link, link.diverged, generation)
+            self._apply(link, link.diverged, generation)
         else:
             self._report(str(link.tp), str(outcome))
             if isinstance(outcome, CorruptMessage):
-                self._tell(link, link.corrupt, generation, outcome)
+                self._apply(link, link.corrupt, generation, outcome)
             elif not outcome.retriable:
-                self._tell(link, link.unreadable, generation, outcome)
+                self._apply(link, link.unreadable, generation, outcome)
             if outcome.needs_metadata:
                 self.source.update_soon()
-            self._set_aside(link.tp)
+            self._back_off(link.tp)
 
     def _appended(
         self, result: Any, leader: int, appends: list[tuple[PartitionLink, Append]]
     ) -> None:
-        """Give every run its outcome; without an answer nothing is known of any of them."""
-        self._owing[leader] -= 1
+        """Give every run its outcome; without a response the outcome of all is unknown."""
+        self._in_flight_by_leader[leader] -= 1
         if isinstance(result, Failure):
             problem = kafka_error(result)
             self._report(f"target broker {leader}", str(problem))
             outcomes: Mapping[TopicPartition, writing.Outcome] = {}
         else:
-            problem = LeaderNotAvailable("no answer")
+            problem = LeaderNotAvailable("the response does not contain the partition")
             outcomes = result
         for link, append in appends:
             copy = self._copies.get(link.tp)
@@ -394,50 +419,50 @@ class Flow:
             if isinstance(outcome, writing.Appended):
                 if append.generation == link.generation:
                     self.progress.appended(link, append.run, self.reactor.seconds())
-                self._tell(link, link.appended, append.generation, append.run.next_offset)
-            elif isinstance(outcome, writing.Refused):
-                self._tell(link, link.refused, append.generation, outcome.log_end)
+                self._apply(link, link.appended, append.generation, append.run.next_offset)
+            elif isinstance(outcome, writing.Rejected):
+                self._apply(link, link.append_rejected, append.generation, outcome.log_end)
             else:
                 if outcome is not problem:
                     self._report(str(copy), str(outcome))
                 if outcome.needs_metadata:
                     self.target.update_soon()
-                self._tell(link, link.lost, append.generation, outcome)
-        self.pump()
+                self._apply(link, link.append_failed, append.generation, outcome)
+        self.send_requests()
 
     # --- links
 
-    def _tell(self, link: PartitionLink, event: Callable[..., list[Effect]], *args: Any) -> None:
-        """Give *link* an event, do what it says, and put it where it now belongs."""
-        before = link.held_bytes
+    def _apply(self, link: PartitionLink, event: Callable[..., list[Effect]], *args: Any) -> None:
+        """Give *link* an event, perform its effects, and update the queues."""
+        before = link.buffered_bytes
         effects = event(*args)
         if self.links.get(link.tp) is not link:
             return
-        self._held += link.held_bytes - before
+        self._buffered += link.buffered_bytes - before
         self._perform(link, effects)
-        self._place(link)
+        self._update_queues(link)
 
-    def _place(self, link: PartitionLink) -> None:
-        """Note whether *link* has something to append and wants something fetched."""
+    def _update_queues(self, link: PartitionLink) -> None:
+        """Put *link* into the append and fetch queues, or take it out."""
         tp = link.tp
         if link.has_append:
-            self._ready[tp] = link
+            self._to_append[tp] = link
         else:
-            self._ready.pop(tp, None)
-        if link.wants_fetch and tp not in self._fetching and tp not in self._aside:
-            self._hungry.setdefault(tp, link)
+            self._to_append.pop(tp, None)
+        if link.wants_fetch and tp not in self._fetching and tp not in self._backing_off:
+            self._to_fetch.setdefault(tp, link)
         else:
-            self._hungry.pop(tp, None)
+            self._to_fetch.pop(tp, None)
 
     def _perform(self, link: PartitionLink, effects: Iterable[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Locate):
-                self._locator.ask(link.tp, effect.generation, effect.delay)
-            elif isinstance(effect, Declared):
+                self._locator.request(link.tp, effect.generation, effect.delay)
+            elif isinstance(effect, ReportGap):
                 gap = effect.gap
                 self._report(
                     f"GAP {link.tp}",
-                    f"offsets {gap.first}-{gap.until - 1} are left out: {gap.cause.value}",
+                    f"offsets {gap.first}-{gap.until - 1} are skipped: {gap.cause.value}",
                 )
             elif isinstance(effect, Stopped):
                 self._report(f"STOPPED {link.tp}", str(effect.problem))
@@ -449,39 +474,39 @@ class Flow:
         if self.settled:
             self._done()
 
-    def _set_aside(self, tp: TopicPartition) -> None:
-        """Fetch nothing of *tp* for a moment."""
-        self._hungry.pop(tp, None)
-        self._aside.add(tp)
+    def _back_off(self, tp: TopicPartition) -> None:
+        """Send no fetch for *tp* for `RETRY_BACKOFF` seconds."""
+        self._to_fetch.pop(tp, None)
+        self._backing_off.add(tp)
 
         def back() -> None:
-            self._aside.discard(tp)
+            self._backing_off.discard(tp)
             link = self.links.get(tp)
             if link is not None:
-                self._place(link)
-                self.pump()
+                self._update_queues(link)
+                self.send_requests()
 
-        self._timers.later(ASIDE, back)
+        self._timers.later(RETRY_BACKOFF, back)
 
-    # --- where the logs are
+    # --- log ends
 
-    def _look_at_target_epochs(self) -> None:
-        """Have idle links look at a target that has another leader epoch: busy ones do so by their appends."""
+    def _check_target_epochs(self) -> None:
+        """Notify idle links of a new leader epoch of the target; other links notice it by their appends."""
         for tp, link in list(self.links.items()):
             epoch = self.target.metadata.leader_epoch(self._copies[tp])
             if epoch < 0:
-                continue  # not known for now
+                continue  # unknown in this metadata
             known = self._target_epochs.setdefault(tp, epoch)
             if epoch > known and link.is_idle and not self.stopping:
                 self._target_epochs[tp] = epoch
-                self._tell(link, link.target_led_anew, link.generation)
+                self._apply(link, link.target_epoch_changed, link.generation)
 
-    def _located(self, tp: TopicPartition, generation: int, answer: Ends | KafkaError) -> None:
+    def _located(self, tp: TopicPartition, generation: int, answer: LogEnds | KafkaError) -> None:
         link = self.links.get(tp)
         if link is None or self.stopping:
             return
-        if isinstance(answer, Ends):
-            self._tell(link, link.located, generation, answer)
+        if isinstance(answer, LogEnds):
+            self._apply(link, link.located, generation, answer)
         else:
             self._report(str(tp), str(answer))
-            self._tell(link, link.not_located, generation, answer)
+            self._apply(link, link.not_located, generation, answer)

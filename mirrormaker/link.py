@@ -1,39 +1,37 @@
-"""The link of one partition: what to fetch, what to append, and what to believe after a failure.
+"""The link of one partition, a state machine: what to fetch, what to append, and how to recover from a failure.
 
 Theory of operation
 ===================
-Batches keep their offsets, so the target's log end *is* the position of the mirror: nothing else is
-stored anywhere, and nothing can disagree with it. Every append is conditional: the target's leader takes
-a run of batches only behind the very batch that this link thinks is the log's last, known by its end
-offset and its CRC (see kclient.wire.produce), and answers with its real log end otherwise. Appends are
-pipelined; each is meant to follow the one before it, so when one is lost all behind it are refused,
-even if somebody else's record took its place.
+Batches keep their offsets, so the target's log end is the position of the mirror. The position is stored nowhere else.
+Every append is conditional (`kclient.wire.produce`). It names the end offset and the CRC of the batch that the link
+expects to be the last in the target's log. The leader appends the run only after exactly that batch; otherwise it
+rejects the append and returns its log end offset. Appends are pipelined, and each names its predecessor. So when one
+fails, the leader rejects all that follow it, even if another producer's record is at that offset.
 
-A target that loses records does so under a new leader epoch. An append finds that out; a link with nothing to
-append asks both logs where they are when the target's metadata show another epoch.
+After any failure (rejection, timeout, lost connection, new leader) the link drops the whole pipeline. It reads both
+log ends (`Locate`) and continues from the target's log end. A delayed append finds another log end and is rejected. A
+lost response shows as a log end that has moved. A second mirror (a zombie) is rejected in the same way. So every batch
+acknowledged at the source is in the target once, in order, at its own offset, after any number of crashes of the
+mirror and of brokers on either side.
 
-After any failure (refusal, timeout, lost connection, new leader) the link does not guess. It forgets
-the whole pipeline, asks both logs where they are (`Locate`), and goes on from the target's log end.
-An append that was thought lost and arrives later finds another log end and is refused; a reply that
-was lost is found as a log end that moved; a second mirror (a zombie) is refused in the same way. So
-every batch acknowledged at the source is in the target once, in order, at its own offset, after any
-number of kills of the mirror and of brokers on either side.
+Another producer may have written to the target, or the source may have lost or recreated its log. So before its first
+append the link compares the last batch below the target's log end with the source's batch there. A target that is not
+a prefix of the source stops the link with a `Problem`; the link never skips records silently. As in Raft, logs that
+agree at one entry, and appended every later entry after its predecessor, agree everywhere.
 
-Somebody else may have written to the target, or the source may have lost or recreated its log. So
-each time before the first append the last batch below the target's log end is compared with the
-source's batch there: a target that is not a prefix of the source stops the link with a typed
-problem; nothing is ever skipped in silence. (As in Raft: logs that agree at one entry and took every
-later one behind its predecessor agree everywhere.)
+A target loses records only under a new leader epoch, and the next append detects it. A link without records to append
+reads both log ends when the target's metadata show a new epoch.
 
 Invariants:
-1. The target is a prefix of the source, from the first offset copied on; only runs that follow the
-   log end are offered.
-2. `appended` never passes the oldest run that is not acknowledged.
-3. An answer to a question of an earlier generation changes nothing.
-4. Offsets left out are in `gaps`, with their cause.
+1. From the first copied offset on, the target is a prefix of the source; the link offers only runs that follow the
+   log end.
+2. `appended_end` never passes the oldest run without an acknowledgement.
+3. A response to a request of an earlier generation changes nothing.
+4. Skipped offsets are in `gaps`, with their cause.
 
-In: located, fetched, out_of_range, diverged, corrupt, appended, refused, lost, recreated
-Out: Locate, Declared, Finished, Stopped; what to fetch and append is asked for
+In: located, not_located, fetched, nothing_below_cut, out_of_range, diverged, corrupt, unreadable, appended,
+    append_rejected, append_failed, target_epoch_changed, recreated, not_a_mirror
+Out: Locate, Declared, Finished, Stopped; the flow polls `wants_fetch` and `next_append`
 Owner: the flow's reactor thread
 """
 
@@ -50,42 +48,42 @@ from kclient.wire.errors import (
     PolicyViolation,
     RecordListTooLarge,
 )
-from mirrormaker.prefix import aged_out, mismatch, target_ahead
-from mirrormaker.runs import Run
-from mirrormaker.words import (
+from mirrormaker.link_state import (
     Append,
     Cause,
-    Declared,
     Effect,
-    Ends,
     Finished,
     Gap,
     GapPolicy,
     LinkState,
     Locate,
+    LogEnds,
     Problem,
+    ReportGap,
     Stopped,
 )
+from mirrormaker.prefix import aged_out, mismatch, target_ahead
+from mirrormaker.runs import Run
 
 FIRST_DELAY = 0.1
 LONGEST_DELAY = 5.0
-"""Seconds before both logs are asked again: doubles from the first to the longest."""
+"""Seconds before both log ends are read again: exponential backoff from the first to the longest delay."""
 
-PATIENCE = 8
-"""How often an answer that may only be early is asked for again (a watermark not yet up to date)."""
+MAX_TRIES = 8
+"""Reads of log ends before a result that may be stale counts as final (a high watermark may lag after an election)."""
 
 CORRUPT_TRIES = 3
-"""How often a batch with a wrong CRC is fetched again before it is believed to be damaged."""
+"""Fetches of a batch with a wrong CRC before it counts as damaged on the source's disk."""
 
 _TRIES: dict[type[KafkaError], int] = {
     CorruptMessage: CORRUPT_TRIES,
-    MessageTooLarge: PATIENCE,  # a config that was raised a moment ago
-    RecordListTooLarge: PATIENCE,
-    PolicyViolation: PATIENCE,  # the mark of a mirror that was set a moment ago
+    MessageTooLarge: MAX_TRIES,  # max.message.bytes may have been raised, but not be in effect yet
+    RecordListTooLarge: MAX_TRIES,
+    PolicyViolation: MAX_TRIES,  # the mark may have been set, but not be in effect yet
 }
-"""How often a refusal is believed to pass."""
+"""Attempts after which an error that may be temporary stops the link."""
 
-NOTHING = -1
+UNKNOWN = -1
 
 
 class PartitionLink:
@@ -103,46 +101,46 @@ class PartitionLink:
         self.tp = tp
         """The partition at the source."""
         self.topic_id = topic_id
-        """The source topic's id: only this topic is read, whatever later has its name."""
+        """The topic id at the source: the link never reads a later topic of the same name."""
         self.cut = cut
         self.compacted = compacted
-        """Whether either side may rewrite its batches: then their CRC proves nothing."""
+        """Whether compaction may rewrite batches on either side: then CRCs are not compared."""
         self.gap_policy = gap_policy
         self.state = LinkState.LOCATING
         self.generation = 0
-        self.appended_end = NOTHING
+        self.appended_end = UNKNOWN
         """The target's log end as last acknowledged."""
-        self.fetch_offset = NOTHING
-        """The next offset to ask the source for."""
+        self.fetch_offset = UNKNOWN
+        """The next offset to fetch from the source."""
         self.fetched_epoch = -1
         """The source's leader epoch of the last batch fetched (KIP-320)."""
-        self.source_end = NOTHING
-        """The source's log end as last heard."""
+        self.source_end = UNKNOWN
+        """The source's log end offset in its last response."""
         self.problem: Problem | None = None
         self.gaps: list[Gap] = []
-        self.held_bytes = 0
+        self.buffered_bytes = 0
         self.rewinds = 0
-        self._fetched_end = NOTHING
-        self._begins_at = NOTHING
-        """Where the copy begins or went on: what lies below is no lag."""
+        self._fetched_end = UNKNOWN
+        self._copy_start = UNKNOWN
+        """The offset where the copy started or resumed: offsets below do not count as lag."""
         self._fetched_crc = 0
-        """Of the last batch before `_fetched_end`."""
+        """The CRC of the last batch below `_fetched_end`."""
         self._queue: deque[Append] = deque()
         self._in_flight: deque[Append] = deque()
         self._draining = False
         self._failures = 0
-        self._known_end = NOTHING
-        self._unlikely = 0
+        self._known_end = UNKNOWN
+        self._stale_answers = 0
         self._corrupt = 0
         self._was_out_of_range = False
-        self._epochs_mislead = False
-        """Whether the source denies an epoch that its own batches carry: then it is not told any."""
+        self._ignore_epochs = False
+        """Whether the source rejected an epoch of its own batches: then fetches carry no epoch."""
 
-    # --- what is wanted
+    # --- requests to send
 
     @property
     def wants_fetch(self) -> bool:
-        """Whether `fetch_offset` is to be asked for."""
+        """Whether to fetch from `fetch_offset`."""
         return (
             self.state is LinkState.COPYING
             and not self._draining
@@ -151,33 +149,33 @@ class PartitionLink:
 
     @property
     def caught_up(self) -> bool:
-        """Whether everything the source is known to have was fetched."""
+        """Whether the link has fetched up to the source's last known log end."""
         return self.fetch_offset >= self.source_end
 
     @property
     def has_append(self) -> bool:
-        """Whether `next_append` has one to give."""
+        """Whether `next_append` has a run to return."""
         return bool(self._queue)
 
     @property
     def next_size(self) -> int:
-        """Bytes of what `next_append` would give; 0 if that is nothing."""
+        """The size in bytes of the next run to append; 0 without one."""
         return self._queue[0].run.size if self._queue else 0
 
     @property
     def in_flight(self) -> int:
-        """Appends handed out and not answered."""
+        """The number of unanswered appends."""
         return len(self._in_flight)
 
     @property
     def lag(self) -> int | None:
-        """Records the target is behind by; None while unknown."""
-        if NOTHING in (self.appended_end, self.source_end):
+        """The lag of the target in records; None while unknown."""
+        if UNKNOWN in (self.appended_end, self.source_end):
             return None
-        return max(0, self.source_end - max(self.appended_end, self._begins_at))
+        return max(0, self.source_end - max(self.appended_end, self._copy_start))
 
     def next_append(self) -> Append:
-        """Hand out the oldest run that waits; it is in flight from now on."""
+        """Return the oldest queued run and count it as in flight."""
         append = self._queue.popleft()
         self._in_flight.append(append)
         return append
@@ -185,23 +183,23 @@ class PartitionLink:
     # --- the logs
 
     def start(self) -> list[Effect]:
-        """Begin: find out where both logs are."""
+        """Start the link: read both log ends."""
         return [Locate(self.generation, 0.0)]
 
-    def located(self, generation: int, ends: Ends) -> list[Effect]:
-        """Handle both logs being where *ends* says."""
+    def located(self, generation: int, ends: LogEnds) -> list[Effect]:
+        """Handle the log ends of both sides."""
         if not self._is_current(generation, LinkState.LOCATING):
             return []
         self.source_end = max(self.source_end, ends.source_end)
-        early = self._too_early(ends)
-        if early is not None:
-            self._unlikely += 1
-            if self._unlikely < PATIENCE:
-                return [Locate(self.generation, self._delay(self._unlikely))]
-            if early.cause is Cause.TARGET_AHEAD:
-                return self._stop(early.cause, early.detail)
-        self._unlikely = 0
-        self._known_end = NOTHING
+        stale = self._possibly_stale(ends)
+        if stale is not None:
+            self._stale_answers += 1
+            if self._stale_answers < MAX_TRIES:
+                return [Locate(self.generation, self._delay(self._stale_answers))]
+            if stale.cause is Cause.TARGET_AHEAD:
+                return self._stop(stale.cause, stale.detail)
+        self._stale_answers = 0
+        self._known_end = UNKNOWN
         self.source_end = ends.source_end
         problem = mismatch(ends, compacted=self.compacted)
         if problem is not None:
@@ -212,26 +210,26 @@ class PartitionLink:
             if self.gap_policy is GapPolicy.FAIL:
                 return self._stop(
                     missing.cause,
-                    f"offsets {missing.first}-{missing.until - 1} are gone, the source begins at "
-                    f"{ends.source_start}; gap.policy=skip goes on from there",
+                    f"offsets {missing.first}-{missing.until - 1} are deleted, the source starts at "
+                    f"{ends.source_start}; gap.policy=skip continues there",
                 )
-            effects.append(self._declare(missing))
+            effects.append(self._add_gap(missing))
         self.state = LinkState.COPYING
         self.appended_end = self._fetched_end = ends.target_end
-        self._fetched_crc = ends.target_tail.crc if ends.target_tail is not None else 0
-        if ends.target_start == ends.target_end:  # it begins where the source does
+        self._fetched_crc = ends.target_last_batch.crc if ends.target_last_batch is not None else 0
+        if ends.target_start == ends.target_end:  # an empty target starts where the source does
             self._fetched_end = max(ends.target_end, ends.source_start)
-        self._begins_at = self._fetched_end
+        self._copy_start = self._fetched_end
         self.fetch_offset = max(ends.target_end, ends.source_start)
         if self._was_out_of_range and ends.source_start <= self.fetch_offset <= ends.source_end:
-            self._epochs_mislead = True
+            self._ignore_epochs = True
         self._was_out_of_range = False
-        tail = ends.source_tail
-        self.fetched_epoch = -1 if tail is None or self._epochs_mislead else tail.leader_epoch
+        tail = ends.source_last_batch
+        self.fetched_epoch = -1 if tail is None or self._ignore_epochs else tail.leader_epoch
         return effects + self._maybe_finish()
 
     def not_located(self, generation: int, problem: KafkaError) -> list[Effect]:
-        """Handle the logs not being found: ask again, unless that can never help."""
+        """Handle an error while reading the log ends: retry if it is retriable, stop otherwise."""
         if not self._is_current(generation, LinkState.LOCATING):
             return []
         if not problem.retriable:
@@ -239,11 +237,11 @@ class PartitionLink:
         self._failures += 1
         return [Locate(self.generation, self._delay(self._failures))]
 
-    def _too_early(self, ends: Ends) -> Problem | None:
-        """Say what *ends* seems to lack; after a change of leader a watermark may lag for a moment."""
+    def _possibly_stale(self, ends: LogEnds) -> Problem | None:
+        """Return why *ends* may be stale: after an election a high watermark may lag for a moment."""
         ahead = target_ahead(ends)
         if ahead is None and ends.target_end < self._known_end:
-            return Problem(Cause.REFUSED, "the target's log end is not committed yet")
+            return Problem(Cause.REJECTED, "the target's log end is not committed yet")
         return ahead
 
     # --- the source
@@ -251,7 +249,7 @@ class PartitionLink:
     def fetched(
         self, generation: int, asked: int, run: Run | None, source_end: int
     ) -> list[Effect]:
-        """Handle the answer to a fetch at offset *asked*; *run* is None if nothing was there."""
+        """Handle the response to a fetch at offset *asked*; *run* is None if it held no batch."""
         if not self._is_current(generation, LinkState.COPYING) or asked != self.fetch_offset:
             return []
         self.source_end = source_end
@@ -260,48 +258,48 @@ class PartitionLink:
         self._corrupt = 0
         follows = self._fetched_end
         if run.base_offset < follows and not self._fetched_crc:
-            follows = run.base_offset  # the source begins inside a batch, the target before it
+            follows = run.base_offset  # the source starts inside a batch, the target below it
         if run.base_offset < max(follows, self.appended_end):
             return self._stop(
                 Cause.STRADDLES,
-                f"the target ends at {self._fetched_end}, the source has a batch of offsets from "
-                f"{run.base_offset} on",
+                f"the target ends at {self._fetched_end}, the source has a batch with base "
+                f"offset {run.base_offset}",
             )
         effects: list[Effect] = []
         missing = run.missing_offsets + max(0, run.base_offset - self.fetch_offset)
         if missing and not self.compacted:
             gap = Gap(self.fetch_offset, run.next_offset, Cause.COMPACTION)
-            effects.append(self._declare(gap))
+            effects.append(self._add_gap(gap))
         self._queue.append(Append(run, follows, self._fetched_crc, self.generation))
-        self.held_bytes += run.size
+        self.buffered_bytes += run.size
         self._fetched_end = self.fetch_offset = run.next_offset
         self._fetched_crc = run.last_crc
-        if not self._epochs_mislead:
+        if not self._ignore_epochs:
             self.fetched_epoch = run.leader_epoch
         return effects
 
     def nothing_below_cut(self, generation: int) -> list[Effect]:
-        """Handle the source having nothing between `fetch_offset` and the cut."""
+        """Handle that the source has no batch between `fetch_offset` and the cut."""
         if not self._is_current(generation, LinkState.COPYING) or self.cut is None:
             return []
         self.fetch_offset = self.cut
         return self._maybe_finish()
 
     def out_of_range(self, generation: int) -> list[Effect]:
-        """Handle the source not having `fetch_offset`: what was fetched is appended, then it is asked why."""
+        """Handle OFFSET_OUT_OF_RANGE: append the fetched runs, then read both log ends."""
         if not self._is_current(generation, LinkState.COPYING):
             return []
         self._draining = self._was_out_of_range = True
         return self._maybe_drained()
 
     def diverged(self, generation: int) -> list[Effect]:
-        """Handle the source having lost what was fetched from it (KIP-320): forget it and compare."""
+        """Handle a diverging epoch (KIP-320), the source lost fetched records: drop them and compare both logs."""
         if not self._is_current(generation, LinkState.COPYING):
             return []
         return self._rewind(FIRST_DELAY)
 
     def corrupt(self, generation: int, problem: CorruptMessage) -> list[Effect]:
-        """Handle a batch whose CRC is wrong: perhaps it came so, so it is fetched again."""
+        """Handle a batch with a wrong CRC: fetch it again, because the network may have damaged it."""
         if not self._is_current(generation, LinkState.COPYING):
             return []
         self._corrupt += 1
@@ -310,80 +308,82 @@ class PartitionLink:
         return self._stop(Cause.CORRUPT, problem.message)
 
     def unreadable(self, generation: int, problem: KafkaError) -> list[Effect]:
-        """Handle an error of the source that will not pass."""
+        """Handle a permanent error of the source."""
         if not self._is_current(generation, LinkState.COPYING):
             return []
         return self._stop(Cause.UNREADABLE, str(problem))
 
     def recreated(self, detail: str) -> list[Effect]:
-        """Handle the topic having another id than before at the source."""
+        """Handle a new topic id at the source."""
         return self._stop(Cause.RECREATED, detail)
 
     # --- the target
 
     def not_a_mirror(self, detail: str) -> list[Effect]:
-        """Handle the target's topic being none that may be written to."""
+        """Handle that the target topic must not be marked as a mirror."""
         return self._stop(Cause.NO_MIRROR, detail)
 
     def appended(self, generation: int, next_offset: int) -> list[Effect]:
-        """Handle the oldest append in flight being acknowledged up to *next_offset*."""
+        """Handle the acknowledgement of the oldest append in flight, up to *next_offset*."""
         if not self._is_current(generation, LinkState.COPYING):
             return []
         done = self._in_flight[0] if self._in_flight else None
         if done is None or done.run.next_offset != next_offset:
-            return self._rewind(FIRST_DELAY)  # answers come in order, or are not to be trusted
+            return self._rewind(
+                FIRST_DELAY
+            )  # responses out of order: the pipeline is in an unknown state
         self._in_flight.popleft()
-        self.held_bytes -= done.run.size
+        self.buffered_bytes -= done.run.size
         self.appended_end = next_offset
         self._failures = 0
         return self._maybe_finish() or self._maybe_drained()
 
     @property
     def is_idle(self) -> bool:
-        """Whether it copies, and has nothing to append: no answer will tell it where the target's log ends."""
+        """Whether the link is copying without a queued or unanswered append, so no response will show the log end."""
         return self.state is LinkState.COPYING and not self._queue and not self._in_flight
 
-    def target_led_anew(self, generation: int) -> list[Effect]:
-        """Handle the target having another leader epoch: an idle link looks whether that lost records."""
+    def target_epoch_changed(self, generation: int) -> list[Effect]:
+        """Handle a new leader epoch of the target: an idle link checks whether the target lost records."""
         if not self._is_current(generation, LinkState.COPYING) or not self.is_idle:
             return []
         return self._rewind(0.0)
 
-    def refused(self, generation: int, log_end: int) -> list[Effect]:
-        """Handle an append being refused because the target's log ends at *log_end*, or otherwise."""
+    def append_rejected(self, generation: int, log_end: int) -> list[Effect]:
+        """Handle a rejected append: the target's log ends at *log_end*, or with another batch."""
         if not self._is_current(generation, LinkState.COPYING):
             return []
         self._known_end = log_end
         self._failures += 1
         return self._rewind(0.0 if self._failures == 1 else self._delay(self._failures))
 
-    def lost(self, generation: int, problem: KafkaError) -> list[Effect]:
-        """Handle an append that failed, or of which nothing is known."""
+    def append_failed(self, generation: int, problem: KafkaError) -> list[Effect]:
+        """Handle a failed append, or one with an unknown outcome."""
         if not self._is_current(generation, LinkState.COPYING):
             return []
         self._failures += 1
         tries = _TRIES.get(type(problem), 0 if not problem.retriable else None)
         if tries is not None and self._failures >= tries:
-            return self._stop(Cause.REFUSED, str(problem))
+            return self._stop(Cause.REJECTED, str(problem))
         return self._rewind(self._delay(self._failures))
 
-    # --- inside
+    # --- internals
 
     def _is_current(self, generation: int, state: LinkState) -> bool:
         return generation == self.generation and self.state is state
 
     def _rewind(self, delay: float) -> list[Effect]:
-        """Forget the whole pipeline and ask both logs where they are."""
+        """Drop the whole pipeline and read both log ends again."""
         self.rewinds += 1
-        self._forget()
+        self._drop_pipeline()
         self.state = LinkState.LOCATING
         return [Locate(self.generation, delay)]
 
-    def _forget(self) -> None:
+    def _drop_pipeline(self) -> None:
         self.generation += 1
         self._queue.clear()
         self._in_flight.clear()
-        self.held_bytes = 0
+        self.buffered_bytes = 0
         self._draining = False
 
     def _maybe_drained(self) -> list[Effect]:
@@ -395,21 +395,21 @@ class PartitionLink:
     def _maybe_finish(self) -> list[Effect]:
         if self.cut is None or self.fetch_offset < self.cut or self._queue or self._in_flight:
             return []
-        self._forget()
+        self._drop_pipeline()
         self.state = LinkState.FINISHED
         return [Finished()]
 
     def _stop(self, cause: Cause, detail: str) -> list[Effect]:
         if self.state is LinkState.STOPPED:
             return []
-        self._forget()
+        self._drop_pipeline()
         self.state = LinkState.STOPPED
         self.problem = Problem(cause, detail)
         return [Stopped(self.problem)]
 
-    def _declare(self, gap: Gap) -> Declared:
+    def _add_gap(self, gap: Gap) -> ReportGap:
         self.gaps.append(gap)
-        return Declared(gap)
+        return ReportGap(gap)
 
     @staticmethod
     def _delay(failures: int) -> float:

@@ -1,4 +1,4 @@
-"""When to ask where logs are: after each link's delay, all whose time comes together in one question."""
+"""Schedules reads of log ends: after each link's delay; all that are due in one reactor turn share the requests."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from twisted.python.failure import Failure
 from kclient.net.cluster import Cluster
 from kclient.types import TopicPartition
 from kclient.wire.errors import KafkaError
-from mirrormaker.ends import find_ends
-from mirrormaker.words import Ends
+from mirrormaker.link_state import LogEnds
+from mirrormaker.log_ends import read_log_ends
 
 
 class Timers:
-    """Delayed calls that can all be called off."""
+    """Delayed calls that `stop` cancels together."""
 
     def __init__(self, reactor: Any) -> None:
         self._reactor = reactor
@@ -36,7 +36,7 @@ class Timers:
         self._pending.add(timer)
 
     def stop(self) -> None:
-        """Call nothing any more."""
+        """Cancel all pending calls and accept no new ones."""
         self._stopped = True
         for timer in self._pending:
             timer.cancel()
@@ -44,7 +44,7 @@ class Timers:
 
 
 class Locator:
-    """Finds the `Ends` of partitions; *found* gets (partition, generation, ends or what is wrong)."""
+    """Reads the `LogEnds` of partitions; *found* gets (partition, generation, ends or KafkaError)."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Locator:
         timers: Timers,
         copies: Mapping[TopicPartition, TopicPartition],
         *,
-        found: Callable[[TopicPartition, int, Ends | KafkaError], None],
+        found: Callable[[TopicPartition, int, LogEnds | KafkaError], None],
         all_found: Callable[[], None],
         defect: Callable[[Failure], None],
     ) -> None:
@@ -66,32 +66,32 @@ class Locator:
         self._defect = defect
         self._due: dict[TopicPartition, int] = {}
 
-    def ask(self, tp: TopicPartition, generation: int, delay: float) -> None:
-        """Ask for *tp* after *delay* seconds; the answer carries *generation*."""
+    def request(self, tp: TopicPartition, generation: int, delay: float) -> None:
+        """Read the log ends of *tp* after *delay* seconds; the answer carries *generation*."""
 
-        def due() -> None:
+        def mark_due() -> None:
             if not self._due:
-                self._timers.later(0, self._ask_now)
+                self._timers.later(0, self._read_now)
             self._due[tp] = generation
 
-        self._timers.later(delay, due)
+        self._timers.later(delay, mark_due)
 
-    def _ask_now(self) -> None:
-        asked, self._due = self._due, {}
-        pairs = {tp: self._copies[tp] for tp in asked if tp in self._copies}
+    def _read_now(self) -> None:
+        due, self._due = self._due, {}
+        pairs = {tp: self._copies[tp] for tp in due if tp in self._copies}
 
-        def answered(result: dict[TopicPartition, Ends | KafkaError] | Failure) -> None:
+        def answered(result: dict[TopicPartition, LogEnds | KafkaError] | Failure) -> None:
             for tp in pairs:
                 answer = kafka_error(result) if isinstance(result, Failure) else result[tp]
-                self._found(tp, asked[tp], answer)
+                self._found(tp, due[tp], answer)
             self._all_found()
 
-        question = Deferred.fromCoroutine(find_ends(self._source, self._target, pairs))
-        question.addBoth(answered).addErrback(self._defect)
+        reading = Deferred.fromCoroutine(read_log_ends(self._source, self._target, pairs))
+        reading.addBoth(answered).addErrback(self._defect)
 
 
 def kafka_error(failure: Failure) -> KafkaError:
-    """Return what went wrong as a KafkaError; anything else is a defect of ours and is raised."""
+    """Return the KafkaError in *failure*; raise any other exception, because it is a bug in the mirror."""
     problem = failure.value
     if isinstance(problem, KafkaError):
         return problem

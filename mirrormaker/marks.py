@@ -1,11 +1,11 @@
-"""Which topics of the target are marked as mirrors, and when an unmarked one may be marked. Pure.
+"""Tracks the target topics that are marked as mirrors, and decides when an unmarked one may be marked. Pure.
 
-The target's brokers take conditional appends into marked topics only. A topic that kmirror creates has the mark. One
-that an operator made gets it after the prefix check: when every partition is located, and none of them holds what the
-source does not have. Until then nothing is appended to any of them. So an ordinary topic with the name of a mirror is
-not marked, and stays what it is.
+The target's brokers accept conditional appends only for marked topics. kmirror creates its topics with the mark. A
+topic that an operator created gets the mark after the prefix check: all its partitions are located, and each is a
+prefix of the source's partition. Until then the mirror appends to none of them. So an ordinary topic with the name of
+a mirror stays unmarked and unchanged. See docs/design/mirror-mark.md.
 
-In: names of marked topics, links   Out: what is to be done about a topic   Owner: the flow
+In: names of marked topics, links   Out: whether to mark a topic   Owner: the flow
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mirrormaker.link import PartitionLink
-from mirrormaker.words import Cause, LinkState
+from mirrormaker.link_state import Cause, LinkState
 
 NO_PREFIX = frozenset({Cause.TARGET_AHEAD, Cause.DIVERGED, Cause.STRADDLES, Cause.RETENTION})
-"""Why a partition of the target is not known to be a prefix of the source's."""
+"""Causes that leave open whether a target partition is a prefix of the source's."""
 
 
 class Marks:
@@ -27,7 +27,7 @@ class Marks:
         self._under_way: set[str] = set()
 
     def known(self, topics: Iterable[str]) -> None:
-        """Take note that *topics* are marked."""
+        """Record that *topics* are marked."""
         self._marked.update(topics)
 
     def has(self, topic: str) -> bool:
@@ -35,26 +35,26 @@ class Marks:
         return topic in self._marked
 
     def begin(self, topic: str) -> bool:
-        """Return whether marking *topic* is to begin now: it is not under way."""
+        """Return whether to mark *topic* now; False while an earlier attempt is in flight."""
         if topic in self._under_way:
             return False
         self._under_way.add(topic)
         return True
 
     def ended(self, topic: str, *, marked: bool) -> None:
-        """Take note of how marking *topic* ended."""
+        """Record the end of an attempt to mark *topic*."""
         self._under_way.discard(topic)
         if marked:
             self._marked.add(topic)
 
 
 def is_checked(links: Iterable[PartitionLink]) -> bool:
-    """Return whether the prefix check of all *links*, those of one topic, is over."""
+    """Return whether all *links* of one topic have passed or failed the prefix check."""
     return all(link.state is not LinkState.LOCATING for link in links)
 
 
-def no_prefix(links: Iterable[PartitionLink]) -> PartitionLink | None:
-    """Return a link whose partition is no prefix of the source's, if there is one."""
+def first_without_prefix(links: Iterable[PartitionLink]) -> PartitionLink | None:
+    """Return the first link whose target partition is not a prefix of the source's, if any."""
     for link in links:
         if link.problem is not None and link.problem.cause in NO_PREFIX:
             return link

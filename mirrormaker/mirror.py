@@ -1,15 +1,14 @@
-"""One direction of the mirror from its first contact to its end: plan, refresh, cut, stop.
+"""One direction of the mirror from start to stop: connect, plan, refresh, cut.
 
 Theory of operation
 ===================
-Start: both clusters are reached (a cluster that is down is waited for), the target's brokers are
-asked for the conditional append, then topics are compared and links begin. From then on topics are
-compared again every ``refresh.topics.interval.seconds``: new ones and new partitions get links, a
-topic that vanished at the source is let go of (the copy stays), one with a new id is stopped.
+Start: the mirror connects to both clusters and retries until both answer. It checks that the target's brokers support
+conditional appends, compares the topics, and starts a link per partition. Then it compares the topics again every
+``refresh.topics.interval.seconds``. New topics and partitions get links. The links of a topic that is deleted at the
+source are removed, and the target topic stays. A topic with a new topic id is stopped.
 
-With *once* the source's log ends are read when the links are made: that is the cut. Each link ends
-there, and the mirror with the last of them. Then a standstill is an error too: when nothing moved for
-`STANDSTILL` seconds the mirror ends with the last trouble it had.
+With *once* the source's log ends at the creation of the links are the cut. Each link finishes there, and the mirror
+with the last link. If nothing is copied for `STALL_TIMEOUT` seconds, the mirror fails with its last error.
 
 Owner: the reactor's thread
 """
@@ -32,28 +31,28 @@ from mirrormaker.catalog import Catalog
 from mirrormaker.config import FlowConfig
 from mirrormaker.flow import Flow
 from mirrormaker.link import PartitionLink
-from mirrormaker.target import ForeignTarget, check_targets
+from mirrormaker.link_state import GapPolicy, LinkState
+from mirrormaker.target import UnsupportedTarget, check_targets
 from mirrormaker.topics import Plan, Selection, Topic
-from mirrormaker.words import GapPolicy, LinkState
 
-STANDSTILL = 60.0
-"""Seconds without any progress after which `--once` gives up."""
+STALL_TIMEOUT = 60.0
+"""Seconds without progress after which `--once` fails."""
 
 RETRY = 2.0
-"""Seconds before a cluster that could not be reached is tried again."""
+"""Seconds before a failed request to a cluster is repeated."""
 
 DRAIN = 5.0
-"""Seconds that a stop waits for appends in flight."""
+"""Seconds that `Mirror.stop` waits for appends in flight."""
 
 
-class Standstill(ClientError):
-    """Nothing could be copied for a long time; the text says what stood in the way."""
+class MirrorStalled(ClientError):
+    """No record was copied for `STALL_TIMEOUT` seconds; the text has the last error."""
 
 
 class Mirror:
-    """Mirrors one direction. *report* gets (about what, what happened) for the operator.
+    """Mirrors one direction. *report* gets (subject, event) for the operator.
 
-    *cluster* makes the client of each side.
+    *cluster* creates the client of each cluster.
     """
 
     def __init__(
@@ -69,7 +68,7 @@ class Mirror:
         self.once = once
         self._reactor = reactor
         self._report_line = report
-        self._last_trouble = ""
+        self._last_error = ""
         self.source = cluster(reactor, config.source_client)
         self.target = cluster(reactor, config.target_client)
         self._finished: Deferred[None] = Deferred()
@@ -90,23 +89,23 @@ class Mirror:
         self._configs_due = 0.0
         self._running: Deferred[None] | None = None
         self._planned = False
-        self._seen: dict[str, Topic] = {}
+        self._compared: dict[str, Topic] = {}
 
-    # --- life
+    # --- start and stop
 
     def run(self) -> Deferred[None]:
-        """Mirror until everything below the cut is copied (once), or `stop`; fail with what ends it."""
+        """Mirror until the cut (once) or until `stop`; fail with the error that ends the mirror."""
         self._running = Deferred.fromCoroutine(self._run())
         self._running.addErrback(self._end)
         return self._finished
 
     async def stop(self) -> None:
-        """Stop within `DRAIN` seconds and a bit; what was sent is waited for that long."""
+        """Wait at most `DRAIN` seconds for appends in flight, then close both clients."""
         if self._running is not None:
             self._running.cancel()
         self.flow.stop()
         until = self._reactor.seconds() + DRAIN
-        while self.flow.unanswered and self._reactor.seconds() < until:
+        while self.flow.appends_in_flight and self._reactor.seconds() < until:
             await sleep(self._reactor, 0.02)
         await self.source.close()
         await self.target.close()
@@ -115,28 +114,28 @@ class Mirror:
 
     @property
     def stopped_links(self) -> list[PartitionLink]:
-        """Links that a problem ended."""
+        """Links that stopped because of a problem."""
         return [link for link in self.flow.links.values() if link.state is LinkState.STOPPED]
 
     @property
     def conflicts(self) -> dict[str, str]:
-        """Topics that cannot be mirrored, and why."""
+        """Topics that cannot be mirrored, with the reason."""
         return self._conflicts
 
     async def _run(self) -> None:
-        await self._reach(self.source, self.config.source)
-        await self._reach(self.target, self.config.target)
+        await self._connect_cluster(self.source, self.config.source)
+        await self._connect_cluster(self.target, self.config.target)
         self._check_clusters()
         while True:
             try:
                 await check_targets(self.target, list(self.target.metadata.brokers))
                 await self._refresh()
                 break
-            except ForeignTarget:
+            except UnsupportedTarget:
                 raise
             except KafkaError as problem:
-                self._trouble("topics", problem)
-                self._check_standstill()
+                self._report_error("topics", problem)
+                self._check_stalled()
                 await sleep(self._reactor, RETRY)
         self._planned = True
         self._maybe_finished()
@@ -144,15 +143,15 @@ class Mirror:
         while self.once or settings.refresh_topics:
             await sleep(self._reactor, 1.0 if self.once else settings.refresh_interval)
             if self.once:
-                self._check_standstill()
+                self._check_stalled()
                 continue
             try:
                 await self._refresh()
             except KafkaError as problem:
-                self._trouble("topics", problem)
+                self._report_error("topics", problem)
 
-    async def _reach(self, cluster: Cluster, alias: str) -> None:
-        """Make the first contact, for as long as it takes (once: as long as a standstill may)."""
+    async def _connect_cluster(self, cluster: Cluster, alias: str) -> None:
+        """Connect to *cluster*; retry forever, or with *once* for `STALL_TIMEOUT` seconds."""
         while True:
             try:
                 await cluster.start()
@@ -160,8 +159,8 @@ class Mirror:
             except ConfigError:
                 raise
             except KafkaError as problem:
-                self._trouble(f"cluster {alias}", problem)
-                self._check_standstill()
+                self._report_error(f"cluster {alias}", problem)
+                self._check_stalled()
             await sleep(self._reactor, RETRY)
 
     def _check_clusters(self) -> None:
@@ -171,27 +170,27 @@ class Mirror:
                 f"{self.config.source} and {self.config.target} are the same cluster ({ids[0]})"
             )
 
-    def _check_standstill(self) -> None:
+    def _check_stalled(self) -> None:
         still = self._reactor.seconds() - self.flow.progress.changed_at
-        if self.once and still > STANDSTILL:
-            what = self._last_trouble or "no broker says why"
-            raise Standstill(f"{self.config.name}: nothing was copied for {still:.0f} s: {what}")
+        if self.once and still > STALL_TIMEOUT:
+            what = self._last_error or "no error was reported"
+            raise MirrorStalled(f"{self.config.name}: nothing was copied for {still:.0f} s: {what}")
 
     def _maybe_finished(self) -> None:
         if self.once and self._planned and self.flow.settled and not self._finished.called:
             self._finished.callback(None)
 
     def _end(self, failure: Failure) -> None:
-        """End with what went wrong; being stopped is not wrong."""
+        """Fail `run` with *failure*, unless `stop` cancelled it."""
         if self._finished.called or failure.check(CancelledError):
             return
         self._finished.errback(failure)
 
-    def _trouble(self, about: str, problem: KafkaError) -> None:
+    def _report_error(self, about: str, problem: KafkaError) -> None:
         self._report(about, str(problem))
 
     def _report(self, about: str, what: str) -> None:
-        self._last_trouble = f"{about}: {what}"
+        self._last_error = f"{about}: {what}"
         self._report_line(about, what)
 
     # --- topics
@@ -206,23 +205,23 @@ class Mirror:
         source = await self._source_topics.topics(wanted, configs_too=configs_too)
         copies = [self._selection.target_name(name) for name in source]
         target = await self._target_topics.topics(copies, configs_too=configs_too)
-        self._seen = source
+        self._compared = source
         return self._selection.plan(source, target, self._source_id)
 
     @property
     def _source_id(self) -> str:
-        """The source cluster's id; its alias where its brokers tell none."""
+        """The cluster id of the source, or its alias if the brokers send none."""
         return self.source.metadata.cluster_id or self.config.source
 
     async def _refresh(self) -> None:
-        """Compare, change the target, and give new partitions their links."""
+        """Compare the topics, change the target's, and add links for new partitions."""
         plan = await self.plan()
         failed = await self._target_topics.apply(
             plan, replication_factor=self.config.settings.replication_factor
         )
         conflicts = dict(plan.conflicts)
         conflicts |= {
-            name: f"cannot be made ready at the target: {problem}"
+            name: f"cannot be created or changed at the target: {problem}"
             for name, problem in failed.items()
         }
         for name, conflict in conflicts.items():
@@ -235,16 +234,18 @@ class Mirror:
                     f"topic {creation.name}", f"created with {creation.partitions} partitions"
                 )
         self.flow.marks.known(set(plan.mirrored.values()) - plan.unmarked - set(failed))
-        self._let_go(self._seen)
-        await self._link(plan, self._seen, set(failed))
+        self._drop_vanished(self._compared)
+        await self._add_links(plan, self._compared, set(failed))
 
-    def _let_go(self, source: dict[str, Topic]) -> None:
-        """Drop what the source has no more, stop what is another topic under an old name."""
+    def _drop_vanished(self, source: dict[str, Topic]) -> None:
+        """Remove the links of deleted topics; stop those of topics with a new topic id."""
         for name, known in list(self._ids.items()):
             found = source.get(name)
             tps = [tp for tp in self.flow.links if tp.topic == name]
             if found is None:
-                self._report_line(f"topic {name}", "is gone at the source; the copy is kept")
+                self._report_line(
+                    f"topic {name}", "was deleted at the source; the target topic stays"
+                )
                 for tp in tps:
                     self.flow.remove(tp)
                 del self._ids[name]
@@ -254,7 +255,7 @@ class Mirror:
                     self.flow.recreated(tp, detail)
                 self._ids[name] = found
 
-    async def _link(self, plan: Plan, source: dict[str, Topic], failed: set[str]) -> None:
+    async def _add_links(self, plan: Plan, source: dict[str, Topic], failed: set[str]) -> None:
         new: dict[TopicPartition, TopicPartition] = {}
         for name, copy in plan.mirrored.items():
             if copy in failed:
@@ -277,13 +278,13 @@ class Mirror:
             self.flow.add(link, copied)
 
     async def _cuts(self, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return where the source's logs end now."""
+        """Return the log end offsets of *tps* at the source."""
         ends = await list_offsets(
             self.source, dict.fromkeys(tps, LATEST), read_committed=True, timeout=15.0
         )
         cuts = {}
         for tp, end in ends.items():
             if isinstance(end, KafkaError):
-                raise KafkaTimeoutError(f"the end of {tp} is not known: {end}")
+                raise KafkaTimeoutError(f"the log end offset of {tp} is unknown: {end}")
             cuts[tp] = end.offset
         return cuts

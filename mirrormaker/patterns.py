@@ -1,4 +1,4 @@
-"""Lists of regular expressions, as MirrorMaker 2 writes them: separated by commas, each to match a whole name."""
+"""Lists of regular expressions in MirrorMaker 2's syntax: separated by commas, each matches a whole name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 
 def compiled(text: str) -> re.Pattern[str]:
-    """Compile a comma-separated list of regular expressions; ValueError says which is wrong."""
+    """Compile a comma-separated list of regular expressions; ValueError names the invalid one."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     for part in parts:
         try:

@@ -1,12 +1,12 @@
-"""Is the target a prefix of the source? Judged by where both logs are and the batch at the seam. Pure."""
+"""The prefix check: is the target a prefix of the source? Compares log ends and the last common batch. Pure."""
 
 from __future__ import annotations
 
-from mirrormaker.words import Cause, Ends, Gap, Problem
+from mirrormaker.link_state import Cause, Gap, LogEnds, Problem
 
 
-def target_ahead(ends: Ends) -> Problem | None:
-    """Say whether the target has offsets that the source does not (yet, or no longer) have."""
+def target_ahead(ends: LogEnds) -> Problem | None:
+    """Return a problem if the target has offsets that the source does not have yet, or has lost."""
     if ends.target_end <= ends.source_end:
         return None
     return Problem(
@@ -15,12 +15,12 @@ def target_ahead(ends: Ends) -> Problem | None:
     )
 
 
-def mismatch(ends: Ends, *, compacted: bool) -> Problem | None:
-    """Say in what the target is not a prefix of the source.
+def mismatch(ends: LogEnds, *, compacted: bool) -> Problem | None:
+    """Return how the target differs from a prefix of the source; None if it is one.
 
-    A batch that compaction rewrote has another CRC: of *compacted* topics only the offsets count.
+    Compaction rewrites batches with another CRC: for *compacted* topics only offsets are compared.
     """
-    source, target = ends.source_tail, ends.target_tail
+    source, target = ends.source_last_batch, ends.target_last_batch
     if source is None:
         return None
     if source.next_offset != ends.target_end:
@@ -34,8 +34,8 @@ def mismatch(ends: Ends, *, compacted: bool) -> Problem | None:
     return Problem(Cause.DIVERGED, f"source {source}, target {target}")
 
 
-def aged_out(ends: Ends) -> Gap | None:
-    """Return what the source deleted after something was copied and before the rest could be."""
+def aged_out(ends: LogEnds) -> Gap | None:
+    """Return the offsets that retention deleted at the source before they were copied, if any."""
     never_written = ends.target_end == 0
     if never_written or ends.target_end >= ends.source_start:
         return None

@@ -1,8 +1,8 @@
-"""How a flow is doing, in numbers and in one line. Pure: the time is an argument.
+"""The progress of a flow: rates and lag as numbers and as a status line. Pure: the time is an argument.
 
-Lag in records is exact, for offsets are the same on both sides: source log end - target log end. Lag
-in bytes is that times the mean size of what was copied. Lag in seconds is the age of the newest
-record copied, while there is lag: how much of the past would be missing if the source were lost now.
+Lag in records is exact, because offsets are the same on both sides: source log end - target log end. Lag in bytes is
+lag in records times the mean size of the copied records. Lag in seconds is the age of the newest copied record while
+there is lag: the time span that would be missing if the source were lost now.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mirrormaker.link import PartitionLink
+from mirrormaker.link_state import LinkState
 from mirrormaker.runs import Run
-from mirrormaker.words import LinkState
 
 WINDOW = 5.0
-"""Seconds over which the rate is taken."""
+"""Seconds over which rates are measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One moment of a flow. Lags are None while unknown."""
+    """The state of a flow at one moment. A lag is None while unknown."""
 
     records: int
     bytes: int
@@ -37,7 +37,7 @@ class Snapshot:
 
 
 class Progress:
-    """Counts what one flow has copied."""
+    """Counts the records, bytes and batches that one flow has copied."""
 
     def __init__(self, now: float) -> None:
         self.started_at = now
@@ -45,9 +45,9 @@ class Progress:
         self.bytes = 0
         self.batches = 0
         self.first_at: float | None = None
-        """When something was copied first (monotonic seconds)."""
+        """Time of the first append, in monotonic seconds."""
         self.changed_at = now
-        """When something was copied last (monotonic seconds)."""
+        """Time of the last append, in monotonic seconds; the start before the first one."""
         self._first_bytes = 0
         self._newest: dict[PartitionLink, int] = {}
         self._samples: deque[tuple[float, int, int]] = deque([(now, 0, 0)])
@@ -66,13 +66,13 @@ class Progress:
 
     @property
     def mean_rate(self) -> float:
-        """Bytes per second from the first run copied to the last; 0 if that was one moment."""
+        """Bytes per second between the first and the last append; 0.0 before the second one."""
         if self.first_at is None or self.changed_at <= self.first_at:
             return 0.0
         return (self.bytes - self._first_bytes) / (self.changed_at - self.first_at)
 
     def snapshot(self, links: Iterable[PartitionLink], now: float, wall_clock_ms: int) -> Snapshot:
-        """Return the numbers at *now* (monotonic seconds) of *links*."""
+        """Return the progress of *links* at *now* (monotonic seconds); *wall_clock_ms* is since the epoch."""
         every = list(links)
         self._samples.append((now, self.bytes, self.records))
         while len(self._samples) > 2 and now - self._samples[1][0] >= WINDOW:
@@ -120,7 +120,7 @@ def line(name: str, at: Snapshot) -> str:
 
 
 def count(number: int) -> str:
-    """Return a number with thin groups of three, as 12 004."""
+    """Return a number in groups of three digits, as in 12 004."""
     return f"{number:,}".replace(",", " ")
 
 

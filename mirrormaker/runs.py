@@ -1,9 +1,9 @@
-"""Runs: whole batches of one partition that follow each other, as they were fetched; never opened.
+"""Runs: consecutive whole batches of one partition, as fetched; their records stay encoded.
 
-A fetch answer may begin with a batch that starts below the offset asked for (it is kept whole) and
-may end with a batch that was cut off (it is dropped). Each batch's header is read and its CRC
-checked, so that a bit that flipped on the way or on the source's disk is named here and not copied.
-Nothing is decompressed, no record is looked at, no byte is copied.
+A fetch response may begin with a batch that starts below the fetch offset: it is kept whole. It may end with a
+truncated batch: that one is dropped. The mirror reads each batch's header and checks its CRC, so that it reports a
+batch that was damaged on the network or on the source's disk, and does not copy it. Nothing is decompressed or
+decoded, and no byte is copied.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from kclient.wire.errors import CorruptMessage
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """Batches of one partition; *data* is a view of the fetch answer they came in."""
+    """Batches of one partition; *data* is a view of the fetch response."""
 
     data: memoryview
     base_offset: int
     next_offset: int
     batch_count: int
     record_count: int
-    """As the headers say; fewer than offsets where the source was compacted."""
+    """The sum of the headers' record counts; less than the offset range after compaction."""
     missing_offsets: int
-    """Offsets between its batches that no batch holds: the source has them no more."""
+    """Offsets between the batches that no batch covers: the source no longer has them."""
     max_timestamp: int
-    """Milliseconds; the greatest of all records, -1 without any."""
+    """The highest record timestamp, in milliseconds since the epoch; -1 without records."""
     leader_epoch: int
-    """The source's, of the last batch."""
+    """The leader epoch at the source of the last batch."""
     last_crc: int
-    """Of the last batch."""
+    """The CRC of the last batch."""
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """The size in bytes."""
         return len(self.data)
 
 
 def read_run(data: memoryview, asked: int, end: int | None = None) -> Run | None:
-    """Return the whole batches of *data* from the one that holds *asked* on, those at *end* left out.
+    """Return the whole batches of *data* from the one that holds *asked*, without those that begin at or above *end*.
 
-    None if there are none. Raise CorruptMessage for the first batch if it is damaged; batches before
-    a damaged one are returned, and the next fetch begins with it.
+    None if there are none. Raise CorruptMessage if the first batch is damaged. Batches before a damaged one are
+    returned, and the next fetch begins with the damaged one.
     """
     start = position = 0
     base_offset = -1

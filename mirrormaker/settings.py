@@ -1,7 +1,7 @@
-"""Every setting of a mirror link once: MirrorMaker 2's name, its type and default, one line of doc.
+"""Every setting of a mirror link: MirrorMaker 2's name, its type and default, one line of documentation.
 
 Names are those of connect-mirror-maker.properties (KIP-382). Where the default differs from
-MirrorMaker 2 the line says why. `gap.policy` is ours.
+MirrorMaker 2, the line gives the reason. `gap.policy` exists only here.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
+from mirrormaker.link_state import GapPolicy
 from mirrormaker.patterns import compiled
-from mirrormaker.words import GapPolicy
 
 Side = Literal["", "consumer", "producer"]
 
 EXCLUDED_TOPICS = r".*[\-\.]internal, .*\.replica, __.*"
-"""MirrorMaker 2's; internal topics are never mirrored, whatever this says."""
+"""MirrorMaker 2's default. Internal topics are never mirrored, with any value."""
 
 EXCLUDED_CONFIGS = (
     r"follower\.replication\.throttled\.replicas, leader\.replication\.throttled\.replicas, "
@@ -49,7 +49,7 @@ def number(minimum: int) -> Callable[[str], int]:
 
 
 def pattern_list(text: str) -> str:
-    """Read a list of regular expressions, as text; it is compiled where it is used."""
+    """Read a list of regular expressions, as text; its user compiles it."""
     compiled(text)
     return text
 
@@ -59,7 +59,7 @@ def replication_policy(text: str) -> str:
     name = text.rpartition(".")[2]
     if name not in ("IdentityReplicationPolicy", "DefaultReplicationPolicy"):
         raise ValueError(
-            f"{text!r} is not known; there are IdentityReplicationPolicy and DefaultReplicationPolicy"
+            f"{text!r} is not one of IdentityReplicationPolicy, DefaultReplicationPolicy"
         )
     return name
 
@@ -78,7 +78,7 @@ def _setting(name: str, default: Any, read: Callable[[str], Any], doc: str, side
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkSettings:
-    """What may be set for one direction, ``A->B.name``, or for all of them, ``name``."""
+    """The settings of one direction, ``A->B.name``, or of all directions, ``name``."""
 
     enabled: bool = _setting("enabled", False, boolean, "Whether this direction is mirrored.")
     topics: str = _setting("topics", ".*", pattern_list, "Regular expressions of topics to mirror.")
@@ -90,13 +90,16 @@ class LinkSettings:
         "IdentityReplicationPolicy",
         replication_policy,
         "How topics are named at the target. Identity, not Default: records keep their offsets here, so "
-        "a consumer moves to the other cluster with its topic names and its offsets as they are.",
+        "a consumer can move to the other cluster with the same topic names and offsets.",
     )
     separator: str = _setting(
         "replication.policy.separator", ".", str, "Between source alias and topic (Default policy)."
     )
     refresh_topics: bool = _setting(
-        "refresh.topics.enabled", True, boolean, "Whether new topics and partitions are looked for."
+        "refresh.topics.enabled",
+        True,
+        boolean,
+        "Whether the mirror looks for new topics and partitions.",
     )
     refresh_interval: int = _setting(
         "refresh.topics.interval.seconds",
@@ -117,16 +120,19 @@ class LinkSettings:
         "replication.factor",
         -1,
         number(-1),
-        "Of topics created; -1 is the target's default.replication.factor (MirrorMaker 2: 2).",
+        "For created topics; -1 is the target's default.replication.factor (MirrorMaker 2: 2).",
     )
     gap_policy: str = _setting(
         "gap.policy",
         "fail",
         gap_policy_name,
-        "When the source deleted what was not copied yet: fail stops that partition, skip goes on.",
+        "When the source deleted records before they were copied: fail stops the partition, skip continues.",
     )
     buffer_memory: int = _setting(
-        "buffer.memory", 64 << 20, number(1 << 20), "Bytes fetched and not acknowledged yet."
+        "buffer.memory",
+        64 << 20,
+        number(1 << 20),
+        "Bytes of fetched records that the target has not acknowledged.",
     )
     fetch_max_bytes: int = _setting(
         "fetch.max.bytes", 16 << 20, number(1), "Bytes of one fetch.", "consumer"
@@ -144,19 +150,19 @@ class LinkSettings:
         "max.in.flight.requests.per.connection",
         4,
         number(1),
-        "Append requests that a broker may owe answers to.",
+        "Unanswered append requests per broker.",
         "producer",
     )
     request_timeout_ms: int = _setting(
         "request.timeout.ms",
         30_000,
         number(1),
-        "An append unanswered for this long is lost.",
+        "Milliseconds after which an unanswered append counts as failed.",
         "producer",
     )
 
 
-NOT_DONE = frozenset(
+UNSUPPORTED = frozenset(
     [
         "groups",
         "groups.exclude",
@@ -170,9 +176,9 @@ NOT_DONE = frozenset(
         "emit.heartbeats.interval.seconds",
     ]
 )
-"""Settings of MirrorMaker 2 whose work is not done here (yet)."""
+"""Settings of MirrorMaker 2 for functions that kmirror does not have."""
 
-NOT_NEEDED = frozenset(
+NOT_APPLICABLE = frozenset(
     [
         "checkpoints.topic.replication.factor",
         "config.storage.replication.factor",
@@ -193,7 +199,7 @@ NOT_NEEDED = frozenset(
         "topic.filter.class",
     ]
 )
-"""Settings of MirrorMaker 2 that have no meaning where offsets stay the same and no Connect runs."""
+"""Settings of MirrorMaker 2 without meaning here: offsets stay the same, and Connect does not run."""
 
 
 def link_settings() -> dict[str, Any]:

@@ -1,18 +1,18 @@
-"""Reading the source: fetches of many partitions at once, answered as runs of whole batches.
+"""Reads the source: fetches of many partitions per request, returned as runs of whole batches.
 
 Theory of operation
 ===================
-Every leader is asked on two lanes. Partitions that are known to be behind go on the bulk lane, which
-never waits; those that are caught up go on the tail lane as one long poll. So a quiet partition
-never holds back a busy one. Each lane has one fetch in flight; an answer is cut into runs, one per
-partition, that stay views of the frame they came in.
+The mirror has two connections (channels) per leader. Partitions that lag are fetched on the bulk channel, which never
+waits. Partitions that are caught up are fetched on the tail channel in one long poll. So an idle partition never
+delays a busy one. Each channel has one fetch in flight. A response is split into one run per partition; runs are views
+of the response's frame.
 
-A fetch carries the leader epoch of the metadata and that of the last batch fetched, so that a leader
-that lost records says so (diverging epoch, KIP-320) instead of handing out others. It also carries the
-topic id that the link began with (KIP-516): leader epochs begin again at zero when a topic is deleted and
-created anew, so without the id the records of the new topic would be taken for the old one's. With isolation
-read_committed the broker sends everything below the last stable offset, aborted records and markers
-too: the copy is the same log, and a transaction is copied once it has ended.
+A fetch carries the leader epoch of the metadata and that of the last fetched batch. So a leader that lost records
+answers with a diverging epoch (KIP-320) instead of other records. A fetch also carries the topic id of the link
+(KIP-516), because a topic that is deleted and created again starts with leader epoch 0: without the id the mirror
+would copy the new topic's records into the old topic's copy. With isolation read_committed the broker sends all
+batches below the last stable offset, with aborted records and control records. So the copy is the same log, and a
+transaction is copied after its end.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from kclient.wire.errors import (
 )
 from kclient.wire.fetch import FetchPartition, FetchPartitionResponse, FetchRequest, FetchTopic
 from kclient.wire.versions import ApiKey
+from mirrormaker.link_state import LastBatch
 from mirrormaker.runs import Run, read_run
-from mirrormaker.words import Tail
 
 READ_COMMITTED = 1
-BULK_LANE = "mirror-bulk"
-TAIL_LANE = "mirror-tail"
-_HEADER_LANE = "mirror-header"
+BULK_CHANNEL = "mirror-bulk"
+TAIL_CHANNEL = "mirror-tail"
+_HEADER_CHANNEL = "mirror-header"
 _LAST_VERSION_BY_NAME = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """What is wanted of one partition; *end* is the offset that batches are left out from."""
+class PartitionFetch:
+    """The fetch of one partition; batches that begin at or above offset *end* are ignored."""
 
     tp: TopicPartition
     generation: int
@@ -62,9 +62,9 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What came; the last batch may have been cut off. *source_end* is the last stable offset.
+    """The fetched batches, without a truncated last one. *source_end* is the last stable offset.
 
-    *nothing_below_end* tells that the first batch there is begins at `Ask.end` or behind it.
+    *nothing_below_end* is True if the first batch begins at or above `PartitionFetch.end`.
     """
 
     run: Run | None
@@ -74,12 +74,12 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class OutOfRange:
-    """The source does not have the offset."""
+    """The leader answered OFFSET_OUT_OF_RANGE."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diverged:
-    """The source lost records that were fetched from it."""
+    """The leader answered with a diverging epoch: it lost fetched records."""
 
 
 Outcome = Fetched | OutOfRange | Diverged | KafkaError
@@ -88,39 +88,43 @@ Outcome = Fetched | OutOfRange | Diverged | KafkaError
 async def fetch(
     cluster: Cluster,
     leader: int,
-    asks: Sequence[Ask],
+    fetches: Sequence[PartitionFetch],
     *,
-    lane: str,
+    channel: str,
     max_wait_ms: int,
     max_bytes: int,
 ) -> dict[TopicPartition, Outcome]:
-    """Fetch from *leader*; every ask has its outcome. Raise KafkaError if the whole request failed."""
-    connection = await cluster.connection(leader, lane)
+    """Fetch from *leader*; return an outcome per partition. Raise KafkaError if the whole request failed."""
+    connection = await cluster.connection(leader, channel)
     version = connection.version_for(ApiKey.FETCH)
-    if version > _LAST_VERSION_BY_NAME and any(ask.topic_id is None for ask in asks):
+    if version > _LAST_VERSION_BY_NAME and any(wanted.topic_id is None for wanted in fetches):
         version = _LAST_VERSION_BY_NAME
     metadata = cluster.metadata
     outcomes: dict[TopicPartition, Outcome] = {}
-    wanted: dict[tuple[str, UUID | None], list[FetchPartition]] = defaultdict(list)
-    for ask in asks:
-        if version <= _LAST_VERSION_BY_NAME and _is_another(ask, metadata.topic_id(ask.tp.topic)):
-            outcomes[ask.tp] = UnknownTopicId(f"{ask.tp} is no longer of topic id {ask.topic_id}")
+    by_topic: dict[tuple[str, UUID | None], list[FetchPartition]] = defaultdict(list)
+    for wanted in fetches:
+        if version <= _LAST_VERSION_BY_NAME and _is_another(
+            wanted, metadata.topic_id(wanted.tp.topic)
+        ):
+            outcomes[wanted.tp] = UnknownTopicId(
+                f"{wanted.tp} is no longer of topic id {wanted.topic_id}"
+            )
             continue
-        wanted[ask.tp.topic, ask.topic_id].append(
+        by_topic[wanted.tp.topic, wanted.topic_id].append(
             FetchPartition(
-                ask.tp.partition,
-                ask.offset,
-                ask.max_bytes,
-                current_leader_epoch=metadata.leader_epoch(ask.tp),
-                last_fetched_epoch=ask.last_epoch,
+                wanted.tp.partition,
+                wanted.offset,
+                wanted.max_bytes,
+                current_leader_epoch=metadata.leader_epoch(wanted.tp),
+                last_fetched_epoch=wanted.last_epoch,
             )
         )
-    if not wanted:
+    if not by_topic:
         return outcomes
     request = FetchRequest(
         max_wait_ms,
         1,
-        [FetchTopic(name, each, topic_id) for (name, topic_id), each in wanted.items()],
+        [FetchTopic(name, each, topic_id) for (name, topic_id), each in by_topic.items()],
         max_bytes=max_bytes,
         isolation_level=READ_COMMITTED,
     )
@@ -128,41 +132,41 @@ async def fetch(
     response = await connection.request(ApiKey.FETCH, version, request, timeout=timeout)
     if response.error_code:
         raise for_code(response.error_code)(f"fetch from broker {leader} at {connection.address}")
-    names = {topic_id: name for name, topic_id in wanted}
+    names = {topic_id: name for name, topic_id in by_topic}
     answers = {
         TopicPartition(topic.name or names.get(topic.topic_id, ""), answer.partition): answer
         for topic in response.topics
         for answer in topic.partitions
     }
-    for ask in asks:
-        if ask.tp not in outcomes:
-            outcomes[ask.tp] = _outcome(ask, answers.get(ask.tp))
+    for wanted in fetches:
+        if wanted.tp not in outcomes:
+            outcomes[wanted.tp] = _outcome(wanted, answers.get(wanted.tp))
     return outcomes
 
 
-def _is_another(ask: Ask, topic_id: UUID | None) -> bool:
-    """Whether the topic that has the name now is not the one that *ask* is about, where both are known."""
-    return None not in (ask.topic_id, topic_id) and ask.topic_id != topic_id
+def _is_another(wanted: PartitionFetch, topic_id: UUID | None) -> bool:
+    """Return whether *topic_id* is another topic than that of *wanted*; False if either is unknown."""
+    return None not in (wanted.topic_id, topic_id) and wanted.topic_id != topic_id
 
 
-def _outcome(ask: Ask, answer: FetchPartitionResponse | None) -> Outcome:
-    """Judge the answer for one partition."""
+def _outcome(wanted: PartitionFetch, answer: FetchPartitionResponse | None) -> Outcome:
+    """Return the outcome of one partition."""
     if answer is None:
-        return UnknownTopicId(f"the answer to a fetch of {ask.tp} does not mention it")
+        return UnknownTopicId(f"the response to a fetch of {wanted.tp} does not contain it")
     if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
         return OutOfRange()
     if answer.error_code:
-        return for_code(answer.error_code)(f"fetch of {ask.tp} at offset {ask.offset}")
+        return for_code(answer.error_code)(f"fetch of {wanted.tp} at offset {wanted.offset}")
     if answer.diverging_epoch is not None and answer.diverging_epoch.end_offset >= 0:
         return Diverged()
     data = answer.record_set
     end = answer.last_stable_offset if answer.last_stable_offset >= 0 else answer.high_watermark
     try:
-        run = read_run(data, ask.offset, ask.end)
+        run = read_run(data, wanted.offset, wanted.end)
     except KafkaError as problem:
-        problem.message = f"{ask.tp} at offset {ask.offset}: {problem.message}"
+        problem.message = f"{wanted.tp} at offset {wanted.offset}: {problem.message}"
         return problem
-    beyond = run is None and ask.end is not None and _begins_at_or_after(data, ask.end)
+    beyond = run is None and wanted.end is not None and _begins_at_or_after(data, wanted.end)
     return Fetched(run, end, beyond)
 
 
@@ -170,18 +174,18 @@ def _begins_at_or_after(data: memoryview, end: int) -> bool:
     return len(data) >= batches.HEADER_SIZE and batches.parse(data).base_offset >= end
 
 
-async def tails(
+async def last_batches(
     cluster: Cluster, ends: dict[TopicPartition, int]
-) -> dict[TopicPartition, Tail | KafkaError | None]:
+) -> dict[TopicPartition, LastBatch | KafkaError | None]:
     """Return the header of the batch that holds the offset before each end; None if it was compacted.
 
-    Raises nothing: what failed is that partition's answer.
+    A KafkaError is the result of its partition and is not raised.
     """
-    found: dict[TopicPartition, Tail | KafkaError | None] = {}
+    found: dict[TopicPartition, LastBatch | KafkaError | None] = {}
 
     async def one(tp: TopicPartition, end: int) -> None:
         try:
-            found[tp] = await _tail(cluster, tp, end)
+            found[tp] = await _last_batch(cluster, tp, end)
         except KafkaError as problem:
             found[tp] = problem
 
@@ -193,18 +197,20 @@ async def tails(
     return found
 
 
-async def _tail(cluster: Cluster, tp: TopicPartition, end: int) -> Tail | None:
+async def _last_batch(cluster: Cluster, tp: TopicPartition, end: int) -> LastBatch | None:
     leader = cluster.metadata.leader(tp)
     if leader is None:
-        raise for_code(ErrorCode.LEADER_NOT_AVAILABLE)(f"{tp} has no leader now")
-    connection = await cluster.connection(leader, _HEADER_LANE)
+        raise for_code(ErrorCode.LEADER_NOT_AVAILABLE)(f"{tp} has no leader")
+    connection = await cluster.connection(leader, _HEADER_CHANNEL)
     wanted = FetchPartition(tp.partition, end - 1, 1, cluster.metadata.leader_epoch(tp))
     request = FetchRequest(0, 0, [FetchTopic(tp.topic, [wanted])], max_bytes=1)
     version = min(_LAST_VERSION_BY_NAME, connection.version_for(ApiKey.FETCH))
     response = await connection.request(ApiKey.FETCH, version, request)
     code = response.error_code or response.topics[0].partitions[0].error_code
     if code == ErrorCode.OFFSET_OUT_OF_RANGE:
-        code = ErrorCode.OFFSET_NOT_AVAILABLE  # it moved since it was asked for: ask again
+        code = (
+            ErrorCode.OFFSET_NOT_AVAILABLE
+        )  # the log end moved after it was read: the link retries
     if code:
         raise for_code(code)(f"fetch of {tp} at offset {end - 1}")
     data = response.topics[0].partitions[0].record_set
@@ -212,5 +218,5 @@ async def _tail(cluster: Cluster, tp: TopicPartition, end: int) -> Tail | None:
         if info.next_offset >= end:
             if info.base_offset >= end:
                 return None
-            return Tail(info.base_offset, info.next_offset, info.crc, info.leader_epoch)
-    raise OffsetNotAvailable(f"{tp} has nothing to read at offset {end - 1} yet")
+            return LastBatch(info.base_offset, info.next_offset, info.crc, info.leader_epoch)
+    raise OffsetNotAvailable(f"{tp} has no batch to fetch at offset {end - 1} yet")

@@ -1,4 +1,4 @@
-"""``kmirror status`` and ``kmirror plan``: look, and change nothing."""
+"""``kmirror status`` and ``kmirror plan``: read both clusters, change nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from kclient.errors import KafkaError
 from kclient.types import TopicPartition
 from mirrormaker.config import MirrorConfig
-from mirrormaker.ends import find_ends
+from mirrormaker.log_ends import read_log_ends
 from mirrormaker.mirror import Mirror
 from mirrormaker.progress import count
 from mirrormaker.topics import Plan
@@ -18,7 +18,7 @@ UNHEALTHY = 4
 
 
 async def show_status(reactor: Any, config: MirrorConfig, echo: Echo) -> int:
-    """Print the lag of every partition; return 4 if one cannot be told or is no copy."""
+    """Print the lag of every partition; return 4 if a lag is unknown, a target is ahead or a topic has a conflict."""
     bad = False
     for flow in config.flows:
         mirror = Mirror(reactor, flow, once=False, report=lambda _about, _what: None)
@@ -42,7 +42,7 @@ async def _show_one(mirror: Mirror, plan: Plan, echo: Echo) -> bool:
     echo(f"{mirror.config.name}")
     echo(f"  {'partition':<40} {'source end':>14} {'target end':>14} {'lag':>12}")
     bad = False
-    for tp, ends in (await find_ends(mirror.source, mirror.target, pairs)).items():
+    for tp, ends in (await read_log_ends(mirror.source, mirror.target, pairs)).items():
         if isinstance(ends, KafkaError):
             echo(f"  {tp!s:<40} {ends}")
             bad = True
@@ -59,7 +59,7 @@ async def _show_one(mirror: Mirror, plan: Plan, echo: Echo) -> bool:
 
 
 async def show_plan(reactor: Any, config: MirrorConfig, echo: Echo) -> int:
-    """Print what a run would do at the target."""
+    """Print the changes that a run would make at the target; return 0."""
     for flow in config.flows:
         mirror = Mirror(reactor, flow, once=False, report=lambda _about, _what: None)
         try:

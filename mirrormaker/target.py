@@ -1,9 +1,8 @@
-"""Writing the target: conditional appends of many partitions in one request, several in flight.
+"""Writes to the target: conditional appends of many partitions per request, several requests in flight.
 
-Whoever leads a partition at the target must know the conditional append (kclient.wire.produce), by
-which nothing is ever appended twice or out of order. A broker that does not would ignore the
-condition and append blindly, so every connection is asked before its first append, and the mirror
-refuses to write to such a cluster at all.
+Every leader at the target must support the conditional append (`kclient.wire.produce`), which prevents duplicates and
+reordering. A broker without it would ignore the condition and append unconditionally. So the mirror checks every
+connection before the first append and writes to no cluster without the feature.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ from kclient.wire.produce import (
     ProduceTopic,
 )
 from kclient.wire.versions import ApiKey
-from mirrormaker.words import Append
+from mirrormaker.link_state import Append
 
-LANE = "mirror"
+CHANNEL = "mirror"
 ALL_IN_SYNC = -1
 
 
-class ForeignTarget(UnsupportedVersion):
-    """The target's brokers do not know the conditional append."""
+class UnsupportedTarget(UnsupportedVersion):
+    """The target's brokers do not support the conditional append."""
 
     hint = (
         "the target of a mirror must be a kbroker cluster; Apache Kafka would append without the "
@@ -47,35 +46,35 @@ class ForeignTarget(UnsupportedVersion):
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The leader, and with it all in-sync replicas, has the run."""
+    """The leader and all in-sync replicas have appended the run."""
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """The leader's log ends at *log_end*, not where it was expected; nothing was appended."""
+class Rejected:
+    """The leader's log ends at *log_end* or with another batch than expected; nothing was appended."""
 
     log_end: int
 
 
-Outcome = Appended | Refused | KafkaError
+Outcome = Appended | Rejected | KafkaError
 
 
 def check_target(connection: Connection) -> None:
-    """Raise `ForeignTarget` unless the broker knows the conditional append."""
+    """Raise `UnsupportedTarget` unless the broker supports the conditional append."""
     if CONDITIONAL_APPEND not in connection.features:
-        raise ForeignTarget(
+        raise UnsupportedTarget(
             f"the broker at {connection.address} does not serve {CONDITIONAL_APPEND}"
         )
     if connection.version_for(ApiKey.PRODUCE) < FIRST_FLEXIBLE:
-        raise ForeignTarget(
-            f"the broker at {connection.address} serves no Produce v{FIRST_FLEXIBLE}"
+        raise UnsupportedTarget(
+            f"the broker at {connection.address} does not serve Produce v{FIRST_FLEXIBLE}"
         )
 
 
 async def check_targets(cluster: Cluster, leaders: Iterable[int]) -> None:
-    """Check every broker of *leaders*; KafkaError of the first that cannot be used."""
+    """Check every broker of *leaders*; raise the KafkaError of the first that cannot be used."""
     for leader in leaders:
-        check_target(await cluster.connection(leader, LANE))
+        check_target(await cluster.connection(leader, CHANNEL))
 
 
 async def append(
@@ -84,9 +83,9 @@ async def append(
     *,
     timeout_ms: int,
 ) -> dict[TopicPartition, Outcome]:
-    """Send *appends* (target partitions, one run each) in one request; every one has its outcome.
+    """Send *appends* (target partitions, one run each) in one request; return an outcome per partition.
 
-    Raise KafkaError when no answer came: the runs may or may not have been appended.
+    Raise KafkaError without a response: then the runs may or may not have been appended.
     """
     topics: dict[str, list[ProducePartition]] = defaultdict(list)
     for tp, each in appends:
@@ -112,16 +111,16 @@ async def append(
 def _outcome(
     tp: TopicPartition, append: Append, answer: ProducePartitionResponse | None
 ) -> Outcome:
-    """Judge the answer for one partition."""
+    """Return the outcome of one partition."""
     if answer is None:
-        return UnknownTopicOrPartition(f"the answer to an append to {tp} does not mention it")
+        return UnknownTopicOrPartition(f"the response to an append to {tp} does not contain it")
     if answer.log_end_offset >= 0:
-        return Refused(answer.log_end_offset)
+        return Rejected(answer.log_end_offset)
     if answer.error_code:
         detail = f": {answer.error_message}" if answer.error_message else ""
         return for_code(answer.error_code)(f"append to {tp} at {append.expected_log_end}{detail}")
     if answer.base_offset != append.run.base_offset:
-        return ForeignTarget(
-            f"{tp}: records of offset {append.run.base_offset} were appended at {answer.base_offset}"
+        return UnsupportedTarget(
+            f"{tp}: records with offset {append.run.base_offset} were appended at {answer.base_offset}"
         )
     return Appended()

@@ -1,22 +1,20 @@
-"""What to mirror: which topics, under which names, and what the target lacks for it. Pure.
+"""The plan: which topics to mirror under which names, and what to create and change at the target. Pure.
 
 Theory of operation
 ===================
-Every refresh compares two pictures. A topic that matches ``topics`` and not ``topics.exclude`` is
-mirrored; where the target lacks it, it is created with as many partitions and the same configs, where
-it has fewer partitions, they are added. Partition numbers and offsets are the same on both sides, so
-a target topic with *more* partitions is no mirror of it: a conflict, named and left alone.
+Every refresh compares the topics of both clusters. A topic that matches ``topics`` and not ``topics.exclude`` is
+mirrored. If the target lacks it, it is created with the same partition count and configs; if the target has fewer
+partitions, they are added. Partition numbers and offsets are the same on both sides, so a target topic with *more*
+partitions is a conflict: it is reported and not changed.
 
-Configs: those that were set for the topic at the source, but not those of
-``config.properties.exclude`` (what belongs to a cluster, not to the data). Two are ours:
-``message.timestamp.type=CreateTime``, for with LogAppendTime the target would not keep the records'
-times; and ``max.message.bytes`` is raised to the source's effective value where the target's is
-lower, because batches are copied whole.
+Copied configs are those set on the source topic, except ``config.properties.exclude``, which belong to a cluster and
+not to the data. The mirror sets two itself. ``message.timestamp.type=CreateTime``, because with LogAppendTime the
+target would replace the records' timestamps. And ``max.message.bytes``, raised to the source's effective value where
+the target's is lower, because batches are copied whole.
 
-A target's brokers take the mirror's appends only into topics that are marked (``kbroker.mirror.source.cluster.id``). A
-topic that is created here has the mark from its beginning. One that an operator made is marked later, after every
-partition of it proved to be a prefix of the source (`mirrormaker.marks`). One with the mark of another source, or with
-an empty one, is a conflict.
+The target's brokers accept the mirror's appends only for topics with the mark ``kbroker.mirror.source.cluster.id``.
+The mirror creates topics with the mark. It marks a topic that an operator created after every partition has passed the
+prefix check (`mirrormaker.marks`). A topic with an empty mark or that of another source is a conflict.
 
 In: topics of both clusters   Out: a `Plan`   Owner: the flow
 """
@@ -35,7 +33,7 @@ from mirrormaker.settings import LinkSettings
 MARK = MIRROR_SOURCE_CONFIG
 CREATE_TIME = {"message.timestamp.type": "CreateTime"}
 DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
-"""Kafka's own default; a source broker with another one has it copied to the topics."""
+"""Kafka's default. If a source broker has another default, the mirror sets it on the target's topics."""
 
 _INTERNAL = re.compile(r"__.*")
 
@@ -44,8 +42,7 @@ _INTERNAL = re.compile(r"__.*")
 class Topic:
     """One topic of one cluster.
 
-    *overrides* are the configs set for it; *effective* holds those asked for, wherever their value
-    comes from.
+    *overrides* are the configs set on the topic; *effective* holds the values of `EFFECTIVE`, set or inherited.
     """
 
     partitions: int
@@ -55,17 +52,17 @@ class Topic:
 
     @property
     def compacted(self) -> bool:
-        """Whether batches of it may be rewritten without some of their records."""
+        """Whether compaction may rewrite its batches without some of their records."""
         return "compact" in self.effective.get("cleanup.policy", "")
 
     @property
     def max_message_bytes(self) -> int:
-        """The largest batch it takes; 0 if that is not known."""
+        """The largest batch in bytes that the topic accepts; 0 if unknown."""
         return int(self.effective.get("max.message.bytes", 0))
 
 
 EFFECTIVE = ("cleanup.policy", "max.message.bytes")
-"""The configs whose effective value is needed."""
+"""The configs whose effective value the plan needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +76,9 @@ class Creation:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be done at the target, and what can be mirrored once that is done.
+    """The changes to make at the target, and the topics to mirror after them.
 
-    Names in *mirrored* and *conflicts* are those of the source; it maps to the target's.
+    *mirrored* maps source topics to target topics; *conflicts* maps source topics to the reason.
     """
 
     mirrored: Mapping[str, str] = field(default_factory=dict)
@@ -90,11 +87,11 @@ class Plan:
     set_configs: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
     conflicts: Mapping[str, str] = field(default_factory=dict)
     unmarked: frozenset[str] = frozenset()
-    """Topics of the target that lack the mark of a mirror."""
+    """Target topics without the mark of a mirror."""
 
 
 class Selection:
-    """Which topics of *source* are mirrored, and how they are called at the target."""
+    """Selects the topics of *source* to mirror and names them at the target."""
 
     def __init__(self, source: str, target: str, settings: LinkSettings) -> None:
         self._topics = compiled(settings.topics)
@@ -106,23 +103,23 @@ class Selection:
         self._sync_configs = settings.sync_configs
 
     def wants(self, topic: str) -> bool:
-        """Return whether *topic* of the source is to be mirrored."""
+        """Return whether the source topic *topic* is to be mirrored."""
         if _INTERNAL.fullmatch(topic) or self._exclude.fullmatch(topic):
             return False
         if self._prefixed and topic.startswith(self._back):
-            return False  # it came from the target: a circle
+            return False  # a mirror of a target topic: mirroring it back would be a cycle
         return self._topics.fullmatch(topic) is not None
 
     def target_name(self, topic: str) -> str:
-        """Return what *topic* is called at the target."""
+        """Return the name of *topic* at the target."""
         return f"{self._prefix}{topic}" if self._prefixed else topic
 
     def plan(
         self, source: Mapping[str, Topic], target: Mapping[str, Topic], source_id: str
     ) -> Plan:
-        """Compare both clusters; *source* and *target* may hold topics that are not wanted.
+        """Compare both clusters; *source* and *target* may contain topics that are not selected.
 
-        *source_id* is the source cluster's, which marks its mirrors.
+        *source_id* is the cluster id of the source, the value of the mark.
         """
         mirrored: dict[str, str] = {}
         create: list[Creation] = []
@@ -139,12 +136,12 @@ class Selection:
             elif existing.partitions > wanted.partitions:
                 conflicts[name] = (
                     f"{copy} has {existing.partitions} partitions at the target, "
-                    f"{wanted.partitions} at the source: it is no mirror of it"
+                    f"{wanted.partitions} at the source: it is not its mirror"
                 )
                 continue
             elif existing.overrides.get(MARK, source_id) != source_id:
                 conflicts[name] = (
-                    f"{copy} has {MARK}={existing.overrides[MARK]}: it is no mirror of {source_id}"
+                    f"{copy} has {MARK}={existing.overrides[MARK]}: it is not a mirror of {source_id}"
                 )
                 continue
             else:
@@ -159,7 +156,7 @@ class Selection:
         return Plan(mirrored, tuple(create), add, configs, conflicts, frozenset(unmarked))
 
     def configs_for(self, wanted: Topic) -> dict[str, str]:
-        """Return the configs that the target's topic is to have set."""
+        """Return the configs to set on the target topic."""
         kept = {
             name: value
             for name, value in wanted.overrides.items()
@@ -170,11 +167,11 @@ class Selection:
         return {**kept, **CREATE_TIME}
 
     def _changes(self, wanted: Topic, existing: Topic) -> dict[str, str | None]:
-        """Return what has to be set (None: unset) so that *existing* can hold and resembles *wanted*."""
+        """Return the configs to set (None: to delete) on *existing*, so that it accepts and resembles *wanted*."""
         desired = self.configs_for(wanted)
         if existing.max_message_bytes < wanted.max_message_bytes:
             desired.setdefault("max.message.bytes", str(wanted.max_message_bytes))
-        if not self._sync_configs:  # without these records could not be copied as they are
+        if not self._sync_configs:  # without these the target could not keep the records unchanged
             needed = {**CREATE_TIME}
             if existing.max_message_bytes < wanted.max_message_bytes:
                 needed["max.message.bytes"] = str(wanted.max_message_bytes)
@@ -191,7 +188,7 @@ class Selection:
         return changes
 
     def _keeps(self, name: str, wanted: Topic, existing: Topic) -> bool:
-        """Return whether a config that only the target has set stays as it is."""
+        """Return whether the target keeps a config that only the target has set."""
         if name == MARK:
             return True
         if name == "max.message.bytes":

@@ -25,7 +25,7 @@ from twisted.logger import Logger
 from kclient.config import ConsumerConfig
 from kclient.consumer.membership import GroupMember, MemberState
 from kclient.consumer.partitions import Partitions
-from kclient.consumer.positions import GROUP_LANE
+from kclient.consumer.positions import OFFSETS_CHANNEL
 from kclient.errors import KafkaTimeoutError
 from kclient.net.cluster import Cluster
 from kclient.net.group_offsets import Membership, commit_offsets, committed_offsets
@@ -148,7 +148,7 @@ class Commits:
         wanted = [TopicPartition(*tp) for tp in partitions]
         group = self._config.group_id
         found = await committed_offsets(
-            self._cluster, group, wanted, timeout=timeout, lane=GROUP_LANE
+            self._cluster, group, wanted, timeout=timeout, channel=OFFSETS_CHANNEL
         )
         return {tp: found.get(tp) for tp in wanted}
 
@@ -210,7 +210,7 @@ class Commits:
             identity,
             timeout=timeout,
             retries=retries,
-            lane=GROUP_LANE,
+            channel=OFFSETS_CHANNEL,
         )
         for answer in answers.values():
             if answer is not None:

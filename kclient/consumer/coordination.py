@@ -24,7 +24,7 @@ from kclient.wire.schema.leave_group import LeaveGroupRequest, MemberIdentity
 from kclient.wire.schema.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from kclient.wire.versions import ApiKey
 
-_LANE = "group"
+_CHANNEL = "group"
 """The coordinator may hold a JoinGroup back for minutes; commits must not stand behind it."""
 _LAPSE_S = 5.0
 """What an answer to JoinGroup may take beyond the rebalance timeout, as in Kafka's client."""
@@ -125,4 +125,4 @@ class Coordination:
                 raise error_of(response.error_code, f"{what} of group {self._group!r}")
             return response
 
-        return await ask_coordinator(self._cluster, self._group, ask, lane=_LANE)
+        return await ask_coordinator(self._cluster, self._group, ask, channel=_CHANNEL)

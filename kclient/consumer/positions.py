@@ -31,7 +31,7 @@ from kclient.wire.errors import UnknownTopicOrPartition
 
 _RESET = {"earliest": EARLIEST, "latest": LATEST}
 
-GROUP_LANE = "group offsets"
+OFFSETS_CHANNEL = "group offsets"
 """Apart from the lane of JoinGroup, which the coordinator may hold back for minutes."""
 
 Asked = Mapping[TopicPartition, tuple[PartitionState, int]]
@@ -121,7 +121,7 @@ class Positions:
                     wanted,
                     timeout=self._config.default_api_timeout_ms / 1000,
                     retries=0,
-                    lane=GROUP_LANE,
+                    channel=OFFSETS_CHANNEL,
                 )
         for tp, at in committed.items():
             self._settle(asked, tp, at.offset, at)

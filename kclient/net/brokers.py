@@ -25,7 +25,7 @@ from kclient.net.connection import Connection, Dial, connect
 from kclient.net.waiting import SingleFlight, backoff, sleep
 
 
-class Lane:
+class Channel:
     """The connection to one broker on one lane, and its history of failures."""
 
     def __init__(
@@ -111,30 +111,30 @@ class Brokers:
         self._reactor = reactor
         self._config = config
         self._dial = dial
-        self._lanes: dict[tuple[int, str], Lane] = {}
+        self._connections: dict[tuple[int, str], Channel] = {}
         self._closing: list[Deferred[None]] = []
         self._sweep: Any = None
         self.closed = False
 
-    def connection(self, node_id: int, address: Address, lane: str = "") -> Deferred[Connection]:
+    def connection(self, node_id: int, address: Address, channel: str = "") -> Deferred[Connection]:
         """Fire with an open connection to broker *node_id*, which listens at *address*."""
         if self.closed:
             raise ClientClosed("the client is closed")
-        key = (node_id, lane)
-        known = self._lanes.get(key)
+        key = (node_id, channel)
+        known = self._connections.get(key)
         if known is None or known.address != address:
             if known is not None:
                 self._retire(known, _left(known))
-            known = self._lanes[key] = Lane(
+            known = self._connections[key] = Channel(
                 self._reactor, self._config, node_id, address, self._dial
             )
         if self._sweep is None:
             self._schedule_sweep()
         return known.get()
 
-    def ready(self, node_id: int, lane: str = "") -> Connection | None:
+    def ready(self, node_id: int, channel: str = "") -> Connection | None:
         """Return the open connection to broker *node_id*, if there is one."""
-        known = self._lanes.get((node_id, lane))
+        known = self._connections.get((node_id, channel))
         return None if known is None else known.ready
 
     def least_busy(self) -> tuple[int, Connection] | None:
@@ -143,9 +143,9 @@ class Brokers:
         Negative ids are those of bootstrap addresses, for which a real one is preferred.
         """
         best: tuple[tuple[bool, int], int, Connection] | None = None
-        for (node_id, lane), known in self._lanes.items():
+        for (node_id, channel), known in self._connections.items():
             connection = known.ready
-            if lane or connection is None:
+            if channel or connection is None:
                 continue
             rank = (node_id < 0, connection.in_flight)
             if best is None or rank < best[0]:
@@ -154,9 +154,9 @@ class Brokers:
 
     def forget(self, keep: Callable[[int], bool]) -> None:
         """Close the connections to brokers that *keep* says no to."""
-        for key in [key for key in self._lanes if not keep(key[0])]:
-            lane = self._lanes.pop(key)
-            self._retire(lane, _left(lane))
+        for key in [key for key in self._connections if not keep(key[0])]:
+            channel = self._connections.pop(key)
+            self._retire(channel, _left(channel))
 
     def close(self) -> Deferred[Any]:
         """Close everything; fires when all sockets are gone."""
@@ -164,14 +164,14 @@ class Brokers:
         if self._sweep is not None:
             self._sweep.cancel()
             self._sweep = None
-        for lane in self._lanes.values():
-            self._retire(lane, ClientClosed("the client was closed"))
-        self._lanes.clear()
+        for channel in self._connections.values():
+            self._retire(channel, ClientClosed("the client was closed"))
+        self._connections.clear()
         waiting, self._closing = self._closing, []
         return DeferredList(waiting)
 
-    def _retire(self, lane: Lane, reason: KafkaError) -> None:
-        gone = lane.close(reason)
+    def _retire(self, channel: Channel, reason: KafkaError) -> None:
+        gone = channel.close(reason)
         self._closing = [d for d in self._closing if not d.called]
         if gone is not None:
             self._closing.append(gone)
@@ -183,17 +183,17 @@ class Brokers:
 
     def _close_idle(self) -> None:
         oldest = self._reactor.seconds() - self._config.connections_max_idle_ms / 1000
-        for key, lane in list(self._lanes.items()):
-            connection = lane.ready
+        for key, channel in list(self._connections.items()):
+            connection = channel.ready
             if connection and not connection.in_flight and connection.last_used < oldest:
-                self._retire(self._lanes.pop(key), _left(lane))
+                self._retire(self._connections.pop(key), _left(channel))
         self._schedule_sweep()
 
 
-def _left(lane: Lane) -> ConnectionClosed:
+def _left(channel: Channel) -> ConnectionClosed:
     """Return what those hear who wait for a broker that is not used any more: ask again, elsewhere."""
     return ConnectionClosed(
-        f"broker {lane.node_id} is not at {lane.address} any more; the connection was given up"
+        f"broker {channel.node_id} is not at {channel.address} any more; the connection was given up"
     )
 
 

@@ -161,7 +161,7 @@ class Cluster:
         leader = self.metadata.leader(tp)
         return None if leader is None else self.brokers.ready(leader)
 
-    async def connection(self, node_id: int, lane: str = "") -> Connection:
+    async def connection(self, node_id: int, channel: str = "") -> Connection:
         """Return an open connection to broker *node_id*; `ConnectError` says what is wrong with it.
 
         An unknown id makes the metadata be fetched first.
@@ -173,7 +173,7 @@ class Cluster:
                 self.update_soon()
                 raise LeaderUnavailable(f"broker {node_id} is not in the cluster now")
         try:
-            return await self.brokers.connection(node_id, broker.address, lane)
+            return await self.brokers.connection(node_id, broker.address, channel)
         except ConnectError as problem:
             self.update_soon()
             raise unreachable(node_id, problem) from problem
@@ -201,7 +201,7 @@ class Cluster:
         return await self.connection(self.metadata.controller_id)
 
     async def coordinator(
-        self, key: str, kind: KeyType = KeyType.GROUP, lane: str = ""
+        self, key: str, kind: KeyType = KeyType.GROUP, channel: str = ""
     ) -> Connection:
         """Return an open connection to the coordinator of a group or transactional id.
 
@@ -213,7 +213,7 @@ class Cluster:
             known = await self.coordinators.find(await self.any_connection(), key, kind)
         node_id, address = known
         try:
-            return await self.brokers.connection(node_id, address, lane)
+            return await self.brokers.connection(node_id, address, channel)
         except ConnectError as problem:
             self.coordinators.forget(key, kind)
             raise unreachable(node_id, problem) from problem

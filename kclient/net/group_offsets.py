@@ -52,10 +52,10 @@ async def ask_coordinator(
     group: str,
     ask: Callable[[Connection], Awaitable[T]],
     *,
-    lane: str = "",
+    channel: str = "",
 ) -> T:
     """Await ask(connection to the group's coordinator) once; one that is none any more is forgotten."""
-    connection = await cluster.coordinator(group, lane=lane)
+    connection = await cluster.coordinator(group, channel=channel)
     try:
         return await ask(connection)
     except KafkaError as problem:
@@ -71,13 +71,13 @@ async def at_coordinator(
     *,
     timeout: float,
     what: str,
-    lane: str = "",
+    channel: str = "",
     retries: int | None = None,
 ) -> T:
     """Like `ask_coordinator`, again while it fails retriably, at most *timeout* seconds."""
 
     async def attempt() -> T:
-        return await ask_coordinator(cluster, group, ask, lane=lane)
+        return await ask_coordinator(cluster, group, ask, channel=channel)
 
     return await cluster.retrying(attempt, timeout=timeout, what=what, retries=retries)
 
@@ -96,7 +96,7 @@ async def committed_offsets(
     timeout: float,
     require_stable: bool = False,
     retries: int | None = None,
-    lane: str = "",
+    channel: str = "",
 ) -> dict[TopicPartition, OffsetAndMetadata]:
     """Return what *group* has committed for *tps* (None: for all); those without a commit are left out.
 
@@ -129,7 +129,7 @@ async def committed_offsets(
         ask,
         timeout=timeout,
         what=f"offsets of group {group!r}",
-        lane=lane,
+        channel=channel,
         retries=retries,
     )
 
@@ -142,7 +142,7 @@ async def commit_offsets(
     *,
     timeout: float,
     retries: int | None = None,
-    lane: str = "",
+    channel: str = "",
 ) -> dict[TopicPartition, KafkaError | None]:
     """Commit *offsets* for *group* as *member*; return each partition's error, None for those committed.
 
@@ -180,7 +180,7 @@ async def commit_offsets(
         ask,
         timeout=timeout,
         what=f"commit of group {group!r}",
-        lane=lane,
+        channel=channel,
         retries=retries,
     )
 

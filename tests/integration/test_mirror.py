@@ -259,7 +259,7 @@ def test_a_topic_whose_mark_an_operator_emptied_is_left_alone(
     produce(east, "orders", 1)
     copier = mirror()
     copier.run_once()
-    assert "kbroker.mirror.source.cluster.id=: it is no mirror of" in copier.said
+    assert "kbroker.mirror.source.cluster.id=: it is not a mirror of" in copier.said
     assert (mark_of(west, "orders"), stored(west, "orders")) == ("", [])
 
 
@@ -303,7 +303,7 @@ def test_a_source_that_deleted_what_was_not_copied_is_told(
     delete_records(east, "orders", 150)
     copier = mirror()
     assert copier.run_once() == 1, copier.said
-    assert "offsets 100-149 are gone" in copier.said
+    assert "offsets 100-149 are deleted" in copier.said
     skipping = mirror({"gap.policy": "skip"})
     assert skipping.run_once() == 0, skipping.said
     assert "gap orders-0 100-149" in skipping.said
@@ -363,8 +363,10 @@ def test_the_records_of_a_recreated_topic_never_follow_the_old_ones(
     until_same(east, west, "orders")
     before = stored(west, "orders")
     make_anew(east, "orders", 200)
-    refused = "UNKNOWN_TOPIC_ID"
-    eventually("the refusal", lambda: refused in unaware.said or stored(west, "orders") != before)
+    rejection = "UNKNOWN_TOPIC_ID"
+    eventually(
+        "the rejection", lambda: rejection in unaware.said or stored(west, "orders") != before
+    )
     assert stored(west, "orders") == before
     unaware.stop()
 

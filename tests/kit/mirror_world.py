@@ -13,8 +13,17 @@ from kclient.errors import ConnectionClosed
 from kclient.types import TopicPartition
 from kclient.wire.errors import KafkaError, NotEnoughReplicas
 from mirrormaker.link import PartitionLink
+from mirrormaker.link_state import (
+    Append,
+    Effect,
+    GapPolicy,
+    LastBatch,
+    LinkState,
+    Locate,
+    LogEnds,
+    Stopped,
+)
 from mirrormaker.runs import Run
-from mirrormaker.words import Append, Effect, Ends, GapPolicy, LinkState, Locate, Stopped, Tail
 
 TP = TopicPartition("t", 0)
 
@@ -26,13 +35,13 @@ class Batch(NamedTuple):
     epoch: int = 0
 
 
-def tail_of(log: list[Batch], offset: int, start: int) -> Tail | None:
+def tail_of(log: list[Batch], offset: int, start: int) -> LastBatch | None:
     """The batch that holds the offset before *offset*."""
     for batch in log:
         if batch.end >= offset and batch.end > start:
             if batch.base >= offset:
                 return None
-            return Tail(batch.base, batch.end, batch.crc, batch.epoch)
+            return LastBatch(batch.base, batch.end, batch.crc, batch.epoch)
     return None
 
 
@@ -171,15 +180,15 @@ class World:
     def locate(self) -> None:
         generation = self.locates.pop(0)
         start = self.target[0].base if self.target else 0
-        source_tail = None
+        source_last_batch = None
         if self.source_start < self.target_end <= self.source_end:
-            source_tail = tail_of(self.source, self.target_end, self.source_start)
-        ends = Ends(
+            source_last_batch = tail_of(self.source, self.target_end, self.source_start)
+        ends = LogEnds(
             self.source_start,
             self.source_end,
             start,
             self.target_end,
-            source_tail,
+            source_last_batch,
             tail_of(self.target, self.target_end, start) if self.target else None,
         )
         self.perform(self.link.located(generation, ends))
@@ -238,18 +247,20 @@ class World:
         if answer is None:
             self.perform(link.appended(append.generation, append.run.next_offset))
         elif isinstance(answer, KafkaError):
-            self.perform(link.lost(append.generation, answer))
+            self.perform(link.append_failed(append.generation, answer))
         else:
-            self.perform(link.refused(append.generation, answer))
+            self.perform(link.append_rejected(append.generation, answer))
 
     def lose_connection(self) -> None:
         """What was sent may or may not arrive yet; its answers will not."""
-        unanswered = [request for request, _ in self.replies] + self.wire
-        self.zombies += unanswered
+        appends_in_flight = [request for request, _ in self.replies] + self.wire
+        self.zombies += appends_in_flight
         self.wire.clear()
         self.replies.clear()
-        for request in unanswered:
-            self.perform(self.link.lost(request.append.generation, ConnectionClosed("gone")))
+        for request in appends_in_flight:
+            self.perform(
+                self.link.append_failed(request.append.generation, ConnectionClosed("gone"))
+            )
 
     # --- the end
 

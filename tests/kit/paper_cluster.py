@@ -59,7 +59,7 @@ class Asked:
     version: int
     message: Any
     node: int
-    lane: str
+    channel: str
     waiter: Deferred[Any] = field(default_factory=Deferred)
 
     @property
@@ -80,7 +80,7 @@ class PaperConnection:
 
     paper: PaperCluster
     node: int
-    lane: str
+    channel: str
     closed: Any = None
     request_timeout: float = 30.0
     in_flight: int = 0
@@ -96,7 +96,7 @@ class PaperConnection:
         self, api: int, version: int | None, message: Any, *, timeout: float | None = None
     ) -> Deferred[Any]:
         chosen = self.version_for(api) if version is None else version
-        asked = Asked(ApiKey(api), chosen, message, self.node, self.lane)
+        asked = Asked(ApiKey(api), chosen, message, self.node, self.channel)
         self.paper.asked.append(asked)
         if ApiKey(api) in self.paper.answers:
             self.paper.clock.callLater(0, self.paper.answer, asked)
@@ -175,14 +175,14 @@ class PaperCluster:
 
     # --- the client's side: what Cluster asks of its Brokers
 
-    def connection(self, node_id: int, address: Address, lane: str = "") -> Deferred[Any]:
+    def connection(self, node_id: int, address: Address, channel: str = "") -> Deferred[Any]:
         node = node_id if node_id > 0 else 1
         if node in self.down:
             return fail(ConnectError(address, Cause.REFUSED))
-        return succeed(self._connection(node, lane))
+        return succeed(self._connection(node, channel))
 
-    def ready(self, node_id: int, lane: str = "") -> PaperConnection | None:
-        return None if node_id in self.down else self._connection(node_id, lane)
+    def ready(self, node_id: int, channel: str = "") -> PaperConnection | None:
+        return None if node_id in self.down else self._connection(node_id, channel)
 
     def least_busy(self) -> tuple[int, PaperConnection] | None:
         up = [node for node in self.brokers if node not in self.down]
@@ -197,8 +197,8 @@ class PaperCluster:
                 asked.fail()
         return succeed(None)
 
-    def _connection(self, node: int, lane: str) -> PaperConnection:
-        return self._connections.setdefault((node, lane), PaperConnection(self, node, lane))
+    def _connection(self, node: int, channel: str) -> PaperConnection:
+        return self._connections.setdefault((node, channel), PaperConnection(self, node, channel))
 
     # --- what they know
 

@@ -12,7 +12,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from mirrormaker.words import LinkState
+from mirrormaker.link_state import LinkState
 from tests.kit.mirror_world import World
 
 spans = st.lists(st.integers(1, 3), min_size=1, max_size=4)

@@ -217,17 +217,17 @@ class Clients:
         ]
         return self.rng.choice(found) if found else None
 
-    async def connection(self, node: int, lane: str) -> Connection:
-        connection = self._connections.get((node, lane))
+    async def connection(self, node: int, channel: str) -> Connection:
+        connection = self._connections.get((node, channel))
         if connection is None or connection.closed is not None:
             connection = await self._dial(
                 self.process,
                 Address(f"node{node}", PORT),
-                client_id=lane,
+                client_id=channel,
                 connect_timeout=3.0,
                 request_timeout=4.0,
             )
-            self._connections[node, lane] = connection
+            self._connections[node, channel] = connection
         return connection
 
     async def pause(self) -> None:

@@ -10,8 +10,8 @@ from kbroker.log.unified_log import UnifiedLog
 from kbroker.replica import conditional_append
 from kbroker.replica.conditional_append import append_copied
 from kbroker.replica.partition import Partition
-from mirrormaker.link import NOTHING, PartitionLink
-from mirrormaker.words import Append, Ends
+from mirrormaker.link import UNKNOWN, PartitionLink
+from mirrormaker.link_state import Append, LogEnds
 from tests.simulation.mutants.registry import Change, Planting, mutant
 
 MIRROR_MUTANTS: list[str] = []
@@ -29,10 +29,10 @@ def position_from_a_counter() -> list[Change]:
     """After a failure the link goes on where its own counter is, not where the target's log ends."""
     original = PartitionLink.located
 
-    def located(self: PartitionLink, generation: int, ends: Ends) -> Any:
+    def located(self: PartitionLink, generation: int, ends: LogEnds) -> Any:
         counter = self._fetched_end
-        if counter != NOTHING:
-            ends = replace(ends, target_end=min(counter, ends.source_end), source_tail=None)
+        if counter != UNKNOWN:
+            ends = replace(ends, target_end=min(counter, ends.source_end), source_last_batch=None)
         return original(self, generation, ends)
 
     return [(PartitionLink, "located", located)]
@@ -70,13 +70,13 @@ def _end_of(partition: Partition, log: UnifiedLog) -> tuple[int, int]:
 @mirror_mutant
 def lost_append_sent_again_unconditionally() -> list[Change]:
     """An append without an answer is taken for a refusal, and is sent again as an ordinary produce."""
-    lost, next_append = PartitionLink.lost, PartitionLink.next_append
+    append_failed, next_append = PartitionLink.append_failed, PartitionLink.next_append
     again: dict[int, list[Append]] = {}
 
     def taken(self: PartitionLink, generation: int, problem: Any) -> Any:
         if generation == self.generation:
             again[id(self)] = list(self._in_flight)[:1]
-        return lost(self, generation, problem)
+        return append_failed(self, generation, problem)
 
     def sent(self: PartitionLink) -> Append:
         append = next_append(self)
@@ -85,4 +85,4 @@ def lost_append_sent_again_unconditionally() -> list[Change]:
                 self._in_flight[-1] = append = replace(before, expected_log_end=-1)
         return append
 
-    return [(PartitionLink, "lost", taken), (PartitionLink, "next_append", sent)]
+    return [(PartitionLink, "append_failed", taken), (PartitionLink, "next_append", sent)]

@@ -442,7 +442,7 @@ def test_commits_do_not_stand_behind_a_join():
     it.run(it.consumer.commit())
     (commit,) = [a for a in it.paper.asked if a.api is ApiKey.OFFSET_COMMIT]
     assert (join.node, commit.node) == (1, 1)
-    assert join.lane != commit.lane
+    assert join.channel != commit.channel
 
 
 def test_commits_go_one_after_the_other():

@@ -12,21 +12,21 @@ from kclient.wire.errors import (
     MessageTooLarge,
     TopicAuthorizationFailed,
 )
-from mirrormaker.link import CORRUPT_TRIES, LONGEST_DELAY, PATIENCE, PartitionLink
-from mirrormaker.runs import Run
-from mirrormaker.words import (
+from mirrormaker.link import CORRUPT_TRIES, LONGEST_DELAY, MAX_TRIES, PartitionLink
+from mirrormaker.link_state import (
     Cause,
-    Declared,
-    Ends,
     Finished,
     Gap,
     GapPolicy,
+    LastBatch,
     LinkState,
     Locate,
+    LogEnds,
     Problem,
+    ReportGap,
     Stopped,
-    Tail,
 )
+from mirrormaker.runs import Run
 
 TP = TopicPartition("t", 0)
 
@@ -35,13 +35,13 @@ def run(base: int, end: int, *, size: int = 10, crc: int = 0, missing: int = 0) 
     return Run(memoryview(bytes(size)), base, end, 1, end - base, missing, 1000, 3, crc or end)
 
 
-def tail(end: int, *, crc: int = 0, base: int | None = None) -> Tail:
-    return Tail(end - 1 if base is None else base, end, crc or end, 3)
+def tail(end: int, *, crc: int = 0, base: int | None = None) -> LastBatch:
+    return LastBatch(end - 1 if base is None else base, end, crc or end, 3)
 
 
-def ends(source_start: int, source_end: int, target_end: int, target_start: int = 0) -> Ends:
+def ends(source_start: int, source_end: int, target_end: int, target_start: int = 0) -> LogEnds:
     shared = source_start < target_end <= source_end
-    return Ends(
+    return LogEnds(
         source_start,
         source_end,
         target_start,
@@ -51,7 +51,7 @@ def ends(source_start: int, source_end: int, target_end: int, target_start: int 
     )
 
 
-def copying(at: Ends | None = None, **options: object) -> PartitionLink:
+def copying(at: LogEnds | None = None, **options: object) -> PartitionLink:
     link = PartitionLink(TP, **options)  # type: ignore[arg-type]
     assert link.start() == [Locate(0, 0.0)]
     link.located(0, at or ends(0, 10, 0))
@@ -108,14 +108,14 @@ def test_a_restart_goes_on_from_the_targets_log_end() -> None:
 
 def test_another_batch_before_the_targets_end_stops_it() -> None:
     link = PartitionLink(TP)
-    other = Ends(0, 10, 0, 7, tail(7), tail(7, crc=99))
+    other = LogEnds(0, 10, 0, 7, tail(7), tail(7, crc=99))
     problem = stopped(link.located(0, other))
     assert problem.cause is Cause.DIVERGED
     assert "CRC 0x00000063" in problem.detail
 
 
 def test_a_batch_that_compaction_rewrote_may_differ() -> None:
-    at = Ends(0, 10, 0, 7, tail(7), tail(7, crc=99))
+    at = LogEnds(0, 10, 0, 7, tail(7), tail(7, crc=99))
     link = copying(at, compacted=True)
     link.fetched(0, 7, run(7, 8), 10)
     assert link.next_append().previous_crc == 99, "what the target has"
@@ -123,13 +123,13 @@ def test_a_batch_that_compaction_rewrote_may_differ() -> None:
 
 def test_a_target_that_ends_inside_a_batch_stops_it() -> None:
     link = PartitionLink(TP)
-    at = Ends(0, 10, 0, 7, Tail(5, 9, 1), tail(7))
+    at = LogEnds(0, 10, 0, 7, LastBatch(5, 9, 1), tail(7))
     assert stopped(link.located(0, at)).cause is Cause.STRADDLES
 
 
 def test_a_target_ahead_of_the_source_is_believed_after_a_while() -> None:
     link = PartitionLink(TP)
-    for _ in range(PATIENCE - 1):
+    for _ in range(MAX_TRIES - 1):
         (again,) = link.located(0, ends(0, 5, 7))
         assert isinstance(again, Locate)
     assert stopped(link.located(0, ends(0, 5, 7))).cause is Cause.TARGET_AHEAD
@@ -146,14 +146,14 @@ def test_what_the_source_deleted_before_it_was_copied_stops_it() -> None:
     link = PartitionLink(TP)
     problem = stopped(link.located(0, ends(8, 10, 5)))
     assert problem.cause is Cause.RETENTION
-    assert "offsets 5-7 are gone" in problem.detail
+    assert "offsets 5-7 are deleted" in problem.detail
     assert "gap.policy=skip" in problem.detail
 
 
 def test_or_is_declared_and_skipped() -> None:
     link = PartitionLink(TP, gap_policy=GapPolicy.SKIP)
     gap = Gap(5, 8, Cause.RETENTION)
-    assert link.located(0, ends(8, 10, 5)) == [Declared(gap)]
+    assert link.located(0, ends(8, 10, 5)) == [ReportGap(gap)]
     assert link.gaps == [gap]
     link.fetched(0, 8, run(8, 9), 10)
     assert link.next_append().expected_log_end == 5
@@ -185,9 +185,9 @@ def test_appends_are_pipelined_each_behind_the_one_before() -> None:
         link.fetched(0, offset, run(offset, offset + 1), 10)
     appends = [link.next_append() for _ in range(3)]
     assert [(a.expected_log_end, a.previous_crc) for a in appends] == [(0, 0), (1, 1), (2, 2)]
-    assert (link.held_bytes, link.appended_end) == (30, 0)
+    assert (link.buffered_bytes, link.appended_end) == (30, 0)
     link.appended(0, 1)
-    assert (link.held_bytes, link.appended_end, link.lag) == (20, 1, 9)
+    assert (link.buffered_bytes, link.appended_end, link.lag) == (20, 1, 9)
 
 
 def test_an_answer_for_another_offset_or_generation_changes_nothing() -> None:
@@ -195,14 +195,14 @@ def test_an_answer_for_another_offset_or_generation_changes_nothing() -> None:
     link.fetched(0, 0, run(0, 2), 10)
     assert link.fetched(0, 0, run(0, 2), 10) == []
     assert link.fetched(7, 2, run(2, 3), 10) == []
-    assert (link.fetch_offset, link.held_bytes) == (2, 10)
+    assert (link.fetch_offset, link.buffered_bytes) == (2, 10)
 
 
 def test_offsets_that_compaction_took_are_no_news_but_others_are_told() -> None:
     quiet = copying(compacted=True)
     assert quiet.fetched(0, 0, run(3, 5), 10) == []
     told = copying()
-    assert told.fetched(0, 0, run(3, 5), 10) == [Declared(Gap(0, 5, Cause.COMPACTION))]
+    assert told.fetched(0, 0, run(3, 5), 10) == [ReportGap(Gap(0, 5, Cause.COMPACTION))]
 
 
 def test_a_batch_from_before_the_targets_end_stops_it() -> None:
@@ -215,9 +215,9 @@ def test_a_batch_from_before_the_targets_end_stops_it() -> None:
 
 def test_a_refusal_forgets_the_whole_pipeline() -> None:
     link = with_appends(3)
-    assert link.refused(0, 1) == [Locate(1, 0.0)]
-    assert (link.state, link.in_flight, link.held_bytes) == (LinkState.LOCATING, 0, 0)
-    assert link.refused(0, 1) == [], "those behind it are refused too, and that is no news"
+    assert link.append_rejected(0, 1) == [Locate(1, 0.0)]
+    assert (link.state, link.in_flight, link.buffered_bytes) == (LinkState.LOCATING, 0, 0)
+    assert link.append_rejected(0, 1) == [], "those behind it are refused too, and that is no news"
     assert link.appended(0, 1) == []
     link.located(1, ends(0, 10, 1))
     assert link.fetch_offset == 1
@@ -225,7 +225,7 @@ def test_a_refusal_forgets_the_whole_pipeline() -> None:
 
 def test_a_log_end_that_is_not_committed_yet_is_waited_for() -> None:
     link = with_appends(1)
-    link.refused(0, 5)
+    link.append_rejected(0, 5)
     (again,) = link.located(1, ends(0, 10, 3))
     assert isinstance(again, Locate)
     assert link.located(1, ends(0, 10, 5)) == []
@@ -234,34 +234,34 @@ def test_a_log_end_that_is_not_committed_yet_is_waited_for() -> None:
 
 def test_a_lost_connection_forgets_the_whole_pipeline() -> None:
     link = with_appends(3)
-    (again,) = link.lost(0, ConnectionClosed("gone"))
+    (again,) = link.append_failed(0, ConnectionClosed("gone"))
     assert isinstance(again, Locate)
-    assert link.lost(0, ConnectionClosed("gone")) == []
+    assert link.append_failed(0, ConnectionClosed("gone")) == []
     assert link.rewinds == 1
 
 
 def test_an_error_that_will_not_pass_stops_it() -> None:
     link = with_appends(1)
-    problem = stopped(link.lost(0, TopicAuthorizationFailed("no")))
-    assert problem.cause is Cause.REFUSED
+    problem = stopped(link.append_failed(0, TopicAuthorizationFailed("no")))
+    assert problem.cause is Cause.REJECTED
     assert link.problem == problem
 
 
 @pytest.mark.parametrize(
     ("error", "tries"),
-    [(MessageTooLarge("9 bytes"), PATIENCE), (CorruptMessage("x"), CORRUPT_TRIES)],
+    [(MessageTooLarge("9 bytes"), MAX_TRIES), (CorruptMessage("x"), CORRUPT_TRIES)],
 )
 def test_some_refusals_are_believed_after_a_while(error: KafkaError, tries: int) -> None:
     link = copying()
     for _ in range(tries - 1):
         link.fetched(link.generation, 0, run(0, 1), 10)
         link.next_append()
-        (again,) = link.lost(link.generation, error)
+        (again,) = link.append_failed(link.generation, error)
         assert isinstance(again, Locate)
         link.located(link.generation, ends(0, 10, 0))
     link.fetched(link.generation, 0, run(0, 1), 10)
     link.next_append()
-    assert stopped(link.lost(link.generation, error)).cause is Cause.REFUSED
+    assert stopped(link.append_failed(link.generation, error)).cause is Cause.REJECTED
 
 
 def test_a_damaged_batch_at_the_source_is_fetched_again_and_then_believed() -> None:
@@ -331,15 +331,15 @@ def test_a_cut_inside_a_gap_is_reached_when_nothing_is_below() -> None:
 
 def test_an_idle_link_looks_again_when_the_target_has_another_leader_epoch() -> None:
     link = with_appends(1)
-    assert link.target_led_anew(0) == []  # the answer to the append will tell
+    assert link.target_epoch_changed(0) == []  # the answer to the append will tell
     assert link.appended(0, 1) == []
-    assert link.target_led_anew(0) == [Locate(1, 0.0)]
+    assert link.target_epoch_changed(0) == [Locate(1, 0.0)]
     assert link.located(1, ends(0, 10, 0)) == []
     assert (link.appended_end, link.fetch_offset) == (0, 0)
-    assert link.target_led_anew(0) == []  # of an earlier generation
+    assert link.target_epoch_changed(0) == []  # of an earlier generation
 
 
 def test_a_link_with_something_to_append_does_not_look_again() -> None:
     link = copying()
     link.fetched(0, 0, run(0, 2), 10)
-    assert link.target_led_anew(0) == []
+    assert link.target_epoch_changed(0) == []

@@ -121,11 +121,14 @@ def test_all_problems_are_told_at_once() -> None:
     [
         ({}, "clusters: is missing"),
         ({**GOOD, "clusters": "east"}, "name at least two"),
-        ({**GOOD, "clusters": "east, east"}, "is twice there"),
-        ({**GOOD, "clusters": "a->b, west"}, "no good alias"),
+        ({**GOOD, "clusters": "east, east"}, "is a duplicate"),
+        ({**GOOD, "clusters": "a->b, west"}, "contains . or ->"),
         ({**GOOD, "east->west.enabled": "false"}, "no direction is enabled"),
         ({**GOOD, "east->west.enabled": "yes"}, "neither true nor false"),
-        ({**GOOD, "replication.policy.class": "my.Policy"}, "'my.Policy' is not known"),
+        (
+            {**GOOD, "replication.policy.class": "my.Policy"},
+            "'my.Policy' is not one of IdentityReplicationPolicy",
+        ),
         ({**GOOD, "east.security.protocol": "SASL_SSL"}, "security.protocol"),
     ],
 )
@@ -138,9 +141,9 @@ def test_what_cannot_be_is_refused(values: dict[str, str], told: str) -> None:
     [
         ("east->west.topic", "unknown setting, did you mean east->west.topics?"),
         ("east.bootstrap.server", "did you mean east.bootstrap.servers?"),
-        ("east->north.topics", "is no pair of the clusters named"),
+        ("east->north.topics", "is not a pair of the named clusters"),
         ("tasks.max", "accepted, has no effect here"),
-        ("sync.group.offsets.enabled", "is not done by this mirror"),
+        ("sync.group.offsets.enabled", "kmirror does not have this function"),
     ],
 )
 def test_names_without_effect_are_warned_about(name: str, told: str) -> None:

@@ -142,7 +142,7 @@ def test_a_mark_stays(sync: bool) -> None:
 @pytest.mark.parametrize("other", ["id-of-north", ""])
 def test_the_mark_of_another_source_and_an_empty_one_are_conflicts(other: str) -> None:
     plan = selection().plan({"orders": topic()}, {"orders": topic(**{MARK: other})})
-    assert f"{MARK}={other}: it is no mirror of {ID}" in plan.conflicts["orders"]
+    assert f"{MARK}={other}: it is not a mirror of {ID}" in plan.conflicts["orders"]
     assert (plan.mirrored, plan.unmarked) == ({}, frozenset())
 
 

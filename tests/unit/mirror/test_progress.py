@@ -9,14 +9,14 @@ import pytest
 from kclient.types import TopicPartition
 from mirrormaker.app import Console
 from mirrormaker.link import PartitionLink
+from mirrormaker.link_state import LogEnds
 from mirrormaker.progress import Progress, count, line, seconds, size
 from mirrormaker.runs import Run
-from mirrormaker.words import Ends
 
 
 def link_at(source_end: int, target_end: int) -> PartitionLink:
     link = PartitionLink(TopicPartition("t", 0))
-    link.located(0, Ends(0, source_end, 0, target_end))
+    link.located(0, LogEnds(0, source_end, 0, target_end))
     return link
 
 
@@ -84,7 +84,7 @@ def test_the_status_line_stays_in_place_on_a_terminal() -> None:
     console = Console(stream, lambda: 0.0)
     console.status("a long line")
     console.status("short")
-    console.say("news")
+    console.write("news")
     assert stream.getvalue() == "\ra long line\rshort      \rnews \n"
 
 
@@ -93,7 +93,7 @@ def test_the_same_trouble_is_told_once_in_a_while() -> None:
     console = Console(stream, lambda: now[0])
     for moment in (0.0, 1.0, 9.9, 10.0):
         now[0] = moment
-        console.trouble("broker 1", "refused")
-    console.trouble("broker 2", "refused")
+        console.event("broker 1", "refused")
+    console.event("broker 2", "refused")
     assert stream.getvalue().count("broker 1: refused") == 2
     assert stream.getvalue().count("broker 2: refused") == 1

@@ -1,7 +1,7 @@
-"""Where both logs of many partitions are: asked for in few requests, for links that start or rewind.
+"""Reads the start and end offsets of both logs for many partitions in few requests.
 
-The target is asked before the source, and the source's start after its end, so that what moves
-meanwhile never looks like a target that is ahead.
+Links need them when they start or rewind. The target is read before the source, and the source's end before its
+start: so records that arrive in between never make the target look as if it were ahead.
 """
 
 from __future__ import annotations
@@ -12,38 +12,38 @@ from kclient.net.cluster import Cluster
 from kclient.net.offsets import EARLIEST, LATEST, list_offsets
 from kclient.types import TopicPartition
 from kclient.wire.errors import KafkaError
-from mirrormaker.source import tails
-from mirrormaker.words import Ends, Tail
+from mirrormaker.link_state import LastBatch, LogEnds
+from mirrormaker.source import last_batches
 
-PATIENCE = 3.0
-"""Seconds to retry one question; the link asks again later."""
+TIMEOUT = 3.0
+"""Seconds to retry one request; the link requests the ends again later."""
 
 
-async def find_ends(
+async def read_log_ends(
     source: Cluster, target: Cluster, pairs: Mapping[TopicPartition, TopicPartition]
-) -> dict[TopicPartition, Ends | KafkaError]:
-    """Return the `Ends` of every pair (source partition -> target partition), or what is wrong there."""
+) -> dict[TopicPartition, LogEnds | KafkaError]:
+    """Return the `LogEnds` of every pair (source partition -> target partition), or its KafkaError."""
     copies = dict.fromkeys(pairs.values())
     target_starts = await _offsets(target, copies, EARLIEST)
     target_ends = await _offsets(target, copies, LATEST)
     source_ends = await _offsets(source, pairs, LATEST)
     source_starts = await _offsets(source, pairs, EARLIEST)
-    answers: dict[TopicPartition, Ends | KafkaError] = {}
+    answers: dict[TopicPartition, LogEnds | KafkaError] = {}
     for tp, copy in pairs.items():
         found = (source_starts[tp], source_ends[tp], target_starts[copy], target_ends[copy])
         problem = next((each for each in found if isinstance(each, KafkaError)), None)
         offsets = [each for each in found if isinstance(each, int)]
-        answers[tp] = problem or Ends(*offsets)  # type: ignore[arg-type]  # four of them
-    return await _with_tails(source, target, pairs, answers)
+        answers[tp] = problem or LogEnds(*offsets)  # type: ignore[arg-type]  # four of them
+    return await _with_last_batches(source, target, pairs, answers)
 
 
-async def _with_tails(
+async def _with_last_batches(
     source: Cluster,
     target: Cluster,
     pairs: Mapping[TopicPartition, TopicPartition],
-    answers: dict[TopicPartition, Ends | KafkaError],
-) -> dict[TopicPartition, Ends | KafkaError]:
-    """Add the batch before the target's end, on each side that has it."""
+    answers: dict[TopicPartition, LogEnds | KafkaError],
+) -> dict[TopicPartition, LogEnds | KafkaError]:
+    """Add the last batch below the target's end, from each log that has it."""
     at: dict[TopicPartition, int] = {}
     copied: dict[TopicPartition, int] = {}
     for tp, ends in answers.items():
@@ -53,20 +53,20 @@ async def _with_tails(
             at[tp] = ends.target_end
         if ends.target_start < ends.target_end:
             copied[pairs[tp]] = ends.target_end
-    target_tails = await tails(target, copied)
-    source_tails = await tails(source, at)
+    target_last_batches = await last_batches(target, copied)
+    source_last_batches = await last_batches(source, at)
     for tp, ends in answers.items():
-        theirs, ours = source_tails.get(tp), target_tails.get(pairs[tp])
+        theirs, ours = source_last_batches.get(tp), target_last_batches.get(pairs[tp])
         if isinstance(ends, KafkaError):
             continue
         problem = next((each for each in (theirs, ours) if isinstance(each, KafkaError)), None)
-        answers[tp] = problem or Ends(
+        answers[tp] = problem or LogEnds(
             ends.source_start,
             ends.source_end,
             ends.target_start,
             ends.target_end,
-            theirs if isinstance(theirs, Tail) else None,
-            ours if isinstance(ours, Tail) else None,
+            theirs if isinstance(theirs, LastBatch) else None,
+            ours if isinstance(ours, LastBatch) else None,
         )
     return answers
 
@@ -74,14 +74,14 @@ async def _with_tails(
 async def _offsets(
     cluster: Cluster, tps: Mapping[TopicPartition, object], timestamp: int
 ) -> dict[TopicPartition, int | KafkaError]:
-    """Return one end of every log; what failed is that partition's answer."""
+    """Return one offset per log, or its KafkaError."""
     if not tps:
         return {}
     answers = await list_offsets(
         cluster,
         dict.fromkeys(tps, timestamp),
         read_committed=timestamp == LATEST,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
     )
     return {
         tp: answer if isinstance(answer, KafkaError) else answer.offset

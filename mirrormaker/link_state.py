@@ -1,4 +1,4 @@
-"""What a link hears and says: states, causes, gaps, where logs are, what it wants done. Pure values."""
+"""The values of a partition link: its states, why it stopped, gaps, log ends, and its effects. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mirrormaker.runs import Run
 
 
 class LinkState(Enum):
-    """What a link is doing."""
+    """The states of a link; `mirrormaker.link` has the transitions."""
 
     LOCATING = "locating"
     COPYING = "copying"
@@ -18,22 +18,22 @@ class LinkState(Enum):
 
 
 class Cause(Enum):
-    """Why a link stopped, or why offsets are missing; the words are what people read."""
+    """Why a link stopped, or why offsets are missing; operators read the value."""
 
     RETENTION = "the source deleted records before they were copied"
     COMPACTION = "the source has no records at these offsets any more (compaction)"
     TARGET_AHEAD = "the target has offsets that the source does not have"
     DIVERGED = "source and target hold different records at the same offset"
     STRADDLES = "the target's log ends inside a batch of the source"
-    RECREATED = "the topic was deleted and created anew at the source"
+    RECREATED = "the topic was deleted and created again at the source"
     CORRUPT = "a batch is damaged at the source"
-    REFUSED = "the target refuses the records"
+    REJECTED = "the target rejects the records"
     NO_MIRROR = "the target's topic is not marked as a mirror"
-    UNREADABLE = "the source refuses to be read"
+    UNREADABLE = "the source cannot be read"
 
 
 class GapPolicy(Enum):
-    """What happens when the source has deleted what was not copied yet (gap.policy)."""
+    """What a link does when the source deleted records before they were copied (gap.policy)."""
 
     FAIL = "fail"
     SKIP = "skip"
@@ -41,7 +41,7 @@ class GapPolicy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Offsets from *first* up to but not including *until* that are not in the target."""
+    """Offsets [first, until) that are not in the target."""
 
     first: int
     until: int
@@ -60,8 +60,8 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
-    """The header of the batch that holds the last offset before the target's log end."""
+class LastBatch:
+    """The header of the batch that holds the last offset below the target's log end."""
 
     base_offset: int
     next_offset: int
@@ -73,55 +73,55 @@ class Tail:
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
-    """Where both logs begin and end, and the batch before the target's end on both sides.
+class LogEnds:
+    """The start and end offsets of both logs, and the last batch below the target's end on each side.
 
-    A tail is None where that side has no such offset.
+    A last batch is None where that log lacks the offset.
     """
 
     source_start: int
     source_end: int
     target_start: int
     target_end: int
-    source_tail: Tail | None = None
-    target_tail: Tail | None = None
+    source_last_batch: LastBatch | None = None
+    target_last_batch: LastBatch | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Locate:
-    """Ask both logs for their `Ends`, after *delay* seconds; answer with `located`."""
+    """Read the `LogEnds` of both logs after *delay* seconds; answer with `located` or `not_located`."""
 
     generation: int
     delay: float
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
-    """A gap was left."""
+class ReportGap:
+    """Report a gap to the operator."""
 
     gap: Gap
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Everything below the cut is in the target."""
+    """All offsets below the cut are in the target."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The link copies no more."""
+    """The link has stopped for good."""
 
     problem: Problem
 
 
-Effect = Locate | Declared | Finished | Stopped
+Effect = Locate | ReportGap | Finished | Stopped
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Append:
-    """A run to be appended at the target where its log ends with a batch of *previous_crc*.
+    """A run to append if the target's log ends at *expected_log_end* with a batch of CRC *previous_crc*.
 
-    *previous_crc* is 0 where the log is empty.
+    *previous_crc* is 0 for an empty log.
     """
 
     run: Run
