@@ -28,52 +28,52 @@ NAMES = (
     "|followed_partition|leader_range|directory_news|replica_news|takeover"
 )
 
-# What is quoted stays as it is.
-QUOTED = ("who may import whom",)
+# The examples of CONTRIBUTING.md stay as they are.
+QUOTED = (
+    "Whoever fetched has all there is, and is what it wants to be",
+    "Who joins or lags becomes one ISR write",
+    "Nobody finds its broker deaf meanwhile",
+    "The controller tells everybody who lives",
+    "A wish that was not heard is said anew",
+)
 
 # Names that belong to Kafka, Java, Python or a dependency, and are not in our code; G1 is a collector of Java.
 FOREIGN = frozenset({"G1", "SimpleRate", "eval", "sitecustomize.py", "writev"})
 
 # Rooms that are not done: how many faults each may still have. A number here only ever gets smaller.
 UNFINISHED: dict[str, int] = {
-    "ARCHITECTURE.md": 52,
-    "README.md": 2,
+    "ARCHITECTURE.md": 33,
     "benchmarks": 87,
-    "docs/design/damaged-log-directory.md": 1,
-    "docs/design/flush.md": 7,
-    "docs/design/groups-without-zookeeper.md": 7,
-    "docs/design/inter-broker-trust.md": 4,
-    "docs/design/request-memory.md": 1,
-    "docs/operating.md": 13,
-    "kbroker/apis": 69,
+    "docs/design/flush.md": 1,
+    "kbroker/apis": 67,
     "kbroker/app": 57,
     "kbroker/cli": 6,
     "kbroker/common": 12,
     "kbroker/config": 23,
-    "kbroker/controller": 494,
+    "kbroker/controller": 366,
     "kbroker/coordinator": 128,
     "kbroker/demo": 30,
     "kbroker/local": 11,
-    "kbroker/log": 210,
+    "kbroker/log": 183,
     "kbroker/metadata": 101,
     "kbroker/network": 36,
-    "kbroker/replica": 458,
+    "kbroker/replica": 376,
     "kbroker/security": 2,
     "kbroker/zk": 91,
     "kclient": 441,
     "mirrormaker": 79,
     "spark_jobs": 7,
-    "tests/SCENARIOS.md": 20,
+    "tests/SCENARIOS.md": 17,
     "tests/audits": 41,
     "tests/chaos": 127,
     "tests/checker": 36,
     "tests/compat": 73,
     "tests/conftest.py": 2,
-    "tests/integration": 335,
-    "tests/kit": 100,
-    "tests/property": 176,
-    "tests/simulation": 328,
-    "tests/unit/apis": 177,
+    "tests/integration": 327,
+    "tests/kit": 95,
+    "tests/property": 163,
+    "tests/simulation": 287,
+    "tests/unit/apis": 172,
     "tests/unit/app": 8,
     "tests/unit/audits": 7,
     "tests/unit/chaos": 39,
@@ -81,14 +81,14 @@ UNFINISHED: dict[str, int] = {
     "tests/unit/client": 164,
     "tests/unit/common": 11,
     "tests/unit/config": 1,
-    "tests/unit/controller": 147,
+    "tests/unit/controller": 121,
     "tests/unit/coordinator": 28,
     "tests/unit/demo": 1,
-    "tests/unit/log": 71,
+    "tests/unit/log": 41,
     "tests/unit/metadata": 20,
     "tests/unit/mirror": 21,
     "tests/unit/network": 23,
-    "tests/unit/replica": 210,
+    "tests/unit/replica": 166,
     "tests/unit/test_simulation_tally.py": 1,
     "tests/unit/wire": 39,
     "tests/unit/zk": 5,
@@ -138,7 +138,7 @@ class _Known:
 
     def file(self, path: str) -> bool:
         """Return whether *path* is a file or directory here, or the end of the path of one."""
-        return path.strip("/").removeprefix("./") in self.tails
+        return path.lstrip("./").rstrip("/") in self.tails
 
     def name(self, dotted: str) -> bool:
         """Return whether every part of a name in backticks is a name of ours, or it is none that looks like ours."""
