@@ -158,6 +158,7 @@ class SimulatedDisk:
         """Segments that were written to in such a directory: nobody knows what is on the disk of the first ones."""
         self.faults: dict[str, int] = {}
         """By disk ("/data"): the error of every change, errno.EIO or errno.ENOSPC."""
+        self._places: dict[Directory, str] = {}
 
     def _may_change(self, path: str) -> None:
         """Raise OSError where the disk of *path* refuses everything."""
@@ -200,6 +201,14 @@ class SimulatedDisk:
         """Return the files in *directory* as the process sees them."""
         names = self._directory(directory).names
         return {n: bytes(file.content) for n, file in names.items() if isinstance(file, File)}
+
+    def remember_place(self, path: str) -> None:
+        """Remember where a directory belongs, unless its place is known already."""
+        self._places.setdefault(self._directory(path), path)
+
+    def is_elsewhere(self, path: str) -> bool:
+        """Say whether a directory at *path* belongs to another place."""
+        return self.is_dir(path) and self._places.get(self._directory(path), path) != path
 
     # The protocol
 

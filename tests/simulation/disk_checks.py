@@ -7,14 +7,9 @@ once, and not only when a power loss happens to take what it believed in.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from uuid import UUID
 
 from kbroker.log import offset_checkpoint_file
-from kbroker.log.identity import (
-    CLEAN_SHUTDOWN,
-    PARTITION_METADATA,
-    decode_partition_metadata,
-)
+from kbroker.log.identity import CLEAN_SHUTDOWN
 from kbroker.log.names import parse_directory
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import check_crc, iterate
@@ -66,12 +61,9 @@ def synced_end(files: Mapping[str, bytes], known: int = 0) -> int | None:
 
 
 def wrong_at_the_end(
-    disk: SimulatedDisk, directories: Iterable[str], names: Mapping[UUID, str], *, is_clean: bool
+    disk: SimulatedDisk, directories: Iterable[str], *, is_clean: bool
 ) -> str | None:
-    """Check the directories of a broker whose process ends: by a shutdown that may be *clean*, or in its midst.
-
-    *names* are those of all topics that ever were, by their ids.
-    """
+    """Check the directories of a broker whose process ends: by a shutdown that may be *clean*, or in its midst."""
     for directory in directories:
         if not disk.is_dir(directory):
             continue
@@ -81,7 +73,7 @@ def wrong_at_the_end(
             found = _not_synced(disk, directory)
             if found is not None:
                 return f"CleanShutdown: {directory} is marked clean, {found} is not synced"
-        found = _wrong_checkpoint(disk, directory, names)
+        found = _wrong_checkpoint(disk, directory)
         if found is not None:
             return found
     return None
@@ -99,27 +91,15 @@ def _not_synced(disk: SimulatedDisk, directory: str) -> str | None:
     return None
 
 
-def _wrong_checkpoint(disk: SimulatedDisk, directory: str, names: Mapping[UUID, str]) -> str | None:
+def _wrong_checkpoint(disk: SimulatedDisk, directory: str) -> str | None:
     content = disk.durable(directory).get(offset_checkpoint_file.RECOVERY_POINTS)
     if content is None:
         return None
     for (topic, number), recovery_point in offset_checkpoint_file.decode(content).items():
         path = f"{directory}/{topic}-{number}"
-        if _is_exchanged(disk, path, topic, number, names):
+        if disk.is_elsewhere(path):
             continue  # the checkpoint is that of the log which was here; the broker believes neither
         wrong = wrong_recovery_point(disk, path, recovery_point)
         if wrong is not None:
             return f"{wrong}, as its checkpoint says"
     return None
-
-
-def _is_exchanged(
-    disk: SimulatedDisk, path: str, topic: str, number: int, names: Mapping[UUID, str]
-) -> bool:
-    """Return whether the log of another topic or partition is in a partition's directory."""
-    content = disk.contents(path).get(PARTITION_METADATA) if disk.is_dir(path) else None
-    if content is None:
-        return False
-    whose = decode_partition_metadata(content)
-    is_other = whose.topic_id is not None and names.get(whose.topic_id, topic) != topic
-    return is_other or whose.partition not in (None, number)

@@ -68,6 +68,8 @@ def exchange(disk: SimulatedDisk, directory: str) -> list[TopicPartition]:
     if len(keys) < 2 or directory in disk.faults:
         return []
     one, other = (f"{directory}/{topic}-{number}" for topic, number in keys)
+    for path in (one, other):
+        disk.remember_place(path)
     aside = f"{directory}/aside"
     for source, target in ((one, aside), (other, one), (aside, other)):
         disk.rename(source, target)

@@ -12,6 +12,7 @@ leads: what he has is what is left.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kbroker.common.topic_partition import TopicPartition
@@ -92,6 +93,10 @@ class Losses:
     def damaged(self, node: int, key: TopicPartition) -> None:
         """Take note that the log of one replica on *node* is another one now."""
         self._damaged.add((node, key))
+
+    def damaged_on(self, node: int, keys: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Return those of *keys* whose logs on *node* are other ones."""
+        return [key for key in keys if (node, key) in self._damaged]
 
     def whole(self, node: int, key: TopicPartition) -> None:
         """Take note that a replica has all that is committed."""

@@ -5,7 +5,7 @@ The broker is `kbroker.app.broker.Broker` itself, composed by its own code; only
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import Path
 from random import Random
@@ -17,6 +17,7 @@ from twisted.python.failure import Failure
 
 from kbroker.app.broker import Broker, CannotStartError
 from kbroker.app.world import World
+from kbroker.common.topic_partition import TopicPartition
 from kbroker.config import BrokerConfig
 from kbroker.log.disk import read_file
 from kbroker.log.identity import CLEAN_SHUTDOWN, PARTITION_METADATA, decode_partition_metadata
@@ -106,8 +107,6 @@ class Node:
         """Whether it is to run: one that gives up is started again."""
         self.has_namesakes = False
         """Whether it does not start because two of its disks hold logs of one name."""
-        self.topic_names: Mapping[UUID, str] = {}
-        """Names of all topics that ever were, for what is checked when its process ends."""
         self._boots = 1
         self.stopping = False
         self.lives = 0
@@ -140,6 +139,14 @@ class Node:
             and self.broker is not None
             and bool(self.broker.replica_manager.log_manager.offline)
         )
+
+    @property
+    def failed_logs(self) -> list[TopicPartition]:
+        """The partitions whose logs the broker could not open, in directories that work."""
+        if not self.running or self.broker is None or not self.broker._logs_loaded:
+            return []
+        logs = self.broker.replica_manager.log_manager
+        return [] if logs.offline else sorted(logs.failed)
 
     def zookeeper(self) -> ZkConnection | None:
         return self._zookeepers[-1] if self._zookeepers and self.running else None
@@ -268,9 +275,7 @@ class Node:
         if self.broker is not None and self.broker._logs_loaded:
             offline = self.broker.replica_manager.log_manager.offline
             directories = [each for each in DIRECTORIES[: self._disks] if each not in offline]
-            self.wrong = self.wrong or wrong_at_the_end(
-                self.disk, directories, self.topic_names, is_clean=is_clean
-            )
+            self.wrong = self.wrong or wrong_at_the_end(self.disk, directories, is_clean=is_clean)
 
     def _is_clean(self, directory: str) -> bool:
         """Say whether a log directory has the mark of a clean shutdown: everything is synced then."""
@@ -308,6 +313,14 @@ class Node:
         for logs in found.values():
             for _, _, path in sorted(logs)[:-1]:
                 self.disk.rename(path, f"{path}.kept")
+
+    def put_aside(self, keys: Iterable[TopicPartition]) -> None:
+        """Have the operator take the logs of some partitions away."""
+        for topic, number in keys:
+            for directory in DIRECTORIES[: self._disks]:
+                path = f"{directory}/{topic}-{number}"
+                if self.disk.is_dir(path):
+                    self.disk.rename(path, f"{path}.kept")
 
     def _topic_id(self, path: str) -> UUID | None:
         try:

@@ -96,8 +96,6 @@ class Observer:
         self.topics: dict[str, UUID] = {}
         """Names of the topics that exist."""
         self.names: dict[UUID, str] = {}
-        for node in nodes.values():
-            node.topic_names = self.names
         self.states: dict[tuple[str, int], State] = {}
         self.replicas: dict[tuple[str, int], tuple[int, ...]] = {}
         self.moving: dict[tuple[str, int], bool] = {}

@@ -206,10 +206,20 @@ class Simulation:
         raise Broken(f"Liveness: {PATIENCE:g} s after everything was healed: {missing}")
 
     def _decide(self) -> None:
-        """Do what the operator has to: take namesakes' logs away, accept a loss where nobody must have all."""
+        """Do what the operator has to: take logs away, accept a loss where nobody must have all.
+
+        Those are logs of one name, and logs that cannot be opened because they were exchanged: power took what the
+        recovery point of the other one covers (S14).
+        """
         for node in self.nodes.values():
             if node.has_namesakes and not node.running:
                 node.keep(self.observer.topics)
+                self._decides_at = self.scheduler.now + OPERATOR_SECONDS
+            unreadable = self.observer.losses.damaged_on(node.number, node.failed_logs)
+            if unreadable:
+                node.kill()
+                node.put_aside(unreadable)
+                node.start()
                 self._decides_at = self.scheduler.now + OPERATOR_SECONDS
         if self.scheduler.now < self._decides_at:
             return
