@@ -4,6 +4,9 @@ Such a leader cannot learn that its session is over. It goes on while all of its
 comes out of the ISR and follows it no more. So it must stop when it has received nothing from its successor for
 as long as the brokers themselves allow (`FollowerLiveness.silence`), plus the time to notice.
 
+A session can end early here, while its broker is cut off from ZooKeeper. The broker may take it for alive until its
+timeout is over, counted from the last answer.
+
 Not judged: a broker that was paused meanwhile, because what it answers when it resumes may have been asked before; and
 a broker to which the successor still sends something, because that may have been sent before the election.
 """
@@ -63,8 +66,10 @@ class CutOff:
         if leader == number or now - since < GRACE:
             return
         node = self._nodes[number]
-        process, broker = node.process, node.broker
+        process, broker, session = node.process, node.broker, node.zookeeper()
         if process is None or not process.alive or broker is None:
+            return
+        if session is not None and now - session.knows_at < GRACE:
             return
         partition = broker.replica_manager.registry.partitions.get((topic, where[1]))
         if (

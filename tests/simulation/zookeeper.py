@@ -176,6 +176,7 @@ class Ensemble:
         self.zxid = 0
         self.sessions: dict[int, ZkSession] = {}
         self.up = True
+        self.up_at = 0.0
         self.on_commit: list[Callable[[Change], None]] = []
         self.writer: int | None = None
         """The node that sent the write which is being done."""
@@ -284,7 +285,7 @@ class Ensemble:
 
     def start(self) -> None:
         """Serve again; every session has all its time from now on."""
-        self.up = True
+        self.up, self.up_at = True, self.scheduler.now
         for session in list(self.sessions.values()):
             if session.connection is None:
                 self.unheard(session, self.scheduler.now)
@@ -411,6 +412,7 @@ class ZkConnection:
         self._outstanding: dict[Any, None] = {}
         self.lose_next_reply = False
         self._heard_at = process.seconds()
+        self._reachable_at = 0.0
 
     # -- the reactor's side
 
@@ -443,6 +445,13 @@ class ZkConnection:
     @property
     def session(self) -> ZkSession | None:
         return self.ensemble.sessions.get(self._identity[0])
+
+    @property
+    def knows_at(self) -> float:
+        """When the client knows at the latest that its session is over: by its own clock, or because it can ask."""
+        if self._cut_off():
+            return self._heard_at + self._timeout
+        return max(self._reachable_at, self.ensemble.up_at)
 
     def _cut_off(self) -> bool:
         wires = self.ensemble.wires
@@ -642,6 +651,7 @@ class ZkConnection:
 
     def reachable(self) -> None:
         """Let what was stuck pass, if the connection outlived the silence."""
+        self._reachable_at = self.ensemble.scheduler.now
         session = self.session
         if session is None or session.connection is not self:
             return
