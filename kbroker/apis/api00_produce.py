@@ -15,8 +15,7 @@ from collections.abc import Callable, Sequence
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from kbroker.apis import RequestContext
-from kbroker.apis.budgets import BUDGETS
+from kbroker.apis.request import RequestContext
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.network.service import Answer, RequestRefusedError
 from kbroker.replica.conditional_append import UnexpectedLogEndError, append_copied
@@ -37,15 +36,11 @@ from kclient.wire.produce import (
     ProduceRequest,
     ProduceTopicResponse,
 )
-from kclient.wire.versions import ApiKey
 
 log = Logger()
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 ALL_IN_SYNC = -1
-
-MAX_ENTRIES = BUDGETS[ApiKey.PRODUCE].max_elements
-"""Topics and partitions of one request."""
 
 LARGE_BYTES = 16 * 1024
 """A request of fewer bytes is not looked at any closer."""
@@ -70,7 +65,7 @@ class Produce:
             raise RequestRefusedError(
                 f"Produce v{version} carries message format 0 or 1; only v3 and later are served"
             )
-        request = produce.decode_request(body, version, MAX_ENTRIES)
+        request = produce.decode_request(body, version, context.budget.max_elements)
         if len(body) > LARGE_BYTES and _is_large(request, body):
             return Deferred.fromCoroutine(self._in_slices(context, request))
         acks = request.acks

@@ -27,9 +27,8 @@ from uuid import UUID
 
 from twisted.internet.defer import Deferred
 
-from kbroker.apis import RequestContext
-from kbroker.apis.budgets import BUDGETS
 from kbroker.apis.inter_broker import InterBrokerTrust
+from kbroker.apis.request import RequestContext
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.config import BrokerConfig
 from kbroker.network.service import Answer
@@ -63,9 +62,6 @@ Even if they gave nothing, as long as half of them need not be looked at again: 
 he is not to do so for ever.
 """
 
-
-MAX_ENTRIES = BUDGETS[ApiKey.FETCH].max_elements
-"""Topics and partitions of one request."""
 
 LARGE = 1000
 """A full fetch of more topics and partitions is read in slices: this many take about 10 ms."""
@@ -105,7 +101,9 @@ class Fetch:
 
     def __call__(self, context: RequestContext, body: memoryview) -> Answer | Deferred[Answer]:
         """Answer with what there is, now if that is enough."""
-        request = fetch.decode_request(body, context.header.api_version, MAX_ENTRIES)
+        request = fetch.decode_request(
+            body, context.header.api_version, context.budget.max_elements
+        )
         limit = min(max(request.max_bytes, 0), self._max_bytes)
         follower = request.replica_id if request.replica_id >= 0 else None
         if follower is not None and not self._may_follow(context, follower):

@@ -14,8 +14,8 @@ from collections import Counter
 from itertools import islice
 from typing import Final
 
-from kbroker.apis import RequestContext
 from kbroker.apis.inter_broker import InterBrokerTrust
+from kbroker.apis.request import RequestContext
 from kbroker.common.shared_turns import for_each
 from kbroker.replica.offset_lookup import (
     EARLIEST,

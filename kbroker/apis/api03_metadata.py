@@ -22,12 +22,13 @@ from uuid import UUID
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from kbroker.apis import RequestContext, encode_in_steps
 from kbroker.apis.authorized_operations import (
     ALL_CLUSTER_OPERATIONS,
     ALL_TOPIC_OPERATIONS,
     NOT_ASKED,
 )
+from kbroker.apis.request import RequestContext
+from kbroker.apis.responses import encode_in_steps
 from kbroker.common.shared_turns import for_each
 from kbroker.metadata.admin_manager import OFFSETS_TOPIC, AdminManager
 from kbroker.metadata.core.topic_rules import is_topic_name
@@ -103,7 +104,7 @@ class Metadata:
         """Answer the request whose *body* follows the header."""
         version, listener = context.api_version, context.listener
         request: MetadataRequest = messages.decode_request(
-            context.header, body, 0, max_elements=context.max_elements
+            context.header, body, 0, max_elements=context.budget.max_elements
         )
         wants_all = request.topics is None or (version == 0 and not request.topics)
         asks_operations = (

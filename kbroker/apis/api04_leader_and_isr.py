@@ -6,7 +6,7 @@ new here are read first, so that no log is made with the wrong ones; the rest is
 
 from __future__ import annotations
 
-from kbroker.apis import RequestContext
+from kbroker.apis.request import RequestContext
 from kbroker.metadata.dynamic_config import DynamicConfig
 from kbroker.replica.replica_manager import ReplicaManager
 from kclient.wire.interbroker import (
@@ -20,7 +20,7 @@ class LeaderAndIsr:
     """Answers LeaderAndIsr."""
 
     def __init__(
-        self, replica_manager: ReplicaManager, dynamic: DynamicConfig, is_extended: bool = True
+        self, replica_manager: ReplicaManager, dynamic: DynamicConfig, is_extended: bool
     ) -> None:
         """Without *is_extended* (inter.broker.protocol.version) responses have Kafka's own fields only."""
         self._replica_manager = replica_manager

@@ -5,7 +5,7 @@ Versions served: 3 and 4 (v3: leader epochs, KIP-570, and delete per partition).
 
 from __future__ import annotations
 
-from kbroker.apis import RequestContext
+from kbroker.apis.request import RequestContext
 from kbroker.metadata.dynamic_config import DynamicConfig
 from kbroker.replica.replica_manager import ReplicaManager
 from kclient.wire.errors import ErrorCode

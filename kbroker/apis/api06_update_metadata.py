@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from kbroker.apis import RequestContext
+from kbroker.apis.request import RequestContext
 from kbroker.metadata.metadata_cache import MetadataCache
 from kbroker.replica.stray_replicas import StrayReplicas
 from kclient.wire.interbroker import UpdateMetadataRequest, UpdateMetadataResponse

@@ -6,7 +6,7 @@ what remains are partitions with more replicas that nobody else in the ISR could
 
 from __future__ import annotations
 
-from kbroker.apis import RequestContext
+from kbroker.apis.request import RequestContext
 from kbroker.controller.controller import KafkaController
 from kclient.wire.interbroker import (
     ControlledShutdownRequest,

@@ -7,7 +7,7 @@ v7 group instance id (KIP-345); v8 flexible; v9 member epoch in place of the gen
 Unlike Kafka, a partition that does not exist is refused like a topic that does not, and so is a negative offset.
 """
 
-from kbroker.apis import RequestContext
+from kbroker.apis.request import RequestContext
 from kbroker.coordinator.group.core.commits import OffsetCommit as Commit
 from kbroker.coordinator.group.core.records import CommitDetail
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator

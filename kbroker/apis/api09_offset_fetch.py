@@ -7,7 +7,7 @@ require_stable (KIP-447: nothing is ever pending here before there are transacti
 Offset -1 says that there is none.
 """
 
-from kbroker.apis import RequestContext
+from kbroker.apis.request import RequestContext
 from kbroker.common.shared_turns import Slice, for_each
 from kbroker.coordinator.group.committed_offsets import CommittedOffset
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator

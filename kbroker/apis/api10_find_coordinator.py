@@ -12,7 +12,7 @@ from typing import Final
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from kbroker.apis import RequestContext
+from kbroker.apis.request import RequestContext
 from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC, partition_for
 from kbroker.metadata.admin_manager import AdminManager
 from kbroker.metadata.metadata_cache import MetadataCache

@@ -7,7 +7,7 @@ v9 skip_assignment (KIP-814).
 The request waits until the group's members are together, as long as the rebalance timeout.
 """
 
-from kbroker.apis import RequestContext
+from kbroker.apis.request import RequestContext
 from kbroker.coordinator.group.core.effects import Join
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kclient.wire.errors import ErrorCode

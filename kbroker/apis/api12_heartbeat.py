@@ -3,7 +3,7 @@
 v1 throttle time; v3 group instance id (KIP-345); v4 flexible.
 """
 
-from kbroker.apis import RequestContext
+from kbroker.apis.request import RequestContext
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kclient.wire.schema.heartbeat import HeartbeatRequest, HeartbeatResponse
 

@@ -3,7 +3,7 @@
 v1 throttle time; v3 several members, also by instance id alone (KIP-345); v4 flexible; v5 reasons (KIP-800).
 """
 
-from kbroker.apis import RequestContext
+from kbroker.apis.request import RequestContext
 from kbroker.coordinator.group.core.effects import MemberIdentity
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kclient.wire.errors import ErrorCode

@@ -5,7 +5,7 @@ v1 throttle time; v3 group instance id (KIP-345); v4 flexible; v5 protocol type 
 A follower's request waits for the leader's.
 """
 
-from kbroker.apis import RequestContext
+from kbroker.apis.request import RequestContext
 from kbroker.coordinator.group.core.effects import Sync
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kclient.wire.errors import ErrorCode

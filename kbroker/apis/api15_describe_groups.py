@@ -7,7 +7,7 @@ As in Kafka a group that does not exist is described as Dead, without an error, 
 of Stable groups only.
 """
 
-from kbroker.apis import RequestContext
+from kbroker.apis.request import RequestContext
 from kbroker.common.shared_turns import for_each
 from kbroker.coordinator.group.core.states import GroupState
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator

@@ -4,7 +4,7 @@ v1 throttle time; v3 flexible; v4 states, and a filter by them (KIP-518); v5 typ
 every group here is a classic one.
 """
 
-from kbroker.apis import RequestContext
+from kbroker.apis.request import RequestContext
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kclient.wire.schema.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 

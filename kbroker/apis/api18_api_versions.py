@@ -2,8 +2,8 @@
 
 v3 flexible body, client software name (KIP-511), features · v4 min feature version 0. The one feature is an
 extension of ours, the conditional append (kclient.wire.produce). The response header has no tagged fields in
-any version. An unknown version is answered in v0 with UNSUPPORTED_VERSION (the dispatcher does that), so that the
-client can ask again.
+any version. A version that is not served is answered in v0 with UNSUPPORTED_VERSION and the ranges, so that the client
+can choose another one (KIP-511).
 
 A tagged field of ours (10000, v3+) carries a broker's proof of which broker it is
 (`kbroker.security.core.broker_proof`). It holds for the connection; a proof that does not hold here is answered with
@@ -13,10 +13,10 @@ CLUSTER_AUTHORIZATION_FAILED.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from kbroker.apis import RequestContext
 from kbroker.apis.inter_broker import InterBrokerTrust
+from kbroker.apis.request import RequestContext
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.produce import CONDITIONAL_APPEND, CONDITIONAL_APPEND_VERSION
 from kclient.wire.schema.api_versions import (
@@ -31,19 +31,21 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 class ApiVersions:
-    """Lists what the dispatcher has handlers for, and gives *trust* the proofs of brokers."""
+    """Lists the APIs and versions that are *served*, and passes the proofs of brokers to *trust*."""
 
-    def __init__(
-        self, served: Callable[[], Mapping[ApiKey, VersionRange]], trust: InterBrokerTrust
-    ) -> None:
+    def __init__(self, served: Mapping[ApiKey, VersionRange], trust: InterBrokerTrust) -> None:
         self._served = served
         self._trust = trust
 
-    def supported(self, _version: int) -> list[ApiVersion]:
-        """Return the ranges, in the order of the keys."""
+    def unsupported_version(self) -> ApiVersionsResponse:
+        """Return the response to a version that is not served."""
+        code = int(ErrorCode.UNSUPPORTED_VERSION)
+        return ApiVersionsResponse(error_code=code, api_keys=self._ranges())
+
+    def _ranges(self) -> list[ApiVersion]:
         return [
             ApiVersion(api_key=int(api), min_version=versions.min, max_version=versions.max)
-            for api, versions in sorted(self._served().items())
+            for api, versions in sorted(self._served.items())
         ]
 
     def __call__(self, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
@@ -56,7 +58,7 @@ class ApiVersions:
         if request.broker_proof and not self._trust.prove(context.peer, request.broker_proof):
             return ApiVersionsResponse(error_code=int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
         return ApiVersionsResponse(
-            api_keys=self.supported(context.api_version),
+            api_keys=self._ranges(),
             supported_features=[
                 SupportedFeatureKey(
                     CONDITIONAL_APPEND, CONDITIONAL_APPEND_VERSION, CONDITIONAL_APPEND_VERSION

@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from kbroker.apis import RequestContext
 from kbroker.apis.api32_describe_configs import topic_config_entries
+from kbroker.apis.request import RequestContext
 from kbroker.common.shared_turns import for_each
 from kbroker.controller.controller import KafkaController
 from kbroker.metadata.admin_manager import AdminManager, CreatedTopic

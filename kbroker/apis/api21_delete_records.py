@@ -7,7 +7,7 @@ segments go with the next retention check.
 
 from __future__ import annotations
 
-from kbroker.apis import RequestContext
+from kbroker.apis.request import RequestContext
 from kbroker.replica.replica_manager import ReplicaManager
 from kclient.wire.errors import InvalidTopicException, KafkaError, code_of
 from kclient.wire.schema.delete_records import (

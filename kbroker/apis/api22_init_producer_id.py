@@ -6,7 +6,7 @@ one; v4 and v5 new error codes for transactions (KIP-588, KIP-890).
 Transactional ids are refused with INVALID_REQUEST: there are no transactions yet.
 """
 
-from kbroker.apis import RequestContext
+from kbroker.apis.request import RequestContext
 from kbroker.coordinator.transaction.producer_id_manager import ProducerIds
 from kclient.wire.errors import InvalidRequest
 from kclient.wire.schema.init_producer_id import (

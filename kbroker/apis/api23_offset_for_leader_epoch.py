@@ -8,8 +8,8 @@ connection that proved to come from that broker, else every partition has CLUSTE
 
 from __future__ import annotations
 
-from kbroker.apis import RequestContext
 from kbroker.apis.inter_broker import InterBrokerTrust
+from kbroker.apis.request import RequestContext
 from kbroker.replica.offset_lookup import epoch_end
 from kbroker.replica.replica_manager import ReplicaManager
 from kclient.wire.errors import ClusterAuthorizationFailed, KafkaError, code_of

@@ -6,8 +6,8 @@ kafka-configs.sh of Kafka 3.9 still changes brokers' settings this way.
 
 from __future__ import annotations
 
-from kbroker.apis import RequestContext
 from kbroker.apis.api44_incremental_alter_configs import configured_broker
+from kbroker.apis.request import RequestContext
 from kbroker.common.shared_turns import for_each
 from kbroker.metadata.config_admin_manager import ConfigAdminManager
 from kbroker.metadata.core.config_entries import ResourceType

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable, Collection
 
-from kbroker.apis import RequestContext
+from kbroker.apis.request import RequestContext
 from kbroker.common.shared_turns import Slice
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.log.unified_log import UnifiedLog

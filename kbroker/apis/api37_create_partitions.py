@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from kbroker.apis import RequestContext
 from kbroker.apis.api19_create_topics import MAX_WAIT_SECONDS
+from kbroker.apis.request import RequestContext
 from kbroker.common.shared_turns import for_each
 from kbroker.controller.controller import KafkaController
 from kbroker.metadata.admin_manager import AdminManager

@@ -3,7 +3,7 @@
 v1 throttle time only; v2 flexible.
 """
 
-from kbroker.apis import RequestContext
+from kbroker.apis.request import RequestContext
 from kbroker.common.shared_turns import for_each
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kclient.wire.schema.delete_groups import (

@@ -13,8 +13,8 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from kbroker.apis import RequestContext
 from kbroker.apis.api19_create_topics import MAX_WAIT_SECONDS
+from kbroker.apis.request import RequestContext
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.controller.controller import KafkaController
 from kbroker.controller.core.effects import ElectionOutcome, ElectionResult

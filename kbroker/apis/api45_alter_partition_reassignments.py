@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Final
 
-from kbroker.apis import RequestContext
+from kbroker.apis.request import RequestContext
 from kbroker.controller.controller import KafkaController
 from kbroker.controller.core.effects import ReassignmentOutcome
 from kclient.wire.error_codes import ErrorCode

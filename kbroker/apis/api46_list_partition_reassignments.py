@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from kbroker.apis import RequestContext
+from kbroker.apis.request import RequestContext
 from kbroker.controller.controller import KafkaController
 from kclient.wire.schema.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,

@@ -1,6 +1,6 @@
 """OffsetDelete (47), version 0: remove committed offsets of topics that no member reads (KIP-496)."""
 
-from kbroker.apis import RequestContext
+from kbroker.apis.request import RequestContext
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kclient.wire.errors import ErrorCode
 from kclient.wire.schema.offset_delete import (

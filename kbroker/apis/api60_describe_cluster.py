@@ -5,8 +5,8 @@ Versions served: 0 and 1 (v1: endpoint type; there are no KRaft controllers here
 
 from __future__ import annotations
 
-from kbroker.apis import RequestContext
 from kbroker.apis.authorized_operations import ALL_CLUSTER_OPERATIONS, NOT_ASKED
+from kbroker.apis.request import RequestContext
 from kbroker.metadata.metadata_cache import MetadataCache
 from kclient.wire.errors import MismatchedEndpointType, UnsupportedEndpointType
 from kclient.wire.schema.describe_cluster import (

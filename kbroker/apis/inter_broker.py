@@ -16,7 +16,7 @@ Owner: the reactor's thread
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Final
 
 from twisted.logger import Logger
@@ -26,14 +26,6 @@ from kbroker.security.core.broker_proof import BrokerProofs
 from kclient.wire.versions import ApiKey
 
 log = Logger()
-
-SENDER_FIELDS: Final[Mapping[int, str]] = {
-    int(ApiKey.LEADER_AND_ISR): "controller_id",
-    int(ApiKey.STOP_REPLICA): "controller_id",
-    int(ApiKey.UPDATE_METADATA): "controller_id",
-    int(ApiKey.CONTROLLED_SHUTDOWN): "broker_id",
-}
-"""The APIs that only brokers may use, and the field of their requests that names the sender."""
 
 LOG_SECONDS: Final = 1.0
 """At most one line in so many seconds tells of refused requests."""
@@ -67,7 +59,7 @@ class InterBrokerTrust:
         return True
 
     def admits(self, peer: Peer, api_key: int) -> bool:
-        """Say whether *peer* may send requests of *api_key*, one of `SENDER_FIELDS`, at all."""
+        """Say whether *peer* may send requests of *api_key*, which only brokers may send."""
         if peer.broker_id >= 0 or self._registered_at(peer):
             return True
         return self._refused(peer, ApiKey(api_key).name)

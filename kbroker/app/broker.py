@@ -6,8 +6,7 @@ Start: the log directories are locked first, because whoever holds the lock may 
 session of a crashed former self. Then ZooKeeper, the cluster's id, the directories' identity, the
 logs (in a pool). Then listeners, so that the ports are known; then the registration, by which the
 controller learns of us; then we stand for election ourselves. Ready is the broker once the
-controller has told it the cluster's metadata, or has failed to do so for a while. Who asks
-for metadata before it was told waits a moment (`handlers`).
+controller has sent it the cluster's metadata, or has not done so for a while.
 
 Stop: leadership is handed over (controlled shutdown, bounded), no more connections, groups let go,
 the ZooKeeper session ended, and last the logs closed clean, a few syncs for all of them (`log/closing`).
@@ -22,18 +21,18 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 from uuid import UUID
 
-from twisted.internet.defer import Deferred
 from twisted.internet.error import CannotListenError
-from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 
-from kbroker.apis import Dispatcher
+from kbroker.apis.api_specs import handler_factories
+from kbroker.apis.gates import BrokerGates
+from kbroker.apis.handlers import HandlerDependencies
 from kbroker.apis.inter_broker import InterBrokerTrust
+from kbroker.apis.pipeline import RequestPipeline
 from kbroker.app.controlled_shutdown import ControlledShutdown
-from kbroker.app.handlers import handlers_of
 from kbroker.app.undo import Undo
 from kbroker.app.world import World
 from kbroker.common.endpoint import Endpoint
@@ -46,6 +45,7 @@ from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.coordinator.group.offset_expiry import OffsetExpiry
 from kbroker.coordinator.transaction.producer_id_manager import ProducerIds, first_producer_id
 from kbroker.metadata.admin_manager import AdminManager, random_topic_id
+from kbroker.metadata.broker_epoch import BrokerEpoch
 from kbroker.metadata.broker_registration import (
     BrokerRegistration,
     DuplicateBrokerError,
@@ -75,9 +75,6 @@ from kclient.net.dial import resolve
 from kclient.wire.errors import KafkaError
 
 log = Logger(namespace="kbroker.broker")
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 PREVIOUS_SESSION_TIMEOUT = 3.0
 """Seconds to wait for the expiry of the previous session."""
@@ -111,8 +108,6 @@ class Broker:
     ) -> None:
         self._reactor = reactor
         world = self._world = world or World()
-        self.seconds: Callable[[], float] = reactor.seconds
-        self.random_below = world.random_below
         self.config = config
         self._on_fatal = on_fatal
         self._before_listening = before_listening
@@ -134,9 +129,7 @@ class Broker:
             new_uuid=world.new_uuid,
             boot_id=world.boot_id(),
         )
-        self.broker_epoch: int | None = None
-        """czxid of our registration, the last one while there is none (KIP-380)."""
-        self._until_registered: list[Deferred[None]] = []
+        self.broker_epoch = BrokerEpoch()
         self._previous_session: PreviousSession | None = None
         self._logs_loaded = False
         self._undo = Undo(reactor.seconds)
@@ -351,16 +344,43 @@ class Broker:
 
     def _listen(self) -> tuple[Endpoint, ...]:
         """Bind all listeners; return what to advertise, with the ports that were really given."""
-        self.dispatcher = Dispatcher({}, trust=self.trust, turns=SharedTurns(self._reactor))
-        for api, factory in handlers_of(self).items():
-            self.dispatcher.register(api, factory)
-        self.network = self._world.network(self._reactor, self.config, self.dispatcher)
+        self.pipeline = RequestPipeline(
+            handler_factories(self._handler_dependencies()),
+            trust=self.trust,
+            gates=BrokerGates(
+                self._reactor,
+                self.broker_id,
+                self.broker_epoch,
+                self.controller_epochs,
+                self.metadata,
+            ),
+            turns=SharedTurns(self._reactor),
+        )
+        self.network = self._world.network(self._reactor, self.config, self.pipeline)
         bound = {endpoint.listener: endpoint for endpoint in self.network.start()}
         # Members of groups hear from their coordinator before their connections close.
         self._undo.add(self.network.stop, self.groups.stop)
         return tuple(
             replace(endpoint, port=endpoint.port or bound[endpoint.listener].port)
             for endpoint in self.config.advertised
+        )
+
+    def _handler_dependencies(self) -> HandlerDependencies:
+        return HandlerDependencies(
+            reactor=self._reactor,
+            config=self.config,
+            broker_id=self.broker_id,
+            random_below=self._world.random_below,
+            trust=self.trust,
+            broker_epoch=self.broker_epoch,
+            replica_manager=self.replica_manager,
+            metadata=self.metadata,
+            admin_manager=self.topics,
+            dynamic_config=self.dynamic_config,
+            config_admin_manager=self.config_changes,
+            controller=self.controller,
+            groups=self.groups,
+            producer_ids=self.producer_ids,
         )
 
     async def _join(self, advertised: tuple[Endpoint, ...]) -> None:
@@ -385,7 +405,9 @@ class Broker:
         self._undo.add(self.registration.stop)
 
     async def _told_by_the_controller(self) -> None:
-        if not await self.told_within(METADATA_PATIENCE):
+        if not await self.metadata.received_within(
+            METADATA_PATIENCE, self._reactor, self.broker_id
+        ):
             log.warn(
                 "no word from the controller after {s:g} s; serving what there is",
                 s=METADATA_PATIENCE,
@@ -396,25 +418,11 @@ class Broker:
     def _new_topic_id(self) -> UUID:
         return random_topic_id(self._world.new_uuid)
 
-    def in_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Deferred[T]:
-        """Make a call that may block, outside the reactor's thread."""
-        pool = self._reactor.getThreadPool()
-        done: Deferred[T] = deferToThreadPool(self._reactor, pool, call, *args, **kwargs)
-        return done
-
     def _log_config(self, topic: str) -> LogConfig:
         return self.dynamic_config.log_config(topic)
 
     def _is_known(self, topic: str, partition: int) -> bool:
         return self.metadata.partition(topic, partition) is not None
-
-    def topic_name(self, topic_id: UUID) -> str | None:
-        """Return the name of the topic with this id, hosted here or known to the cluster."""
-        name = self.replica_manager.registry.topic_name(topic_id)
-        if name is None:
-            topic = self.metadata.topic_by_id(topic_id)
-            name = topic.name if topic is not None else None
-        return name
 
     def _session_in_doubt(self, event: SessionEvent) -> None:
         if isinstance(event, Lapsed):
@@ -424,29 +432,8 @@ class Broker:
 
     def _on_registration(self, event: RegistrationEvent) -> None:
         if isinstance(event, Registered):
-            self.broker_epoch = event.broker_epoch
             self.replica_manager.registered(event.broker_epoch)
-            waiting, self._until_registered = self._until_registered, []
-            for registered in waiting:
-                registered.callback(None)
-
-    def until_registered(self) -> Deferred[None]:
-        """Fire once we have registered for the first time."""
-        registered: Deferred[None] = Deferred()
-        if self.broker_epoch is not None:
-            registered.callback(None)
-        else:
-            self._until_registered.append(registered)
-        return registered
-
-    async def told_within(self, seconds: float) -> bool:
-        """Wait until the controller has told us everything, at most *seconds*; say whether it has."""
-        metadata = self.metadata
-        return await metadata.holds_within(
-            seconds,
-            self._reactor,
-            lambda: metadata.is_whole and self.broker_id in metadata.brokers,
-        )
+            self.broker_epoch.registered(event.broker_epoch)
 
     # --- stop ---
 

@@ -105,7 +105,7 @@ class Process:
         from kbroker.common.turns import in_turns
 
         if not self._stopping:
-            Deferred.fromCoroutine(in_turns(self._reactor, self._broker.dispatcher.make_all()))
+            Deferred.fromCoroutine(in_turns(self._reactor, self._broker.pipeline.make_handlers()))
 
     def _start_failed(self, failure: Any) -> None:
         from kbroker.app.broker import CannotStartError

@@ -29,6 +29,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 
 from kbroker.common.epoch_fences import ControllerFence
+from kbroker.common.reactor import Clock
 from kclient.wire.errors import (
     InvalidRequest,
     InvalidUpdateVersion,
@@ -210,6 +211,10 @@ class MetadataCache:
         """Return the topic *name*, None if unknown."""
         return self.topics.get(name)
 
+    def topic_name(self, topic_id: UUID) -> str | None:
+        """Return the name of the topic with this id; None if there is none."""
+        return self._known.names.get(topic_id)
+
     def topic_by_id(self, topic_id: UUID) -> TopicMetadata | None:
         """Return the topic with this id, None if unknown."""
         name = self._known.names.get(topic_id)
@@ -334,6 +339,12 @@ class MetadataCache:
             if timer.active():
                 timer.cancel()
         return True
+
+    async def received_within(self, seconds: float, clock: Clock, broker_id: int) -> bool:
+        """Wait at most *seconds* until the controller has sent everything, *broker_id* as a live broker included."""
+        return await self.holds_within(
+            seconds, clock, lambda: self.is_whole and broker_id in self.brokers
+        )
 
     def _cancelled(self, deferred: Deferred[None]) -> None:
         self._waiting = [entry for entry in self._waiting if entry[1] is not deferred]

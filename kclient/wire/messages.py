@@ -30,7 +30,7 @@ from kclient.wire.versions import (
 _HEAD = struct.Struct(">hhih")  # api key, version, correlation id, size of the client id
 _CORRELATION_ID = struct.Struct(">i")
 MAX_REQUEST_ELEMENTS = 500_000
-"""For readers without a limit of their own; a broker has one for each API (`kbroker.apis.budgets`)."""
+"""For readers without a limit of their own; a broker has one for each API (`kbroker.apis.api_specs`)."""
 MAX_HEADER_TAGS = 64
 """Kafka defines none in a header so far."""
 MAX_RESPONSE_ELEMENTS = 5_000_000

@@ -1,10 +1,10 @@
-"""The group APIs in every version, as bytes through the dispatcher to a coordinator on a real ZooKeeper."""
+"""The group APIs in every version, as bytes through the pipeline to a coordinator on a real ZooKeeper."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import pytest
@@ -12,7 +12,19 @@ import pytest_twisted
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred, ensureDeferred, gatherResults
 
-from kbroker.apis import Dispatcher, lazily
+from kbroker.apis.api08_offset_commit import OffsetCommit
+from kbroker.apis.api09_offset_fetch import OffsetFetch
+from kbroker.apis.api10_find_coordinator import FindCoordinator
+from kbroker.apis.api11_join_group import JoinGroup
+from kbroker.apis.api12_heartbeat import Heartbeat
+from kbroker.apis.api13_leave_group import LeaveGroup
+from kbroker.apis.api14_sync_group import SyncGroup
+from kbroker.apis.api15_describe_groups import DescribeGroups
+from kbroker.apis.api16_list_groups import ListGroups
+from kbroker.apis.api22_init_producer_id import InitProducerId
+from kbroker.apis.api42_delete_groups import DeleteGroups
+from kbroker.apis.api47_offset_delete import OffsetDelete
+from kbroker.apis.pipeline import RequestPipeline
 from kbroker.app.world import World
 from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
@@ -22,6 +34,7 @@ from kbroker.coordinator.transaction.producer_id_manager import (
     first_producer_id,
 )
 from kbroker.metadata import broker_registration
+from kbroker.metadata.admin_manager import Topics
 from kbroker.metadata.metadata_cache import (
     BrokerMetadata,
     MetadataCache,
@@ -63,6 +76,7 @@ from kclient.wire.schema.sync_group import SyncGroupRequest, SyncGroupRequestAss
 from kclient.wire.versions import SERVED, ApiKey
 from tests.kit.groups import LIMITS
 from tests.kit.inter_broker import trust_of
+from tests.kit.open_gates import OpenGates
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -93,31 +107,24 @@ class Client:
         self.metadata = MetadataCache("cluster")
         self.topics = NoTopics()
         self.producer_ids = ProducerIds(zk, 1)
-        groups, path = self.coordinator, "kbroker.apis."
-        self.dispatcher = Dispatcher(
+        groups, topics = self.coordinator, cast(Topics, self.topics)
+        self.pipeline = RequestPipeline(
             {
-                ApiKey.OFFSET_COMMIT: lazily(
-                    path + "api08_offset_commit:OffsetCommit", groups, self.metadata
-                ),
-                ApiKey.OFFSET_FETCH: lazily(path + "api09_offset_fetch:OffsetFetch", groups),
-                ApiKey.FIND_COORDINATOR: lazily(
-                    path + "api10_find_coordinator:FindCoordinator", self.metadata, self.topics
-                ),
-                ApiKey.JOIN_GROUP: lazily(path + "api11_join_group:JoinGroup", groups),
-                ApiKey.HEARTBEAT: lazily(path + "api12_heartbeat:Heartbeat", groups),
-                ApiKey.LEAVE_GROUP: lazily(path + "api13_leave_group:LeaveGroup", groups),
-                ApiKey.SYNC_GROUP: lazily(path + "api14_sync_group:SyncGroup", groups),
-                ApiKey.DESCRIBE_GROUPS: lazily(
-                    path + "api15_describe_groups:DescribeGroups", groups
-                ),
-                ApiKey.LIST_GROUPS: lazily(path + "api16_list_groups:ListGroups", groups),
-                ApiKey.INIT_PRODUCER_ID: lazily(
-                    path + "api22_init_producer_id:InitProducerId", self.producer_ids
-                ),
-                ApiKey.DELETE_GROUPS: lazily(path + "api42_delete_groups:DeleteGroups", groups),
-                ApiKey.OFFSET_DELETE: lazily(path + "api47_offset_delete:OffsetDelete", groups),
+                ApiKey.OFFSET_COMMIT: lambda: OffsetCommit(groups, self.metadata),
+                ApiKey.OFFSET_FETCH: lambda: OffsetFetch(groups),
+                ApiKey.FIND_COORDINATOR: lambda: FindCoordinator(self.metadata, topics),
+                ApiKey.JOIN_GROUP: lambda: JoinGroup(groups),
+                ApiKey.HEARTBEAT: lambda: Heartbeat(groups),
+                ApiKey.LEAVE_GROUP: lambda: LeaveGroup(groups),
+                ApiKey.SYNC_GROUP: lambda: SyncGroup(groups),
+                ApiKey.DESCRIBE_GROUPS: lambda: DescribeGroups(groups),
+                ApiKey.LIST_GROUPS: lambda: ListGroups(groups),
+                ApiKey.INIT_PRODUCER_ID: lambda: InitProducerId(self.producer_ids),
+                ApiKey.DELETE_GROUPS: lambda: DeleteGroups(groups),
+                ApiKey.OFFSET_DELETE: lambda: OffsetDelete(groups),
             },
             trust=trust_of(1),
+            gates=OpenGates(),
         )
 
     async def lead(self) -> None:
@@ -144,7 +151,7 @@ class Client:
     async def ask(self, api: ApiKey, version: int, request: Any) -> Any:
         """Send *request* and return the decoded response."""
         frame = messages.encode_request(RequestHeader(api, version, 7, "me"), request)
-        answer = self.dispatcher(memoryview(frame), Peer("127.0.0.1", 4711, "PLAINTEXT"))
+        answer = self.pipeline(memoryview(frame), Peer("127.0.0.1", 4711, "PLAINTEXT"))
         if isinstance(answer, Deferred):
             answer = await answer
         assert answer is not None

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.contenders import create_replicated
-from kbroker.apis.inter_broker import SENDER_FIELDS
+from kbroker.apis.api_specs import API_SPECS
 from kclient.wire import messages, produce
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.framing import framed
@@ -176,7 +176,7 @@ def watched(
         if messages.decode_response(10, 4, answer)[1].coordinators[0].error_code == 0:
             break
         time.sleep(0.05)
-    time.sleep(1.5)  # until the handlers are made (`Dispatcher.make_all`)
+    time.sleep(1.5)  # until the handlers are made (`RequestPipeline.make_handlers`)
     yield Watched(broker, proof_in(cluster, 1, 1))
     assert "Traceback" not in broker.log
     assert "session expired" not in broker.log.lower()
@@ -201,7 +201,7 @@ def test_the_largest_requests_of_every_api_hold_nobody_up(watched: Watched, api:
     problems = []
     for case in cases:
         began = time.monotonic()
-        proof = watched.proof if api in SENDER_FIELDS else b""
+        proof = watched.proof if API_SPECS[api].broker_field else b""
         answer = ask(broker.port, case.frame, proof)
         ended = time.monotonic()
         if case.is_above:

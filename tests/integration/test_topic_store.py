@@ -10,13 +10,14 @@ import pytest_twisted
 from twisted.internet import reactor
 from twisted.internet.defer import gatherResults
 
-from kbroker.apis import RequestContext
 from kbroker.apis.api19_create_topics import CreateTopics
 from kbroker.apis.api20_delete_topics import DeleteTopics
 from kbroker.apis.api32_describe_configs import DescribeConfigs
 from kbroker.apis.api33_alter_configs import AlterConfigs
 from kbroker.apis.api37_create_partitions import CreatePartitions
 from kbroker.apis.api44_incremental_alter_configs import IncrementalAlterConfigs
+from kbroker.apis.budgets import RequestBudget
+from kbroker.apis.request import RequestContext
 from kbroker.common.gather import all_of
 from kbroker.metadata.broker_registration import ensure_paths
 from kbroker.metadata.core.config_entries import Change
@@ -218,7 +219,9 @@ async def test_partitions_grow_once_however_many_ask(broker: Member) -> None:
     assert broker.cache.partition("t", 4) is None
 
 
-CONTEXT = RequestContext(RequestHeader(0, 0, 1, None), Peer("127.0.0.1", 1, "PLAINTEXT"))
+CONTEXT = RequestContext(
+    RequestHeader(0, 0, 1, None), Peer("127.0.0.1", 1, "PLAINTEXT"), RequestBudget(1 << 20, 1000)
+)
 
 # -- the APIs ----------------------------------------------------------------------------------
 

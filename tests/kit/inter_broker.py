@@ -1,6 +1,6 @@
 """Broker proofs in tests: what a broker accepts, and how a test presents itself as a broker.
 
-`trust_of` is for a dispatcher without a cluster. `prove` makes a socket to a real broker a broker's connection,
+`trust_of` is for a pipeline without a cluster. `prove` makes a socket to a real broker a broker's connection,
 by the secret in ZooKeeper.
 """
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from kbroker.apis.budgets import BUDGETS
+from kbroker.apis.api_specs import API_SPECS
 from kclient.wire import fetch, messages, produce
 from kclient.wire.batches import build
 from kclient.wire.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -105,7 +105,7 @@ def largest(api: ApiKey) -> Iterator[Large]:
 
 def costly(api: ApiKey, version: int) -> Iterator[tuple[str, object]]:
     """Return requests within the budget that are small, or sensible, and cost the most."""
-    most = BUDGETS[api].max_elements
+    most = API_SPECS[api].budget.max_elements
     if api is ApiKey.METADATA:
         yield "one topic many times", MetadataRequest([MetadataRequestTopic(name=WIDE)] * most)
         yield "everything", MetadataRequest(None if version else [])
@@ -147,7 +147,7 @@ def versions_that_differ(api: ApiKey) -> list[int]:
 
 def _by_schema(api: ApiKey, version: int) -> Iterator[Large]:
     cls = messages.request_class(api)
-    budget = BUDGETS[api]
+    budget = API_SPECS[api].budget
     paths = list(_arrays(cls, version))
     is_last = version == SERVED[api].max
     for path in paths:
@@ -305,7 +305,7 @@ def old_batches() -> list[bytes]:
 
 
 def _produces() -> Iterator[Large]:
-    most = BUDGETS[ApiKey.PRODUCE].max_elements
+    most = API_SPECS[ApiKey.PRODUCE].budget.max_elements
     batch = batch_of(1_700_000_000_000)
     for version in versions_that_differ(ApiKey.PRODUCE):
         for what, topics, is_above in (
@@ -327,7 +327,7 @@ def _producing(topic: str, count: int, batch: bytes) -> ProduceTopic:
 
 
 def _fetches() -> Iterator[Large]:
-    most = BUDGETS[ApiKey.FETCH].max_elements
+    most = API_SPECS[ApiKey.FETCH].budget.max_elements
     for version in (11, SERVED[ApiKey.FETCH].max):
         named = version < fetch.FIRST_WITH_TOPIC_IDS
         topics = [_fetching(n, 0, named=named) for n in range(most)]

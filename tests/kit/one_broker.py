@@ -1,4 +1,4 @@
-"""One broker without ZooKeeper: the real network, dispatcher, handlers and log, led by hand.
+"""One broker without ZooKeeper: the real socket server, request pipeline, handlers and log.
 
 For tests and profiles of the data path alone: `python -m tests.kit.one_broker DIR PORT topic:partitions ...` prints
 READY and serves until it is terminated. LeaderAndIsr and UpdateMetadata are made here, as a controller would send them.
@@ -11,15 +11,24 @@ import time
 from collections.abc import Iterable
 from concurrent.futures import Executor
 from random import randrange
-from typing import Any
+from typing import Any, cast
 from uuid import UUID, uuid5
 
 from twisted.internet.defer import Deferred
 
-from kbroker.apis import Dispatcher, lazily
+from kbroker.apis.api00_produce import Produce
+from kbroker.apis.api01_fetch import Fetch
+from kbroker.apis.api02_list_offsets import ListOffsets
+from kbroker.apis.api03_metadata import Metadata
+from kbroker.apis.api18_api_versions import ApiVersions
+from kbroker.apis.api21_delete_records import DeleteRecords
+from kbroker.apis.api23_offset_for_leader_epoch import OffsetForLeaderEpoch
+from kbroker.apis.pipeline import RequestPipeline
+from kbroker.apis.request import HandlerFactory
 from kbroker.common.shared_turns import SharedTurns
 from kbroker.config import BrokerConfig, LogConfig
 from kbroker.log.disk import OS_DISK, Disk
+from kbroker.metadata.admin_manager import AdminManager
 from kbroker.metadata.metadata_cache import MetadataCache
 from kbroker.network.socket_server import Network
 from kbroker.replica.replica_manager import ReplicaManager
@@ -33,8 +42,9 @@ from kclient.wire.interbroker import (
     UpdateMetadataRequest,
     UpdateMetadataTopicState,
 )
-from kclient.wire.versions import ApiKey
+from kclient.wire.versions import SERVED, ApiKey
 from tests.kit.inter_broker import trust_of
+from tests.kit.open_gates import OpenGates
 
 CLUSTER = UUID(int=0x5EED)
 BROKER = 1
@@ -79,47 +89,40 @@ class OneBroker:
             "one-broker-cluster-idx", self.replica_manager.state_changes.fence
         )
         self.trust = trust_of(BROKER)
-        self.dispatcher = Dispatcher({}, trust=self.trust, turns=SharedTurns(reactor))
-        self._register()
-        self.network = Network(reactor, self.config, self.dispatcher)
+        self.handlers = self._handlers()
+        """The factories of the handlers."""
+        self.pipeline = self.make_pipeline()
+        self.network = Network(reactor, self.config, self.pipeline)
         self.port = 0
 
     def topic_config(self, topic: str) -> LogConfig:
         """Return what `topic_configs` says, else the broker's defaults."""
         return self.topic_configs.get(topic, self.config.log_defaults)
 
-    def _register(self) -> None:
-        apis = "kbroker.apis.api"
-        replica_manager = self.replica_manager
-        for api, factory in {
-            ApiKey.PRODUCE: lazily(apis + "00_produce:Produce", replica_manager),
-            ApiKey.FETCH: lazily(
-                apis + "01_fetch:Fetch",
-                replica_manager,
+    def _handlers(self) -> dict[ApiKey, HandlerFactory]:
+        replicas, topics = self.replica_manager, cast(AdminManager, None)  # creates no topics
+        return {
+            ApiKey.PRODUCE: lambda: Produce(replicas),
+            ApiKey.FETCH: lambda: Fetch(
+                replicas,
                 self.config,
                 random_below=randrange,
-                name_of=lambda topic_id: getattr(self.cache.topic_by_id(topic_id), "name", None),
+                name_of=self.cache.topic_name,
                 trust=self.trust,
             ),
-            ApiKey.LIST_OFFSETS: lazily(
-                apis + "02_list_offsets:ListOffsets", replica_manager, self.trust
+            ApiKey.LIST_OFFSETS: lambda: ListOffsets(replicas, self.trust),
+            ApiKey.METADATA: lambda: Metadata(self.cache, topics, lambda: False, time.monotonic),
+            ApiKey.API_VERSIONS: lambda: ApiVersions(
+                {api: SERVED[api] for api in self.handlers}, self.trust
             ),
-            ApiKey.METADATA: lazily(
-                apis + "03_metadata:Metadata", self.cache, None, lambda: False, time.monotonic
-            ),
-            ApiKey.API_VERSIONS: lazily(
-                apis + "18_api_versions:ApiVersions", lambda: self.dispatcher.served, self.trust
-            ),
-            ApiKey.DELETE_RECORDS: lazily(
-                apis + "21_delete_records:DeleteRecords", replica_manager
-            ),
-            ApiKey.OFFSET_FOR_LEADER_EPOCH: lazily(
-                apis + "23_offset_for_leader_epoch:OffsetForLeaderEpoch",
-                replica_manager,
-                self.trust,
-            ),
-        }.items():
-            self.dispatcher.register(api, factory)
+            ApiKey.DELETE_RECORDS: lambda: DeleteRecords(replicas),
+            ApiKey.OFFSET_FOR_LEADER_EPOCH: lambda: OffsetForLeaderEpoch(replicas, self.trust),
+        }
+
+    def make_pipeline(self) -> RequestPipeline:
+        """Return a pipeline without handlers that are made already."""
+        turns = SharedTurns(self.reactor)
+        return RequestPipeline(self.handlers, trust=self.trust, gates=OpenGates(), turns=turns)
 
     def start(self) -> Deferred[int]:
         """Load the logs and listen; fires with the port."""

@@ -1,4 +1,4 @@
-"""Requests as bytes into the dispatcher of one broker, responses out; the clock is turned by hand."""
+"""Requests as bytes into the pipeline of one broker, responses out; the clock is turned by hand."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
+from kbroker.apis.request import HandlerFactory
 from kbroker.log.slices import FileSlice
 from kbroker.network.service import Peer
 from kclient.wire import fetch, messages, produce
 from kclient.wire.fetch import FetchPartition, FetchRequest, FetchTopic
 from kclient.wire.messages import RequestHeader
 from kclient.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+from kclient.wire.versions import ApiKey
 from tests.kit.logs import batch_of
 from tests.kit.one_broker import OneBroker
 
@@ -50,9 +52,14 @@ class ApiBroker(OneBroker):
         self.replica_manager.log_manager.load()
         self._update()
 
+    def serve(self, api: ApiKey, factory: HandlerFactory) -> None:
+        """Serve *api* by the handler that *factory* makes."""
+        self.handlers[api] = factory
+        self.pipeline = self.make_pipeline()
+
     def ask_raw(self, frame: bytes, peer: Peer = PEER) -> Any:
-        """Return what the dispatcher returns: parts, None or a Deferred."""
-        return self.dispatcher(memoryview(frame), peer)
+        """Return what the pipeline returns: parts, None or a Deferred."""
+        return self.pipeline(memoryview(frame), peer)
 
     def ask(
         self,

@@ -9,8 +9,9 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from kbroker.apis import Dispatcher, RequestContext
-from kbroker.apis.budgets import BUDGETS
+from kbroker.apis.api_specs import API_SPECS
+from kbroker.apis.pipeline import RequestPipeline
+from kbroker.apis.request import RequestContext
 from kbroker.common.shared_turns import SharedTurns
 from kbroker.network.service import RequestRefusedError
 from kclient.wire import fetch, messages, produce
@@ -27,8 +28,9 @@ from kclient.wire.schema.offset_fetch import (
     OffsetFetchRequestTopic,
     OffsetFetchResponse,
 )
-from kclient.wire.versions import SERVED, ApiKey
+from kclient.wire.versions import ApiKey
 from tests.kit.inter_broker import trust_of
+from tests.kit.open_gates import OpenGates
 from tests.unit.apis.kit import PEER, joined
 
 
@@ -39,18 +41,17 @@ def frame(api: ApiKey, version: int, request: object) -> bytes:
 def ask(sent: bytes, answer: Any = None, turns: Any = None) -> Any:
     api = ApiKey(struct.unpack_from(">h", sent)[0])
     options = {} if turns is None else {"turns": turns}
-    dispatcher = Dispatcher(
-        {api: lambda: lambda context, request: answer}, trust=trust_of(1), **options
+    pipeline = RequestPipeline(
+        {api: lambda: lambda context, request: answer},
+        trust=trust_of(1),
+        gates=OpenGates(),
+        **options,
     )
-    return dispatcher(memoryview(sent), PEER)
-
-
-def test_every_api_that_is_served_has_a_budget() -> None:
-    assert set(BUDGETS) == set(SERVED)
+    return pipeline(memoryview(sent), PEER)
 
 
 def test_numbers_count_as_elements() -> None:
-    limit = BUDGETS[ApiKey.OFFSET_FETCH].max_elements
+    limit = API_SPECS[ApiKey.OFFSET_FETCH].budget.max_elements
     topics = [OffsetFetchRequestTopic("t", [0] * limit)]
     sent = frame(ApiKey.OFFSET_FETCH, 5, OffsetFetchRequest("g", topics=topics))
     error, answer = messages.decode_response(ApiKey.OFFSET_FETCH, 5, joined(ask(sent)))
@@ -89,7 +90,7 @@ def test_a_header_with_more_tagged_fields_than_kafka_could_ever_want_is_malforme
 
 
 def test_a_refusal_names_the_limit_where_the_response_has_a_message() -> None:
-    limit = BUDGETS[ApiKey.FIND_COORDINATOR].max_bytes
+    limit = API_SPECS[ApiKey.FIND_COORDINATOR].budget.max_bytes
     sent = frame(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest("g", 0)) + bytes(limit)
     _, answer = messages.decode_response(ApiKey.FIND_COORDINATOR, 3, joined(ask(sent)))
     assert answer.error_code == ErrorCode.INVALID_REQUEST
@@ -97,7 +98,7 @@ def test_a_refusal_names_the_limit_where_the_response_has_a_message() -> None:
 
 
 def test_a_request_whose_response_has_no_error_closes_the_connection() -> None:
-    limit = BUDGETS[ApiKey.DELETE_TOPICS].max_elements
+    limit = API_SPECS[ApiKey.DELETE_TOPICS].budget.max_elements
     sent = frame(ApiKey.DELETE_TOPICS, 3, DeleteTopicsRequest(topic_names=["t"] * (limit + 1)))
     with pytest.raises(RequestRefusedError, match=f"DELETE_TOPICS v3: more than the {limit}"):
         ask(sent)
@@ -119,18 +120,20 @@ def test_a_fetch_and_a_produce_have_so_many_partitions_and_no_more() -> None:
 
     def read(context: RequestContext, body: memoryview) -> Any:
         codec: Any = fetch if context.header.api_key == ApiKey.FETCH else produce
-        topics = codec.decode_request(body, context.api_version, context.max_elements).topics
+        topics = codec.decode_request(body, context.api_version, context.budget.max_elements).topics
         return (b"%d" % len(topics[0].partitions),)
 
     read.raw = True  # type: ignore[attr-defined]
-    dispatcher = Dispatcher(
-        dict.fromkeys((ApiKey.FETCH, ApiKey.PRODUCE), lambda: read), trust=trust_of(1)
+    pipeline = RequestPipeline(
+        dict.fromkeys((ApiKey.FETCH, ApiKey.PRODUCE), lambda: read),
+        trust=trust_of(1),
+        gates=OpenGates(),
     )
     for api, make in ((ApiKey.FETCH, fetching), (ApiKey.PRODUCE, producing)):
-        most = BUDGETS[api].max_elements - 1  # and one topic
-        assert dispatcher(memoryview(make(most)), PEER) == (b"%d" % most,)
+        most = API_SPECS[api].budget.max_elements - 1  # and one topic
+        assert pipeline(memoryview(make(most)), PEER) == (b"%d" % most,)
         with pytest.raises(RequestRefusedError, match=f"more than the {most + 1} elements"):
-            dispatcher(memoryview(make(most + 1)), PEER)
+            pipeline(memoryview(make(most + 1)), PEER)
 
 
 def test_a_section_of_a_produce_with_many_tagged_fields_is_refused() -> None:

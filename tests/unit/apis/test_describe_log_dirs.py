@@ -26,7 +26,7 @@ def two(tmp_path: Path) -> Iterator[ApiBroker]:
     """A broker with two log directories, a and b."""
     paths = f"{tmp_path / 'a'},{tmp_path / 'b'}"
     with broker_in(tmp_path, {"log.dirs": paths}) as made:
-        made.dispatcher.register(
+        made.serve(
             ApiKey.DESCRIBE_LOG_DIRS,
             lambda: DescribeLogDirs(
                 made.replica_manager, lambda paths: succeed(dict.fromkeys(paths, SPACE))

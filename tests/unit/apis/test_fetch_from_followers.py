@@ -29,7 +29,7 @@ def near(broker: ApiBroker) -> ApiBroker:
     known = broker.cache.brokers
     for broker_id, rack in ((2, "west"), (3, "east"), (1, "east")):
         known[broker_id] = replace(known[1], broker_id=broker_id, rack=rack)
-    broker.dispatcher.register(
+    broker.serve(
         ApiKey.FETCH,
         lambda: Fetch(
             broker.replica_manager,
@@ -97,7 +97,7 @@ def test_old_consumers_and_brokers_without_a_selector_know_nothing_of_it(
 ) -> None:
     led(near)
     assert only(consume(near, 0, version=10)).records_size > 0
-    near.dispatcher.register(
+    near.serve(
         ApiKey.FETCH,
         lambda: Fetch(
             near.replica_manager,

@@ -186,7 +186,7 @@ def test_thousands_that_have_nothing_to_say_are_looked_at_some_at_a_time(broker:
     count = LOOKED_AT_ONCE + 20
     broker.fill(*[0] * count)
     fetcher = Fetcher(broker, count)
-    handler: Any = broker.dispatcher._handlers[ApiKey.FETCH]
+    handler: Any = broker.pipeline.handler(ApiKey.FETCH)
     session = handler.sessions.get(fetcher.id)
     for each in session.partitions.values():
         session.due[each] = None
@@ -301,7 +301,7 @@ def test_while_its_place_is_being_written_a_follower_costs_nothing(leader: ApiBr
         each.current_leader_epoch = 1
         Fetcher.fetch(two, each, replica_id=2)
     two.fetch()
-    handler: Any = leader.dispatcher._handlers[ApiKey.FETCH]
+    handler: Any = leader.pipeline.handler(ApiKey.FETCH)
     assert not handler.sessions.get(two.id).due
 
 
@@ -325,7 +325,7 @@ def test_the_session_of_a_follower_is_used_and_closed_by_that_follower_only(
     answer = leader.fetch(topics=[], forgotten=forget, **guess)
     unknown = session_epoch > 0
     assert answer.error_code == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND if unknown else 0)
-    handler: Any = leader.dispatcher._handlers[ApiKey.FETCH]
+    handler: Any = leader.pipeline.handler(ApiKey.FETCH)
     assert len(handler.sessions.get(two.id).partitions) == 2
     leader.replica_manager.partition("t", 1).append(batch_of(1000), 1, 1000)
     assert told(two.fetch()) == {1: (BATCH, 0)}

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from kbroker.apis import Dispatcher
 from kbroker.apis.api18_api_versions import ApiVersions
-from kbroker.apis.inter_broker import SENDER_FIELDS, InterBrokerTrust
+from kbroker.apis.api_specs import API_SPECS
+from kbroker.apis.inter_broker import InterBrokerTrust
+from kbroker.apis.pipeline import RequestPipeline
 from kbroker.network.service import Peer, RequestRefusedError
 from kclient.wire import messages
 from kclient.wire.error_codes import ErrorCode
@@ -20,9 +21,13 @@ from kclient.wire.schema.list_offsets import (
 )
 from kclient.wire.versions import SERVED, ApiKey
 from tests.kit.inter_broker import introduction, proofs_of, trust_of
+from tests.kit.open_gates import OpenGates
 from tests.unit.apis.kit import ApiBroker, joined
 
 REFUSED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+BETWEEN_BROKERS = {spec.key: spec.broker_field for spec in API_SPECS.values() if spec.broker_field}
+"""The APIs that only brokers may use, and the field with the sender's id."""
 
 
 class Counted:
@@ -38,21 +43,22 @@ class Counted:
 
 
 class Receiver:
-    """The dispatcher of broker 1, which serves one order and ApiVersions."""
+    """The pipeline of broker 1, which serves one order and ApiVersions."""
 
     def __init__(self, api: ApiKey, listener: str | None = "INTERNAL") -> None:
         self.api = api
         self.handler = Counted(api)
         trust = trust_of(1, listener)
-        self.dispatcher = Dispatcher({api: lambda: self.handler}, trust=trust)
-        self.dispatcher.register(
-            ApiKey.API_VERSIONS, lambda: ApiVersions(lambda: self.dispatcher.served, trust)
+        self.pipeline = RequestPipeline(
+            {api: lambda: self.handler, ApiKey.API_VERSIONS: lambda: ApiVersions(SERVED, trust)},
+            trust=trust,
+            gates=OpenGates(),
         )
 
     def order(self, peer: Peer, sender: int) -> int:
         """Send the order in the name of broker *sender*; return the error code."""
         request = messages.request_class(self.api)()
-        setattr(request, SENDER_FIELDS[self.api], sender)
+        setattr(request, BETWEEN_BROKERS[self.api], sender)
         return self.ask(peer, self.api, SERVED[self.api].max, request)
 
     def present(self, peer: Peer, proof: bytes) -> int:
@@ -60,7 +66,7 @@ class Receiver:
 
     def ask(self, peer: Peer, api: ApiKey, version: int, request: object) -> int:
         frame = messages.encode_request(RequestHeader(api, version, 7, "c"), request)
-        answer = joined(self.dispatcher(memoryview(frame), peer))
+        answer = joined(self.pipeline(memoryview(frame), peer))
         error: int = messages.decode_response(api, version, answer)[1].error_code
         return error
 
@@ -69,7 +75,7 @@ def peer(listener: str = "INTERNAL") -> Peer:
     return Peer("10.0.0.9", 1234, listener)
 
 
-@pytest.fixture(params=[ApiKey(api) for api in SENDER_FIELDS], ids=lambda api: api.name)
+@pytest.fixture(params=list(BETWEEN_BROKERS), ids=lambda api: api.name)
 def receiver(request: pytest.FixtureRequest) -> Receiver:
     return Receiver(request.param)
 
@@ -104,7 +110,7 @@ def test_a_proof_on_a_listener_for_clients_counts_for_nothing(receiver: Receiver
 def test_a_body_of_a_stranger_is_not_decoded(receiver: Receiver) -> None:
     api = receiver.api
     header = messages.encode_request_header(RequestHeader(api, SERVED[api].max, 7, "c"))
-    answer = receiver.dispatcher(memoryview(bytes(header) + b"\xff" * 64), peer())
+    answer = receiver.pipeline(memoryview(bytes(header) + b"\xff" * 64), peer())
     response = messages.decode_response(api, SERVED[api].max, joined(answer))[1]
     assert response.error_code == REFUSED
 
@@ -131,7 +137,7 @@ def test_while_proofs_are_not_required_the_address_of_a_registered_broker_will_d
 
 
 def test_every_api_between_brokers_names_its_sender() -> None:
-    for api, field in SENDER_FIELDS.items():
+    for api, field in BETWEEN_BROKERS.items():
         assert hasattr(messages.request_class(api)(), field)
         assert hasattr(messages.response_class(api)(), "error_code")
 

@@ -6,10 +6,11 @@ from uuid import UUID
 import pytest
 from twisted.internet.defer import Deferred
 
-from kbroker.apis import RequestContext
 from kbroker.apis.api03_metadata import AUTO_CREATE_BURST, Budget, Metadata
 from kbroker.apis.api06_update_metadata import UpdateMetadata
 from kbroker.apis.api60_describe_cluster import DescribeCluster
+from kbroker.apis.api_specs import API_SPECS
+from kbroker.apis.request import RequestContext
 from kbroker.metadata.metadata_cache import MetadataCache
 from kbroker.network.service import Peer
 from kclient.wire import messages
@@ -112,7 +113,7 @@ class Asker:
         header = RequestHeader(ApiKey.METADATA, version, 77, "me")
         frame = memoryview(messages.encode_request(header, request))
         header, offset = messages.decode_request_header(frame)
-        context = RequestContext(header, Peer("10.0.0.1", 1234, listener))
+        context = RequestContext(header, Peer("10.0.0.1", 1234, listener), API_SPECS[3].budget)
         answer = self.handler(context, frame[offset:])
         if isinstance(answer, Deferred):
             results = []

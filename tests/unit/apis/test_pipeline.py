@@ -1,15 +1,17 @@
-"""The dispatcher: versions, errors and the handlers' three ways to answer."""
+"""The request pipeline: versions, errors and the handlers' three ways to answer."""
 
 from __future__ import annotations
 
 import struct
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred
 
-from kbroker.apis import Dispatcher, RequestContext, lazily
+from kbroker.apis.pipeline import RequestPipeline
+from kbroker.apis.request import RequestContext
 from kbroker.network.service import RequestRefusedError
 from kclient.wire import messages
 from kclient.wire.errors import ErrorCode, GroupIdNotFound, MalformedMessage
@@ -19,17 +21,18 @@ from kclient.wire.schema.heartbeat import HeartbeatRequest, HeartbeatResponse
 from kclient.wire.schema.metadata import MetadataRequest
 from kclient.wire.versions import SERVED, ApiKey
 from tests.kit.inter_broker import trust_of
+from tests.kit.open_gates import OpenGates
 from tests.unit.apis.kit import PEER, ApiBroker, joined
 
 TRUST = trust_of(1)
 
 
 def heartbeat(handler: Any, version: int = 3) -> Any:
-    dispatcher = Dispatcher({ApiKey.HEARTBEAT: lambda: handler}, trust=TRUST)
+    pipeline = RequestPipeline({ApiKey.HEARTBEAT: lambda: handler}, trust=TRUST, gates=OpenGates())
     frame = messages.encode_request(
         RequestHeader(12, version, 7, "c"), HeartbeatRequest(group_id="g")
     )
-    return dispatcher(memoryview(frame), PEER)
+    return pipeline(memoryview(frame), PEER)
 
 
 def code(answer: Any) -> int:
@@ -81,16 +84,21 @@ def test_handlers_that_nobody_asked_for_are_made_one_at_a_time() -> None:
 
         return make
 
-    dispatcher = Dispatcher(
-        {ApiKey.LIST_GROUPS: factory("broken"), ApiKey.FETCH: factory("raw")}, trust=TRUST
+    pipeline = RequestPipeline(
+        {
+            ApiKey.LIST_GROUPS: factory("broken"),
+            ApiKey.FETCH: factory("raw"),
+            ApiKey.HEARTBEAT: factory("good"),
+        },
+        trust=TRUST,
+        gates=OpenGates(),
     )
-    dispatcher.register(ApiKey.HEARTBEAT, factory("good"))
-    steps = dispatcher.make_all()
+    steps = pipeline.make_handlers()
     assert made == []
     assert [made[-1] for _ in steps] == ["broken", "raw", "good"]
     frame = messages.encode_request(RequestHeader(12, 3, 7, "c"), HeartbeatRequest(group_id="g"))
-    assert code(dispatcher(memoryview(frame), PEER)) == 3
-    assert [made[-1] for _ in dispatcher.make_all()] == ["broken"] * 3
+    assert code(pipeline(memoryview(frame), PEER)) == 3
+    assert [made[-1] for _ in pipeline.make_handlers()] == ["broken"] * 3
     assert made == ["broken", "raw", "good", "broken"]
 
 
@@ -102,12 +110,15 @@ def test_a_handler_that_was_made_needs_its_file_no_more(
     file.write_text(
         "class Handler:\n    def __call__(self, context, request):\n        raise KeyError\n"
     )
-    factory = lazily("a_handler_on_its_own:Handler")
-    dispatcher = Dispatcher({ApiKey.HEARTBEAT: factory}, trust=TRUST)
-    assert list(dispatcher.make_all()) == [None]
+
+    def factory() -> Any:
+        return import_module("a_handler_on_its_own").Handler()
+
+    pipeline = RequestPipeline({ApiKey.HEARTBEAT: factory}, trust=TRUST, gates=OpenGates())
+    assert list(pipeline.make_handlers()) == [None]
     file.unlink()
     frame = messages.encode_request(RequestHeader(12, 3, 7, "c"), HeartbeatRequest(group_id="g"))
-    assert code(dispatcher(memoryview(frame), PEER)) == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert code(pipeline(memoryview(frame), PEER)) == ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def test_what_a_client_did_not_wait_for_is_still_done() -> None:
@@ -126,7 +137,7 @@ def test_what_a_client_did_not_wait_for_is_still_done() -> None:
 def test_versions_not_served_close_the_connection(
     broker: ApiBroker, api: int, version: int
 ) -> None:
-    broker.dispatcher.register(ApiKey.HEARTBEAT, lambda: lambda context, request: None)
+    broker.serve(ApiKey.HEARTBEAT, lambda: lambda context, request: None)
     with pytest.raises(RequestRefusedError, match="not served"):
         broker.ask_raw(struct.pack(">hhih", api, version, 7, -1))
 

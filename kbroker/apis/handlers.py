@@ -1,0 +1,337 @@
+"""The factories of the handlers: what each of them needs.
+
+A factory imports the handler's module when it is called, at the first request of its API or after the broker has served
+for a moment (`RequestPipeline.make_handlers`): a broker starts fast, and its package may be replaced on disk
+afterwards. mypy checks every constructor. A handler gets its collaborators, never `HandlerDependencies`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kclient.wire.versions import SERVED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kbroker.apis.inter_broker import InterBrokerTrust
+    from kbroker.apis.request import Handler, RawHandler
+    from kbroker.config import BrokerConfig
+    from kbroker.controller.controller import KafkaController
+    from kbroker.coordinator.group.group_coordinator import GroupCoordinator
+    from kbroker.coordinator.transaction.producer_id_manager import ProducerIds
+    from kbroker.metadata.admin_manager import AdminManager
+    from kbroker.metadata.broker_epoch import BrokerEpoch
+    from kbroker.metadata.config_admin_manager import ConfigAdminManager
+    from kbroker.metadata.dynamic_config import DynamicConfig
+    from kbroker.metadata.metadata_cache import MetadataCache
+    from kbroker.replica.replica_manager import ReplicaManager
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerDependencies:
+    """The parts of a broker that its handlers are made of."""
+
+    reactor: Any
+    config: BrokerConfig
+    broker_id: int
+    random_below: Callable[[int], int]
+    trust: InterBrokerTrust
+    broker_epoch: BrokerEpoch
+    replica_manager: ReplicaManager
+    metadata: MetadataCache
+    admin_manager: AdminManager
+    dynamic_config: DynamicConfig
+    config_admin_manager: ConfigAdminManager
+    controller: KafkaController
+    groups: GroupCoordinator
+    producer_ids: ProducerIds
+
+
+# -- records ---------------------------------------------------------------------------------------
+
+
+def produce(broker: HandlerDependencies) -> RawHandler:
+    """Make the handler of Produce."""
+    from kbroker.apis.api00_produce import Produce
+
+    return Produce(broker.replica_manager)
+
+
+def fetch(broker: HandlerDependencies) -> RawHandler:
+    """Make the handler of Fetch; the class name in replica.selector.class decides about reading from followers."""
+    from kbroker.apis.api01_fetch import Fetch
+    from kbroker.config.cluster import RACK_AWARE_SELECTOR
+    from kbroker.replica.preferred_read_replica import rack_aware_selector
+
+    metadata = broker.metadata
+    selector = broker.config.replica_selector_class.rpartition(".")[2]
+    return Fetch(
+        broker.replica_manager,
+        broker.config,
+        random_below=broker.random_below,
+        name_of=metadata.topic_name,
+        trust=broker.trust,
+        replica_selector=rack_aware_selector(lambda: metadata.brokers)
+        if selector == RACK_AWARE_SELECTOR
+        else None,
+    )
+
+
+def list_offsets(broker: HandlerDependencies) -> Handler:
+    """Make the handler of ListOffsets."""
+    from kbroker.apis.api02_list_offsets import ListOffsets
+
+    return ListOffsets(broker.replica_manager, broker.trust)
+
+
+def delete_records(broker: HandlerDependencies) -> Handler:
+    """Make the handler of DeleteRecords."""
+    from kbroker.apis.api21_delete_records import DeleteRecords
+
+    return DeleteRecords(broker.replica_manager)
+
+
+def init_producer_id(broker: HandlerDependencies) -> Handler:
+    """Make the handler of InitProducerId."""
+    from kbroker.apis.api22_init_producer_id import InitProducerId
+
+    return InitProducerId(broker.producer_ids)
+
+
+def offset_for_leader_epoch(broker: HandlerDependencies) -> Handler:
+    """Make the handler of OffsetForLeaderEpoch."""
+    from kbroker.apis.api23_offset_for_leader_epoch import OffsetForLeaderEpoch
+
+    return OffsetForLeaderEpoch(broker.replica_manager, broker.trust)
+
+
+def describe_log_dirs(broker: HandlerDependencies) -> Handler:
+    """Make the handler of DescribeLogDirs, which asks the file systems in a thread."""
+    from collections.abc import Collection
+
+    from twisted.internet.defer import Deferred
+    from twisted.internet.threads import deferToThreadPool
+
+    from kbroker.apis.api35_describe_log_dirs import DescribeLogDirs, Space, spaces
+
+    reactor = broker.reactor
+
+    def spaces_in_thread(paths: Collection[str]) -> Deferred[dict[str, Space]]:
+        return deferToThreadPool(reactor, reactor.getThreadPool(), spaces, paths)
+
+    return DescribeLogDirs(broker.replica_manager, spaces_in_thread)
+
+
+# -- between brokers -------------------------------------------------------------------------------
+
+
+def leader_and_isr(broker: HandlerDependencies) -> Handler:
+    """Make the handler of LeaderAndIsr."""
+    from kbroker.apis.api04_leader_and_isr import LeaderAndIsr
+
+    return LeaderAndIsr(
+        broker.replica_manager, broker.dynamic_config, broker.config.extends_inter_broker_protocol
+    )
+
+
+def stop_replica(broker: HandlerDependencies) -> Handler:
+    """Make the handler of StopReplica."""
+    from kbroker.apis.api05_stop_replica import StopReplica
+
+    return StopReplica(broker.replica_manager, broker.dynamic_config)
+
+
+def update_metadata(broker: HandlerDependencies) -> Handler:
+    """Make the handler of UpdateMetadata."""
+    from kbroker.apis.api06_update_metadata import UpdateMetadata
+    from kbroker.replica.stray_replicas import StrayReplicas
+
+    epoch = broker.broker_epoch
+    strays = StrayReplicas(broker.replica_manager, broker.metadata)
+    return UpdateMetadata(broker.metadata, lambda: epoch.value, strays)
+
+
+def controlled_shutdown(broker: HandlerDependencies) -> Handler:
+    """Make the handler of ControlledShutdown."""
+    from kbroker.apis.api07_controlled_shutdown import ControlledShutdown
+
+    return ControlledShutdown(broker.controller)
+
+
+# -- the cluster -----------------------------------------------------------------------------------
+
+
+def api_versions(broker: HandlerDependencies) -> Handler:
+    """Make the handler of ApiVersions."""
+    from kbroker.apis.api18_api_versions import ApiVersions
+
+    return ApiVersions(SERVED, broker.trust)
+
+
+def metadata(broker: HandlerDependencies) -> RawHandler:
+    """Make the handler of Metadata."""
+    from kbroker.apis.api03_metadata import Metadata
+
+    dynamic = broker.dynamic_config
+    return Metadata(
+        broker.metadata,
+        broker.admin_manager,
+        lambda: dynamic.broker_config.auto_create_topics_enable,
+        broker.reactor.seconds,
+    )
+
+
+def describe_cluster(broker: HandlerDependencies) -> Handler:
+    """Make the handler of DescribeCluster."""
+    from kbroker.apis.api60_describe_cluster import DescribeCluster
+
+    return DescribeCluster(broker.metadata)
+
+
+def create_topics(broker: HandlerDependencies) -> Handler:
+    """Make the handler of CreateTopics."""
+    from kbroker.apis.api19_create_topics import CreateTopics
+
+    return CreateTopics(
+        broker.controller, broker.admin_manager, broker.dynamic_config, broker.reactor.seconds
+    )
+
+
+def delete_topics(broker: HandlerDependencies) -> Handler:
+    """Make the handler of DeleteTopics."""
+    from kbroker.apis.api20_delete_topics import DeleteTopics
+
+    return DeleteTopics(
+        broker.controller, broker.admin_manager, broker.metadata, broker.reactor.seconds
+    )
+
+
+def create_partitions(broker: HandlerDependencies) -> Handler:
+    """Make the handler of CreatePartitions."""
+    from kbroker.apis.api37_create_partitions import CreatePartitions
+
+    return CreatePartitions(broker.controller, broker.admin_manager, broker.reactor.seconds)
+
+
+def elect_leaders(broker: HandlerDependencies) -> Handler:
+    """Make the handler of ElectLeaders."""
+    from kbroker.apis.api43_elect_leaders import ElectLeaders
+
+    return ElectLeaders(broker.controller, broker.admin_manager, broker.reactor.seconds)
+
+
+def alter_partition_reassignments(broker: HandlerDependencies) -> Handler:
+    """Make the handler of AlterPartitionReassignments."""
+    from kbroker.apis.api45_alter_partition_reassignments import AlterPartitionReassignments
+
+    return AlterPartitionReassignments(broker.controller)
+
+
+def list_partition_reassignments(broker: HandlerDependencies) -> Handler:
+    """Make the handler of ListPartitionReassignments."""
+    from kbroker.apis.api46_list_partition_reassignments import ListPartitionReassignments
+
+    return ListPartitionReassignments(broker.controller)
+
+
+def describe_configs(broker: HandlerDependencies) -> Handler:
+    """Make the handler of DescribeConfigs."""
+    from kbroker.apis.api32_describe_configs import DescribeConfigs
+
+    return DescribeConfigs(broker.dynamic_config, broker.metadata, broker.broker_id)
+
+
+def alter_configs(broker: HandlerDependencies) -> Handler:
+    """Make the handler of AlterConfigs."""
+    from kbroker.apis.api33_alter_configs import AlterConfigs
+
+    return AlterConfigs(broker.config_admin_manager, broker.broker_id)
+
+
+def incremental_alter_configs(broker: HandlerDependencies) -> Handler:
+    """Make the handler of IncrementalAlterConfigs."""
+    from kbroker.apis.api44_incremental_alter_configs import IncrementalAlterConfigs
+
+    return IncrementalAlterConfigs(broker.config_admin_manager, broker.broker_id)
+
+
+# -- groups ----------------------------------------------------------------------------------------
+
+
+def find_coordinator(broker: HandlerDependencies) -> Handler:
+    """Make the handler of FindCoordinator."""
+    from kbroker.apis.api10_find_coordinator import FindCoordinator
+
+    return FindCoordinator(broker.metadata, broker.admin_manager)
+
+
+def offset_commit(broker: HandlerDependencies) -> Handler:
+    """Make the handler of OffsetCommit."""
+    from kbroker.apis.api08_offset_commit import OffsetCommit
+
+    return OffsetCommit(broker.groups, broker.metadata)
+
+
+def offset_fetch(broker: HandlerDependencies) -> Handler:
+    """Make the handler of OffsetFetch."""
+    from kbroker.apis.api09_offset_fetch import OffsetFetch
+
+    return OffsetFetch(broker.groups)
+
+
+def offset_delete(broker: HandlerDependencies) -> Handler:
+    """Make the handler of OffsetDelete."""
+    from kbroker.apis.api47_offset_delete import OffsetDelete
+
+    return OffsetDelete(broker.groups)
+
+
+def join_group(broker: HandlerDependencies) -> Handler:
+    """Make the handler of JoinGroup."""
+    from kbroker.apis.api11_join_group import JoinGroup
+
+    return JoinGroup(broker.groups)
+
+
+def sync_group(broker: HandlerDependencies) -> Handler:
+    """Make the handler of SyncGroup."""
+    from kbroker.apis.api14_sync_group import SyncGroup
+
+    return SyncGroup(broker.groups)
+
+
+def heartbeat(broker: HandlerDependencies) -> Handler:
+    """Make the handler of Heartbeat."""
+    from kbroker.apis.api12_heartbeat import Heartbeat
+
+    return Heartbeat(broker.groups)
+
+
+def leave_group(broker: HandlerDependencies) -> Handler:
+    """Make the handler of LeaveGroup."""
+    from kbroker.apis.api13_leave_group import LeaveGroup
+
+    return LeaveGroup(broker.groups)
+
+
+def describe_groups(broker: HandlerDependencies) -> Handler:
+    """Make the handler of DescribeGroups."""
+    from kbroker.apis.api15_describe_groups import DescribeGroups
+
+    return DescribeGroups(broker.groups)
+
+
+def list_groups(broker: HandlerDependencies) -> Handler:
+    """Make the handler of ListGroups."""
+    from kbroker.apis.api16_list_groups import ListGroups
+
+    return ListGroups(broker.groups)
+
+
+def delete_groups(broker: HandlerDependencies) -> Handler:
+    """Make the handler of DeleteGroups."""
+    from kbroker.apis.api42_delete_groups import DeleteGroups
+
+    return DeleteGroups(broker.groups)
