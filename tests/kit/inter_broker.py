@@ -26,7 +26,7 @@ def proofs_of(broker_id: int, secret: bytes = SECRET, cluster_id: str = "cluster
 
 
 def trust_of(broker_id: int, listener: str | None = "PLAINTEXT") -> InterBrokerTrust:
-    """Return the trust of broker *broker_id*, whose clock stands still."""
+    """Return the trust of broker *broker_id*; its clock stands still."""
     return InterBrokerTrust(proofs_of(broker_id), listener, lambda: 0.0)
 
 

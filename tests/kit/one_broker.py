@@ -96,7 +96,7 @@ class OneBroker:
         self.port = 0
 
     def topic_config(self, topic: str) -> LogConfig:
-        """Return what `topic_configs` says, else the broker's defaults."""
+        """Return the settings in `topic_configs`, else the broker's defaults."""
         return self.topic_configs.get(topic, self.config.log_defaults)
 
     def _handlers(self) -> dict[ApiKey, HandlerFactory]:

@@ -54,7 +54,7 @@ def test_a_handler_takes_the_requests_of_its_api(
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_a_handler_lives_in_the_file_of_its_number(
+def test_a_handler_is_in_the_file_of_its_number(
     spec: ApiSpec, dependencies: HandlerDependencies
 ) -> None:
     module = type(spec.handler(dependencies)).__module__

@@ -72,7 +72,7 @@ def test_an_unexpected_error_becomes_unknown_server_error() -> None:
     assert code(heartbeat(handler).result) == ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-def test_handlers_that_nobody_asked_for_are_made_one_at_a_time() -> None:
+def test_handlers_without_a_request_are_made_one_at_a_time() -> None:
     made: list[str] = []
 
     def factory(name: str) -> Any:
