@@ -241,9 +241,9 @@ def lost_answer_taken_for_no_commit() -> list[Change]:
 
 
 def _send_again(writer: OffsetWriter, multi: Any) -> None:
-    group = next(iter(multi.commits.values()))
+    group: GroupMetadata = next(iter(multi.commits.values()))
     operations = [replace(each) for each in multi.operations]
-    Deferred.fromCoroutine(group.partition.write(operations)).addErrback(lambda _failure: None)
+    Deferred.fromCoroutine(group.fence.write(operations)).addErrback(lambda _failure: None)
 
 
 @mutant
