@@ -17,7 +17,7 @@ from kbroker.local.zookeeper import LocalError
 from kbroker.zk.errors import ZooKeeperError
 
 
-def _say(text: str) -> None:
+def _progress(text: str) -> None:
     click.echo(text, err=True)
 
 
@@ -27,10 +27,10 @@ def _reports_errors(command: Callable[..., None]) -> Callable[..., None]:
         try:
             command(*args, **kwargs)
         except (LocalError, ZooKeeperError, OSError) as error:
-            _say(f"kbroker local: {error}")
+            _progress(f"kbroker local: {error}")
             sys.exit(1)
         except KeyboardInterrupt:
-            _say("kbroker local: interrupted; `kbroker local status` shows what runs")
+            _progress("kbroker local: interrupted; `kbroker local status` shows what runs")
             sys.exit(130)
 
     return wrapped
@@ -92,7 +92,7 @@ def up(
         zookeepers=zookeepers,
         port=port,
         overrides=overrides,
-        progress=_say,
+        progress=_progress,
     )
     for line in _ensemble_lines(directory):
         click.echo(line)
@@ -140,7 +140,7 @@ def down(path: Path, name: str | None) -> None:
     """Stop the brokers, and ZooKeeper once no cluster needs it. Data stays."""
     if not path.is_dir():
         raise LocalError(f"{path} does not exist: nothing to stop")
-    cluster.down(Directory(path), name, _say)
+    cluster.down(Directory(path), name, _progress)
 
 
 local.add_command(down, "stop")
@@ -152,7 +152,7 @@ local.add_command(down, "stop")
 @_reports_errors
 def purge(path: Path, name: str | None) -> None:
     """Stop, and delete all data, logs and state that `kbroker local` made in --dir."""
-    cluster.purge(Directory(path), name, _say)
+    cluster.purge(Directory(path), name, _progress)
 
 
 @local.command()

@@ -1,11 +1,10 @@
-"""Turns of the reactor, shared by all requests whose work is too long for one turn.
+"""Turns of the reactor, shared by all requests that need more than one turn.
 
 Theory of operation
 ===================
-A large request is decoded in a turn of its own (`next`), and its handler works in slices: before every partition,
-topic or group it asks whether its slice is over, and then waits for the next turn. Those that wait are resumed in the
-order in which they came. One turn resumes as many as fit in `TURN_SECONDS`, whatever their number: so a hundred large
-requests take as much of a turn as one.
+A large request is decoded in a turn of its own (`next`). Its handler works in slices: before every partition, topic or
+group it checks whether its slice is over, and if so waits for the next turn. Waiters are resumed first in, first out.
+One turn resumes as many waiters as fit in `TURN_SECONDS`: a hundred large requests take as much of a turn as one.
 
 Invariants:
 1. A turn resumes nothing after `TURN_SECONDS`, and each waiter at most once.

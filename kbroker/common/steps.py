@@ -1,9 +1,8 @@
-"""Work in steps: a generator that yields after every partition, so that its driver may let others have their turn.
+"""Work in steps: a generator that yields after every partition, so that its driver can interrupt it.
 
-An event that touches ten thousand partitions takes a good part of a second to think about. Whoever has nothing else to
-do runs it to its end (`at_once`); the broker's reactor does some steps in every turn (`common.turns`). Between two
-steps the tables are half of what they were and half of what they will be: only the machine that works on them, and
-looks that can bear it, may use them then.
+An event that touches ten thousand partitions takes some tenths of a second. A caller without other work runs it to its
+end (`at_once`). The broker's reactor does some steps in every turn (`common.turns`). Between two steps the tables are
+partly updated: only the machine that works on them, and look-ups that tolerate this, may use them then.
 """
 
 from __future__ import annotations

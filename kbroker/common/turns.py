@@ -1,8 +1,8 @@
-"""Work on thousands of things, some in every turn of the reactor, so that everybody else is heard in between.
+"""Work on thousands of things, some in every turn of the reactor, so that the reactor serves requests in between.
 
-The work is a generator that yields where others may have their turn; `Turn` tells it when. Whoever needs it done at
-once drives it by `common.steps.at_once`, everybody else by `in_turns`. Work that knows no clock yields after every
-thing instead, and `Turns` counts for it, and for whatever else one worker does one after the other.
+The work is a generator. It yields where other work may run; `Turn` counts and decides when. `common.steps.at_once`
+drives it without a break, `in_turns` lets the reactor run at every yield. Work without a clock yields after every
+thing; `Turns` counts these, across all work that one worker does in sequence.
 
 Owner: the reactor's thread
 """
@@ -16,7 +16,7 @@ from twisted.internet.task import deferLater
 
 THINGS_PER_TURN: Final = 100
 TURN_SECONDS: Final = 0.02
-"""How much is done before others have their turn; to make a log takes 0.3 ms, or 2 on a busy disk."""
+"""Limits of one turn: things, and seconds. Creating a log takes 0.3 ms, or 2 ms on a busy disk."""
 
 T = TypeVar("T")
 
@@ -33,14 +33,14 @@ class Turn:
         self._count = 0
 
     def is_over(self) -> bool:
-        """Count one more thing; say whether it is for the next turn."""
+        """Count one more thing; return whether it is for the next turn."""
         self._count += 1
         if self._count == 1:
             return False
         return self._is_full()
 
     def add(self, things: int) -> bool:
-        """Count *things* that were done; say whether it is enough for one turn."""
+        """Count *things* that were done; return whether the turn is full."""
         self._count += things
         return self._is_full()
 
@@ -49,7 +49,7 @@ class Turn:
 
 
 class Turns:
-    """The turns of one worker, who does not more than so many *things* in each, and ends none that is not full."""
+    """The turns of one worker: at most *things* in each, and a turn ends only when it is full."""
 
     __slots__ = ("_reactor", "_things", "_turn")
 
@@ -79,7 +79,7 @@ class Turns:
 
 
 async def in_turns(reactor: Any, work: Generator[None, None, T]) -> T:
-    """Run *work*, and let the reactor do everything else between its steps; return its result."""
+    """Run *work*, one turn of the reactor per step; return its result."""
     while True:
         try:
             next(work)

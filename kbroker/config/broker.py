@@ -2,32 +2,22 @@
 
 Kafka's names and defaults. What is not known is a warning with the nearest name, so that a file written for Kafka
 starts a broker here; what is known and cannot be honoured safely (an authorizer, KRaft) is a problem, so that
-nobody believes in a protection that is not there.
+no operator relies on a protection that does not exist.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final
 
 from kbroker.common.endpoint import Endpoint
-from kbroker.common.protocol_version import is_extended
 from kbroker.config import properties
+from kbroker.config.broker_settings import BrokerSettings
 from kbroker.config.checks import check_together
-from kbroker.config.cluster import (
-    CleanerSettings,
-    GroupSettings,
-    IdentitySettings,
-    ReplicationSettings,
-    TopicSettings,
-    TransactionSettings,
-)
-from kbroker.config.listeners import parse_endpoints, parse_protocol_map
 from kbroker.config.log import LogConfig
-from kbroker.config.network import NetworkSettings
 from kbroker.config.setting import (
     ConfigError,
     Setting,
@@ -36,7 +26,6 @@ from kbroker.config.setting import (
     settings_of,
     show_value,
 )
-from kbroker.config.storage import StorageSettings
 from kbroker.config.unsupported import classify
 
 HOUR_MS = 3_600_000
@@ -44,22 +33,8 @@ MINUTE_MS = 60_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class BrokerConfig(
-    NetworkSettings,
-    IdentitySettings,
-    ReplicationSettings,
-    TopicSettings,
-    GroupSettings,
-    TransactionSettings,
-    CleanerSettings,
-    StorageSettings,
-):
-    """Every setting of one broker as a typed attribute: `config.log_segment_bytes` is log.segment.bytes."""
-
-    given: Mapping[str, str] = field(default_factory=dict)
-    """What the file and the overrides said, as text."""
-    warnings: tuple[str, ...] = ()
-    """Remarks to print once at start: unknown keys, keys without effect."""
+class BrokerConfig(BrokerSettings):
+    """Settings that passed all checks: `config.log_segment_bytes` is log.segment.bytes."""
 
     @classmethod
     def load(cls, path: str | Path, overrides: Iterable[str] = ()) -> BrokerConfig:
@@ -96,50 +71,6 @@ class BrokerConfig(
         return config
 
     # -- derived -----------------------------------------------------------------------------
-
-    @cached_property
-    def protocols(self) -> dict[str, str]:
-        """Security protocol by listener name."""
-        return parse_protocol_map(self.listener_security_protocol_map)[0]
-
-    @cached_property
-    def endpoints(self) -> tuple[Endpoint, ...]:
-        """Where the broker listens."""
-        return parse_endpoints("listeners", self.listeners, self.protocols)[0]
-
-    @cached_property
-    def advertised(self) -> tuple[Endpoint, ...]:
-        """What the broker tells others to dial; port 0 stands for the port it was given."""
-        if self.advertised_listeners.strip():
-            return parse_endpoints(
-                "advertised.listeners", self.advertised_listeners, self.protocols
-            )[0]
-        return tuple(
-            replace_host(endpoint, "localhost")
-            if endpoint.host in ("", "0.0.0.0", "::")
-            else endpoint
-            for endpoint in self.endpoints
-        )
-
-    @cached_property
-    def inter_broker_listener(self) -> str:
-        """Name of the listener that brokers use among themselves."""
-        if self.inter_broker_listener_name:
-            return self.inter_broker_listener_name.upper()
-        for endpoint in self.endpoints:
-            if endpoint.security_protocol == self.security_inter_broker_protocol.upper():
-                return endpoint.listener
-        return ""
-
-    @cached_property
-    def extends_inter_broker_protocol(self) -> bool:
-        """Whether this broker sends our extensions of the inter-broker protocol (inter.broker.protocol.version)."""
-        return is_extended(self.inter_broker_protocol_version)
-
-    @cached_property
-    def directories(self) -> tuple[str, ...]:
-        """The log directories."""
-        return self.log_dirs or tuple(item.strip() for item in self.log_dir.split(","))
 
     @cached_property
     def log_defaults(self) -> LogConfig:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING
 
+from kbroker.config.broker_settings import BrokerSettings
 from kbroker.config.listeners import (
     SUPPORTED_PROTOCOLS,
     WILDCARDS,
@@ -13,14 +13,11 @@ from kbroker.config.listeners import (
     parse_protocol_map,
 )
 
-if TYPE_CHECKING:
-    from kbroker.config.broker import BrokerConfig
-
 _ZK_SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:/\[\]\s,]+)(:[0-9]{1,5})?")
 _CHROOT = re.compile(r"(/[^/\s\x00-\x1f]+)*/?")
 
 
-def check_together(config: BrokerConfig) -> list[str]:
+def check_together(config: BrokerSettings) -> list[str]:
     """Return every problem of *config* that no single setting shows."""
     return [
         *_listeners(config),
@@ -31,7 +28,7 @@ def check_together(config: BrokerConfig) -> list[str]:
     ]
 
 
-def _listeners(config: BrokerConfig) -> list[str]:
+def _listeners(config: BrokerSettings) -> list[str]:
     protocols, problems = parse_protocol_map(config.listener_security_protocol_map)
     endpoints, wrong = parse_endpoints("listeners", config.listeners, protocols)
     problems += wrong
@@ -58,7 +55,7 @@ def _listeners(config: BrokerConfig) -> list[str]:
     return problems + _inter_broker(config, names)
 
 
-def _inter_broker(config: BrokerConfig, names: set[str]) -> list[str]:
+def _inter_broker(config: BrokerSettings, names: set[str]) -> list[str]:
     problems = []
     named = config.inter_broker_listener_name.upper()
     if named and named not in names:
@@ -69,7 +66,7 @@ def _inter_broker(config: BrokerConfig, names: set[str]) -> list[str]:
         )
     if not named and names and not config.inter_broker_listener:
         problems.append(
-            "security.inter.broker.protocol: no listener speaks"
+            "security.inter.broker.protocol: no listener has the protocol"
             f" {config.security_inter_broker_protocol}; set inter.broker.listener.name"
         )
     control = config.control_plane_listener_name.upper()
@@ -94,7 +91,7 @@ def _zookeeper(connect: str) -> list[str]:
     return problems
 
 
-def _identity(config: BrokerConfig) -> list[str]:
+def _identity(config: BrokerSettings) -> list[str]:
     if config.broker_id < 0 and not config.broker_id_generation_enable:
         return ["broker.id: is required where broker.id.generation.enable=false"]
     if config.broker_id_generation_enable and config.broker_id > config.reserved_broker_max_id:
@@ -123,7 +120,7 @@ def _directories(directories: tuple[str, ...]) -> list[str]:
     return problems
 
 
-def _numbers(config: BrokerConfig) -> list[str]:
+def _numbers(config: BrokerSettings) -> list[str]:
     """Pairs of numbers of which one bounds the other."""
     problems = []
 

@@ -20,7 +20,7 @@ JAVA_SELECTORS = "org.apache.kafka.common.replica."
 
 @dataclass(frozen=True, kw_only=True)
 class IdentitySettings:
-    """Who the broker is and which ensemble it belongs to."""
+    """The broker's identity and its ensemble."""
 
     broker_id: int = define(
         INT, -1, "This broker's id; -1: generated from ZooKeeper.", at_least(-1)

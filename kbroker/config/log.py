@@ -141,7 +141,7 @@ class LogConfig:
     message_timestamp_type: str = define(
         STRING,
         "CreateTime",
-        "Whose clock stamps records: the producer's or the broker's.",
+        "The clock that stamps records: the producer's (CreateTime) or the broker's.",
         one_of(*TIMESTAMP_TYPES),
         synonyms=("log.message.timestamp.type",),
     )
@@ -222,7 +222,7 @@ class LogConfig:
     leader_replication_throttled_replicas: tuple[str, ...] = define(
         LIST,
         (),
-        "Replicas whose followers are throttled: PARTITION:LEADER'S BROKER, or * (KIP-73).",
+        "Replicas with throttled followers: PARTITION:LEADER'S BROKER, or * (KIP-73).",
         throttled_replicas,
     )
     follower_replication_throttled_replicas: tuple[str, ...] = define(

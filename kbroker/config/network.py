@@ -1,6 +1,7 @@
-"""Settings of the sockets: who listens where, and the limits that protect the broker from its peers.
+"""Settings of the sockets: the listeners, and the limits that protect the broker from its peers.
 
-Where Kafka's default is unlimited ours is finite, and its line says so. Names that begin with `kbroker.` are ours.
+Where Kafka's default is unlimited ours is finite; the line of the setting states it.
+Names that begin with `kbroker.` are ours.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ class NetworkSettings:
     kbroker_inter_broker_proof_required: bool = define(
         BOOLEAN,
         True,
-        "Whether brokers must prove who they are; false: a registered address will do, for an upgrade.",
+        "Whether brokers must present a proof of their identity; false: a registered address is enough (upgrade).",
     )
     kbroker_close_timeout_ms: int = define(
         INT, 5_000, "Longest wait for the last bytes of a closing connection.", at_least(1)

@@ -19,7 +19,7 @@ _BLANK = " \t\f"
 
 @dataclass(slots=True)
 class Properties:
-    """What one file said: the last value of every key, and remarks about the text itself."""
+    """The content of one file: the last value of every key, and remarks about the text itself."""
 
     values: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
@@ -99,7 +99,7 @@ def _logical_lines(text: str) -> list[tuple[int, str]]:
 
 
 def _continues(line: str) -> bool:
-    """Say whether *line* ends in an odd number of backslashes."""
+    """Return whether *line* ends in an odd number of backslashes."""
     return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 

@@ -1,7 +1,7 @@
 """One setting: Kafka's name, type, default, bounds and one line of documentation.
 
-A group of settings is a frozen dataclass whose fields are made by `define`: the attribute `log_segment_bytes` is the
-setting `log.segment.bytes`. So every setting is written down once, and code reads it as a typed attribute.
+A group of settings is a frozen dataclass; `define` makes its fields: the attribute `log_segment_bytes` is the
+setting `log.segment.bytes`. So every setting is declared once, and code reads it as a typed attribute.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Setting:
         return self.type is ConfigType.PASSWORD
 
     def parse(self, text: str) -> Value:
-        """Return the value *text* stands for; ValueError says what is wrong (never echoing a secret)."""
+        """Return the value of *text*; the message of a ValueError never contains a secret."""
         value = _PARSERS.get(self.type, _integer)(text.strip(), self.type)
         if self.validator is not None and (wrong := self.validator(value)) is not None:
             raise ValueError(wrong if self.sensitive else f"{_show(text)} {wrong}")

@@ -1,4 +1,4 @@
-"""What is said about keys that are not settings of ours: no effect, not supported, refused, or unknown."""
+"""Keys that are not settings of this broker: without effect, not supported, refused, or unknown."""
 
 from __future__ import annotations
 
@@ -59,16 +59,16 @@ NO_EFFECT = frozenset(
 """Keys of Kafka's that are accepted and change nothing here: they tune threads and windows we do not have."""
 
 REFUSED: Mapping[str, str] = {
-    "process.roles": "KRaft is not spoken here: brokers are coordinated by ZooKeeper; remove the key",
-    "controller.quorum.voters": "KRaft is not spoken here; set zookeeper.connect",
-    "controller.quorum.bootstrap.servers": "KRaft is not spoken here; set zookeeper.connect",
-    "controller.listener.names": "KRaft is not spoken here; set control.plane.listener.name or remove it",
-    "node.id": "KRaft is not spoken here; set broker.id",
-    "authorizer.class.name": "no authorizer yet: the broker would serve everybody; remove the key",
-    "super.users": "no authorizer yet: the broker would serve everybody; remove the key",
-    "sasl.enabled.mechanisms": "SASL is not supported yet: nobody would be authenticated; remove the key",
+    "process.roles": "KRaft is not supported: brokers are coordinated by ZooKeeper; remove the key",
+    "controller.quorum.voters": "KRaft is not supported; set zookeeper.connect",
+    "controller.quorum.bootstrap.servers": "KRaft is not supported; set zookeeper.connect",
+    "controller.listener.names": "KRaft is not supported; set control.plane.listener.name or remove it",
+    "node.id": "KRaft is not supported; set broker.id",
+    "authorizer.class.name": "no authorizer yet: the broker would serve every client; remove the key",
+    "super.users": "no authorizer yet: the broker would serve every client; remove the key",
+    "sasl.enabled.mechanisms": "SASL is not supported yet: no client would be authenticated; remove the key",
 }
-"""Keys that must not be ignored in silence: the operator would rely on what is not there."""
+"""Keys that are never ignored in silence: the operator would rely on a feature that does not exist."""
 
 _NOT_YET = (
     "ssl.",

@@ -1,12 +1,12 @@
 """Damage a copy on purpose: records of a stopped broker's log, chosen at random, lost, doubled, changed or moved.
 
-The segment is rewritten batch by batch with valid CRCs, so that the damage is of the kind no broker, client or
-checksum would ever notice: only a comparison with the source can. What was done is returned in the terms of an audit
-finding, so that the audit can be held to exactly that.
+The segment is rewritten batch by batch with valid CRCs, so that no broker, client or checksum detects the
+damage: only a comparison with the source can. The damage is returned in the terms of an audit finding: the audit must
+report exactly that.
 
 How each class is made, without disturbing any other record's offset:
   missing     the record is left out of its batch; offsets keep the gap, as after compaction
-  corrupt     one byte of the value is changed and the batch's CRC made anew
+  corrupt     one byte of the value is changed and the batch's CRC is computed again
   reordered   inside one batch a record is moved by three places
   duplicate   a copy is appended at the log's end, as a careless retry would
 """
@@ -27,7 +27,7 @@ DISTANCE = 3
 
 
 class Damage(NamedTuple):
-    """One deed, named as the audit must name it."""
+    """One damaged record, named as the audit must name it."""
 
     finding_class: str
     topic: str

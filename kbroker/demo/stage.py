@@ -1,4 +1,4 @@
-"""What the demo's steps stand on: other programs of the house run as a person would run them, and a narrator."""
+"""What the demo's steps use: the project's other programs run as from a shell, and a numbered, timed report."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from kbroker.local.zookeeper import is_free
 
 
 class DemoFailed(Exception):
-    """A step did not do what it must; the text says which and what to look at."""
+    """A step did not do what it must; the text names the step and where to look."""
 
 
 class Narrator:
-    """Says what happens, numbered and timed; progress in place on a terminal."""
+    """Prints the steps, numbered and timed; progress in place on a terminal."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
@@ -30,9 +30,9 @@ class Narrator:
     def step(self, title: str) -> None:
         """Begin the next numbered step."""
         self._step += 1
-        self.say(f"\n[{self._step}] {title}   ({time.monotonic() - self._started:.0f} s)")
+        self.line(f"\n[{self._step}] {title}   ({time.monotonic() - self._started:.0f} s)")
 
-    def say(self, text: str) -> None:
+    def line(self, text: str) -> None:
         """Write one line."""
         click.echo(text)
 
@@ -46,7 +46,7 @@ class Narrator:
             if done >= total:
                 click.echo(err=True)
         elif percent // 20 != self._last_percent // 20 or done >= total:
-            self.say(text)
+            self.line(text)
         self._last_percent = percent
 
     def elapsed(self) -> float:
@@ -105,7 +105,9 @@ class LocalClusters:
         )
         last = out.strip().splitlines()[-1]
         if not last.startswith("BROKERS="):
-            raise DemoFailed(f"`kbroker local up` did not say where its brokers are:\n{out}")
+            raise DemoFailed(
+                f"`kbroker local up` did not print the addresses of its brokers:\n{out}"
+            )
         return last.removeprefix("BROKERS=")
 
     def down(self, name: str) -> None:

@@ -58,7 +58,7 @@ def play(choices: Choices) -> None:
         _first_audit(narrator, out, east, west)
         deeds = _damage(narrator, clusters, west, random.Random(choices.seed), choices.seed)
         _second_audit(narrator, out, east, west, deeds)
-        _farewell(narrator, choices, east, west, config)
+        _summary(narrator, choices, east, west, config)
     except BaseException:
         clusters.down_all()
         raise
@@ -72,10 +72,10 @@ def _start(narrator: Narrator, clusters: LocalClusters, port: int) -> tuple[str,
     east = clusters.up("east", brokers=BROKERS, zookeepers=3, port=ports)
     west = clusters.up("west", brokers=BROKERS, zookeepers=3, port=ports + BROKERS)
     for name, brokers in (("east", east), ("west", west)):
-        narrator.say(f"    {name}: {brokers}")
+        narrator.line(f"    {name}: {brokers}")
         for line in run_module("kclient", "info", "-B", "-b", brokers).splitlines():
-            narrator.say(f"        {line}")
-    narrator.say("    (* is the elected controller)")
+            narrator.line(f"        {line}")
+    narrator.line("    (* is the elected controller)")
     return east, west
 
 
@@ -114,7 +114,7 @@ def _produce(narrator: Narrator, brokers: str) -> None:
             left = producer.flush(60)
         if left:
             raise DemoFailed(f"{left} records of {topic} were not acknowledged")
-    narrator.say("    all acknowledged")
+    narrator.line("    all acknowledged")
 
 
 def _mirror(narrator: Narrator, out: Path, east: str, west: str) -> Path:
@@ -127,9 +127,9 @@ def _mirror(narrator: Narrator, out: Path, east: str, west: str) -> Path:
         "east->west.enabled = true\n"
         f"east->west.topics = {_TOPICS.replace('|', ', ')}\n"
     )
-    narrator.say(f"    {shown('mirrormaker', ['run', str(config), '--once'])}")
+    narrator.line(f"    {shown('mirrormaker', ['run', str(config), '--once'])}")
     for line in run_module("mirrormaker", "run", str(config), "--once").splitlines():
-        narrator.say(f"    {line}")
+        narrator.line(f"    {line}")
     return config
 
 
@@ -143,7 +143,7 @@ def _audit(out: Path, east: str, west: str, *, expect: int) -> str:
 
 def _first_audit(narrator: Narrator, out: Path, east: str, west: str) -> None:
     narrator.step("A Spark job compares every record of both clusters")
-    narrator.say(_indented(_audit(out / "report-1", east, west, expect=0)))
+    narrator.line(_indented(_audit(out / "report-1", east, west, expect=0)))
     if _report(out / "report-1")["verdict"] != "CONSISTENT":
         raise DemoFailed("the mirror was expected to be CONSISTENT; see the report")
 
@@ -169,7 +169,7 @@ def _damage(
     first_port = int(west.split(",")[0].rpartition(":")[2])
     clusters.down("west")
     deeds: list[Damage] = []
-    # Flights in three partitions, weather in the one that holds most: small partitions have too few batches.
+    # Flights in three partitions, weather in its largest partition: small partitions have too few batches.
     flights = rng.sample([place for place in leaders if place[0] == dataset.FLIGHTS], 3)
     weather = max((place for place in ends if place[0] == dataset.WEATHER), key=lambda p: ends[p])
     for place in [*flights, weather]:
@@ -179,8 +179,8 @@ def _damage(
         deeds += damage_log(log, topic, number, rng, counts)
     for deed in deeds:
         at = deed.target_offset if deed.source_offset is None else deed.source_offset
-        narrator.say(f"    {deed.finding_class:<10} {deed.topic}-{deed.partition} offset {at}")
-    narrator.say(f"    {len(deeds)} records, chosen with seed {seed}; every batch has a valid CRC")
+        narrator.line(f"    {deed.finding_class:<10} {deed.topic}-{deed.partition} offset {at}")
+    narrator.line(f"    {len(deeds)} records, chosen with seed {seed}; every batch has a valid CRC")
     clusters.up("west", brokers=BROKERS, zookeepers=3, port=first_port)
     return deeds
 
@@ -196,7 +196,7 @@ def _ends(admin: object, topic: str, metadata: object) -> dict[int, int]:
 
 def _second_audit(narrator: Narrator, out: Path, east: str, west: str, deeds: list[Damage]) -> None:
     narrator.step("The same Spark job again: it must name exactly those records")
-    narrator.say(_indented(_audit(out / "report-2", east, west, expect=1)))
+    narrator.line(_indented(_audit(out / "report-2", east, west, expect=1)))
     if _report(out / "report-2")["verdict"] != "DIVERGED":
         raise DemoFailed("the damaged mirror was expected to be DIVERGED; see the report")
     lines = (out / "report-2" / "findings.jsonl").read_text().splitlines()
@@ -210,7 +210,7 @@ def _second_audit(narrator: Narrator, out: Path, east: str, west: str, deeds: li
             f"the audit did not name exactly what was done:\n"
             f"  overlooked: {sorted(done - found, key=str)}\n  invented: {sorted(found - done, key=str)}"
         )
-    narrator.say(f"    every one of the {len(done)} damaged records was named, and no other")
+    narrator.line(f"    every one of the {len(done)} damaged records was named, and no other")
 
 
 def _report(directory: Path) -> dict[str, object]:
@@ -218,29 +218,29 @@ def _report(directory: Path) -> dict[str, object]:
     return loaded
 
 
-def _farewell(narrator: Narrator, choices: Choices, east: str, west: str, config: Path) -> None:
+def _summary(narrator: Narrator, choices: Choices, east: str, west: str, config: Path) -> None:
     out = choices.directory
-    narrator.say(f"\nDone in {narrator.elapsed():.0f} s. Both verdicts are as they must be.")
-    narrator.say(f"  reports   {out / 'report-1' / 'report.html'}   (consistent)")
-    narrator.say(f"            {out / 'report-2' / 'report.html'}   (damaged)")
+    narrator.line(f"\nDone in {narrator.elapsed():.0f} s. Both verdicts are as they must be.")
+    narrator.line(f"  reports   {out / 'report-1' / 'report.html'}   (consistent)")
+    narrator.line(f"            {out / 'report-2' / 'report.html'}   (damaged)")
     here = Path(__file__).parent
     first = east.split(",")[0]
     prefix = ".venv/bin/" if Path(".venv/bin/kclient").exists() else ""
     local = f"{prefix}kbroker local up --dir {out / 'clusters'}"
-    narrator.say(
+    narrator.line(
         "  play on   " + ("the clusters are still running" if choices.keep else "start them again:")
     )
     if not choices.keep:
         for name, brokers in (("east", east), ("west", west)):
             port = brokers.split(",")[0].rpartition(":")[2]
-            narrator.say(f"            {local} --name {name} --port {port}")
-    narrator.say(f"            {prefix}kclient info -b {first}")
-    narrator.say(
+            narrator.line(f"            {local} --name {name} --port {port}")
+    narrator.line(f"            {prefix}kclient info -b {first}")
+    narrator.line(
         f"            {prefix}kclient consume flights -b {first} -o start -n 3 --avro {here / 'flights.avsc'}"
     )
-    narrator.say(f"            {prefix}kmirror run {config}")
+    narrator.line(f"            {prefix}kmirror run {config}")
     if choices.keep:
-        narrator.say(
+        narrator.line(
             f"            {prefix}kbroker local purge --dir {out / 'clusters'}   (stops and deletes all)"
         )
 

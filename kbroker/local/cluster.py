@@ -1,7 +1,7 @@
 """Starting, showing, stopping and removing clusters on this machine.
 
-Every command is idempotent: `up` starts what is missing of what was asked for and leaves the rest
-alone, `down` and `purge` stop and remove what is there. Nothing is touched that we did not make.
+Every command is idempotent. `up` starts the missing processes and leaves the others alone; `down` and `purge` stop and
+remove what exists. No command touches anything that `kbroker local` did not create.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Stops the clusters of a directory when a certain process ends, however it ends.
+"""The orphan reaper: stops the clusters of a directory when a given process ends, for any reason.
 
-For demos and test runs, which want the clusters of `kbroker local up --die-with PID` to go with them
-even when they are killed. Runs as a process of its own: ``python -m kbroker.local.orphan_reaper PID DIR``.
+Demos and test runs start clusters with `kbroker local up --die-with PID`: the clusters stop even when the caller is
+killed. The reaper is a process of its own: ``python -m kbroker.local.orphan_reaper PID DIR``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Processes we started: known again later and from another shell, stopped within a bounded time.
+"""Processes of local clusters: identified later and from another shell, stopped within a bounded time.
 
-A process id alone may be somebody else's by the time we look, so a process is remembered together
-with the moment it started, as the kernel tells it.
+The kernel reuses process ids. So a process is identified by its id and its start time, as the kernel reports it.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class ProcessIdentity:
 
 
 def _start_time(pid: int) -> str:
-    """Tell when *pid* started, in whatever form this system has; empty if it does not run."""
+    """Return the start time of *pid* in a form of this system; empty if it does not run."""
     if HAS_PROC:
         try:
             stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")

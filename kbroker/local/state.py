@@ -1,4 +1,4 @@
-"""What a directory of local clusters remembers, so that any shell can look, stop and continue.
+"""The state that a directory of local clusters holds, so that any shell can show, stop and continue them.
 
     DIR/.lock                       one command at a time
     DIR/ensemble.json               the ZooKeeper servers: ports and processes
@@ -36,7 +36,7 @@ class ServerState:
 
     @property
     def running(self) -> bool:
-        """Whether its process lives."""
+        """Whether its process runs."""
         return self.process is not None and self.process.alive
 
 
@@ -55,7 +55,7 @@ class BrokerState:
 
     @property
     def running(self) -> bool:
-        """Whether its process lives."""
+        """Whether its process runs."""
         return self.process is not None and self.process.alive
 
 
@@ -189,9 +189,13 @@ class Directory:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:
-            raise LocalError(f"{path} cannot be read ({error}); delete it to start anew") from error
+            raise LocalError(
+                f"{path} cannot be read ({error}); delete it to start again"
+            ) from error
         if not isinstance(value, dict):
-            raise LocalError(f"{path} is not what we wrote; delete it to start anew")
+            raise LocalError(
+                f"{path} is not the state of a local cluster; delete it to start again"
+            )
         return value
 
     @staticmethod

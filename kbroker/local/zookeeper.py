@@ -54,7 +54,7 @@ rootLogger.appenderRef.console.ref = console
 
 
 class LocalError(Exception):
-    """Java or the jars are missing, or a server did not come up; the text says what to do."""
+    """Java or the jars are missing, or a server did not start; the text names the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,7 @@ def wait_until_serving(servers: Sequence[Server], *, timeout: float) -> list[Ser
 
 
 def free_ports(count: int, *, consecutive: bool = False) -> list[int]:
-    """Return ports of the loopback address that nobody listens on now.
+    """Return ports of the loopback address without a listener now.
 
     They lie below the range from which the kernel takes the ports of outgoing connections: one of
     that range may be gone before its server listens.
@@ -229,7 +229,7 @@ def _first_ephemeral_port() -> int:
 
 
 def is_free(port: int) -> bool:
-    """Say whether nobody listens on *port* of the loopback address now."""
+    """Return whether *port* of the loopback address has no listener now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -2,7 +2,7 @@
 
 The first broker that starts creates the znode, every broker reads it before it listens, and watches it: an operator
 may replace it at any time. When the znode is deleted every broker keeps what it has; the next broker that starts
-creates another. `kbroker.security.core.broker_proof` says what the secret is for.
+creates another. `kbroker.security.core.broker_proof` explains its use.
 
 In: the znode   Out: `BrokerProofs.learn`   Owner: the reactor's thread
 """

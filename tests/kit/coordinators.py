@@ -89,9 +89,9 @@ class CoordinatingBroker:
     async def heartbeat(self, name: str, generation: int) -> ErrorCode:
         return await self.coordinator.heartbeat("g", f"{name}-id", None, generation)
 
-    async def commit(self, offsets: Offsets, group: str = "g", **who: object) -> list[ErrorCode]:
+    async def commit(self, offsets: Offsets, group: str = "g", **member: object) -> list[ErrorCode]:
         flat = [(t, p, OffsetCommit(o)) for t, ps in offsets.items() for p, o in ps.items()]
-        return await self.coordinator.commit(group, flat, **who)  # type: ignore[arg-type]
+        return await self.coordinator.commit(group, flat, **member)  # type: ignore[arg-type]
 
     async def offsets(self, group: str = "g") -> Offsets:
         found = await self.coordinator.offsets(group)

@@ -1,4 +1,4 @@
-"""A consumer in a group as a process of its own, with a client of somebody else: made to be killed.
+"""A consumer in a group as a process of its own, with a foreign client: made to be killed.
 
     python -m tests.kit.group_member LIBRARY BOOTSTRAP GROUP TOPIC
 
@@ -17,7 +17,7 @@ from typing import Any
 SESSION_MS = 6000
 
 
-def tell(**event: Any) -> None:
+def report(**event: Any) -> None:
     """Write one event."""
     sys.stdout.write(json.dumps(event) + "\n")
     sys.stdout.flush()
@@ -41,19 +41,19 @@ def run_librdkafka(bootstrap: str, group: str, topic: str) -> None:
         }
     )
     consumer.subscribe(
-        [topic], on_assign=lambda _, partitions: tell(assigned=[p.partition for p in partitions])
+        [topic], on_assign=lambda _, partitions: report(assigned=[p.partition for p in partitions])
     )
     while True:
         messages = [m for m in consumer.consume(100, 0.1) if m.error() is None]
         if not messages:
             continue
-        tell(processed=[m.value().decode() for m in messages])
+        report(processed=[m.value().decode() for m in messages])
         try:
             done = consumer.commit(asynchronous=False)
         except KafkaException as error:
-            tell(error=str(error))
+            report(error=str(error))
             continue
-        tell(committed={p.partition: p.offset for p in done if p.error is None and p.offset >= 0})
+        report(committed={p.partition: p.offset for p in done if p.error is None and p.offset >= 0})
 
 
 def run_kafka_python(bootstrap: str, group: str, topic: str) -> None:
@@ -67,7 +67,7 @@ def run_kafka_python(bootstrap: str, group: str, topic: str) -> None:
             pass
 
         def on_partitions_assigned(self, assigned: Any) -> None:
-            tell(assigned=[tp.partition for tp in assigned])
+            report(assigned=[tp.partition for tp in assigned])
 
     consumer = KafkaConsumer(
         bootstrap_servers=bootstrap.split(","),
@@ -84,7 +84,7 @@ def run_kafka_python(bootstrap: str, group: str, topic: str) -> None:
         polled = consumer.poll(timeout_ms=100)
         if not polled:
             continue
-        tell(processed=[r.value.decode() for records in polled.values() for r in records])
+        report(processed=[r.value.decode() for records in polled.values() for r in records])
         offsets = {
             tp: OffsetAndMetadata(records[-1].offset + 1, "", records[-1].leader_epoch)
             for tp, records in polled.items()
@@ -92,9 +92,9 @@ def run_kafka_python(bootstrap: str, group: str, topic: str) -> None:
         try:
             consumer.commit(offsets)
         except KafkaError as error:
-            tell(error=repr(error))
+            report(error=repr(error))
             continue
-        tell(committed={tp.partition: o.offset for tp, o in offsets.items()})
+        report(committed={tp.partition: o.offset for tp, o in offsets.items()})
 
 
 async def run_aiokafka(bootstrap: str, group: str, topic: str) -> None:
@@ -107,7 +107,7 @@ async def run_aiokafka(bootstrap: str, group: str, topic: str) -> None:
             pass
 
         async def on_partitions_assigned(self, assigned: Any) -> None:
-            tell(assigned=[tp.partition for tp in assigned])
+            report(assigned=[tp.partition for tp in assigned])
 
     consumer = AIOKafkaConsumer(
         bootstrap_servers=bootstrap,
@@ -124,18 +124,18 @@ async def run_aiokafka(bootstrap: str, group: str, topic: str) -> None:
         polled = await consumer.getmany(timeout_ms=100)
         if not polled:
             continue
-        tell(processed=[r.value.decode() for records in polled.values() for r in records])
+        report(processed=[r.value.decode() for records in polled.values() for r in records])
         offsets = {tp: records[-1].offset + 1 for tp, records in polled.items()}
         try:
             await consumer.commit(offsets)
         except KafkaError as error:
-            tell(error=repr(error))
+            report(error=repr(error))
             continue
-        tell(committed={tp.partition: offset for tp, offset in offsets.items()})
+        report(committed={tp.partition: offset for tp, offset in offsets.items()})
 
 
 def main() -> None:
-    """Run as the command line says."""
+    """Run with the arguments of the command line."""
     library, bootstrap, group, topic = sys.argv[1:]
     if library == "librdkafka":
         run_librdkafka(bootstrap, group, topic)

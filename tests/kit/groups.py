@@ -41,7 +41,7 @@ def join_request(name: str, member_id: str = "", **changes: object) -> Join:
 
 
 class GroupOnTheTable:
-    """A `Group` with a clock, a ZooKeeper that acknowledges at once or when told, and answers."""
+    """A `Group` with a clock, a ZooKeeper that acknowledges at once or on demand, and answers."""
 
     def __init__(self, limits: GroupLimits = LIMITS, *, auto_persist: bool = True) -> None:
         self.limits = limits

@@ -110,7 +110,7 @@ class Ensemble:
                 process.wait()
 
     def pause(self, *numbers: int) -> None:
-        """SIGSTOP: the server keeps its connections and says nothing."""
+        """SIGSTOP: the server keeps its connections and answers nothing."""
         for number in numbers or tuple(self._processes):
             self._processes[number].send_signal(signal.SIGSTOP)
 
@@ -144,7 +144,7 @@ def zookeeper_at(connect: str) -> Iterator[KazooClient]:
 
 @pytest.fixture(scope="session")
 def zookeeper_server() -> Iterator[Ensemble]:
-    """Run one ZooKeeper server for all tests of this worker. Never stop it; see `ensemble_of`."""
+    """Run one ZooKeeper server for all tests of this worker. Never stop it; take `own_ensemble` for that."""
     directory = Path(tempfile.mkdtemp(prefix="kbroker-zookeeper-"))
     server = Ensemble(directory)
     server.start()
@@ -157,7 +157,7 @@ def zookeeper_server() -> Iterator[Ensemble]:
 
 @pytest.fixture
 def zookeeper_connect(zookeeper_server: Ensemble) -> str:
-    """Give a `zookeeper.connect` with a chroot that nobody else uses (and that does not exist yet)."""
+    """Give a `zookeeper.connect` with a chroot of its own, which does not exist yet."""
     return f"{zookeeper_server.connect}/test-{os.getpid()}-{next(_numbers)}"
 
 

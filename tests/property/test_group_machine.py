@@ -34,7 +34,7 @@ WITH_MEMBERS = (GroupState.COMPLETING_REBALANCE, GroupState.STABLE)
 
 
 class Client:
-    """One consumer: what it believes after the answers it heard."""
+    """One consumer: what it believes after the answers it received."""
 
     def __init__(self, name: str, instance_id: str | None) -> None:
         self.name = name
@@ -42,7 +42,7 @@ class Client:
         self.forget()
 
     def forget(self) -> None:
-        """Start anew, like a process that was killed."""
+        """Start again, like a process that was killed."""
         self.member_id = ""
         self.generation = -1
         self.members: tuple[str, ...] = ()
@@ -166,7 +166,7 @@ class GroupUnderFire(RuleBasedStateMachine):
         self.coordinator_moves(0)
 
     def listen(self) -> None:
-        """Let the clients hear what was answered."""
+        """Give the answers to the clients."""
         durable = self.table.durable.generation_id if self.table.durable is not None else 0
         for token, answer in self.table.answers.items():
             if (
@@ -226,7 +226,7 @@ class GroupUnderFire(RuleBasedStateMachine):
             assert rebalance.sync_deadline < inf
 
     @invariant()
-    def who_waits_is_known_to_wait(self) -> None:  # 2
+    def waiting_requests_are_known_to_wait(self) -> None:  # 2
         group = self.table.group
         parked = {m.awaiting_join for m in group.members} | {m.awaiting_sync for m in group.members}
         held = {answer.token for _, answer, _ in group._out._held}

@@ -126,11 +126,11 @@ class GroupRules:
     """Judges what is written for groups, and what their members and committers are answered."""
 
     def __init__(
-        self, nodes: dict[int, Node], states: dict[tuple[str, int], State], say: Any
+        self, nodes: dict[int, Node], states: dict[tuple[str, int], State], log: Any
     ) -> None:
         self._nodes = nodes
         self._states = states
-        self._say = say
+        self._log = log
         self.groups: dict[str, GroupState] = {}
         self.offsets: dict[tuple[str, Place], Offsets] = {}
         self.writer: Callable[[], int | None] = lambda: None
@@ -180,7 +180,7 @@ class GroupRules:
         if kind == "delete":
             raise Broken(f"GroupGeneration: {path} is deleted")
         snapshot, _ = decode_snapshot(path, data)
-        self._say(
+        self._log(
             f"group {group.name} is {snapshot.state.value} in generation {snapshot.generation_id}:"
             f" {', '.join(member.member_id[:12] for member in snapshot.members) or 'no members'}"
         )
@@ -214,7 +214,7 @@ class GroupRules:
         commit = offsets.commits.get(value)
         if commit is None:
             raise Broken(f"CommitLost: {offsets.name} becomes {value}, which was never committed")
-        self._say(f"committed offset of {offsets.name}: {commit}")
+        self._log(f"committed offset of {offsets.name}: {commit}")
         if commit.fenced:
             raise Broken(f"CommitFenced: {offsets.name}: {commit} is written; it was over before")
         if commit.refused is not None:

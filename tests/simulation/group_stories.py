@@ -93,7 +93,7 @@ def _paused_coordinator(rng: Random) -> Drawn:
 
 
 def _unaware_coordinator(rng: Random) -> Drawn:
-    """Elect another coordinator while the LeaderAndIsr does not reach the one of before, whose session lives."""
+    """Elect another coordinator while the LeaderAndIsr does not reach its predecessor, which keeps its session."""
     elected = rng.uniform(0.1, 1.0)
     end = elected + rng.uniform(3.0, 9.0)
     drawn: Drawn = [

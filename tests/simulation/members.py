@@ -1,6 +1,6 @@
 """Members of consumer groups, committers without a group, and questions for committed offsets.
 
-Every member is a process of its own: it crashes, pauses and comes back like one. It speaks the group protocol over
+Every member is a process of its own: it crashes, pauses and comes back like one. It uses the group protocol over
 real connections (`kclient.net.connection`): FindCoordinator, JoinGroup, SyncGroup, Heartbeat, OffsetCommit, LeaveGroup;
 the member that is elected assigns by range. Every answer goes to `group_rules.py`. A part of all requests goes to a
 broker that believes to coordinate, so that a deposed coordinator is asked, too.
@@ -426,7 +426,7 @@ class Groups:
         return self.rules.not_settled(group, {m.member_id: m.generation for m in members})
 
     def believer(self, group: str, rng: Random) -> int | None:
-        """Return a broker that believes to coordinate a group, mostly the one that does."""
+        """Return a broker that believes to coordinate a group, mostly the coordinator itself."""
         partitions = self.rules.partitions
         if not partitions:
             return None

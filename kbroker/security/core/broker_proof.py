@@ -5,7 +5,7 @@ Theory of operation
 All brokers of a cluster share a secret, which only ZooKeeper holds (`/cluster/inter_broker_secret`). A proof is the
 sender's broker id and an HMAC-SHA256, keyed by the secret, over the cluster id, the sender's id and the receiver's id.
 A broker presents it once per connection, in a tagged field of ApiVersions (`kbroker.network.broker_dial`). A client
-that reaches only the Kafka port cannot make one. docs/design/inter-broker-trust.md says what this does not protect.
+that reaches only the Kafka port cannot make one. docs/design/inter-broker-trust.md lists what this does not protect.
 
 After the secret was replaced, proofs by the secret before it are accepted, too: a broker learns of the change by a
 watch, not at the same time as the others.

@@ -79,7 +79,7 @@ def list_groups_unconfirmed() -> list[Change]:
 @mutant
 def groups_kept_without_followers() -> list[Change]:
     """A coordinator that is cut off from ZooKeeper goes on, whether the in-sync replicas follow it or not."""
-    return [(LeaderState, "no_successor_at", lambda _self, _heard, now: now)]
+    return [(LeaderState, "no_successor_at", lambda _self, _fetches, now: now)]
 
 
 @mutant
@@ -90,8 +90,8 @@ def commits_refused_unconfirmed() -> list[Change]:
     async def commit(self: GroupCoordinator, group_id: str, *args: Any, **named: Any) -> Any:
         group = self._shards.group(group_id)
         if group is not None and group.offsets_known:
-            who = named["member_id"], named["group_instance_id"], named["generation_id"]
-            refused = group.machine.check_commit(*who, self._clock.seconds())
+            identity = named["member_id"], named["group_instance_id"], named["generation_id"]
+            refused = group.machine.check_commit(*identity, self._clock.seconds())
             if refused is not ErrorCode.NONE:
                 return [refused] * len(args[0])
         return await original(self, group_id, *args, **named)
@@ -215,7 +215,7 @@ def commit_answered_before_the_write() -> list[Change]:
 
 @mutant
 def lost_answer_taken_for_a_commit() -> list[Change]:
-    """A commit whose write was not answered counts as written."""
+    """A commit counts as written although its write was not answered."""
     original = OffsetWriter._failed
 
     def failed(self: OffsetWriter, failure: Failure, multi: Any) -> None:
@@ -229,7 +229,7 @@ def lost_answer_taken_for_a_commit() -> list[Change]:
 
 @mutant
 def lost_answer_taken_for_no_commit() -> list[Change]:
-    """A commit whose write was not answered is sent again later, whatever was committed meanwhile."""
+    """After a write without an answer its commit is sent again later, over any newer commit."""
     original = OffsetWriter._failed
 
     def failed(self: OffsetWriter, failure: Failure, multi: Any) -> None:

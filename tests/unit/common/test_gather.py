@@ -35,12 +35,12 @@ def test_the_first_error_is_raised_at_once_and_as_it_is() -> None:
     error = ValueError("second")
     second.errback(error)
     assert outcome == [error]
-    first.errback(ValueError("nobody hears of it, and nobody is told that nobody did"))
+    first.errback(ValueError("not observed, and not reported as unobserved"))
     third.callback(3)
     assert outcome == [error]
 
 
-def test_who_gives_up_gives_all_of_it_up() -> None:
+def test_a_cancelled_gather_cancels_all_of_its_parts() -> None:
     given_up: list[Deferred[int]] = []
     first, second = Deferred[int](given_up.append), Deferred[int](given_up.append)
     waiting, outcome = gathering(first, second)

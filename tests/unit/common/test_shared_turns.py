@@ -11,7 +11,7 @@ from kbroker.common.shared_turns import TURN_SECONDS, SharedTurns, WithoutTurns,
 
 
 class Turns:
-    """A reactor whose turns are made one by one: what is called in one and due at once comes with the next."""
+    """A reactor that the test turns by hand: a call that is due at once runs in the next turn."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -60,7 +60,7 @@ def test_a_turn_resumes_nothing_after_its_time() -> None:
     assert lengths == [2, 2, 1]
 
 
-def test_who_waits_again_is_resumed_in_a_later_turn() -> None:
+def test_a_waiter_that_waits_again_is_resumed_in_a_later_turn() -> None:
     reactor = Turns()
     turns = SharedTurns(reactor)
     count = 0

@@ -23,7 +23,7 @@ def controller() -> ControllerStateMachine:
     ("event", "least"),
     [
         (events.BrokersChanged(brokers(2, 3)), len(REPLICAS)),
-        # Each partition goes, everybody hears of each, and each replica is told to delete.
+        # Each partition goes, every broker gets UpdateMetadata of each, and each replica StopReplica.
         (events.TopicDeletionRequested(frozenset({"t"})), len(REPLICAS) * 5),
     ],
     ids=lambda value: type(value).__name__,

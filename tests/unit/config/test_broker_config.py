@@ -93,7 +93,7 @@ def test_an_unknown_key_is_a_warning_with_the_nearest_name() -> None:
 
 def test_an_authorizer_is_not_ignored_in_silence() -> None:
     assert (
-        "everybody"
+        "every client"
         in problems_of(authorizer_class_name="kafka.security.authorizer.AclAuthorizer")[0]
     )
 

@@ -1,4 +1,4 @@
-"""Who may commit offsets, and when."""
+"""Which members may commit offsets, and when."""
 
 from kclient.wire.error_codes import ErrorCode
 from tests.kit.groups import GroupOnTheTable, stable_group
@@ -8,12 +8,12 @@ def commit(table: GroupOnTheTable, member_id: str = "", generation: int = -1) ->
     return table.group.check_commit(member_id, None, generation, table.now)
 
 
-def test_anybody_may_commit_for_an_empty_group() -> None:
+def test_any_client_may_commit_for_an_empty_group() -> None:
     assert commit(GroupOnTheTable()) is ErrorCode.NONE
     assert commit(GroupOnTheTable(), "some-admin") is ErrorCode.NONE
 
 
-def test_nobody_from_outside_may_commit_for_a_group_with_members() -> None:
+def test_no_outsider_may_commit_for_a_group_with_members() -> None:
     assert commit(stable_group("a")) is ErrorCode.UNKNOWN_MEMBER_ID
 
 

@@ -16,7 +16,7 @@ from kclient.wire.error_codes import ErrorCode
 from tests.kit.groups import GroupOnTheTable, join_request, stable_group
 
 
-def test_a_generation_is_written_before_anybody_hears_of_it() -> None:
+def test_a_generation_is_written_before_it_is_answered() -> None:
     table = GroupOnTheTable(auto_persist=False)
     a = table.enter("a")
     table.advance(3.0)
@@ -26,7 +26,7 @@ def test_a_generation_is_written_before_anybody_hears_of_it() -> None:
     assert table.joined(a).generation_id == 1
 
 
-def test_an_assignment_is_written_before_anybody_hears_of_it() -> None:
+def test_an_assignment_is_written_before_it_is_answered() -> None:
     table = GroupOnTheTable(auto_persist=False)
     table.enter("a")
     table.advance(3.0)
@@ -116,7 +116,7 @@ def test_the_next_coordinator_does_not_wait_for_ever_for_a_lost_leader() -> None
     assert heir.group.state is not GroupState.COMPLETING_REBALANCE
 
 
-def test_the_next_coordinator_does_not_know_who_had_left() -> None:
+def test_the_next_coordinator_does_not_know_a_member_that_left() -> None:
     table = stable_group("a", "b")
     table.leave(MemberIdentity("b-id"))
     heir = table.take_over()
@@ -183,7 +183,7 @@ def test_topics_are_read_out_of_a_subscription() -> None:
     assert subscribed_topics(b"garbage") == ()
 
 
-def test_members_whose_generation_is_not_written_in_time_ask_again() -> None:
+def test_members_join_again_if_their_generation_is_not_written_in_time() -> None:
     table = GroupOnTheTable(auto_persist=False)
     a = table.enter("a")
     table.advance(3.0)
@@ -197,7 +197,7 @@ def test_members_whose_generation_is_not_written_in_time_ask_again() -> None:
     assert table.group.state is GroupState.COMPLETING_REBALANCE
 
 
-def test_members_whose_assignment_is_not_written_in_time_ask_again() -> None:
+def test_members_sync_again_if_their_assignment_is_not_written_in_time() -> None:
     table = stable_group("a", "b")
     table.join("a", "a-id")
     table.join("b", "b-id")

@@ -15,8 +15,8 @@ from tests.kit.groups import LIMITS, RANGE, join_request
 
 def waiting_for_its_member(clock: Clock, forgotten: list[GroupMetadata]) -> GroupMetadata:
     """Return a group that gave out an id, which is forgotten after 10 s."""
-    nobody = cast(ShardFence, None)  # nothing is written here
-    group = GroupMetadata(clock, nobody, "g", LIMITS, forgotten.append, lambda: 0)
+    no_fence = cast(ShardFence, None)  # nothing is written here
+    group = GroupMetadata(clock, no_fence, "g", LIMITS, forgotten.append, lambda: 0)
     answers: list[Any] = []
     join = join_request("a")
     group.submit(lambda token, now: group.machine.join(token, join, now)).addCallback(
@@ -36,7 +36,7 @@ def test_the_timer_makes_the_machine_tick() -> None:
     assert forgotten == [group]
 
 
-def test_after_a_stall_members_get_a_chance_to_be_heard() -> None:
+def test_after_a_stall_the_requests_of_members_are_handled_first() -> None:
     clock, forgotten = Clock(), list[GroupMetadata]()
     group = waiting_for_its_member(clock, forgotten)
     clock.advance(60.0)  # stopped, like by SIGSTOP

@@ -25,7 +25,7 @@ def test_an_old_client_joins_without_asking_for_an_id() -> None:
     assert table.joined(token).generation_id == 1
 
 
-def test_an_id_that_nobody_joins_with_is_forgotten() -> None:
+def test_an_id_without_a_join_is_forgotten() -> None:
     table = GroupOnTheTable()
     table.join("a")
     table.advance(10.0)
@@ -177,7 +177,7 @@ def test_a_member_that_does_not_sync_in_time_is_removed() -> None:
     assert table.heartbeat("b") is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_group_whose_leader_never_syncs_does_not_get_stuck() -> None:
+def test_a_group_does_not_get_stuck_if_its_leader_never_syncs() -> None:
     table = GroupOnTheTable()
     table.enter("a"), table.enter("b")
     table.advance(6.0)
@@ -240,7 +240,7 @@ def test_of_two_joins_of_one_member_the_older_is_sent_back() -> None:
     assert table.joined(new).generation_id == 1
 
 
-def test_a_new_member_whose_join_waits_for_ever_is_given_up() -> None:
+def test_a_new_member_is_removed_if_its_join_waits_too_long() -> None:
     table = stable_group("a", limits=replace(LIMITS, new_member_join_timeout=20.0))
     table.group.members["a-id"].rebalance_timeout = 1000.0
     b = table.enter("b")
@@ -248,7 +248,7 @@ def test_a_new_member_whose_join_waits_for_ever_is_given_up() -> None:
     assert table.joined(b) == JoinGroupResult(ErrorCode.UNKNOWN_MEMBER_ID)
 
 
-def test_leaving_moves_the_partitions_of_who_left() -> None:
+def test_leaving_moves_the_partitions_of_the_member() -> None:
     table = stable_group("a", "b")
     left = table.leave(MemberIdentity("b-id"))
     assert table.left(left) == [ErrorCode.NONE]
@@ -261,7 +261,7 @@ def test_leaving_answers_each_identity() -> None:
     table = stable_group("a")
     table.join("p")
     left = table.leave(
-        MemberIdentity("nobody"),
+        MemberIdentity("unknown"),
         MemberIdentity(""),
         MemberIdentity("p-id"),
         MemberIdentity("", "i"),
@@ -313,7 +313,7 @@ def test_ids_given_out_are_bounded() -> None:
     assert errors == [ErrorCode.MEMBER_ID_REQUIRED] * 3 + [ErrorCode.GROUP_MAX_SIZE_REACHED]
 
 
-def test_a_group_let_go_answers_everybody() -> None:
+def test_an_unloaded_group_answers_every_request() -> None:
     table = GroupOnTheTable()
     a, b = table.enter("a"), table.enter("b")
     table.perform(table.group.unload(ErrorCode.NOT_COORDINATOR))

@@ -35,13 +35,13 @@ def test_a_restarted_static_member_takes_its_place_without_a_rebalance(
     assert table.heartbeat("a") is ErrorCode.NONE
 
 
-def test_a_restarted_static_leader_is_told_to_skip_the_assignment(table: GroupOnTheTable) -> None:
+def test_a_restarted_static_leader_skips_the_assignment(table: GroupOnTheTable) -> None:
     token = table.join("s2", group_instance_id="i", supports_skip_assignment=True)
     back = table.joined(token)
     assert (back.leader, back.skip_assignment, len(back.members)) == ("s2-id", True, 2)
 
 
-def test_whoever_uses_the_old_id_of_a_static_member_is_fenced(table: GroupOnTheTable) -> None:
+def test_the_old_id_of_a_static_member_is_fenced(table: GroupOnTheTable) -> None:
     table.join("s2", group_instance_id="i")
     fenced = ErrorCode.FENCED_INSTANCE_ID
     assert table.group.heartbeat("s-id", "i", 1, table.now) is fenced
@@ -50,7 +50,7 @@ def test_whoever_uses_the_old_id_of_a_static_member_is_fenced(table: GroupOnTheT
     assert table.left(table.leave(MemberIdentity("s-id", "i"))) == [fenced]
 
 
-def test_the_new_id_is_written_before_it_is_told(table: GroupOnTheTable) -> None:
+def test_the_new_id_is_written_before_it_is_answered(table: GroupOnTheTable) -> None:
     table.auto_persist = False
     token = table.join("s2", group_instance_id="i")
     assert token in table.waiting
@@ -59,7 +59,7 @@ def test_the_new_id_is_written_before_it_is_told(table: GroupOnTheTable) -> None
     assert table.take_over().heartbeat("s2") is ErrorCode.NONE
 
 
-def test_a_static_member_that_comes_back_during_the_assignment_starts_it_anew(
+def test_a_static_member_that_comes_back_during_the_assignment_restarts_it(
     table: GroupOnTheTable,
 ) -> None:
     table.join("s", "s-id", group_instance_id="i")
@@ -106,6 +106,6 @@ def test_an_id_that_was_given_out_is_no_way_into_the_place_of_a_static_member(
     assert thief.error is ErrorCode.FENCED_INSTANCE_ID
     stranger = table.joined(table.join("b", given, group_instance_id="j"))
     assert stranger.error is ErrorCode.UNKNOWN_MEMBER_ID
-    everybody = [MemberIdentity("s-id", "i"), MemberIdentity("a-id")]
-    assert table.left(table.leave(*everybody)) == [ErrorCode.NONE, ErrorCode.NONE]
+    both = [MemberIdentity("s-id", "i"), MemberIdentity("a-id")]
+    assert table.left(table.leave(*both)) == [ErrorCode.NONE, ErrorCode.NONE]
     assert not len(table.group.members)

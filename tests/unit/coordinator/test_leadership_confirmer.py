@@ -24,7 +24,7 @@ NEVER = float("-inf")
 
 
 class SlowZooKeeper:
-    """Keeps multis until the test answers them. The state of partition 0 says who leads."""
+    """Keeps multis until the test answers them. The state of partition 0 names the leader."""
 
     def __init__(self) -> None:
         self.connected = True

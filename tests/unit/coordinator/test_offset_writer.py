@@ -26,7 +26,7 @@ class Right:
 
 
 class Table:
-    """A writer with one group, and a ZooKeeper that answers when the test says so."""
+    """A writer with one group, and a ZooKeeper that answers on demand."""
 
     def __init__(self) -> None:
         self.clock = Clock()

@@ -1,4 +1,4 @@
-"""What the demo damages is exactly what it says, and nothing else of the log changes."""
+"""The demo damages exactly the records that it reports; nothing else of the log changes."""
 
 from __future__ import annotations
 

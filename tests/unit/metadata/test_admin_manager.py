@@ -1,4 +1,4 @@
-"""Topics that are written on a ZooKeeper of paper, whose answers get lost."""
+"""Topics that are written to a scripted ZooKeeper, which loses answers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STAT = Stat(*[0] * 11)
 
 
 class PaperZooKeeper:
-    """*answers* are given one by one to whoever writes; what is there is in *nodes*."""
+    """*answers* are given to the writes one by one; the znodes are in *nodes*."""
 
     session: Session | None = Session(1, 6.0)
     connected = True
@@ -85,7 +85,7 @@ class PaperSession:
 
 
 class SessionLost(Exception):
-    """An answer that is never heard: when the connection is back it is another session's, and others did something."""
+    """A lost answer: the next connection has another session, and another client wrote meanwhile."""
 
     def __init__(self, meanwhile: dict[str, bytes]) -> None:
         self.meanwhile = meanwhile
@@ -127,7 +127,7 @@ def test_a_topic_that_a_lost_attempt_made_is_ours() -> None:
     assert created.topic_id == OURS
 
 
-def test_a_topic_that_somebody_else_made_meanwhile_is_theirs() -> None:
+def test_a_topic_that_another_client_made_meanwhile_is_theirs() -> None:
     zookeeper = PaperZooKeeper(NodeExists(PATH))
     topics = topics_on(zookeeper)
     zookeeper.answers.insert(0, ConnectionLoss())
@@ -137,13 +137,13 @@ def test_a_topic_that_somebody_else_made_meanwhile_is_theirs() -> None:
 
 
 @pytest.mark.parametrize("attempts", [0, 1, ATTEMPTS - 1])
-def test_a_deletion_is_asked_for_until_an_answer_is_heard(attempts: int) -> None:
+def test_a_deletion_is_retried_until_it_is_answered(attempts: int) -> None:
     zookeeper = PaperZooKeeper(*[ConnectionLoss()] * attempts, None)
     zookeeper.nodes[PATH] = topic_of(OURS)
     assert outcome(topics_on(zookeeper).delete("t")) is None
 
 
-def test_a_deletion_that_was_never_heard_of_is_no_success() -> None:
+def test_a_deletion_without_an_answer_is_no_success() -> None:
     zookeeper = PaperZooKeeper(*[ConnectionLoss()] * ATTEMPTS)
     zookeeper.nodes[PATH] = topic_of(OURS)
     error = outcome(topics_on(zookeeper).delete("t"))
@@ -152,7 +152,7 @@ def test_a_deletion_that_was_never_heard_of_is_no_success() -> None:
 
 
 def test_a_topic_is_not_deleted_in_a_later_session() -> None:
-    """Another broker may have deleted it meanwhile, and somebody have made it again."""
+    """Another broker may have deleted it meanwhile, and another client may have made it again."""
     zookeeper = PaperZooKeeper(SessionLost({}), None)
     zookeeper.nodes[PATH] = topic_of(OURS)
     assert isinstance(outcome(topics_on(zookeeper).delete("t")), RequestTimedOut)
@@ -181,7 +181,7 @@ def test_a_growth_that_is_found_done_in_a_later_session_is_a_success() -> None:
     assert outcome(topics_on(zookeeper).add_partitions("t", 2)) == range(1, 2)
 
 
-def test_who_is_cut_off_from_zookeeper_changes_nothing() -> None:
+def test_a_broker_cut_off_from_zookeeper_changes_nothing() -> None:
     zookeeper = PaperZooKeeper()
     zookeeper.nodes[PATH] = topic_of(OURS)
     zookeeper.session = None

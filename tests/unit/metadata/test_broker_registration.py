@@ -72,7 +72,7 @@ def enter(breaks: set[int]) -> tuple[int, str, list[Exception]]:
     return sum(each.asked for each in made), cluster_id, fatal
 
 
-def test_a_break_behind_any_request_keeps_nobody_out() -> None:
+def test_a_break_behind_any_request_does_not_prevent_the_registration() -> None:
     asked, _, _ = enter(set())
     again = 0
     for at in range(1, asked + 1):

@@ -17,7 +17,7 @@ from kclient.wire.errors import ClusterAuthorizationFailed
 
 
 class PaperZooKeeper:
-    """Answers reads of /controller_epoch when it is told to."""
+    """Answers reads of /controller_epoch on demand."""
 
     connected = True
     session = None

@@ -1,4 +1,4 @@
-"""Settings that are read and written on a ZooKeeper of paper, which answers when it is told to."""
+"""Settings that are read and written on a scripted ZooKeeper, which answers on demand."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class PaperZooKeeper:
         self.reads[path].pop(0).callback(Node(data, stat(version)))
 
     def notify(self, path: str, topics: list[str]) -> None:
-        """Tell that topics changed: a notification for each, numbered from *path* on."""
+        """Report that topics changed: a notification for each, numbered from *path* on."""
         names = [f"{path.rsplit('/', 1)[1]}{number}" for number in range(len(topics))]
         self.changed(Children(names, stat()))
         for name, topic in zip(names, topics, strict=True):
@@ -94,8 +94,8 @@ class World:
         self.changes = ConfigAdminManager(
             self.zookeeper, reconnect, lambda: self.dynamic.broker_config
         )
-        self.heard: list[list[str]] = []
-        self.dynamic.on_topic_config(lambda topics: self.heard.append(sorted(topics)))
+        self.reported: list[list[str]] = []
+        self.dynamic.on_topic_config(lambda topics: self.reported.append(sorted(topics)))
         Deferred.fromCoroutine(self.dynamic.start())
         self.loading = Deferred.fromCoroutine(self.dynamic.load_topics({"t": None, "u": None}))
 
@@ -137,10 +137,10 @@ def test_what_changed_is_announced_although_another_read_failed(world: World) ->
     world.zookeeper.notify(FIRST, ["t", "u"])
     world.zookeeper.answer(T, retention_ms="2")
     world.zookeeper.reads[U].pop().errback(RequestTimedOut("cut off"))
-    assert world.heard == [["t"]]
+    assert world.reported == [["t"]]
 
 
-def test_a_topic_whose_settings_cannot_be_read_is_synced_before_it_acknowledges(
+def test_a_topic_without_readable_settings_is_synced_before_it_acknowledges(
     world: World,
 ) -> None:
     world.zookeeper.reads[T].pop().errback(ConnectionLoss(T))
@@ -150,7 +150,7 @@ def test_a_topic_whose_settings_cannot_be_read_is_synced_before_it_acknowledges(
     world.zookeeper.notify(FIRST, ["t"])
     world.zookeeper.answer(T)
     assert world.dynamic.log_config("t") == STATIC.log_defaults
-    assert world.heard == [["t"]]
+    assert world.reported == [["t"]]
 
 
 def test_topics_that_go_by_other_defaults_are_announced_together(world: World) -> None:
@@ -160,7 +160,7 @@ def test_topics_that_go_by_other_defaults_are_announced_together(world: World) -
     data = znodes.encode_config_change("brokers", "<default>")
     world.zookeeper.reads[FIRST].pop().callback(Node(data, stat()))
     assert world.dynamic.log_config("t").segment_bytes == 5000
-    assert world.heard == [["t", "u"]]
+    assert world.reported == [["t", "u"]]
 
 
 def test_what_replaces_all_settings_replaces_those_of_a_faster_change_too(world: World) -> None:

@@ -42,7 +42,7 @@ def topic(*replicas: tuple[int, ...]) -> TopicAssignment:
     return TopicAssignment(None, {p: ReplicaAssignment(r) for p, r in enumerate(replicas)})
 
 
-def test_what_is_not_said_is_the_brokers_default() -> None:
+def test_a_number_that_is_not_given_is_the_brokers_default() -> None:
     placed = placement(THREE, begin=1).of_new(NewTopic("t"))
     assert sorted(placed) == [0, 1, 2, 3]
     assert {len(replicas) for replicas in placed.values()} == {2}
@@ -96,7 +96,7 @@ def test_growth_that_cannot_be_is_refused(
         placement(THREE).grown("t", topic((1, 2), (2, 3)), count, given)
 
 
-def test_too_few_brokers_for_the_factor_are_said_so() -> None:
+def test_too_few_brokers_for_the_factor_are_reported() -> None:
     with pytest.raises(InvalidReplicationFactor):
         placement({1: None}).of_new(NewTopic("t", 1, 2))
     with pytest.raises(InvalidReplicationFactor):

@@ -18,7 +18,7 @@ from kbroker.zk.session_state import parse_connect
         ("[::1]:2181/k", "[::1]:2181", "/k"),
     ],
 )
-def test_hosts_and_chroot_are_told_apart(text: str, hosts: str, chroot: str) -> None:
+def test_hosts_and_chroot_are_separated(text: str, hosts: str, chroot: str) -> None:
     assert parse_connect(text) == (hosts, chroot)
 
 

@@ -1,4 +1,4 @@
-"""What passes between the reactor and the thread that speaks to ZooKeeper: in few steps, and some at a time."""
+"""Between the reactor and the connection thread: few wake-ups, and a bounded number of results per turn."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kbroker.zk.connection import MESSAGES_PER_TURN, Connection, Inbox
 
 
 class Reactor(Clock):
-    """A reactor whose turns are taken by hand."""
+    """A reactor that the test turns by hand."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -15,7 +15,7 @@ from kbroker.zk.reconnect import PAUSE_SECONDS, Reconnect
 
 
 class SeemsConnected:
-    """A client whose connection is gone while the word of it is still on its way."""
+    """A client without a connection, before the event of the loss is handled."""
 
     connected = True
     session = Session(1, 4.0)

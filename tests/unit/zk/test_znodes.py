@@ -132,7 +132,7 @@ def test_configs_and_their_notifications() -> None:
     assert znodes.config_path("brokers", "<default>") == "/config/brokers/<default>"
 
 
-def test_wishes_and_notifications_that_name_partitions() -> None:
+def test_admin_requests_and_notifications_that_name_partitions() -> None:
     moves = {TopicPartition("t", 0): (1, 2), TopicPartition("u", 3): (2,)}
     assert znodes.decode_reassignment(znodes.encode_reassignment(moves)) == moves
     partitions = [TopicPartition("t", 0), TopicPartition("t", 1)]

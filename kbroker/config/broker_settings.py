@@ -1,0 +1,84 @@
+"""The settings of one broker as typed attributes, and what follows from several of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from kbroker.common.endpoint import Endpoint
+from kbroker.common.protocol_version import is_extended
+from kbroker.config.cluster import (
+    CleanerSettings,
+    GroupSettings,
+    IdentitySettings,
+    ReplicationSettings,
+    TopicSettings,
+    TransactionSettings,
+)
+from kbroker.config.listeners import parse_endpoints, parse_protocol_map
+from kbroker.config.network import NetworkSettings
+from kbroker.config.storage import StorageSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerSettings(
+    NetworkSettings,
+    IdentitySettings,
+    ReplicationSettings,
+    TopicSettings,
+    GroupSettings,
+    TransactionSettings,
+    CleanerSettings,
+    StorageSettings,
+):
+    """Every setting of one broker as a typed attribute: `config.log_segment_bytes` is log.segment.bytes."""
+
+    given: Mapping[str, str] = field(default_factory=dict)
+    """The file and the overrides, as text."""
+    warnings: tuple[str, ...] = ()
+    """Remarks to print once at start: unknown keys, keys without effect."""
+
+    @cached_property
+    def protocols(self) -> dict[str, str]:
+        """Security protocol by listener name."""
+        return parse_protocol_map(self.listener_security_protocol_map)[0]
+
+    @cached_property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """Where the broker listens."""
+        return parse_endpoints("listeners", self.listeners, self.protocols)[0]
+
+    @cached_property
+    def advertised(self) -> tuple[Endpoint, ...]:
+        """The endpoints that clients and brokers dial; port 0 stands for the port that the listener bound."""
+        if self.advertised_listeners.strip():
+            return parse_endpoints(
+                "advertised.listeners", self.advertised_listeners, self.protocols
+            )[0]
+        return tuple(
+            replace(endpoint, host="localhost")
+            if endpoint.host in ("", "0.0.0.0", "::")
+            else endpoint
+            for endpoint in self.endpoints
+        )
+
+    @cached_property
+    def inter_broker_listener(self) -> str:
+        """Name of the listener that brokers use among themselves."""
+        if self.inter_broker_listener_name:
+            return self.inter_broker_listener_name.upper()
+        for endpoint in self.endpoints:
+            if endpoint.security_protocol == self.security_inter_broker_protocol.upper():
+                return endpoint.listener
+        return ""
+
+    @cached_property
+    def extends_inter_broker_protocol(self) -> bool:
+        """Whether this broker sends our extensions of the inter-broker protocol (inter.broker.protocol.version)."""
+        return is_extended(self.inter_broker_protocol_version)
+
+    @cached_property
+    def directories(self) -> tuple[str, ...]:
+        """The log directories."""
+        return self.log_dirs or tuple(item.strip() for item in self.log_dir.split(","))
