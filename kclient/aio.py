@@ -92,7 +92,7 @@ def _answer(value: Any) -> Any:
     return value.asFuture(loop)
 
 
-class _Face:
+class _AwaitableClient:
     """Passes everything on to a client of `kclient.tx` and makes its answers awaitable here."""
 
     _kind: Callable[..., Any]
@@ -120,17 +120,17 @@ if TYPE_CHECKING:
 else:
     from kclient import tx
 
-    class AdminClient(_Face):
+    class AdminClient(_AwaitableClient):
         """Administers one cluster: see `kclient.admin.client.AdminClient`."""
 
         _kind = tx.AdminClient
 
-    class Producer(_Face):
+    class Producer(_AwaitableClient):
         """Sends records: see `kclient.producer.producer.Producer`."""
 
         _kind = tx.Producer
 
-    class Consumer(_Face):
+    class Consumer(_AwaitableClient):
         """Consumes records: see `kclient.consumer.client.Consumer`."""
 
         _kind = tx.Consumer

@@ -34,7 +34,7 @@ from kbroker.replica import follower_log
 from kbroker.replica.core.follower_state import FollowerState
 from kbroker.replica.core.replication_quota import ReplicationQuota
 from kbroker.replica.partition import Partition
-from kclient.net.fetch_session import FetchSession
+from kclient.net.fetch_session import FetchSessionHandler
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import KafkaError, for_code
 from kclient.wire.fetch import FetchPartitionResponse, FetchRequest, FetchResponse
@@ -113,7 +113,7 @@ class FetcherState:
         self._pausing: dict[PartitionFetchState, None] = {}
         self._flushing: dict[PartitionFetchState, bool] = {}
         """Those whose appends wait for a sync, and whether the session does not name them any more."""
-        self.session = FetchSession()
+        self.session = FetchSessionHandler()
         self.troubled: list[tuple[PartitionFetchState, Exception]] = []
         """Those that fail again and again, until somebody told of them."""
 
@@ -158,7 +158,7 @@ class FetcherState:
         self._moved.pop(each, None)
         self._pausing.pop(each, None)
         self._flushing.pop(each, None)
-        self.session.leave(each.topic_id, key[1])
+        self.session.remove(each.topic_id, key[1])
 
     def clear(self) -> None:
         """Follow nothing any more."""
@@ -195,17 +195,17 @@ class FetcherState:
                 self.failed(each, error, now)
         if not self.session:
             return None
-        saying = self.session.request(NEWCOMERS_PER_FETCH)
+        request_data = self.session.request(NEWCOMERS_PER_FETCH)
         return FetchRequest(
             0 if self.session.is_behind else settings.max_wait_ms,
             settings.min_bytes,
-            saying.topics,
+            request_data.topics,
             max_bytes=settings.max_bytes,
-            session_id=saying.session_id,
-            session_epoch=saying.session_epoch,
+            session_id=request_data.session_id,
+            session_epoch=request_data.session_epoch,
             replica_id=settings.broker_id,
             replica_epoch=broker_epoch,
-            forgotten=saying.forgotten,
+            forgotten=request_data.forgotten,
         )
 
     def _ask_for(self, each: PartitionFetchState, now: float) -> None:
@@ -215,12 +215,12 @@ class FetcherState:
             self._leave_until_flushed(each)
         elif not self._held_back(each, now):
             asked = follower_log.build_fetch(each.partition, self._settings.partition_max_bytes)
-            self.session.want(each.topic_id, asked)
+            self.session.add(each.topic_id, asked)
             each.is_asked = True
 
     def _leave_until_flushed(self, each: PartitionFetchState) -> None:
         self._flushing[each] = True
-        self.session.leave(each.topic_id, each.partition.key[1])
+        self.session.remove(each.topic_id, each.partition.key[1])
 
     def _held_back(self, each: PartitionFetchState, now: float) -> bool:
         """Let a partition pause that is throttled (KIP-73), unless it is in sync."""
@@ -234,7 +234,7 @@ class FetcherState:
             return False
         each.not_before = now + min(wait, LONGEST_THROTTLE_SECONDS)
         self._pausing[each] = None
-        self.session.leave(each.topic_id, each.partition.key[1])
+        self.session.remove(each.topic_id, each.partition.key[1])
         return True
 
     # -- what is answered ----------------------------------------------------------------------
@@ -300,6 +300,6 @@ class FetcherState:
         self._moved.pop(each, None)
         self._flushing.pop(each, None)
         self._pausing[each] = None
-        self.session.leave(each.topic_id, each.partition.key[1])
+        self.session.remove(each.topic_id, each.partition.key[1])
         if each.failures == TOLD_AFTER_FAILURES:
             self.troubled.append((each, error))

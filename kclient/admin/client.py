@@ -25,7 +25,7 @@ from kclient.config import AdminConfig
 from kclient.errors import KafkaError, LeaderUnavailable
 from kclient.net.answers import error_of, settle
 from kclient.net.cluster import Cluster
-from kclient.net.group_offsets import Membership, commit_offsets, committed_offsets
+from kclient.net.group_offsets import Generation, commit_offsets, committed_offsets
 from kclient.net.metadata import Broker, TopicMetadata
 from kclient.net.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, list_offsets
 from kclient.net.waiting import deferring
@@ -360,7 +360,7 @@ class AdminClient:
     ) -> dict[TopicPartition, KafkaError | None]:
         """Set the committed offsets of a group without members."""
         answers = await commit_offsets(
-            self.cluster, group, offsets, Membership(), timeout=self._time(timeout)
+            self.cluster, group, offsets, Generation(), timeout=self._time(timeout)
         )
         return settle(answers, raise_errors)
 

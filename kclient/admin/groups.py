@@ -11,10 +11,10 @@ from kclient.net.answers import error_of
 from kclient.net.cluster import Cluster
 from kclient.net.connection import Connection
 from kclient.net.group_offsets import (
-    at_coordinator,
     by_topic,
     partition_answers,
     raise_if_coordinator_moved,
+    retry_coordinator,
 )
 from kclient.net.waiting import all_of, all_settled
 from kclient.types import TopicPartition
@@ -111,7 +111,7 @@ async def describe_groups(
             known = cluster.coordinators.known(group)
             return _description(answer, known[0] if known else -1)
 
-        return await at_coordinator(
+        return await retry_coordinator(
             cluster, group, ask, timeout=timeout, what=f"describing group {group!r}"
         )
 
@@ -133,7 +133,7 @@ async def delete_groups(
             raise_if_coordinator_moved(code, group)
             return error_of(code, f"group {group!r}") if code else None
 
-        return await at_coordinator(
+        return await retry_coordinator(
             cluster, group, ask, timeout=timeout, what=f"deleting group {group!r}"
         )
 
@@ -161,7 +161,7 @@ async def delete_group_offsets(
             raise error_of(response.error_code, f"group {group!r}")
         return partition_answers(response.topics, group)
 
-    return await at_coordinator(
+    return await retry_coordinator(
         cluster, group, ask, timeout=timeout, what=f"deleting offsets of group {group!r}"
     )
 

@@ -14,7 +14,7 @@ from kclient.types import TopicPartition
 from kclient.wire.errors import NotController, UnsupportedVersion
 
 MIN_ISR = "min.insync.replicas"
-PATIENCE_S = 3.0
+ANSWER_TIMEOUT_S = 3.0
 """How long a registered broker may take to answer before it is called silent."""
 
 
@@ -23,7 +23,7 @@ async def describe_health(cluster: Cluster, *, timeout: float) -> Health:
     cluster.want_all()
     metadata = await cluster.refresh()
     directories = await describe_log_dirs(
-        cluster, metadata.brokers, tps=[], timeout=min(timeout, PATIENCE_S)
+        cluster, metadata.brokers, tps=[], timeout=min(timeout, ANSWER_TIMEOUT_S)
     )
     return health_of(
         metadata,
@@ -61,7 +61,7 @@ async def replicas_being_added(
 ) -> dict[TopicPartition, tuple[int, ...]]:
     """Return the replicas that reassignments add; none where the cluster cannot tell."""
     try:
-        moving = await list_reassignments(cluster, None, timeout=min(timeout, PATIENCE_S))
+        moving = await list_reassignments(cluster, None, timeout=min(timeout, ANSWER_TIMEOUT_S))
     except (UnsupportedVersion, NotController, KafkaTimeoutError):
         return {}
     return {tp: each.adding for tp, each in moving.items() if each.adding}

@@ -15,7 +15,7 @@ from twisted.internet.defer import Deferred
 
 from kclient.blocking.thread import (
     LEAVE_AT_EXIT,
-    Errands,
+    CallerThread,
     check_process,
     close_at_exit,
     reactor_thread,
@@ -48,7 +48,7 @@ class Consumer:
         **keywords: Any,
     ) -> None:
         self._thread = reactor_thread()
-        self._errands: Errands | None = None
+        self._errands: CallerThread | None = None
         self._core = Core(
             config=config,
             reactor=self._thread.reactor,
@@ -299,7 +299,7 @@ class Consumer:
         """Run *call*; meanwhile this thread is the one that rebalance listeners run in."""
         check_process(self._thread)
 
-        def start(errands: Errands) -> Deferred[T]:
+        def start(errands: CallerThread) -> Deferred[T]:
             self._errands = errands
             return call().addBoth(done)
 
@@ -307,10 +307,10 @@ class Consumer:
             self._errands = None
             return result
 
-        return self._thread.run_with_errands(start)
+        return self._thread.run_with_caller(start)
 
     async def _run_callback(self, callback: Callable[[], Any]) -> Any:
         """Have the polling thread call a rebalance listener."""
         if self._errands is None:
             return callback()
-        return await self._errands.have_run(callback)
+        return await self._errands.run_in_caller(callback)

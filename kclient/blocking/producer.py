@@ -19,7 +19,7 @@ from kclient.errors import KafkaError
 from kclient.producer.batch import ProducerBatch, Row
 from kclient.producer.partitioner import Partitioner
 from kclient.producer.producer import Producer as Core
-from kclient.producer.rows import HeadersGiven, Serializer
+from kclient.producer.record_serializer import HeadersGiven, Serializer
 from kclient.types import CloseResult, K, RecordMetadata, V
 from kclient.wire.batches import Buffer
 
@@ -119,14 +119,14 @@ class Producer(Generic[K, V]):
             timestamp_ms=timestamp or None,
         )
         if on_delivery is not None:
-            tell = on_delivery
+            notify = on_delivery
 
             def ended(done: Future[RecordMetadata]) -> None:
                 problem = done.exception()
                 if isinstance(problem, KafkaError):
-                    tell(problem, None)
+                    notify(problem, None)
                 else:
-                    tell(None, done.result())
+                    notify(None, done.result())
 
             future.add_done_callback(ended)
 
@@ -200,7 +200,7 @@ class Producer(Generic[K, V]):
         def register() -> None:
             leaf, _ = batch.leaf(index)
             leaf.hurried = True
-            batch.tell(index, timestamp, sink)
+            batch.notify(index, timestamp, sink)
             self._core.sender.wake()
 
         self._thread.soon(register)

@@ -32,7 +32,7 @@ LEAVE_AT_EXIT = 1.0
 """Seconds that a consumer left open may take to leave its group: Ctrl-C is to be prompt."""
 
 
-class Closes:
+class ClosedAtExit:
     """What is closed at the end of the process if nobody did before."""
 
     def close_at_exit(self) -> None:
@@ -70,17 +70,17 @@ class ReactorThread:
         After *timeout* seconds (None: as long as the call bounds itself) or at Ctrl-C the call is
         cancelled.
         """
-        return self.run_with_errands(lambda _: call(), timeout)
+        return self.run_with_caller(lambda _: call(), timeout)
 
-    def run_with_errands(
+    def run_with_caller(
         self,
-        call: Callable[[Errands], Deferred[T]],
+        call: Callable[[CallerThread], Deferred[T]],
         timeout: float | None = None,
     ) -> T:
         """Like `run`; meanwhile the call may have functions run here, in the caller's thread."""
         if threading.get_ident() == self.thread.ident:
             raise RuntimeError("the blocking API was called on its own reactor's thread")
-        errands = Errands(self)
+        errands = CallerThread(self)
         waiting: list[Deferred[Any]] = []
 
         def start() -> None:
@@ -105,7 +105,7 @@ class ReactorThread:
         return outcome  # type: ignore[no-any-return]
 
 
-class Errands:
+class CallerThread:
     """What the waiting thread does for the reactor: run functions, until the result is there."""
 
     def __init__(self, thread: ReactorThread) -> None:
@@ -116,7 +116,7 @@ class Errands:
         """Give the result to the waiting thread. Called on the reactor's thread."""
         self._queue.put((None, result))
 
-    def have_run(self, function: Callable[[], Any]) -> Deferred[Any]:
+    def run_in_caller(self, function: Callable[[], Any]) -> Deferred[Any]:
         """Have *function* run by the waiting thread; fire with its result."""
         done: Deferred[Any] = Deferred()
         self._queue.put((function, done))

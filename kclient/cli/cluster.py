@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kclient.cli.commands import with_settings
-from kclient.cli.context import FAILED, UNHEALTHY, Settings, admin_client, run, say
+from kclient.cli.context import FAILED, UNHEALTHY, Settings, admin_client, print_message, run
 from kclient.cli.elect_leaders import elect_leaders
 from kclient.cli.output import show
 from kclient.types import TopicPartition
@@ -60,7 +60,7 @@ def health(settings: Settings, watch: bool, patient: bool) -> None:
                     break
                 if reactor.seconds() + _LOOK_S > give_up_at:
                     if patient:
-                        say(f"kclient: not healthy after {settings.timeout:g} s")
+                        print_message(f"kclient: not healthy after {settings.timeout:g} s")
                     break
                 await sleep(reactor, _LOOK_S)
         return 0 if found.is_healthy else UNHEALTHY
@@ -120,7 +120,7 @@ def brokers(settings: Settings) -> None:
         async with admin_client(settings, reactor) as admin:
             topics = await admin.describe_topics(internal=True)
             known = admin.cluster.metadata
-        _say_who_is_down(topics, known.brokers)
+        _report_down_brokers(topics, known.brokers)
         partitions = [p for topic in topics.values() for p in topic.partitions.values()]
         rows = [
             {
@@ -144,12 +144,12 @@ def brokers(settings: Settings) -> None:
     run(main)
 
 
-def _say_who_is_down(topics: Mapping[str, TopicMetadata], live: Collection[int]) -> None:
+def _report_down_brokers(topics: Mapping[str, TopicMetadata], live: Collection[int]) -> None:
     """Name the brokers that hold replicas, but are not there to be listed."""
     holders = {n for t in topics.values() for p in t.partitions.values() for n in p.replicas}
     absent = sorted(holders - set(live))
     if absent:
-        say(f"kclient: down, and not listed: broker {', '.join(map(str, absent))}")
+        print_message(f"kclient: down, and not listed: broker {', '.join(map(str, absent))}")
 
 
 @cluster.command("log-dirs")
@@ -176,12 +176,12 @@ def log_dirs(
                 tps = [TopicPartition(t.name, n) for t in described.values() for n in t.partitions]
             found = await admin.describe_log_dirs(nodes or None, tps, raise_errors=False)
             if not nodes:
-                _say_who_is_down(await admin.describe_topics(internal=True), live)
+                _report_down_brokers(await admin.describe_topics(internal=True), live)
         failed = 0
         rows = []
         for node, dirs in sorted(found.items()):
             if isinstance(dirs, KafkaError):
-                say(f"kclient: broker {node}: {dirs}")
+                print_message(f"kclient: broker {node}: {dirs}")
                 failed = FAILED
                 continue
             for each in dirs.values():

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from kclient.cli.commands import with_settings
-from kclient.cli.context import Settings, run, say
+from kclient.cli.context import Settings, print_message, run
 from kclient.cli.formats import formatter
 from kclient.cli.offset_spec import Anchor, Bound, OffsetSpec, parse_offsets
 from kclient.types import TopicPartition
@@ -123,7 +123,7 @@ def consume(
                 if group is not None and not as_member and not printer.broken:
                     await consumer.commit(printer.positions(consumer))
         if not settings.quiet:
-            say(f"Processed a total of {printer.printed} messages")
+            print_message(f"Processed a total of {printer.printed} messages")
         return 0
 
     run(main)

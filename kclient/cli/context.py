@@ -72,7 +72,7 @@ class Settings:
         if self.assume_yes:
             return
         if not sys.stdin.isatty():
-            say(f"{question} This cannot be undone: repeat with --yes.")
+            print_message(f"{question} This cannot be undone: repeat with --yes.")
             raise SystemExit(USAGE)
         click.confirm(question, abort=True, err=True)
 
@@ -97,7 +97,7 @@ def admin_client(settings: Settings, reactor: Any) -> Any:
     return AdminClient(settings.client(AdminConfig), reactor=reactor)
 
 
-def say(text: str) -> None:
+def print_message(text: str) -> None:
     """Write a line for a person, to stderr."""
     click.echo(text, err=True)
 
@@ -180,7 +180,7 @@ def _exit_code(result: Any) -> int:
         problem.show()
         return problem.exit_code
     if isinstance(problem, KafkaError | ValueError | OSError):
-        say(f"kclient: {problem}")
+        print_message(f"kclient: {problem}")
         if isinstance(problem, BootstrapError | ConnectError):
             return UNREACHABLE
         if isinstance(problem, KafkaTimeoutError):

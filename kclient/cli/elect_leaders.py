@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from kclient.cli.commands import with_settings
-from kclient.cli.context import FAILED, Settings, admin_client, run, say
+from kclient.cli.context import FAILED, Settings, admin_client, print_message, run
 from kclient.cli.output import show
 from kclient.types import TopicPartition
 
@@ -74,7 +74,7 @@ def elect_leaders(settings: Settings, election_type: str, texts: tuple[str, ...]
                 }
             )
         if settings.format == "text":
-            _tell(election_type, rows)
+            _print_result(election_type, rows)
         else:
             show(rows, ("topic", "partition", "result", "error"), settings.format)
         return FAILED if any(row["result"] == "failed" for row in rows) else 0
@@ -82,7 +82,7 @@ def elect_leaders(settings: Settings, election_type: str, texts: tuple[str, ...]
     run(main)
 
 
-def _tell(election_type: str, rows: list[dict[str, Any]]) -> None:
+def _print_result(election_type: str, rows: list[dict[str, Any]]) -> None:
     """Print what Kafka's own tool prints."""
     names: dict[str, list[str]] = {"elected": [], "not_needed": [], "failed": []}
     for row in rows:
@@ -94,7 +94,7 @@ def _tell(election_type: str, rows: list[dict[str, Any]]) -> None:
     if names["not_needed"]:
         click.echo(f"Valid replica already elected for partitions {', '.join(names['not_needed'])}")
     if not rows:
-        say("No partition needed an election.")
+        print_message("No partition needed an election.")
     alike: dict[str, list[str]] = {}
     for row in rows:
         if row["result"] == "failed":
@@ -103,4 +103,6 @@ def _tell(election_type: str, rows: list[dict[str, Any]]) -> None:
     for error, failed in alike.items():
         s = "" if len(failed) == 1 else "s"
         listed = ", ".join(failed)
-        say(f"Error completing leader election ({kind}) for partition{s}: {listed}: {error}")
+        print_message(
+            f"Error completing leader election ({kind}) for partition{s}: {listed}: {error}"
+        )

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from kclient.cli.commands import with_settings
-from kclient.cli.context import FAILED, Settings, admin_client, run, say
+from kclient.cli.context import FAILED, Settings, admin_client, print_message, run
 from kclient.cli.offset_spec import Anchor, parse_offsets
 from kclient.cli.output import show
 from kclient.types import TopicPartition
@@ -57,11 +57,11 @@ def describe(settings: Settings, names: tuple[str, ...], members: bool, state: b
             for name in names:
                 described = found[name]
                 if described.state == "Dead":
-                    say(f"kclient: consumer group {name!r} does not exist")
+                    print_message(f"kclient: consumer group {name!r} does not exist")
                     failed = FAILED
                     continue
                 if not described.members:
-                    say(f"Consumer group {name!r} has no active members.")
+                    print_message(f"Consumer group {name!r} has no active members.")
                 if state:
                     _show_state(settings, described)
                 elif members:
@@ -232,7 +232,7 @@ def seek(
         ]
         show(rows, ("group", "topic", "partition", "new_offset"), settings.format)
         if not execute:
-            say("Nothing was changed; repeat with --execute.")
+            print_message("Nothing was changed; repeat with --execute.")
 
     run(main)
 
@@ -252,7 +252,7 @@ def delete(settings: Settings, names: tuple[str, ...]) -> None:
         failed = 0
         for name, answer in answers.items():
             if isinstance(answer, KafkaError):
-                say(f"kclient: {name}: {answer}")
+                print_message(f"kclient: {name}: {answer}")
                 failed = FAILED
             else:
                 click.echo(f"Deleted group {name}.")

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import click
 
 from kclient.cli.commands import with_settings
-from kclient.cli.context import FAILED, Settings, run, say
+from kclient.cli.context import FAILED, Settings, print_message, run
 from kclient.cli.formats import from_envelope, unescaped
 from kclient.cli.line_template import Line, LineTemplate
-from kclient.cli.stdin import Pieces
+from kclient.cli.stdin import LineBatches
 
 
 class _Input(NamedTuple):
@@ -101,7 +101,7 @@ def produce(
             return _from_line(piece, _encode(key), delimiter, null, fixed)
 
         producer: Producer[Any, Any] = Producer(values, reactor=reactor)
-        pieces = Pieces(reactor, paths or ("-",), whole_files=kind == "raw")
+        pieces = LineBatches(reactor, paths or ("-",), whole_files=kind == "raw")
         async with producer:
             async for each in (read(line) async for lines in pieces for line in lines):
                 await producer.ready(len(each.value or b"") + len(each.key or b""))
@@ -117,9 +117,9 @@ def produce(
                 sent += 1
             await producer.flush()
         for problem in failures[:3]:
-            say(f"kclient: {problem}")
+            print_message(f"kclient: {problem}")
         if not settings.quiet:
-            say(f"{sent - len(failures)} of {sent} records delivered to {topic}")
+            print_message(f"{sent - len(failures)} of {sent} records delivered to {topic}")
         return FAILED if failures else 0
 
     run(main)

@@ -14,9 +14,9 @@ import click
 from kclient.admin import reassignment_plan as plans
 from kclient.admin.assignment import Racks
 from kclient.cli.commands import with_settings
-from kclient.cli.context import FAILED, UNHEALTHY, Settings, admin_client, run, say
+from kclient.cli.context import FAILED, UNHEALTHY, Settings, admin_client, print_message, run
 from kclient.cli.output import show
-from kclient.cli.reassign_progress import copied_bytes, progress_told
+from kclient.cli.reassign_progress import copied_bytes, progress_line
 from kclient.cli.reassign_throttles import throttle_moves, unthrottle
 from kclient.types import TopicPartition
 
@@ -188,7 +188,7 @@ def execute(
     settings: Settings, path: str, throttle: int | None, additional: bool, dry_run: bool
 ) -> None:
     """Begin to move partitions. The whole plan is checked before anything is written."""
-    plan, tell = _read(path, plans.read_plan), _teller(settings)
+    plan, report = _read(path, plans.read_plan), _message_printer(settings)
 
     async def main(reactor: Any) -> int:
         async with admin_client(settings, reactor) as admin:
@@ -199,34 +199,34 @@ def execute(
             live = admin.cluster.metadata.brokers
             plans.check_plan(plan, current, live)
             rollback = plans.plan_as_json({tp: current[tp] for tp in plan})
-            tell(
+            report(
                 f"Current partition replica assignment\n\n{rollback}\n\n"
                 "Save this to use as the --reassignment-json-file option during rollback"
             )
             answers = {}
             if dry_run:
-                say(f"Nothing was changed: {len(plan)} partitions would be reassigned.")
+                print_message(f"Nothing was changed: {len(plan)} partitions would be reassigned.")
             else:
                 if throttle is not None:
-                    tell(VERIFY_LATER)
+                    report(VERIFY_LATER)
                     throttles = plans.throttles_of(plan, current, under_way)
-                    await throttle_moves(admin, throttles, throttle, tell)
+                    await throttle_moves(admin, throttles, throttle, report)
                 answers = await admin.alter_partition_reassignments(plan, raise_errors=False)
         if settings.format != "text":
             row = {"current": json.loads(rollback), "partitions": _rows(answers)}
             show([row], tuple(row), settings.format)
-        return _told(
+        return _report_results(
             answers,
             "Error reassigning partition(s):",
-            lambda names, s: tell(f"Successfully started partition reassignment{s} for {names}"),
+            lambda names, s: report(f"Successfully started partition reassignment{s} for {names}"),
         )
 
     run(main)
 
 
-def _teller(settings: Settings) -> Callable[[str], None]:
+def _message_printer(settings: Settings) -> Callable[[str], None]:
     """Return what tells the user a line that Kafka's tool prints: to stderr where stdout is rows."""
-    return click.echo if settings.format == "text" else say
+    return click.echo if settings.format == "text" else print_message
 
 
 def _rows(answers: dict[TopicPartition, Any]) -> list[dict[str, Any]]:
@@ -240,7 +240,7 @@ def _rows(answers: dict[TopicPartition, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _told(
+def _report_results(
     answers: dict[TopicPartition, Any], failed: str, succeeded: Callable[[str, str], None]
 ) -> int:
     """Say what became of each partition; return the exit code."""
@@ -249,7 +249,9 @@ def _told(
     if good:
         succeeded(",".join(good), "" if len(good) == 1 else "s")
     if problems:
-        say("\n".join([failed, *(f"{tp}: {problem}" for tp, problem in problems.items())]))
+        print_message(
+            "\n".join([failed, *(f"{tp}: {problem}" for tp, problem in problems.items())])
+        )
     return FAILED if problems else 0
 
 
@@ -265,7 +267,7 @@ def verify(settings: Settings, path: str, preserve: bool) -> None:
 
     Exit code 4 while it is not as planned.
     """
-    plan, tell = _read(path, plans.read_plan), _teller(settings)
+    plan, report = _read(path, plans.read_plan), _message_printer(settings)
 
     async def main(reactor: Any) -> int:
         async with admin_client(settings, reactor) as admin:
@@ -298,9 +300,9 @@ def verify(settings: Settings, path: str, preserve: bool) -> None:
                     settings.format,
                 )
             if moving:
-                say(progress_told(copied))
+                print_message(progress_line(copied))
             if not under_way and not preserve:
-                await unthrottle(admin, {tp.topic for tp in current}, tell)
+                await unthrottle(admin, {tp.topic for tp in current}, report)
         return 0 if all(each.is_done for each in progress) else UNHEALTHY
 
     run(main)
@@ -318,7 +320,7 @@ def _state(each: plans.Progress) -> str:
 @with_settings
 def cancel(settings: Settings, path: str, preserve: bool) -> None:
     """Call off the moves of a plan that are under way; the replicas are as they were before."""
-    plan, tell = _read(path, plans.read_plan), _teller(settings)
+    plan, report = _read(path, plans.read_plan), _message_printer(settings)
 
     async def main(reactor: Any) -> int:
         failed, answers = 0, {}
@@ -328,18 +330,18 @@ def cancel(settings: Settings, path: str, preserve: bool) -> None:
                 answers = await admin.alter_partition_reassignments(
                     dict.fromkeys(active), raise_errors=False
                 )
-                failed = _told(
+                failed = _report_results(
                     answers,
                     "Error cancelling partition reassignment(s):",
-                    lambda names, s: tell(
+                    lambda names, s: report(
                         f"Successfully cancelled partition reassignment{s} for: {names}"
                     ),
                 )
             else:
-                tell("None of the specified partition reassignments are active.")
+                report("None of the specified partition reassignments are active.")
             if not preserve:
                 current = await _assignments(admin, {tp.topic for tp in plan})
-                await unthrottle(admin, {tp.topic for tp in current}, tell)
+                await unthrottle(admin, {tp.topic for tp in current}, report)
         if settings.format != "text":
             show(_rows(answers), ("topic", "partition", "error"), settings.format)
         return failed

@@ -30,7 +30,7 @@ async def copied_bytes(
     return {tp: copied_of(each, sizes[tp]) for tp, each in moving.items()}
 
 
-def progress_told(copied: Mapping[TopicPartition, Copied]) -> str:
+def progress_line(copied: Mapping[TopicPartition, Copied]) -> str:
     """Return a line for a person."""
     done = sum(each.done for each in copied.values())
     total = sum(each.total for each in copied.values())

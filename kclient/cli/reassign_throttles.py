@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from kclient.admin import reassignment_plan as plans
-from kclient.cli.context import say
+from kclient.cli.context import print_message
 
 UNTHROTTLE_S = 5.0
 """How long a broker may take to say what throttles it has."""
 
 
 async def throttle_moves(
-    admin: Any, throttles: plans.Throttles, rate: int, tell: Callable[[str], None]
+    admin: Any, throttles: plans.Throttles, rate: int, report: Callable[[str], None]
 ) -> None:
     """Set *rate*, bytes per second, on the live brokers of a move, then name the replicas that it slows."""
     from kclient.admin.configs import ConfigResource, ResourceType
@@ -30,10 +30,10 @@ async def throttle_moves(
     await admin.alter_configs(
         {ConfigResource(ResourceType.TOPIC, topic): c for topic, c in throttles.topics.items()}
     )
-    tell(f"The inter-broker throttle limit was set to {rate} B/s")
+    report(f"The inter-broker throttle limit was set to {rate} B/s")
 
 
-async def unthrottle(admin: Any, topics: set[str], tell: Callable[[str], None]) -> None:
+async def unthrottle(admin: Any, topics: set[str], report: Callable[[str], None]) -> None:
     """Take away the throttles of *topics* and of all brokers, where there are any.
 
     A broker that does not answer keeps its own, and is named: the moves are over all the same.
@@ -51,10 +51,10 @@ async def unthrottle(admin: Any, topics: set[str], tell: Callable[[str], None]) 
                 if await _cleared(admin, ConfigResource(kind, name)):
                     cleared.append(name)
             except KafkaError as problem:
-                say(f"kclient: throttles of {what} {name} may be left: {problem}")
+                print_message(f"kclient: throttles of {what} {name} may be left: {problem}")
         if cleared:
             s = "" if len(cleared) == 1 else "s"
-            tell(f"Clearing {what}-level throttles on {what}{s} {','.join(cleared)}")
+            report(f"Clearing {what}-level throttles on {what}{s} {','.join(cleared)}")
 
 
 async def _cleared(admin: Any, resource: Any) -> bool:

@@ -19,7 +19,7 @@ _PIECE = 1 << 16
 _AHEAD = 8
 
 
-class Pieces:
+class LineBatches:
     """The bytes of *paths* ("-" is standard input), a list of whole lines (or of whole files) at a time."""
 
     def __init__(self, reactor: Any, paths: Sequence[str], *, whole_files: bool = False) -> None:

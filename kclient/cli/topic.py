@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from kclient.cli.commands import with_settings
-from kclient.cli.context import FAILED, Settings, admin_client, run, say
+from kclient.cli.context import FAILED, Settings, admin_client, print_message, run
 from kclient.cli.output import show
 from kclient.cli.topic_describe import describe
 
@@ -102,9 +102,9 @@ def create(
         failed = 0
         for name, answer in answers.items():
             if isinstance(answer, TopicAlreadyExists) and if_not_exists:
-                say(f"Topic {name} exists already.")
+                print_message(f"Topic {name} exists already.")
             elif isinstance(answer, KafkaError):
-                say(f"kclient: {name}: {answer}")
+                print_message(f"kclient: {name}: {answer}")
                 failed = FAILED
             else:
                 click.echo(f"{'Would create' if dry_run else 'Created'} topic {name}.")
@@ -129,9 +129,9 @@ def delete(settings: Settings, names: tuple[str, ...], if_exists: bool) -> None:
         failed = 0
         for name, answer in answers.items():
             if isinstance(answer, UnknownTopicOrPartition) and if_exists:
-                say(f"Topic {name} does not exist.")
+                print_message(f"Topic {name} does not exist.")
             elif isinstance(answer, KafkaError):
-                say(f"kclient: {name}: {answer}")
+                print_message(f"kclient: {name}: {answer}")
                 failed = FAILED
             else:
                 click.echo(f"Deleted topic {name}.")

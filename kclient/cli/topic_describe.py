@@ -11,7 +11,7 @@ from uuid import UUID
 import click
 
 from kclient.cli.commands import with_settings
-from kclient.cli.context import FAILED, Settings, admin_client, run, say
+from kclient.cli.context import FAILED, Settings, admin_client, print_message, run
 from kclient.cli.output import show
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def describe(settings: Settings, names: tuple[str, ...], internal: bool, **optio
             live = admin.cluster.metadata.brokers.keys()
         for name, problem in found.items():
             if isinstance(problem, KafkaError):
-                say(f"kclient: {name}: {problem}")
+                print_message(f"kclient: {name}: {problem}")
         _show(settings, described, filters, _wanted(filters, live, moving), moving)
         return FAILED if any(isinstance(t, KafkaError) for t in found.values()) else 0
 

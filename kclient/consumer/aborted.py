@@ -15,7 +15,7 @@ from kclient.wire.errors import InvalidRecord
 from kclient.wire.records import ABORT, control_type, decode_columns
 
 
-class Aborted(Protocol):
+class AbortedTransaction(Protocol):
     """An aborted transaction as a Fetch answer names it."""
 
     @property
@@ -27,15 +27,15 @@ class Aborted(Protocol):
         """Where it began in this partition."""
 
 
-class HiddenBatches:
+class BatchVisibility:
     """Judges the batches of one answer, in their order."""
 
-    def __init__(self, aborted: Iterable[Aborted] | None) -> None:
+    def __init__(self, aborted: Iterable[AbortedTransaction] | None) -> None:
         self._to_come = [(each.first_offset, each.producer_id) for each in aborted or ()]
         heapify(self._to_come)
         self._aborting: set[int] = set()
 
-    def hides(self, info: BatchInfo, data: memoryview) -> bool:
+    def is_hidden(self, info: BatchInfo, data: memoryview) -> bool:
         """Tell whether the batch at info.position of *data* is to be hidden."""
         while self._to_come and self._to_come[0][0] <= info.last_offset:
             self._aborting.add(heappop(self._to_come)[1])

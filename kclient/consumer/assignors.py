@@ -19,16 +19,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from kclient.errors import ConfigError
-
-
-class Place(NamedTuple):
-    """A partition of a topic."""
-
-    topic: str
-    partition: int
+from kclient.types import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +29,13 @@ class Subscription:
     """What one member asked for in its JoinGroup, and what it held then."""
 
     topics: frozenset[str]
-    owned: frozenset[Place] = frozenset()
+    owned: frozenset[TopicPartition] = frozenset()
     generation: int = -1
     """The generation in which it came to own them (KIP-792): the later claim wins."""
 
 
 Members = Mapping[str, Subscription]
-Assignment = dict[str, list[Place]]
+Assignment = dict[str, list[TopicPartition]]
 Assignor = Callable[[Mapping[str, int], Members], Assignment]
 
 
@@ -69,7 +62,9 @@ def assign_range(partitions: Mapping[str, int], members: Members) -> Assignment:
         first = 0
         for rank, member in enumerate(subscribed):
             count = share + (rank < more)
-            assignment[member] += [Place(topic, number) for number in range(first, first + count)]
+            assignment[member] += [
+                TopicPartition(topic, number) for number in range(first, first + count)
+            ]
             first += count
     return assignment
 
@@ -79,10 +74,10 @@ def assign_round_robin(partitions: Mapping[str, int], members: Members) -> Assig
     assignment: Assignment = {member: [] for member in members}
     order = sorted(members)
     turn = 0
-    for place in _places(partitions, members):
-        while place.topic not in members[order[turn % len(order)]].topics:
+    for tp in _subscribed_partitions(partitions, members):
+        while tp.topic not in members[order[turn % len(order)]].topics:
             turn += 1
-        assignment[order[turn % len(order)]].append(place)
+        assignment[order[turn % len(order)]].append(tp)
         turn += 1
     return assignment
 
@@ -92,65 +87,65 @@ def assign_cooperative_sticky(partitions: Mapping[str, int], members: Members) -
     wanted = assign_sticky(partitions, members)
     owners = _owners(partitions, members)
     return {
-        member: [place for place in places if owners.get(place, member) == member]
+        member: [tp for tp in places if owners.get(tp, member) == member]
         for member, places in wanted.items()
     }
 
 
 def assign_sticky(partitions: Mapping[str, int], members: Members) -> Assignment:
     """Assign evenly, keeping every partition with its owner that can stay there."""
-    held: dict[str, set[Place]] = {member: set() for member in members}
+    held: dict[str, set[TopicPartition]] = {member: set() for member in members}
     owners = _owners(partitions, members)
-    for place, owner in owners.items():
-        held[owner].add(place)
-    for place in _places(partitions, members):
-        if place not in owners:
-            held[_lightest(place, held, members)].add(place)
+    for tp, owner in owners.items():
+        held[owner].add(tp)
+    for tp in _subscribed_partitions(partitions, members):
+        if tp not in owners:
+            held[_lightest(tp, held, members)].add(tp)
     _even_out(held, members)
     return {member: sorted(places) for member, places in held.items()}
 
 
-def _places(partitions: Mapping[str, int], members: Members) -> list[Place]:
+def _subscribed_partitions(partitions: Mapping[str, int], members: Members) -> list[TopicPartition]:
     wanted = frozenset[str]().union(*(subscription.topics for subscription in members.values()))
     return [
-        Place(topic, number)
+        TopicPartition(topic, number)
         for topic in sorted(partitions)
         if topic in wanted
         for number in range(partitions[topic])
     ]
 
 
-def _owners(partitions: Mapping[str, int], members: Members) -> dict[Place, str]:
+def _owners(partitions: Mapping[str, int], members: Members) -> dict[TopicPartition, str]:
     """Return who owns what still exists and is still subscribed to; of two claims the later generation's."""
-    owners: dict[Place, str] = {}
-    contested: set[Place] = set()
+    owners: dict[TopicPartition, str] = {}
+    contested: set[TopicPartition] = set()
     for member in sorted(members):
         subscription = members[member]
-        for place in subscription.owned:
-            if place.topic not in subscription.topics:
+        for tp in subscription.owned:
+            if tp.topic not in subscription.topics:
                 continue
-            if not 0 <= place.partition < partitions.get(place.topic, 0):
+            if not 0 <= tp.partition < partitions.get(tp.topic, 0):
                 continue
-            rival = owners.get(place)
+            rival = owners.get(tp)
             if rival is None or members[rival].generation < subscription.generation:
-                owners[place] = member
-                contested.discard(place)
+                owners[tp] = member
+                contested.discard(tp)
             elif members[rival].generation == subscription.generation:
-                contested.add(place)
+                contested.add(tp)
     # Two claims of one generation: neither can be believed.
-    for place in contested:
-        del owners[place]
+    for tp in contested:
+        del owners[tp]
     return owners
 
 
-def _lightest(place: Place, held: Mapping[str, set[Place]], members: Members) -> str:
+def _lightest(tp: TopicPartition, held: Mapping[str, set[TopicPartition]], members: Members) -> str:
     return min(
-        (member for member, subscription in members.items() if place.topic in subscription.topics),
+        (member for member, subscription in members.items() if tp.topic in subscription.topics),
         key=lambda member: (len(held[member]), member),
     )
 
 
-def _even_out(held: dict[str, set[Place]], members: Members) -> None:
+def _even_out(held: dict[str, set[TopicPartition]], members: Members) -> None:
     """Move partitions from the loaded to the less loaded until no move helps.
 
     Each move lowers the sum of squared loads, so this ends.
@@ -164,9 +159,9 @@ def _even_out(held: dict[str, set[Place]], members: Members) -> None:
                     break
                 movable = [p for p in held[giver] if p.topic in members[taker].topics]
                 if movable:
-                    place = max(movable)
-                    held[giver].remove(place)
-                    held[taker].add(place)
+                    tp = max(movable)
+                    held[giver].remove(tp)
+                    held[taker].add(tp)
                     moved = True
                     break
 

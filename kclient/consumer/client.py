@@ -37,7 +37,7 @@ from kclient.consumer.subscription import (
 from kclient.consumer.wakeup import Wakeup
 from kclient.errors import ClientClosed, KafkaTimeoutError
 from kclient.net.cluster import Cluster
-from kclient.net.group_offsets import Membership
+from kclient.net.group_offsets import Generation
 from kclient.net.metadata import ClusterMetadata
 from kclient.net.offsets import EARLIEST, LATEST
 from kclient.net.waiting import deferring, within
@@ -178,7 +178,7 @@ class Consumer:
         """Return as whom this consumer is in its group now; raise KafkaError if it has none."""
         self._need_group("group_metadata")
         member = self._subscription.member
-        identity = Membership() if member is None else member.identity
+        identity = Generation() if member is None else member.identity
         return ConsumerGroupMetadata(
             self.config.group_id,
             identity.generation_id,
@@ -344,15 +344,15 @@ class Consumer:
         """Find missing positions and fetch what may be fetched."""
         if not self._closed:
             self._finder.find()
-            self._fetcher.pump()
+            self._fetcher.send_fetches()
 
     def _positions_found(self) -> None:
-        self._fetcher.pump()
+        self._fetcher.send_fetches()
         self._wake()
 
     def _metadata_changed(self, metadata: ClusterMetadata) -> None:
         self._subscription.metadata_changed(metadata)
-        self._fetcher.pump()
+        self._fetcher.send_fetches()
 
     def _out_of_range(self, state: PartitionState, problem: KafkaError) -> None:
         self.log.warn("{problem}; auto.offset.reset decides", problem=problem)

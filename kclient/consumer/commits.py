@@ -28,7 +28,7 @@ from kclient.consumer.partitions import Partitions
 from kclient.consumer.positions import OFFSETS_CHANNEL
 from kclient.errors import KafkaTimeoutError
 from kclient.net.cluster import Cluster
-from kclient.net.group_offsets import Membership, commit_offsets, committed_offsets
+from kclient.net.group_offsets import Generation, commit_offsets, committed_offsets
 from kclient.net.waiting import deferring, sleep, within
 from kclient.types import OffsetAndMetadata, TopicPartition
 from kclient.wire.errors import (
@@ -110,7 +110,7 @@ class Commits:
                         state is not None and self._partitions.get(tp) is state
                         for tp, state in owned.items()
                     )
-                    if not kept or not self._moving_on(problem, identity) or left <= pause:
+                    if not kept or not self._continues_in_group(problem, identity) or left <= pause:
                         raise
                     await sleep(self._cluster.reactor, pause)
         finally:
@@ -174,10 +174,10 @@ class Commits:
         member = self._member()
         return member is None or member.generation_id >= 0
 
-    def _identity(self) -> Membership:
+    def _identity(self) -> Generation:
         member = self._member()
         if member is None:
-            return Membership()
+            return Generation()
         if member.generation_id < 0:
             raise RebalanceInProgress(
                 f"this consumer is in no generation of group {self._config.group_id!r} now",
@@ -185,7 +185,7 @@ class Commits:
             )
         return member.identity
 
-    def _moving_on(self, problem: KafkaError, sent_as: Membership) -> bool:
+    def _continues_in_group(self, problem: KafkaError, sent_as: Generation) -> bool:
         """Tell whether the refusal came of a rebalance that this member takes part in."""
         member = self._member()
         if member is None or member.generation_id < 0:
@@ -199,7 +199,7 @@ class Commits:
     async def _send(
         self,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
-        identity: Membership,
+        identity: Generation,
         timeout: float,
         retries: int | None,
     ) -> None:

@@ -11,16 +11,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kclient.config import ConsumerConfig
-from kclient.consumer.assignors import Place, Strategy
+from kclient.consumer.assignors import Strategy
 from kclient.consumer.protocol import PROTOCOL_TYPE, encode_assignment, encode_subscription
 from kclient.net.answers import error_of
 from kclient.net.cluster import Cluster
 from kclient.net.connection import Connection
-from kclient.net.group_offsets import Membership, ask_coordinator
+from kclient.net.group_offsets import Generation, request_coordinator
+from kclient.types import TopicPartition
 from kclient.wire.errors import ErrorCode, MemberIdRequired
 from kclient.wire.schema.heartbeat import HeartbeatRequest
 from kclient.wire.schema.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from kclient.wire.schema.leave_group import LeaveGroupRequest, MemberIdentity
+from kclient.wire.schema.leave_group import LeaveGroupRequest
+from kclient.wire.schema.leave_group import MemberIdentity as LeavingMember
 from kclient.wire.schema.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from kclient.wire.versions import ApiKey
 
@@ -30,7 +32,7 @@ _LAPSE_S = 5.0
 """What an answer to JoinGroup may take beyond the rebalance timeout, as in Kafka's client."""
 
 
-class JoinWithId(MemberIdRequired):
+class MemberIdAssigned(MemberIdRequired):
     """The coordinator gave this member its name; it is to join again with that."""
 
     def __init__(self, member_id: str) -> None:
@@ -38,7 +40,7 @@ class JoinWithId(MemberIdRequired):
         self.member_id = member_id
 
 
-class Coordination:
+class CoordinatorRequests:
     """Speaks for one member; keeps nothing but the settings."""
 
     def __init__(self, cluster: Cluster, config: ConsumerConfig) -> None:
@@ -49,15 +51,15 @@ class Coordination:
 
     async def join(
         self,
-        member: Membership,
+        member: Generation,
         strategies: Sequence[Strategy],
         topics: Iterable[str],
-        owned: Iterable[Place],
+        owned: Iterable[TopicPartition],
         reason: str,
     ) -> Any:
         """Join; return the answer, which comes when every member has joined, or their time is over.
 
-        `JoinWithId` if the coordinator wants to be asked again, under the name it gives (KIP-394).
+        `MemberIdAssigned` if the coordinator wants to be asked again, under the name it gives (KIP-394).
         """
         rebalance_ms = self._config.rebalance_timeout_ms or self._config.max_poll_interval_ms
         metadata = encode_subscription(topics, owned, member.generation_id)
@@ -78,7 +80,10 @@ class Coordination:
         return await self._ask(ApiKey.JOIN_GROUP, request, "join", timeout)
 
     async def sync(
-        self, member: Membership, strategy: str, assignments: Mapping[str, Iterable[Place]]
+        self,
+        member: Generation,
+        strategy: str,
+        assignments: Mapping[str, Iterable[TopicPartition]],
     ) -> bytes:
         """Hand in what the leader assigned (nothing from the others); return this member's share."""
         request = SyncGroupRequest(
@@ -89,14 +94,14 @@ class Coordination:
             protocol_type=PROTOCOL_TYPE,
             protocol_name=strategy,
             assignments=[
-                SyncGroupRequestAssignment(member_id=name, assignment=encode_assignment(places))
-                for name, places in assignments.items()
+                SyncGroupRequestAssignment(member_id=name, assignment=encode_assignment(partitions))
+                for name, partitions in assignments.items()
             ],
         )
         response = await self._ask(ApiKey.SYNC_GROUP, request, "sync", None)
         return bytes(response.assignment)
 
-    async def heartbeat(self, member: Membership) -> None:
+    async def heartbeat(self, member: Generation) -> None:
         """Say that the member lives; what is wrong with it is raised."""
         request = HeartbeatRequest(
             group_id=self._group,
@@ -107,12 +112,12 @@ class Coordination:
         timeout = self._config.session_timeout_ms / 1000
         await self._ask(ApiKey.HEARTBEAT, request, "heartbeat", timeout)
 
-    async def leave(self, member: Membership, reason: str) -> None:
+    async def leave(self, member: Generation, reason: str) -> None:
         """Leave, so that others take over at once."""
         request = LeaveGroupRequest(
             group_id=self._group,
             member_id=member.member_id,
-            members=[MemberIdentity(member_id=member.member_id, reason=reason)],
+            members=[LeavingMember(member_id=member.member_id, reason=reason)],
         )
         await self._ask(ApiKey.LEAVE_GROUP, request, "leaving", 5.0)
 
@@ -120,9 +125,9 @@ class Coordination:
         async def ask(connection: Connection) -> Any:
             response = await connection.request(api_key, None, request, timeout=timeout)
             if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
-                raise JoinWithId(response.member_id)
+                raise MemberIdAssigned(response.member_id)
             if response.error_code:
                 raise error_of(response.error_code, f"{what} of group {self._group!r}")
             return response
 
-        return await ask_coordinator(self._cluster, self._group, ask, channel=_CHANNEL)
+        return await request_coordinator(self._cluster, self._group, ask, channel=_CHANNEL)

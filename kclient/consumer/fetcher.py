@@ -2,12 +2,12 @@
 
 Theory of operation
 ===================
-Whenever something changes (assignment, a seek, a pause, data handed out, an answer) `pump` looks which partitions may
-be fetched, groups them by the broker to read from (the leader, or a follower that it named, read_replica.py) and sends
-one Fetch to every broker that owes no answer. The broker holds it back until there is data or fetch.max.wait.ms has
-passed (long poll), so an idle consumer costs one request per broker and half second, in which nothing is named that
-the broker knows (a fetch session, broker_session.py). What comes is buffered as whole
-batches, undecoded; decoding happens when the caller asks.
+Whenever something changes (assignment, a seek, a pause, data handed out, an answer) `send_fetches` looks which
+partitions may be fetched, groups them by the broker to read from (the leader, or a follower that it named,
+read_replica.py) and sends one Fetch to every broker that owes no answer. The broker holds it back until there is data
+or fetch.max.wait.ms has passed (long poll), so an idle consumer costs one request per broker and half second, in which
+nothing is named that the broker knows (a fetch session, broker_session.py). What comes is buffered as whole batches,
+undecoded; decoding happens when the caller asks.
 
 An error that new metadata can mend puts the partition aside for a moment; OFFSET_OUT_OF_RANGE asks for a new position
 by policy; any other is the caller's to hear, through `report`. Under a new leader a position is checked first
@@ -31,14 +31,14 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from kclient.config import ConsumerConfig
-from kclient.consumer.aborted import HiddenBatches
-from kclient.consumer.broker_session import SESSION_ERRORS, Asked, BrokerSession
+from kclient.consumer.aborted import BatchVisibility
+from kclient.consumer.fetch_session import SESSION_ERRORS, ConsumerFetchSession, RequestedPartition
 from kclient.consumer.partitions import FetchedBatch, Partitions, PartitionState
 from kclient.consumer.truncation import TruncationCheck
 from kclient.errors import LeaderUnavailable
 from kclient.net.cluster import Cluster
 from kclient.net.connection import Connection
-from kclient.net.fetch_session import Saying
+from kclient.net.fetch_session import FetchRequestData
 from kclient.types import TopicPartition
 from kclient.wire import batches
 from kclient.wire.errors import ErrorCode, KafkaError, OffsetOutOfRange, for_code
@@ -55,7 +55,7 @@ _FETCH_LANE = "fetch"
 _LAST_VERSION_BY_NAME = 12
 
 
-class _Answers(NamedTuple):
+class _FetchResult(NamedTuple):
     """What came of one fetch."""
 
     partitions: dict[TopicPartition, FetchPartitionResponse]
@@ -97,12 +97,12 @@ class Fetcher:
             lose_position=out_of_range,
         )
         self._busy: set[int] = set()
-        self._sessions: dict[int, BrokerSession] = {}
+        self._sessions: dict[int, ConsumerFetchSession] = {}
         """By broker."""
         self._retry: Any = None
         self._closed = False
 
-    def pump(self) -> None:
+    def send_fetches(self) -> None:
         """Send every Fetch that may be sent now."""
         if self._closed:
             return
@@ -113,42 +113,42 @@ class Fetcher:
             for state in self._partitions.fetchable(now, self._config.max_partition_fetch_bytes):
                 leader = self._cluster.metadata.leader(state.tp)
                 if leader is None:
-                    self._set_aside(state, LeaderUnavailable(f"partition {state.tp} has no leader"))
+                    self._back_off(state, LeaderUnavailable(f"partition {state.tp} has no leader"))
                 elif self._truncation.needed(state):
                     doubtful[leader].append(state)
-                elif (node := self._whom(state, leader, now)) not in self._busy:
+                elif (node := self._select_node(state, leader, now)) not in self._busy:
                     by_broker[node].append(state)
             for leader, states in doubtful.items():
                 self._truncation.ask(leader, states)
             for node, states in by_broker.items():
                 self._send(node, states)
-        self._look_again_in_time(now)
+        self._schedule_retry(now)
 
     def close(self) -> None:
         """Send nothing more but farewells; answers that still come are dropped."""
         if not self._closed:
-            self._say_farewell()
+            self._close_sessions()
         self._closed = True
         self._truncation.close()
         if self._retry is not None and self._retry.active():
             self._retry.cancel()
 
-    def _say_farewell(self) -> None:
+    def _close_sessions(self) -> None:
         """Give the brokers back the room that our sessions take, and wait for no answer."""
         for node, session in self._sessions.items():
-            saying = session.farewell()
+            request_data = session.close_request()
             connection = self._cluster.brokers.ready(node, _FETCH_LANE)
-            if saying is not None and connection is not None:
+            if request_data is not None and connection is not None:
                 version = connection.version_for(ApiKey.FETCH)
-                last = connection.request(ApiKey.FETCH, version, self._request(saying, []))
+                last = connection.request(ApiKey.FETCH, version, self._request(request_data, []))
                 last.addErrback(lambda _failure: None)
 
     # --- one request
 
-    def _whom(self, state: PartitionState, leader: int, now: float) -> int:
+    def _select_node(self, state: PartitionState, leader: int, now: float) -> int:
         metadata = self._cluster.metadata
         epoch = metadata.leader_epoch(state.tp)
-        return state.read_replica.whom(leader, epoch, metadata.brokers, now)
+        return state.read_replica.select(leader, epoch, metadata.brokers, now)
 
     def _send(self, node: int, states: list[PartitionState]) -> None:
         self._busy.add(node)
@@ -157,29 +157,33 @@ class Fetcher:
         for state in states:
             state.in_flight = True
             epoch, topic_id = metadata.leader_epoch(state.tp), metadata.topic_id(state.tp.topic)
-            asked.append(Asked(state, state.epoch, state.fetch_offset, epoch, topic_id))
+            asked.append(
+                RequestedPartition(state, state.epoch, state.fetch_offset, epoch, topic_id)
+            )
         fetch = Deferred.fromCoroutine(self._fetch(node, asked))
         fetch.addBoth(self._answered, node, asked)
-        fetch.addErrback(self._broken)
+        fetch.addErrback(self._report_bug)
 
-    async def _fetch(self, node: int, asked: list[Asked]) -> _Answers:
+    async def _fetch(self, node: int, asked: list[RequestedPartition]) -> _FetchResult:
         connection = await self._cluster.connection(node, _FETCH_LANE)
         version = connection.version_for(ApiKey.FETCH)
         if version > _LAST_VERSION_BY_NAME and any(each.topic_id is None for each in asked):
             version = _LAST_VERSION_BY_NAME
         session = self._sessions.get(node)
         if session is None:
-            session = self._sessions[node] = BrokerSession(self._config.max_partition_fetch_bytes)
-        saying = session.request(asked, by_id=version > _LAST_VERSION_BY_NAME)
-        full = saying.session_epoch == INITIAL_SESSION_EPOCH
+            session = self._sessions[node] = ConsumerFetchSession(
+                self._config.max_partition_fetch_bytes
+            )
+        request_data = session.request(asked, by_id=version > _LAST_VERSION_BY_NAME)
+        full = request_data.session_epoch == INITIAL_SESSION_EPOCH
         try:
-            response = await self._ask(connection, version, self._request(saying, asked))
+            response = await self._ask(connection, version, self._request(request_data, asked))
         except BaseException:
             session.lost()
             raise
         session.answered(response)
         if response.error_code in SESSION_ERRORS and not full:
-            return _Answers({}, is_complete=False)
+            return _FetchResult({}, is_complete=False)
         if response.error_code:
             raise for_code(response.error_code)(f"fetch from {connection.address}")
         names = {each.topic_id: each.state.tp.topic for each in asked} if response.topics else {}
@@ -188,21 +192,25 @@ class Fetcher:
             name = topic.name or names.get(topic.topic_id, "")
             for answer in topic.partitions:
                 answers[TopicPartition(name, answer.partition)] = answer
-        return _Answers(answers, is_complete=full)
+        return _FetchResult(answers, is_complete=full)
 
-    def _request(self, saying: Saying, asked: list[Asked]) -> FetchRequest:
+    def _request(
+        self, request_data: FetchRequestData, asked: list[RequestedPartition]
+    ) -> FetchRequest:
         now, rack = self._cluster.reactor.seconds(), self._config.client_rack
         return FetchRequest(
             max_wait_ms=self._config.fetch_max_wait_ms,
             min_bytes=self._config.fetch_min_bytes,
             max_bytes=self._config.fetch_max_bytes,
             isolation_level=int(self._config.isolation_level == "read_committed"),
-            topics=saying.topics,
-            session_id=saying.session_id,
-            session_epoch=saying.session_epoch,
-            forgotten=saying.forgotten,
+            topics=request_data.topics,
+            session_id=request_data.session_id,
+            session_epoch=request_data.session_epoch,
+            forgotten=request_data.forgotten,
             # One that the leader should serve itself keeps the others of this request there, too.
-            rack_id="" if rack and any(a.state.read_replica.shuns(now) for a in asked) else rack,
+            rack_id=""
+            if rack and any(a.state.read_replica.avoids_followers(now) for a in asked)
+            else rack,
         )
 
     async def _ask(
@@ -216,7 +224,9 @@ class Fetcher:
 
     # --- its answer
 
-    def _answered(self, result: _Answers | Failure, node: int, asked: list[Asked]) -> None:
+    def _answered(
+        self, result: _FetchResult | Failure, node: int, asked: list[RequestedPartition]
+    ) -> None:
         self._busy.discard(node)
         if self._closed:
             return
@@ -229,7 +239,7 @@ class Fetcher:
                 self._failed(state, result.value or RuntimeError("no reason given"))
             elif (answer := result.partitions.get(state.tp)) is None:
                 if result.is_complete:
-                    self._set_aside(state, LeaderUnavailable(f"{state.tp} is missing in an answer"))
+                    self._back_off(state, LeaderUnavailable(f"{state.tp} is missing in an answer"))
             else:
                 if not answer.error_code:
                     state.validated_in = max(state.validated_in, leader_epoch)
@@ -238,7 +248,7 @@ class Fetcher:
                 came = self._take(state, offset, answer, len(asked) == 1) or came
         if came:
             self._arrived()
-        self.pump()
+        self.send_fetches()
 
     def _read_from(self, state: PartitionState, replica: int, leader_epoch: int) -> None:
         now, age = self._cluster.reactor.seconds(), self._config.metadata_max_age_ms / 1000
@@ -249,9 +259,9 @@ class Fetcher:
     def _validated(self) -> None:
         """Go on after a question about truncation; it may have come to a problem for poll."""
         self._arrived()
-        self.pump()
+        self.send_fetches()
 
-    def _broken(self, failure: Failure) -> None:
+    def _report_bug(self, failure: Failure) -> None:
         """Tell the caller of a defect of ours instead of going round and round."""
         self.log.failure("handling a fetch", failure=failure)
         problem = KafkaError(f"handling a fetch failed: {failure.value!r}")
@@ -263,7 +273,7 @@ class Fetcher:
             problem = for_code(answer.error_code)(f"fetch of {state.tp} at offset {asked_offset}")
             if isinstance(problem, OffsetOutOfRange):
                 if self._failed_at_follower(state):
-                    self._set_aside(state, problem)
+                    self._back_off(state, problem)
                 else:
                     self._out_of_range(state, problem)
             else:
@@ -275,7 +285,7 @@ class Fetcher:
         data = answer.record_set
         try:
             whole, next_offset = self._whole_batches(
-                data, asked_offset, HiddenBatches(answer.aborted_transactions)
+                data, asked_offset, BatchVisibility(answer.aborted_transactions)
             )
         except KafkaError as problem:
             problem.message = f"{state.tp} at offset {asked_offset}: {problem.message}"
@@ -288,11 +298,11 @@ class Fetcher:
             # next time this one may be it. If it was alone there is no excuse.
             text = f"{state.tp} at offset {asked_offset}: {len(data)} bytes without a whole batch"
             cut_off = for_code(ErrorCode.CORRUPT_MESSAGE)(text)
-            self._failed(state, cut_off) if alone else self._set_aside(state, cut_off)
+            self._failed(state, cut_off) if alone else self._back_off(state, cut_off)
         return bool(whole)
 
     def _whole_batches(
-        self, data: memoryview, asked: int, hidden: HiddenBatches
+        self, data: memoryview, asked: int, hidden: BatchVisibility
     ) -> tuple[list[FetchedBatch], int]:
         """Return the batches in *data* that reach to *asked* or beyond, and the offset after them.
 
@@ -307,7 +317,7 @@ class Fetcher:
                     continue
                 if self._config.check_crcs:
                     batches.check_crc(data, info)
-                whole.append(FetchedBatch(info, data, hidden.hides(info, data)))
+                whole.append(FetchedBatch(info, data, hidden.is_hidden(info, data)))
                 next_offset = info.next_offset
         except KafkaError:
             if not whole:
@@ -326,18 +336,18 @@ class Fetcher:
         at_follower = self._failed_at_follower(state)
         if not at_follower and (not problem.retriable or problem.code == ErrorCode.CORRUPT_MESSAGE):
             self._report(state.tp, problem)
-        self._set_aside(state, problem)
+        self._back_off(state, problem)
 
-    def _set_aside(self, state: PartitionState, problem: KafkaError) -> None:
-        """Leave *state* alone for a moment, then try again (`pump` sees to that)."""
+    def _back_off(self, state: PartitionState, problem: KafkaError) -> None:
+        """Leave *state* alone for a moment, then try again (`send_fetches` sees to that)."""
         self.log.debug("fetch of {tp}: {problem}", tp=state.tp, problem=problem)
         self._failed_at_follower(state)
         state.not_before = self._cluster.reactor.seconds() + self._config.retry_backoff_ms / 1000
         if problem.needs_metadata or problem.retriable:
             self._cluster.update_soon()
 
-    def _look_again_in_time(self, now: float) -> None:
+    def _schedule_retry(self, now: float) -> None:
         # All are set aside for the same time, so a timer that runs already is the first to be due.
-        due = self._partitions.set_aside_until(now)
+        due = self._partitions.next_retry_at(now)
         if due is not None and (self._retry is None or not self._retry.active()):
-            self._retry = self._cluster.reactor.callLater(due - now, self.pump)
+            self._retry = self._cluster.reactor.callLater(due - now, self.send_fetches)

@@ -29,13 +29,13 @@ class Heartbeats:
         reactor: Any,
         interval: float,
         send: Callable[[], Coroutine[Any, Any, None]],
-        verdict: Callable[[BaseException], None],
+        rejected: Callable[[BaseException], None],
         check: Callable[[], None],
     ) -> None:
         self._reactor = reactor
         self._interval = interval
         self._send = send
-        self._verdict = verdict
+        self._rejected = rejected
         self._check = check
         self._running = False
         self._timer: Any = None
@@ -67,9 +67,9 @@ class Heartbeats:
         if not self._running:
             return
         sent = self._sent = Deferred.fromCoroutine(self._send())
-        sent.addBoth(self._heard, sent)
+        sent.addBoth(self._answered, sent)
 
-    def _heard(self, result: Any, sent: Deferred[None]) -> None:
+    def _answered(self, result: Any, sent: Deferred[None]) -> None:
         if sent is not self._sent:
             return
         self._sent = None
@@ -83,4 +83,4 @@ class Heartbeats:
         self._failures = 0
         self._next(self._interval)
         if problem is not None:
-            self._verdict(problem)
+            self._rejected(problem)

@@ -12,15 +12,15 @@ poll for max.poll.interval.ms leaves by itself, so that its partitions do not st
 
 Eager protocol: everything is given up before each join. Cooperative protocol (KIP-429), when every configured
 strategy is cooperative: partitions are kept through the join, and only those that the new assignment lacks are given
-up, which is followed by one more join. Giving up waits for the caller (`Hooks.revoked`), heartbeats going on; getting
-and losing do not, for neither can be put off.
+up, which is followed by one more join. Giving up waits for the caller (`MemberCallbacks.revoked`), heartbeats going
+on; getting and losing do not, for neither can be put off.
 
 A coordinator that moves or is restarted is found again; the generation goes on, and only an answer that this member is
 unknown or its generation past makes it lose its partitions and join as somebody new.
 
 Invariants: 1. one join at a time; a reason to join that comes during one is not forgotten. 2. after `leave` nothing is
 sent but the goodbye. 3. a heartbeat's answer counts only in the generation it was sent in.
-In: `start`, `polling`, `polled`, `rejoin_soon`, `leave`.   Out: the callbacks of `Hooks`.
+In: `start`, `polling`, `polled`, `rejoin_soon`, `leave`.   Out: the callbacks of `MemberCallbacks`.
 Owner: the reactor's thread.
 """
 
@@ -36,14 +36,15 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from kclient.config import ConsumerConfig
-from kclient.consumer.assignors import STRATEGIES, Place, Strategy, strategies_named
-from kclient.consumer.coordination import Coordination, JoinWithId
+from kclient.consumer.assignors import STRATEGIES, Strategy, strategies_named
+from kclient.consumer.coordination import CoordinatorRequests, MemberIdAssigned
 from kclient.consumer.heartbeats import Heartbeats
 from kclient.consumer.protocol import decode_assignment, decode_subscription
 from kclient.consumer.wakeup import Wakeup
 from kclient.errors import ConsumerLeftGroup
 from kclient.net.cluster import Cluster
-from kclient.net.group_offsets import Membership
+from kclient.net.group_offsets import Generation
+from kclient.types import TopicPartition
 from kclient.wire.errors import (
     ErrorCode,
     FencedInstanceId,
@@ -66,17 +67,17 @@ class MemberState(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Hooks:
+class MemberCallbacks:
     """What a membership asks of its consumer."""
 
     topics: Callable[[], Awaitable[set[str]]]
     """The subscribed topics, as they are now."""
     partition_counts: Callable[[set[str]], Awaitable[dict[str, int]]]
     """How many partitions each of the topics has that any member subscribed to: what a leader assigns."""
-    revoked: Callable[[list[Place]], Awaitable[None]]
+    revoked: Callable[[list[TopicPartition]], Awaitable[None]]
     """Give these up; others get them when this is done."""
-    assigned: Callable[[list[Place]], None]
-    lost: Callable[[list[Place]], None]
+    assigned: Callable[[list[TopicPartition]], None]
+    lost: Callable[[list[TopicPartition]], None]
     failed: Callable[[KafkaError], None]
     """An error that the caller must hear."""
 
@@ -90,37 +91,37 @@ class GroupMember:
         self,
         cluster: Cluster,
         config: ConsumerConfig,
-        hooks: Hooks,
-        coordination: Coordination | None = None,
+        hooks: MemberCallbacks,
+        coordination: CoordinatorRequests | None = None,
     ) -> None:
         self._reactor = cluster.reactor
         self._config = config
         self._group = config.group_id
         self._hooks = hooks
-        self._coordination = coordination or Coordination(cluster, config)
+        self._requests = coordination or CoordinatorRequests(cluster, config)
         self._strategies = strategies_named(config.partition_assignment_strategy)
         self.cooperative = all(strategy.cooperative for strategy in self._strategies)
         self.state = MemberState.UNJOINED
-        self.identity = self._nobody()
-        self.owned: list[Place] = []
+        self.identity = self._unjoined()
+        self.owned: list[TopicPartition] = []
         self.left_because: str | None = None
         self._assigned_counts: dict[str, int] = {}
         """As a leader: the topics that were assigned, and how many partitions they had."""
         self._joined_topics: set[str] = set()
         self._reason: str | None = None
         """Why to join, if there is a reason."""
-        self._verdict: KafkaError | None = None
+        self._rejection: KafkaError | None = None
         """Why a heartbeat says that this member is no more."""
         self._preparing = False
         """A join is about to begin: that the group rebalances is no news."""
-        self._life: Deferred[None] | None = None
+        self._running: Deferred[None] | None = None
         self._fatal: KafkaError | None = None
         self._wakeup = Wakeup(self._reactor)
         self._heartbeats = Heartbeats(
             self._reactor,
             config.heartbeat_interval_ms / 1000,
-            self._beat,
-            self._judged,
+            self._send_heartbeat,
+            self._heartbeat_rejected,
             self._leave_if_overdue,
         )
         self._last_poll = 0.0
@@ -137,15 +138,15 @@ class GroupMember:
         """Begin to be a member; does nothing while it is one. Raise what made it impossible for good."""
         if self._fatal is not None:
             raise self._fatal.with_traceback(None)
-        if self._life is None:
+        if self._running is None:
             self.polled()
             self._reason = "joining"
-            self._verdict = None
+            self._rejection = None
             self.state = MemberState.UNJOINED
-            life = Deferred.fromCoroutine(self._live())
+            life = Deferred.fromCoroutine(self._run_member())
             if not life.called:
-                self._life = life
-            life.addErrback(self._died)
+                self._running = life
+            life.addErrback(self._member_ended)
 
     def polling(self) -> None:
         """Note that the caller waits in poll: it is not overdue, however long that takes."""
@@ -158,7 +159,7 @@ class GroupMember:
 
     def rejoin_soon(self, reason: str) -> None:
         """Join again: the subscription or the topics changed."""
-        if self._life is not None:
+        if self._running is not None:
             self._reason = reason
             self._wakeup.wake()
 
@@ -175,28 +176,28 @@ class GroupMember:
         """Take part in nothing any more; the identity stays good for a last commit."""
         self.state = MemberState.LEFT
         self._heartbeats.stop()
-        life, self._life = self._life, None
+        life, self._running = self._running, None
         if life is not None:
             life.cancel()
 
     async def leave(self, reason: str = "the consumer was closed") -> None:
         """Leave the group and tell the coordinator, so that others take over at once."""
         self.stop()
-        identity, self.identity = self.identity, self._nobody()
+        identity, self.identity = self.identity, self._unjoined()
         self.owned = []
-        await self._say_goodbye(identity, reason)
+        await self._send_leave(identity, reason)
 
     # --- life
 
-    def _nobody(self, member_id: str = "") -> Membership:
-        return Membership(-1, member_id, self._config.group_instance_id or None)
+    def _unjoined(self, member_id: str = "") -> Generation:
+        return Generation(-1, member_id, self._config.group_instance_id or None)
 
-    async def _live(self) -> None:
+    async def _run_member(self) -> None:
         failures = 0
         while True:
             try:
-                if self._verdict is not None:
-                    self._lose(self._verdict)
+                if self._rejection is not None:
+                    self._lost_membership(self._rejection)
                 if self._reason is None:
                     await self._wakeup.wait(_FOR_EVER)
                     continue
@@ -205,7 +206,7 @@ class GroupMember:
             except RebalanceInProgress:
                 self._reason = self._reason or "the group rebalances"
             except (UnknownMemberId, IllegalGeneration) as problem:
-                self._lose(problem)
+                self._lost_membership(problem)
             except KafkaError as problem:
                 if not problem.retriable:
                     raise
@@ -221,13 +222,13 @@ class GroupMember:
         while (left := until - self._reactor.seconds()) > 0:
             await self._wakeup.wait(left)
 
-    def _died(self, failure: Any) -> None:
-        if failure.check(CancelledError) and self._life is None:
+    def _member_ended(self, failure: Any) -> None:
+        if failure.check(CancelledError) and self._running is None:
             return  # By `stop`, or because a heartbeat said it all.
-        self._life = None
+        self._running = None
         self._heartbeats.stop()
         self.state = MemberState.LEFT
-        self.identity = self._nobody()
+        self.identity = self._unjoined()
         problem = failure.value
         if not isinstance(problem, KafkaError):
             self.log.failure("group {group}", group=self._group, failure=failure)
@@ -244,13 +245,13 @@ class GroupMember:
         try:
             topics = await self._hooks.topics()
             await self._prepare(topics)
-            if self._verdict is not None:
-                raise self._verdict
+            if self._rejection is not None:
+                raise self._rejection
             self.state = MemberState.JOINING
             self._heartbeats.stop()
             self.log.info("group {group}: joining ({why})", group=self._group, why=reason)
             joined = await self._ask_to_join(topics, reason)
-            self.identity = Membership(
+            self.identity = Generation(
                 joined.generation_id, joined.member_id, self._config.group_instance_id or None
             )
             strategy = STRATEGIES.get(joined.protocol_name)
@@ -259,27 +260,27 @@ class GroupMember:
                     f"group {self._group!r} chose the strategy {joined.protocol_name!r}"
                 )
             assignments = await self._assign(strategy, joined)
-            share = await self._coordination.sync(self.identity, strategy.name, assignments)
+            share = await self._requests.sync(self.identity, strategy.name, assignments)
         except BaseException:
             if self.state is MemberState.JOINING:
                 self.state = MemberState.UNJOINED
             self._reason = self._reason or reason
             raise
         self._joined_topics = topics
-        self._verdict = None
+        self._rejection = None
         self.state = MemberState.STABLE
         self._heartbeats.begin()
-        await self._adopt(strategy, decode_assignment(share))
+        await self._take_assignment(strategy, decode_assignment(share))
 
     async def _ask_to_join(self, topics: set[str], reason: str) -> Any:
         while True:
             try:
-                return await self._coordination.join(
+                return await self._requests.join(
                     self.identity, self._strategies, topics, self.owned, reason
                 )
-            except JoinWithId as given:
+            except MemberIdAssigned as given:
                 # Kept even if the next request is lost: a second name would leave a ghost in the group.
-                self.identity = self._nobody(given.member_id)
+                self.identity = self._unjoined(given.member_id)
 
     async def _prepare(self, topics: set[str]) -> None:
         """Give up what must not be kept through the join: all of it, or what is not subscribed to any more."""
@@ -293,7 +294,7 @@ class GroupMember:
                 self._preparing = False
             self.owned = kept
 
-    async def _assign(self, strategy: Strategy, joined: Any) -> dict[str, list[Place]]:
+    async def _assign(self, strategy: Strategy, joined: Any) -> dict[str, list[TopicPartition]]:
         """As leader, assign for all; anybody else hands in nothing."""
         self._assigned_counts = {}
         if joined.leader != joined.member_id or joined.skip_assignment:
@@ -305,8 +306,10 @@ class GroupMember:
         self._assigned_counts = counts
         return strategy.assign(counts, subscriptions)
 
-    async def _adopt(self, strategy: Strategy, places: Sequence[Place]) -> None:
-        before, after = set(self.owned), set(places)
+    async def _take_assignment(
+        self, strategy: Strategy, partitions: Sequence[TopicPartition]
+    ) -> None:
+        before, after = set(self.owned), set(partitions)
         self.log.info(
             "group {group}: generation {generation}, {count} partitions by {strategy}",
             group=self._group,
@@ -318,7 +321,7 @@ class GroupMember:
         if gone:
             await self._hooks.revoked(gone)
             self.owned = sorted(before & after)
-            if self._verdict is not None:
+            if self._rejection is not None:
                 return  # Lost meanwhile; the new ones are nobody's yet.
         self.owned = sorted(after)
         self._hooks.assigned(sorted(after - before))
@@ -326,12 +329,12 @@ class GroupMember:
             # What was given up can only be assigned in the next round.
             self._reason = self._reason or "partitions were given up"
 
-    def _lose(self, problem: KafkaError) -> None:
+    def _lost_membership(self, problem: KafkaError) -> None:
         """Take the word of the coordinator that this member, as it was, is no more."""
         self.log.info("group {group}: {problem}", group=self._group, problem=problem)
-        self._verdict = None
+        self._rejection = None
         self._heartbeats.stop()
-        self.identity = self._nobody(self._name_after(problem))
+        self.identity = self._unjoined(self._member_id_after(problem))
         self.state = MemberState.UNJOINED
         self._reason = f"lost membership: {problem.code.name}"
         self._drop_owned()
@@ -343,26 +346,26 @@ class GroupMember:
 
     # --- heartbeats
 
-    async def _beat(self) -> None:
-        await self._coordination.heartbeat(self.identity)
+    async def _send_heartbeat(self) -> None:
+        await self._requests.heartbeat(self.identity)
 
-    def _judged(self, problem: BaseException) -> None:
+    def _heartbeat_rejected(self, problem: BaseException) -> None:
         """Act on what a heartbeat was answered."""
         if isinstance(problem, RebalanceInProgress):
             if not self._preparing:
                 self.rejoin_soon("the group rebalances")
         elif isinstance(problem, UnknownMemberId | IllegalGeneration):
             self._heartbeats.stop()
-            self._verdict = problem
-            self.identity = self._nobody(self._name_after(problem))
+            self._rejection = problem
+            self.identity = self._unjoined(self._member_id_after(problem))
             self._wakeup.wake()
         else:
-            life, self._life = self._life, None
+            life, self._running = self._running, None
             if life is not None:
                 life.cancel()
-            self._died(Failure(problem))
+            self._member_ended(Failure(problem))
 
-    def _name_after(self, problem: KafkaError) -> str:
+    def _member_id_after(self, problem: KafkaError) -> str:
         """Return the member id to go on with: its generation is past, or it is not known at all."""
         return self.identity.member_id if problem.code == ErrorCode.ILLEGAL_GENERATION else ""
 
@@ -378,19 +381,19 @@ class GroupMember:
         )
         self.log.warn("{why}", why=self.left_because)
         self.stop()
-        identity, self.identity = self.identity, self._nobody()
+        identity, self.identity = self.identity, self._unjoined()
         self._drop_owned()
-        goodbye = self._say_goodbye(identity, "max.poll.interval.ms was exceeded")
+        goodbye = self._send_leave(identity, "max.poll.interval.ms was exceeded")
         Deferred.fromCoroutine(goodbye).addErrback(
             lambda failure: self.log.failure("saying goodbye", failure=failure)
         )
 
-    async def _say_goodbye(self, identity: Membership, reason: str) -> None:
+    async def _send_leave(self, identity: Generation, reason: str) -> None:
         """Tell the coordinator; a static member does not, for it is to come back (KIP-345)."""
         if not identity.member_id or identity.group_instance_id:
             return
         try:
-            await self._coordination.leave(identity, reason)
+            await self._requests.leave(identity, reason)
         except KafkaError as problem:
             # The session timeout will do what this could not.
             self.log.info("leaving group {group}: {problem}", group=self._group, problem=problem)

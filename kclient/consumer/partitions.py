@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kclient.consumer.read_replica import ReadReplica
+from kclient.consumer.preferred_read_replica import PreferredReadReplica
 from kclient.errors import KafkaError
 from kclient.types import AnyRecord, OffsetAndMetadata, TopicPartition
 from kclient.wire.batches import BatchInfo
@@ -67,7 +67,7 @@ class PartitionState:
     in_flight: bool = False
     not_before: float = 0.0
     """Not fetched again before this moment of the reactor's clock: it failed a moment ago."""
-    read_replica: ReadReplica = field(default_factory=ReadReplica)
+    read_replica: PreferredReadReplica = field(default_factory=PreferredReadReplica)
     reset_because: str = ""
     """Why the last position was lost (out of range), until a new one is found."""
     committed: OffsetAndMetadata | None = None
@@ -186,7 +186,7 @@ class Partitions:
             and state.problem is None
         ]
 
-    def set_aside_until(self, now: float) -> float | None:
+    def next_retry_at(self, now: float) -> float | None:
         """Return when the first partition that waits after a failure may be fetched again."""
         waits = [s.not_before for s in self._states.values() if s.active and s.not_before > now]
         return min(waits, default=None)

@@ -24,7 +24,7 @@ from kclient.consumer.partitions import Partitions, PartitionState
 from kclient.errors import KafkaError, NoCommittedOffset
 from kclient.net.cluster import Cluster
 from kclient.net.group_offsets import committed_offsets
-from kclient.net.offsets import EARLIEST, LATEST, ask_leaders
+from kclient.net.offsets import EARLIEST, LATEST, request_leaders
 from kclient.net.waiting import backoff
 from kclient.types import OffsetAndMetadata, TopicPartition
 from kclient.wire.errors import UnknownTopicOrPartition
@@ -34,7 +34,7 @@ _RESET = {"earliest": EARLIEST, "latest": LATEST}
 OFFSETS_CHANNEL = "group offsets"
 """Apart from the lane of JoinGroup, which the coordinator may hold back for minutes."""
 
-Asked = Mapping[TopicPartition, tuple[PartitionState, int]]
+RequestedPartition = Mapping[TopicPartition, tuple[PartitionState, int]]
 
 
 class Positions:
@@ -96,7 +96,7 @@ class Positions:
 
     def changed(self) -> None:
         """Note that the caller set a position, or changed the assignment."""
-        self._tell_waiters()
+        self._fire_waiters()
 
     def close(self) -> None:
         """Stop looking."""
@@ -105,11 +105,11 @@ class Positions:
             self._search.cancel()
         if self._waits_for_retry():
             self._retry.cancel()
-        self._tell_waiters()
+        self._fire_waiters()
 
     # --- one search
 
-    async def _look(self, asked: Asked) -> None:
+    async def _look(self, asked: RequestedPartition) -> None:
         committed: dict[TopicPartition, OffsetAndMetadata] = {}
         if self._config.group_id:
             # What fell out of range is not looked up again: the committed offset may be what was out of range.
@@ -128,15 +128,15 @@ class Positions:
         resets = {tp: place for tp, place in asked.items() if tp not in committed}
         if self._config.auto_offset_reset == "none":
             for tp, (state, _) in resets.items():
-                self._give_up(tp, _nowhere_to_start(state))
+                self._give_up(tp, _no_offset_error(state))
         elif resets:
             await self._reset(resets)
 
-    async def _reset(self, asked: Asked) -> None:
+    async def _reset(self, asked: RequestedPartition) -> None:
         self._cluster.want({tp.topic for tp in asked})
         if any(self._cluster.metadata.partition(tp) is None for tp in asked):
             await self._cluster.refresh()
-        answers = await ask_leaders(
+        answers = await request_leaders(
             self._cluster,
             dict.fromkeys(asked, _RESET[self._config.auto_offset_reset]),
             read_committed=self._config.isolation_level == "read_committed",
@@ -150,7 +150,11 @@ class Positions:
                 self._give_up(tp, answer)
 
     def _settle(
-        self, asked: Asked, tp: TopicPartition, offset: int, at: OffsetAndMetadata | None = None
+        self,
+        asked: RequestedPartition,
+        tp: TopicPartition,
+        offset: int,
+        at: OffsetAndMetadata | None = None,
     ) -> None:
         state, epoch = asked[tp]
         self._failing_since.pop(tp, None)
@@ -185,7 +189,7 @@ class Positions:
         self._found()
         if missing - self._failing_since.keys() - self._problems.keys():
             self.find()  # Assigned while the search was under way.
-        self._tell_waiters()
+        self._fire_waiters()
 
     def _failed(self, tp: TopicPartition, problem: KafkaError) -> None:
         """Note a failure that time may mend; after default.api.timeout.ms of it the caller hears."""
@@ -197,13 +201,13 @@ class Positions:
         limit = self._config.default_api_timeout_ms / 1000
         if now - since >= limit:
             self._failing_since[tp] = now
-            self._tell(tp, problem)
+            self._report_failure(tp, problem)
 
     def _give_up(self, tp: TopicPartition, problem: KafkaError) -> None:
         self._failing_since.pop(tp, None)
-        self._tell(tp, problem)
+        self._report_failure(tp, problem)
 
-    def _tell(self, tp: TopicPartition, problem: KafkaError) -> None:
+    def _report_failure(self, tp: TopicPartition, problem: KafkaError) -> None:
         self._problems[tp] = problem
         self._report(tp, problem)
 
@@ -220,14 +224,14 @@ class Positions:
     def _waits_for_retry(self) -> bool:
         return self._retry is not None and bool(self._retry.active())
 
-    def _tell_waiters(self) -> None:
+    def _fire_waiters(self) -> None:
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.called:
                 waiter.callback(None)
 
 
-def _nowhere_to_start(state: PartitionState) -> NoCommittedOffset:
+def _no_offset_error(state: PartitionState) -> NoCommittedOffset:
     why = state.reset_because or "nothing is committed"
     return NoCommittedOffset(
         f"{state.tp}: {why}, and auto.offset.reset is none; seek to where to start"

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from kclient.consumer.assignors import Place, Subscription
+from kclient.consumer.assignors import Subscription
+from kclient.types import TopicPartition
 from kclient.wire.messages import decode_consumer_protocol, encode_consumer_protocol
 from kclient.wire.schema import consumer_protocol_assignment as assignment_schema
 from kclient.wire.schema import consumer_protocol_subscription as subscription_schema
@@ -18,13 +19,15 @@ from kclient.wire.schema import consumer_protocol_subscription as subscription_s
 PROTOCOL_TYPE = "consumer"
 
 
-def encode_subscription(topics: Iterable[str], owned: Iterable[Place], generation: int) -> bytes:
+def encode_subscription(
+    topics: Iterable[str], owned: Iterable[TopicPartition], generation: int
+) -> bytes:
     """Return a member's subscription metadata."""
     message = subscription_schema.ConsumerProtocolSubscription(
         topics=sorted(topics),
         owned_partitions=[
-            subscription_schema.TopicPartition(topic, partitions)
-            for topic, partitions in _by_topic(owned)
+            subscription_schema.TopicPartition(topic, numbers)
+            for topic, numbers in _by_topic(owned)
         ],
         generation_id=generation,
     )
@@ -35,36 +38,38 @@ def decode_subscription(data: bytes) -> Subscription:
     """Read any member's subscription metadata; MalformedMessage if it is none."""
     _, message = decode_consumer_protocol(subscription_schema.ConsumerProtocolSubscription, data)
     owned = {
-        Place(each.topic, number) for each in message.owned_partitions for number in each.partitions
+        TopicPartition(each.topic, number)
+        for each in message.owned_partitions
+        for number in each.partitions
     }
     return Subscription(frozenset(message.topics), frozenset(owned), message.generation_id)
 
 
-def encode_assignment(places: Iterable[Place]) -> bytes:
+def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
     """Return one member's assignment."""
     message = assignment_schema.ConsumerProtocolAssignment(
         assigned_partitions=[
-            assignment_schema.TopicPartition(topic, partitions)
-            for topic, partitions in _by_topic(places)
+            assignment_schema.TopicPartition(topic, numbers)
+            for topic, numbers in _by_topic(partitions)
         ]
     )
     return encode_consumer_protocol(0, message)
 
 
-def decode_assignment(data: bytes) -> list[Place]:
+def decode_assignment(data: bytes) -> list[TopicPartition]:
     """Read an assignment; empty bytes are an empty one."""
     if not data:
         return []
     _, message = decode_consumer_protocol(assignment_schema.ConsumerProtocolAssignment, data)
     return [
-        Place(each.topic, number)
+        TopicPartition(each.topic, number)
         for each in message.assigned_partitions
         for number in each.partitions
     ]
 
 
-def _by_topic(places: Iterable[Place]) -> list[tuple[str, list[int]]]:
+def _by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[int]]]:
     grouped: dict[str, list[int]] = defaultdict(list)
-    for topic, number in sorted(places):
+    for topic, number in sorted(partitions):
         grouped[topic].append(number)
     return sorted(grouped.items())

@@ -25,9 +25,9 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from kclient.config import ConsumerConfig
-from kclient.consumer.assignors import Place, strategies_named
+from kclient.consumer.assignors import strategies_named
 from kclient.consumer.commits import Commits
-from kclient.consumer.membership import GroupMember, Hooks
+from kclient.consumer.membership import GroupMember, MemberCallbacks
 from kclient.consumer.partitions import Partitions
 from kclient.errors import ConsumerLeftGroup, KafkaError
 from kclient.net.answers import error_of
@@ -114,7 +114,7 @@ class GroupSubscription:
         if self.member is not None:
             self.member.rejoin_soon("the subscription changed")
             return
-        hooks = Hooks(
+        hooks = MemberCallbacks(
             topics=self._subscribed,
             partition_counts=self._partition_counts,
             revoked=self._revoked,
@@ -171,7 +171,9 @@ class GroupSubscription:
             held = sorted(self._partitions.assigned())
             if member is not None and held:
                 lost = member.generation_id < 0
-                await self._tell("on_partitions_lost" if lost else "on_partitions_revoked", held)
+                await self._call_listener(
+                    "on_partitions_lost" if lost else "on_partitions_revoked", held
+                )
         finally:
             self._partitions.assign([])
             if self._topics is topics:
@@ -212,22 +214,20 @@ class GroupSubscription:
         metadata = await self._cluster.refresh()
         return {name: len(metadata.partitions(name) or ()) for name in topics}
 
-    async def _revoked(self, places: list[Place]) -> None:
-        partitions = [TopicPartition(*place) for place in places]
+    async def _revoked(self, partitions: list[TopicPartition]) -> None:
         await self._in_poll(lambda: self._give_up(partitions))
 
-    def _assigned(self, places: list[Place]) -> None:
-        partitions = [TopicPartition(*place) for place in places]
+    def _assigned(self, partitions: list[TopicPartition]) -> None:
         self._cluster.want({tp.topic for tp in partitions})
         self._partitions.assign(self._partitions.assigned() | set(partitions))
-        self._in_poll(lambda: self._tell_assigned(partitions))
+        self._in_poll(lambda: self._report_assigned(partitions))
 
-    def _lost(self, places: list[Place]) -> None:
+    def _lost(self, partitions: list[TopicPartition]) -> None:
         held = self._partitions.assigned()
-        partitions = [tp for tp in (TopicPartition(*place) for place in places) if tp in held]
+        partitions = [tp for tp in partitions if tp in held]
         self._partitions.assign(held - set(partitions))
         if partitions:
-            self._in_poll(lambda: self._tell("on_partitions_lost", partitions))
+            self._in_poll(lambda: self._call_listener("on_partitions_lost", partitions))
 
     # --- inside poll
 
@@ -244,19 +244,19 @@ class GroupSubscription:
             return
         try:
             if self.member is None or self.member.generation_id < 0:
-                await self._tell("on_partitions_lost", partitions)
+                await self._call_listener("on_partitions_lost", partitions)
             else:
                 await self.commits.commit_last()
-                await self._tell("on_partitions_revoked", partitions)
+                await self._call_listener("on_partitions_revoked", partitions)
         finally:
             self._partitions.assign(self._partitions.assigned() - set(partitions))
 
-    async def _tell_assigned(self, partitions: list[TopicPartition]) -> None:
+    async def _report_assigned(self, partitions: list[TopicPartition]) -> None:
         still = [tp for tp in partitions if tp in self._partitions]
         if still or not partitions:
-            await self._tell("on_partitions_assigned", still)
+            await self._call_listener("on_partitions_assigned", still)
 
-    async def _tell(self, method: str, partitions: list[TopicPartition]) -> None:
+    async def _call_listener(self, method: str, partitions: list[TopicPartition]) -> None:
         if self._listener is not None:
             call = getattr(self._listener, method)
             await self._callback_runner(lambda: call(partitions))

@@ -41,7 +41,7 @@ from kclient.wire.versions import ApiKey
 _CONSUMER = -1
 _UNDEFINED = -1
 
-Asked = list[tuple[PartitionState, int, int]]
+RequestedPartition = list[tuple[PartitionState, int, int]]
 """(state, its epoch when asked, the leader epoch it was asked in)."""
 
 
@@ -93,7 +93,9 @@ class TruncationCheck:
 
     # --- inside
 
-    async def _ask(self, leader: int, asked: Asked) -> Mapping[TopicPartition, EpochEndOffset]:
+    async def _ask(
+        self, leader: int, asked: RequestedPartition
+    ) -> Mapping[TopicPartition, EpochEndOffset]:
         topics: dict[str, list[OffsetForLeaderPartition]] = {}
         for state, _, leader_epoch in asked:
             topics.setdefault(state.tp.topic, []).append(
@@ -114,7 +116,7 @@ class TruncationCheck:
             for answer in topic.partitions
         }
 
-    def _settle(self, result: Any, asked: Asked) -> None:
+    def _settle(self, result: Any, asked: RequestedPartition) -> None:
         if self._closed:
             return
         problem = getattr(result, "value", None)
@@ -127,10 +129,12 @@ class TruncationCheck:
             elif isinstance(problem, BaseException):
                 self._failed(state, problem)
             else:
-                self._judge(state, result.get(state.tp), leader_epoch)
+                self._compare(state, result.get(state.tp), leader_epoch)
         self._answered()
 
-    def _judge(self, state: PartitionState, end: EpochEndOffset | None, leader_epoch: int) -> None:
+    def _compare(
+        self, state: PartitionState, end: EpochEndOffset | None, leader_epoch: int
+    ) -> None:
         if end is None or end.error_code:
             code = ErrorCode.UNKNOWN_SERVER_ERROR if end is None else end.error_code
             self._failed(state, error_of(code, f"position of {state.tp}"))

@@ -76,7 +76,7 @@ class Cluster:
         self.last_problem: KafkaError | None = None
         self._wanted: set[str] = set()
         self._wants_all = False
-        self._refresh = SingleFlight(self._ask_metadata)
+        self._refresh = SingleFlight(self._request_metadata)
         self._stale = False
         self._failures = 0
         self._next_update: Any = None
@@ -150,7 +150,7 @@ class Cluster:
             code = found.error_code if found else int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             if found is not None and not code:
                 raise LeaderUnavailable(f"topic {topic!r} has no partitions yet")
-            raise for_code(code)(f"topic {topic!r}: {_says(code)}")
+            raise for_code(code)(f"topic {topic!r}: {_error_text(code)}")
 
         return await self.retrying(attempt, timeout=timeout, what=f"metadata of topic {topic!r}")
 
@@ -283,9 +283,9 @@ class Cluster:
     def _backoffs(self) -> tuple[float, float]:
         return self.config.retry_backoff_ms / 1000, self.config.retry_backoff_max_ms / 1000
 
-    async def _ask_metadata(self) -> ClusterMetadata:
+    async def _request_metadata(self) -> ClusterMetadata:
         try:
-            snapshot = await self._ask_until_answered()
+            snapshot = await self._request_from_any()
         except KafkaError as problem:
             self.last_problem = problem
             self._failures += 1
@@ -299,7 +299,7 @@ class Cluster:
         self._schedule(self.config.metadata_max_age_ms / 1000)
         return snapshot
 
-    async def _ask_until_answered(self) -> ClusterMetadata:
+    async def _request_from_any(self) -> ClusterMetadata:
         """Ask one broker after the other; the loss of a connection only means the next one."""
         tries = len(self.metadata.brokers) + 1
         while True:
@@ -351,6 +351,6 @@ async def _bounded(reactor: Any, attempt: Callable[[], Awaitable[T]], seconds: f
     return await within(reactor, attempt(), seconds, lambda: _OutOfTime("out of time"))
 
 
-def _says(code: int) -> str:
+def _error_text(code: int) -> str:
     doc = for_code(code).__doc__ or ""
     return doc.partition("\n")[0].rstrip(".").lower()

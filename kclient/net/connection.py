@@ -35,7 +35,7 @@ from kclient.errors import (
 )
 from kclient.net.codecs import decode_response, encode_request
 from kclient.net.dial import connect_to_ip, explain, resolve
-from kclient.net.handshake import learn_versions
+from kclient.net.handshake import fetch_api_versions
 from kclient.net.pending import PendingRequest, PendingRequests
 from kclient.net.transport import PartsClient
 from kclient.wire.batches import Buffer
@@ -377,7 +377,7 @@ async def connect(
             last = explain(address, problem, share)
             continue
         if negotiate_versions:
-            await learn_versions(connection, max(0.1, give_up_at - reactor.seconds()))
+            await fetch_api_versions(connection, max(0.1, give_up_at - reactor.seconds()))
         return connection
     raise last or ConnectError(address, Cause.TIMEOUT, f"no answer in {connect_timeout:g} s")
 

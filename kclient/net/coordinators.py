@@ -45,8 +45,10 @@ class Coordinators:
         response = await connection.request(ApiKey.FIND_COORDINATOR, version, request)
         answer: Any = response.coordinators[0] if version >= 4 else response
         if answer.error_code:
-            said = f": {answer.error_message}" if answer.error_message else ""
-            raise for_code(answer.error_code)(f"coordinator of {kind.name.lower()} {key!r}{said}")
+            error_message = f": {answer.error_message}" if answer.error_message else ""
+            raise for_code(answer.error_code)(
+                f"coordinator of {kind.name.lower()} {key!r}{error_message}"
+            )
         found = (answer.node_id, Address(answer.host, answer.port))
         self._found[(kind, key)] = found
         return found

@@ -60,7 +60,7 @@ def resolve(reactor: Any, address: Address) -> Deferred[list[str]]:
     found: list[str] = []
     done: Deferred[list[str]] = Deferred()
 
-    class Receiver:
+    class _ResolvedAddresses:
         """Collects what the name resolver finds."""
 
         def resolutionBegan(self, resolution: IHostResolution) -> None:  # noqa: N802
@@ -82,7 +82,9 @@ def resolve(reactor: Any, address: Address) -> Deferred[list[str]]:
                 done.errback(ConnectError(address, Cause.DNS))
 
     try:
-        reactor.nameResolver.resolveHostName(cast(Any, Receiver()), address.host, address.port)
+        reactor.nameResolver.resolveHostName(
+            cast(Any, _ResolvedAddresses()), address.host, address.port
+        )
     except Exception as problem:  # a name that cannot even be asked for, such as one with spaces
         return fail(ConnectError(address, Cause.DNS, str(problem)))
     return done

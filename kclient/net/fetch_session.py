@@ -2,7 +2,7 @@
 
 Theory of operation
 ===================
-The owner says what it wants of every partition (`want`) and what it wants no more (`leave`); `request` gives what the
+The owner says what it wants of every partition (`add`) and what it wants no more (`remove`); `request` gives what the
 broker has to be told: everything in a full fetch, later only the differences. A broker that has no room answers in
 full with session id 0, and is asked in full every time. After an answer that did not come, or an error of the session,
 we cannot tell what the broker knows: the next fetch is full, and closes the former session.
@@ -39,7 +39,7 @@ Topic: TypeAlias = UUID | str | None
 """A topic's id, or its name in versions that go by it; None: an id that is not known."""
 
 
-class Saying(NamedTuple):
+class FetchRequestData(NamedTuple):
     """What a fetch has to carry for the session."""
 
     session_id: int
@@ -48,7 +48,7 @@ class Saying(NamedTuple):
     forgotten: list[ForgottenTopic]
 
 
-class FetchSession:
+class FetchSessionHandler:
     """The session with one broker; to be begun anew with every connection."""
 
     __slots__ = ("_again", "_changed", "_epoch", "_has_no_room", "_id", "_known", "_wanted")
@@ -79,7 +79,7 @@ class FetchSession:
         """Whether the request built last left something out."""
         return bool(self._changed)
 
-    def want(self, topic: Topic, asked: FetchPartition) -> None:
+    def add(self, topic: Topic, asked: FetchPartition) -> None:
         """Ask for *asked* of *topic* from now on; in a full fetch behind all others."""
         key = (topic, asked.partition)
         self._wanted.pop(key, None)
@@ -91,7 +91,7 @@ class FetchSession:
         self._again.add((topic, partition))
         self._changed[topic, partition] = None
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Want nothing any more, and close the session with the next request."""
         self._wanted.clear()
         self._known.clear()
@@ -99,18 +99,22 @@ class FetchSession:
         self._again.clear()
         self.lost()
 
-    def leave(self, topic: Topic, partition: int) -> None:
+    def remove(self, topic: Topic, partition: int) -> None:
         """Ask for a partition no more."""
         key = (topic, partition)
         if self._wanted.pop(key, None) is not None:
             self._changed[key] = None
 
-    def request(self, newcomers: int | None = None) -> Saying:
+    def request(self, max_new_partitions: int | None = None) -> FetchRequestData:
         """Return what the next request carries. Then comes `answered`, or `lost`.
 
         It names no more than *newcomers* partitions that the broker does not know yet; None: all.
         """
-        room = len(self._wanted) if newcomers is None or self._has_no_room else newcomers
+        room = (
+            len(self._wanted)
+            if max_new_partitions is None or self._has_no_room
+            else max_new_partitions
+        )
         changed, self._changed = self._changed, {}
         again, self._again = self._again, set()
         topics: dict[Topic, FetchTopic] = {}
@@ -119,7 +123,7 @@ class FetchSession:
             for (topic, _), asked in self._known.items():
                 _put(topics, topic, asked)
             self._changed = dict.fromkeys(islice(self._wanted, room, None))
-            return Saying(self._id, self._epoch, list(topics.values()), [])
+            return FetchRequestData(self._id, self._epoch, list(topics.values()), [])
         forgotten: dict[Topic, ForgottenTopic] = {}
         for key in changed:
             wanted, known = self._wanted.get(key), self._known.get(key)
@@ -132,7 +136,9 @@ class FetchSession:
             elif wanted is None and known is not None:
                 del self._known[key]
                 _forget(forgotten, key[0], key[1])
-        return Saying(self._id, self._epoch, list(topics.values()), list(forgotten.values()))
+        return FetchRequestData(
+            self._id, self._epoch, list(topics.values()), list(forgotten.values())
+        )
 
     def answered(self, response: FetchResponse) -> None:
         """Take the answer to the request built last."""
@@ -150,9 +156,9 @@ class FetchSession:
             self._id = response.session_id
             self._epoch = next_session_epoch(self._epoch)
 
-    def farewell(self) -> Saying | None:
+    def close_request(self) -> FetchRequestData | None:
         """Return what closes the session, if the broker keeps one for us."""
-        return Saying(self._id, FINAL_SESSION_EPOCH, [], []) if self._id else None
+        return FetchRequestData(self._id, FINAL_SESSION_EPOCH, [], []) if self._id else None
 
     def lost(self) -> None:
         """Handle a request that got no answer: the next one begins a session, and closes this."""

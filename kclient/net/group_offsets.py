@@ -39,7 +39,7 @@ _ASK_AGAIN = (
 
 
 @dataclass(frozen=True, slots=True)
-class Membership:
+class Generation:
     """As whom a group's offsets are committed; the defaults are those of a client in no generation."""
 
     generation_id: int = -1
@@ -47,7 +47,7 @@ class Membership:
     group_instance_id: str | None = None
 
 
-async def ask_coordinator(
+async def request_coordinator(
     cluster: Cluster,
     group: str,
     ask: Callable[[Connection], Awaitable[T]],
@@ -64,7 +64,7 @@ async def ask_coordinator(
         raise
 
 
-async def at_coordinator(
+async def retry_coordinator(
     cluster: Cluster,
     group: str,
     ask: Callable[[Connection], Awaitable[T]],
@@ -74,10 +74,10 @@ async def at_coordinator(
     channel: str = "",
     retries: int | None = None,
 ) -> T:
-    """Like `ask_coordinator`, again while it fails retriably, at most *timeout* seconds."""
+    """Like `request_coordinator`, again while it fails retriably, at most *timeout* seconds."""
 
     async def attempt() -> T:
-        return await ask_coordinator(cluster, group, ask, channel=channel)
+        return await request_coordinator(cluster, group, ask, channel=channel)
 
     return await cluster.retrying(attempt, timeout=timeout, what=what, retries=retries)
 
@@ -123,7 +123,7 @@ async def committed_offsets(
                     )
         return found
 
-    return await at_coordinator(
+    return await retry_coordinator(
         cluster,
         group,
         ask,
@@ -138,7 +138,7 @@ async def commit_offsets(
     cluster: Cluster,
     group: str,
     offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
-    member: Membership,
+    member: Generation,
     *,
     timeout: float,
     retries: int | None = None,
@@ -174,7 +174,7 @@ async def commit_offsets(
         response = await connection.request(ApiKey.OFFSET_COMMIT, None, request)
         return partition_answers(response.topics, group)
 
-    return await at_coordinator(
+    return await retry_coordinator(
         cluster,
         group,
         ask,

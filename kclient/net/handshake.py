@@ -16,7 +16,7 @@ SOFTWARE_NAME = "kclient"
 SOFTWARE_VERSION = "0.1.0"
 
 
-class Asks(Protocol):
+class RequestSender(Protocol):
     """What a handshake needs of a connection."""
 
     address: Address
@@ -32,7 +32,7 @@ class Asks(Protocol):
         """End the connection."""
 
 
-async def learn_versions(connection: Asks, timeout: float) -> None:
+async def fetch_api_versions(connection: RequestSender, timeout: float) -> None:
     """Ask what the broker serves; close the connection and raise `ConnectError` if it won't say."""
     address = connection.address
     request = ApiVersionsRequest(

@@ -50,7 +50,7 @@ async def list_offsets(
     async def attempt() -> None:
         if missing and not all(t in cluster.metadata.topics for t in missing):
             await cluster.refresh()
-        answers.update(await ask_leaders(cluster, left, read_committed=read_committed))
+        answers.update(await request_leaders(cluster, left, read_committed=read_committed))
         problems = {}
         for tp in list(left):
             answer = answers[tp]
@@ -69,7 +69,7 @@ async def list_offsets(
     return answers
 
 
-async def ask_leaders(
+async def request_leaders(
     cluster: Cluster, timestamps: Mapping[TopicPartition, int], *, read_committed: bool
 ) -> Answers:
     """Ask every leader at once, and once; each partition has its answer, good or bad."""

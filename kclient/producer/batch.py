@@ -164,11 +164,11 @@ class ProducerBatch:
             return RecordMetadata(topic, partition, offset, appended, 1)
         return RecordMetadata(topic, partition, offset, timestamp, 0)
 
-    def tell(self, index: int, timestamp: int, sink: Sink) -> None:
+    def notify(self, index: int, timestamp: int, sink: Sink) -> None:
         """Tell *sink* how record *index* ended, now or when it is known."""
         batch, index = self.leaf(index)
         if batch.done:
-            batch._tell_now(index, timestamp, sink)
+            batch._notify_now(index, timestamp, sink)
         else:
             batch.waiters.append((index, timestamp, sink))
 
@@ -197,7 +197,7 @@ class ProducerBatch:
         waiters, self.waiters = self.waiters, []
         self.parts = (first, second)
         for index, timestamp, sink in waiters:
-            self.tell(index, timestamp, sink)
+            self.notify(index, timestamp, sink)
         self.rows = []
         return first, second
 
@@ -207,9 +207,9 @@ class ProducerBatch:
         self._encoded = self._compressed = self.raw = None
         waiters, self.waiters = self.waiters, []
         for index, timestamp, sink in waiters:
-            self._tell_now(index, timestamp, sink)
+            self._notify_now(index, timestamp, sink)
 
-    def _tell_now(self, index: int, timestamp: int, sink: Sink) -> None:
+    def _notify_now(self, index: int, timestamp: int, sink: Sink) -> None:
         outcome = self.outcome(index, timestamp)
         if isinstance(outcome, KafkaError):
             sink.errback(outcome)

@@ -25,12 +25,12 @@ from kclient.net.cluster import Cluster
 from kclient.net.waiting import as_deferred, deferring, within
 from kclient.producer.accumulator import Accumulator
 from kclient.producer.batch import RECORD_OVERHEAD, ProducerBatch, Row, record_size
-from kclient.producer.parked import AllDone, FlushTimeout, Parked
 from kclient.producer.partitioner import Partitioner, StickyPartitioner, partition_for_key
-from kclient.producer.rows import HeadersGiven, RowMaker, Serializer
+from kclient.producer.record_serializer import HeadersGiven, RecordSerializer, Serializer
 from kclient.producer.sender import Sender, closed_error
 from kclient.producer.sequencer import Sequencer
-from kclient.producer.topics import TopicView, view_of
+from kclient.producer.topics import TopicPartitions, topic_partitions
+from kclient.producer.waiters import AllCompleted, FlushTimeout, WaitingRecord
 from kclient.types import CloseResult, K, RecordMetadata, TopicPartition, V
 from kclient.wire import batches
 from kclient.wire.batches import Buffer
@@ -63,11 +63,11 @@ class Producer(Generic[K, V]):
         self.cluster.allow_auto_topic_creation = True
         self._reactor = reactor
         self._guard = nullcontext() if guard is None else guard
-        self.row = RowMaker(key_serializer, value_serializer)
+        self.row = RecordSerializer(key_serializer, value_serializer)
         self._partitioner = partitioner
         self._largest = self.config.max_request_size
         self._sticky = StickyPartitioner(self.config.batch_size, random.choice)
-        self._topics: dict[str, TopicView] = {}
+        self._topics: dict[str, TopicPartitions] = {}
         idempotent = self.config.enable_idempotence and self.config.acks == "all"
         self.accumulator = Accumulator(
             batch_size=min(self.config.batch_size, self.config.max_request_size),
@@ -88,7 +88,7 @@ class Producer(Generic[K, V]):
             self._guard,
         )
         self.sender.on_progress = self._progress
-        self._parked: deque[Parked] = deque()
+        self._parked: deque[WaitingRecord] = deque()
         self._rooms: list[Deferred[None]] = []
         self._closing: CloseResult | None = None
         self.on_room: Callable[[], None] | None = None
@@ -132,9 +132,9 @@ class Producer(Generic[K, V]):
         except KafkaError as problem:
             return fail(problem)
         if batch is None:
-            self._park(topic, partition, row, done)
+            self._wait_for_room(topic, partition, row, done)
         else:
-            batch.tell(batch.record_count - 1, row[1], done)
+            batch.notify(batch.record_count - 1, row[1], done)
             if batch.record_count == 1 or batch.closed:
                 self.sender.wake()
         return done
@@ -163,8 +163,8 @@ class Producer(Generic[K, V]):
         if on_delivery is None:
             done.addErrback(lambda _: None)
         else:
-            tell = on_delivery
-            done.addCallbacks(lambda m: tell(None, m), lambda f: tell(f.value, None))
+            notify = on_delivery
+            done.addCallbacks(lambda m: notify(None, m), lambda f: notify(f.value, None))
 
     @deferring
     async def send_batch_bytes(self, topic: str, partition: int, batch: Buffer) -> int:
@@ -181,7 +181,7 @@ class Producer(Generic[K, V]):
         with self._guard:
             self._check_open()
             queued = self.accumulator.append_bytes(tp, batch, info.record_count)
-        queued.tell(0, info.max_timestamp, done)
+        queued.notify(0, info.max_timestamp, done)
         self.sender.wake()
         return (await done).offset
 
@@ -226,7 +226,7 @@ class Producer(Generic[K, V]):
                 batch.closed = True
         self.sender.wake()
         if unfinished:
-            all_done = AllDone(unfinished)
+            all_done = AllCompleted(unfinished)
             with suppress(FlushTimeout):
                 await within(self._reactor, all_done.fired, seconds, FlushTimeout)
         return self.undelivered
@@ -322,15 +322,15 @@ class Producer(Generic[K, V]):
             hint="raise max.request.size and the topic's max.message.bytes",
         )
 
-    def _learn(self, topic: str) -> TopicView | None:
+    def _learn(self, topic: str) -> TopicPartitions | None:
         """Return the topic as of the newest metadata, None if they do not know it."""
         self._check_open()
-        known = view_of(topic, self.cluster.metadata)
+        known = topic_partitions(topic, self.cluster.metadata)
         if known is not None:
             self._topics[topic] = known
         return known
 
-    def _choose(self, topic: str, known: TopicView, key: bytes | None, size: int) -> int:
+    def _choose(self, topic: str, known: TopicPartitions, key: bytes | None, size: int) -> int:
         if self._partitioner is not None:
             chosen = self._partitioner(topic, key, list(known.tps))
             if chosen is not None:
@@ -341,30 +341,32 @@ class Producer(Generic[K, V]):
             return 0
         return self._sticky.partition(topic, known.available, size)
 
-    def _park(self, topic: str, partition: int | None, row: Row, done: Any) -> None:
+    def _wait_for_room(self, topic: str, partition: int | None, row: Row, done: Any) -> None:
         """Let a record wait for metadata or memory, behind those that wait already."""
         self._check_open()
-        parked = Parked(topic, partition, row, done)
+        parked = WaitingRecord(topic, partition, row, done)
         self._parked.append(parked)
         seconds = self.config.max_block_ms / 1000
         parked.timer = self._reactor.callLater(seconds, self._too_long, parked, seconds)
         if self.cluster.metadata.partitions(topic) is None:
             waiting = as_deferred(self.cluster.partitions(topic, timeout=seconds))
-            waiting.addCallbacks(lambda _: self._unpark(), lambda f: self._topic_failed(topic, f))
+            waiting.addCallbacks(
+                lambda _: self._retry_waiting(), lambda f: self._topic_failed(topic, f)
+            )
         self.sender.wake()
 
     def _topic_failed(self, topic: str, failure: Any) -> None:
         for parked in [p for p in self._parked if p.topic == topic]:
             self._parked.remove(parked)
             parked.fail(failure.value)
-        self._unpark()
+        self._retry_waiting()
 
-    def _too_long(self, parked: Parked, seconds: float) -> None:
+    def _too_long(self, parked: WaitingRecord, seconds: float) -> None:
         if parked in self._parked:
             self._parked.remove(parked)
             parked.fail(self.exhausted(seconds))
 
-    def _unpark(self) -> None:
+    def _retry_waiting(self) -> None:
         while self._parked and not self.closed:
             parked = self._parked[0]
             try:
@@ -387,6 +389,6 @@ class Producer(Generic[K, V]):
         for room in rooms:
             room.callback(None)
         if self._parked:
-            self._unpark()
+            self._retry_waiting()
         if self.on_room is not None:
             self.on_room()

@@ -13,7 +13,7 @@ from kclient.wire.versions import ApiKey
 _NO_TRANSACTIONS_MS = 2**31 - 1
 
 
-async def ask_producer_id(cluster: Cluster) -> tuple[int, int]:
+async def init_producer_id(cluster: Cluster) -> tuple[int, int]:
     """Return a fresh (producer id, epoch), from any broker."""
     connection = await cluster.any_connection()
     response = await connection.request(

@@ -30,7 +30,7 @@ from kclient.net.connection import Connection
 from kclient.net.waiting import SingleFlight, as_deferred, backoff
 from kclient.producer.accumulator import Accumulator
 from kclient.producer.batch import ProducerBatch
-from kclient.producer.producer_id import ask_producer_id
+from kclient.producer.producer_id import init_producer_id
 from kclient.producer.sequencer import Sequencer
 from kclient.types import TopicPartition
 from kclient.wire.compression import Codec
@@ -74,7 +74,7 @@ class Sender:
         self._timer: Any = None
         self._owed: dict[int, int] = {}  # broker id -> requests without an answer
         self._connecting: set[int] = set()
-        self._producer_id = SingleFlight(lambda: ask_producer_id(cluster))
+        self._producer_id = SingleFlight(lambda: init_producer_id(cluster))
         self._round = 0
         self.on_progress: Any = None
         """Called after batches ended, when memory was freed."""
@@ -129,7 +129,7 @@ class Sender:
         for tp in ready[turn:] + ready[:turn]:
             leader = self._cluster.metadata.leader(tp)
             if leader is None:
-                self._note(tp, LeaderUnavailable(f"{tp} has no leader"))
+                self._remember_problem(tp, LeaderUnavailable(f"{tp} has no leader"))
                 self._cluster.update_soon()
             else:
                 by_leader.setdefault(leader, []).append(tp)
@@ -218,10 +218,10 @@ class Sender:
             for batch in sent:
                 self._retry_or_give_up(batch, problem)
         else:
-            self._sort_out(result, sent)
+            self._handle_response(result, sent)
         self._after_answers()
 
-    def _sort_out(self, response: ProduceResponse, sent: list[ProducerBatch]) -> None:
+    def _handle_response(self, response: ProduceResponse, sent: list[ProducerBatch]) -> None:
         answers = {(topic.name, p.index): p for topic in response.topics for p in topic.partitions}
         for batch in sent:
             answer = answers.get(batch.tp)
@@ -234,9 +234,9 @@ class Sender:
             elif answer.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
                 self._acknowledge(batch, -1, -1)
             else:
-                self._refused(batch, answer)
+                self._handle_rejection(batch, answer)
 
-    def _refused(self, batch: ProducerBatch, answer: ProducePartitionResponse) -> None:
+    def _handle_rejection(self, batch: ProducerBatch, answer: ProducePartitionResponse) -> None:
         problem = error_of(answer.error_code, batch.tp, answer.error_message)
         if answer.record_errors:
             first = answer.record_errors[0]
@@ -252,12 +252,12 @@ class Sender:
                 self._sequencer.split(batch)
             with self._guard:
                 self._accumulator.replace_by_halves(batch)
-        elif code in _SEQUENCE_ERRORS and self._was_only_the_number(batch):
+        elif code in _SEQUENCE_ERRORS and self._may_be_renumbered(batch):
             self._put_back(batch, problem)
         else:
             self._retry_or_give_up(batch, problem)
 
-    def _was_only_the_number(self, batch: ProducerBatch) -> bool:
+    def _may_be_renumbered(self, batch: ProducerBatch) -> bool:
         """Tell whether *batch* is refused for one before it, which is to be stored or was given up.
 
         Then nothing is wrong with it: it goes again, behind that one or under a new number.
@@ -268,7 +268,7 @@ class Sender:
         before = () if queue is None else (*queue.in_flight, *queue.waiting)
         if any(b.number < batch.number and b.base_sequence >= 0 for b in before):
             return True
-        return self._sequencer.refused_behind_a_hole(batch)
+        return self._sequencer.rejected_after_gap(batch)
 
     def _retry_or_give_up(self, batch: ProducerBatch, problem: KafkaError) -> None:
         if problem.needs_metadata:
@@ -327,7 +327,7 @@ class Sender:
                     self.log.failure("connecting failed", result)
                 if isinstance(result.value, KafkaError):
                     for tp in tps:
-                        self._note(tp, result.value)
+                        self._remember_problem(tp, result.value)
             self.wake()
 
         as_deferred(self._cluster.connection(node)).addBoth(connected)
@@ -343,15 +343,15 @@ class Sender:
         if not isinstance(result, Failure):
             sequencer.given(*result)
         elif isinstance(result.value, UnsupportedVersion):
-            self._go_on_without_idempotence(result.value)
+            self._disable_idempotence(result.value)
         elif isinstance(result.value, KafkaError):
-            self._ask_again_later(result.value)
+            self._retry_producer_id_later(result.value)
             return
         else:
             self.log.failure("asking for a producer id failed", result)
         self.wake()
 
-    def _ask_again_later(self, problem: KafkaError) -> None:
+    def _retry_producer_id_later(self, problem: KafkaError) -> None:
         self.last_problem = problem
         with self._guard:
             waiting = list(self._accumulator.unfinished())
@@ -360,7 +360,7 @@ class Sender:
         now = self._reactor.seconds()
         self._set_timer(now + self._config.retry_backoff_ms / 1000, now)
 
-    def _go_on_without_idempotence(self, problem: KafkaError) -> None:
+    def _disable_idempotence(self, problem: KafkaError) -> None:
         self.log.warn(
             "the cluster gives no producer ids, going on without idempotence: {problem}",
             problem=problem,
@@ -370,7 +370,7 @@ class Sender:
 
     # --- small things
 
-    def _note(self, tp: TopicPartition, problem: KafkaError) -> None:
+    def _remember_problem(self, tp: TopicPartition, problem: KafkaError) -> None:
         """Remember on the batch that waits why it waits, for the day it expires."""
         self.last_problem = problem
         with self._guard:

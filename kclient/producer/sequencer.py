@@ -28,7 +28,7 @@ _LAST_EPOCH = 0x7FFF
 
 
 @dataclass(slots=True)
-class _Numbering:
+class _PartitionSequence:
     """One partition: under which id and epoch it counts, and the next number.
 
     *broken*: a number was given up, no new one is handed out. *hole*: and the broker does not have
@@ -48,7 +48,7 @@ class Sequencer:
     def __init__(self) -> None:
         self.producer_id = -1
         self.epoch = -1
-        self._partitions: dict[TopicPartition, _Numbering] = {}
+        self._partitions: dict[TopicPartition, _PartitionSequence] = {}
 
     @property
     def needs_producer_id(self) -> bool:
@@ -75,7 +75,7 @@ class Sequencer:
         if known is not None and self._keeps_number(batch, known):
             return
         if known is None or self._outdated(known):
-            known = _Numbering(self.producer_id, self.epoch)
+            known = _PartitionSequence(self.producer_id, self.epoch)
             self._partitions[batch.tp] = known
         batch.producer_id, batch.producer_epoch = known.producer_id, known.epoch
         batch.base_sequence = known.next_sequence
@@ -83,7 +83,7 @@ class Sequencer:
 
     def given_up(self, batch: ProducerBatch) -> None:
         """Note that a batch is not sent again: if numbered, there may be a hole after it."""
-        known = self._numbering_of(batch)
+        known = self._sequence_of(batch)
         if known is None or known.broken:
             return
         known.broken = True
@@ -92,23 +92,23 @@ class Sequencer:
 
     def split(self, batch: ProducerBatch) -> None:
         """Note that a batch was refused as too large, so not stored, and becomes two."""
-        known = self._numbering_of(batch)
+        known = self._sequence_of(batch)
         self.given_up(batch)
         if known is not None:
             known.hole = True
 
-    def refused_behind_a_hole(self, batch: ProducerBatch) -> bool:
+    def rejected_after_gap(self, batch: ProducerBatch) -> bool:
         """Take the broker's word that *batch* does not follow what it has, all before being settled.
 
         Return whether a batch given up before it explains that; then it will be numbered anew.
         """
-        known = self._numbering_of(batch)
+        known = self._sequence_of(batch)
         if known is None or not known.broken:
             return False
         known.hole = True
         return True
 
-    def _numbering_of(self, batch: ProducerBatch) -> _Numbering | None:
+    def _sequence_of(self, batch: ProducerBatch) -> _PartitionSequence | None:
         """Return the partition's numbering if *batch* has its number from it."""
         known = self._partitions.get(batch.tp)
         if known is None or batch.base_sequence < 0:
@@ -116,10 +116,10 @@ class Sequencer:
         same = (batch.producer_id, batch.producer_epoch) == (known.producer_id, known.epoch)
         return known if same else None
 
-    def _keeps_number(self, batch: ProducerBatch, known: _Numbering) -> bool:
-        return self._numbering_of(batch) is known and not known.hole
+    def _keeps_number(self, batch: ProducerBatch, known: _PartitionSequence) -> bool:
+        return self._sequence_of(batch) is known and not known.hole
 
-    def _outdated(self, known: _Numbering) -> bool:
+    def _outdated(self, known: _PartitionSequence) -> bool:
         return known.broken or (known.producer_id, known.epoch) != (self.producer_id, self.epoch)
 
     def _raise_epoch(self) -> None:

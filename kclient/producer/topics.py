@@ -6,7 +6,7 @@ from kclient.net.metadata import ClusterMetadata
 from kclient.types import TopicPartition
 
 
-class TopicView:
+class TopicPartitions:
     """Partitions of one topic; *available* are those with a leader, all if none has one."""
 
     __slots__ = ("available", "count", "tps", "version")
@@ -18,11 +18,11 @@ class TopicView:
         self.tps = tps
 
 
-def view_of(topic: str, metadata: ClusterMetadata) -> TopicView | None:
+def topic_partitions(topic: str, metadata: ClusterMetadata) -> TopicPartitions | None:
     """Return the topic as of *metadata*, None if they do not know it."""
     partitions = metadata.partitions(topic)
     if not partitions:
         return None
     tps = {p: TopicPartition(topic, p) for p in partitions}
     available = [p for p, tp in tps.items() if metadata.leader(tp) is not None]
-    return TopicView(metadata.version, tps, available or partitions)
+    return TopicPartitions(metadata.version, tps, available or partitions)

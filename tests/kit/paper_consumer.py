@@ -6,7 +6,6 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
-from kclient.consumer.assignors import Place
 from kclient.consumer.client import Consumer
 from kclient.consumer.protocol import encode_assignment
 from kclient.types import TopicPartition
@@ -35,7 +34,7 @@ class PaperConsumer:
         self.paper.serve_offsets(self.ends)
         self.committed: dict[TopicPartition, int] = {}
         self.paper.serve_commits(self.committed)
-        self.share: list[Place] = []
+        self.share: list[TopicPartition] = []
         self.heartbeat_code = 0
         self.generation = 0
         self.paper.answers[ApiKey.JOIN_GROUP] = self._join
@@ -135,7 +134,7 @@ class PaperConsumer:
 
     def rebalance(self, *share: int) -> None:
         """Let the coordinator start a rebalance that ends with this share, and the member hear of it."""
-        self.share = [Place("t", n) for n in share]
+        self.share = [TopicPartition("t", n) for n in share]
         self.heartbeat_code = ErrorCode.REBALANCE_IN_PROGRESS
         self.paper.pass_time(self.consumer.config.heartbeat_interval_ms / 1000 + 0.1)
 

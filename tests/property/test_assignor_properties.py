@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from kclient.consumer.assignors import (
     RANGE,
     ROUND_ROBIN,
-    Place,
     Strategy,
     Subscription,
     assign_cooperative_sticky,
     assign_sticky,
 )
+from kclient.types import TopicPartition
 
 topics = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 7), max_size=4)
 names = st.sets(st.sampled_from(["m1", "m2", "m3", "m4", "m5"]), min_size=1)
@@ -29,15 +29,19 @@ def groups(draw: st.DrawFn) -> tuple[dict[str, int], dict[str, Subscription]]:
     for name in sorted(draw(names)):
         wanted = draw(st.frozensets(st.sampled_from("abcd")))
         owned = draw(
-            st.frozensets(st.builds(Place, st.sampled_from("abcd"), st.integers(0, 8)), max_size=6)
+            st.frozensets(
+                st.builds(TopicPartition, st.sampled_from("abcd"), st.integers(0, 8)), max_size=6
+            )
         )
         members[name] = Subscription(wanted, owned, draw(st.integers(-1, 3)))
     return partitions, members
 
 
-def wanted_places(partitions: dict[str, int], members: dict[str, Subscription]) -> set[Place]:
+def wanted_places(
+    partitions: dict[str, int], members: dict[str, Subscription]
+) -> set[TopicPartition]:
     return {
-        Place(topic, number)
+        TopicPartition(topic, number)
         for topic, count in partitions.items()
         for number in range(count)
         if any(topic in member.topics for member in members.values())

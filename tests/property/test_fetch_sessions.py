@@ -70,19 +70,19 @@ class Leader:
         answer.records_size = size
         return answer, asked.fetch_offset >= log.end
 
-    def fetch(self, saying: fetching.Saying, room: int) -> FetchResponse:
+    def fetch(self, request_data: fetching.FetchRequestData, room: int) -> FetchResponse:
         self.now += 1
-        session = self.sessions.get(saying.session_id)
-        if saying.session_epoch == 0:
+        session = self.sessions.get(request_data.session_id)
+        if request_data.session_epoch == 0:
             if session is not None:
                 self.sessions.remove(session)
-            return self.full(saying, room)
+            return self.full(request_data, room)
         if session is None:
             return FetchResponse([], error_code=int(ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
-        if session.epoch != saying.session_epoch:
+        if session.epoch != request_data.session_epoch:
             return FetchResponse([], error_code=int(ErrorCode.INVALID_FETCH_SESSION_EPOCH))
         session.accepted(self.now)
-        added, removed = session.update(saying.topics, saying.forgotten)
+        added, removed = session.update(request_data.topics, request_data.forgotten)
         self.watch(added)
         self.sessions.unwatch(removed)
         if not session.partitions:
@@ -98,8 +98,8 @@ class Leader:
         topics = [TopicResponse(TOPIC, answers)] if answers else []
         return FetchResponse(topics, session_id=session.id)
 
-    def full(self, saying: fetching.Saying, room: int) -> FetchResponse:
-        asked = [each for topic in saying.topics for each in topic.partitions]
+    def full(self, request_data: fetching.FetchRequestData, room: int) -> FetchResponse:
+        asked = [each for topic in request_data.topics for each in topic.partitions]
         found = []
         for each in asked:
             found.append(self.read(each, room))
@@ -128,7 +128,7 @@ class SessionsAgree(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.leader = Leader()
-        self.session = fetching.FetchSession()
+        self.session = fetching.FetchSessionHandler()
         self.heard: dict[int, Heard] = {}
         """What it follows."""
         self.former: dict[int, Heard] = {}
@@ -175,23 +175,25 @@ class SessionsAgree(RuleBasedStateMachine):
             self.want(index)
 
     def want(self, index: int) -> None:
-        self.session.want(TOPIC, FetchPartition(index, self.heard[index].offset, 1000))
+        self.session.add(TOPIC, FetchPartition(index, self.heard[index].offset, 1000))
 
     @rule(index=st.sampled_from(PARTITIONS))
     def unfollow(self, index: int) -> None:
         if index in self.heard:
             self.former[index] = self.heard.pop(index)
-            self.session.leave(TOPIC, index)
+            self.session.remove(TOPIC, index)
 
     @rule(room=st.integers(1, 6), newcomers=st.sampled_from([None, 1, 2]))
     def fetch(self, room: int, newcomers: int | None = 1) -> None:
         known = set(self.session._known)
         full = self.session.is_full
-        saying = self.session.request(newcomers)
-        named = {(topic.name, one.partition) for topic in saying.topics for one in topic.partitions}
+        request_data = self.session.request(newcomers)
+        named = {
+            (topic.name, one.partition) for topic in request_data.topics for one in topic.partitions
+        }
         if newcomers is not None and not self.session._has_no_room:
             assert len(named - (set() if full else known)) <= newcomers
-        self.take(self.leader.fetch(saying, room))
+        self.take(self.leader.fetch(request_data, room))
 
     @rule(room=st.integers(1, 6))
     def lose_an_answer(self, room: int) -> None:

@@ -89,7 +89,7 @@ class SenderMachine(RuleBasedStateMachine):
             batch = self.accumulator.append(
                 tp, (0, 1, None, record.value, ()), record_size(None, record.value, ())
             )
-            batch.tell(batch.record_count - 1, 1, record)
+            batch.notify(batch.record_count - 1, 1, record)
         self.sender.wake()
 
     @rule(seconds=st.sampled_from([0.0, 0.002, 0.2, 1.5]))

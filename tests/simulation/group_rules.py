@@ -33,8 +33,8 @@ from kbroker.coordinator.group.core import states
 from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC, partition_for
 from kbroker.coordinator.group.core.records import GroupSnapshot, decode_snapshot
 from kbroker.zk.znodes import CONSUMERS, decode_offset
-from kclient.consumer.assignors import Place
 from kclient.consumer.protocol import decode_assignment
+from kclient.types import TopicPartition
 from kclient.wire.error_codes import ErrorCode
 from tests.simulation.copies import Broken
 
@@ -102,7 +102,7 @@ class Generation:
     members: dict[str, str] = field(default_factory=dict)
     """Identities by member id."""
     assignments: dict[str, bytes] = field(default_factory=dict)
-    owners: dict[Place, str] = field(default_factory=dict)
+    owners: dict[TopicPartition, str] = field(default_factory=dict)
     leader: str | None = None
     """The identity of the member that was named as the leader in answers to JoinGroup."""
 
@@ -132,7 +132,7 @@ class GroupRules:
         self._states = states
         self._log = log
         self.groups: dict[str, GroupState] = {}
-        self.offsets: dict[tuple[str, Place], Offsets] = {}
+        self.offsets: dict[tuple[str, TopicPartition], Offsets] = {}
         self.writer: Callable[[], int | None] = lambda: None
         """Which broker sent the write that ZooKeeper does; None: no broker did."""
         self.partitions = 0
@@ -174,7 +174,7 @@ class GroupRules:
                 else group.live.update({rest[1]: None})
             )
         elif rest[:1] == ["offsets"] and len(rest) == 3:
-            self._offset(name, Place(rest[1], int(rest[2])), kind, path, data)
+            self._offset(name, TopicPartition(rest[1], int(rest[2])), kind, path, data)
 
     def _state(self, group: GroupState, kind: str, path: str, data: bytes) -> None:
         if kind == "delete":
@@ -206,7 +206,7 @@ class GroupRules:
                         f" {place} is owned by {owner} and {identity}"
                     )
 
-    def _offset(self, group: str, place: Place, kind: str, path: str, data: bytes) -> None:
+    def _offset(self, group: str, place: TopicPartition, kind: str, path: str, data: bytes) -> None:
         offsets = self.of(group, place)
         if kind == "delete":
             raise Broken(f"CommitLost: {offsets.name} is deleted, it was {offsets.current}")
@@ -227,13 +227,13 @@ class GroupRules:
 
     # -- commits
 
-    def of(self, group: str, place: Place) -> Offsets:
+    def of(self, group: str, place: TopicPartition) -> Offsets:
         name = f"{group}/{place.topic}-{place.partition}"
         return self.offsets.setdefault((group, place), Offsets(name))
 
     def commit_begins(
-        self, group: str, member: str, generation: int, places: Iterable[Place]
-    ) -> dict[Place, Commit]:
+        self, group: str, member: str, generation: int, places: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, Commit]:
         """Return a commit for every one of *places*, with an offset that no other commit has."""
         fenced = 0 <= generation < self.group(group).generation
         commits = {}
@@ -243,7 +243,9 @@ class GroupRules:
             commits[place] = self.of(group, place).commits[commit.offset] = commit
         return commits
 
-    def commit_ends(self, group: str, place: Place, commit: Commit, error: ErrorCode) -> None:
+    def commit_ends(
+        self, group: str, place: TopicPartition, commit: Commit, error: ErrorCode
+    ) -> None:
         """Take the answer to a commit."""
         offsets = self.of(group, place)
         if error in REFUSALS:
@@ -262,11 +264,15 @@ class GroupRules:
         place_of_it = offsets.position.get(commit.offset)
         offsets.floor = max(offsets.floor, place_of_it or len(offsets.written) - len(since) + 1)
 
-    def fetch_begins(self, group: str, places: Iterable[Place]) -> dict[Place, int]:
+    def fetch_begins(
+        self, group: str, places: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int]:
         """Return for every one of *places* what an OffsetFetch that begins now must not be older than."""
         return {place: self.of(group, place).floor for place in places}
 
-    def fetch_ends(self, group: str, floors: dict[Place, int], found: dict[Place, int]) -> None:
+    def fetch_ends(
+        self, group: str, floors: dict[TopicPartition, int], found: dict[TopicPartition, int]
+    ) -> None:
         """Judge what an OffsetFetch answered."""
         for place, value in found.items():
             offsets = self.of(group, place)

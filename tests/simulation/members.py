@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet.defer import Deferred
 
 from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC, partition_for
-from kclient.consumer.assignors import Place, assign_range
+from kclient.consumer.assignors import assign_range
 from kclient.consumer.protocol import (
     PROTOCOL_TYPE,
     decode_assignment,
@@ -24,6 +24,7 @@ from kclient.consumer.protocol import (
 )
 from kclient.errors import Address
 from kclient.net.connection import Connection
+from kclient.types import TopicPartition
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import KafkaError
 from kclient.wire.schema.find_coordinator import FindCoordinatorRequest
@@ -135,7 +136,11 @@ class Peer:
         await waiting
 
     async def commit(
-        self, places: list[Place], member: str, generation: int, instance: str | None = None
+        self,
+        places: list[TopicPartition],
+        member: str,
+        generation: int,
+        instance: str | None = None,
     ) -> ErrorCode:
         """Commit a new offset of every one of *places*; return the first error."""
         rules = self.groups.rules
@@ -170,7 +175,7 @@ class Peer:
         answer = (await self.ask(node, ApiKey.OFFSET_FETCH, 8, request)).groups[0]
         if not answer.error_code:
             found = {
-                Place(topic.name, part.partition_index): part.committed_offset
+                TopicPartition(topic.name, part.partition_index): part.committed_offset
                 for topic in answer.topics
                 for part in topic.partitions
             }
@@ -188,7 +193,7 @@ class Member(Peer):
         self.instance = instance
         self.member_id = ""
         self.generation = -1
-        self.places: list[Place] = []
+        self.places: list[TopicPartition] = []
         self.stable = False
         self.commits = 0
         """How many are to be sent still."""
@@ -335,9 +340,9 @@ class Groups:
         self._number = 0
 
     @property
-    def places(self) -> list[Place]:
+    def places(self) -> list[TopicPartition]:
         """The partitions that members share."""
-        return [Place(TOPIC, n) for n in range(self.clients.topics.get(TOPIC, 0))]
+        return [TopicPartition(TOPIC, n) for n in range(self.clients.topics.get(TOPIC, 0))]
 
     # -- what the script asks for
 

@@ -169,7 +169,7 @@ def test_halves_take_the_place_of_a_batch_too_large_and_the_rest_moves_behind() 
 
         errback = callback
 
-    whole.tell(4, 11, Sink())
+    whole.notify(4, 11, Sink())
     held.accumulator.replace_by_halves(whole)
     numbers = [batch.number for batch in held.accumulator.queues[A].waiting]
     assert numbers == [0, 1, 2]

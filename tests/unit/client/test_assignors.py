@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from kclient.consumer.assignors import (
-    Place,
     Subscription,
     assign_cooperative_sticky,
     assign_range,
     assign_round_robin,
     assign_sticky,
 )
+from kclient.types import TopicPartition
 
 
-def numbers(places: list[Place]) -> list[int]:
-    return [place.partition for place in places]
+def numbers(places: list[TopicPartition]) -> list[int]:
+    return [tp.partition for tp in places]
 
 
 BOTH = {"a": Subscription(frozenset("t")), "b": Subscription(frozenset("t"))}
@@ -32,7 +32,7 @@ def test_round_robin_deals_in_turn() -> None:
 
 
 def test_a_new_member_takes_only_what_evens_out() -> None:
-    owned = frozenset(Place("t", n) for n in range(4))
+    owned = frozenset(TopicPartition("t", n) for n in range(4))
     members = {"a": Subscription(frozenset("t"), owned, 1), "b": Subscription(frozenset("t"))}
     wanted = assign_sticky({"t": 4}, members)
     assert numbers(wanted["a"]) == [0, 1]
@@ -43,15 +43,15 @@ def test_a_new_member_takes_only_what_evens_out() -> None:
 
 
 def test_a_claim_of_an_older_generation_loses() -> None:
-    place = frozenset([Place("t", 0)])
+    tp = frozenset([TopicPartition("t", 0)])
     members = {
-        "a": Subscription(frozenset("t"), place, 1),
-        "b": Subscription(frozenset("t"), place, 2),
+        "a": Subscription(frozenset("t"), tp, 1),
+        "b": Subscription(frozenset("t"), tp, 2),
     }
-    assert assign_cooperative_sticky({"t": 1}, members) == {"a": [], "b": [Place("t", 0)]}
+    assert assign_cooperative_sticky({"t": 1}, members) == {"a": [], "b": [TopicPartition("t", 0)]}
 
 
 def test_a_partition_that_no_longer_exists_is_not_kept() -> None:
-    owned = frozenset([Place("t", 0), Place("t", 9), Place("gone", 0)])
+    owned = frozenset([TopicPartition("t", 0), TopicPartition("t", 9), TopicPartition("gone", 0)])
     members = {"a": Subscription(frozenset("t"), owned, 1)}
-    assert assign_sticky({"t": 1}, members) == {"a": [Place("t", 0)]}
+    assert assign_sticky({"t": 1}, members) == {"a": [TopicPartition("t", 0)]}

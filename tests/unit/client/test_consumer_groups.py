@@ -29,19 +29,19 @@ class Listener(RebalanceListener):
         self.told = []
         self.during = None
 
-    async def _note(self, what, partitions):
+    async def _record(self, what, partitions):
         self.told.append((what, [tp.partition for tp in partitions]))
         if self.during is not None:
             await self.during(what)
 
     async def on_partitions_revoked(self, partitions):
-        await self._note("revoked", partitions)
+        await self._record("revoked", partitions)
 
     async def on_partitions_assigned(self, partitions):
-        await self._note("assigned", partitions)
+        await self._record("assigned", partitions)
 
     async def on_partitions_lost(self, partitions):
-        await self._note("lost", partitions)
+        await self._record("lost", partitions)
 
 
 def member(*share, partitions=2, records=3, fresh=False, **settings):
@@ -49,7 +49,7 @@ def member(*share, partitions=2, records=3, fresh=False, **settings):
 
     A *fresh* one has not polled since it was assigned them.
     """
-    from kclient.consumer.assignors import Place
+    from kclient.types import TopicPartition
 
     it = PaperConsumer(
         partitions,
@@ -61,7 +61,7 @@ def member(*share, partitions=2, records=3, fresh=False, **settings):
     for number in range(partitions):
         if records:
             it.produce(number, *[b"%d" % n for n in range(records)])
-    it.share = [Place("t", n) for n in share]
+    it.share = [TopicPartition("t", n) for n in share]
     it.listener = Listener()
     it.consumer.subscribe(["t"], listener=it.listener)
     it.poll()

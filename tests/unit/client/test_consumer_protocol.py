@@ -4,13 +4,13 @@ import struct
 
 import pytest
 
-from kclient.consumer.assignors import Place
 from kclient.consumer.protocol import (
     decode_assignment,
     decode_subscription,
     encode_assignment,
     encode_subscription,
 )
+from kclient.types import TopicPartition
 from kclient.wire.errors import MalformedMessage
 
 
@@ -28,7 +28,7 @@ def number(value):
 
 NO_DATA, EMPTY_DATA = number(-1), number(0)
 OWNED = array(text("t") + array(number(0), number(2)))
-PLACES = {Place("t", 0), Place("t", 2)}
+PLACES = {TopicPartition("t", 0), TopicPartition("t", 2)}
 
 # Version 0 as kafka-python 2 and aiokafka write it (user data empty), as librdkafka does (null), version 1 as Java
 # 2.4, version 2 as Java 3.2, version 3 as Java 3.5 and us; at last one from the future.
@@ -112,13 +112,13 @@ def test_aiokafka_reads_our_messages_and_we_read_its():
     read = assignment.decode(encode_assignment(sorted(PLACES)))
     assert [(topic, list(numbers)) for topic, numbers in read.assignment] == [("t", [0, 2])]
     assert decode_assignment(assignment(0, [("t", [2, 0])], b"").encode()) == [
-        Place("t", 2),
-        Place("t", 0),
+        TopicPartition("t", 2),
+        TopicPartition("t", 0),
     ]
 
 
 def test_an_assignment_is_read_back():
-    places = [Place("t", 0), Place("t", 2), Place("u", 1)]
+    places = [TopicPartition("t", 0), TopicPartition("t", 2), TopicPartition("u", 1)]
     assert decode_assignment(encode_assignment(places)) == places
 
 

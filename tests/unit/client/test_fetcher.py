@@ -44,7 +44,7 @@ class Fetching:
         self.partitions.assign({TopicPartition("t", int(name[1:])) for name in offsets})
         for name, offset in offsets.items():
             self.state(int(name[1:])).seek(offset)
-        self.fetcher.pump()
+        self.fetcher.send_fetches()
 
     def state(self, number=0):
         return self.partitions.get(TopicPartition("t", number))
@@ -81,7 +81,7 @@ def test_one_fetch_asks_one_leader_for_all_its_partitions(paper):
     paper.brokers = [1, 2]
     fetching = Fetching(paper)
     fetching.start(p0=5, p1=6, p2=7)
-    fetching.fetcher.pump()
+    fetching.fetcher.send_fetches()
     fetches = paper.waiting(ApiKey.FETCH)
     assert [asked.node for asked in fetches] == [1, 2]
     assert [
@@ -227,7 +227,7 @@ def test_a_paused_partition_is_not_fetched(paper):
     fetching.state(0).seek(1)
     fetching.state(1).seek(2)
     fetching.state(0).paused = True
-    fetching.fetcher.pump()
+    fetching.fetcher.send_fetches()
     assert fetching.asked() == [("t", 1, 2)]
 
 
@@ -236,7 +236,7 @@ def test_what_paused_partitions_hold_back_does_not_starve_others(paper):
     fetching.start(p0=0, p1=0)
     fetching.answer(part(0, batch_of(0, b"x" * 200)), part(1))
     fetching.state(0).paused = True
-    fetching.fetcher.pump()
+    fetching.fetcher.send_fetches()
     assert fetching.asked() == [("t", 1, 0)]
 
 
@@ -246,7 +246,7 @@ def test_nothing_is_fetched_beyond_fetch_max_bytes(paper):
     fetching.answer(part(0, batch_of(0, b"x" * 200)), part(1))
     assert paper.waiting(ApiKey.FETCH) == []
     fetching.state(0).take()
-    fetching.fetcher.pump()
+    fetching.fetcher.send_fetches()
     assert fetching.asked() == [("t", 0, 1), ("t", 1, 0)]
 
 

@@ -4,14 +4,14 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from kclient.config import ConsumerConfig
-from kclient.consumer.assignors import Place
-from kclient.consumer.membership import GroupMember, Hooks, MemberState
+from kclient.consumer.membership import GroupMember, MemberCallbacks, MemberState
 from kclient.consumer.protocol import (
     decode_assignment,
     decode_subscription,
     encode_assignment,
     encode_subscription,
 )
+from kclient.types import TopicPartition
 from kclient.wire.errors import (
     ErrorCode,
     FencedInstanceId,
@@ -38,10 +38,10 @@ SETTINGS = {
 
 
 def places(*numbers, topic="t"):
-    return [Place(topic, number) for number in numbers]
+    return [TopicPartition(topic, number) for number in numbers]
 
 
-class Membership:
+class Member:
     """A member on paper, what it told its consumer, and the coordinator's lines."""
 
     def __init__(self, paper=None, **settings):
@@ -56,7 +56,7 @@ class Membership:
         self.member = GroupMember(
             self.cluster,
             self.config,
-            Hooks(
+            MemberCallbacks(
                 topics=self._topics,
                 partition_counts=self._counts,
                 revoked=self._revoked,
@@ -146,7 +146,7 @@ class Membership:
 
 
 def test_a_member_joins_under_the_name_it_is_given():
-    it = Membership()
+    it = Member()
     it.start()
     assert it.paper.one(JOIN).message.member_id == ""
     it.name("m-7")
@@ -163,7 +163,7 @@ def test_a_member_joins_under_the_name_it_is_given():
 
 
 def test_a_name_is_kept_when_the_next_join_is_lost():
-    it = Membership()
+    it = Member()
     it.start()
     it.name("m-7")
     it.paper.one(JOIN).fail()
@@ -172,7 +172,7 @@ def test_a_name_is_kept_when_the_next_join_is_lost():
 
 
 def test_the_leader_assigns_for_everybody():
-    it = Membership()
+    it = Member()
     it.start()
     it.name()
     subscription = encode_subscription({"t"}, [], -1)
@@ -184,13 +184,13 @@ def test_the_leader_assigns_for_everybody():
 
 
 def test_join_waits_as_long_as_others_may_take():
-    it = Membership(max_poll_interval_ms=300_000)
+    it = Member(max_poll_interval_ms=300_000)
     it.start()
     assert it.paper.one(JOIN).message.rebalance_timeout_ms == 300_000
 
 
 def test_no_heartbeat_goes_out_while_a_join_is_under_way():
-    it = Membership().stable(*places(0))
+    it = Member().stable(*places(0))
     it.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
     sent = it.paper.count(HEARTBEAT)
     it.paper.pass_time(5.0)
@@ -199,7 +199,7 @@ def test_no_heartbeat_goes_out_while_a_join_is_under_way():
 
 
 def test_a_join_that_is_lost_is_repeated_under_the_same_name():
-    it = Membership()
+    it = Member()
     it.start()
     it.name()
     it.paper.one(JOIN).fail()
@@ -211,7 +211,7 @@ def test_a_join_that_is_lost_is_repeated_under_the_same_name():
 
 
 def test_a_sync_that_meets_another_rebalance_joins_again():
-    it = Membership()
+    it = Member()
     it.start()
     it.name()
     it.joined(1)
@@ -221,7 +221,7 @@ def test_a_sync_that_meets_another_rebalance_joins_again():
 
 
 def test_a_coordinator_that_is_loading_is_asked_again():
-    it = Membership()
+    it = Member()
     it.start()
     it.name()
     it.joined(-1, code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -232,7 +232,7 @@ def test_a_coordinator_that_is_loading_is_asked_again():
 
 
 def test_an_unknown_member_joins_as_somebody_new():
-    it = Membership()
+    it = Member()
     it.start()
     it.name()
     it.joined(-1, code=ErrorCode.UNKNOWN_MEMBER_ID)
@@ -240,7 +240,7 @@ def test_an_unknown_member_joins_as_somebody_new():
 
 
 def test_what_repeating_cannot_mend_is_told_and_tried_again_only_by_the_next_start():
-    it = Membership()
+    it = Member()
     it.start()
     it.joined(-1, code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     assert [type(problem) for problem in it.failures] == [GroupAuthorizationFailed]
@@ -251,14 +251,14 @@ def test_what_repeating_cannot_mend_is_told_and_tried_again_only_by_the_next_sta
 
 
 def test_a_strategy_that_nobody_here_knows_is_told():
-    it = Membership()
+    it = Member()
     it.start()
     it.joined(1, strategy="homemade")
     assert "homemade" in str(it.failures[0])
 
 
 def test_a_cancellation_that_nobody_here_asked_for_is_told():
-    it = Membership()
+    it = Member()
     it.start()
     it.paper.one(JOIN).waiter.cancel()
     it.paper.turn()
@@ -271,7 +271,7 @@ def test_a_cancellation_that_nobody_here_asked_for_is_told():
 
 
 def test_the_eager_protocol_gives_up_everything_before_it_joins():
-    it = Membership().stable(*places(0, 1)).forget_told()
+    it = Member().stable(*places(0, 1)).forget_told()
     it.gives_up_at_once = False
     it.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
     assert it.told == [("revoked", places(0, 1))]
@@ -284,7 +284,7 @@ def test_the_eager_protocol_gives_up_everything_before_it_joins():
 
 
 def test_heartbeats_go_on_while_the_consumer_takes_its_time_to_give_up():
-    it = Membership().stable(*places(0))
+    it = Member().stable(*places(0))
     it.gives_up_at_once = False
     it.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
     for _ in range(5):
@@ -298,7 +298,7 @@ def test_heartbeats_go_on_while_the_consumer_takes_its_time_to_give_up():
 
 
 def test_the_generation_stays_good_for_commits_until_the_join_is_answered():
-    it = Membership().stable(*places(0))
+    it = Member().stable(*places(0))
     it.gives_up_at_once = False
     it.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
     assert it.member.identity.generation_id == 1
@@ -307,7 +307,7 @@ def test_the_generation_stays_good_for_commits_until_the_join_is_answered():
 
 
 def test_membership_lost_while_giving_up_is_noticed_before_the_join():
-    it = Membership().stable(*places(0))
+    it = Member().stable(*places(0))
     it.gives_up_at_once = False
     it.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
     it.heartbeat(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -320,7 +320,7 @@ def test_membership_lost_while_giving_up_is_noticed_before_the_join():
 
 
 def cooperative(*assigned, **settings):
-    it = Membership(partition_assignment_strategy="cooperative-sticky", **settings)
+    it = Member(partition_assignment_strategy="cooperative-sticky", **settings)
     return it.stable(*assigned).forget_told()
 
 
@@ -357,11 +357,11 @@ def test_the_cooperative_protocol_tells_only_of_what_is_new():
 
 
 def test_the_cooperative_protocol_gives_up_what_is_not_subscribed_to_any_more():
-    it = cooperative(*places(0), Place("u", 0))
+    it = cooperative(*places(0), TopicPartition("u", 0))
     it.topics = {"t"}
     it.member.rejoin_soon("the subscription changed")
     it.paper.turn()
-    assert it.told == [("revoked", [Place("u", 0)])]
+    assert it.told == [("revoked", [TopicPartition("u", 0)])]
     subscription = decode_subscription(it.paper.one(JOIN).message.protocols[0].metadata)
     assert subscription.owned == set(places(0))
 
@@ -379,16 +379,14 @@ def test_membership_lost_while_giving_up_cooperatively_loses_the_rest_too():
 
 
 def test_a_mix_of_strategies_is_eager():
-    assert not Membership(
-        partition_assignment_strategy="range,cooperative-sticky"
-    ).member.cooperative
+    assert not Member(partition_assignment_strategy="range,cooperative-sticky").member.cooperative
 
 
 # --- staying
 
 
 def test_a_heartbeat_goes_out_every_interval():
-    it = Membership().stable(*places(0))
+    it = Member().stable(*places(0))
     for _ in range(3):
         it.heartbeat()
     assert it.paper.clock.seconds() == pytest.approx(3.0, abs=0.2)
@@ -397,7 +395,7 @@ def test_a_heartbeat_goes_out_every_interval():
 
 
 def test_an_unknown_member_loses_its_partitions_and_joins_as_somebody_new():
-    it = Membership().stable(*places(0)).forget_told()
+    it = Member().stable(*places(0)).forget_told()
     it.heartbeat(ErrorCode.UNKNOWN_MEMBER_ID)
     assert it.told == [("lost", places(0))]
     assert it.paper.one(JOIN).message.member_id == ""
@@ -405,7 +403,7 @@ def test_an_unknown_member_loses_its_partitions_and_joins_as_somebody_new():
 
 
 def test_a_past_generation_loses_its_partitions_and_keeps_its_name():
-    it = Membership().stable(*places(0)).forget_told()
+    it = Member().stable(*places(0)).forget_told()
     it.heartbeat(ErrorCode.ILLEGAL_GENERATION)
     assert it.told == [("lost", places(0))]
     assert it.paper.one(JOIN).message.member_id == "m-1"
@@ -413,7 +411,7 @@ def test_a_past_generation_loses_its_partitions_and_keeps_its_name():
 
 def test_a_coordinator_that_moved_is_found_and_the_generation_goes_on():
     paper = PaperCluster({"t": 4}, brokers=2)
-    it = Membership(paper).stable(*places(0)).forget_told()
+    it = Member(paper).stable(*places(0)).forget_told()
     paper.coordinator = 2
     it.heartbeat(ErrorCode.NOT_COORDINATOR)
     it.heartbeat()
@@ -423,7 +421,7 @@ def test_a_coordinator_that_moved_is_found_and_the_generation_goes_on():
 
 
 def test_a_coordinator_that_is_away_for_a_while_costs_nothing():
-    it = Membership().stable(*places(0)).forget_told()
+    it = Member().stable(*places(0)).forget_told()
     for _ in range(4):
         it.paper.pass_time(1.0)
         it.paper.one(HEARTBEAT).fail()
@@ -432,7 +430,7 @@ def test_a_coordinator_that_is_away_for_a_while_costs_nothing():
 
 
 def test_a_lost_heartbeat_is_repeated_sooner_than_the_next_is_due():
-    it = Membership().stable(*places(0))
+    it = Member().stable(*places(0))
     it.paper.pass_time(1.0)
     it.paper.one(HEARTBEAT).fail()
     it.paper.pass_time(0.1)
@@ -440,7 +438,7 @@ def test_a_lost_heartbeat_is_repeated_sooner_than_the_next_is_due():
 
 
 def test_a_fenced_instance_stops_for_good():
-    it = Membership(group_instance_id="i").stable(*places(0)).forget_told()
+    it = Member(group_instance_id="i").stable(*places(0)).forget_told()
     it.heartbeat(ErrorCode.FENCED_INSTANCE_ID)
     assert it.told == [("lost", places(0))]
     assert [type(problem) for problem in it.failures] == [FencedInstanceId]
@@ -453,7 +451,7 @@ def test_a_fenced_instance_stops_for_good():
 
 
 def test_the_leader_joins_again_when_partitions_were_added():
-    it = Membership()
+    it = Member()
     it.start()
     it.joined(1, leader="", members=[("", encode_subscription({"t", "u"}, [], -1))])
     it.synced(*places(0))
@@ -468,21 +466,21 @@ def test_the_leader_joins_again_when_partitions_were_added():
 
 
 def test_a_follower_leaves_added_partitions_to_the_leader():
-    it = Membership().stable(*places(0))
+    it = Member().stable(*places(0))
     it.member.topics_changed({"t"}, lambda _: 99)
     it.paper.turn()
     assert it.paper.waiting(JOIN) == []
 
 
 def test_any_member_joins_again_when_its_pattern_matches_other_topics():
-    it = Membership().stable(*places(0))
+    it = Member().stable(*places(0))
     it.member.topics_changed({"t", "new"}, lambda _: 4)
     it.paper.turn()
     assert it.paper.one(JOIN)
 
 
 def test_a_subscription_that_changes_during_a_join_is_not_forgotten():
-    it = Membership()
+    it = Member()
     it.start()
     it.name()
     it.topics = {"t", "u"}
@@ -519,7 +517,7 @@ def assert_silence(it):
 
 
 def test_leaving_tells_the_coordinator():
-    it = Membership().stable(*places(0))
+    it = Member().stable(*places(0))
     leave(it)
     (said,) = goodbyes(it)
     assert [m.member_id for m in said.members] == ["m-1"]
@@ -527,7 +525,7 @@ def test_leaving_tells_the_coordinator():
 
 
 def test_leaving_while_a_heartbeat_is_on_its_way_ends_it():
-    it = Membership().stable(*places(0))
+    it = Member().stable(*places(0))
     it.paper.pass_time(1.0)
     heartbeat = it.paper.one(HEARTBEAT)
     leave(it)
@@ -537,7 +535,7 @@ def test_leaving_while_a_heartbeat_is_on_its_way_ends_it():
 
 
 def test_leaving_while_joining_ends_it():
-    it = Membership()
+    it = Member()
     it.start()
     it.name()
     leave(it)
@@ -546,7 +544,7 @@ def test_leaving_while_joining_ends_it():
 
 
 def test_leaving_while_the_consumer_gives_up_partitions_ends_it():
-    it = Membership().stable(*places(0))
+    it = Member().stable(*places(0))
     it.gives_up_at_once = False
     it.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
     leave(it)
@@ -555,7 +553,7 @@ def test_leaving_while_the_consumer_gives_up_partitions_ends_it():
 
 
 def test_leaving_while_waiting_after_a_failure_ends_it():
-    it = Membership()
+    it = Member()
     it.start()
     it.paper.one(JOIN).fail()
     it.paper.turn()
@@ -565,21 +563,21 @@ def test_leaving_while_waiting_after_a_failure_ends_it():
 
 
 def test_a_static_member_does_not_say_goodbye():
-    it = Membership(group_instance_id="i").stable(*places(0))
+    it = Member(group_instance_id="i").stable(*places(0))
     leave(it)
     assert goodbyes(it) == []
     assert_silence(it)
 
 
 def test_a_goodbye_that_is_lost_is_no_error():
-    it = Membership().stable(*places(0))
+    it = Member().stable(*places(0))
     done = Deferred.fromCoroutine(it.member.leave())
     it.paper.one(LEAVE).fail()
     assert now(done) is None
 
 
 def test_a_member_whose_caller_does_not_poll_leaves():
-    it = Membership(max_poll_interval_ms=5_000, rebalance_timeout_ms=5_000).stable(*places(0))
+    it = Member(max_poll_interval_ms=5_000, rebalance_timeout_ms=5_000).stable(*places(0))
     it.forget_told()
     it.paper.answers[HEARTBEAT] = lambda _: HeartbeatResponse()
     it.paper.answers[LEAVE] = lambda _: LeaveGroupResponse()
@@ -595,7 +593,7 @@ def test_a_member_whose_caller_does_not_poll_leaves():
 
 
 def test_a_caller_that_waits_in_a_long_poll_is_not_overdue():
-    it = Membership(max_poll_interval_ms=5_000).stable(*places(0))
+    it = Member(max_poll_interval_ms=5_000).stable(*places(0))
     it.paper.answers[HEARTBEAT] = lambda _: HeartbeatResponse()
     it.member.polling()
     it.paper.pass_time(10.0)
@@ -603,7 +601,7 @@ def test_a_caller_that_waits_in_a_long_poll_is_not_overdue():
 
 
 def test_a_caller_that_does_not_come_back_to_give_up_its_partitions_leaves_too():
-    it = Membership(max_poll_interval_ms=5_000).stable(*places(0))
+    it = Member(max_poll_interval_ms=5_000).stable(*places(0))
     it.gives_up_at_once = False
     it.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
     it.paper.answers[HEARTBEAT] = lambda _: HeartbeatResponse(
@@ -617,7 +615,7 @@ def test_a_caller_that_does_not_come_back_to_give_up_its_partitions_leaves_too()
 
 @pytest.mark.parametrize("problem", [UnknownMemberId, IllegalGeneration])
 def test_answers_from_before_a_generation_do_not_matter_in_it(problem):
-    it = Membership().stable(*places(0))
+    it = Member().stable(*places(0))
     it.paper.pass_time(1.0)
     late = it.paper.one(HEARTBEAT)
     it.member.rejoin_soon("for this test")

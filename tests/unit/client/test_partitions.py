@@ -90,10 +90,10 @@ def test_what_may_be_fetched():
     zero.not_before = 10.0
     one.in_flight = True
     assert partitions.fetchable(5.0, 100) == [two]
-    assert partitions.set_aside_until(5.0) == 10.0
+    assert partitions.next_retry_at(5.0) == 10.0
     two.fetched([fetched(0, b"a")], 1, 100)
     assert partitions.fetchable(10.0, 100) == [zero]
-    assert partitions.set_aside_until(10.0) is None
+    assert partitions.next_retry_at(10.0) is None
     zero.problem = ValueError()
     assert partitions.fetchable(10.0, 100) == []
     zero.problem, zero.position = None, None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kclient.consumer.read_replica import ReadReplica
+from kclient.consumer.preferred_read_replica import PreferredReadReplica
 from kclient.types import TopicPartition
 from kclient.wire.errors import ErrorCode
 from kclient.wire.versions import ApiKey
@@ -92,17 +92,17 @@ def test_a_follower_that_is_gone_leads_back_to_the_leader(paper):
 
 
 def test_a_choice_holds_for_its_time_its_epoch_and_live_brokers():
-    choice = ReadReplica()
-    assert choice.whom(1, 4, {1, 2}, 0) == 1
+    choice = PreferredReadReplica()
+    assert choice.select(1, 4, {1, 2}, 0) == 1
     choice.named(2, 4, 10)
-    assert [choice.whom(1, 4, {1, 2}, now) for now in (0, 9.9)] == [2, 2]
-    assert choice.whom(1, 4, {1, 2}, 10) == 1
+    assert [choice.select(1, 4, {1, 2}, now) for now in (0, 9.9)] == [2, 2]
+    assert choice.select(1, 4, {1, 2}, 10) == 1
     choice.named(2, 4, 10)
-    assert choice.whom(1, 5, {1, 2}, 0) == 1
+    assert choice.select(1, 5, {1, 2}, 0) == 1
     choice.named(2, 4, 10)
-    assert choice.whom(1, 4, {1}, 0) == 1
-    assert choice.whom(1, 4, {1, 2}, 0) == 1, "it is not remembered"
+    assert choice.select(1, 4, {1}, 0) == 1
+    assert choice.select(1, 4, {1, 2}, 0) == 1, "it is not remembered"
     choice.named(2, 4, 10)
     assert choice.failed(0)
     assert not choice.failed(1), "it was the leader then"
-    assert [choice.shuns(now) for now in (29, 30)] == [True, False]
+    assert [choice.avoids_followers(now) for now in (29, 30)] == [True, False]

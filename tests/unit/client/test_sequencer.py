@@ -77,7 +77,7 @@ def test_once_the_broker_says_there_is_a_hole_all_behind_it_are_numbered_anew() 
     for one in (lost, behind, last):
         sequencer.number(one)
     sequencer.given_up(lost)
-    assert sequencer.refused_behind_a_hole(behind)
+    assert sequencer.rejected_after_gap(behind)
     assert not sequencer.may_send(behind, 1)
     for one in (behind, last):
         sequencer.number(one)
@@ -88,7 +88,7 @@ def test_a_refusal_that_nothing_explains_is_no_hole() -> None:
     sequencer = ready()
     one = batch()
     sequencer.number(one)
-    assert not sequencer.refused_behind_a_hole(one)
+    assert not sequencer.rejected_after_gap(one)
 
 
 def test_a_batch_too_large_leaves_a_certain_hole() -> None:

@@ -98,7 +98,7 @@ def test_without_a_policy_the_caller_decides():
     it.paper.pass_time(1.0)
     assert it.paper.waiting(ApiKey.FETCH) == []
     it.state().seek(6)
-    it.fetcher.pump()
+    it.fetcher.send_fetches()
     assert it.asked() == [("t", 0, 6)]
 
 
@@ -132,7 +132,7 @@ def test_a_seek_makes_the_question_pointless():
     it.state().seek(3)
     it.ends(1)
     assert it.state().problem is None
-    it.fetcher.pump()
+    it.fetcher.send_fetches()
     assert it.asked() == [("t", 0, 3)]
 
 

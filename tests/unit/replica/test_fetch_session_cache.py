@@ -98,36 +98,40 @@ def test_epochs_go_round_without_coming_to_zero() -> None:
 
 
 def test_a_fetcher_names_only_what_changed() -> None:
-    session = fetching.FetchSession()
+    session = fetching.FetchSessionHandler()
     for index in range(3):
-        session.want("t", FetchPartition(index, 0, 1))
+        session.add("t", FetchPartition(index, 0, 1))
     first = session.request()
     assert (first.session_epoch, len(first.topics[0].partitions)) == (0, 3)
     session.answered(FetchResponse([], session_id=9))
-    session.want("t", FetchPartition(0, 0, 1))
-    session.want("t", FetchPartition(1, 5, 1))
-    session.leave("t", 2)
-    saying = session.request()
-    assert (saying.session_id, saying.session_epoch) == (9, 1)
-    assert [each.partition for each in saying.topics[0].partitions] == [1]
-    assert saying.forgotten[0].partitions == [2]
+    session.add("t", FetchPartition(0, 0, 1))
+    session.add("t", FetchPartition(1, 5, 1))
+    session.remove("t", 2)
+    request_data = session.request()
+    assert (request_data.session_id, request_data.session_epoch) == (9, 1)
+    assert [each.partition for each in request_data.topics[0].partitions] == [1]
+    assert request_data.forgotten[0].partitions == [2]
 
 
-def named(saying: fetching.Saying) -> list[int]:
-    return [each.partition for topic in saying.topics for each in topic.partitions]
+def named(request_data: fetching.FetchRequestData) -> list[int]:
+    return [each.partition for topic in request_data.topics for each in topic.partitions]
 
 
 def test_of_many_that_are_wanted_some_are_named_at_a_time() -> None:
-    session = fetching.FetchSession()
+    session = fetching.FetchSessionHandler()
     for index in range(5):
-        session.want("t", FetchPartition(index, 0, 1))
+        session.add("t", FetchPartition(index, 0, 1))
     assert named(session.request(2)) == [0, 1]
     assert session.is_behind
     session.answered(FetchResponse([], session_id=9))
-    session.want("t", FetchPartition(0, 7, 1))  # known: not one of the two
-    session.leave("t", 4)
-    saying = session.request(2)
-    assert (sorted(named(saying)), saying.forgotten, session.is_behind) == ([0, 2, 3], [], False)
+    session.add("t", FetchPartition(0, 7, 1))  # known: not one of the two
+    session.remove("t", 4)
+    request_data = session.request(2)
+    assert (sorted(named(request_data)), request_data.forgotten, session.is_behind) == (
+        [0, 2, 3],
+        [],
+        False,
+    )
     session.answered(FetchResponse([], session_id=9))
     assert named(session.request(2)) == []
     session.lost()
@@ -138,9 +142,9 @@ def test_of_many_that_are_wanted_some_are_named_at_a_time() -> None:
 
 
 def test_a_leader_that_keeps_no_session_is_told_of_all_at_once() -> None:
-    session = fetching.FetchSession()
+    session = fetching.FetchSessionHandler()
     for index in range(5):
-        session.want("t", FetchPartition(index, 0, 1))
+        session.add("t", FetchPartition(index, 0, 1))
     session.request(2)
     session.answered(FetchResponse([], session_id=0))
     assert named(session.request(2)) == [0, 1, 2, 3, 4]
@@ -155,15 +159,19 @@ def test_those_that_had_their_turn_come_behind_the_others() -> None:
 
 
 def test_after_an_answer_that_did_not_come_everything_is_said_and_the_session_closed() -> None:
-    session = fetching.FetchSession()
-    session.want("t", FetchPartition(0, 0, 1))
+    session = fetching.FetchSessionHandler()
+    session.add("t", FetchPartition(0, 0, 1))
     session.request()
     session.answered(FetchResponse([], session_id=9))
-    session.want("t", FetchPartition(0, 3, 1))
+    session.add("t", FetchPartition(0, 3, 1))
     session.request()
     session.lost()
-    saying = session.request()
-    assert (saying.session_id, saying.session_epoch, len(saying.topics)) == (9, 0, 1)
+    request_data = session.request()
+    assert (request_data.session_id, request_data.session_epoch, len(request_data.topics)) == (
+        9,
+        0,
+        1,
+    )
 
 
 def test_what_was_said_is_said_again_to_one_who_asks_in_another_epoch() -> None:

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from kclient.consumer.partitions import PartitionState
-from kclient.net.fetch_session import FetchSession, Saying, Topic
+from kclient.net.fetch_session import FetchRequestData, FetchSessionHandler, Topic
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.fetch import FetchPartition, FetchResponse
 
@@ -38,7 +38,7 @@ SESSION_ERRORS = frozenset(
 """What a broker answers that does not know the session, or knows it otherwise: ask for everything again."""
 
 
-class Asked(NamedTuple):
+class RequestedPartition(NamedTuple):
     """One partition as it was when it was asked for."""
 
     state: PartitionState
@@ -48,14 +48,14 @@ class Asked(NamedTuple):
     topic_id: UUID | None
 
 
-class BrokerSession:
+class ConsumerFetchSession:
     """The session of one consumer with one broker."""
 
     def __init__(self, partition_max_bytes: int) -> None:
-        self._session = FetchSession()
+        self._session = FetchSessionHandler()
         self._partition_max_bytes = partition_max_bytes
         self._by_id = True
-        self._said: dict[tuple[Topic, int], Asked] = {}
+        self._requested: dict[tuple[Topic, int], RequestedPartition] = {}
         """What the last request wanted."""
 
     @property
@@ -63,29 +63,29 @@ class BrokerSession:
         """Whether the next request names everything, and its answer, too."""
         return self._session.is_full
 
-    def request(self, wanted: Iterable[Asked], *, by_id: bool) -> Saying:
+    def request(self, wanted: Iterable[RequestedPartition], *, by_id: bool) -> FetchRequestData:
         """Return what a request for exactly *wanted* carries. Then comes `answered`, or `lost`."""
-        session, said = self._session, self._said
+        session, said = self._session, self._requested
         if by_id is not self._by_id:
-            session.begin_anew()
+            session.reset()
             said, self._by_id = {}, by_id
         full = session.is_full
-        now: dict[tuple[Topic, int], Asked] = {}
+        now: dict[tuple[Topic, int], RequestedPartition] = {}
         for asked in wanted:
             tp = asked.state.tp
             key = (asked.topic_id if by_id else tp.topic, tp.partition)
             former = said.pop(key, None)
             now[key] = asked
             if full or former != asked:
-                session.want(key[0], self._question(asked))
+                session.add(key[0], self._fetch_partition(asked))
                 if former is not None and former[:2] != asked[:2]:
                     session.repeat(*key)
         for topic, partition in said:
-            session.leave(topic, partition)
-        self._said = now
+            session.remove(topic, partition)
+        self._requested = now
         return session.request()
 
-    def _question(self, asked: Asked) -> FetchPartition:
+    def _fetch_partition(self, asked: RequestedPartition) -> FetchPartition:
         return FetchPartition(
             partition=asked.state.tp.partition,
             fetch_offset=asked.offset,
@@ -97,9 +97,9 @@ class BrokerSession:
         """Take the answer to the request built last."""
         self._session.answered(response)
 
-    def farewell(self) -> Saying | None:
+    def close_request(self) -> FetchRequestData | None:
         """Return what closes the session, if the broker keeps one for us (KAFKA-14365)."""
-        return self._session.farewell()
+        return self._session.close_request()
 
     def lost(self) -> None:
         """Handle a request that got no answer: the next one is full."""

@@ -15,23 +15,23 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-NOBODY = -1
+NO_PREFERRED_REPLICA = -1
 
-SHUN_SECONDS = 30.0
+AVOID_SECONDS = 30.0
 """How long no follower is read from after one failed."""
 
 
-class ReadReplica:
+class PreferredReadReplica:
     """The choice for one partition."""
 
-    __slots__ = ("_leader_epoch", "_shunned_until", "_until", "node_id")
+    __slots__ = ("_avoid_followers_until", "_leader_epoch", "_until", "node_id")
 
     def __init__(self) -> None:
-        self.node_id = NOBODY
+        self.node_id = NO_PREFERRED_REPLICA
         """The follower to read from; -1: the leader."""
         self._leader_epoch = -1
         self._until = 0.0
-        self._shunned_until = 0.0
+        self._avoid_followers_until = 0.0
 
     def named(self, node_id: int, leader_epoch: int, until: float) -> None:
         """Handle the leader of *leader_epoch* naming a follower, good *until* a moment of the clock."""
@@ -39,21 +39,21 @@ class ReadReplica:
 
     def failed(self, now: float) -> bool:
         """Go back to the leader for a while if a follower was read from; return whether one was."""
-        if self.node_id == NOBODY:
+        if self.node_id == NO_PREFERRED_REPLICA:
             return False
-        self.node_id = NOBODY
-        self._shunned_until = now + SHUN_SECONDS
+        self.node_id = NO_PREFERRED_REPLICA
+        self._avoid_followers_until = now + AVOID_SECONDS
         return True
 
-    def shuns(self, now: float) -> bool:
+    def avoids_followers(self, now: float) -> bool:
         """Say whether the leader should serve us itself *now*."""
-        return now < self._shunned_until
+        return now < self._avoid_followers_until
 
-    def whom(self, leader: int, leader_epoch: int, live: Container[int], now: float) -> int:
+    def select(self, leader: int, leader_epoch: int, live: Container[int], now: float) -> int:
         """Return the broker to ask *now*."""
-        if self.node_id == NOBODY:
+        if self.node_id == NO_PREFERRED_REPLICA:
             return leader
         if now >= self._until or leader_epoch != self._leader_epoch or self.node_id not in live:
-            self.node_id = NOBODY
+            self.node_id = NO_PREFERRED_REPLICA
             return leader
         return self.node_id

@@ -17,7 +17,7 @@ HeadersGiven = Iterable[tuple[str, bytes | None]] | Mapping[str, bytes | None] |
 _NO_HEADERS: Headers = ()
 
 
-class RowMaker:
+class RecordSerializer:
     """Makes the rows of one producer."""
 
     def __init__(self, key_serializer: Serializer | None, value_serializer: Serializer | None):

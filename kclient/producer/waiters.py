@@ -12,7 +12,7 @@ from kclient.producer.batch import ProducerBatch, Row
 from kclient.wire.errors import KafkaError
 
 
-class Parked:
+class WaitingRecord:
     """A record waiting to be put into a batch."""
 
     def __init__(self, topic: str, partition: int | None, row: Row, done: Any) -> None:
@@ -32,7 +32,7 @@ class Parked:
     def placed(self, batch: ProducerBatch) -> None:
         """Note that it is the last record of *batch* now."""
         self._settle()
-        batch.tell(batch.record_count - 1, self.row[1], self.done)
+        batch.notify(batch.record_count - 1, self.row[1], self.done)
 
     def fail(self, problem: KafkaError) -> None:
         """Tell its sender that it will not be sent."""
@@ -48,7 +48,7 @@ class Parked:
                 waiter.callback(None)
 
 
-class AllDone:
+class AllCompleted:
     """Fires when the last of some batches ended; a sink of each."""
 
     def __init__(self, unfinished: Sequence[ProducerBatch]) -> None:
@@ -56,7 +56,7 @@ class AllDone:
         self.fired: Deferred[None] = Deferred()
         for batch in unfinished:
             self._left += 1
-            batch.tell(batch.record_count - 1, 0, self)
+            batch.notify(batch.record_count - 1, 0, self)
 
     def callback(self, result: Any) -> None:
         """One more ended."""
