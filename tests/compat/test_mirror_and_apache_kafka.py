@@ -99,7 +99,7 @@ def test_its_topics_are_copied_markers_and_aborted_records_too(
         tx.produce("tx", b"value")
         (tx.abort_transaction if number % 2 else tx.commit_transaction)(20)
     copier = Mirror(tmp_path / "mirror", apache, west, None)  # type: ignore[arg-type]
-    assert copier.run_once() == 0, copier.said
+    assert copier.run_once() == 0, copier.output
     for topic in ("plain", "tx"):
         there = kafka_holds(apache, topic)
         assert there
@@ -114,5 +114,5 @@ def test_it_is_no_target_for_it_would_append_blindly(
     client.create_topics([NewTopic("t", 1, 1)])["t"].result(10)
     copier = Mirror(tmp_path / "mirror", east, apache, None)  # type: ignore[arg-type]
     assert copier.run_once() == 1
-    assert "does not serve kbroker.conditional.append" in copier.said
+    assert "does not serve kbroker.conditional.append" in copier.output
     assert not (apache.data / "t-0").exists(), "not even a topic was created"

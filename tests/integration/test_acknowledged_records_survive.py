@@ -2,9 +2,9 @@
 
 One scene for all tests of this file: three brokers, topics of one replica on the first of them, a writer for each
 client and kind of acknowledgement, and three kills in mid-stream. Then the log is read back by another client.
-A client that retries may leave copies that nobody was told of, unless it is idempotent: then the broker knows what it
-has, also after the kill. librdkafka that is not idempotent may also change the order (`LibrdkafkaWriter`). The writer
-that never retries shows that the broker itself makes no copies.
+A client that retries may leave copies without an acknowledgement, unless it is idempotent: then the broker detects
+duplicates, also after the kill. librdkafka that is not idempotent may also change the order (`LibrdkafkaWriter`). The
+writer that never retries shows that the broker itself makes no copies.
 """
 
 from __future__ import annotations
@@ -111,14 +111,18 @@ def test_every_acknowledged_record_is_there_once_per_acknowledgement_and_in_orde
 ) -> None:
     outcome = outcomes[name]
     for index, log in outcome.logs.items():
-        told = outcome.writer.acknowledged[index]
-        assert len(told) > KILLS * BETWEEN_KILLS // PARTITIONS // 2
-        wrong = [a for a in told if log.get(a.offset) != a.number]
+        acknowledged = outcome.writer.acknowledged[index]
+        assert len(acknowledged) > KILLS * BETWEEN_KILLS // PARTITIONS // 2
+        wrong = [a for a in acknowledged if log.get(a.offset) != a.number]
         assert not wrong, f"acknowledged, but not at their offsets in {name}-{index}: {wrong[:5]}"
-        assert len({a.offset for a in told}) == len(told), "one offset acknowledged twice"
-        assert len({a.number for a in told}) == len(told), "one number acknowledged twice"
-        in_log_order = [a.number for a in sorted(told, key=lambda a: a.offset)]
-        places = {a.number: a.offset for a in told}
+        assert len({a.offset for a in acknowledged}) == len(acknowledged), (
+            "one offset acknowledged twice"
+        )
+        assert len({a.number for a in acknowledged}) == len(acknowledged), (
+            "one number acknowledged twice"
+        )
+        in_log_order = [a.number for a in sorted(acknowledged, key=lambda a: a.offset)]
+        places = {a.number: a.offset for a in acknowledged}
         assert not outcome.writer.keeps_order or in_log_order == sorted(in_log_order), (
             f"{name}-{index} is out of order: "
             f"{[(a, b, places[a], places[b]) for a, b in pairwise(in_log_order) if a > b][:5]} "

@@ -247,7 +247,7 @@ def test_a_side_that_can_not_be_reached_is_no_verdict(tmp_path: Path) -> None:
     assert "connection refused" in done.stderr
 
 
-def test_a_topic_nobody_has_is_no_verdict(
+def test_a_topic_that_does_not_exist_gives_no_verdict(
     clusters: tuple[Cluster, Cluster], tmp_path: Path
 ) -> None:
     east, west = clusters

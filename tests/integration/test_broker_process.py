@@ -78,17 +78,17 @@ def zookeeper_tool(zookeeper_server: Ensemble) -> Iterator[KazooClient]:
 
 
 def start_and_fail(directory: Path, **settings: str) -> tuple[int, str]:
-    """Start a broker that must refuse; return its exit code and what it said."""
+    """Start a broker that must exit; return its exit code and its output."""
     directory.mkdir(exist_ok=True)
     path = directory / "server.properties"
     lines = [f"{key.replace('_', '.')}={value}\n" for key, value in settings.items()]
     path.write_text("".join(lines))
-    with (directory / "said").open("wb") as said:
+    with (directory / "output").open("wb") as output:
         process = start_bound_to_us(
-            broker_command(path), output=said, environment=broker_environment()
+            broker_command(path), output=output, environment=broker_environment()
         )
         code = process.wait(30)
-    return code, (directory / "said").read_text()
+    return code, (directory / "output").read_text()
 
 
 # --- starting ---
@@ -107,7 +107,7 @@ def test_three_brokers_know_each_other_and_one_controller(broker_clusters: MakeC
 def test_a_broker_that_is_back_denies_neither_topics_nor_coordinators(
     broker_clusters: MakeCluster,
 ) -> None:
-    """It listens before it has been told of what there is; whoever heard "unknown" then would rebalance its group."""
+    """A broker listens before it has the metadata. An UNKNOWN response would make clients rebalance their groups."""
     cluster = broker_clusters(1)
     port = cluster[1].port
     make_topic(cluster, "t", 300)
@@ -136,18 +136,18 @@ def test_a_broker_that_is_back_denies_neither_topics_nor_coordinators(
 
 
 def test_every_problem_of_the_configuration_is_listed_at_once(tmp_path: Path) -> None:
-    code, said = start_and_fail(
+    code, output = start_and_fail(
         tmp_path / "x", broker_id="one", listeners="PLAINTEXT://:99999", log_dirs=str(tmp_path)
     )
     assert code == 1
     for name in ("broker.id", "listeners", "zookeeper.connect"):
-        assert name in said
-    assert "Traceback" not in said
+        assert name in output
+    assert "Traceback" not in output
 
 
 def test_zookeeper_that_does_not_answer_is_named_within_the_timeout(tmp_path: Path) -> None:
     before = time.monotonic()
-    code, said = start_and_fail(
+    code, output = start_and_fail(
         tmp_path / "x",
         broker_id="1",
         listeners="PLAINTEXT://127.0.0.1:0",
@@ -157,14 +157,14 @@ def test_zookeeper_that_does_not_answer_is_named_within_the_timeout(tmp_path: Pa
     )
     assert code == 1
     assert time.monotonic() - before < 10
-    assert "127.0.0.1:1" in said
-    assert "zookeeper.connection.timeout.ms" in said
-    assert "Traceback" not in said
+    assert "127.0.0.1:1" in output
+    assert "zookeeper.connection.timeout.ms" in output
+    assert "Traceback" not in output
 
 
 def test_a_port_in_use_is_named(broker_clusters: MakeCluster, tmp_path: Path) -> None:
     cluster = broker_clusters(1)
-    code, said = start_and_fail(
+    code, output = start_and_fail(
         tmp_path / "x",
         broker_id="2",
         listeners=f"PLAINTEXT://{cluster[1].address}",
@@ -172,13 +172,13 @@ def test_a_port_in_use_is_named(broker_clusters: MakeCluster, tmp_path: Path) ->
         log_dirs=str(tmp_path / "data"),
     )
     assert code == 1
-    assert cluster[1].address in said
-    assert "Traceback" not in said
+    assert cluster[1].address in output
+    assert "Traceback" not in output
 
 
 def test_a_broker_id_in_use_is_refused(broker_clusters: MakeCluster, tmp_path: Path) -> None:
     cluster = broker_clusters(1)
-    code, said = start_and_fail(
+    code, output = start_and_fail(
         tmp_path / "x",
         broker_id="1",
         listeners="PLAINTEXT://127.0.0.1:0",
@@ -186,13 +186,13 @@ def test_a_broker_id_in_use_is_refused(broker_clusters: MakeCluster, tmp_path: P
         log_dirs=str(tmp_path / "data"),
     )
     assert code == 1
-    assert "broker.id=1 is already registered" in said
-    assert cluster[1].address in said
+    assert "broker.id=1 is already registered" in output
+    assert cluster[1].address in output
 
 
 def test_a_log_directory_in_use_is_refused(broker_clusters: MakeCluster, tmp_path: Path) -> None:
     cluster = broker_clusters(1)
-    code, said = start_and_fail(
+    code, output = start_and_fail(
         tmp_path / "x",
         broker_id="2",
         listeners="PLAINTEXT://127.0.0.1:0",
@@ -200,8 +200,8 @@ def test_a_log_directory_in_use_is_refused(broker_clusters: MakeCluster, tmp_pat
         log_dirs=str(cluster[1].data),
     )
     assert code == 1
-    assert str(cluster[1].data) in said
-    assert "Traceback" not in said
+    assert str(cluster[1].data) in output
+    assert "Traceback" not in output
 
 
 def test_the_log_directory_of_another_cluster_is_refused_and_kept(
@@ -210,7 +210,7 @@ def test_the_log_directory_of_another_cluster_is_refused_and_kept(
     cluster = broker_clusters(1)
     make_topic(cluster, "kept")
     cluster.terminate(1)
-    code, said = start_and_fail(
+    code, output = start_and_fail(
         tmp_path / "x",
         broker_id="1",
         listeners="PLAINTEXT://127.0.0.1:0",
@@ -219,9 +219,9 @@ def test_the_log_directory_of_another_cluster_is_refused_and_kept(
     )
     assert code == 1
     ours = (cluster[1].data / "meta.properties").read_text()
-    assert ours.split("cluster.id=")[1].split()[0] in said
+    assert ours.split("cluster.id=")[1].split()[0] in output
     assert (cluster[1].data / "kept-0").is_dir()
-    assert "Traceback" not in said
+    assert "Traceback" not in output
 
 
 # --- stopping ---
@@ -270,7 +270,7 @@ def test_a_broker_that_still_waits_for_zookeeper_can_be_stopped(tmp_path: Path) 
 # --- crashing ---
 
 
-def test_a_killed_broker_is_back_at_once_although_its_session_lives(
+def test_a_killed_broker_is_back_at_once_although_its_session_has_not_expired(
     broker_clusters: MakeCluster,
 ) -> None:
     cluster = broker_clusters(1, {"zookeeper.session.timeout.ms": "18000"})
@@ -467,7 +467,7 @@ def test_check_config_starts_nothing(tmp_path: Path) -> None:
     assert "broker.id" in result.stdout
 
 
-def test_a_broker_on_port_0_says_which_port_it_was_given(
+def test_a_broker_on_port_0_prints_the_port_it_was_given(
     zookeeper_connect: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "server.properties"

@@ -1,6 +1,6 @@
 """A short piece of chaos, the same every time: one cluster, faults of several kinds, nothing promised is lost.
 
-Longer ones and all scenarios: ``make chaos`` (tests/SCENARIOS.md says which).
+Longer ones and all scenarios: ``make chaos`` (listed in tests/SCENARIOS.md).
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ SHORT = Scenario(
 def test_nothing_that_was_promised_is_lost_under_faults(tmp_path: Path) -> None:
     try:
         result = play(tmp_path / "first")
-    except (AssertionError, KafkaException) as error:  # a broker was not ready in a minute, say
+    except (
+        AssertionError,
+        KafkaException,
+    ) as error:  # for example: a broker was not ready within a minute
         print(f"tried again: {error}")  # noqa: T201
         result = play(tmp_path / "second")
     assert not result.broken, result.to_text()

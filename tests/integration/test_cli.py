@@ -211,9 +211,9 @@ def test_a_range_waits_for_what_is_not_there_yet(cli):
     with cli.start("consume", name, "-o", "1:3", "-f", "%v\n") as consumer:
         read_for(consumer.stdout, b"1\n")
         cli.run("produce", name, stdin=b"2\n3\n")
-        rest, said = consumer.communicate(timeout=10)
+        rest, output = consumer.communicate(timeout=10)
         assert rest == b"2\n"
-        assert said == b"Processed a total of 2 messages\n"
+        assert output == b"Processed a total of 2 messages\n"
         assert consumer.returncode == 0
 
 
@@ -274,13 +274,13 @@ def test_the_life_of_a_group(cli):
 # --- how it ends
 
 
-def test_nobody_at_the_address_is_said_at_once(cli):
+def test_an_address_without_a_listener_is_reported_at_once(cli):
     failed = cli.run("-b", "127.0.0.1:1", "topic", "list", code=3)
     assert b"127.0.0.1:1: connection refused" in failed.stderr
 
 
 @pytest.mark.parametrize("words", [("topic", "list"), ("consume", "t", "-e"), ("produce", "t")])
-def test_a_port_that_says_nothing_takes_no_longer_than_it_may(cli, words):
+def test_a_port_that_sends_nothing_is_given_up_within_the_timeout(cli, words):
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen(8)

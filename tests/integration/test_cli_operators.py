@@ -17,7 +17,7 @@ from tests.kit.waiting import eventually
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(90)]
 
 _names = count(1000)
-"""Of four figures: topics are told in the order of their names, whatever the order of the tests."""
+"""Four digits, so that topics sort by name in the order of their creation, in any order of the tests."""
 
 
 RACKS = {1: "east", 2: "east", 3: "west"}
@@ -38,7 +38,7 @@ def cli(module_clusters: MakeCluster) -> Iterator[Cli]:
             "auto.create.topics.enable": "false",
             "auto.leader.rebalance.enable": "false",
             "replica.lag.time.max.ms": "2000",
-            # Whom a test pauses is alive, however long the commands take meanwhile; whoever goes says so.
+            # A paused broker stays registered, however long the commands take; a broker that stops closes its session.
             "zookeeper.session.timeout.ms": "40000",
         },
         racks=RACKS,
@@ -48,8 +48,8 @@ def cli(module_clusters: MakeCluster) -> Iterator[Cli]:
 
 
 @pytest.fixture(autouse=True)
-def everybody_is_back(cli: Cli) -> Iterator[None]:
-    """Bring back who a test took down, for the next."""
+def every_broker_is_back(cli: Cli) -> Iterator[None]:
+    """Start the brokers that a test stopped."""
     yield
     if cli.cluster.down:
         start(cli.cluster, *cli.cluster.down)
@@ -70,7 +70,7 @@ def partitions_of(lines: str) -> list[tuple[str, int]]:
     return [(topic, int(number)) for topic, number in found]
 
 
-def test_health_says_what_is_wrong_and_waits_until_it_is_not(cli):
+def test_health_reports_what_is_wrong_and_waits_until_it_is_repaired(cli):
     name, lone = (
         replicated(cli, [1, 2, 3], [2, 3, 1], min_insync_replicas="3"),
         replicated(cli, [3]),
@@ -89,8 +89,8 @@ def test_health_says_what_is_wrong_and_waits_until_it_is_not(cli):
         False, [1, 2, 3], [3],
     )  # fmt: skip
     assert found["controller"] in (1, 2)
-    told = cli.run("cluster", "health", code=4).stdout.decode()
-    assert f"{lone}-0 (waits for broker 3)" in told
+    output = cli.run("cluster", "health", code=4).stdout.decode()
+    assert f"{lone}-0 (waits for broker 3)" in output
     assert f"{lone}-0" in found["leaderless_partitions"]
     assert found["leaderless_isr"][f"{lone}-0"] == [3]
     assert {f"{name}-0", f"{name}-1"} <= set(found["under_min_isr_partitions"])
@@ -101,8 +101,8 @@ def test_health_says_what_is_wrong_and_waits_until_it_is_not(cli):
     )
     start(cli.cluster, 3)
     watched = cli.out("cluster", "health", "-w", "-e", "-m", "30")
-    told = [line.split()[-1] for line in watched.splitlines() if line.startswith("Healthy:")]
-    assert told[-1] == "yes"
+    output = [line.split()[-1] for line in watched.splitlines() if line.startswith("Healthy:")]
+    assert output[-1] == "yes"
 
 
 def test_describe_filters_what_an_operator_looks_for(cli):
@@ -160,7 +160,7 @@ def test_brokers_are_listed_with_what_they_carry(cli):
     assert cli.out("cluster", "brokers").count("*") == 1
 
 
-def test_log_directories_tell_what_is_in_them(cli):
+def test_log_directories_are_listed_with_their_replicas(cli):
     name = replicated(cli, [1, 2], [2, 3])
     cli.run("produce", name, "-p", "0", stdin=b"0123456789" * 50)
     rows = cli.json("cluster", "log-dirs", "-t", name, "-r")
@@ -232,17 +232,17 @@ def test_partitions_are_moved_to_other_brokers(cli, tmp_path):
     lines = cli.out("reassign", "execute", "-f", str(path), "--throttle", "50000000").splitlines()
     assert json.loads(lines[2]) == plan["current"], "for the way back"
     assert lines[-1] == f"Successfully started partition reassignments for {name}-0,{name}-1"
-    told = []
+    output = []
 
     def verified():
         done = cli.processes.run(("reassign", "verify", "-f", str(path)), b"")
-        told.append(done.stdout.decode())
+        output.append(done.stdout.decode())
         return done.returncode == 0
 
     eventually("the partitions to be moved", verified)
     assert "The inter-broker throttle limit was set to 50000000 B/s" in lines
-    assert "Clearing broker-level throttles on brokers 1,2,3" in "".join(told)
-    assert f"Clearing topic-level throttles on topic {name}" in "".join(told)
+    assert "Clearing broker-level throttles on brokers 1,2,3" in "".join(output)
+    assert f"Clearing topic-level throttles on topic {name}" in "".join(output)
     assert cli.json("topic", "describe", name)[0]["configs"] == {}
     rows = cli.json("reassign", "verify", "-f", str(path))
     assert [row["bytes_to_copy"] for row in rows] == [None, None], "nothing is under way"
@@ -253,7 +253,7 @@ def test_partitions_are_moved_to_other_brokers(cli, tmp_path):
 
 def test_a_move_that_does_not_end_is_called_off(cli, tmp_path):
     name, path = replicated(cli, [1]), tmp_path / "plan.json"
-    # Whoever governs is asked for the move, so it is not the one that is paused.
+    # The controller handles the reassignment, so another broker is paused.
     paused = 2 if Observer(cli.cluster).controller() == 3 else 3
     partition = {"topic": name, "partition": 0, "replicas": [paused]}
     path.write_text(json.dumps({"partitions": [partition]}))
@@ -302,21 +302,21 @@ def test_a_failover_can_be_read_back_from_the_logs(cli):
     name = replicated(cli, [3, 1, 2])
     cli.cluster.terminate(3)
     eventually("another leader", lambda: leaders_of(cli, name) == [1])
-    told = [
+    output = [
         line
         for broker in cli.cluster.brokers.values()
         for line in broker.log.splitlines()
         if f"{name}-0: leader 3 -> 1 in leader epoch 1, ISR 3,1,2 -> 1,2: broker 3 is" in line
     ]
-    assert len(told) == 1
-    assert re.search(r"controller epoch \d+: ", told[0])
-    assert told[0].endswith("broker 3 is shutting down")
-    # Whoever is the controller then sees it go, or begins without it.
+    assert len(output) == 1
+    assert re.search(r"controller epoch \d+: ", output[0])
+    assert output[0].endswith("broker 3 is shutting down")
+    # The controller of that moment sees it leave, or starts without it.
     gone = re.compile(
         r"controller epoch \d+: (live brokers are 1,2: gone 3$|begins with live brokers 1,2,)", re.M
     )
     eventually(
-        "its end to be told",
+        "its end in the log",
         lambda: any(gone.search(broker.log) for broker in cli.cluster.brokers.values()),
     )
 
@@ -328,7 +328,7 @@ def test_an_unclean_leader_is_elected_only_when_it_is_wanted(cli):
     cli.run("produce", name, stdin=b"only at broker 1")
     cli.cluster.terminate(1)
     start(cli.cluster, 2)
-    eventually("nobody to lead", lambda: leaders_of(cli, name) == [-1])
+    eventually("no leader", lambda: leaders_of(cli, name) == [-1])
     failed = cli.run("cluster", "elect-leaders", "-t", name, code=1)
     assert f"Error completing leader election (PREFERRED) for partition: {name}-0".encode() in (
         failed.stderr
@@ -339,6 +339,6 @@ def test_an_unclean_leader_is_elected_only_when_it_is_wanted(cli):
     done = cli.out("cluster", "elect-leaders", "--election-type", "unclean", "-t", name, "-y")
     assert done == f"Successfully completed leader election (UNCLEAN) for partitions {name}-0\n"
     assert leaders_of(cli, name) == [2]
-    told = "".join(broker.log for broker in cli.cluster.brokers.values())
-    assert f"{name}-0: leader none -> 2 in leader epoch" in told
-    assert "UNCLEAN, broker 2 may lack committed records: they are lost" in told
+    output = "".join(broker.log for broker in cli.cluster.brokers.values())
+    assert f"{name}-0: leader none -> 2 in leader epoch" in output
+    assert "UNCLEAN, broker 2 may lack committed records: they are lost" in output

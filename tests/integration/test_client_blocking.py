@@ -142,7 +142,7 @@ def test_whole_batches_pass_through_unchanged_and_in_order(broker_clusters: Make
     assert [info.record_count for info, _ in found] == [10] * len(found)
 
 
-def test_no_broker_reached_says_why_of_each_address() -> None:
+def test_when_no_broker_is_reached_the_error_has_the_cause_for_each_address() -> None:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         closed_port = listening.getsockname()[1]

@@ -107,7 +107,7 @@ def values(records: list[AnyRecord]) -> list[bytes]:
 
 
 @pytest_twisted.ensureDeferred
-async def test_consuming_starts_where_it_is_told_to(cluster):
+async def test_consuming_starts_at_the_requested_position(cluster):
     topic = await make_topic(cluster)
     tp = TopicPartition(topic, 0)
     await produce(cluster, topic, numbers(0, 10))
@@ -148,7 +148,7 @@ async def test_latest_hands_out_only_what_comes_after(cluster):
 
 
 @pytest_twisted.ensureDeferred
-async def test_an_offset_that_is_gone_is_reset_by_policy_or_told(cluster):
+async def test_an_offset_out_of_range_is_reset_by_policy_or_raised(cluster):
     topic = await make_topic(cluster)
     tp = TopicPartition(topic, 0)
     await produce(cluster, topic, numbers(0, 10))
@@ -240,26 +240,26 @@ async def test_a_broker_that_dies_and_comes_back_costs_no_record_and_repeats_non
 # --- in groups
 
 
-class Diary(RebalanceListener):
-    """Writes down what it hears."""
+class CallbackLog(RebalanceListener):
+    """Records the callbacks of a consumer in order."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, list[int]]] = []
+        self.calls: list[tuple[str, list[int]]] = []
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
-        self.told.append(("revoked", sorted(tp.partition for tp in partitions)))
+        self.calls.append(("revoked", sorted(tp.partition for tp in partitions)))
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
-        self.told.append(("assigned", sorted(tp.partition for tp in partitions)))
+        self.calls.append(("assigned", sorted(tp.partition for tp in partitions)))
 
     def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
-        self.told.append(("lost", sorted(tp.partition for tp in partitions)))
+        self.calls.append(("lost", sorted(tp.partition for tp in partitions)))
 
     @property
     def holds(self) -> list[int]:
-        """The partitions that are this consumer's by what it was told."""
+        """The partitions of this consumer, by its callbacks."""
         held: set[int] = set()
-        for what, partitions in self.told:
+        for what, partitions in self.calls:
             held = held | set(partitions) if what == "assigned" else held - set(partitions)
         return sorted(held)
 
@@ -270,15 +270,15 @@ class Group:
     def __init__(self, cluster: Cluster, topic: str, **settings: Any) -> None:
         self.cluster, self.topic = cluster, topic
         self.settings = {**MEMBER, "group_id": f"group-{next(_names)}", **settings}
-        self.diaries: dict[Consumer, Diary] = {}
+        self.logs: dict[Consumer, CallbackLog] = {}
         self.found: dict[Consumer, list[AnyRecord]] = defaultdict(list)
         self._members: set[Consumer] = set()
         self._polls: dict[Consumer, Deferred[None]] = {}
 
     def join(self) -> Consumer:
         consumer = consumer_of(self.cluster, **self.settings)
-        self.diaries[consumer] = Diary()
-        consumer.subscribe([self.topic], listener=self.diaries[consumer])
+        self.logs[consumer] = CallbackLog()
+        consumer.subscribe([self.topic], listener=self.logs[consumer])
         self._members.add(consumer)
         self._polls[consumer] = Deferred.fromCoroutine(self._poll(consumer))
         return consumer
@@ -301,7 +301,7 @@ class Group:
         return [sorted(tp.partition for tp in c.assignment()) for c in self._polls]
 
     async def until(self, condition: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
-        reactor = next(iter(self.diaries)).cluster.reactor
+        reactor = next(iter(self.logs)).cluster.reactor
         give_up_at = reactor.seconds() + seconds
         while not condition():
             for polling in self._polls.values():
@@ -310,13 +310,13 @@ class Group:
             await deferLater(reactor, 0.02)
 
     async def until_shared(self, *sizes: int, partitions: int = 6) -> None:
-        """Wait for shares of these sizes, and until all were told of theirs, which they are in their next poll."""
+        """Wait for shares of these sizes, and until all callbacks have run, which they do in the next poll."""
         await self.until(
             lambda: (
                 sorted(map(len, self.shares())) == sorted(sizes)
                 and sorted(chain(*self.shares())) == list(range(partitions))
                 and all(
-                    self.diaries[c].holds == sorted(tp.partition for tp in c.assignment())
+                    self.logs[c].holds == sorted(tp.partition for tp in c.assignment())
                     for c in self._polls
                 )
             ),
@@ -357,16 +357,18 @@ async def test_partitions_move_as_members_come_go_and_die(cluster, strategy):
     await group.until_shared(6)
     if strategy == "cooperative-sticky":
         assert before <= set(
-            chain(*(p for what, p in group.diaries[second].told if what == "assigned"))
+            chain(*(p for what, p in group.logs[second].calls if what == "assigned"))
         )
-        assert all(len(p) < 6 for what, p in group.diaries[second].told if what == "revoked")
-        late = group.diaries[second].told[-1]
+        assert all(len(p) < 6 for what, p in group.logs[second].calls if what == "revoked")
+        late = group.logs[second].calls[-1]
         assert late == ("assigned", sorted(set(range(6)) - before)), "only what came"
     await group.end()
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_rebalance_tells_of_what_goes_before_anybody_gets_it(cluster):
+async def test_a_rebalance_calls_back_for_revoked_partitions_before_any_consumer_is_assigned_them(
+    cluster,
+):
     topic = await make_topic(cluster, 4)
     group = Group(cluster, topic, partition_assignment_strategy="range")
     order: list[tuple[str, str]] = []
@@ -374,26 +376,26 @@ async def test_a_rebalance_tells_of_what_goes_before_anybody_gets_it(cluster):
     await group.until_shared(4, partitions=4)
     second = group.join()
     for name, consumer in (("first", first), ("second", second)):
-        diary = group.diaries[consumer]
-        told = diary.told
-        diary.told = _Telling(order, name, told)  # type: ignore[assignment]
+        log = group.logs[consumer]
+        calls = log.calls
+        log.calls = _SharedLog(order, name, calls)  # type: ignore[assignment]
     await group.until_shared(2, 2, partitions=4)
     await group.end()
-    assert group.diaries[first].told[0] == ("assigned", [0, 1, 2, 3])
+    assert group.logs[first].calls[0] == ("assigned", [0, 1, 2, 3])
     assert order[0] == ("first", "revoked")
     assert set(order[1:3]) == {("first", "assigned"), ("second", "assigned")}
-    assert group.diaries[first].told[1] == ("revoked", [0, 1, 2, 3])
+    assert group.logs[first].calls[1] == ("revoked", [0, 1, 2, 3])
     assert order[-2:] == [("first", "revoked"), ("second", "revoked")] or order[-1] == (
         "second",
         "revoked",
     )
 
 
-class _Telling(list):  # type: ignore[type-arg]
-    """A diary that also writes who wrote, in the order of all."""
+class _SharedLog(list):  # type: ignore[type-arg]
+    """A log that also adds each call to the log of all consumers."""
 
-    def __init__(self, order: list[tuple[str, str]], name: str, told: list[Any]) -> None:
-        super().__init__(told)
+    def __init__(self, order: list[tuple[str, str]], name: str, calls: list[Any]) -> None:
+        super().__init__(calls)
         self._order, self._name = order, name
 
     def append(self, entry: tuple[str, list[int]]) -> None:
@@ -490,7 +492,7 @@ async def test_a_coordinator_that_is_killed_and_comes_back_keeps_the_generation(
         lambda: bool(consumer._subscription.member and consumer._subscription.member.generation_id),
         "generation",
     )
-    assert group.diaries[consumer].told == [("assigned", [0, 1])]
+    assert group.logs[consumer].calls == [("assigned", [0, 1])]
     await group.end()
 
 

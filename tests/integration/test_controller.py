@@ -149,7 +149,7 @@ async def test_three_thousand_partitions_are_led_within_seconds(join: Join) -> N
 
 
 @pytest_twisted.ensureDeferred
-async def test_leadership_moves_to_the_isr_when_a_broker_dies_and_back_when_nobody_else_is(
+async def test_leadership_moves_to_the_isr_when_a_broker_dies_and_back_when_no_other_replica_is_left(
     join: Join,
 ) -> None:
     cluster = PaperCluster()
@@ -222,19 +222,19 @@ async def test_a_zombie_with_an_old_controller_epoch_cannot_write(join: Join) ->
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_controller_resigns_when_a_broker_obeys_a_newer_one(join: Join) -> None:
+async def test_a_controller_resigns_when_a_broker_has_accepted_a_newer_one(join: Join) -> None:
     cluster = PaperCluster()
     one = await join(cluster, 1)
     await until(lambda: one.cache.controller_epoch == 1)
     cluster[1].controller_epoch = 5
     await register_another(one, cluster)
     await until(lambda: (one.controller.epoch is not None) and one.controller.is_active)
-    # It stood again until its epoch was one that brokers obey.
+    # It won elections until brokers accepted its epoch.
     await until(lambda: one.cache.controller_epoch >= 5, timeout=15)
 
 
 async def register_another(member: Member, cluster: PaperCluster) -> None:
-    """Give the controller something to say."""
+    """Make the controller send requests."""
     await register(member.zk, 9)
     await until(lambda: cluster[9].cache.brokers.keys() == {1, 9} or 9 in cluster.brokers)
 
@@ -371,7 +371,7 @@ async def test_poison_znodes_do_not_stop_the_controller(join: Join) -> None:
     for number, content in enumerate(POISON):
         await one.zk.create(f"/brokers/topics/before-{number}", content)
     await one.zk.create("/brokers/topics/bad name", b"{}")
-    await create_znode(one.zk, "led-by-nobody", {0: [77]})
+    await create_znode(one.zk, "without-a-leader", {0: [77]})
     await create_znode(one.zk, "bad-state", {0: [1], 1: [1]})
     await one.zk.create("/brokers/topics/bad-state/partitions/0/state", b"{", make_parents=True)
     await one.zk.create("/brokers/ids/not-a-number", b"{}")
@@ -415,7 +415,9 @@ async def test_controlled_shutdown_moves_what_can_move(join: Join) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_broker_leaves_when_its_successors_have_heard_that_they_lead(join: Join) -> None:
+async def test_a_broker_stops_when_its_successors_have_acknowledged_that_they_lead(
+    join: Join,
+) -> None:
     cluster = PaperCluster()
     one = await join(cluster, 1)
     two = await join(cluster, 2)
@@ -440,7 +442,7 @@ async def test_a_broker_leaves_when_its_successors_have_heard_that_they_lead(joi
 
 
 @pytest_twisted.ensureDeferred
-async def test_isr_changes_of_leaders_reach_everybody(join: Join) -> None:
+async def test_isr_changes_of_leaders_reach_every_broker(join: Join) -> None:
     cluster = PaperCluster()
     one = await join(cluster, 1)
     await join(cluster, 2)
@@ -464,7 +466,7 @@ async def test_isr_changes_of_leaders_reach_everybody(join: Join) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_broker_that_joins_is_told_everything(join: Join) -> None:
+async def test_a_broker_that_joins_receives_the_full_state(join: Join) -> None:
     cluster = PaperCluster()
     one = await join(cluster, 1)
     await until(lambda: one.cache.brokers)

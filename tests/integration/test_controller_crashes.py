@@ -37,7 +37,7 @@ async def tree(zk, path):
 
 
 async def settled(zk, cluster):
-    """Say what is not yet as it should be at the end; '' if nothing."""
+    """Return what differs from the expected end; '' if nothing."""
     if await zk.exists(znodes.topic_path("a")) is not None:
         return "a is not deleted"
     if (await zk.children(znodes.DELETE_TOPICS)).names:
@@ -87,7 +87,7 @@ async def run_scenario(connect, fate):
         for step in work:
             await step()
             await deferLater(reactor, 0.03)
-        # Broker 3 lives until it has deleted its replica: a deletion waits for the dead.
+        # Broker 3 stays up until it has deleted its replica: a deletion waits for brokers that are down.
         await scene.until_solved(lambda: _is_gone(other, "a"), 15)
         await other.delete(znodes.broker_path(3))
         await scene.until_solved(lambda: settled(other, cluster), 15)

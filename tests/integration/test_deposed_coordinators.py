@@ -110,8 +110,8 @@ async def _commit(old: CoordinatingBroker) -> ErrorCode:
 
 
 async def _commit_of_the_next_generation(old: CoordinatingBroker) -> ErrorCode:
-    who = {"member_id": "a-id", "group_instance_id": None, "generation_id": 3}
-    return (await old.commit({"t": {0: 11}}, **who))[0]
+    identity = {"member_id": "a-id", "group_instance_id": None, "generation_id": 3}
+    return (await old.commit({"t": {0: 11}}, **identity))[0]
 
 
 async def _offset_delete(old: CoordinatingBroker) -> ErrorCode:
@@ -202,7 +202,7 @@ async def test_a_deposed_coordinator_lists_no_groups(deposed: CoordinatingBroker
 
 @pytest_twisted.ensureDeferred
 async def test_a_static_member_is_not_fenced_by_a_deposed_coordinator(open_broker: Open) -> None:
-    """FENCED_INSTANCE_ID ends a client: only the coordinator that gave the place away may say so."""
+    """FENCED_INSTANCE_ID ends a client: only the coordinator that gave the place away may send it."""
     old, new = await open_broker(1), await open_broker(2)
     await old.lead(0)
     static = {"requires_known_member_id": False, "group_instance_id": "i"}

@@ -66,7 +66,10 @@ def test_librdkafka_gets_the_preferred_leaders_back(cluster: Cluster, topic: str
         (topic, 1): None,
         ("none", 0): KafkaError.UNKNOWN_TOPIC_OR_PART,
     }
-    assert leaders(observer, topic) == [1, 1]  # already, in the metadata of whoever was asked
+    assert leaders(observer, topic) == [
+        1,
+        1,
+    ]  # already, in the metadata of the broker that answered
     again = admin.elect_leaders(ElectionType.PREFERRED, asked[:1]).result(20)
     assert [e.code() for e in again.values()] == [KafkaError.ELECTION_NOT_NEEDED]
 
@@ -76,9 +79,9 @@ def test_a_classic_tool_writes_a_znode_which_goes_when_all_was_tried(
 ) -> None:
     observer = led_elsewhere(cluster, topic)
     with znodes_of(cluster) as zookeeper:
-        wish = partitions_json({(topic, 0): None, (topic, 1): None, ("none", 3): None})
-        zookeeper.create(PREFERRED_ELECTION, wish)
-        eventually("the wish to be gone", lambda: not zookeeper.exists(PREFERRED_ELECTION))
+        request = partitions_json({(topic, 0): None, (topic, 1): None, ("none", 3): None})
+        zookeeper.create(PREFERRED_ELECTION, request)
+        eventually("the znode to be deleted", lambda: not zookeeper.exists(PREFERRED_ELECTION))
         eventually("broker 1 to lead", lambda: leaders(observer, topic) == [1, 1])
         zookeeper.create(PREFERRED_ELECTION, b"what?")
         eventually("the nonsense to be gone", lambda: not zookeeper.exists(PREFERRED_ELECTION))
@@ -93,7 +96,7 @@ def test_an_operator_forces_a_leader_where_the_topic_forbids_it(
     observer.in_sync(topic, 0, [1])
     cluster.kill(1)
     cluster.start(2)
-    eventually("nobody to lead", lambda: observer.placement(topic).leader == -1)
+    eventually("no leader", lambda: observer.placement(topic).leader == -1)
     admin = Operator(cluster)
     asked = admin.elect(UNCLEAN, [(topic, 0), ("none", 0)])
     assert asked == {(topic, 0): "", ("none", 0): "UNKNOWN_TOPIC_OR_PARTITION"}
@@ -102,6 +105,6 @@ def test_an_operator_forces_a_leader_where_the_topic_forbids_it(
     assert admin.elect(UNCLEAN, [(topic, 0)]) == {(topic, 0): "ELECTION_NOT_NEEDED"}
     cluster.kill(2)
     none = {(topic, 0): "ELIGIBLE_LEADERS_NOT_AVAILABLE"}
-    eventually("nobody to be eligible", lambda: admin.elect(UNCLEAN, [(topic, 0)]) == none)
+    eventually("no eligible replica", lambda: admin.elect(UNCLEAN, [(topic, 0)]) == none)
     logs = "".join(broker.log for broker in cluster.brokers.values())
     assert f"UNCLEAN ELECTION asked for by an operator: {topic}-0 is led by broker 2" in logs

@@ -42,7 +42,7 @@ def test_others_lead_what_was_in_a_directory_that_failed_and_the_rest_stays(
     assert failed == []
     for n in held:
         found = eventually(
-            f"t-{n} to be led by who has it",
+            f"t-{n} to be led by a replica that has it",
             lambda n=n: (p := observer.placement("t", n)).leader == (2 if n in lost else 1) and p,
         )
         assert found.isr == ({2} if n in lost else {1, 2})

@@ -59,7 +59,7 @@ def test_a_full_disk_loses_nothing_that_was_acknowledged_and_room_is_all_it_need
     acknowledged: list[int] = []
     failed: list[KafkaError] = []
 
-    def heard(error: KafkaError | None, message: Message) -> None:
+    def delivered(error: KafkaError | None, message: Message) -> None:
         if error is not None:
             failed.append(error)
         else:
@@ -76,7 +76,9 @@ def test_a_full_disk_loses_nothing_that_was_acknowledged_and_room_is_all_it_need
         }
     )
     for number in range(2000):
-        producer.produce("t", b"%08d" % number + os.urandom(16_000), partition=0, on_delivery=heard)
+        producer.produce(
+            "t", b"%08d" % number + os.urandom(16_000), partition=0, on_delivery=delivered
+        )
         producer.poll(0)
     producer.flush(20)
     assert failed, "the disk was never full"

@@ -330,7 +330,9 @@ async def test_null_topics_ask_for_all_offsets(client: Client, version: int) -> 
 
 @pytest.mark.parametrize("version", versions(ApiKey.OFFSET_FETCH))
 @pytest_twisted.ensureDeferred
-async def test_who_is_no_coordinator_says_so(client: Client, version: int) -> None:
+async def test_a_broker_that_does_not_coordinate_answers_not_coordinator(
+    client: Client, version: int
+) -> None:
     request = OffsetFetchRequest(
         "g",
         [OffsetFetchRequestTopic("t", [0])],
@@ -452,7 +454,7 @@ async def test_no_producer_id_is_given_twice(client: Client) -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_a_counter_that_kafka_left_moves_to_where_the_cluster_counts(client: Client) -> None:
-    """A mirror brings the ids of other clusters, who may have counted from 0 as well."""
+    """A mirror copies producer ids of other clusters, which may have started at 0 as well."""
     assert await ProducerIds(client.zk, 1).next() == 0
     first = first_producer_id("5L6g3nShT-eMCtK--X86sw")
     assert 2**28 <= first < 2**53

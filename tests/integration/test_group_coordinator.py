@@ -104,7 +104,7 @@ async def test_a_deposed_coordinator_cannot_write(open_broker: Open) -> None:
     await old.commit({"t": {0: 5}}, member_id="a-id", generation_id=2)
     await new.lead(1)
     await new.commit({"t": {0: 9}}, member_id="a-id", generation_id=2)
-    # The old one was not told anything, and still believes.
+    # The old coordinator received nothing, and still holds its groups.
     assert old.believes
     refused = await old.commit({"t": {0: 6}}, member_id="a-id", generation_id=2)
     assert refused == [ErrorCode.NOT_COORDINATOR]
@@ -142,7 +142,7 @@ async def test_a_wrong_picture_of_the_znodes_fails_no_commit(open_broker: Open) 
     await broker.lead(0)
     await broker.commit({"t": {0: 1}}, group="good")
     await broker.commit({"t": {0: 1}}, group="bad")
-    # Somebody else deletes an offset, and creates the one that comes next.
+    # Another client deletes an offset, and creates the next one.
     await broker.zk.delete("/consumers/bad/offsets/t/0")
     await broker.zk.create("/consumers/bad/offsets/t/1", b"77")
     commits = gatherResults(
@@ -397,7 +397,9 @@ async def test_groups_of_other_partitions_are_not_ours(open_broker: Open) -> Non
 
 
 @pytest_twisted.ensureDeferred
-async def test_while_it_loads_clients_are_told_to_wait(open_broker: Open) -> None:
+async def test_while_groups_are_loaded_requests_get_coordinator_load_in_progress(
+    open_broker: Open,
+) -> None:
     broker = await open_broker()
     await broker.write_state(0)
     broker.coordinator.on_election(0, 0)
@@ -410,7 +412,9 @@ async def test_while_it_loads_clients_are_told_to_wait(open_broker: Open) -> Non
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_coordinator_that_was_told_wrongly_holds_nothing(open_broker: Open) -> None:
+async def test_a_coordinator_that_does_not_lead_in_zookeeper_holds_no_group(
+    open_broker: Open,
+) -> None:
     one, two = await open_broker(1), await open_broker(2)
     await one.lead(3)
     two.coordinator.on_election(0, 2)
@@ -419,7 +423,7 @@ async def test_a_coordinator_that_was_told_wrongly_holds_nothing(open_broker: Op
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_group_nobody_joined_is_not_kept(open_broker: Open) -> None:
+async def test_a_group_without_members_is_not_kept(open_broker: Open) -> None:
     broker = await open_broker()
     await broker.lead(0)
     refused = join_request("a", session_timeout=0.0)
@@ -497,7 +501,7 @@ async def test_a_deleted_topic_takes_its_offsets_with_it(open_broker: Open) -> N
 
 @pytest_twisted.ensureDeferred
 async def test_no_acknowledged_offset_is_lost_while_leadership_moves(open_broker: Open) -> None:
-    """S31: clients commit ever larger offsets to whoever takes them, while two brokers take turns."""
+    """S31: clients commit growing offsets to the broker that accepts them; two brokers alternate as coordinator."""
     brokers = [await open_broker(1), await open_broker(2)]
     acknowledged: dict[tuple[str, int], int] = {}
     refusals: set[ErrorCode] = set()
@@ -517,7 +521,7 @@ async def test_no_acknowledged_offset_is_lost_while_leadership_moves(open_broker
     clients = [ensureDeferred(commit_on(client)) for client in range(8)]
     for epoch in range(30):
         await brokers[epoch % 2].lead(epoch)
-        if epoch % 3:  # the old one often is not told
+        if epoch % 3:  # the old coordinator often gets no request
             brokers[(epoch + 1) % 2].coordinator.on_resignation(0)
         await deferLater(reactor, 0.03)
     moving = False
@@ -534,7 +538,7 @@ async def test_no_acknowledged_offset_is_lost_while_leadership_moves(open_broker
 
 @pytest_twisted.ensureDeferred
 async def test_many_members_rebalance_while_leadership_moves(open_broker: Open) -> None:
-    """S30: generations only grow, and in each a partition has one owner, whoever coordinates."""
+    """S30: generations only grow, and in each a partition has one owner, with any coordinator."""
     brokers = [await open_broker(1), await open_broker(2)]
     await brokers[0].lead(0)
     owners: dict[tuple[int, bytes], str] = {}

@@ -223,7 +223,10 @@ def test_s22_members_consume_on_while_zookeeper_is_stopped(
                     lambda p=probe, t=then: all(p.offsets[i] > t.get(i, 0) for i in p.offsets),  # type: ignore[misc]
                 )
         writer.finish()
-        ends = {index: told[-1].offset + 1 for index, told in writer.acknowledged.items()}
+        ends = {
+            index: acknowledged[-1].offset + 1
+            for index, acknowledged in writer.acknowledged.items()
+        }
         for reader in readers:
             eventually(
                 f"{reader.group} to read all",

@@ -1,8 +1,9 @@
-"""Hostile bytes at a real broker: it answers or closes, stays up, and keeps serving others (reliability.md 4.1).
+"""Hostile bytes at a real broker: it answers or closes the connection, stays up, and serves other clients (S41).
 
-Each case is sent over a connection of its own. The broker has to close it, or to answer with a frame whose correlation
-id is ours; afterwards an honest client is served as before, the process is the same, its memory has not grown
-by more than 32 MB over all cases together, and no case put more than a few lines or any traceback into the log.
+Each case is sent over a connection of its own. The broker has to close it, or to answer with a frame with the
+correlation id of the request; afterwards an honest client is served as before, the process is the same, its memory has
+not grown by more than 32 MB over all cases together, and no case put more than a few lines or any traceback into the
+log.
 """
 
 from __future__ import annotations
@@ -148,7 +149,7 @@ AMPLIFICATION = {
     "fetch with negative limits": fetching(1, max_bytes=-1, min_bytes=-1, max_wait_ms=-1),
     "fetch that waits for 24 days": fetching(0, max_wait_ms=2**31 - 1),
     "fetch as a follower": fetching(3, replica_id=1),
-    "fetch with a session of somebody": fetching(1, session_id=77, session_epoch=9),
+    "fetch with a session of another client": fetching(1, session_id=77, session_epoch=9),
     "offsets at no time": framed(
         request(2, 9, ListOffsetsRequest(-1, 0, [ListOffsetsTopic("t", [ListOffsetsPartition(0, -1, -9)])]))
     ),
@@ -156,7 +157,7 @@ AMPLIFICATION = {
         "nothing": None, "no bytes": b"", "zeros": bytes(200), "noise": os.urandom(500),
         "a header alone": bytes(16) + b"\2" + bytes(44)}.items()},
     "produce with acks 5": producing(b"", acks=5),
-    "produce with acks 0 to nobody": producing(b"junk", acks=0),
+    "produce with acks 0 without a leader": producing(b"junk", acks=0),
     **{f"inter-broker api {int(api)}": framed(header(api, versions.max) + b"\x00" + bytes(40))
        for api, versions in SERVED.items() if 4 <= api <= 7},
 }  # fmt: skip
@@ -194,7 +195,7 @@ def frame_from(line: socket.socket) -> bytes | None:
 def outcome(broker: Broker, sent: bytes) -> str:
     """Send; return "closed" or "answered", or fail."""
     with connect(broker) as line:
-        with suppress(OSError):  # reset already: shutdown says ENOTCONN then
+        with suppress(OSError):  # reset already: shutdown raises ENOTCONN then
             line.sendall(sent)
             line.shutdown(socket.SHUT_WR)
         answer = frame_from(line)
@@ -230,7 +231,7 @@ def broker(broker_clusters: MakeCluster) -> Broker:
     return cluster[1]
 
 
-def test_every_case_is_answered_or_closed_and_the_broker_lives_on(broker: Broker) -> None:
+def test_every_case_is_answered_or_closed_and_the_broker_stays_up(broker: Broker) -> None:
     honest(broker)
     lines = len(broker.log.splitlines())
     pid, memory = broker.pid, memory_of(broker)
@@ -246,7 +247,7 @@ def test_every_case_is_answered_or_closed_and_the_broker_lives_on(broker: Broker
     assert outcomes["API_VERSIONS v32767"] == "answered"
     assert outcomes["METADATA v32767"] == "closed"
     written = broker.log.splitlines()[lines:]
-    # Topics that a case has made are the controller's to tell of; a case itself has one line.
+    # The controller logs topics that a case created; the case itself has one line.
     assert len([line for line in written if "closing" in line]) <= len(CASES)
     assert not any("2026 FATAL" in line and "\\x0d" not in line for line in written)
 

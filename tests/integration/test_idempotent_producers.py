@@ -1,7 +1,7 @@
 """Connections that are cut between append and answer, and brokers that are killed there: one copy, in order (S12).
 
 Every client is as idempotent as it is by itself. The proxy loses answers; the client sends the batch again, and must
-hear the offset at which the first one is.
+get the offset of the first copy.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ CLIENTS = pytest.mark.parametrize("client", [librdkafka, kclient, kafka_python])
 
 
 def started(broker_clusters: MakeCluster, **settings: str) -> tuple[Cluster, LossyProxy]:
-    """One broker that everybody reaches through a proxy."""
+    """One broker behind a proxy."""
     cluster = broker_clusters(1, start=False)
     proxy = LossyProxy(cluster[1].address)
     start(cluster, proxy, **settings)
@@ -96,8 +96,8 @@ def judge(writer: Writer, address: str) -> None:
     held = consume(address)
     for index in range(PARTITIONS):
         assert held[index] == list(range(index, writer.sent, PARTITIONS))
-        told = {one.number: one.offset for one in writer.acknowledged[index]}
-        assert told == {number: offset for offset, number in enumerate(held[index])}
+        acknowledged = {one.number: one.offset for one in writer.acknowledged[index]}
+        assert acknowledged == {number: offset for offset, number in enumerate(held[index])}
 
 
 @CLIENTS

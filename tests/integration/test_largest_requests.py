@@ -105,7 +105,7 @@ class Watched:
         self.base = self.memory("VmRSS")
 
     def memory(self, which: str) -> int:
-        """Resident bytes now (VmRSS), or the most since `forget_peak` (VmHWM)."""
+        """Resident bytes now (VmRSS), or the most since `/proc/PID/clear_refs` was written (VmHWM)."""
         for line in Path(f"/proc/{self.broker.pid}/status").read_text().splitlines():
             if line.startswith(which + ":"):
                 return int(line.split()[1]) * 1024
@@ -189,7 +189,9 @@ def error_code(case: Large, answer: bytes) -> int:
 
 
 @pytest.mark.parametrize("api", SERVED, ids=lambda api: api.name)
-def test_the_largest_requests_of_every_api_hold_nobody_up(watched: Watched, api: ApiKey) -> None:
+def test_the_largest_requests_of_every_api_delay_no_other_client(
+    watched: Watched, api: ApiKey
+) -> None:
     broker = watched.broker
     cases = list(largest(api))
     assert any(case.is_above for case in cases)

@@ -41,7 +41,7 @@ class Local:
         return done
 
     def up(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        """`up`, whose processes end with this test run, even if that is killed."""
+        """`up`, with processes that end with this test run, even if it is killed."""
         return self("up", *arguments, "--die-with", str(os.getpid()), code=code)
 
     def properties(self) -> str:
@@ -62,7 +62,7 @@ def local(tmp_path: Path) -> Iterator[Local]:
     command("purge")
 
 
-def test_up_again_starts_what_is_missing_and_says_the_same(local: Local) -> None:
+def test_up_again_starts_what_is_missing_and_prints_the_same(local: Local) -> None:
     port = free_ports(3, consecutive=True)[0]
     first = local.up("--name", "east", "--brokers", "3", "--port", str(port))
     last = f"BROKERS=127.0.0.1:{port},127.0.0.1:{port + 1},127.0.0.1:{port + 2}"
@@ -122,13 +122,13 @@ def test_overrides_reach_the_brokers_and_are_remembered(local: Local) -> None:
     assert "num.partitions=7\n" in properties.read_text()
 
 
-def test_what_cannot_work_is_said_before_anything_starts(local: Local) -> None:
+def test_settings_that_cannot_work_are_reported_before_a_process_starts(local: Local) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        said = local.up("--name", "east", "--brokers", "1", "--port", port, code=1).stderr
-        assert f"port {port} is in use" in said
+        errors = local.up("--name", "east", "--brokers", "1", "--port", port, code=1).stderr
+        assert f"port {port} is in use" in errors
     assert "cannot be the name" in local.up("--name", "a/b", code=1).stderr
     assert "key=value" in local.up("--override", "x", code=1).stderr
     assert "set by `kbroker local`" in local.up("--override", "broker.id=3", code=1).stderr
@@ -138,9 +138,9 @@ def test_what_cannot_work_is_said_before_anything_starts(local: Local) -> None:
 def test_a_broker_that_cannot_start_is_quoted(local: Local) -> None:
     [port] = free_ports(1)
     arguments = ("--name", "east", "--brokers", "1", "--port", str(port))
-    said = local.up(*arguments, "--override", "num.partitions=many", code=1).stderr
-    assert "did not start" in said
-    assert "num.partitions" in said
+    errors = local.up(*arguments, "--override", "num.partitions=many", code=1).stderr
+    assert "did not start" in errors
+    assert "num.partitions" in errors
 
 
 def test_java_missing_is_one_command_to_type(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""ZooKeeper from PySpark's jars really serves, and nothing outlives the one who started it."""
+"""ZooKeeper from PySpark's jars serves, and ends with the process that started it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""S5 for the control plane: a write whose answer is lost may have been applied, or not. Nobody may care."""
+"""S5 for the control plane: a write without an answer may have been applied, or not; the outcome must be the same."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def mirror(tmp_path: Path, east: Cluster, west: Cluster) -> Iterator[MakeMirror]
     yield make
     for each in made:
         each.kill()
-        assert "Traceback" not in each.said, each.said
+        assert "Traceback" not in each.output, each.output
 
 
 def admin(cluster: Cluster) -> AdminClient:
@@ -96,7 +96,7 @@ def test_once_copies_what_is_there_and_ends(
     for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
         produce(east, "orders", 2000, partitions=3, **{"compression.type": codec})
     copier = mirror()
-    assert copier.run_once() == 0, copier.said
+    assert copier.run_once() == 0, copier.output
     for partition in range(3):
         there = stored(east, "orders", partition)
         assert len(there) >= 5
@@ -119,7 +119,7 @@ def test_topics_are_made_as_they_are_at_the_source(
     )
     produce(east, "orders", 100, partitions=4, size=4, **{"message.max.bytes": 2_500_000})
     copier = mirror()
-    assert copier.run_once() == 0, copier.said
+    assert copier.run_once() == 0, copier.output
     client = admin(west)
     resource = ConfigResource(ConfigResource.Type.TOPIC, "orders")
     entries = client.describe_configs([resource])[resource].result(10)
@@ -150,7 +150,7 @@ def test_new_topics_and_partitions_are_noticed(
     eventually("the third partition", lambda: (east[1].data / "second-one-2").exists())
     produce(east, "second-one", 500, partitions=3)
     until_same(east, west, "second-one", 3)
-    assert copier.stop() == 0, copier.said
+    assert copier.stop() == 0, copier.output
     assert stored(west, "third") == []
 
 
@@ -195,7 +195,7 @@ def test_a_target_broker_killed_in_the_middle_loses_and_doubles_nothing(
         eventually("batches", lambda: len(stored(west, "orders")) > had)  # noqa: B023
         west.restart(1)
     until_same(east, west, "orders", 2)
-    assert copier.stop() == 0, copier.said
+    assert copier.stop() == 0, copier.output
 
 
 def test_a_source_broker_killed_in_the_middle_is_waited_for(
@@ -207,14 +207,14 @@ def test_a_source_broker_killed_in_the_middle_is_waited_for(
     copier.start()
     eventually("batches", lambda: stored(west, "orders"))
     east.kill(1)
-    eventually("the mirror to name the broker", lambda: "broker 1" in copier.said)
+    eventually("the mirror to name the broker", lambda: "broker 1" in copier.output)
     east.start(1)
     produce(east, "orders", 1000)
     until_same(east, west, "orders")
-    assert copier.stop(signal.SIGINT) == 130, copier.said
+    assert copier.stop(signal.SIGINT) == 130, copier.output
 
 
-def test_somebody_elses_record_at_the_target_stops_the_partition(
+def test_a_record_of_another_producer_at_the_target_stops_the_partition(
     east: Cluster, west: Cluster, mirror: MakeMirror
 ) -> None:
     make_topic(east, "orders", 2)
@@ -224,12 +224,12 @@ def test_somebody_elses_record_at_the_target_stops_the_partition(
     until_same(east, west, "orders", 2)
     produce(west, "orders", 1)
     produce(east, "orders", 10, partitions=2, **{"batch.num.messages": 1})
-    eventually("the link to stop", lambda: "STOPPED orders-0" in copier.said)
+    eventually("the link to stop", lambda: "STOPPED orders-0" in copier.output)
     eventually(
         "the other partition", lambda: stored(east, "orders", 1) == stored(west, "orders", 1)
     )
-    assert copier.stop() == 5, copier.said
-    assert "source and target hold different records at the same offset" in copier.said
+    assert copier.stop() == 5, copier.output
+    assert "source and target hold different records at the same offset" in copier.output
     assert len(stored(west, "orders")) == 6, "nothing was written over it or behind it"
 
 
@@ -251,7 +251,7 @@ def test_a_topic_that_the_mirror_makes_has_the_mark_of_its_source(
     assert mark_of(east, "orders") is None
 
 
-def test_a_topic_whose_mark_an_operator_emptied_is_left_alone(
+def test_a_topic_with_a_mark_that_an_operator_emptied_is_left_alone(
     east: Cluster, west: Cluster, mirror: MakeMirror
 ) -> None:
     make_topic(east, "orders")
@@ -259,7 +259,7 @@ def test_a_topic_whose_mark_an_operator_emptied_is_left_alone(
     produce(east, "orders", 1)
     copier = mirror()
     copier.run_once()
-    assert "kbroker.mirror.source.cluster.id=: it is not a mirror of" in copier.said
+    assert "kbroker.mirror.source.cluster.id=: it is not a mirror of" in copier.output
     assert (mark_of(west, "orders"), stored(west, "orders")) == ("", [])
 
 
@@ -270,7 +270,7 @@ def test_a_topic_that_an_operator_made_is_marked_before_the_first_append(
         make_topic(cluster, "orders", 2)
     produce(east, "orders", 10, partitions=2)
     copier = mirror()
-    assert copier.run_once() == 0, copier.said
+    assert copier.run_once() == 0, copier.output
     assert [stored(west, "orders", n) for n in (0, 1)] == [
         stored(east, "orders", n) for n in (0, 1)
     ]
@@ -285,15 +285,15 @@ def test_an_ordinary_topic_with_the_name_of_a_mirror_is_neither_marked_nor_writt
     produce(east, "orders", 10, partitions=2, **{"batch.num.messages": 1})
     produce(west, "orders", 1)  # one record in partition 0, none in partition 1
     copier = mirror()
-    assert copier.run_once() == 1, copier.said
-    assert "source and target hold different records at the same offset" in copier.said
-    assert "the target's topic is not marked as a mirror" in copier.said
+    assert copier.run_once() == 1, copier.output
+    assert "source and target hold different records at the same offset" in copier.output
+    assert "the target's topic is not marked as a mirror" in copier.output
     assert mark_of(west, "orders") is None
     assert stored(west, "orders", 1) == []
     assert [batch.next_offset for batch in stored(west, "orders", 0)] == [1]
 
 
-def test_a_source_that_deleted_what_was_not_copied_is_told(
+def test_records_deleted_at_the_source_before_they_were_copied_are_reported(
     east: Cluster, west: Cluster, mirror: MakeMirror
 ) -> None:
     make_topic(east, "orders")
@@ -302,11 +302,11 @@ def test_a_source_that_deleted_what_was_not_copied_is_told(
     produce(east, "orders", 100, **{"batch.num.messages": 1})
     delete_records(east, "orders", 150)
     copier = mirror()
-    assert copier.run_once() == 1, copier.said
-    assert "offsets 100-149 are deleted" in copier.said
+    assert copier.run_once() == 1, copier.output
+    assert "offsets 100-149 are deleted" in copier.output
     skipping = mirror({"gap.policy": "skip"})
-    assert skipping.run_once() == 0, skipping.said
-    assert "gap orders-0 100-149" in skipping.said
+    assert skipping.run_once() == 0, skipping.output
+    assert "gap orders-0 100-149" in skipping.output
     assert [batch.base_offset for batch in stored(west, "orders")] == [
         *range(100),
         *range(150, 200),
@@ -323,7 +323,7 @@ def test_a_fresh_copy_begins_where_the_source_does(
     assert [batch.base_offset for batch in stored(west, "orders")] == list(range(60, 100))
 
 
-def make_anew(cluster: Cluster, topic: str, count: int) -> None:
+def recreate(cluster: Cluster, topic: str, count: int) -> None:
     """Delete a topic and make one of the same name, with *count* other records."""
     client = admin(cluster)  # it has to outlive its answer
     client.delete_topics([topic])[topic].result(10)
@@ -341,31 +341,32 @@ def test_a_topic_recreated_at_the_source_is_not_mixed_with_its_copy(
     copier.start()
     until_same(east, west, "orders")
     before = stored(west, "orders")
-    make_anew(east, "orders", 200)
+    recreate(east, "orders", 200)
     eventually(
-        "the link to stop", lambda: "STOPPED orders-0" in copier.said or "is gone" in copier.said
+        "the link to stop",
+        lambda: "STOPPED orders-0" in copier.output or "is gone" in copier.output,
     )
     copier.stop()
     again = mirror()
-    assert again.run_once() == 1, again.said
-    assert "hold different records" in again.said
+    assert again.run_once() == 1, again.output
+    assert "hold different records" in again.output
     assert stored(west, "orders") == before
 
 
 def test_the_records_of_a_recreated_topic_never_follow_the_old_ones(
     east: Cluster, west: Cluster, mirror: MakeMirror
 ) -> None:
-    """Epochs begin again at zero, so only the topic id tells the new log from the old one (KIP-516)."""
+    """Epochs begin again at zero, so only the topic id distinguishes the new log from the old one (KIP-516)."""
     make_topic(east, "orders")
     produce(east, "orders", 100, **{"batch.num.messages": 1})
     unaware = mirror({"refresh.topics.interval.seconds": "3600"})
     unaware.start()
     until_same(east, west, "orders")
     before = stored(west, "orders")
-    make_anew(east, "orders", 200)
+    recreate(east, "orders", 200)
     rejection = "UNKNOWN_TOPIC_ID"
     eventually(
-        "the rejection", lambda: rejection in unaware.said or stored(west, "orders") != before
+        "the rejection", lambda: rejection in unaware.output or stored(west, "orders") != before
     )
     assert stored(west, "orders") == before
     unaware.stop()
@@ -381,29 +382,29 @@ def test_two_mirrors_at_once_copy_everything_once(
     first, second = mirror(small), mirror(small)
     first.start("--once")
     second.start("--once")
-    assert (first.wait(), second.wait()) == (0, 0), first.said + second.said
+    assert (first.wait(), second.wait()) == (0, 0), first.output + second.output
     assert [stored(west, "orders", p) for p in range(2)] == [
         stored(east, "orders", p) for p in range(2)
     ]
 
 
-def test_plan_and_status_say_what_is_to_be_done(
+def test_plan_and_status_print_what_is_to_be_done(
     east: Cluster, west: Cluster, mirror: MakeMirror
 ) -> None:
     make_topic(east, "orders", 2, retention_ms="77000000")
     produce(east, "orders", 10)
     copier = mirror()
-    code, said = copier.ask("plan")
+    code, output = copier.ask("plan")
     assert code == 0
-    assert "create orders with 2 partitions" in said
-    assert "retention.ms=77000000" in said
-    code, said = copier.ask("status")
-    assert "not yet at the target" in said
+    assert "create orders with 2 partitions" in output
+    assert "retention.ms=77000000" in output
+    code, output = copier.ask("status")
+    assert "not yet at the target" in output
     assert copier.run_once() == 0
     produce(east, "orders", 5)
-    code, said = copier.ask("status")
+    code, output = copier.ask("status")
     assert code == 0
-    assert [line.split() for line in said.splitlines() if "orders-" in line] == [
+    assert [line.split() for line in output.splitlines() if "orders-" in line] == [
         ["orders-0", "15", "10", "5"],
         ["orders-1", "0", "0", "0"],
     ]
@@ -414,7 +415,7 @@ def test_a_dead_cluster_is_named(east: Cluster, west: Cluster, mirror: MakeMirro
     copier = mirror()
     copier.start()
     named = re.compile(rf"cluster west: .*{re.escape(west[1].address)}.*refused", re.DOTALL)
-    eventually("the address and why it does not answer", lambda: named.search(copier.said))
+    eventually("the address and why it does not answer", lambda: named.search(copier.output))
     west.start(1)
     make_topic(east, "orders")
     produce(east, "orders", 10)
@@ -425,7 +426,7 @@ def test_a_dead_cluster_is_named(east: Cluster, west: Cluster, mirror: MakeMirro
 def test_a_source_that_is_its_own_target_is_refused(east: Cluster, mirror: MakeMirror) -> None:
     copier = mirror({"west.bootstrap.servers": east.bootstrap})
     assert copier.run_once() == 1
-    assert "are the same cluster" in copier.said
+    assert "are the same cluster" in copier.output
 
 
 def test_partitions_of_several_brokers_are_copied(
@@ -442,5 +443,5 @@ def test_partitions_of_several_brokers_are_copied(
     west.restart(1)
     produce(east, "orders", 600, partitions=6)
     until_same(east, west, "orders", 6)
-    assert copier.stop() == 0, copier.said
-    assert "Traceback" not in copier.said
+    assert copier.stop() == 0, copier.output
+    assert "Traceback" not in copier.output

@@ -37,7 +37,7 @@ def registration(cluster: Cluster, broker_id: int) -> dict[str, object]:
         client.close()
 
 
-def test_brokers_of_two_versions_lose_nothing_whoever_controls_and_leads(
+def test_brokers_of_two_versions_lose_nothing_with_any_controller_and_leader(
     broker_clusters: MakeCluster,
 ) -> None:
     cluster = broker_clusters(3, SETTINGS, start=False)

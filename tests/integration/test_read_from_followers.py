@@ -74,7 +74,7 @@ class LibrdkafkaReader:
             {
                 "bootstrap.servers": cluster.bootstrap,
                 "client.rack": rack,
-                "group.id": "nobody",
+                "group.id": "unused",
                 "enable.auto.commit": False,
                 "fetch.message.max.bytes": 4096,
                 "fetch.max.bytes": 4096,

@@ -108,9 +108,9 @@ def test_a_classic_tool_writes_a_znode_which_goes_when_all_is_done(
 ) -> None:
     observer = filled(cluster, topic, [[1, 2], [2, 1]])
     with znodes_of(cluster) as zookeeper:
-        wish = {(topic, 0): [3, 4], (topic, 1): [4], ("none", 0): [1]}
-        zookeeper.create(REASSIGN, partitions_json(wish))
-        eventually("the wish to be gone", lambda: not zookeeper.exists(REASSIGN), 30)
+        request = {(topic, 0): [3, 4], (topic, 1): [4], ("none", 0): [1]}
+        zookeeper.create(REASSIGN, partitions_json(request))
+        eventually("the znode to be deleted", lambda: not zookeeper.exists(REASSIGN), 30)
         zookeeper.create(REASSIGN, b"nonsense")
         eventually("the nonsense to be gone", lambda: not zookeeper.exists(REASSIGN))
     check_moved(cluster, observer, topic, [[3, 4], [4]])
@@ -194,7 +194,7 @@ def test_a_throttled_move_keeps_to_its_rate_and_others_do_not_notice(
             broker_id,
             {f"{each}.replication.throttled.rate": rate for each, rate in rates.items()},
         )
-    # The brokers have heard of the topic's settings as well: those were told before.
+    # The brokers have the topic's settings as well: they were sent before.
     began = time.monotonic()
     assert admin.reassign({(topic, 0): [3, 2]}) == {(topic, 0): ""}
     producer.produce(other, b"not held back", partition=0)

@@ -1,7 +1,8 @@
 """S19, S26: the controller dies before or after each write and request of a reassignment; the next one finishes it.
 
-A partition on brokers 2 and 3 is to move to 4 and 2; while that is under way the wish becomes 3 and 4. Both are written
-as a classic tool does, so that they outlive the controller. A paper leader takes into the ISR whom it was told of.
+A partition on brokers 2 and 3 is to move to 4 and 2; meanwhile the target changes to 3 and 4. Both are written
+as a classic tool does, so that they outlive the controller. A paper leader adds the replicas of its LeaderAndIsr
+request to the ISR.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ T = TopicPartition("t", 0)
 STATE = znodes.partition_state_path(*T)
 
 
-async def wish(zk: ZooKeeperClient, *replicas: int) -> None:
+async def request_reassignment(zk: ZooKeeperClient, *replicas: int) -> None:
     """Write /admin/reassign_partitions, over what it asks for already."""
     data = znodes.encode_reassignment({T: replicas})
     if await zk.exists(znodes.REASSIGN_PARTITIONS) is None:
@@ -39,8 +40,8 @@ async def wish(zk: ZooKeeperClient, *replicas: int) -> None:
         await zk.set(znodes.REASSIGN_PARTITIONS, data, -1)
 
 
-def told(cluster: PaperCluster, leader: int, leader_epoch: int) -> list[int] | None:
-    """Return the replicas that *leader* was told of in its epoch; None if it was not."""
+def replicas_sent_to(cluster: PaperCluster, leader: int, leader_epoch: int) -> list[int] | None:
+    """Return the replicas of the LeaderAndIsr request to *leader* in its epoch; None if it received none."""
     for api, request in reversed(cluster[leader].received):
         if api is ApiKey.LEADER_AND_ISR:
             for topic in request.topic_states:
@@ -55,7 +56,7 @@ async def catch_up(zk: ZooKeeperClient, cluster: PaperCluster) -> None:
     with suppress(NoNode, BadVersion):
         node = await zk.get(STATE)
         state = znodes.decode_partition_state(*T, node.data, node.stat)
-        replicas = told(cluster, state.leader, state.leader_epoch)
+        replicas = replicas_sent_to(cluster, state.leader, state.leader_epoch)
         if replicas is not None and set(replicas) != set(state.isr):
             isr = znodes.PartitionState(
                 state.leader, state.leader_epoch, tuple(replicas), state.controller_epoch
@@ -67,10 +68,10 @@ async def catch_up(zk: ZooKeeperClient, cluster: PaperCluster) -> None:
 
 
 async def unsettled(zk: ZooKeeperClient, cluster: PaperCluster) -> str:
-    """Say what is not yet as it should be at the end; "" if nothing."""
+    """Return what differs from the expected end; "" if nothing."""
     await catch_up(zk, cluster)
     if await zk.exists(znodes.REASSIGN_PARTITIONS) is not None:
-        return "the wish is still there"
+        return "the znode of the reassignment still exists"
     topic = znodes.decode_topic(T.topic, (await zk.get(znodes.topic_path(T.topic))).data)
     if topic.partitions[0] != znodes.ReplicaAssignment((3, 4)):
         return f"the assignment is {topic.partitions[0]}"
@@ -82,13 +83,13 @@ async def unsettled(zk: ZooKeeperClient, cluster: PaperCluster) -> str:
         known = cluster[broker_id].cache.partition(*T)
         if known is None or (known.leader, set(known.replicas)) != (state.leader, {3, 4}):
             return f"broker {broker_id} believes {known}"
-    if told(cluster, state.leader, state.leader_epoch) != [3, 4]:
+    if replicas_sent_to(cluster, state.leader, state.leader_epoch) != [3, 4]:
         return f"{state.leader} does not know that it leads"
     return "" if _knows_it_has_nothing(cluster) else "broker 2 keeps its replica"
 
 
 def _knows_it_has_nothing(cluster: PaperCluster) -> bool:
-    """Say whether broker 2 was told to delete, or of all there is without it."""
+    """Return whether broker 2 received StopReplica, or a full UpdateMetadata without its replica."""
     if (T.topic, T.partition) in cluster[2].deleted:
         return True
     return any(
@@ -100,15 +101,15 @@ def _knows_it_has_nothing(cluster: PaperCluster) -> bool:
 
 
 async def run_scenario(connect: str, fate: Fate) -> None:
-    """Let the controller of broker 1 live and die by *fate* while the wishes come; then judge."""
+    """Run the controller of broker 1 until *fate* kills it during the reassignments; then check the end."""
     async with succession(connect, fate, (2, 3, 4)) as scene:
         other, cluster = scene.zookeeper, scene.cluster
         content = znodes.TopicAssignment(uuid4(), {0: znodes.ReplicaAssignment((2, 3))})
         await other.create(znodes.topic_path(T.topic), znodes.encode_topic(content))
         await scene.begin()
-        await wish(other, 4, 2)
+        await request_reassignment(other, 4, 2)
         await deferLater(reactor, 0.03)
-        await wish(other, 3, 4)
+        await request_reassignment(other, 3, 4)
         await scene.until_solved(lambda: unsettled(other, cluster), 20)
 
 

@@ -66,9 +66,9 @@ def check(cluster: Cluster, observer: Observer, writer: Writer, replicas: Replic
     stored = read_all(cluster.bootstrap, topic, PARTITIONS)
     for index in range(PARTITIONS):
         lost = [
-            told
-            for told in writer.acknowledged[index]
-            if stored[index].get(told.offset) != b"%d" % told.number
+            sent
+            for sent in writer.acknowledged[index]
+            if stored[index].get(sent.offset) != b"%d" % sent.number
         ]
         assert not lost, f"{topic}-{index}: acknowledged, not there: {lost[:5]}"
         until_replicas_agree(cluster, topic, index, replicas[index])

@@ -1,4 +1,4 @@
-"""A consumer group whose coordinator is replicated: it goes on when any broker dies."""
+"""A consumer group with a replicated coordinator goes on when any broker dies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ALL = [1, 2, 3]
 
 
 class Reader:
-    """One member that commits what it has read, and remembers what it was told of."""
+    """One member that commits what it has read, and records its acknowledged commits."""
 
     def __init__(self, cluster: Cluster, topic: str) -> None:
         self._consumer = Consumer(

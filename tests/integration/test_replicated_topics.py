@@ -41,8 +41,8 @@ def check_acknowledged(cluster: Cluster, writer: Writer) -> None:
     found = read_all(cluster.bootstrap, writer.topic, writer.partitions)
     for index in range(writer.partitions):
         lost = [
-            told for told in writer.acknowledged[index]
-            if found[index].get(told.offset) != b"%d" % told.number
+            sent for sent in writer.acknowledged[index]
+            if found[index].get(sent.offset) != b"%d" % sent.number
         ]  # fmt: skip
         assert not lost, f"{writer.topic}-{index}: acknowledged, not there: {lost[:5]}"
         assert writer.acknowledged[index], f"{writer.topic}-{index}: nothing was acknowledged"

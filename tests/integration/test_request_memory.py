@@ -1,6 +1,6 @@
 """Connections that drip or stall in the middle of large requests, on a real broker with Kafka's limits (S41).
 
-docs/design/request-memory.md says what they can do.
+docs/design/request-memory.md lists their effects.
 """
 
 from __future__ import annotations

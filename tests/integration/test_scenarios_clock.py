@@ -41,7 +41,7 @@ _FETCH_BY_NAME = 11
 
 
 def what_a_failure_would_change(connect: str) -> dict[str, object]:
-    """Return who is registered since when, every leader epoch, and who governs since when."""
+    """Return the registrations and the controller with their times, and every leader epoch."""
     with zookeeper_at(connect) as zookeeper:
         found: dict[str, object] = {}
         for broker_id in zookeeper.get_children("/brokers/ids"):
@@ -161,7 +161,7 @@ def test_s35_clocks_that_jump_by_an_hour_or_go_to_and_fro_stop_nothing(
     until_progress([writer], 100)
     eventually("an assignment", lambda: member.changes)
     for path in tmp_path.rglob("t-*/*.log"):
-        os.utime(path, (0, 0))  # the age of a file is nobody's
+        os.utime(path, (0, 0))  # no test depends on the age of a file
     before = what_a_failure_would_change(cluster.zookeeper_connect)
 
     clocks[1].turn(HOUR)

@@ -1,4 +1,4 @@
-"""Scenarios of who may lead (reliability.md 2a), with real processes: nobody who may lack acknowledged records does."""
+"""Elections with real processes: no replica that may lack acknowledged records leads (S8, S9, S14, S17)."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ class Scene:
         self.observer.in_sync(self.topic, 0, [self.leader], PATIENCE)
 
     def until_led_by(self, broker_id: int) -> None:
-        """Wait for *broker_id* to lead; -1: for nobody to."""
+        """Wait for *broker_id* to lead; -1: for no leader."""
         eventually(
             f"{self.topic} led by {broker_id}",
             lambda: self.observer.placement(self.topic).leader == broker_id,
             PATIENCE,
         )
 
-    def until_said(self, broker_id: int, *words: str) -> str:
+    def until_logged(self, broker_id: int, *words: str) -> str:
         """Wait for a line of a broker's log with all *words*; return it."""
 
         def line() -> str | None:
@@ -91,9 +91,9 @@ class Scene:
         return found
 
     def stays_leaderless(self) -> None:
-        """Demand that nobody leads once the follower is back, who has less."""
+        """Demand that the partition has no leader once the follower is back, which has fewer records."""
         self.cluster.start(self.follower)
-        self.until_said(self.controller, f"{self.topic}-0 is OFFLINE")
+        self.until_logged(self.controller, f"{self.topic}-0 is OFFLINE")
         assert self.observer.placement(self.topic).leader == -1
 
     def is_whole_again(self) -> None:
@@ -116,13 +116,13 @@ def scene(cluster: Cluster, request: pytest.FixtureRequest) -> Scene:
 
 
 def lose_power(cluster: Cluster, broker_id: int) -> None:
-    """Have a killed broker find that its machine was started anew."""
+    """Make a killed broker find that its machine was rebooted."""
     path = cluster[broker_id].data / "broker-incarnation"
     path.write_text(json.dumps({**json.loads(path.read_text()), "bootId": "another boot"}))
 
 
 def until_committed(scene: Scene, broker_id: int, offset: int) -> None:
-    """Wait until a broker's checkpoint says that so much is committed; a broker that is new has none for a moment."""
+    """Wait until a broker's checkpoint has this high watermark; a new broker has no checkpoint for a moment."""
     checkpoint = scene.cluster[broker_id].data / "replication-offset-checkpoint"
     line = f"{scene.topic} 0 {offset}\n"
     eventually("a checkpoint", lambda: checkpoint.exists() and line in checkpoint.read_text())
@@ -150,7 +150,7 @@ def test_s08_the_last_replica_without_its_disk_does_not_lead_until_the_disk_is_b
     disk.rename(aside)
     scene.cluster.start(scene.leader)
     scene.stays_leaderless()
-    line = scene.until_said(scene.controller, f"{scene.topic}-0 is OFFLINE")
+    line = scene.until_logged(scene.controller, f"{scene.topic}-0 is OFFLINE")
     assert f"broker {scene.leader}: its log directories are new" in line
     assert "unclean.leader.election.enable=true" in line
     scene.cluster.terminate(scene.leader)
@@ -170,7 +170,7 @@ def test_s08_the_last_replica_after_a_power_loss_waits_for_an_operator(scene: Sc
     lose_power(scene.cluster, scene.leader)
     scene.cluster.start(scene.leader)
     scene.stays_leaderless()
-    line = scene.until_said(scene.controller, f"{scene.topic}-0 is OFFLINE")
+    line = scene.until_logged(scene.controller, f"{scene.topic}-0 is OFFLINE")
     assert "its machine went down" in line
     scene.observer.configure(scene.topic, {"unclean.leader.election.enable": "true"})
     scene.until_led_by(scene.leader)  # of the two it was in sync last
@@ -183,20 +183,22 @@ def test_s17_after_a_power_loss_of_all_machines_the_longest_log_leads(scene: Sce
     scene.cluster.kill()
     for broker_id in scene.cluster.brokers:
         lose_power(scene.cluster, broker_id)
-    # Who is first in the assignment forgot its tail, of which its checkpoint still knows.
+    # The first replica of the assignment lost its tail; its checkpoint still has the offset.
     (segment,) = (scene.cluster[scene.leader].data / f"{scene.topic}-0").glob("*.log")
     with segment.open("r+b") as file:
         file.truncate(segment.stat().st_size // 2)
     scene.cluster.start()
     scene.until_led_by(scene.follower)
-    said = scene.until_said(scene.cluster.brokers[scene.observer.controller()].broker_id,
+    line = scene.until_logged(scene.cluster.brokers[scene.observer.controller()].broker_id,
                             f"{scene.topic}-0 is led again", "its machine went down")  # fmt: skip
-    assert "longest log" in said
+    assert "longest log" in line
     scene.is_whole_again()
     assert scene.read() == sent
 
 
-def test_s08_the_last_replica_whose_log_was_cut_says_so_and_does_not_lead(scene: Scene) -> None:
+def test_s08_the_last_replica_with_a_truncated_log_reports_it_and_does_not_lead(
+    scene: Scene,
+) -> None:
     scene.leave_alone()
     scene.send(500)
     data = scene.cluster[scene.leader].data
@@ -207,10 +209,10 @@ def test_s08_the_last_replica_whose_log_was_cut_says_so_and_does_not_lead(scene:
         file.truncate(segment.stat().st_size // 2)
     scene.cluster.start(scene.leader)
     scene.stays_leaderless()
-    scene.until_said(scene.leader, f"{scene.topic}-0 is not led from here", "its log ends at")
+    scene.until_logged(scene.leader, f"{scene.topic}-0 is not led from here", "its log ends at")
     # Nothing but a decision helps: not even a restart, after which the log looks like any other.
     scene.cluster.restart(scene.leader)
-    scene.until_said(scene.controller, f"{scene.topic}-0 is OFFLINE", "its log of this partition")
+    scene.until_logged(scene.controller, f"{scene.topic}-0 is OFFLINE", "its log of this partition")
     assert scene.observer.placement(scene.topic).leader == -1
     scene.observer.configure(scene.topic, {"unclean.leader.election.enable": "true"})
     eventually("a leader", lambda: scene.observer.placement(scene.topic).leader > 0, PATIENCE)
@@ -245,7 +247,7 @@ def test_s08_a_loss_that_was_accepted_does_not_excuse_the_next_one(
     scene.send(100)
     until_committed(scene, leader, 100)
     lose_the_log(scene, leader)
-    scene.until_said(leader, f"{scene.topic}-0 is not led from here")
+    scene.until_logged(leader, f"{scene.topic}-0 is not led from here")
     scene.until_led_by(-1)
     scene.observer.configure(scene.topic, {"unclean.leader.election.enable": "true"})
     scene.until_led_by(leader)
@@ -283,15 +285,15 @@ def test_s08_a_log_that_is_brought_back_is_led_with_after_its_loss_was_reported(
     else:
         shutil.rmtree(directory)
     cluster.start(leader)
-    scene.until_said(leader, f"{scene.topic}-0 is not led from here")
+    scene.until_logged(leader, f"{scene.topic}-0 is not led from here")
     scene.until_led_by(-1)
-    assert "put it back while the broker is stopped" in scene.until_said(
+    assert "put it back while the broker is stopped" in scene.until_logged(
         scene.controller, f"{scene.topic}-0 is OFFLINE"
     )
     if how.endswith("restarted"):
         cluster.terminate(leader)
         cluster.start(leader)
-        scene.until_said(leader, f"{scene.topic}-0 waits for a leader")
+        scene.until_logged(leader, f"{scene.topic}-0 waits for a leader")
         assert scene.observer.placement(scene.topic).leader == -1
     cluster.kill(leader)
     shutil.rmtree(directory, ignore_errors=True)
@@ -350,7 +352,7 @@ def test_s09_a_follower_back_without_its_disk_within_its_session_is_not_in_sync(
 
 
 def until_all_sessions_are_over(cluster: Cluster) -> None:
-    """Wait for as long as machines take to start: nobody who is dead is still held for alive."""
+    """Wait for as long as machines take to start: all sessions of dead brokers have expired."""
     with zookeeper_at(cluster.zookeeper_connect) as client:
         eventually("no broker", lambda: not client.get_children("/brokers/ids"), PATIENCE)
 
@@ -405,7 +407,7 @@ def test_s14_the_last_replica_does_not_lead_with_what_rot_has_left(scene: Scene)
     rot(scene.cluster, scene.leader, scene.topic)
     scene.cluster.start(scene.leader)
     scene.stays_leaderless()
-    scene.until_said(scene.leader, f"{scene.topic}-0 is not led from here")
+    scene.until_logged(scene.leader, f"{scene.topic}-0 is not led from here")
     scene.observer.configure(scene.topic, {"unclean.leader.election.enable": "true"})
     eventually("a leader", lambda: scene.observer.placement(scene.topic).leader > 0, PATIENCE)
     scene.is_whole_again()

@@ -34,7 +34,7 @@ _NO_LINGER = struct.pack("ii", 1, 0)
 
 
 def call(broker: Broker) -> socket.socket:
-    """Begin to connect; whoever is refused hears of it later. Its end is a reset, which leaves no TIME_WAIT."""
+    """Begin to connect; a refusal arrives later. The socket ends with a reset, which leaves no TIME_WAIT."""
     line = socket.socket()
     line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
     line.setblocking(False)
@@ -92,7 +92,7 @@ def flood(broker: Broker) -> None:
 
 
 def listeners_of(broker: Broker) -> str:
-    """Say where a broker listens; the kit's port is that for clients."""
+    """Return where a broker listens; the kit's port is the clients' one."""
     return f"CLIENTS://{broker.address},BROKERS://127.0.0.2:{broker.port}"
 
 
@@ -135,7 +135,7 @@ def test_s40_a_flood_of_connections_takes_nothing_from_brokers_and_ends_without_
         until_progress([writer], 50, 40)
         before = writer.count
         flood(victim)
-        assert writer.count > before + 20, "nobody was served meanwhile"
+        assert writer.count > before + 20, "no client was served meanwhile"
         until_progress([writer], 50, 40)
         assert files_of(victim) < FILES
     assert soon(lambda: files_of(victim) <= files + 10, 20), "connections are left over"

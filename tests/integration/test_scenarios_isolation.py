@@ -1,4 +1,4 @@
-"""S11: a leader that is cut off from ZooKeeper, asked directly what it would tell a client that knows nobody else."""
+"""S11: the answers of a leader that is cut off from ZooKeeper to a client that knows no other broker."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def exchange(broker: Broker, frame: bytes) -> bytes:
             return file.read(_LENGTH.unpack(file.read(4))[0])
 
 
-def told_by(broker: Broker, topic: str, value: bytes, acks: int = -1) -> str:
-    """Produce to one broker, whoever leads; return the name of the error, NONE without one."""
+def produce_to(broker: Broker, topic: str, value: bytes, acks: int = -1) -> str:
+    """Produce to one broker, leader or not; return the name of the error, NONE without one."""
     records = [Record(0, 1_700_000_000_000, None, value, [])]
     batch = ProducePartition(0, encode_batch(records))
     request = ProduceRequest(acks, 3000, [ProduceTopic(topic, [batch])])
@@ -83,7 +83,7 @@ def read_from(broker: Broker, topic: str) -> str:
     return ErrorCode(response.topics[0].partitions[0].error_code).name
 
 
-def test_s11_a_leader_that_zookeeper_gave_up_serves_nobody_and_comes_back(
+def test_s11_a_leader_with_an_expired_session_serves_no_client_until_it_leads_again(
     cluster: Cluster, wires: Wires
 ) -> None:
     observer = Observer(cluster)
@@ -91,15 +91,15 @@ def test_s11_a_leader_that_zookeeper_gave_up_serves_nobody_and_comes_back(
     leader, *others = [b for b in cluster.brokers if b != controller] + [controller]
     left = f"left-{next(_numbers)}"
     observer.create(left, [[leader, *others]], {"min.insync.replicas": "2"})
-    assert told_by(cluster[leader], left, b"before") == "NONE"
+    assert produce_to(cluster[leader], left, b"before") == "NONE"
     with wires.cut(leader):
         observer.led_by_another(left, 0, leader, PATIENCE)
         refused = ErrorCode.NOT_LEADER_OR_FOLLOWER.name
-        eventually("refusal", lambda: told_by(cluster[leader], left, b"1", 1) == refused)
-        assert told_by(cluster[leader], left, b"all") == refused
+        eventually("refusal", lambda: produce_to(cluster[leader], left, b"1", 1) == refused)
+        assert produce_to(cluster[leader], left, b"all") == refused
         assert read_from(cluster[leader], left) == refused
         now = observer.placement(left).leader
-        assert told_by(cluster[now], left, b"after") == "NONE"
+        assert produce_to(cluster[now], left, b"after") == "NONE"
     observer.in_sync(left, 0, cluster.brokers, PATIENCE)
     values = list(read_all(cluster.bootstrap, left, 1)[0].values())
     assert (values[0], values[-1]) == (b"before", b"after")
@@ -119,16 +119,18 @@ def test_s11_alone_in_the_isr_a_leader_that_is_cut_off_acknowledges_nothing(
     observer.create(only, [[leader]])
     cluster.terminate(follower)
     observer.in_sync(alone, 0, [leader], PATIENCE)
-    assert told_by(cluster[leader], alone, b"before") == "NONE"
+    assert produce_to(cluster[leader], alone, b"before") == "NONE"
     with wires.cut(leader):
         eventually("no leader", lambda: observer.placement(alone).leader == -1, PATIENCE)
-        assert told_by(cluster[leader], alone, b"cut off") == "NOT_LEADER_OR_FOLLOWER"
-        # Where there is no other replica nobody else can lead: what is told to readers stays true.
-        assert told_by(cluster[leader], only, b"cut off") == "NONE"
+        assert produce_to(cluster[leader], alone, b"cut off") == "NOT_LEADER_OR_FOLLOWER"
+        # Without another replica no other broker can lead: reads stay correct.
+        assert produce_to(cluster[leader], only, b"cut off") == "NONE"
     eventually("the leader is back", lambda: observer.placement(alone).leader == leader, PATIENCE)
-    eventually("it serves", lambda: told_by(cluster[leader], alone, b"after") == "NONE", PATIENCE)
+    eventually(
+        "it serves", lambda: produce_to(cluster[leader], alone, b"after") == "NONE", PATIENCE
+    )
     assert list(read_all(cluster.bootstrap, alone, 1)[0].values()) == [b"before", b"after"]
-    eventually("it serves", lambda: told_by(cluster[leader], only, b"after") == "NONE", PATIENCE)
+    eventually("it serves", lambda: produce_to(cluster[leader], only, b"after") == "NONE", PATIENCE)
     cluster.start(follower, zookeeper_connect=f"127.0.0.1:{wires.ports[follower]}/isolation")
     observer.in_sync(alone, 0, [leader, follower], PATIENCE)
 
@@ -145,6 +147,6 @@ def test_s04_a_leader_cut_off_for_a_moment_goes_on_as_before(
         with wires.cut(leader):
             over = time.monotonic() + 1.0  # shorter than the session
             while time.monotonic() < over:
-                assert told_by(cluster[leader], moment, b"on") == "NONE"
+                assert produce_to(cluster[leader], moment, b"on") == "NONE"
         assert observer.placement(moment).leader == leader
     observer.in_sync(moment, 0, cluster.brokers, PATIENCE)

@@ -1,4 +1,4 @@
-"""S28: SIGTERM ends a broker in good time and cleanly, whoever it would have to talk to for that does not answer."""
+"""S28: SIGTERM stops a broker cleanly and in bounded time, even if the controller or ZooKeeper does not answer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_s28_sigterm_ends_a_broker_without_controller_and_without_zookeeper(
     first, second = (b for b in cluster.brokers if b != controller)
     observer.create("t", [[first, second, controller], [second, first, controller]])
 
-    cluster.pause(controller)  # it is alive and says nothing
+    cluster.pause(controller)  # it is alive and sends nothing
     began = time.monotonic()
     cluster.terminate(first, timeout=BOUND)
     assert time.monotonic() - began < BOUND

@@ -18,7 +18,7 @@ ALL = [1, 2, 3]
 
 
 def state_of(cluster: Cluster, topic: str) -> tuple[dict[str, object], int]:
-    """Read partition 0's state znode: what it says, and how often it was written."""
+    """Return the content of partition 0's state znode, and how often it was written."""
     with zookeeper_at(cluster.zookeeper_connect) as client:
         data, stat = client.get(f"/brokers/topics/{topic}/partitions/0/state")
     return json.loads(data), stat.version

@@ -1,7 +1,7 @@
 """S23: a ZooKeeper server that lags, and the next coordinator and the next controller read from no other.
 
-Three servers whose followers hear their leader through a switchboard, which delivers to one of them seconds late: what
-is committed everywhere else is not so there yet. Broker 2 knows that server only.
+Three servers. A switchboard between the leader and its followers delivers to one of them seconds late: what is
+committed on the others is not on it yet. Broker 2 connects to that server only.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class LaggingEnsemble:
         return self._board.route("laggard", "leader", port) if (source, target) == (1, 3) else port
 
     def lag(self, seconds: float) -> None:
-        """Let the laggard hear everything so much later from now on."""
+        """Delay everything to the laggard from now on."""
         self._board.delay("leader", "laggard", seconds)
         self._board.settle()
 
@@ -84,7 +84,7 @@ def commit(bootstrap: str, offset: int) -> None:
 
 
 def committed_at(broker: Broker) -> int | None:
-    """Ask one broker what group ``g`` committed; None while it says that it cannot know yet."""
+    """Return the committed offset of group ``g`` from one broker; None while it answers with a retriable error."""
     request = OffsetFetchRequest("g", [OffsetFetchRequestTopic("t", [0])])
     answer = ask_broker(broker.port, ApiKey.OFFSET_FETCH, request, VERSION)
     if answer.error_code:
@@ -105,7 +105,7 @@ def epoch_of_controller(zookeeper: KazooClient) -> int:
 
 
 def govern_for_a_moment(zookeeper: KazooClient) -> znodes.PartitionState:
-    """Do what a controller does who is elected, makes broker 3 lead ``t``, and dies; return what it wrote."""
+    """Act as a controller that is elected, makes broker 3 lead ``t``, and dies; return what it wrote."""
     epoch = epoch_of_controller(zookeeper) + 1
     zookeeper.set(znodes.CONTROLLER_EPOCH, b"%d" % epoch)
     before = state_of(zookeeper, "t")
@@ -115,7 +115,7 @@ def govern_for_a_moment(zookeeper: KazooClient) -> znodes.PartitionState:
     return after
 
 
-def test_s23_whoever_reads_from_a_lagging_server_waits_until_it_has_caught_up(
+def test_s23_a_broker_that_reads_from_a_lagging_server_waits_until_the_server_has_caught_up(
     broker_clusters: MakeCluster, lagging: LaggingEnsemble
 ) -> None:
     cluster = broker_clusters(
@@ -157,7 +157,7 @@ def test_s23_whoever_reads_from_a_lagging_server_waits_until_it_has_caught_up(
         eventually("the next coordinator to serve", answered, 3 * LAG + 15)
         assert [found for found in answers if found is not None] == [200]
 
-        # The controller goes, another one reigns and dies; the next one hears of all that late.
+        # The controller dies, another one is elected and dies; the next one gets all of this late.
         eventually("the laggard to know", lambda: state_of(behind, "t") == state_of(ahead, "t"))
         cluster.terminate(3)
         assert ahead.exists(znodes.CONTROLLER) is None

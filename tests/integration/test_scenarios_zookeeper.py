@@ -37,7 +37,7 @@ def ensemble(tmp_path: Path) -> Iterator[Ensemble]:
 
 
 def _creates(observer: Observer, numbers: Iterator[int]) -> bool:
-    observer.controller()  # librdkafka asks nobody who the controller is by itself
+    observer.controller()  # librdkafka does not look for the controller by itself
     observer.create(f"after-{next(numbers)}", [[1, 2, 3]])
     return True
 

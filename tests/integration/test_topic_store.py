@@ -412,17 +412,19 @@ async def test_alter_configs_replaces_everything(broker: Member) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_loaded_topic_hears_of_changes(broker: Member) -> None:
+async def test_a_loaded_topic_is_notified_of_changes(broker: Member) -> None:
     created = await broker.topics.create(NewTopic("t", configs={"retention.ms": "5"}))
-    heard = []
+    changes = []
     broker.dynamic.on_topic_config(
-        lambda topics: heard.extend((t, broker.dynamic.log_config(t).retention_ms) for t in topics)
+        lambda topics: changes.extend(
+            (t, broker.dynamic.log_config(t).retention_ms) for t in topics
+        )
     )
     assert broker.dynamic.log_config("t").retention_ms == 604800000
     await broker.dynamic.load_topics({"t": created.topic_id})
     assert broker.dynamic.log_config("t").retention_ms == 5
     await broker.config_changes.alter_topic("t", [Change("retention.ms", SET, "6")])
-    await until(lambda: heard == [("t", 6)])
+    await until(lambda: changes == [("t", 6)])
     await broker.config_changes.alter_broker(
         "<default>", [Change("log.segment.bytes", SET, "5000")]
     )

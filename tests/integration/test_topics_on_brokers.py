@@ -179,12 +179,12 @@ def test_a_topic_deleted_while_a_broker_is_down_does_not_come_back_with_it(
     cluster.start(victim)
     eventually("its directory to go", lambda: not list(cluster[victim].data.glob("t-?")))
 
-    def made_anew() -> bool:
+    def recreated() -> bool:
         (future,) = client.create_topics([NewTopic("t", 1, 1)]).values()
         future.exception(20)  # until the name is free it exists already
         return set(leaders(client, "t")) == {0}
 
-    eventually("the name to be free", made_anew)
+    eventually("the name to be free", recreated)
     assert set(leaders(client, "stays").values()) == {1, 2}
 
 

@@ -122,7 +122,7 @@ async def test_the_chroot_is_made_and_never_seen(
 
 
 @pytest_twisted.ensureDeferred
-async def test_nobody_answering_is_an_error_in_bounded_time() -> None:
+async def test_no_answer_is_an_error_in_bounded_time() -> None:
     zk = ZooKeeperClient(reactor, "127.0.0.1:1,127.0.0.1:2")
     before = time.monotonic()
     with pytest.raises(errors.CannotConnect, match=r"127\.0\.0\.1:1,127\.0\.0\.1:2.*within 0\.5 s"):
@@ -189,7 +189,7 @@ async def test_changes_during_a_break_are_noticed_after_it(
     zk.watch_data("/t", seen.append)
     await until(lambda: seen)
     events = events_of(zk)
-    # Cut only this client off: its next address is one where nobody listens.
+    # Cut only this client off: nothing listens at its next address.
     zk._connection.client.set_hosts("127.0.0.1:1")
     zk._connection._socket.shutdown(2)
     await until(has(events, Suspended))
@@ -257,11 +257,11 @@ async def test_the_lapse_comes_before_the_server_would_expire_us(
     lapsed: list[float] = []
     zk.on_session(lambda e: lapsed.append(time.monotonic()) if isinstance(e, Lapsed) else None)
     await zk.sync("/")
-    heard = time.monotonic()
+    received = time.monotonic()
     own_ensemble.pause()
     await until(lambda: lapsed)
     own_ensemble.resume()
-    assert lapsed[0] - heard < 4.0
+    assert lapsed[0] - received < 4.0
 
 
 @pytest_twisted.ensureDeferred
@@ -296,7 +296,10 @@ async def test_a_request_still_queued_when_the_session_changed_is_refused(
     zk = await open_session()
     assert zk.session is not None
     connection = zk._connection
-    connection._identity = (zk.session.id + 1, b"")  # as after an expiry we have not heard of
+    connection._identity = (
+        zk.session.id + 1,
+        b"",
+    )  # as after an expiry that the client does not know of
     with pytest.raises(errors.SessionExpired):
         await zk.create("/from-the-past")
     connection._identity = (zk.session.id, zk._password)
@@ -311,7 +314,9 @@ async def test_a_broken_connection_thread_is_replaced_in_the_same_session(
     events = events_of(zk)
     before = zk.session
     broken = zk._connection
-    broken._read_socket = lambda _timeout: 1 / 0  # K6: what kazoo does not expect ends its thread
+    broken._read_socket = lambda _timeout: (
+        1 / 0
+    )  # an exception that kazoo does not expect ends its thread
     lost = zk.get("/")
     with pytest.raises(errors.ConnectionLoss):
         await lost
@@ -357,7 +362,7 @@ async def test_thousands_of_pipelined_requests_keep_their_order(open_session: Op
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_listener_that_fails_harms_nobody(
+async def test_a_listener_that_fails_does_not_affect_others(
     open_session: Open, zookeeper_connect: str
 ) -> None:
     zk = ZooKeeperClient(reactor, zookeeper_connect)

@@ -46,7 +46,7 @@ class Mirror:
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.path = directory / "mirror.properties"
-        self.output = directory / "mirror.log"
+        self.log_file = directory / "mirror.log"
         values = {
             "clusters": "east, west",
             "east.bootstrap.servers": source.bootstrap,
@@ -61,7 +61,7 @@ class Mirror:
     def start(self, *arguments: str) -> None:
         """Start it in the background."""
         command = [sys.executable, "-m", "mirrormaker", "run", str(self.path), *arguments]
-        with self.output.open("ab") as log:
+        with self.log_file.open("ab") as log:
             self.process = processes.start_bound_to_us(command, output=log)
 
     def wait(self, timeout: float = 40.0) -> int:
@@ -101,9 +101,9 @@ class Mirror:
         return self.wait(timeout)
 
     @property
-    def said(self) -> str:
-        """Everything it wrote, over all its lives."""
-        return self.output.read_text() if self.output.exists() else ""
+    def output(self) -> str:
+        """Everything it wrote, over all its runs."""
+        return self.log_file.read_text() if self.log_file.exists() else ""
 
 
 def until_same(
