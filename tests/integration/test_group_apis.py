@@ -34,7 +34,7 @@ from kbroker.coordinator.transaction.producer_id_manager import (
     first_producer_id,
 )
 from kbroker.metadata import broker_registration
-from kbroker.metadata.admin_manager import Topics
+from kbroker.metadata.admin_manager import AdminManager
 from kbroker.metadata.metadata_cache import (
     BrokerMetadata,
     MetadataCache,
@@ -107,7 +107,7 @@ class Client:
         self.metadata = MetadataCache("cluster")
         self.topics = NoTopics()
         self.producer_ids = ProducerIds(zk, 1)
-        groups, topics = self.coordinator, cast(Topics, self.topics)
+        groups, topics = self.coordinator, cast(AdminManager, self.topics)
         self.pipeline = RequestPipeline(
             {
                 ApiKey.OFFSET_COMMIT: lambda: OffsetCommit(groups, self.metadata),
