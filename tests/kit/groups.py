@@ -8,8 +8,8 @@ from kbroker.coordinator.group.core.effects import (
     Join,
     JoinGroupResult,
     LeaveGroupResult,
+    LogLine,
     MemberIdentity,
-    Note,
     Persist,
     SetTimer,
     Sync,
@@ -136,7 +136,7 @@ class GroupOnTheTable:
                     self.unacknowledged.append(effect)
                 case SetTimer(at):
                     self.timer = at
-                case Note(text):
+                case LogLine(text):
                     self.notes.append(text)
         if self.auto_persist:
             self.acknowledge()

@@ -144,7 +144,7 @@ class GroupUnderFire(RuleBasedStateMachine):
     @precondition(lambda self: self.table.unacknowledged)
     @rule()
     def zookeeper_is_late(self) -> None:
-        self.table.perform(self.table.group.write_is_late(self.table.now))
+        self.table.perform(self.table.group.persist_timed_out(self.table.now))
         self.listen()
 
     @rule(applied=st.integers(0, 3))
@@ -216,7 +216,7 @@ class GroupUnderFire(RuleBasedStateMachine):
     @invariant()
     def a_tick_comes_before_the_first_deadline(self) -> None:  # 6
         group = self.table.group
-        rebalance = group._rebalance
+        rebalance = group
         waits = min(rebalance.join_deadline, rebalance.sync_deadline)
         first = min(waits, group.members.next_deadline)
         assert first == inf or (self.table.timer is not None and self.table.timer <= first)

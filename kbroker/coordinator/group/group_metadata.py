@@ -29,7 +29,7 @@ from kbroker.coordinator.group.core.effects import (
     Effect,
     JoinGroupResult,
     LeaveGroupResult,
-    Note,
+    LogLine,
     Persist,
     SetTimer,
     SyncGroupResult,
@@ -216,7 +216,7 @@ class GroupMetadata:
                     self._write()
                 case SetTimer(at):
                     self._set_timer(at)
-                case Note(text):
+                case LogLine(text):
                     log.info("{text}", text=text)
         # Last, because whoever is answered may ask again at once.
         for answer in answers:
@@ -281,7 +281,7 @@ class GroupMetadata:
     def _write_is_late(self) -> None:
         """Refuse the requests that wait for a write, and those that come meanwhile after as long again."""
         self._late = self._clock.callLater(WRITE_PATIENCE, self._write_is_late)
-        self._perform(self.machine.write_is_late(self._clock.seconds()))
+        self._perform(self.machine.persist_timed_out(self._clock.seconds()))
 
     async def _write_all(self) -> None:
         self._late = self._clock.callLater(WRITE_PATIENCE, self._write_is_late)

@@ -284,7 +284,7 @@ def dead_members_stay() -> list[Change]:
 
     def tick(self: Group, now: float) -> Any:
         self._out.disarm()
-        self._rebalance.tick(now)
+        self._tick_rebalance(now)
         return self._flush()
 
     return [(Group, "tick", tick)]

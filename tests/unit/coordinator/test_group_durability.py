@@ -187,7 +187,7 @@ def test_members_join_again_if_their_generation_is_not_written_in_time() -> None
     table = GroupOnTheTable(auto_persist=False)
     a = table.enter("a")
     table.advance(3.0)
-    table.perform(table.group.write_is_late(table.now))
+    table.perform(table.group.persist_timed_out(table.now))
     assert table.joined(a).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert table.joined(a).member_id == "a-id"
     again = table.join("a", "a-id")
@@ -203,7 +203,7 @@ def test_members_sync_again_if_their_assignment_is_not_written_in_time() -> None
     table.join("b", "b-id")
     table.auto_persist = False
     b, a = table.sync("b"), table.sync("a", a=b"A", b=b"B")
-    table.perform(table.group.write_is_late(table.now))
+    table.perform(table.group.persist_timed_out(table.now))
     for late in (a, b):
         assert table.synced(late).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
     again = table.sync("b")
@@ -218,7 +218,7 @@ def test_a_member_that_does_not_ask_again_is_removed() -> None:
     table.join("b", "b-id")
     table.auto_persist = False
     table.sync("b"), table.sync("a", a=b"A", b=b"B")
-    table.perform(table.group.write_is_late(table.now))
+    table.perform(table.group.persist_timed_out(table.now))
     table.acknowledge()
     table.advance(11.0, "a")
     assert [member.member_id for member in table.group.members] == ["a-id"]

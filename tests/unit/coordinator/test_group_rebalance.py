@@ -304,7 +304,7 @@ def test_an_assignment_too_large_for_the_znode_is_refused_with_its_cause() -> No
     table.enter("a")
     table.advance(3.0)
     assert table.synced(table.sync("a", a=bytes(20_000))).error is ErrorCode.UNKNOWN_SERVER_ERROR
-    assert any("cannot keep its leader's assignment" in note for note in table.notes)
+    assert any("cannot store its leader's assignment" in note for note in table.notes)
 
 
 def test_ids_given_out_are_bounded() -> None:

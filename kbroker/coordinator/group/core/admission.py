@@ -1,4 +1,4 @@
-"""Who may join a group: room, session timeout, and a protocol in common with the members."""
+"""Which JoinGroup a group admits: by its size, the session timeout, and a protocol in common with the members."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from kclient.wire.error_codes import ErrorCode
 
 
 class Refusal(NamedTuple):
-    """Why a member is not let in; *cause* is for the operator, empty where there is nothing to do."""
+    """Why a join is rejected; *cause* is a line for the log, empty where the operator cannot act."""
 
     error: ErrorCode
     cause: str = ""
@@ -19,7 +19,7 @@ class Refusal(NamedTuple):
 def refusal(
     join: Join, state: GroupState, members: Roster, protocol_type: str | None, limits: GroupLimits
 ) -> Refusal | None:
-    """Return why *join* cannot be let in; None if it can, as far as this can be said here."""
+    """Return why *join* is rejected; None if these checks admit it."""
     if state is GroupState.DEAD:
         return Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     if not limits.min_session_timeout <= join.session_timeout <= limits.max_session_timeout:
@@ -44,7 +44,7 @@ def _full(join: Join, state: GroupState, members: Roster, limits: GroupLimits) -
         if wanted > limits.max_state_bytes:
             return Refusal(
                 ErrorCode.GROUP_MAX_SIZE_REACHED,
-                f"refuses {join.member_id or join.client_id!r}: the group would need {wanted} "
+                f"rejects {join.member_id or join.client_id!r}: the group would need {wanted} "
                 f"bytes of state and its znode has room for {limits.max_state_bytes}; "
                 "use fewer members, or shorter subscriptions",
             )
@@ -52,7 +52,7 @@ def _full(join: Join, state: GroupState, members: Roster, limits: GroupLimits) -
     if not join.member_id and len(members.pending) >= limits.max_pending_members:
         return too_many
     if state is GroupState.PREPARING_REBALANCE:
-        # Counting those who have rejoined lets a lowered limit push the last ones out.
+        # Only rejoined members count: after the limit was lowered, the last ones to rejoin are removed.
         if known is not None and known.awaiting_join is not None:
             return None
         return too_many if members.awaiting_join >= limits.max_size else None

@@ -1,15 +1,15 @@
-"""Offset commits on their way to ZooKeeper: coalesced, batched, retried without going backwards.
+"""Offset commits on their way to ZooKeeper: coalesced, batched, retried without a committed offset going back.
 
 Theory of operation
 ===================
-Commits wait in a queue, by (group, topic, partition). While one waits, a newer one of the same key
-takes its place and both are settled by the one write. Batches leave the queue in order and become
-multis; several may be in flight, ZooKeeper applies them in the order in which they were sent.
+Commits wait in a queue, by (group, topic, partition). A newer commit of the same key replaces a queued one; one write
+settles both. Batches leave the queue in order and become multis. Several may be in flight, and ZooKeeper applies them
+in the order of sending.
 
-A multi is all or nothing, so one bad operation undoes the innocent ones too; those are queued
-again. By then a newer commit of the same key may have been sent, or even acknowledged: writing the
-older value now would take the offset back. So a commit knows what superseded it, and instead of
-being written again it shares the fate of the newest.
+A multi is all or nothing, so one refused operation undoes all commits of the multi; the others are queued again. By
+then a newer commit of the same key may have been sent or even acknowledged: writing the older value now would take the
+offset back. So a commit refers to its successor, and gets the result of the newest instead of being
+written again.
 
 Invariants
 ----------
@@ -32,7 +32,7 @@ Waiter = TypeVar("Waiter")
 
 
 class CommitKey(NamedTuple):
-    """Whose offset of what."""
+    """The group and partition of a committed offset."""
 
     group_id: str
     topic: str
@@ -40,7 +40,7 @@ class CommitKey(NamedTuple):
 
 
 class OffsetCommit(NamedTuple):
-    """One offset to keep."""
+    """One offset to store."""
 
     offset: int
     detail: CommitDetail = NO_DETAIL
@@ -48,26 +48,26 @@ class OffsetCommit(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class PendingCommit(Generic[Waiter]):
-    """A commit that is not settled yet, with everybody who waits for it."""
+    """A commit that is not settled yet, with its waiters."""
 
     key: CommitKey
     value: OffsetCommit
     waiters: list[Waiter]
     error: ErrorCode | None = None
-    """How it ended; None while it has not."""
+    """Its result; None while it is pending."""
 
     superseded_by: "PendingCommit[Waiter] | None" = None
     refusals: int = 0
-    """How often ZooKeeper refused a multi because of this very commit."""
+    """How often ZooKeeper refused a multi because of this commit."""
 
 
 @dataclass(slots=True, eq=False)
 class CommitQueue(Generic[Waiter]):
-    """The commits of all groups of this coordinator. A *waiter* is whatever the owner likes."""
+    """The commits of all groups of this coordinator. A *waiter* is any object of the owner."""
 
     _queued: dict[CommitKey, PendingCommit[Waiter]] = field(default_factory=dict)
     _newest: dict[CommitKey, PendingCommit[Waiter]] = field(default_factory=dict)
-    """Of every key that is not settled, the newest commit."""
+    """The newest commit of every key with a pending commit."""
 
     def __len__(self) -> int:
         """Return how many commits wait to be sent."""
@@ -94,7 +94,7 @@ class CommitQueue(Generic[Waiter]):
         return taken
 
     def settle(self, commit: PendingCommit[Waiter], error: ErrorCode) -> list[Waiter]:
-        """End *commit*, which was taken; return who waits for it."""
+        """Settle *commit*, which was taken; return its waiters."""
         commit.error = error
         if self._newest.get(commit.key) is commit:
             del self._newest[commit.key]
@@ -104,7 +104,7 @@ class CommitQueue(Generic[Waiter]):
     def retry(self, commit: PendingCommit[Waiter]) -> tuple[ErrorCode, list[Waiter]]:
         """Queue *commit*, which was taken and not written, again.
 
-        Returns who need not wait any longer, and with what: a newer commit has ended already.
+        If a newer commit of its key is settled already, return that result and the waiters of *commit*.
         """
         newest = commit
         while newest.superseded_by is not None:

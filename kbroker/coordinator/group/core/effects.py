@@ -1,7 +1,7 @@
-"""What goes into a group and what comes out of it.
+"""The events and effects of a group's state machine.
 
 Events are the arguments of `kbroker.coordinator.group.core.group.Group`'s methods; the larger ones are values
-defined here. Effects come out as a list, to be performed in its order.
+defined here. Effects leave as a list; the owner performs them in order.
 """
 
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from kbroker.coordinator.group.core.records import GroupSnapshot
 from kclient.wire.error_codes import ErrorCode
 
 Token = NewType("Token", int)
-"""Names one waiting request; chosen by the owner, answered exactly once."""
+"""Identifies one waiting request; the owner chooses it, and answers it exactly once."""
 
 Protocols = tuple[tuple[str, bytes], ...]
-"""What a member supports: (protocol name, metadata), most preferred first."""
+"""The protocols of a member: (protocol name, metadata), most preferred first."""
 
 
 # --- In ---------------------------------------------------------------------------------------
@@ -24,7 +24,7 @@ Protocols = tuple[tuple[str, bytes], ...]
 class Join:
     """A JoinGroup request. Timeouts in seconds.
 
-    *fresh_member_id* is the id to give if the request brings none. *requires_known_member_id*:
+    *fresh_member_id* is the id for a request without one. *requires_known_member_id*:
     from version 4 on a new member is first sent its id and must join again with it (KIP-394).
     *supports_skip_assignment*: from version 9 on (KIP-814).
     """
@@ -59,7 +59,7 @@ class Sync:
 
 
 class MemberIdentity(NamedTuple):
-    """Who leaves: by member id, or by instance id with an empty member id (KIP-345)."""
+    """The member that leaves: by member id, or by instance id with an empty member id (KIP-345)."""
 
     member_id: str
     group_instance_id: str | None = None
@@ -69,7 +69,7 @@ class MemberIdentity(NamedTuple):
 
 
 class JoinedMember(NamedTuple):
-    """A member as its leader learns of it: the metadata is that of the chosen protocol."""
+    """A member in the leader's JoinGroup response, with its metadata for the chosen protocol."""
 
     member_id: str
     group_instance_id: str | None
@@ -102,7 +102,7 @@ class SyncGroupResult:
 
 @dataclass(frozen=True, slots=True)
 class LeaveGroupResult:
-    """The answer to a LeaveGroup: one error per identity asked for, in order."""
+    """The answer to a LeaveGroup: one error per identity, in order."""
 
     error: ErrorCode
     members: tuple[tuple[MemberIdentity, ErrorCode], ...] = ()
@@ -120,7 +120,7 @@ class Answer:
 class Persist:
     """Write *snapshot* to ZooKeeper, then report `Group.persisted` with *sequence*.
 
-    Every snapshot is whole: of several waiting ones only the newest needs writing.
+    Every snapshot is complete: of several waiting ones only the newest is written.
     """
 
     sequence: int
@@ -135,10 +135,10 @@ class SetTimer:
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
-    """Something an operator wants to read in the log, one line."""
+class LogLine:
+    """One line for the broker's log."""
 
     text: str
 
 
-Effect = Answer | Persist | SetTimer | Note
+Effect = Answer | Persist | SetTimer | LogLine

@@ -1,4 +1,4 @@
-"""The members of a group: who they are, who leads, which protocols they share, what room they take."""
+"""The members of a group, its leader, the protocols that they share, and the bytes that they take."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Member:
     assignment: bytes = b""
 
     session_deadline: float = inf
-    """When the member is given up. Infinite while it waits for an answer of ours."""
+    """When the member is removed. Infinite while a request of it waits."""
 
     awaiting_join: Token | None = None
     """Its JoinGroup request that waits for the rebalance; at most one."""
@@ -32,14 +32,14 @@ class Member:
     """Its SyncGroup request that waits for the leader's assignment; at most one."""
 
     is_new: bool = False
-    """It has not been told a generation yet, so nothing about it needs to outlive us."""
+    """It has no generation yet: the next coordinator does not need it."""
 
     def metadata(self, protocol_name: str | None) -> bytes:
         """Its metadata for *protocol_name*, b"" if it does not support it."""
         return next((data for name, data in self.protocols if name == protocol_name), b"")
 
     def snapshot(self, assignment: bytes) -> MemberSnapshot:
-        """Return what the next coordinator needs of this member, which has *assignment*."""
+        """Return the member with *assignment*, as the next coordinator restores it."""
         return MemberSnapshot(
             member_id=self.member_id,
             group_instance_id=self.group_instance_id,
@@ -53,7 +53,7 @@ class Member:
 
     @classmethod
     def restored(cls, saved: MemberSnapshot) -> "Member":
-        """Return the member that *saved* was taken of."""
+        """Return the member of the snapshot *saved*."""
         return cls(
             member_id=saved.member_id,
             group_instance_id=saved.group_instance_id,
@@ -67,7 +67,7 @@ class Member:
 
 
 def member_bytes(protocols: Protocols, names: int) -> int:
-    """About the room in the state znode of a member with *protocols*: base64 and JSON included.
+    """Estimate the bytes of a member with *protocols* in the state znode, base64 and JSON included.
 
     *names*: length of its ids, client id and host. The assignment comes on top.
     """
@@ -82,9 +82,9 @@ def _size(member: Member) -> int:
 
 
 def select_protocol(members: Iterable[Member]) -> str | None:
-    """Let the members vote: each for the first of its protocols that all support.
+    """Count a vote of each member for its first protocol that all members support.
 
-    Of equal votes, the one that was voted for first wins.
+    Of equal counts, the protocol with the first vote wins.
     """
     voters = list(members)
     supported = [{name for name, _ in member.protocols} for member in voters]
@@ -98,7 +98,7 @@ def select_protocol(members: Iterable[Member]) -> str | None:
 
 
 class Roster:
-    """The members of one group in the order they came, and the ids given out to future ones.
+    """The members of one group in the order of their joins, and the ids sent to future members.
 
     Invariants: one member per instance id; the leader is a member, None only if there are none.
     """
@@ -106,9 +106,9 @@ class Roster:
     def __init__(self) -> None:
         self.leader: str | None = None
         self.pending: dict[str, float] = {}
-        """Ids given out (KIP-394) and not joined with yet, with the time they are forgotten."""
+        """Ids that were sent (KIP-394) and are not joined with yet, with their expiry."""
         self.state_bytes = 0
-        """About the size of the state znode without the assignments."""
+        """Estimated bytes of the state znode without the assignments."""
         self._members: dict[str, Member] = {}
         self._static: dict[str, str] = {}
         self._supporters: dict[str, int] = {}
@@ -130,12 +130,12 @@ class Roster:
         return self._members.get(member_id)
 
     def static(self, group_instance_id: str | None) -> Member | None:
-        """Return the static member that holds *group_instance_id*."""
+        """Return the static member with *group_instance_id*."""
         holder = self._static.get(group_instance_id) if group_instance_id is not None else None
         return self._members[holder] if holder is not None else None
 
     def check(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
-        """Return NONE if these name a member, else what is wrong with them."""
+        """Return NONE if these identify a member, else the error."""
         if group_instance_id is not None:
             holder = self._static.get(group_instance_id)
             if holder is None:
@@ -150,33 +150,33 @@ class Roster:
 
     @property
     def rebalance_timeout(self) -> float:
-        """How long a rebalance waits: the longest that any member asks for."""
+        """How long a rebalance waits: the longest timeout of any member."""
         return max((member.rebalance_timeout for member in self), default=0.0)
 
     @property
     def awaiting_join(self) -> int:
-        """How many members wait in JoinGroup."""
+        """How many members have a JoinGroup that waits."""
         return sum(member.awaiting_join is not None for member in self)
 
     @property
     def all_joined(self) -> bool:
-        """Whether every member, and everybody who was given an id, waits in JoinGroup."""
+        """Whether a JoinGroup of every member waits, and every id that was sent is joined with."""
         return not self.pending and self.awaiting_join == len(self)
 
     @property
     def next_deadline(self) -> float:
-        """The first time at which a session ends or a pending id is forgotten."""
+        """The first time at which a session or a pending id expires."""
         sessions = min((member.session_deadline for member in self), default=inf)
         return min(sessions, min(self.pending.values(), default=inf))
 
     def joined_members(self, protocol_name: str | None) -> tuple[JoinedMember, ...]:
-        """Return all members as their leader needs them."""
+        """Return all members for the leader's JoinGroup response."""
         return tuple(
             JoinedMember(m.member_id, m.group_instance_id, m.metadata(protocol_name)) for m in self
         )
 
     def add(self, member: Member) -> None:
-        """Take *member* in; the first one leads."""
+        """Add *member*; the first one leads."""
         self._members[member.member_id] = member
         if member.group_instance_id is not None:
             self._static[member.group_instance_id] = member.member_id
@@ -185,7 +185,7 @@ class Roster:
         self._count(member, 1)
 
     def remove(self, member: Member) -> None:
-        """Take *member* out; if it led, the oldest of the others does."""
+        """Remove *member*; if it led, the oldest of the others leads."""
         del self._members[member.member_id]
         if member.group_instance_id is not None:
             del self._static[member.group_instance_id]
@@ -194,7 +194,7 @@ class Roster:
         self._count(member, -1)
 
     def rename(self, member: Member, member_id: str) -> None:
-        """Give *member*, and its lead, to the new *member_id*."""
+        """Give *member* the id *member_id*; it stays the leader if it led."""
         led = self.leader == member.member_id
         del self._members[member.member_id]
         self._count(member, -1)
@@ -204,13 +204,13 @@ class Roster:
             self.leader = member_id
 
     def set_protocols(self, member: Member, protocols: Protocols) -> None:
-        """Replace what *member* supports."""
+        """Replace the protocols of *member*."""
         self._count(member, -1)
         member.protocols = protocols
         self._count(member, 1)
 
     def elect_leader(self) -> bool:
-        """Keep the leader if it rejoined, else take the first who did; False if nobody did."""
+        """Keep the leader if it rejoined, else take the first member that did; False if none did."""
         if self.leader is not None and self._members[self.leader].awaiting_join is not None:
             return True
         joined = next((m.member_id for m in self if m.awaiting_join is not None), None)
@@ -219,7 +219,7 @@ class Roster:
         return joined is not None
 
     def clear(self) -> None:
-        """Forget everybody."""
+        """Remove all members and pending ids."""
         self.__init__()  # type: ignore[misc]
 
     def _count(self, member: Member, sign: int) -> None:

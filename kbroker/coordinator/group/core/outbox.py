@@ -1,8 +1,7 @@
-"""Effects on their way out: the snapshot first, then answers; some only once it is persisted.
+"""The effects of one event: the snapshot first, then answers; some answers wait until the snapshot is persisted.
 
-Out of one event come at most one `Persist` and one `SetTimer`, however many reasons there were.
-An answer given as *durable* tells something that the newest snapshot holds: it leaves at once if
-ZooKeeper has acknowledged that snapshot, else with the acknowledgement, in order.
+One event causes at most one `Persist` and one `SetTimer`. An answer given to `answer_durably` contains state of the
+newest snapshot. It leaves at once if ZooKeeper has acknowledged that snapshot, else with the acknowledgement, in order.
 """
 
 from collections import deque
@@ -15,7 +14,7 @@ from kbroker.coordinator.group.core.effects import (
     Effect,
     JoinGroupResult,
     LeaveGroupResult,
-    Note,
+    LogLine,
     Persist,
     SetTimer,
     SyncGroupResult,
@@ -27,12 +26,12 @@ from kclient.wire.error_codes import ErrorCode
 
 
 class Outbox:
-    """The effects of the event being handled, and the answers held for a snapshot."""
+    """The effects of the event in progress, and the answers that wait for a snapshot."""
 
     def __init__(self, group_id: str) -> None:
         self._group_id = group_id
         self.dirty = False
-        """Whether something changed that the next coordinator has to know."""
+        """Whether the event changed state of the snapshot."""
         self._sequence = 0
         self._acknowledged = 0
         self._held: deque[tuple[int, Answer, str]] = deque()
@@ -43,12 +42,12 @@ class Outbox:
 
     @property
     def next_sequence(self) -> int:
-        """The sequence of the snapshot that the event being handled will persist."""
+        """The sequence of the snapshot that this event will persist."""
         return self._sequence + 1
 
     def note(self, text: str) -> None:
-        """Tell the operator something of the group."""
-        self._effects.append(Note(f"group {self._group_id!r} {text}"))
+        """Log one line about the group."""
+        self._effects.append(LogLine(f"group {self._group_id!r} {text}"))
 
     def answer(
         self, token: Token, value: JoinGroupResult | SyncGroupResult | LeaveGroupResult
@@ -65,47 +64,47 @@ class Outbox:
         """Answer *member_id* once the newest snapshot, this event's included, is in ZooKeeper."""
         self._durable.append((Answer(token, value), member_id))
 
-    def drop_join(self, member: Member, error: ErrorCode) -> None:
-        """Answer the JoinGroup that *member* waits in, if it does, with *error*."""
+    def fail_join(self, member: Member, error: ErrorCode) -> None:
+        """Answer the waiting JoinGroup of *member*, if there is one, with *error*."""
         if member.awaiting_join is not None:
-            # Who is told that its id is unknown shall come back without one.
-            told_id = "" if error is ErrorCode.UNKNOWN_MEMBER_ID else member.member_id
-            self.answer(member.awaiting_join, JoinGroupResult(error, told_id))
+            # A member with an unknown id joins again without one.
+            member_id = "" if error is ErrorCode.UNKNOWN_MEMBER_ID else member.member_id
+            self.answer(member.awaiting_join, JoinGroupResult(error, member_id))
             member.awaiting_join = None
 
-    def drop_sync(self, member: Member, error: ErrorCode) -> None:
-        """Answer the SyncGroup that *member* waits in, if it does, with *error*."""
+    def fail_sync(self, member: Member, error: ErrorCode) -> None:
+        """Answer the waiting SyncGroup of *member*, if there is one, with *error*."""
         if member.awaiting_sync is not None:
             self.answer(member.awaiting_sync, SyncGroupResult(error))
             member.awaiting_sync = None
 
     def arm(self, deadline: float) -> None:
-        """Make sure that a tick comes at *deadline* or before."""
+        """Have a tick come at *deadline* or earlier."""
         if deadline < self._armed:
             self._armed = deadline
             self._timer_moved = True
 
     def disarm(self) -> None:
-        """Forget the timer, because it fired."""
+        """Clear the timer: it fired."""
         self._armed = inf
 
     def acknowledge(self, sequence: int) -> bool:
-        """Note that the snapshots up to *sequence* are in ZooKeeper; False if that is no news."""
+        """Record that ZooKeeper has the snapshots up to *sequence*; return whether that is new."""
         known = sequence <= self._acknowledged
         self._acknowledged = max(self._acknowledged, sequence)
         return not known
 
     def release(self) -> list[str]:
-        """Let the answers go whose snapshot is acknowledged; return the members they are for."""
-        told = []
+        """Release the answers of acknowledged snapshots; return the ids of their members."""
+        answered = []
         while self._held and self._held[0][0] <= self._acknowledged:
             _, answer, member_id = self._held.popleft()
             self._effects.append(answer)
-            told.append(member_id)
-        return told
+            answered.append(member_id)
+        return answered
 
     def fail_held(self, error: ErrorCode) -> list[str]:
-        """Answer everything that waits for a snapshot with *error*; return the members it is for."""
+        """Answer every request that waits for a snapshot with *error*; return the ids of their members."""
         for _, answer, member_id in self._held:
             failed: JoinGroupResult | SyncGroupResult | LeaveGroupResult
             match answer.value:
@@ -121,7 +120,7 @@ class Outbox:
         return members
 
     def flush(self, snapshot: Callable[[], GroupSnapshot]) -> list[Effect]:
-        """Return the effects of this event in the order in which they are to be performed."""
+        """Return the effects of this event in the order of their execution."""
         effects: list[Effect] = []
         if self.dirty:
             self.dirty = False

@@ -1,14 +1,14 @@
-"""Which partition of ``__consumer_offsets`` a group belongs to, and so which broker coordinates it."""
+"""The partition of ``__consumer_offsets`` of a group; the partition's leader is its coordinator."""
 
 from functools import lru_cache
 
 OFFSETS_TOPIC = "__consumer_offsets"
-"""Its leaders are the coordinators. Its log stays empty: what groups keep is in ZooKeeper."""
+"""Its leaders are the coordinators. Its log stays empty: ZooKeeper stores the groups."""
 
 
 @lru_cache(maxsize=16_384)
 def java_hash(text: str) -> int:
-    """Return what Java's String.hashCode() returns, a signed 32-bit number."""
+    """Return Java's String.hashCode(), a signed 32-bit number."""
     units = text.encode("utf-16-be", "surrogatepass")
     result = 0
     for high, low in zip(units[::2], units[1::2], strict=True):
@@ -17,7 +17,7 @@ def java_hash(text: str) -> int:
 
 
 def partition_for(group_id: str, partitions: int) -> int:
-    """Return the partition, of so many, that *group_id* belongs to."""
+    """Return the partition of *group_id*, of *partitions* in all."""
     number = java_hash(group_id)
-    # Kafka's abs() of the one number whose negative does not fit is 0.
+    # Kafka's abs() of the one number without a positive counterpart is 0.
     return (0 if number == -(1 << 31) else abs(number)) % partitions

@@ -1,4 +1,4 @@
-"""What a group leaves in ZooKeeper: the content of its znodes.
+"""The znodes of a group and their content.
 
     /consumers/G/state              JSON, `GroupSnapshot`: generation, members, assignments
     /consumers/G/ids/M              ephemeral of the coordinator's session, one per live member
@@ -19,12 +19,12 @@ from kbroker.coordinator.group.core.states import GroupState
 
 
 class PoisonGroupStateError(ValueError):
-    """A znode of a group does not hold what it should; the text names the path."""
+    """The content of a group's znode is invalid; the text names the path."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberSnapshot:
-    """A member as the next coordinator needs it. Timeouts in milliseconds, as on the wire."""
+    """A member as the next coordinator restores it. Timeouts in milliseconds, as on the wire."""
 
     member_id: str
     group_instance_id: str | None
@@ -38,7 +38,7 @@ class MemberSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class GroupSnapshot:
-    """All of a group that outlives its coordinator, but for the offsets."""
+    """The state of a group that outlives its coordinator, without the offsets."""
 
     state: GroupState
     generation_id: int
@@ -50,7 +50,7 @@ class GroupSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class CommitDetail:
-    """What a commit may carry beside the offset. The default is what an absent znode means."""
+    """The optional part of a commit. The default is the meaning of an absent znode."""
 
     leader_epoch: int = -1
     metadata: str = ""
@@ -78,7 +78,7 @@ def encode_snapshot(snapshot: GroupSnapshot, timestamp_ms: int) -> bytes:
 def decode_snapshot(path: str, data: bytes) -> tuple[GroupSnapshot, int]:
     """Return the group and the timestamp (ms) in the state znode at *path*.
 
-    Raises PoisonGroupStateError naming the path for anything that is not such a content.
+    PoisonGroupStateError names the path of invalid content.
     """
     try:
         content = json.loads(data)
@@ -156,7 +156,7 @@ def _json(content: object) -> bytes:
 
 
 def _member_to_json(member: MemberSnapshot) -> dict[str, Any]:
-    # Members usually give every protocol the same metadata: said once, then null.
+    # Members usually give every protocol the same metadata: written once, then null.
     subscription = member.protocols[0][1] if member.protocols else b""
     return {
         "id": member.member_id,

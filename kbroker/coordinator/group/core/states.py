@@ -19,16 +19,16 @@ class GroupState(Enum):
     """No members. May hold committed offsets; simple consumers (assign()) may commit."""
 
     PREPARING_REBALANCE = "PreparingRebalance"
-    """Members are asked to rejoin (by their heartbeats); JoinGroup requests wait."""
+    """Answers to heartbeats ask the members to rejoin; JoinGroup requests wait."""
 
     COMPLETING_REBALANCE = "CompletingRebalance"
-    """Everybody has the new generation; SyncGroup requests wait for the leader's assignment."""
+    """Every member has the new generation; SyncGroup requests wait for the leader's assignment."""
 
     STABLE = "Stable"
     """Every member knows its assignment."""
 
     DEAD = "Dead"
-    """This coordinator does not hold the group any more."""
+    """This coordinator has unloaded the group."""
 
 
 VALID_FROM: Mapping[GroupState, frozenset[GroupState]] = {
@@ -40,4 +40,4 @@ VALID_FROM: Mapping[GroupState, frozenset[GroupState]] = {
     GroupState.STABLE: frozenset({GroupState.COMPLETING_REBALANCE}),
     GroupState.DEAD: frozenset(GroupState),
 }
-"""Into each state, from which (Kafka's ``validPreviousStates``)."""
+"""By state, the states before it (Kafka's ``validPreviousStates``)."""
