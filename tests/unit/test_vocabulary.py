@@ -47,7 +47,7 @@ UNFINISHED: dict[str, int] = {
     "kbroker/app": 37,
     "kbroker/common": 4,
     "kbroker/controller": 366,
-    "kbroker/coordinator": 128,
+    "kbroker/coordinator": 37,
     "kbroker/log": 183,
     "kbroker/metadata": 101,
     "kbroker/network": 36,

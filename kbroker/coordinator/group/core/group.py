@@ -259,10 +259,7 @@ class Group:
                     token, member.awaiting_sync = member.awaiting_sync, None
                     self._answer_sync(token, member)
                     self._restart_session(member, now)
-        for member_id in self._out.release():
-            member = self.members.get(member_id)
-            if member is not None and member.awaiting_join is None and member.awaiting_sync is None:
-                self._restart_session(member, now)
+        self._restart_sessions(self._out.release(), now)
         return self._flush()
 
     def persist_timed_out(self, now: float) -> list[Effect]:
@@ -273,10 +270,7 @@ class Group:
                 if member.awaiting_sync is not None:
                     self._out.fail_sync(member, ErrorCode.COORDINATOR_NOT_AVAILABLE)
                     waiting.append(member.member_id)
-        for member_id in waiting:
-            member = self.members.get(member_id)
-            if member is not None and member.awaiting_join is None and member.awaiting_sync is None:
-                self._restart_session(member, now)
+        self._restart_sessions(waiting, now)
         return self._flush()
 
     def restore(self, snapshot: GroupSnapshot, now: float) -> list[Effect]:
@@ -657,6 +651,13 @@ class Group:
         if error is ErrorCode.NONE and generation_id != self.generation_id:
             return ErrorCode.ILLEGAL_GENERATION
         return error
+
+    def _restart_sessions(self, answered: list[str], now: float) -> None:
+        """Restart the sessions of the members that were *answered* and have no other request waiting."""
+        for member_id in answered:
+            member = self.members.get(member_id)
+            if member is not None and member.awaiting_join is None and member.awaiting_sync is None:
+                self._restart_session(member, now)
 
     def _restart_session(self, member: Member, now: float) -> None:
         member.session_deadline = now + member.session_timeout
