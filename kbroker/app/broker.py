@@ -59,7 +59,7 @@ from kbroker.metadata.controller_epochs import ControllerEpochs
 from kbroker.metadata.dynamic_config import DynamicConfig
 from kbroker.metadata.metadata_cache import MetadataCache
 from kbroker.metadata.registered_addresses import RegisteredAddresses
-from kbroker.network.broker_connections import Peers
+from kbroker.network.broker_connections import BrokerConnections
 from kbroker.network.broker_dial import BrokerDial
 from kbroker.replica.replica_fetcher_manager import ReplicaFetcherManager
 from kbroker.replica.replica_manager import ReplicaManager
@@ -231,7 +231,7 @@ class Broker:
             new_topic_id=self._new_topic_id,
             random_below=self._world.random_below,
         )
-        self.peers = Peers(
+        self.peers = BrokerConnections(
             broker_id=broker_id,
             request_timeout=config.controller_socket_timeout_ms / 1000,
             dial=self._dial_broker,

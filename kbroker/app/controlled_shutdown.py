@@ -14,7 +14,7 @@ from twisted.logger import Logger
 
 from kbroker.config import BrokerConfig
 from kbroker.metadata.metadata_cache import MetadataCache
-from kbroker.network.broker_connections import Peers
+from kbroker.network.broker_connections import BrokerConnections
 from kclient.errors import KafkaTimeoutError
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import KafkaError
@@ -39,7 +39,7 @@ class ControlledShutdown:
         reactor: Any,
         config: BrokerConfig,
         metadata: MetadataCache,
-        peers: Peers,
+        peers: BrokerConnections,
         *,
         broker_id: int,
         broker_epoch: int,

@@ -20,7 +20,7 @@ from kbroker.config import BrokerConfig
 from kbroker.log.disk import OS_DISK, Disk
 from kbroker.log.log_dir_history import boot_id
 from kbroker.network.service import Service
-from kbroker.network.socket_server import Network
+from kbroker.network.socket_server import SocketServer
 from kbroker.zk.client import ZooKeeperClient
 from kbroker.zk.previous_session import PreviousSession
 from kclient.net.connection import Dial, connect
@@ -53,7 +53,7 @@ class World:
     """Of the machine: another one after it went down, with what was written and not synced."""
     dial: Dial = connect
     """How other brokers are reached."""
-    network: Callable[[Any, BrokerConfig, Service], Network] = Network
+    network: Callable[[Any, BrokerConfig, Service], SocketServer] = SocketServer
     """Who listens: from a reactor, the configuration and who answers."""
     zookeeper: Callable[[Any, str, float], ZooKeeperClient] = zookeeper_session
     previous_session: Callable[[Path], PreviousSession] = PreviousSession

@@ -1,8 +1,8 @@
-"""Accepting connections: a bounded number in a turn, and none while there is no file descriptor for them.
+"""The acceptor: accepts a bounded number of connections in a turn, and none while there is no file descriptor for them.
 
-Twisted's own port takes ever more connections in a turn the more are waiting, and where there are no more descriptors
-it accepts and closes whoever is next, with two lines of log for each. This one lets callers wait in the kernel's queue
-for a moment, and asks its factory about each with the descriptor that it was given (S40).
+Without descriptors the connections wait in the kernel's queue for a moment. The listener decides about each connection,
+with the descriptor that it got (S40). Twisted's own port accepts more connections in a turn the more are waiting, and
+closes them with two log lines each where there are no descriptors.
 
 Owner: the reactor's thread.
 """
@@ -17,50 +17,50 @@ from twisted.internet import main, tcp
 from twisted.internet.interfaces import IReactorFDSet
 from twisted.python.failure import Failure
 
-from kbroker.network.transport import RecordTransport
+from kbroker.network.plaintext_transport import PlaintextTransport
 
 ACCEPTS_PER_TURN = 100
-"""Connections accepted before everybody else gets a turn."""
+"""Connections accepted in one turn of the reactor."""
 
 ACCEPT_PAUSE = 0.1
-"""Seconds for which callers wait in the kernel's queue when there is no file descriptor for them."""
+"""Seconds without accepting when there is no file descriptor."""
 
-_CALLER_IS_GONE = (errno.ECONNABORTED, errno.EPERM, errno.EPROTO, errno.EINTR)
-"""Errors of accept(2) that say nothing of the next one."""
+_PEER_IS_GONE = (errno.ECONNABORTED, errno.EPERM, errno.EPROTO, errno.EINTR)
+"""Errors of accept(2) that concern only the connection at the head of the queue."""
 
 _DONE = Failure(main.CONNECTION_DONE)
 
 
 class Admission(Protocol):
-    """What a `RecordPort` asks of its factory."""
+    """What an `Acceptor` needs of its listener."""
 
     def admit(self, host: str, port: int, descriptor: int) -> Any:
-        """Return the protocol for who calls from there, on that socket, or None: it is closed."""
+        """Return the protocol of the connection from there, on that socket; None: close it."""
 
     def cannot_accept(self, error: OSError) -> None:
-        """Hear that the system gives us no more sockets for the moment."""
+        """Report that the process has no more file descriptors for now."""
 
 
-class RecordPort(tcp.Port):
-    """A listening port whose connections are `RecordTransport`s."""
+class Acceptor(tcp.Port):
+    """A listening port that gives each connection a `PlaintextTransport`."""
 
-    transport = RecordTransport
+    transport = PlaintextTransport
     reactor: Any
     _pause: Any = None
 
     def doRead(self) -> None:  # noqa: N802
-        """Accept those who wait, so many in a turn."""
+        """Accept the waiting connections, a bounded number in a turn."""
         for _ in range(ACCEPTS_PER_TURN):
             try:
                 accepted, address = self.socket.accept()
             except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno in _CALLER_IS_GONE:
+                if error.errno in _PEER_IS_GONE:
                     continue
                 cast(Admission, self.factory).cannot_accept(error)
                 self.stopReading()
-                self._pause = self.reactor.callLater(ACCEPT_PAUSE, self._go_on)
+                self._pause = self.reactor.callLater(ACCEPT_PAUSE, self._resume)
                 return
             self._take(accepted, address)
 
@@ -77,7 +77,7 @@ class RecordPort(tcp.Port):
         except OSError as error:  # the peer has reset it already
             transport.connectionLost(Failure(error))
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         self._pause = None
         if self.connected and not self.disconnecting:
             self.startReading()
@@ -92,13 +92,13 @@ class RecordPort(tcp.Port):
     stopListening = loseConnection  # noqa: N815
 
 
-def listen(reactor: IReactorFDSet, host: str, port: int, factory: Any, backlog: int) -> RecordPort:
+def listen(reactor: IReactorFDSet, host: str, port: int, factory: Any, backlog: int) -> Acceptor:
     """Listen at *host* (a name, an address, or empty for all) and *port*; raise CannotListenError."""
     if host:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         host = str(address[0])
         if family == socket.AF_INET6 and "%" in host:
             host = host.partition("%")[0]
-    listening = RecordPort(port, factory, backlog, host, reactor)
+    listening = Acceptor(port, factory, backlog, host, reactor)
     listening.startListening()
     return listening

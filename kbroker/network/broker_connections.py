@@ -1,8 +1,8 @@
-"""Requests from this broker to the others: one connection to each, made when there is something to say.
+"""Requests from this broker to the others: one connection to each, made by the first request.
 
-A connection begins with this broker's proof (`broker_dial`). A request
-fails when its connection cannot be had or is lost, or when its answer does not come in time; whoever
-sent it decides whether to send it again. A connection that is lost is made anew by the next request.
+A connection begins with this broker's proof (`broker_dial`). A request fails when the connection cannot be made or is
+lost, or when its response does not arrive in time; its sender decides about a retry. The next request makes a new
+connection in place of a lost one.
 
 Owner: the reactor's thread
 """
@@ -20,23 +20,23 @@ from kclient.net.connection import Connection
 from kclient.wire.versions import ApiKey
 
 DialBroker = Callable[..., Awaitable[Connection]]
-"""`BrokerDial`, or what stands for it where there are no sockets: called as it is."""
+"""`BrokerDial`, or its counterpart without sockets."""
 
 
-class NotHad(NamedTuple):
-    """Why there is no connection: a value, for everybody who waits is to have it, and nobody need wait any more."""
+class ConnectFailed(NamedTuple):
+    """The result of a failed attempt to connect: a value, so that every waiting request receives it."""
 
     failure: Failure
 
 
-class Peers:
-    """The connections to other brokers, and to ourselves: the controller speaks to all alike."""
+class BrokerConnections:
+    """The connections to other brokers, and to this one: the controller sends to all alike."""
 
     def __init__(self, *, broker_id: int, request_timeout: float, dial: DialBroker) -> None:
         self._dial = dial
         self._client_id = f"broker-{broker_id}"
         self._request_timeout = request_timeout
-        self._connections: dict[tuple[int, Address], Deferred[Connection | NotHad]] = {}
+        self._connections: dict[tuple[int, Address], Deferred[Connection | ConnectFailed]] = {}
         self._closed = False
 
     def __call__(
@@ -44,10 +44,10 @@ class Peers:
     ) -> Deferred[Any]:
         """Send *request* to a broker's inter-broker listener and fire with its response."""
         return Deferred.fromCoroutine(
-            self._ask(broker_id, Address(host, port), api, version, request)
+            self._send(broker_id, Address(host, port), api, version, request)
         )
 
-    async def _ask(
+    async def _send(
         self, broker_id: int, address: Address, api: ApiKey, version: int, request: Any
     ) -> Any:
         connection = await self._connection(broker_id, address)
@@ -60,12 +60,12 @@ class Peers:
         shared = self._connections.get(key)
         if shared is None:
             connecting: Deferred[Any] = Deferred.fromCoroutine(self._connect(key))
-            shared = self._connections[key] = connecting.addErrback(NotHad)
+            shared = self._connections[key] = connecting.addErrback(ConnectFailed)
         # Each caller waits on a Deferred of its own: one that is cancelled must not stop the others.
         waiting: Deferred[Connection] = Deferred()
 
-        def settled(result: Connection | NotHad) -> Connection | NotHad:
-            if isinstance(result, NotHad):
+        def settled(result: Connection | ConnectFailed) -> Connection | ConnectFailed:
+            if isinstance(result, ConnectFailed):
                 if self._connections.get(key) is shared:
                     del self._connections[key]
                 if not waiting.called:
@@ -81,20 +81,20 @@ class Peers:
         connection = await self._dial(
             *key, client_id=self._client_id, request_timeout=self._request_timeout
         )
-        connection.on_close(lambda _: self._forget(key))
+        connection.on_close(lambda _: self._remove(key))
         if self._closed:
             connection.close()
         return connection
 
-    def _forget(self, key: tuple[int, Address]) -> None:
+    def _remove(self, key: tuple[int, Address]) -> None:
         self._connections.pop(key, None)
 
     def close(self) -> None:
-        """Close every connection; what waits for an answer fails."""
+        """Close every connection; requests without a response fail."""
         self._closed = True
         for shared in list(self._connections.values()):
             result = getattr(shared, "result", None)
-            if result is not None and not isinstance(result, NotHad):
+            if result is not None and not isinstance(result, ConnectFailed):
                 result.close()
             else:
                 shared.cancel()

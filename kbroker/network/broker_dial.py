@@ -1,12 +1,12 @@
 """Connections to other brokers of the cluster: each begins with our broker proof.
 
-The proof is a tagged field of ApiVersions (KIP-482), which is sent as the first request and not waited for: a broker
-answers the requests of a connection in their order, so it has verified the proof before it looks at the next one. A
-broker that does not know the field ignores it.
+The proof is a tagged field of ApiVersions (KIP-482), sent as the first request. The next request follows without a
+wait: a broker answers the requests of a connection in order, so it verifies the proof first. A broker that does not
+know the field ignores it.
 
-Brokers of one cluster speak versions they know of each other, so the answer's versions are not used. An answer that
-rejects the proof closes the connection: what was sent behind it fails as with a lost connection, and is sent again by
-its sender over another one.
+Brokers of one cluster know each other's versions, so the versions in the response are not used. A response that rejects
+the proof closes the connection: the requests behind it fail as with a lost connection, and their senders retry over
+another one.
 
 Owner: the reactor's thread
 """
@@ -62,6 +62,6 @@ class BrokerDial:
                 connection.close(refused)
 
         asked = connection.request(ApiKey.API_VERSIONS, API_VERSIONS_VERSION, request)
-        # A connection that is lost fails what was sent behind the proof, too.
+        # A lost connection fails the requests behind the proof, too.
         asked.addCallbacks(answered, lambda _failure: None)
         return connection

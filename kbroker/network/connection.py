@@ -1,23 +1,23 @@
-"""One client's connection: frames are answered one after the other, in order, within limits.
+"""One client's connection: its requests are answered one after the other, in order, within limits.
 
 Theory of operation
 ===================
-A frame is given to the `Service`; while its answer is awaited nothing else of this connection is
-processed, and reading is paused as soon as more arrives (Kafka mutes the channel likewise). So a client
-may pipeline as it likes and holds at most one read's worth of our memory, a small one where it would only wait.
-Frames that are answered at once are processed in a loop, a bounded number per turn of the reactor, and their
-answers leave together. A frame that does not end in its first read asks `RequestMemory` for the rest.
+A frame is passed to the `Service`. Until its response is there, no other request of this connection is processed, and
+reading pauses as soon as more arrives; Kafka mutes the channel likewise. So a client may pipeline requests, and holds
+at most one read of memory, a small one where it would only wait. Requests that are answered at once are processed in a
+loop, a bounded number per turn of the reactor, and their responses leave together. A frame that does not end in its
+first read asks `RequestMemory` for the rest.
 
-What the peer has not taken yet holds it back, too: the next frame waits until the queue is short.
+Unsent responses hold the connection back, too: the next request waits until the outgoing queue is short.
 
 Invariants:
-1. Answers leave in the order of the requests; every request is answered once, or the connection closes.
+1. Responses leave in the order of the requests; every request is answered once, or the connection closes.
 2. At most one request is being answered.
 3. Every close has a deadline, after which the connection is aborted (twisted#7926).
-4. What outlives a turn of the reactor is counted in `RequestMemory`: the frame under way, the frame being answered
-   if its handler keeps a part of it, and the frames behind that, which all came with one read.
+4. What outlives a turn of the reactor is counted in `RequestMemory`: the incomplete frame, the frame being answered if
+   its handler keeps a part of it, and the frames behind that, which all came with one read.
 
-In: bytes of the peer, answers of the service.   Out: frames to the service, parts to the transport.
+In: bytes of the peer, responses of the service.   Out: frames to the service, parts to the transport.
 Owner: the reactor's thread.
 """
 
@@ -25,8 +25,10 @@ from __future__ import annotations
 
 import struct
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
+from typing import Protocol as Interface
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionDone
@@ -34,28 +36,31 @@ from twisted.internet.protocol import Protocol
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from kbroker.network.core.request_memory import SMALL_READ, Reservation, slowness
-from kbroker.network.service import Answer, HeldAnswer, Part, Peer, RequestRefusedError
-from kbroker.network.transport import RecordTransport, release
+from kbroker.common.reactor import Clock
+from kbroker.network.core.request_memory import (
+    SMALL_READ,
+    RequestMemory,
+    Reservation,
+    slowness,
+)
+from kbroker.network.service import Answer, HeldResponse, Part, Peer, RequestRefusedError, Service
+from kbroker.network.transport import Transport, release
 from kclient.wire.errors import FrameTooLarge, ProtocolError
 from kclient.wire.framing import FrameReader
-
-if TYPE_CHECKING:
-    from kbroker.network.socket_server import Listener
 
 log = Logger()
 
 FRAMES_PER_TURN = 64
-"""Requests answered for one connection before the others get their turn."""
+"""Requests answered for one connection in one turn of the reactor."""
 
 TURN_SECONDS = 0.02
-"""And how long they may take together."""
+"""How long these may take together."""
 
 UNSENT_MAX = 512 * 1024
-"""Bytes the peer may leave untaken before its next request waits."""
+"""Unsent bytes above which the next request waits."""
 
 FIRST_GROWTH = 16 * 1024
-"""Bytes that a frame's buffer has at least, where memory is not short."""
+"""The smallest buffer of a frame, in bytes, where memory is not short."""
 
 _LENGTH = struct.Struct(">i")
 _NOWHERE = memoryview(b"")
@@ -64,7 +69,7 @@ _NO_REASON = Failure(ConnectionDone())
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long a peer may do nothing, in seconds."""
+    """How long a peer may be idle, or not read its responses, in seconds."""
 
     idle: float
     write_stall: float
@@ -84,12 +89,46 @@ def escaped(text: str) -> str:
     return ascii(text if len(text) <= 300 else text[:300] + "...")[1:-1]
 
 
+class Acceptance(Interface):
+    """What a connection needs of the listener that accepted it."""
+
+    reactor: Clock
+    service: Service
+    memory: RequestMemory
+    scratch: bytearray
+    """The buffer that all connections read into while no frame's length is known."""
+    max_frame: int
+    close_timeout: float
+    """Seconds from a close to an abort."""
+
+    def now(self) -> float:
+        """Return the time, in seconds of a monotonic clock."""
+
+    def opened(self, connection: Connection, /) -> None:
+        """Add a new connection."""
+
+    def closed(self, connection: Connection, /) -> None:
+        """Remove a connection that is lost."""
+
+    def refused(self, peer: Peer, cause: str, /) -> None:
+        """Log that the connection of *peer* is closed because of what it sent."""
+
+    def watch_memory(self) -> None:
+        """Check the frames that wait for memory, until none waits."""
+
+    def may_proceed(self, frames: Sequence[Reservation], /) -> None:
+        """Continue to read *frames*, which were granted memory."""
+
+    def check_unsent(self) -> None:
+        """Abort the slowest readers if the unsent responses use too much memory."""
+
+
 class Connection(Protocol):
     """The protocol of one accepted connection."""
 
-    transport: RecordTransport
+    transport: Transport  # type: ignore[assignment]  # more than Twisted's ITransport
 
-    def __init__(self, listener: Listener, peer: Peer) -> None:
+    def __init__(self, listener: Acceptance, peer: Peer) -> None:
         self._listener = listener
         self.peer = peer
         self._memory = listener.memory
@@ -97,28 +136,28 @@ class Connection(Protocol):
         self._under_way: Reservation | None = None
         self._frames: deque[memoryview] = deque()
         self._answering: Deferred[Answer] | None = None
-        self._held = 0  # bytes kept of the frame being answered
-        self._queued = 0  # bytes of the read whose frames wait
+        self._held = 0  # bytes of the frame being answered that its handler keeps
+        self._queued = 0  # bytes of the read that the waiting frames came with
         self._paused = False
         self._in_loop = False
         self._closing = False
-        self._resumption: Any = None  # delayed call that goes on with the frames left over
+        self._resumption: Any = None  # delayed call that continues with the frames left over
         self._deadline: Any = None
         self.last_received = listener.now()
         """When the peer last sent something."""
         self._behind_since = self.last_received
-        """When the peer was last known to have taken all its answers."""
+        """When the peer was last known to have received all responses."""
         self._sent_before = 0
         self._last_progress = self.last_received
 
     # -- receiving -----------------------------------------------------------------------------
 
     def connectionMade(self) -> None:  # noqa: N802
-        """Join the listener's connections."""
+        """Report the connection to its listener."""
         self._listener.opened(self)
 
     def get_buffer(self) -> memoryview:
-        """Return where the transport is to receive; empty if the frame under way has to wait for memory."""
+        """Return the buffer to receive into; empty if the incomplete frame has to wait for memory."""
         frame = self._under_way
         if frame is not None:
             if self._reader.is_full and not self._grow(frame):
@@ -128,7 +167,7 @@ class Connection(Protocol):
         return self._reader.get_buffer()
 
     def _grow(self, frame: Reservation) -> bool:
-        """Make the buffer of the frame under way larger; return whether there is memory for that."""
+        """Enlarge the buffer of the incomplete frame; return whether there is memory for that."""
         reader, memory = self._reader, self._memory
         if frame.room <= reader.received:
             size = reader.next_size(trusting=memory.is_roomy)
@@ -140,7 +179,7 @@ class Connection(Protocol):
         return True
 
     def buffer_updated(self, count: int) -> bool:
-        """Take *count* bytes; return whether a large frame wants more of them at once."""
+        """Process *count* received bytes; return whether to read again at once, for a large frame."""
         now = self.last_received = self._listener.now()
         if self._closing:
             return False
@@ -158,15 +197,15 @@ class Connection(Protocol):
             self._under_way = None
         if frames:
             self._frames.extend(frames)
-            frames.clear()  # a frame that is answered is to be free
+            frames.clear()  # an answered frame must have no other references
             if self._answering is None and not self._in_loop and self._resumption is None:
                 self._process()
             else:
                 self._pause()
-                self._hurry()
+                self._send_held()
                 self._count(self._held)
             if under_way is not None:
-                self._listener.may_go_on(self._memory.end(under_way))
+                self._listener.may_proceed(self._memory.end(under_way))
         if not reader.announced or self._closing:
             return False
         self._under_way = self._memory.begin(self, reader.announced, reader.received, now)
@@ -181,8 +220,8 @@ class Connection(Protocol):
             if self._under_way is not None:
                 self._memory.pause(self._under_way, self._listener.now())
 
-    def go_on(self) -> None:
-        """Read again if nothing speaks against it; called when the frame under way was granted memory, too."""
+    def proceed(self) -> None:
+        """Continue to read, unless a request is being answered or the incomplete frame waits for memory."""
         under_way = self._under_way
         if (
             self._paused
@@ -198,14 +237,14 @@ class Connection(Protocol):
             self.transport.startReading()
 
     def too_slow(self, now: float) -> None:
-        """Close: the frame under way is below the minimum rate, and others wait for memory."""
+        """Close: the incomplete frame is below the minimum rate, and others wait for memory."""
         if self._under_way is not None:
             self.refuse(slowness(self._under_way, now))
 
     # -- answering -----------------------------------------------------------------------------
 
     def _process(self) -> None:
-        """Answer the frames that are here, as long as answers come at once and the peer takes them."""
+        """Answer the frames received, as long as responses come at once and the peer reads them."""
         self._in_loop = True
         try:
             held = self._answer_frames()
@@ -217,20 +256,20 @@ class Connection(Protocol):
         if self._answering is not None or self._closing:
             if self._frames:
                 self._pause()
-                self._hurry()
+                self._send_held()
             return
         if self._frames:
             self._pause()
             if self.transport.unsent <= UNSENT_MAX:
-                self._resumption = self._listener.reactor.callLater(0, self._go_on)
-            return  # else `drained` goes on
+                self._resumption = self._listener.reactor.callLater(0, self._proceed)
+            return  # else `drained` continues
         if self._reader.broken is not None:
             self.refuse(str(self._reader.broken))
             return
-        self.go_on()
+        self.proceed()
 
     def _answer_frames(self) -> int:
-        """Have frames answered until one has to wait; return how many bytes stay in memory for its answer."""
+        """Answer frames until one has to wait; return how many of its bytes stay in memory."""
         transport, frames = self.transport, self._frames
         count = 0
         while frames and not self._closing and transport.connected:
@@ -247,27 +286,27 @@ class Connection(Protocol):
         return 0
 
     def _count(self, held: int) -> None:
-        """Count what stays in memory beyond this turn: *held* for an answer, and the frames that wait."""
+        """Count what stays in memory after this turn: *held* bytes of a request, and the frames that wait."""
         if held != self._held:
             before, self._held = self._held, held
-            self._listener.may_go_on(self._memory.exchange(before, held))
+            self._listener.may_proceed(self._memory.exchange(before, held))
         queued = len(cast(bytes, self._frames[0].obj)) if self._frames else 0
         if queued != self._queued:
             before, self._queued = self._queued, queued
-            self._listener.may_go_on(self._memory.exchange(before, queued))
+            self._listener.may_proceed(self._memory.exchange(before, queued))
 
-    def _go_on(self) -> None:
+    def _proceed(self) -> None:
         self._resumption = None
         if self.transport.connected and self._answering is None and not self._in_loop:
             self._process()
 
     def drained(self) -> None:
-        """Go on with the frames that waited for the peer to take its answers."""
+        """Continue with the frames that waited for the peer to read its responses."""
         if self._frames and self._resumption is None:
-            self._go_on()
+            self._proceed()
 
     def _ask(self, frame: memoryview) -> bool:
-        """Have *frame* answered; return whether that is done."""
+        """Pass *frame* to the service; return whether it is answered."""
         try:
             answer = self._listener.service(frame, self.peer)
         except (RequestRefusedError, ProtocolError) as error:
@@ -283,7 +322,7 @@ class Connection(Protocol):
         return True
 
     def _await(self, answer: Deferred[Answer]) -> bool:
-        """Wait for *answer*; return whether it was there already."""
+        """Wait for *answer*; return whether it was there at once."""
         done = False
 
         def arrived(result: Any) -> None:
@@ -301,11 +340,11 @@ class Connection(Protocol):
             self._answering = answer
         return done and not self._closing
 
-    def _hurry(self) -> None:
-        """Have an answer that is held back given now: another request waits behind it."""
+    def _send_held(self) -> None:
+        """Have a held response sent now: another request waits behind it."""
         answering = self._answering
-        if isinstance(answering, HeldAnswer):
-            answering.let_go()
+        if isinstance(answering, HeldResponse):
+            answering.send_now()
 
     def _arrived(self, result: Any) -> None:
         if isinstance(result, Failure):
@@ -334,20 +373,20 @@ class Connection(Protocol):
             self._behind_since = self.last_received
         self.transport.send(joined)
 
-    def untaken(self, now: float) -> float:
-        """Return how much of answers the peer has left untaken for how long, in byte seconds."""
+    def byte_seconds_unsent(self, now: float) -> float:
+        """Return the unsent bytes, times the seconds since the peer had received everything."""
         return self.transport.unsent_memory * (now - self._behind_since)
 
     # -- the end -------------------------------------------------------------------------------
 
     def refuse(self, cause: str) -> None:
-        """Close because of what the peer sent, with one line that names it and the cause."""
+        """Close because of what the peer sent, with one log line that names it and the cause."""
         if not self._closing:
             self._listener.refused(self.peer, cause)
         self.close()
 
     def _failed(self, failure: Failure) -> None:
-        """Close because of an error of ours."""
+        """Close because of an error in this broker."""
         log.failure("answering {peer} failed", failure, peer=str(self.peer))
         self.close()
 
@@ -356,24 +395,24 @@ class Connection(Protocol):
         if self._closing or not self.transport.connected:
             return
         self._closing = True
-        self._forget_frames(self._held)
+        self._drop_frames(self._held)
         self.transport.flush()
         self.transport.loseConnection()
         self._deadline = self._listener.reactor.callLater(self._listener.close_timeout, self._abort)
 
-    def _forget_frames(self, held: int) -> None:
-        """Drop what was received and is not answered; *held* bytes stay counted."""
+    def _drop_frames(self, held: int) -> None:
+        """Drop the requests that are not answered; *held* bytes stay counted."""
         self._frames.clear()
         self._reader.abandon()
         self._count(held)
         under_way, self._under_way = self._under_way, None
         if under_way is not None:
-            self._listener.may_go_on(self._memory.end(under_way))
+            self._listener.may_proceed(self._memory.end(under_way))
 
     def abort(self) -> None:
         """End the connection at once; what is queued is not sent."""
         self._closing = True
-        self._forget_frames(self._held)
+        self._drop_frames(self._held)
         self.transport.abortConnection()
 
     def _abort(self) -> None:
@@ -381,13 +420,13 @@ class Connection(Protocol):
         self.abort()
 
     def check(self, now: float, limits: Limits) -> None:
-        """Close if the peer is idle, does not take its answers, or does not finish its request."""
+        """Close if the peer is idle, or does not read its responses."""
         transport = self.transport
         if transport.total_sent != self._sent_before or not transport.unsent:
             self._sent_before = transport.total_sent
             self._last_progress = now
         elif now - self._last_progress > limits.write_stall:
-            log.info("aborting {peer}: it took none of {unsent} bytes for {seconds:.0f} s",
+            log.info("aborting {peer}: it read none of {unsent} bytes for {seconds:.0f} s",
                      peer=str(self.peer), unsent=transport.unsent,
                      seconds=now - self._last_progress)  # fmt: skip
             self.abort()
@@ -400,7 +439,7 @@ class Connection(Protocol):
             self.close()
 
     def connectionLost(self, reason: Failure = _NO_REASON) -> None:  # noqa: N802
-        """Give everything back: memory, the request being answered, the place in the limits."""
+        """Release everything: memory, the request being answered, the connection's place in the quotas."""
         self._closing = True
         for call in (self._deadline, self._resumption):
             if call is not None:
@@ -409,5 +448,5 @@ class Connection(Protocol):
         answering, self._answering = self._answering, None
         if answering is not None:
             answering.cancel()
-        self._forget_frames(0)
+        self._drop_frames(0)
         self._listener.closed(self)

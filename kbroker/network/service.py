@@ -1,4 +1,4 @@
-"""What stands between a connection and the APIs: a frame and who sent it go in, the parts of an answer come out."""
+"""The interface between a connection and the APIs: a frame and its peer go in, the parts of a response come out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kbroker.log.slices import FileSlice
 T = TypeVar("T")
 
 Part = bytes | bytearray | memoryview | FileSlice
-"""A piece of a response: bytes, or a slice of a file that is sent without being read."""
+"""A piece of a response: bytes, or a slice of a file that the transport sends without reading it."""
 
 Answer = Sequence[Part] | None
 """A response without its length; None where the protocol has no response (acks=0)."""
@@ -38,19 +38,19 @@ class RequestRefusedError(Exception):
     """The request gets no response and the connection is closed; the text is the log line's cause."""
 
 
-class HeldAnswer(Deferred[T]):
-    """An answer that is held back until there is more to say: *let_go* gives it at once.
+class HeldResponse(Deferred[T]):
+    """A response that waits for more content, of a long poll; *send_now* completes it at once.
 
-    The connection calls that when another request is there, which would wait behind this one.
+    The connection calls that when another request has arrived, which would wait behind this one.
     """
 
-    def __init__(self, canceller: Callable[[Any], None], let_go: Callable[[], None]) -> None:
+    def __init__(self, canceller: Callable[[Any], None], send_now: Callable[[], None]) -> None:
         super().__init__(canceller)
-        self.let_go = let_go
+        self.send_now = send_now
 
 
 Service = Callable[[memoryview, Peer], "Answer | Deferred[Answer]"]
-"""Answers one request frame, now or later; a connection asks again only when it was answered.
+"""Answers one request frame, now or later; a connection passes its next request only after that.
 
-A Deferred is cancelled when the connection dies. RequestRefusedError and MalformedMessage close the connection.
+A Deferred is cancelled when the connection is lost. RequestRefusedError and MalformedMessage close the connection.
 """

@@ -1,17 +1,14 @@
-"""Listening sockets: who may connect, how many at a time and how fast; and the sweep over those connected.
+"""The socket server: the listeners of a broker, their connections, and the sweep that closes idle and stuck ones.
 
-Limits are Kafka's: max.connections, max.connections.per.ip (with overrides), max.connection.creation.rate and
-connections.max.idle.ms. The inter-broker listener has a reserve: clients cannot take the last places from the other
-brokers and the controller (S40), where they have a listener of their own.
+A `Listener` is one endpoint. It accepts within the connection quotas and makes a `Connection` for each. All listeners
+share the memory of requests and of unsent responses. connections.max.idle.ms is Kafka's.
 
-Nor can they take the last file descriptors (`kbroker.log.open_files`).
+Owner: the reactor's thread
 """
 
 from __future__ import annotations
 
-import resource
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -20,85 +17,34 @@ from twisted.logger import Logger
 
 from kbroker.common.endpoint import Endpoint
 from kbroker.config import BrokerConfig
-from kbroker.log import open_files
-from kbroker.network.acceptor import RecordPort, listen
+from kbroker.network.acceptor import Acceptor, listen
 from kbroker.network.connection import Connection, Limits, escaped
+from kbroker.network.connection_quotas import (
+    ConnectionQuotas,
+    no_descriptor_left,
+    raise_file_limit,
+)
 from kbroker.network.core.request_memory import (
     LATE_SECONDS,
     TICK_SECONDS,
     RequestMemory,
     Reservation,
 )
+from kbroker.network.plaintext_transport import READ_SIZE
 from kbroker.network.service import Peer, Service
-from kbroker.network.transport import READ_SIZE, UnsentMemory
+from kbroker.network.transport import UnsentMemory
 
 log = Logger()
 
-FILES_EXPECTED = 4096
-"""Open files below which even a small broker may run out."""
-
-BROKER_RESERVE = 64
-"""Connections beyond max.connections that only the inter-broker listener may use."""
-
 SWEEP_SECONDS = 5.0
-"""How often connections are looked over for those idle or stuck."""
+"""Time between two sweeps over the connections."""
 
 LINES_PER_SECOND = 500
 """Log lines about refused requests, all connections together."""
 
 
-class Quotas:
-    """The places for connections, all listeners together."""
-
-    def __init__(self, config: BrokerConfig) -> None:
-        self._max = config.max_connections
-        self._per_ip = config.max_connections_per_ip
-        self._overrides = parse_overrides(config.max_connections_per_ip_overrides)
-        self._rate = float(config.max_connection_creation_rate)
-        self._tokens = self._rate
-        self._refilled: float | None = None
-        self.by_ip: Counter[str] = Counter()
-        """Open connections by address."""
-        self.total = 0
-        """Open connections."""
-
-    def refusal(self, host: str, between_brokers: bool, now: float) -> str | None:
-        """Say why *host* may not connect now, or None and its place is taken."""
-        if self._refilled is not None:
-            self._tokens = min(self._rate, self._tokens + (now - self._refilled) * self._rate)
-        self._refilled = now
-        if self.total >= self._max + (BROKER_RESERVE if between_brokers else 0):
-            return f"max.connections ({self._max}) reached"
-        allowed = self._overrides.get(host, self._per_ip)
-        if self.by_ip[host] >= allowed and not between_brokers:
-            return f"max.connections.per.ip ({allowed}) reached for {host}"
-        if self._tokens < 1 and not between_brokers:
-            return f"max.connection.creation.rate ({self._rate:.0f}/s) exceeded"
-        self._tokens -= 1
-        self.total += 1
-        self.by_ip[host] += 1
-        return None
-
-    def release(self, host: str) -> None:
-        """Give the place of a connection from *host* back."""
-        self.total -= 1
-        self.by_ip[host] -= 1
-        if self.by_ip[host] <= 0:
-            del self.by_ip[host]
-
-
-def parse_overrides(text: str) -> dict[str, int]:
-    """Read max.connections.per.ip.overrides: host:count, comma separated; what is malformed is left out."""
-    found = {}
-    for item in text.split(","):
-        host, _, count = item.strip().rpartition(":")
-        if host and count.isdecimal():
-            found[host.strip("[]")] = int(count)
-    return found
-
-
 class RefusalLog:
-    """The lines about peers that were cut: at most so many per second, the rest counted (S40)."""
+    """The log lines about connections closed for what the peer sent: a bounded number per second (S40)."""
 
     def __init__(self, per_second: int = LINES_PER_SECOND) -> None:
         self._per_second = per_second
@@ -107,7 +53,7 @@ class RefusalLog:
         self._dropped = 0
 
     def write(self, now: float, peer: Peer, cause: str) -> None:
-        """Say that *peer* is cut because of *cause*, which may be anything it sent."""
+        """Log that the connection of *peer* is closed because of *cause*, which may have bytes that the peer sent."""
         if int(now) != self._second:
             if self._dropped:
                 log.warn("closed {count} more connections in a second", count=self._dropped)
@@ -129,36 +75,36 @@ class Listener(ServerFactory):
 
     noisy = False
 
-    def __init__(self, endpoint: Endpoint, network: Network) -> None:
+    def __init__(self, endpoint: Endpoint, server: SocketServer) -> None:
         self.endpoint = endpoint
-        self._network = network
-        self.reactor = network.reactor
-        self.service = network.service
-        self.scratch = network.scratch
-        self.max_frame = network.config.socket_request_max_bytes
-        self.close_timeout = network.config.kbroker_close_timeout_ms / 1000
-        # Where clients and brokers share a listener nobody can tell them apart: no reserve.
+        self._server = server
+        self.reactor = server.reactor
+        self.service = server.service
+        self.scratch = server.scratch
+        self.max_frame = server.config.socket_request_max_bytes
+        self.close_timeout = server.config.kbroker_close_timeout_ms / 1000
+        # No reserve on a listener of clients and brokers: nothing distinguishes their connections.
         self._between_brokers = (
-            len(network.config.endpoints) > 1
-            and endpoint.listener == network.config.inter_broker_listener
+            len(server.config.endpoints) > 1
+            and endpoint.listener == server.config.inter_broker_listener
         )
-        self.memory = network.broker_memory if self._between_brokers else network.memory
-        self.unsent = network.unsent
-        self._unsent_max = network.config.kbroker_response_queue_max_bytes
+        self.memory = server.broker_memory if self._between_brokers else server.memory
+        self.unsent = server.unsent
+        self._unsent_max = server.config.kbroker_response_queue_max_bytes
         self._refusals = 0
         self._last_refusal_log = float("-inf")
-        self.port: RecordPort | None = None
+        self.port: Acceptor | None = None
 
     def now(self) -> float:
         """Return the time, in seconds of a monotonic clock."""
-        return self._network.clock()
+        return self._server.clock()
 
     def admit(self, host: str, port: int, descriptor: int) -> Connection | None:
-        """Accept or refuse the connection from *host* and *port*, whose socket has this *descriptor*."""
+        """Accept or refuse the connection from *host* and *port*; *descriptor* is that of its socket."""
         now = self.now()
         wrong = no_descriptor_left(descriptor, self._between_brokers)
         if wrong is None:
-            wrong = self._network.quotas.refusal(host, self._between_brokers, now)
+            wrong = self._server.quotas.refusal(host, self._between_brokers, now)
         if wrong is not None:
             self._refusals += 1
             if now - self._last_refusal_log >= 1:
@@ -171,7 +117,7 @@ class Listener(ServerFactory):
         return Connection(self, Peer(host, port, self.endpoint.listener))
 
     def cannot_accept(self, error: OSError) -> None:
-        """Log that nobody can be accepted for the moment."""
+        """Log that no connection can be accepted for now."""
         now = self.now()
         if now - self._last_refusal_log >= 1:
             log.error("cannot accept connections on {listener}: {error}; they wait",
@@ -179,65 +125,41 @@ class Listener(ServerFactory):
             self._last_refusal_log = now
 
     def opened(self, connection: Connection) -> None:
-        """Take a new connection in, with its socket's options set."""
+        """Add a new connection, and set the options of its socket."""
         transport = connection.transport
         transport.account = self.unsent
         transport.setTcpNoDelay(True)
         transport.setTcpKeepAlive(True)
-        self._network.set_buffers(transport.socket)
-        self._network.connections[connection] = None
+        self._server.set_buffers(transport.getHandle())
+        self._server.connections[connection] = None
 
     def closed(self, connection: Connection) -> None:
-        """Forget a connection that is lost."""
-        self._network.connections.pop(connection, None)
-        self._network.quotas.release(connection.peer.host)
+        """Remove a connection that is lost."""
+        self._server.connections.pop(connection, None)
+        self._server.quotas.release(connection.peer.host)
 
     def refused(self, peer: Peer, cause: str) -> None:
-        """Log that *peer* is cut because of what it sent."""
-        self._network.refusals.write(self.now(), peer, cause)
+        """Log that the connection of *peer* is closed because of what it sent."""
+        self._server.refusals.write(self.now(), peer, cause)
 
     def watch_memory(self) -> None:
-        """Have frames that wait for memory looked at from time to time."""
-        self._network.watch_memory()
+        """Check the frames that wait for memory, until none waits."""
+        self._server.watch_memory()
 
     @staticmethod
-    def may_go_on(frames: Sequence[Reservation]) -> None:
-        """Read the *frames* again that were granted memory."""
+    def may_proceed(frames: Sequence[Reservation]) -> None:
+        """Continue to read *frames*, which were granted memory."""
         for frame in frames:
-            cast(Connection, frame.owner).go_on()
+            cast(Connection, frame.owner).proceed()
 
     def check_unsent(self) -> None:
-        """Look at the memory of unsent answers after a connection was given some."""
+        """Abort the slowest readers if the unsent responses use too much memory."""
         if self.unsent.bytes > self._unsent_max:
-            self._network.abort_slowest_readers()
+            self._server.abort_slowest_readers()
 
 
-def no_descriptor_left(descriptor: int, between_brokers: bool) -> str | None:
-    """Say why a connection may not keep its *descriptor*, or None: the last ones are not for everybody."""
-    if not (open_files.is_scarce if between_brokers else open_files.is_reserved)(descriptor):
-        return None
-    return (
-        f"the process may open {open_files.limit()} files, and {open_files.reserve()} of them are"
-        " not for connections"
-    )
-
-
-def raise_file_limit(connections: int) -> None:
-    """Let the process have as many open files as the system allows it; warn if that is little."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard not in (soft, resource.RLIM_INFINITY):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        soft = hard
-    if soft < min(connections, FILES_EXPECTED):
-        log.warn(
-            "this process may open {soft} files; a broker needs one per connection and three per"
-            " segment: raise `ulimit -n`",
-            soft=soft,
-        )
-
-
-class Network:
-    """All listeners of a broker, and what they share."""
+class SocketServer:
+    """The listeners of a broker, and what they share."""
 
     def __init__(
         self,
@@ -254,11 +176,11 @@ class Network:
         limit, largest = config.queued_max_request_bytes, config.socket_request_max_bytes
         self.memory = RequestMemory(limit, largest)
         self.broker_memory = RequestMemory(limit, largest)
-        """Of the inter-broker listener, where clients have another: they cannot take it from the brokers."""
+        """That of the inter-broker listener, where clients have another one."""
         self.unsent = UnsentMemory()
         """Of all connections."""
         self.scratch = bytearray(READ_SIZE)
-        self.quotas = Quotas(config)
+        self.quotas = ConnectionQuotas(config)
         self.refusals = RefusalLog()
         self.connections: dict[Connection, None] = {}
         """Those open, the oldest first."""
@@ -273,9 +195,9 @@ class Network:
         self._memory_call: Any = None
 
     def start(self, endpoints: tuple[Endpoint, ...] | None = None) -> tuple[Endpoint, ...]:
-        """Listen at the configured endpoints; return them with the ports that they really have.
+        """Listen at the configured endpoints; return them with the ports that were bound.
 
-        Raise CannotListenError, with nothing left listening, where one cannot be had.
+        Raise CannotListenError if one cannot be bound; then none listens.
         """
         raise_file_limit(self.config.max_connections)
         bound = []
@@ -332,18 +254,18 @@ class Network:
                 socket.setsockopt(names.SOL_SOCKET, option, size)
 
     def abort_slowest_readers(self) -> None:
-        """Abort connections until the unsent answers of all are 1/8 below kbroker.response.queue.max.bytes.
+        """Abort connections until the unsent responses of all are 1/8 below kbroker.response.queue.max.bytes.
 
-        Those that have left most untaken for longest go first; a single connection may exceed the limit. All
-        connections are looked at, so this is not to happen with each answer.
+        The one with the largest product of unsent bytes and time goes first; a single connection may exceed the limit.
+        This visits all connections, so it must not run for each response.
         """
         now = self.clock()
         enough = self.config.kbroker_response_queue_max_bytes * 7 // 8
         holders = [each for each in self.connections if each.transport.unsent_memory]
-        holders.sort(key=lambda each: each.untaken(now))
+        holders.sort(key=lambda each: each.byte_seconds_unsent(now))
         while len(holders) > 1 and self.unsent.bytes > enough:
             slowest = holders.pop()
-            log.warn("aborting {peer}: it leaves {bytes} bytes untaken, and memory for answers is used up",
+            log.warn("aborting {peer}: it does not read {bytes} bytes, and memory for responses is used up",
                      peer=str(slowest.peer), bytes=slowest.transport.unsent_memory)  # fmt: skip
             slowest.abort()
 
@@ -354,18 +276,18 @@ class Network:
             connection.check(now, self._limits)
 
     def watch_memory(self) -> None:
-        """Look at the frames that wait for memory until none does."""
+        """Check the frames that wait for memory every 0.1 s, until none waits."""
         if self._memory_call is None:
-            self._memory_call = self.reactor.callLater(TICK_SECONDS, self._look_at_memory)
+            self._memory_call = self.reactor.callLater(TICK_SECONDS, self._check_memory)
 
-    def _look_at_memory(self) -> None:
+    def _check_memory(self) -> None:
         self._memory_call = None
         now = self.clock()
         for memory in (self.memory, self.broker_memory):
             granted, slow = memory.tick(now)
             for frame in slow:
                 cast(Connection, frame.owner).too_slow(now)
-            Listener.may_go_on(granted)
+            Listener.may_proceed(granted)
         if self.memory.waiting or self.broker_memory.waiting:
             self.watch_memory()
 

@@ -1,61 +1,17 @@
-"""A TCP connection whose outgoing queue holds bytes and file slices.
+"""What a connection is written against: a transport that sends parts in order, and reads into buffers.
 
-Theory of operation
-===================
-Twisted's own `tcp.Server` concatenates what is written and reads 64 KiB at a time. This one keeps the
-parts as they are: bytes are sent with MSG_MORE while something follows, slices go from the page cache
-to the socket with sendfile, and nothing of a record enters Python. Reads go where the protocol says:
-into the shared scratch buffer, or straight into the buffer of a large frame.
+`PlaintextTransport` implements it. A TLS transport will, too: it encrypts the parts, and reads a file slice first.
 
-A flush is tried at once when the queue was empty, so that a small answer leaves in the turn that made
-it; the reactor is asked to watch the socket only after a would-block.
-
-Invariants:
-1. Parts leave in order, each once; `unsent` is the bytes of those that have not left.
-2. A slice is released when its last byte is handed to the kernel, or when the connection is lost.
-3. A slice that ends early (its file was cut) ends the connection: its length was promised already.
-
-Owner: the reactor's thread.
+Owner: the reactor's thread
 """
 
 from __future__ import annotations
 
-import os
-import socket
-from collections import deque
 from collections.abc import Iterable
-from typing import Any, Protocol, cast
-
-from twisted.internet import main, tcp
-from twisted.python.failure import Failure
+from typing import Any, Protocol
 
 from kbroker.log.slices import FileSlice
 from kbroker.network.service import Part
-
-READ_SIZE = 256 * 1024
-"""Size of the scratch buffer, and so of one read where no frame's length is known."""
-
-TURN_BYTES = 4 * 1024 * 1024
-"""Bytes read or sent for one connection before the others get their turn."""
-
-SENDFILE_MAX = 0x7FFFF000
-"""The most one sendfile(2) moves."""
-
-GATHER = 64
-"""Small parts that one sendmsg joins."""
-
-
-class FrameProtocol(Protocol):
-    """What a `RecordTransport` asks of its protocol."""
-
-    def get_buffer(self) -> memoryview:
-        """Return where to receive the next bytes; empty if they have to wait."""
-
-    def buffer_updated(self, count: int) -> bool:
-        """Take *count* received bytes; return whether more is wanted at once."""
-
-    def drained(self) -> None:
-        """Hear that the queue is empty again."""
 
 
 class UnsentMemory:
@@ -67,205 +23,67 @@ class UnsentMemory:
         self.bytes = 0
 
 
-class RecordTransport(tcp.Server):
-    """A server-side connection that sends file slices."""
+class FrameReceiver(Protocol):
+    """What a transport needs of the connection that it reads for."""
 
-    reactor: Any
+    def get_buffer(self) -> memoryview:
+        """Return where to receive the next bytes; empty if they have to wait."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._queue: deque[Part] = deque()
-        self._offset = 0  # bytes of the first part that have left
-        self._is_aborted = False
-        self._writing = False  # the reactor watches the socket for room
-        self.unsent = 0
-        """Bytes in the queue, slices included."""
-        self.unsent_memory = 0
-        """Bytes in the queue that take memory."""
-        self.account = UnsentMemory()
-        """Where `unsent_memory` is added up; the listener puts the one of all connections here."""
-        self.total_sent = 0
-        """Bytes handed to the kernel since the beginning."""
-        super().__init__(*args, **kwargs)
+    def buffer_updated(self, count: int) -> bool:
+        """Process *count* received bytes; return whether to read again at once."""
 
-    # -- receiving -----------------------------------------------------------------------------
+    def drained(self) -> None:
+        """Continue: the outgoing queue is empty again."""
 
-    def doRead(self) -> Exception | None:  # type: ignore[override]  # noqa: N802
-        """Receive once, or more often while a large frame is under way and bytes keep coming."""
-        protocol = cast(FrameProtocol, self.protocol)
-        received = 0
-        while True:
-            buffer = protocol.get_buffer()
-            wanted = len(buffer)
-            if not wanted:
-                return None
-            try:
-                count = self.socket.recv_into(buffer)
-            except BlockingIOError:
-                return None
-            except OSError:
-                return main.CONNECTION_LOST
-            if not count:
-                return main.CONNECTION_DONE
-            del buffer  # a frame that is answered must have no other references
-            more = protocol.buffer_updated(count)
-            received += count
-            if not more or count < wanted or received >= TURN_BYTES or not self.connected:
-                return None
 
-    # -- sending -------------------------------------------------------------------------------
+class Transport(Protocol):
+    """One accepted connection's bytes, in both directions.
 
-    def send(self, parts: Iterable[Part]) -> None:
+    Invariants:
+    1. Parts leave in order, each once.
+    2. A slice is released when its last byte has left, or when the connection is lost.
+    """
+
+    connected: Any
+    unsent: int
+    """Bytes in the outgoing queue, slices included."""
+    unsent_memory: int
+    """Bytes in the outgoing queue that use memory."""
+    total_sent: int
+    """Bytes sent since the beginning."""
+    account: UnsentMemory
+    """The sum of `unsent_memory` over all connections of the socket server; set by the listener."""
+
+    def send(self, parts: Iterable[Part], /) -> None:
         """Queue *parts*; `flush` sends them. After the connection is lost they are released."""
-        if not self.connected or self._is_aborted:
-            release(parts)
-            return
-        before = self.unsent_memory
-        for part in parts:
-            size = len(part)
-            if not size:
-                release((part,))
-                continue
-            self._queue.append(part)
-            self.unsent += size
-            if not isinstance(part, FileSlice):
-                self.unsent_memory += size
-        self.account.bytes += self.unsent_memory - before
 
     def flush(self) -> None:
-        """Send what can be sent now; the reactor sends the rest when the socket takes it."""
-        if not self._queue or not self.connected or self._writing:
-            return
-        lost = self._send_some()
-        if lost is not None:
-            # As the reactor does: never from inside a caller that still uses the connection.
-            self.reactor.callLater(0, self._lose, lost)
-        elif self._queue:
-            self.startWriting()
+        """Send what can be sent now; the rest is sent when the peer takes it."""
 
-    def doWrite(self) -> Exception | None:  # type: ignore[override]  # noqa: N802
-        """Go on sending; the reactor calls this when the socket takes bytes."""
-        lost = self._send_some()
-        if lost is not None or self._queue:
-            return lost
-        self.stopWriting()
-        if self.disconnecting:
-            return main.CONNECTION_DONE
-        cast(FrameProtocol, self.protocol).drained()
-        return None
+    def startReading(self) -> None:  # noqa: N802
+        """Read from the peer."""
 
-    def startWriting(self) -> None:  # noqa: N802
-        """Have the reactor call `doWrite` when the socket takes bytes."""
-        self._writing = True
-        self.reactor.addWriter(self)
+    def stopReading(self) -> None:  # noqa: N802
+        """Leave the peer's bytes in the kernel."""
 
-    def stopWriting(self) -> None:  # noqa: N802
-        """Stop that."""
-        self._writing = False
-        self.reactor.removeWriter(self)
+    def loseConnection(self) -> Any:  # noqa: N802
+        """Send what is queued, then close."""
 
-    def _lose(self, reason: Exception) -> None:
-        if self.connected:
-            self.connectionLost(Failure(reason))
+    def abortConnection(self) -> Any:  # noqa: N802
+        """Close at once; what is queued is dropped."""
 
-    def _send_some(self) -> Exception | None:
-        """Send until the queue is empty, the socket is full or the turn is over."""
-        queue = self._queue
-        budget = TURN_BYTES
-        try:
-            while queue and budget > 0:
-                part = queue[0]
-                left = len(part) - self._offset
-                if isinstance(part, FileSlice):
-                    sent = os.sendfile(
-                        self.socket.fileno(),
-                        part.fileno(),
-                        part.position + self._offset,
-                        min(left, SENDFILE_MAX),
-                    )
-                    if sent == 0:
-                        return main.CONNECTION_LOST
-                elif len(queue) == 1:
-                    sent = self.socket.send(
-                        memoryview(part)[self._offset :] if self._offset else part
-                    )
-                else:
-                    sent = self._send_bytes()
-                budget -= sent
-                self._left(sent)
-        except BlockingIOError:
-            return None
-        except (OSError, ValueError):
-            return main.CONNECTION_LOST
-        return None
+    def setTcpNoDelay(self, enabled: bool, /) -> Any:  # noqa: N802
+        """Set TCP_NODELAY."""
 
-    def _send_bytes(self) -> int:
-        """Send the bytes parts at the head of the queue in one call, with MSG_MORE before a slice."""
-        gathered: list[Part] = []
-        more = 0
-        for part in self._queue:
-            if isinstance(part, FileSlice) or len(gathered) == GATHER:
-                more = socket.MSG_MORE
-                break
-            gathered.append(part)
-        if self._offset:
-            gathered[0] = memoryview(cast(bytes, gathered[0]))[self._offset :]
-        return self.socket.sendmsg(cast("list[bytes]", gathered), [], more)
+    def setTcpKeepAlive(self, enabled: bool, /) -> Any:  # noqa: N802
+        """Set SO_KEEPALIVE."""
 
-    def _left(self, sent: int) -> None:
-        """Take *sent* bytes off the head of the queue."""
-        self.unsent -= sent
-        self.total_sent += sent
-        before = self.unsent_memory
-        queue = self._queue
-        while sent:
-            part = queue[0]
-            left = len(part) - self._offset
-            is_whole = sent >= left
-            count = left if is_whole else sent
-            sent -= count
-            if not isinstance(part, FileSlice):
-                self.unsent_memory -= count
-            elif is_whole:
-                part.release()
-            if is_whole:
-                self._offset = 0
-                queue.popleft()
-            else:
-                self._offset += count
-        self.account.bytes -= before - self.unsent_memory
-
-    # -- the end -------------------------------------------------------------------------------
-
-    def write(self, data: bytes) -> None:
-        """Send *data*; for code that treats this as any other transport."""
-        self.send((data,))
-        self.flush()
-
-    def writeSequence(self, iovec: Iterable[bytes]) -> None:  # noqa: N802
-        """Send all of *iovec*."""
-        self.send(iovec)
-        self.flush()
-
-    def abortConnection(self) -> None:  # noqa: N802
-        """End the connection without sending the rest, whose memory is free at once."""
-        self._drop_unsent()
-        self._is_aborted = True
-        super().abortConnection()  # type: ignore[no-untyped-call]
-
-    def connectionLost(self, reason: Any) -> None:  # noqa: N802
-        """Release what was not sent, then as any connection."""
-        self._drop_unsent()
-        super().connectionLost(reason)
-
-    def _drop_unsent(self) -> None:
-        release(self._queue)
-        self._queue.clear()
-        self.account.bytes -= self.unsent_memory
-        self.unsent = self.unsent_memory = self._offset = 0
+    def getHandle(self) -> Any:  # noqa: N802
+        """Return the socket."""
 
 
 def release(parts: Iterable[Part]) -> None:
-    """Let go of the files behind *parts* that will not be sent."""
+    """Release the files behind *parts* that will not be sent."""
     for part in parts:
         if isinstance(part, FileSlice):
             part.release()

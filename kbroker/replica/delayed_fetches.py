@@ -16,7 +16,7 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.network.service import Answer, HeldAnswer
+from kbroker.network.service import Answer, HeldResponse
 from kbroker.replica.core.fetch_session import FetchSession
 from kbroker.replica.core.fetch_session_cache import FetchSessionCache
 from kbroker.replica.delayed_requests import DelayedRequests
@@ -114,7 +114,7 @@ class DelayedFetches:
         That is after *seconds*, or when the next request of the connection is there already. The session
         has no other fetch that waits (see `finish`).
         """
-        answer: Deferred[Answer] = HeldAnswer(
+        answer: Deferred[Answer] = HeldResponse(
             lambda _cancelled: self._forget(session, wait), lambda: self.finish(session)
         )
         timer = self._reactor.callLater(seconds, self.finish, session)

@@ -15,7 +15,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.network.service import HeldAnswer
+from kbroker.network.service import HeldResponse
 from kbroker.replica.core.purgatory import DelayedOperation, Purgatory
 
 log = Logger()
@@ -100,7 +100,7 @@ class DelayedRequests:
             if timer.active():
                 timer.cancel()
 
-        answer: Deferred[T] = HeldAnswer(cancelled, time_over) if held else Deferred(cancelled)
+        answer: Deferred[T] = HeldResponse(cancelled, time_over) if held else Deferred(cancelled)
         waiting: DelayedOperation[TopicPartition] = DelayedOperation(keys, try_complete)
         timer = self._reactor.callLater(max(seconds, 0), time_over)
         self._purgatory.add(waiting)

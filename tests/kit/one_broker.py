@@ -30,7 +30,7 @@ from kbroker.config import BrokerConfig, LogConfig
 from kbroker.log.disk import OS_DISK, Disk
 from kbroker.metadata.admin_manager import AdminManager
 from kbroker.metadata.metadata_cache import MetadataCache
-from kbroker.network.socket_server import Network
+from kbroker.network.socket_server import SocketServer
 from kbroker.replica.replica_manager import ReplicaManager
 from kclient.wire.interbroker import (
     LeaderAndIsrPartitionState,
@@ -92,7 +92,7 @@ class OneBroker:
         self.handlers = self._handlers()
         """The factories of the handlers."""
         self.pipeline = self.make_pipeline()
-        self.network = Network(reactor, self.config, self.pipeline)
+        self.network = SocketServer(reactor, self.config, self.pipeline)
         self.port = 0
 
     def topic_config(self, topic: str) -> LogConfig:

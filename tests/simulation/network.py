@@ -19,7 +19,7 @@ from twisted.python.failure import Failure
 from kbroker.common.endpoint import Endpoint
 from kbroker.config import BrokerConfig
 from kbroker.log.slices import FileSlice
-from kbroker.network.socket_server import Listener, Network
+from kbroker.network.socket_server import Listener, SocketServer
 from kclient.errors import Address, Cause, ConnectError
 from kclient.net.connection import Connection
 from tests.simulation.clock import Process, Scheduler
@@ -161,16 +161,16 @@ class Wires:
 
         return dial
 
-    def network(self, host: Host) -> Callable[..., Network]:
-        """Return what stands for `kbroker.network.socket_server.Network` on *host*."""
+    def network(self, host: Host) -> Callable[..., SocketServer]:
+        """Return what stands for `kbroker.network.socket_server.SocketServer` on *host*."""
 
-        def make(process: Process, config: BrokerConfig, service: Any) -> Network:
-            return _Network(process, config, service, host)
+        def make(process: Process, config: BrokerConfig, service: Any) -> SocketServer:
+            return _SocketServer(process, config, service, host)
 
         return make
 
 
-class _Network(Network):
+class _SocketServer(SocketServer):
     """A broker's listeners, without sockets."""
 
     def __init__(self, process: Process, config: BrokerConfig, service: Any, host: Host) -> None:
@@ -338,7 +338,6 @@ class _End:
     unsent = 0
     unsent_memory = 0
     total_sent = 0
-    socket = None
 
     def __init__(self, process: Process, out: _Direction) -> None:
         self._process = process
@@ -348,6 +347,9 @@ class _End:
         pass
 
     setTcpKeepAlive = setTcpNoDelay  # noqa: N815
+
+    def getHandle(self) -> None:  # noqa: N802
+        """Return the socket; there is none."""
 
     def abortConnection(self) -> None:  # noqa: N802
         self._out.finish()
@@ -385,7 +387,7 @@ class _ClientEnd(_End):
 
 
 class _ServerEnd(_End):
-    """What `kbroker.network.connection` takes for its `RecordTransport`."""
+    """The `kbroker.network.transport.Transport` of a connection in the simulation."""
 
     def __init__(self, process: Process, out: _Direction, protocol: Any) -> None:
         super().__init__(process, out)

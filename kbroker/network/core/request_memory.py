@@ -3,9 +3,9 @@
 Theory of operation
 ===================
 A frame gets memory as its bytes arrive (`begin`, `ask`), never for the length that it announces. `ask` grants more
-while the rest of the frame fits, too: so the frame that was granted memory last can always be completed. A frame whose
-`ask` is refused waits, unread, until memory is given back. While a frame waits, `tick` closes those below the minimum
-rate, the worst first. The rate is kept as the time at which the frame is overdue: bytes move it on, up to
+while the rest of the frame fits, too: so the frame that was granted memory last can always be completed. A frame that
+is refused memory by `ask` waits, unread, until memory is given back. While a frame waits, `tick` closes those below
+the minimum rate, the worst first. The rate is kept as the time at which the frame is overdue: bytes move it on, up to
 `STALL_SECONDS` ahead; while the broker does not read it stands still. `docs/design/request-memory.md` has the attacks
 and the proof.
 
@@ -191,7 +191,7 @@ class RequestMemory:
     # -- time --------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> tuple[Sequence[Reservation], Sequence[Reservation]]:
-        """Return the frames that may go on, and those to be closed, whose memory is given back already."""
+        """Return the frames that may go on, and those to be closed, with their memory released already."""
         late = now - self._next_tick
         self._next_tick = now + TICK_SECONDS
         self._find_first(now)
@@ -238,7 +238,7 @@ class RequestMemory:
     # -- decisions -----------------------------------------------------------------------------------
 
     def _may_go_on(self, frame: Reservation) -> bool:
-        """Say whether *frame* could be completed now.
+        """Return whether *frame* could be completed now.
 
         For a frame that was granted memory before, the answer stays yes as long as only this frame is granted more
         and others give back: invariant 4 rests on that.
@@ -297,7 +297,7 @@ class RequestMemory:
 
 
 def slowness(frame: Reservation, now: float) -> str:
-    """Say why *frame* is closed, for the log."""
+    """Return why *frame* is closed, for the log."""
     return (
         f"its request of {frame.size} bytes is {frame.overdue(now):.1f} s behind {frame.rate:.0f} bytes/s"
         f" and holds {frame.room} bytes, while others wait for memory"

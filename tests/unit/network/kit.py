@@ -12,12 +12,12 @@ from twisted.internet.task import Clock
 from kbroker.common.endpoint import Endpoint
 from kbroker.config import BrokerConfig
 from kbroker.network.connection import Connection
-from kbroker.network.socket_server import Listener, Network
-from kbroker.network.transport import RecordTransport
+from kbroker.network.plaintext_transport import PlaintextTransport
+from kbroker.network.socket_server import Listener, SocketServer
 
 
 class TestReactor(Clock):
-    """Readers and writers are kept; `turn` calls those whose sockets are ready."""
+    """Readers and writers are kept; `turn` calls those with a ready socket."""
 
     __test__ = False
 
@@ -73,7 +73,7 @@ class Line:
     """One client socket and the broker's connection at its other end."""
 
     def __init__(
-        self, reactor: TestReactor, network: Network, listener: Listener, descriptor: int
+        self, reactor: TestReactor, network: SocketServer, listener: Listener, descriptor: int
     ) -> None:
         self.reactor = reactor
         OPENED.append(self)
@@ -85,7 +85,7 @@ class Line:
             server.close()
             return
         self.connection: Connection = protocol
-        self.transport = RecordTransport(server, protocol, ("10.0.0.1", 1234), None, 0, reactor)
+        self.transport = PlaintextTransport(server, protocol, ("10.0.0.1", 1234), None, 0, reactor)
         # A socket pair is no TCP connection: it has no Nagle to turn off.
         self.transport.setTcpNoDelay = lambda _enabled: None  # type: ignore[method-assign]
         protocol.makeConnection(self.transport)
@@ -126,10 +126,10 @@ def make(
     settings: Mapping[str, str] | None = None,
     *,
     descriptor: Callable[[], int] = lambda: 3,
-) -> tuple[TestReactor, Network, Callable[[], Line]]:
+) -> tuple[TestReactor, SocketServer, Callable[[], Line]]:
     """Return a reactor, a network with *service*, and how to connect to it."""
     reactor = TestReactor()
     config = BrokerConfig.of({"zookeeper.connect": "h:1", "broker.id": "1", **(settings or {})})
-    network = Network(reactor, config, service, clock=reactor.seconds)
+    network = SocketServer(reactor, config, service, clock=reactor.seconds)
     listener = Listener(Endpoint("PLAINTEXT", "PLAINTEXT", "", 0), network)
     return reactor, network, lambda: Line(reactor, network, listener, descriptor())

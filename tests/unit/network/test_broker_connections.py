@@ -1,4 +1,4 @@
-"""The connections of a broker to the others, which whoever has something to say shares."""
+"""The connections of a broker to the others: all requests to a broker share one."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred
 
-from kbroker.network.broker_connections import Peers
+from kbroker.network.broker_connections import BrokerConnections
 from kclient.errors import ConnectionClosed
 from kclient.wire.versions import ApiKey
 
 
 class Connected:
-    """A connection that gives back what is said."""
+    """A connection that responds with the request."""
 
     closed = False
 
@@ -28,18 +28,18 @@ class Connected:
 
 
 class Dialled:
-    """Connections that are wished for, one by one."""
+    """Attempts to connect, which end when a test decides."""
 
     def __init__(self) -> None:
-        self.wishes: list[Deferred[Any]] = []
-        self.peers = Peers(broker_id=1, request_timeout=1.0, dial=self._dial)
+        self.attempts: list[Deferred[Any]] = []
+        self.peers = BrokerConnections(broker_id=1, request_timeout=1.0, dial=self._dial)
 
     async def _dial(self, *_given: object, **_options: object) -> Any:
-        self.wishes.append(Deferred())
-        return await self.wishes[-1]
+        self.attempts.append(Deferred())
+        return await self.attempts[-1]
 
     def ask(self) -> list[Any]:
-        """Send a request; the list is to hold how that ended."""
+        """Send a request; return the list that will hold its outcome."""
         ended: list[Any] = []
         asked = self.peers(2, "there", 9092, ApiKey.CONTROLLED_SHUTDOWN, 3, "request")
         asked.addBoth(lambda result: ended.append(getattr(result, "value", result)))
@@ -47,18 +47,18 @@ class Dialled:
 
 
 @pytest.mark.parametrize("waiting", [1, 2, 3])
-def test_all_who_wait_for_a_connection_hear_why_there_is_none(waiting: int) -> None:
+def test_a_failed_attempt_to_connect_fails_every_waiting_request(waiting: int) -> None:
     dialled = Dialled()
     asked = [dialled.ask() for _ in range(waiting)]
-    assert len(dialled.wishes) == 1
+    assert len(dialled.attempts) == 1
     refused = ConnectionClosed("refused")
-    dialled.wishes[0].errback(refused)
+    dialled.attempts[0].errback(refused)
     assert asked == [[refused]] * waiting
     dialled.ask()
-    assert len(dialled.wishes) == 2
+    assert len(dialled.attempts) == 2
 
 
-def test_what_waits_for_a_connection_fails_when_the_broker_stops() -> None:
+def test_requests_that_wait_for_a_connection_fail_when_the_broker_stops() -> None:
     dialled = Dialled()
     asked = [dialled.ask() for _ in range(2)]
     dialled.peers.close()
@@ -67,11 +67,11 @@ def test_what_waits_for_a_connection_fails_when_the_broker_stops() -> None:
     assert isinstance(refused, ConnectionClosed)
 
 
-def test_connections_that_are_there_are_closed_when_the_broker_stops() -> None:
+def test_open_connections_are_closed_when_the_broker_stops() -> None:
     dialled = Dialled()
     asked = [dialled.ask() for _ in range(2)]
     connection = Connected()
-    dialled.wishes[0].callback(connection)
+    dialled.attempts[0].callback(connection)
     assert asked == [["request"]] * 2
     dialled.peers.close()
     assert connection.closed

@@ -20,7 +20,7 @@ from kbroker.log import open_files
 from kbroker.log.disk import OS_DISK
 from kbroker.log.slices import FileSlice, SegmentFile
 from kbroker.network.acceptor import ACCEPT_PAUSE, listen
-from kbroker.network.service import HeldAnswer, RequestRefusedError
+from kbroker.network.service import HeldResponse, RequestRefusedError
 from kbroker.network.socket_server import Listener, RefusalLog, no_descriptor_left
 from kclient.wire.errors import MalformedMessage
 from tests.unit.network.kit import Line, close_all, make
@@ -77,13 +77,13 @@ def test_a_pipelined_request_waits_until_the_one_before_is_answered() -> None:
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_an_answer_that_is_held_back_is_given_when_another_request_is_there(together: bool) -> None:
-    held: list[HeldAnswer[Any]] = []
+def test_a_held_response_is_sent_when_another_request_arrives(together: bool) -> None:
+    held: list[HeldResponse[Any]] = []
 
     def service(frame: memoryview, _peer: object) -> Any:
         if bytes(frame) != b"a":
             return echo(frame, None)
-        held.append(HeldAnswer(lambda _: None, lambda: held[0].callback([b"nothing new"])))
+        held.append(HeldResponse(lambda _: None, lambda: held[0].callback([b"nothing new"])))
         return held[0]
 
     reactor, _, connect = make(service)
@@ -118,7 +118,7 @@ def test_reading_pauses_when_more_comes_while_a_request_is_answered() -> None:
     assert line.transport in reactor.readers
 
 
-def test_none_is_no_answer() -> None:
+def test_none_is_no_response() -> None:
     _, _, connect = make(lambda frame, _peer: None if frame[0] == 0 else [bytes(frame)])
     line = connect()
     line.send(b"\0", b"\1")
@@ -157,7 +157,7 @@ def test_slices_are_released_when_the_connection_is_lost(tmp_path: Path) -> None
         part.fileno()
 
 
-def test_a_slice_whose_file_was_cut_ends_the_connection(tmp_path: Path) -> None:
+def test_a_slice_of_a_truncated_file_ends_the_connection(tmp_path: Path) -> None:
     path = tmp_path / "segment"
     path.write_bytes(b"short")
     part = FileSlice(SegmentFile(OS_DISK, str(path), os.O_RDONLY), 0, 10)
@@ -182,7 +182,7 @@ def test_a_peer_that_does_not_read_is_not_served_further() -> None:
     assert len([line.receive() for _ in range(50)]) == 50
 
 
-def test_a_peer_that_takes_nothing_for_too_long_is_cut(lines: list[str]) -> None:
+def test_a_peer_that_reads_nothing_for_too_long_is_aborted(lines: list[str]) -> None:
     reactor, network, connect = make(
         lambda _frame, _peer: [bytes(5_000_000)], {"kbroker.write.stall.timeout.ms": "1000"}
     )
@@ -193,7 +193,7 @@ def test_a_peer_that_takes_nothing_for_too_long_is_cut(lines: list[str]) -> None
     network.sweep()
     reactor.turn()
     assert not line.transport.connected
-    assert any("it took none" in text for text in lines)
+    assert any("it read none" in text for text in lines)
 
 
 def test_an_idle_connection_is_closed() -> None:
@@ -374,7 +374,7 @@ def test_a_large_frame_waits_for_memory_and_then_arrives() -> None:
     assert network.memory.used == 0
 
 
-def test_announcing_frames_takes_no_memory_and_stops_nobody() -> None:
+def test_announced_frames_use_no_memory_and_delay_no_other() -> None:
     _, network, connect = make(lambda frame, _peer: [str(len(frame)).encode()])
     drips = [connect() for _ in range(10)]
     for line in drips:
@@ -473,7 +473,7 @@ def test_brokers_have_half_of_the_last_descriptors_and_files_the_rest() -> None:
     assert no_descriptor_left(most - half, between_brokers=True) is not None
 
 
-def test_where_there_is_no_descriptor_callers_wait_and_the_reactor_rests(lines: list[str]) -> None:
+def test_without_a_descriptor_connections_wait_and_the_reactor_rests(lines: list[str]) -> None:
     reactor, network, _ = make(echo)
     listener = Listener(Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 0), network)
     port = listen(reactor, "127.0.0.1", 0, listener, 10)  # type: ignore[arg-type]
@@ -529,32 +529,32 @@ def test_a_flood_of_refusals_does_not_flood_the_log(lines: list[str]) -> None:
     assert len(lines) == 5
 
 
-def test_answers_that_are_not_taken_cost_their_own_connections_and_no_other(
+def test_unread_responses_cost_their_own_connections_and_no_other(
     lines: list[str],
 ) -> None:
     _, network, connect = make(
         lambda frame, _peer: [bytes(60_000 if frame[0] else 200_000)],
         {"kbroker.response.queue.max.bytes": "1048576"},
     )
-    deaf = []
+    stalled = []
     for _ in range(30):
         line = connect()
         line.transport.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         line.send(b"\1")
         line.reactor.advance(0.1)
-        deaf.append(line)
+        stalled.append(line)
     honest = connect()
     for _ in range(3):
         honest.send(b"\0")
         assert len(honest.receive()) == 200_000
-    left = sum(line.transport.unsent_memory for line in deaf if line.transport.connected)
+    left = sum(line.transport.unsent_memory for line in stalled if line.transport.connected)
     assert 500_000 < left <= 1048576
-    assert sum(not line.transport.connected for line in deaf) == len(
-        [text for text in lines if "memory for answers is used up" in text]
+    assert sum(not line.transport.connected for line in stalled) == len(
+        [text for text in lines if "memory for responses is used up" in text]
     )
-    assert not deaf[0].transport.connected, "the one that waits longest goes first"
-    assert deaf[-1].transport.connected
-    for line in deaf:
+    assert not stalled[0].transport.connected, "the connection with the oldest response goes first"
+    assert stalled[-1].transport.connected
+    for line in stalled:
         if line.transport.connected:
             line.transport.abortConnection()
     assert network.unsent.bytes == 0

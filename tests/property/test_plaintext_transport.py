@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kbroker.log.disk import OS_DISK
 from kbroker.log.slices import FileSlice, SegmentFile
-from kbroker.network.transport import RecordTransport
+from kbroker.network.plaintext_transport import PlaintextTransport
 from tests.unit.network.kit import TestReactor
 
 CONTENT = os.urandom(400_000)
@@ -61,7 +61,7 @@ def test_every_byte_leaves_once_and_in_order(
     server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     client.setblocking(False)
     reactor, protocol = TestReactor(), Silent()
-    transport = RecordTransport(server, protocol, ("h", 1), None, 0, reactor)
+    transport = PlaintextTransport(server, protocol, ("h", 1), None, 0, reactor)
     transport.stopReading()
     file = SegmentFile(OS_DISK, str(segment), os.O_RDONLY)
     expected, slices, got = bytearray(), [], bytearray()
