@@ -24,7 +24,7 @@ Slow: runs in a pool, on a log nobody has seen yet.
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -34,7 +34,8 @@ from kbroker.log import leader_epoch_cache as epochs_file
 from kbroker.log.disk import Disk, read_file, unlink_if_there
 from kbroker.log.identity import PartitionMetadata
 from kbroker.log.leader_epoch_cache import UNKNOWN_EPOCH, LeaderEpochCache
-from kbroker.log.log_segment import BASE_OFFSET, DELETED_SUFFIX, MAX_RELATIVE, LogSegment
+from kbroker.log.log_segment import DELETED_SUFFIX, MAX_RELATIVE, LogSegment
+from kbroker.log.log_segments import LogSegments
 from kbroker.log.producer_state_manager import ProducerStateManager, open_producers
 from kclient.wire.batches import BatchInfo
 from kclient.wire.errors import CorruptMessage, KafkaStorageError
@@ -46,7 +47,7 @@ _LEFTOVERS: Final = (DELETED_SUFFIX, ".cleaned", ".tmp")
 class LoadedLog(NamedTuple):
     """What was found in a partition's directory."""
 
-    segments: list[LogSegment]
+    segments: LogSegments
     log_start_offset: int
     log_end_offset: int
     recovery_point: int
@@ -77,17 +78,18 @@ def load(
     notes: list[str] = []
     names = set(disk.listdir(directory))
     _clear_leftovers(disk, directory, names)
-    segments = _find_segments(disk, directory, names, now_ms)
-    epochs = _load_epochs(disk, directory, names, segments, notes)
-    if not segments:
-        segments.append(LogSegment.create(disk, directory, log_start_offset, now_ms))
+    found = _find_segments(disk, directory, names, now_ms)
+    epochs = _load_epochs(disk, directory, names, found, notes)
+    if not found:
+        found.append(LogSegment.create(disk, directory, log_start_offset, now_ms))
+    segments = LogSegments(disk, directory, found)
     # What recovery does not read has to have its indexes already.
-    sealed = segments if clean else segments[: _first_to_recover(segments, recovery_point)]
+    sealed = segments if clean else segments[: segments.index_of(recovery_point)]
     for segment in sealed:
         if f"{segment.base_offset:020d}.index" not in names and segment.size:
             notes.append(f"{segment.path}: built the missing index anew")
             segment.rebuild_indexes()
-    end = _clean_end(segments[-1]) if clean else None
+    end = _clean_end(segments.active) if clean else None
     found_clean = end is not None
     if end is None:
         end = _recover(disk, segments, recovery_point, epochs, config, log_start_offset, notes)
@@ -102,12 +104,10 @@ def load(
         notes.append(f"{directory}: ends at {end}, before its log start offset {log_start_offset}")
         # As Kafka does: what is left lies below the start. Were it kept, there would be a hole in the log, and after a
         # power loss, which brings deleted segments back and takes the log start offset, readers would meet it.
-        former, segments = segments, [LogSegment.create(disk, directory, log_start_offset, now_ms)]
-        for segment in former:
-            quarantine.put_aside(disk, segment)
+        segments.quarantine_all_and_start_at(log_start_offset, now_ms)
         end = log_start_offset
         recovery_point = 0  # until the new segment is synced a power loss may take it
-    log_start_offset = max(log_start_offset, segments[0].base_offset)
+    log_start_offset = max(log_start_offset, segments.first_offset)
     producers = open_producers(
         disk, directory, names, segments, end, clean=found_clean, now_ms=now_ms, notes=notes
     )
@@ -117,8 +117,7 @@ def load(
         notes.append(f"{path}: the batches have other leader epochs; built anew from them")
         epochs = _epochs_of_batches(segments)
     epochs.truncate_from_start(log_start_offset)
-    for segment in segments:
-        segment.close()  # opened again when somebody reads or appends
+    segments.close()  # the first read or append opens a file again
     return LoadedLog(
         segments,
         log_start_offset,
@@ -159,7 +158,7 @@ def _find_segments(disk: Disk, directory: str, names: set[str], now_ms: int) -> 
 
 
 def _load_epochs(
-    disk: Disk, directory: str, names: set[str], segments: list[LogSegment], notes: list[str]
+    disk: Disk, directory: str, names: set[str], segments: Sequence[LogSegment], notes: list[str]
 ) -> LeaderEpochCache:
     """Read the leader epochs, or take them from the batches where the file is of no use."""
     path = f"{directory}/{epochs_file.FILE_NAME}"
@@ -171,7 +170,7 @@ def _load_epochs(
     return _epochs_of_batches(segments)
 
 
-def _epochs_of_batches(segments: list[LogSegment]) -> LeaderEpochCache:
+def _epochs_of_batches(segments: Sequence[LogSegment]) -> LeaderEpochCache:
     epochs = LeaderEpochCache()
     for segment in segments:
         with suppress(CorruptMessage):  # whether that matters is for recovery to say
@@ -182,14 +181,14 @@ def _epochs_of_batches(segments: list[LogSegment]) -> LeaderEpochCache:
 
 
 def _agree(
-    segments: list[LogSegment], epochs: LeaderEpochCache, log_start_offset: int, end: int
+    segments: LogSegments, epochs: LeaderEpochCache, log_start_offset: int, end: int
 ) -> bool:
     """Say whether the batches have the leader epochs that the file says: the last one, and where entries begin.
 
     A leader with wrong epochs would have its followers cut records that both have. The first entry and the last two are
     compared, each with the batch there and the batch before it.
     """
-    floor = max(log_start_offset, segments[0].base_offset)
+    floor = max(log_start_offset, segments.first_offset)
     if end <= floor:
         return True
     entries = epochs.entries
@@ -206,9 +205,9 @@ def _agree(
     return all(theirs in (epoch, None, UNKNOWN_EPOCH) for theirs, epoch in found)
 
 
-def _epoch_of_batch(segments: list[LogSegment], offset: int) -> int | None:
+def _epoch_of_batch(segments: LogSegments, offset: int) -> int | None:
     """Return the leader epoch of the batch at or behind *offset*; None where that cannot be read, or there is none."""
-    segment = segments[_first_to_recover(segments, offset)]
+    segment = segments[segments.index_of(offset)]
     with suppress(CorruptMessage):
         found = segment.locate(offset)
         return None if found is None else found.info.leader_epoch
@@ -235,14 +234,9 @@ def _clean_end(last: LogSegment) -> int | None:
         return None
 
 
-def _first_to_recover(segments: list[LogSegment], recovery_point: int) -> int:
-    first = bisect_right(segments, recovery_point, key=BASE_OFFSET) - 1
-    return max(first, 0)
-
-
 def _recover(
     disk: Disk,
-    segments: list[LogSegment],
+    segments: LogSegments,
     recovery_point: int,
     epochs: LeaderEpochCache,
     config: LogConfig,
@@ -253,8 +247,8 @@ def _recover(
     # What the file says of offsets that were not synced may be of batches that were cut off since;
     # the batches that are there say it themselves.
     epochs.truncate_from_end(recovery_point)
-    end = segments[0].base_offset
-    for number in range(_first_to_recover(segments, recovery_point), len(segments)):
+    end = segments.first_offset
+    for number in range(segments.index_of(recovery_point), len(segments)):
         segment = segments[number]
         file_size = segment.size
         end, problem = _recover_segment(segment, recovery_point, epochs, config)
@@ -278,12 +272,10 @@ def _recover(
             notes.append(f"{path}: whole batches behind a damaged one, put aside")
         if segment.size < file_size:
             disk.ftruncate(segment.file.fd, segment.size)
-        for one in later:
-            path = quarantine.put_aside(disk, one)
+        for each, path in segments.quarantine_behind(number):
             notes.append(
-                f"{one.path}: follows the cut, {'renamed to ' + path if path else 'empty'}"
+                f"{each.path}: follows the cut, {'renamed to ' + path if path else 'empty'}"
             )
-        del segments[number + 1 :]
         break
     return end
 

@@ -1,26 +1,32 @@
-"""One partition's log, the whole of it: opened, flushed, truncated, retained, closed.
+"""One partition's log: appends, reads, truncation, retention, flush.
 
-Appends and reads are in `local_log`; this is what the broker does to a log beside them.
+Theory of operation
+===================
+The receiver of a batch checks it; the log stamps base offset and leader epoch (16 bytes outside the CRC) and writes
+the batch as it came, with one ``pwritev``. Reads are slices of segment files. The log decodes no record. The segments
+and their files belong to `LogSegments`.
 
-Invariants (1 and 2 are those of `local_log`):
+Invariants:
+1. Readers see whole batches below the log end offset: a batch counts after it was written whole.
+2. After a failed write or sync the log is fenced (S15): it takes no appends until a restart of the broker opens it.
 3. recovery_point <= log_end_offset, and everything below it was synced before it moved.
-4. log_start_offset <= log_end_offset; nothing at or above the offset a caller protects is deleted.
-5. Offsets go back by `truncate_to` and `truncate_fully_and_start_at` only.
+4. log_start_offset <= log_end_offset; retention deletes nothing at or above the offset that its caller protects.
+5. The log end offset goes back by `truncate_to` and `truncate_fully_and_start_at` only.
 
-Owner: one thread (the reactor's) calls everything here. Slow work comes out as plain objects
-(`FlushWork`, paths to unlink) that run in a pool; their results come back to the owner. `open` runs
-in a pool, before anybody else has the log.
+Owner: one thread (the reactor's) calls everything here. Slow work comes out as plain objects (`FlushWork`, paths to
+unlink) that run in a pool; their results come back to the owner. `open` runs in a pool, before the log is in use.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from kbroker.config.log import LogConfig
-from kbroker.log import retention
-from kbroker.log.disk import OS_DISK, Buffer, Disk, replace_file
+from kbroker.log import retention, timestamps
+from kbroker.log.disk import OS_DISK, Buffer, Disk, replace_file, write_all
 from kbroker.log.flush_work import FlushWork
 from kbroker.log.identity import (
     PARTITION_METADATA,
@@ -28,68 +34,109 @@ from kbroker.log.identity import (
     encode_partition_metadata,
 )
 from kbroker.log.leader_epoch_cache import FILE_NAME, LeaderEpochCache
-from kbroker.log.local_log import (
-    EMPTY,
-    NO_LOG_APPEND_TIME,
-    AppendResult,
-    LocalLog,
-    LogSlice,
-)
 from kbroker.log.log_loader import LoadedLog, load
-from kbroker.log.log_segment import BASE_OFFSET, LogSegment
+from kbroker.log.log_segment import LogSegment
+from kbroker.log.log_segments import EMPTY, LogSegments, LogSlice
 from kbroker.log.pending_flush import PendingFlush
 from kbroker.log.producer_state_manager import ProducerStateManager
-from kclient.wire.batches import BatchInfo, with_leader_epoch
-from kclient.wire.errors import KafkaStorageError, OffsetOutOfRange, RecordListTooLarge
+from kbroker.log.timestamps import TimestampOffset
+from kclient.wire.batches import (
+    LARGEST_OFFSET,
+    BatchInfo,
+    check_crc,
+    iterate,
+    stamp,
+    with_leader_epoch,
+    with_log_append_time,
+)
+from kclient.wire.errors import (
+    CorruptMessage,
+    InvalidRecord,
+    KafkaError,
+    KafkaStorageError,
+    OffsetOutOfRange,
+    RecordListTooLarge,
+)
 
-__all__ = ["EMPTY", "AppendResult", "LogSlice", "UnifiedLog"]
+NO_LOG_APPEND_TIME: Final = -1
+_STAMP_SIZE: Final = 16
 
 
-class UnifiedLog(LocalLog):
+class AppendResult(NamedTuple):
+    """The place of an appended batch, as a Produce response reports it."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int
+    """The leader's clock under message.timestamp.type=LogAppendTime, else -1."""
+    log_start_offset: int
+
+
+class UnifiedLog:
     """The log of one partition in *directory*."""
 
     __slots__ = (
         "_cut_at",
+        "_disk",
+        "_failure",
         "_is_new",
         "_last_work",
         "_metadata_dirty",
+        "_on_failure",
         "_on_flush_due",
+        "_on_roll",
         "_on_truncate",
         "_pending_flush",
         "_truncations",
+        "config",
+        "directory",
         "held_at",
+        "leader_epochs",
+        "log_end_offset",
+        "log_start_offset",
         "metadata",
         "missing_below",
         "notes",
+        "producers",
         "recovery_point",
+        "segments",
     )
 
     def __init__(self, disk: Disk, directory: str, config: LogConfig, loaded: LoadedLog) -> None:
-        super().__init__(disk, directory, config, loaded)
+        self._disk = disk
+        self.directory = directory
+        self.config = config
+        """The topic's settings; assign to change them."""
+        self.segments = loaded.segments
+        """The segments, oldest first; the last is active."""
+        self.log_start_offset = loaded.log_start_offset
+        self.log_end_offset = loaded.log_end_offset
+        """The offset the next record gets."""
         self.recovery_point = loaded.recovery_point
         """Everything below is on the disk itself, not only in the page cache."""
+        self.leader_epochs = loaded.epochs
+        self.producers = loaded.producers
+        """The state of idempotent producers; a leader calls `producers.states.check` before an append."""
+        self.metadata = loaded.metadata
+        """The content of partition.metadata; it has a topic id after the first LeaderAndIsr."""
         self.notes = loaded.notes
         """What recovery found and did."""
         self.missing_below = loaded.missing_below
         """Set when the log ended before its recovery point: synced records are gone (S8)."""
-        self.metadata = loaded.metadata
-        """Whose log it is (partition.metadata); without a topic id before an order has named it."""
+        self.held_at: int | None = None
+        """The log end offset that counts as this replica's copy while appends wait for a sync; None: all counts."""
+        self._pending_flush: PendingFlush | None = None
+        self._failure: str | None = None
+        self._on_failure: Callable[[OSError], None] | None = None
+        self._on_flush_due: Callable[[], None] | None = None
+        self._on_roll: Callable[[], None] | None = None
+        self._on_truncate: Callable[[], None] | None = None
         self._metadata_dirty = False
-        # Where a truncation that is not synced cut the log: what was behind may come back.
+        # The lowest offset of a truncation that is not synced: a power loss may bring back what was behind it.
         self._cut_at: int | None = None
         self._is_new = True  # until the first flush a power loss may take the directory itself
         self._truncations = 0
         self._last_work: FlushWork | None = None
-        self._on_truncate: Callable[[], None] | None = None
-        self._on_flush_due: Callable[[], None] | None = None
-        self._pending_flush: PendingFlush | None = None
-        self.held_at: int | None = None
-        """The log end offset that counts as this replica's copy while appends wait for a sync; None: all counts."""
-
-    @property
-    def topic_id(self) -> UUID | None:
-        """The topic's id, or None before an order has named it."""
-        return self.metadata.topic_id
 
     @classmethod
     def open(
@@ -105,7 +152,7 @@ class UnifiedLog(LocalLog):
     ) -> UnifiedLog:
         """Open the log of an existing *directory*, and recover it unless it was closed *clean*.
 
-        Slow: runs in a pool. Raise what `recovery.load` raises.
+        Slow: runs in a pool. Raise what `log_loader.load` raises.
         """
         loaded = load(
             disk,
@@ -118,9 +165,11 @@ class UnifiedLog(LocalLog):
         )
         log = cls(disk, directory, config, loaded)
         log._is_new = not clean
-        if not clean:  # recovery, or a former life of the broker, may have cut the log and not have synced the cut
+        if (
+            not clean
+        ):  # recovery, or the last run of the broker, may have cut the log without a sync
             log._cut_at = loaded.recovery_point
-        # A process that was killed may have written partition.metadata and not have synced it.
+        # A process that was killed may have written partition.metadata without a sync.
         log._metadata_dirty = not clean and loaded.metadata.topic_id is not None
         return log
 
@@ -134,18 +183,37 @@ class UnifiedLog(LocalLog):
         now_ms: int,
         disk: Disk = OS_DISK,
     ) -> UnifiedLog:
-        """Begin the log of an empty *directory*. Quick: nothing is synced. Raise OSError."""
+        """Start an empty log in *directory*, which was just made. Nothing is synced. Raise OSError."""
         segment = LogSegment.create(disk, directory, 0, now_ms)
         segment.close()  # idle partitions keep no file open
+        segments = LogSegments(disk, directory, [segment])
         producers = ProducerStateManager(disk, directory)
-        loaded = LoadedLog([segment], 0, 0, 0, LeaderEpochCache(), metadata, producers)
+        loaded = LoadedLog(segments, 0, 0, 0, LeaderEpochCache(), metadata, producers)
         log = cls(disk, directory, config, loaded)
         if metadata.topic_id is not None:
             log.assign(metadata)
         return log
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.directory!r}, {self.log_start_offset}..{self.log_end_offset})"
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return self.segments.size
+
+    @property
+    def topic_id(self) -> UUID | None:
+        """The topic's id, or None before the first LeaderAndIsr that has it."""
+        return self.metadata.topic_id
+
+    @property
+    def failure(self) -> str | None:
+        """Why the log takes no more appends, or None."""
+        return self._failure
+
     def assign(self, metadata: PartitionMetadata) -> None:
-        """Write whose log it is to partition.metadata (KAFKA-10545). Raise KafkaStorageError."""
+        """Write partition.metadata (KAFKA-10545). Raise KafkaStorageError."""
         path = f"{self.directory}/{PARTITION_METADATA}"
         try:
             replace_file(self._disk, path, encode_partition_metadata(metadata), durable=False)
@@ -154,39 +222,105 @@ class UnifiedLog(LocalLog):
         self.metadata = metadata
         self._metadata_dirty = True  # synced with the next flush
 
-    def on_truncate(self, callback: Callable[[], None]) -> None:
-        """Have *callback* called after a truncation, before anything is appended."""
-        self._on_truncate = callback
+    # Callbacks
 
-    # Appends that wait for a sync (flush.messages, flush.ms)
+    def on_failure(self, callback: Callable[[OSError], None]) -> None:
+        """Have *callback* called when a failed write or sync fences the log."""
+        self._on_failure = callback
+
+    def on_roll(self, callback: Callable[[], None]) -> None:
+        """Have *callback* called after a roll: the sealed segment waits for a flush."""
+        self._on_roll = callback
+
+    def on_truncate(self, callback: Callable[[], None]) -> None:
+        """Have *callback* called after a truncation, before the next append."""
+        self._on_truncate = callback
 
     def on_flush_due(self, callback: Callable[[], None]) -> None:
         """Have *callback* called when an append waits for a sync."""
         self._on_flush_due = callback
 
-    def hold_unflushed(self) -> None:
-        """Have records that were not synced count after a sync, if flush.messages or flush.ms asks for one."""
-        if self.config.flushes_appends and self._pending().opened(
-            self.log_end_offset, self.recovery_point, self.config
-        ):
-            self._ask_for_flush()
+    # Appending
 
-    def _flush_if_due(self, base_offset: int, now_ms: int) -> None:
-        if self._pending().appended(
-            base_offset, self.log_end_offset, self.recovery_point, self.config, now_ms
-        ):
-            self._ask_for_flush()
+    def append_as_leader(
+        self, buf: Buffer, info: BatchInfo, leader_epoch: int, now_ms: int
+    ) -> AppendResult:
+        """Append the checked batch *info* of *buf* at the end, stamped as this leader's.
 
-    def _pending(self) -> PendingFlush:
-        pending = self._pending_flush
-        if pending is None:
-            pending = self._pending_flush = PendingFlush()
-        return pending
+        Raise RecordListTooLarge for a batch above segment.bytes, and KafkaStorageError when the
+        disk fails now or failed before: the batch is then not in the log.
+        """
+        if self._failure is not None:
+            raise self._fenced()
+        config = self.config
+        size = info.length + 12
+        base_offset = self.log_end_offset
+        last_offset = base_offset + info.last_offset_delta
+        max_timestamp = info.max_timestamp
+        log_append_time = NO_LOG_APPEND_TIME
+        rest: Buffer
+        if config.log_append_time:
+            log_append_time = max_timestamp = now_ms
+            rest = memoryview(with_log_append_time(buf, info, now_ms))[_STAMP_SIZE:]
+        else:
+            start = info.position
+            rest = memoryview(buf)[start + _STAMP_SIZE : start + size]
+        if size > config.segment_bytes:
+            raise RecordListTooLarge(
+                f"a batch of {size} bytes does not fit a segment of {config.segment_bytes} bytes",
+                hint="raise segment.bytes of the topic or lower batch.size of the producer",
+            )
+        if last_offset > LARGEST_OFFSET:
+            raise InvalidRecord(f"{self.directory}: no offsets are left behind {base_offset - 1}")
+        segments = self.segments
+        if segments.active.roll_is_due(config, size, last_offset, max_timestamp, now_ms):
+            self.roll(now_ms)
+        segment = segments.active
+        self._write(segment, (stamp(info, base_offset, leader_epoch), rest))
+        segment.appended(size, base_offset, last_offset, max_timestamp, config.index_interval_bytes)
+        self.log_end_offset = last_offset + 1
+        if leader_epoch != self.leader_epochs.latest:
+            self.leader_epochs.assign(leader_epoch, base_offset)
+        if info.producer_id >= 0:
+            producers = self.producers
+            if producers.copied.goes_on:
+                self._end_copied(base_offset)
+            if log_append_time < 0:
+                producers.states.appended(info, base_offset, now_ms)
+            else:
+                producers.states.appended(info, base_offset, now_ms, log_append_time)
+        if config.flushes_appends:
+            self._flush_if_due(base_offset, now_ms)
+        return AppendResult(base_offset, last_offset, log_append_time, self.log_start_offset)
 
-    def _ask_for_flush(self) -> None:
-        self.held_at = self._pending().held_at
-        if self._on_flush_due is not None:
-            self._on_flush_due()
+    def append_as_follower(self, buf: Buffer, now_ms: int) -> int:
+        """Append the whole batches of *buf* as the leader stamped them; return their bytes.
+
+        A cut-off tail is left out. Raise CorruptMessage for a batch whose CRC is wrong or whose
+        offset does not follow: those before it are in the log then. Raise KafkaStorageError when
+        the disk fails.
+        """
+        if self._failure is not None:
+            raise self._fenced()
+        batches: list[BatchInfo] = []
+        next_offset = self.log_end_offset
+        problem: KafkaError | None = None
+        try:
+            for info in iterate(buf):
+                check_crc(buf, info)
+                if info.base_offset < next_offset or info.last_offset_delta < 0:
+                    raise CorruptMessage(
+                        f"{self.directory}: the leader sent offset {info.base_offset}, "
+                        f"which does not follow {next_offset - 1}"
+                    )
+                next_offset = info.next_offset
+                batches.append(info)
+        except KafkaError as error:
+            problem = error
+        self._append_all(memoryview(buf), batches, now_ms)
+        if problem is not None:
+            raise problem
+        return batches[-1].end - batches[0].position if batches else 0
 
     def append_copied(
         self,
@@ -227,7 +361,165 @@ class UnifiedLog(LocalLog):
             base_offset, self.log_end_offset - 1, NO_LOG_APPEND_TIME, self.log_start_offset
         )
 
-    # Cutting
+    def _append_all(
+        self,
+        view: memoryview,
+        batches: Sequence[BatchInfo],
+        now_ms: int,
+        leader_epoch: int | None = None,
+    ) -> None:
+        """Append batches that lie side by side in *view*, over as many segments as they need."""
+        run: list[BatchInfo] = []
+        run_bytes = 0
+        base_offset = self.log_end_offset
+        for info in batches:
+            if self._roll_is_due(info, now_ms, pending=run_bytes):
+                self._append_run(view, run, leader_epoch, now_ms)
+                run, run_bytes = [], 0
+                if self._roll_is_due(info, now_ms):
+                    self.roll(now_ms, last_offset=info.last_offset)
+            run.append(info)
+            run_bytes += info.size
+        self._append_run(view, run, leader_epoch, now_ms)
+        if batches and self.config.flushes_appends:
+            self._flush_if_due(base_offset, now_ms)
+
+    def roll(self, now_ms: int, *, last_offset: int = 0) -> None:
+        """Seal the active segment and start the next one; *last_offset* is that of the next append if it is far off."""
+        try:
+            sealed = self.segments.roll(self.log_end_offset, now_ms, last_offset=last_offset)
+            self.producers.write_snapshot(self.segments.active.base_offset, self.segments)
+        except OSError as error:
+            raise self._fence(error) from error
+        if self._on_roll is not None and sealed.size:
+            self._on_roll()
+
+    def _end_copied(self, base_offset: int) -> None:
+        """Take note that a producer of our own writes behind what a mirror copied."""
+        try:
+            self.producers.end_copied(base_offset)
+        except OSError as error:
+            self._fence(error)  # the batch itself is in the log
+
+    def _append_run(
+        self, view: memoryview, run: list[BatchInfo], leader_epoch: int | None, now_ms: int
+    ) -> None:
+        """Write batches that lie side by side in *view* to the active segment, in one go.
+
+        They carry *leader_epoch*, or each the one that its header says if that is None.
+        """
+        if not run:
+            return
+        start, end = run[0].position, run[-1].end
+        segment = self.segments.active
+        self._write(segment, (view[start:end],))
+        interval = self.config.index_interval_bytes
+        for info in run:
+            segment.appended(
+                info.size, info.base_offset, info.last_offset, info.max_timestamp, interval
+            )
+            if leader_epoch is None and info.leader_epoch != self.leader_epochs.latest:
+                self.leader_epochs.assign(info.leader_epoch, info.base_offset)
+        self.log_end_offset = run[-1].next_offset
+        if leader_epoch is None:
+            try:
+                self.producers.replicated(run, now_ms)
+            except OSError as error:
+                raise self._fence(error) from error
+
+    def _roll_is_due(self, info: BatchInfo, now_ms: int, *, pending: int = 0) -> bool:
+        """Return whether the follower's batch *info*, behind *pending* bytes, begins a segment."""
+        return self.segments.active.roll_is_due(
+            self.config, info.size, info.last_offset, info.max_timestamp, now_ms, pending=pending
+        )
+
+    def _write(self, segment: LogSegment, buffers: tuple[Buffer, ...]) -> None:
+        """Write *buffers* behind the segment's last batch, all or (for every reader) nothing."""
+        try:
+            segment.spill_indexes()
+            write_all(self._disk, segment.file.fd, buffers, segment.size)
+        except OSError as error:
+            raise self._fence(error) from error
+
+    def _fence(self, error: OSError) -> KafkaStorageError:
+        """Take no more appends, cut off what a failed write left, and tell who listens (S15)."""
+        if self._failure is None:
+            self._failure = f"{self.directory}: {error}"
+            # The bytes are beyond every reader already; leaving them costs recovery a few reads.
+            with suppress(OSError):
+                self._disk.ftruncate(self.segments.active.file.fd, self.segments.active.size)
+            if self._on_failure is not None:
+                self._on_failure(error)
+        return self._fenced()
+
+    def _fenced(self) -> KafkaStorageError:
+        return KafkaStorageError(
+            f"{self._failure}; the log takes no more appends",
+            hint="repair the disk or free space on it, then restart the broker",
+        )
+
+    # Reading
+
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        up_to_offset: int | None = None,
+        min_one_batch: bool = True,
+    ) -> LogSlice:
+        """Return the batches from the one that holds *offset* on, from one segment.
+
+        At most *max_bytes*, but the whole first batch with *min_one_batch*; only batches that end
+        below *up_to_offset* (the high watermark; None is the log end). The first batch may begin
+        before *offset*, the last may be cut off. Raise OffsetOutOfRange for an offset outside
+        log_start_offset..log_end_offset, CorruptMessage where the file cannot be followed.
+        """
+        end = self.log_end_offset
+        if not self.log_start_offset <= offset <= end:
+            raise OffsetOutOfRange(
+                f"offset {offset} of {self.directory} is outside {self.log_start_offset}..{end}"
+            )
+        if up_to_offset is None or up_to_offset > end:
+            up_to_offset = end
+        if offset >= up_to_offset or (max_bytes <= 0 and not min_one_batch):
+            return EMPTY
+        try:
+            return self.segments.read(offset, max_bytes, up_to_offset, end, min_one_batch)
+        except OSError as error:
+            path = self.segments[self.segments.index_of(offset)].path
+            raise KafkaStorageError(f"{path}: {error}") from error
+
+    def search_for_timestamp(
+        self, timestamp: int, from_offset: int
+    ) -> timestamps.Search | int | None:
+        """Return where to look for the first record at or after *timestamp* (ms) from *from_offset* on.
+
+        See `timestamps.search_from`. The search itself is for a pool.
+        """
+        return timestamps.search_from(
+            self.segments, timestamp, max(from_offset, self.log_start_offset), self.log_end_offset
+        )
+
+    def search_for_max_timestamp(self) -> timestamps.Search | None:
+        """Return where to look for the first record with the greatest timestamp of the log (KIP-734)."""
+        return timestamps.search_greatest(self.segments, self.log_start_offset)
+
+    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
+        """Return the first record whose timestamp is at or after *timestamp* (ms), or None. Slow.
+
+        Reads the time index, some batch headers and one batch. Raise CorruptMessage for a batch
+        that cannot be decoded.
+        """
+        return timestamps.first_at_or_after(
+            self.segments, timestamp, self.log_start_offset, self.log_end_offset
+        )
+
+    def max_timestamp(self) -> TimestampOffset | None:
+        """Return the first record that has the greatest timestamp of the log (KIP-734). Slow."""
+        return timestamps.greatest(self.segments, self.log_start_offset)
+
+    # Truncation
 
     def truncate_to(self, offset: int) -> int:
         """Remove every batch that reaches to *offset* or beyond; return the new log end offset.
@@ -238,19 +530,14 @@ class UnifiedLog(LocalLog):
         """
         if offset >= self.log_end_offset:
             return self.log_end_offset
-        if offset <= self._segments[0].base_offset:
+        if offset <= self.segments.first_offset:
             self.truncate_fully_and_start_at(offset)
             return offset
         if self._failure is not None:
             raise self._fenced()
         self._cut(offset)
         try:
-            while self._active.base_offset > offset:
-                self._drop_active()
-            found = self._active.locate(offset)
-            if found is not None:
-                self._active.truncate(found.position, min(offset, found.info.base_offset))
-            offset = self._active.find_end()
+            offset = self.segments.truncate_to(offset)
         except OSError as error:
             raise self._fence(error) from error
         self.log_start_offset = min(self.log_start_offset, offset)
@@ -258,12 +545,12 @@ class UnifiedLog(LocalLog):
         return offset
 
     def truncate_fully_and_start_at(self, offset: int, now_ms: int = 0) -> None:
-        """Remove everything and begin anew at *offset*, below or above what was there."""
+        """Remove everything and begin again at *offset*, below or above what was there."""
         if self._failure is not None:
             raise self._fenced()
         self._cut(offset)
         try:
-            self._replace_all(offset, now_ms)
+            self.segments.truncate_fully_and_start_at(offset, now_ms)
             self.producers.begun_anew()
         except OSError as error:
             raise self._fence(error) from error
@@ -273,37 +560,9 @@ class UnifiedLog(LocalLog):
         self.leader_epochs.clear()
         self._ends_at(offset)
 
-    def _replace_all(self, offset: int, now_ms: int) -> None:
-        """Put an empty segment at *offset* in the place of all segments. Raise OSError.
-
-        It is created before the others are deleted, oldest first: a power loss in between leaves a log that ends where
-        the old one did, or at *offset*. An empty directory would be a log that ends at 0.
-        """
-        former = self._segments[:]
-        same = next((one for one in former if one.base_offset == offset), None)
-        if same is None:
-            self._active = LogSegment.create(self._disk, self.directory, offset, now_ms)
-            self._segments.append(self._active)
-        for segment in former:
-            if segment is not same:
-                self._segments.remove(segment)
-                self._unlink(segment)
-        if same is not None:
-            same.replace_file()
-            self._active = LogSegment.create(self._disk, self.directory, offset, now_ms)
-            self._segments[:] = [self._active]
-
     def _cut(self, offset: int) -> None:
         self._truncations += 1
         self._cut_at = offset if self._cut_at is None else min(self._cut_at, offset)
-
-    def _drop_active(self) -> None:
-        self._unlink(self._segments.pop())
-        self._active = self._segments[-1]
-
-    def _unlink(self, segment: LogSegment) -> None:
-        for path in segment.mark_deleted():
-            self._disk.unlink(path)
 
     def _ends_at(self, offset: int) -> None:
         self.log_end_offset = offset
@@ -313,7 +572,7 @@ class UnifiedLog(LocalLog):
             self._pending_flush.truncated(offset)
             self.held_at = self._pending_flush.held_at
         try:
-            self.producers.truncated(offset, self._segments)
+            self.producers.truncated(offset, self.segments)
         except OSError as error:
             raise self._fence(error) from error
         if self._on_truncate is not None:
@@ -348,7 +607,7 @@ class UnifiedLog(LocalLog):
             return []
         limit = self.log_end_offset if up_to_offset is None else up_to_offset
         count = retention.deletable(
-            self._segments,
+            self.segments,
             self.config,
             log_start_offset=self.log_start_offset,
             log_end_offset=self.log_end_offset,
@@ -358,18 +617,43 @@ class UnifiedLog(LocalLog):
         )
         if not count:
             return []
-        if count == len(self._segments):
+        if count == len(self.segments):
             self.roll(now_ms)
-        doomed = self._segments[:count]
-        del self._segments[:count]
-        self.advance_log_start(self._segments[0].base_offset)
-        self.producers.segments_deleted([one.base_offset for one in doomed], self.log_start_offset)
+        base_offsets = [segment.base_offset for segment in self.segments[:count]]
+        self.advance_log_start(self.segments[count].base_offset)
+        self.producers.segments_deleted(base_offsets, self.log_start_offset)
         try:
-            return [path for segment in doomed for path in segment.mark_deleted()]
+            return self.segments.delete_oldest(count)
         except OSError as error:
             raise self._fence(error) from error
 
-    # Keeping
+    # Appends that wait for a sync (flush.messages, flush.ms)
+
+    def hold_unflushed(self) -> None:
+        """Have records that were not synced count after a sync, if flush.messages or flush.ms asks for one."""
+        if self.config.flushes_appends and self._pending().opened(
+            self.log_end_offset, self.recovery_point, self.config
+        ):
+            self._ask_for_flush()
+
+    def _flush_if_due(self, base_offset: int, now_ms: int) -> None:
+        if self._pending().appended(
+            base_offset, self.log_end_offset, self.recovery_point, self.config, now_ms
+        ):
+            self._ask_for_flush()
+
+    def _pending(self) -> PendingFlush:
+        pending = self._pending_flush
+        if pending is None:
+            pending = self._pending_flush = PendingFlush()
+        return pending
+
+    def _ask_for_flush(self) -> None:
+        self.held_at = self._pending().held_at
+        if self._on_flush_due is not None:
+            self._on_flush_due()
+
+    # Flush and close
 
     def start_flush(self, *, sealed_only: bool = False) -> FlushWork | None:
         """Return the work of syncing what is not on the disk, or None when nothing is.
@@ -377,13 +661,14 @@ class UnifiedLog(LocalLog):
         *sealed_only* leaves the active segment out. The caller has `FlushWork.run` run in a pool
         and then calls `finish_flush`, or `flush_failed` with its error. Raise KafkaStorageError.
         """
-        up_to = self._active.base_offset if sealed_only else self.log_end_offset
+        up_to = self.segments.active.base_offset if sealed_only else self.log_end_offset
         epochs = self.leader_epochs
-        first = bisect_right(self._segments, self.recovery_point, key=BASE_OFFSET) - 1
-        if self._cut_at is not None:
-            first = min(first, bisect_left(self._segments, self._cut_at, key=BASE_OFFSET) - 1)
-        segments = self._segments[max(first, 0) : -1 if sealed_only else None]
-        dirty = epochs.dirty or self._metadata_dirty or (self._cut_at is not None and segments)
+        segments = self.segments.to_flush(
+            self.recovery_point, self._cut_at, sealed_only=sealed_only
+        )
+        dirty = (
+            epochs.dirty or self._metadata_dirty or (self._cut_at is not None and bool(segments))
+        )
         dirty = dirty or (self.producers.unsynced and not sealed_only)
         if up_to <= self.recovery_point and not dirty:
             return None
@@ -465,8 +750,7 @@ class UnifiedLog(LocalLog):
                     self.finish_flush(work)
             except (OSError, KafkaStorageError):
                 done = False
-        for segment in self._segments:
-            segment.close()
+        self.segments.close()
         return done
 
     def start_close(self) -> FlushWork | None:
@@ -476,14 +760,13 @@ class UnifiedLog(LocalLog):
         """
         if self._failure is not None:
             raise self._fenced()
-        self._active.index_time()
-        self._active.write_indexes()
-        self.producers.write_last_snapshot(self.log_end_offset, self._segments)
+        self.segments.active.index_time()
+        self.segments.active.write_indexes()
+        self.producers.write_last_snapshot(self.log_end_offset, self.segments)
         return self.start_flush()
 
     def moved_to(self, directory: str) -> None:
         """Follow the rename of the directory (a partition on its way out)."""
         self.directory = directory
         self.producers.moved_to(directory)
-        for segment in self._segments:
-            segment.moved_to(directory)
+        self.segments.moved_to(directory)

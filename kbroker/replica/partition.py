@@ -14,7 +14,8 @@ from uuid import UUID
 
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.log.leader_epoch_cache import UNKNOWN_EPOCH, UNKNOWN_OFFSET
-from kbroker.log.unified_log import AppendResult, LogSlice, UnifiedLog
+from kbroker.log.log_segments import LogSlice
+from kbroker.log.unified_log import AppendResult, UnifiedLog
 from kbroker.replica.core.follower_state import FollowerState
 from kbroker.replica.core.leader_state import Effect, LeaderState, WriteIsr
 from kbroker.replica.core.role import PartitionRole, Role

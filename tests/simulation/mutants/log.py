@@ -9,7 +9,6 @@ from kbroker.log import log_dir_history, log_loader, log_manager, scan
 from kbroker.log.disk import read_file, write_all
 from kbroker.log.flush_work import FlushWork
 from kbroker.log.identity import CLEAN_SHUTDOWN, decode_clean_shutdown
-from kbroker.log.local_log import LocalLog
 from kbroker.log.log_dir import LogDir
 from kbroker.log.log_manager import LogManager
 from kbroker.log.producer_state import ProducerStates
@@ -63,14 +62,14 @@ def failed_sync_forgiven() -> list[Change]:
 def failed_write_forgiven() -> list[Change]:
     """After a failed write the log takes the next append."""
 
-    def write(self: LocalLog, segment: Any, buffers: Any) -> None:
+    def write(self: UnifiedLog, segment: Any, buffers: Any) -> None:
         try:
             segment.spill_indexes()
             write_all(self._disk, segment.file.fd, buffers, segment.size)
         except OSError as error:
             raise KafkaStorageError(str(error)) from error
 
-    return [(LocalLog, "_write", write)]
+    return [(UnifiedLog, "_write", write)]
 
 
 # Recovery

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.log.unified_log import EMPTY
+from kbroker.log.log_segments import EMPTY
 from kclient.wire.batches import HEADER_SIZE, iterate, parse
 from kclient.wire.errors import CorruptMessage, OffsetOutOfRange, RecordListTooLarge
 from kclient.wire.records import decode_batch
