@@ -15,8 +15,8 @@ expire, answers of ZooKeeper are lost, its servers lag or trail; clients produce
 some with retention, some with unclean election, some with flush.messages=1; producers send what must be refused.
 `run.py` plays it; `predicates.py` looks at the whole cluster after every step, by the exact promise of `losses.py`
 where disks forget, and at the end, when everything was healed, waits for the cluster to be whole again, with an
-operator's help where nobody else can decide. `shrink.py` makes a failing script short. `mutants/` holds known bugs,
-and `test_mutants.py` shows that they are found.
+operator's help where only an operator can decide. `shrink.py` makes a failing script short. `mutants/` holds known
+bugs, and `test_mutants.py` shows that they are found.
 
 Every fourth seed has consumer groups (`group_stories.py`): members (`members.py`) join, commit, leave, crash, pause
 and come back while their coordinator is deposed, paused or cut off. `group_rules.py` judges every write below
@@ -26,7 +26,7 @@ and come back while their coordinator is deposed, paused or cut off. `group_rule
 
 One seed is one story: no wall clock, no thread, no set of strings or objects is iterated over, one source of chance.
 
-    python -m tests.simulation --seed 17 --log      one story, told
+    python -m tests.simulation --seed 17 --log      one story, with a log
     python -m tests.simulation --seeds 1..2000 --jobs 2
     python -m tests.simulation --mirror --seeds 1..500
     make soak                                       100,000 seeds; SOAK_ARGS=--mirror for those of the mirror

@@ -20,8 +20,8 @@ from tests.simulation.script import Script, draw, parse
 from tests.simulation.shrink import shrink
 from tests.simulation.tally import Tally
 
-SAY_SECONDS = 10.0
-"""Between two lines that tell how far many seeds are."""
+PROGRESS_SECONDS = 10.0
+"""Between two lines of progress."""
 
 
 def explain(failed: Result, mutant: str | None, *, shorter: bool = True) -> None:
@@ -53,7 +53,7 @@ def _one(script: Script, mutant: str | None, *, log: bool, shorter: bool) -> int
 
 
 def _many(seeds: range, jobs: int, mutant: str | None, drawn: Draw, *, keep_going: bool) -> int:
-    began = said = time.monotonic()
+    began = printed = time.monotonic()
     tally = Tally(len(seeds))
     failed: list[Result] = []
     for result in all_outcomes(seeds, jobs, mutant, drawn):
@@ -63,9 +63,9 @@ def _many(seeds: range, jobs: int, mutant: str | None, drawn: Draw, *, keep_goin
             print(f"seed {result.script.seed}: {result.failure[:400]}", flush=True)
             if not keep_going:
                 break
-        if time.monotonic() - said > SAY_SECONDS:
-            said = time.monotonic()
-            print(tally.line(said - began), flush=True)
+        if time.monotonic() - printed > PROGRESS_SECONDS:
+            printed = time.monotonic()
+            print(tally.line(printed - began), flush=True)
     print(tally.page(time.monotonic() - began), flush=True)
     shown: set[str] = set()
     for result in failed:
@@ -78,7 +78,7 @@ def _many(seeds: range, jobs: int, mutant: str | None, drawn: Draw, *, keep_goin
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.simulation", description=__doc__)
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--seed", type=int, help="one seed, its story told")
+    what.add_argument("--seed", type=int, help="one seed, with its story")
     what.add_argument("--seeds", type=_seeds, help="FIRST..LAST")
     what.add_argument("--script", type=Path, help="a file as printed here")
     parser.add_argument("--jobs", type=int, default=1, help="processes")

@@ -1,6 +1,6 @@
 """Clients: producers that repeat what was not answered, consumers, and an administrator.
 
-They speak the real protocol over real connections (`kclient.net.connection`), but choose their broker by what
+They use the real protocol over real connections (`kclient.net.connection`), but choose their broker by what
 the brokers believe themselves, so that a deposed leader that knows nothing of it is asked, too.
 """
 
@@ -74,15 +74,15 @@ GONE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NONE)
 
 
 class Clients:
-    """Everybody outside of the cluster."""
+    """All clients of the cluster."""
 
     def __init__(
-        self, process: Process, wires: Wires, nodes: dict[int, Node], observer: Observer, say: Any
+        self, process: Process, wires: Wires, nodes: dict[int, Node], observer: Observer, trace: Any
     ) -> None:
         self.process = process
         self.nodes = nodes
         self.observer = observer
-        self.say = say
+        self.trace = trace
         self.rng: Random = Random(process._rng.getrandbits(64))
         self.topics: dict[str, int] = {}
         """The topics that are to exist, with their numbers of partitions."""
@@ -99,7 +99,7 @@ class Clients:
         self._administration: dict[str, bool] = {}
         """What is being done to a topic: whether it is to exist."""
         self._pending_deletes: set[UUID] = set()
-        """Topics whose deletion was asked for; until they are gone no namesake can be made."""
+        """Topics with a requested deletion; until they are gone no topic of that name can be created."""
         self.groups = Groups(self, wires, CLIENTS)
 
     # -- what the script asks for
@@ -123,7 +123,7 @@ class Clients:
         return int((EPOCH + self.process.seconds()) * 1000)
 
     def new_producer(self) -> int:
-        """Return a producer id that nobody has."""
+        """Return an unused producer id."""
         self._producers += 1
         return PRODUCER_IDS + self._producers
 
@@ -144,7 +144,7 @@ class Clients:
             self._spawn(self._create(topic, partitions, kinds))
 
     def trim(self, topic: str, partition: int) -> None:
-        """Delete what is committed of a partition (DeleteRecords), if somebody leads it."""
+        """Delete the committed records of a partition (DeleteRecords), if it has a leader."""
         self.observer.deletes = True
         self._spawn(self._trim(topic, partition))
 
@@ -163,7 +163,7 @@ class Clients:
             self._spawn(self._move(topic, partition, replicas))
 
     def accept_loss(self, topic: str, partition: int) -> None:
-        """Have the operator say that what is left of a partition is enough."""
+        """Have the operator accept the loss of a partition's records."""
         self._spawn(self._accept_loss(topic, partition))
 
     def coordinate(self) -> None:
@@ -192,7 +192,7 @@ class Clients:
     # -- finding brokers
 
     def leader(self, topic: str, partition: int, rng: Random | None = None) -> int | None:
-        """Return one of those who believe that they lead, mostly the one of the newest epoch."""
+        """Return a broker that considers itself leader, mostly that of the newest epoch."""
         rng = rng or self.rng
         found = []
         for number, node in self.nodes.items():
@@ -299,16 +299,16 @@ class Clients:
             connection = await self.connection(leader, "admin")
             response = await connection.request(ApiKey.DELETE_RECORDS, 2, request)
             done = response.topics[0].partitions[0]
-            self.say(f"{topic}-{partition} begins at {done.low_watermark} ({done.error_code})")
+            self.trace(f"{topic}-{partition} begins at {done.low_watermark} ({done.error_code})")
         except KafkaError as error:
-            self.say(f"{topic}-{partition} is not trimmed: {error}")
+            self.trace(f"{topic}-{partition} is not trimmed: {error}")
 
     async def _delete(self, topic: str) -> None:
         request = DeleteTopicsRequest(topics=[DeleteTopicState(name=topic)], timeout_ms=3000)
         await self._administer(topic, ApiKey.DELETE_TOPICS, 6, request, GONE)
 
     async def _move(self, topic: str, partition: int, replicas: list[int]) -> None:
-        """Ask for other replicas, a few times; whether it is heard or not, the cluster is to be whole."""
+        """Request other replicas, a few times; the cluster must be whole afterwards with or without a response."""
         wanted = ReassignableTopic(
             name=topic, partitions=[ReassignablePartition(partition, replicas)]
         )
@@ -321,11 +321,11 @@ class Clients:
                     api = ApiKey.ALTER_PARTITION_REASSIGNMENTS
                     response = await connection.request(api, 0, request)
                     code = response.error_code or response.responses[0].partitions[0].error_code
-                    self.say(f"moving {topic}-{partition}: {ErrorCode(code).name}")
+                    self.trace(f"moving {topic}-{partition}: {ErrorCode(code).name}")
                     if not code:
                         return
                 except KafkaError as error:
-                    self.say(f"moving {topic}-{partition}: {error}")
+                    self.trace(f"moving {topic}-{partition}: {error}")
             await self.pause()
 
     async def _coordinate(self) -> None:
@@ -364,9 +364,9 @@ class Clients:
             try:
                 connection = await self.connection(controller, "admin")
                 response = await connection.request(api, version, request)
-                self.say(f"{OFFSETS_TOPIC}-{partition}: {response}")
+                self.trace(f"{OFFSETS_TOPIC}-{partition}: {response}")
             except KafkaError as error:
-                self.say(f"{OFFSETS_TOPIC}-{partition}: {error}")
+                self.trace(f"{OFFSETS_TOPIC}-{partition}: {error}")
 
     async def _accept_loss(self, topic: str, partition: int) -> None:
         request = ElectLeadersRequest(
@@ -380,9 +380,9 @@ class Clients:
                 try:
                     connection = await self.connection(controller, "admin")
                     response = await connection.request(ApiKey.ELECT_LEADERS, 2, request)
-                    self.say(f"{topic}-{partition} is to be led at any price: {response}")
+                    self.trace(f"{topic}-{partition} is to be led at any price: {response}")
                 except KafkaError as error:
-                    self.say(f"{topic}-{partition} is to be led at any price: {error}")
+                    self.trace(f"{topic}-{partition} is to be led at any price: {error}")
             await self.pause()
 
     async def _administer(
@@ -395,7 +395,7 @@ class Clients:
                     connection = await self.connection(controller, "admin")
                     response = await connection.request(api, version, request)
                     found = (getattr(response, "topics", None) or response.responses)[0]
-                    self.say(f"{api.name} of {topic}: {ErrorCode(found.error_code).name}")
+                    self.trace(f"{api.name} of {topic}: {ErrorCode(found.error_code).name}")
                     waits = found.error_code == ErrorCode.TOPIC_ALREADY_EXISTS and (
                         self.observer.topics.get(topic) in (None, *self._pending_deletes)
                     )
@@ -403,7 +403,7 @@ class Clients:
                         self._administration.pop(topic)
                         return
                 except KafkaError as error:
-                    self.say(f"{api.name} of {topic}: {error}")
+                    self.trace(f"{api.name} of {topic}: {error}")
             await self.pause()
 
 
@@ -475,7 +475,7 @@ class Writer:
             window = [entry for entry, done in zip(window, answers, strict=True) if not done]
             self._unanswered = len(window)
             if self._is_lost:
-                window = self._begin_anew(window)
+                window = self._new_producer(window)
             if window:
                 await self._clients.pause()
         self._unanswered = 0
@@ -491,8 +491,8 @@ class Writer:
         self._has_gap |= not self._is_known and any(answers[refused:])
         self._is_known |= any(answers)
 
-    def _begin_anew(self, window: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-        """Go on as another producer, as clients do: nobody can say what became of what was sent last."""
+    def _new_producer(self, window: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+        """Go on with another producer id, as clients do: the outcome of the last requests is unknown."""
         self._is_lost = self._is_known = self._has_gap = False
         self._number = self._clients.new_producer()
         self._sequence = 0
@@ -545,7 +545,7 @@ class Writer:
         if outcome.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             return True
         if outcome.error_code:
-            clients.say(f"{self!r}: broker {leader}: {ErrorCode(outcome.error_code).name}")
+            clients.trace(f"{self!r}: broker {leader}: {ErrorCode(outcome.error_code).name}")
             if outcome.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
                 self._is_lost = self._has_gap or clients.observer.has_lost(
                     self._topic, self._partition

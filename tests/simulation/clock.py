@@ -1,9 +1,9 @@
 """Time that only moves when there is nothing left to do, and processes that live in it.
 
-`Scheduler` is one heap of calls; whoever is due first runs, in the order of asking where times are equal. A
-`Process` is what a broker takes for its reactor and its machine's threads: its calls die with it when it is
-killed, wait while it is paused, and come all at once when it goes on. What a thread would do happens in one
-piece, a moment later.
+`Scheduler` is one heap of calls; the earliest due call runs first; calls of equal times run in the order of
+scheduling. A `Process` is what a broker takes for its reactor and its machine's threads: its calls die with it when it
+is killed, wait while it is paused, and come all at once when it goes on. What a thread would do happens in one piece,
+a moment later.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Scheduler:
         return self.at(self.now + seconds, function, *args)
 
     def step(self, until: float) -> Process | Literal[False] | None:
-        """Make the next call that is due by *until*, and return whose it was; False if there is none."""
+        """Make the next call that is due by *until*, and return its process; False if there is none."""
         heap = self._heap
         while heap and heap[0][0] <= until:
             time, number, call = heappop(heap)

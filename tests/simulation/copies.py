@@ -93,7 +93,7 @@ class Copy:
 
 
 def crc_is_right(data: bytes, info: BatchInfo) -> bool:
-    """Say whether a batch is what its producer sent."""
+    """Return whether a batch is what its producer sent."""
     try:
         check_crc(data, info)
     except CorruptMessage:
@@ -102,7 +102,7 @@ def crc_is_right(data: bytes, info: BatchInfo) -> bool:
 
 
 def difference(copy: Copy | None, ledger: list[Record]) -> str:
-    """Say where *copy* and *ledger* part."""
+    """Describe where *copy* and *ledger* differ."""
     records = copy.records if copy is not None else []
     for offset in range(copy.start if copy is not None else 0, max(len(records), len(ledger))):
         ours = records[offset] if offset < len(records) else None

@@ -1,4 +1,4 @@
-"""A leader whose ZooKeeper session is over serves no client once its successor leads (S11).
+"""A leader without a ZooKeeper session serves no client once its successor leads (S11).
 
 Such a leader cannot learn that its session is over. It goes on while all of its ISR follow it, because a successor
 comes out of the ISR and follows it no more. So it must stop when it has received nothing from its successor for

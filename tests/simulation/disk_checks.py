@@ -63,7 +63,7 @@ def synced_end(files: Mapping[str, bytes], known: int = 0) -> int | None:
 def wrong_at_the_end(
     disk: SimulatedDisk, directories: Iterable[str], *, is_clean: bool
 ) -> str | None:
-    """Check the directories of a broker whose process ends: by a shutdown that may be *clean*, or in its midst."""
+    """Check the directories of a broker at the end of its process: by a shutdown that may be *clean*, or a kill."""
     for directory in directories:
         if not disk.is_dir(directory):
             continue
@@ -101,5 +101,5 @@ def _wrong_checkpoint(disk: SimulatedDisk, directory: str) -> str | None:
             continue  # the checkpoint is that of the log which was here; the broker believes neither
         wrong = wrong_recovery_point(disk, path, recovery_point)
         if wrong is not None:
-            return f"{wrong}, as its checkpoint says"
+            return f"{wrong}, as its checkpoint states"
     return None

@@ -1,6 +1,6 @@
 """Files of a log directory that are not what they were, though no machine went down: exchanged directories, bad lines.
 
-Somebody exchanged two partitions' directories on one broker, or a line of a checkpoint names another offset. The broker
+Two partitions' directories on one broker are exchanged, or a line of a checkpoint names another offset. The broker
 is down meanwhile; often all are, and the damaged one starts first.
 
 The first draw of a seed stays as it is; what is here is added by a generator of its own.
@@ -52,8 +52,8 @@ def damages(seed: int, weather: str, until: float, brokers: int) -> Iterator[Dra
     if rng.random() < 0.5:
         yield time, "exchange", (victim,)
     else:
-        # A watermark within the log cannot be told from a true one; after a power loss a recovery point beyond what was
-        # synced has a person repair the partition.
+        # A watermark within the log cannot be distinguished from a true one; after a power loss a recovery point
+        # beyond what was synced has a person repair the partition.
         line = rng.choice((("start", rng.randint(1, 4)), ("start", FAR), ("watermark", FAR)))
         yield time, "badline", (victim, line[0], str(line[1]))
     yield time + 0.1, "start", (victim,)

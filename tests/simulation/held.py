@@ -5,7 +5,7 @@ the rule is checked when the watermark passes a record: at that moment at least 
 record in their logs (KAFKA-15583). A log that held the record and forgot it since counts, too: its disk was wiped
 or lost power, and the leader cannot know that yet. So does a log that deleted the record: it begins further on.
 
-A leader whose ISR is under min.insync.replicas refuses acks=all, and a refused batch is in no log.
+A leader with an ISR under min.insync.replicas rejects acks=all, and a refused batch is in no log.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ FLUSHED = {"power": 0.6, "disks": 0.3, "bad disks": 0.3, "crashes": 0.3, "everyt
 
 
 def topics_are_flushed(seed: int, weather: str) -> bool:
-    """Say whether the topics of a seed have flush.messages=1."""
+    """Return whether the topics of a seed have flush.messages=1."""
     return Random(seed ^ 0xF1005).random() < FLUSHED.get(weather, 0.1)
 
 
@@ -30,18 +30,18 @@ def _outages(seed: int, weather: str, until: float, brokers: int) -> Iterator[Dr
     rng = Random(seed ^ 0x0FF)
     if weather != "power" or rng.random() < 0.5:
         return
-    everybody = tuple(str(broker) for broker in range(1, brokers + 1))
+    every_broker = tuple(str(broker) for broker in range(1, brokers + 1))
     time = rng.uniform(3.0, max(until, 4.0))
     for _ in range(rng.choice((1, 1, 2))):
         verb = rng.choice(("power", "powerack"))
         if verb == "powerack":
-            yield time, verb, everybody
+            yield time, verb, every_broker
         for _ in range(rng.randint(1, 4)):
             yield time, "produce", ("a", "0", rng.choice(KINDS), "2")
             time += rng.uniform(0.0, 0.3)
         if verb == "power":
-            yield time, verb, everybody
-        for broker in everybody:
+            yield time, verb, every_broker
+        for broker in every_broker:
             yield time + rng.uniform(0.2, 2.0), "start", (broker,)
         time += rng.uniform(8.0, 12.0)
 

@@ -180,7 +180,7 @@ class Peer:
                 for part in topic.partitions
             }
             rules.fetch_ends(self.group, floors, found)
-            self.groups.clients.say(f"{self!r}: broker {node} answers {list(found.values())}")
+            self.groups.clients.trace(f"{self!r}: broker {node} answers {list(found.values())}")
             self.groups.fetched += 1
         return ErrorCode(answer.error_code)
 
@@ -250,7 +250,7 @@ class Member(Peer):
             elif error is ErrorCode.ILLEGAL_GENERATION:
                 self.generation = -1
         if error is not ErrorCode.NONE:
-            self.groups.clients.say(f"{self!r}: {error.name}")
+            self.groups.clients.trace(f"{self!r}: {error.name}")
         return error is ErrorCode.NONE
 
     async def _join(self, node: int) -> None:
@@ -302,7 +302,7 @@ class Member(Peer):
             rules.synced(self.group, begun_in, self.generation, self.member_id, answer.assignment)
             self.places = decode_assignment(answer.assignment)
             self.stable = True
-            self.groups.clients.say(f"{self!r} owns {self.places} in {self.generation}")
+            self.groups.clients.trace(f"{self!r} owns {self.places} in {self.generation}")
 
     async def _beat(self, node: int) -> None:
         rules = self.groups.rules
@@ -478,4 +478,4 @@ class Groups:
         try:
             await peer.fetch(node)
         except KafkaError as error:
-            self.clients.say(f"{peer!r}: broker {node}: {error}")
+            self.clients.trace(f"{peer!r}: broker {node}: {error}")

@@ -87,7 +87,7 @@ class MirrorHost:
         rng: Random,
         config: FlowConfig,
         *,
-        say: Callable[[str], None],
+        trace: Callable[[str], None],
         failed: Callable[[str], None],
     ) -> None:
         self.number = number
@@ -96,7 +96,7 @@ class MirrorHost:
         self._wires = wires
         self._rng = rng
         self._config = config
-        self._say = say
+        self._trace = trace
         self._failed = failed
 
     @property
@@ -138,7 +138,7 @@ class MirrorHost:
         return dial
 
     def _report(self, about: str, what: str) -> None:
-        self._say(f"mirror {self.number}: {about}: {what}")
+        self._trace(f"mirror {self.number}: {about}: {what}")
         if about.startswith(("STOPPED", "GAP")):
             self._failed(f"NotStopped: mirror {self.number}: {about}: {what}")
 
@@ -164,9 +164,9 @@ class TargetObserver(Observer):
     """Looks at the target, and compares it with what is committed at the *source*."""
 
     def __init__(
-        self, nodes: dict[int, Node], say: Any, scheduler: Scheduler, source: Observer
+        self, nodes: dict[int, Node], trace: Any, scheduler: Scheduler, source: Observer
     ) -> None:
-        super().__init__(nodes, say, scheduler, min_insync_replicas=1)
+        super().__init__(nodes, trace, scheduler, min_insync_replicas=1)
         self._source = source
         self._compared: dict[int, tuple[Any, int, int]] = {}
         """By copy: its log, the number of truncations, and how far it was compared."""
@@ -230,12 +230,12 @@ class MirrorSimulation(Simulation):
                 self.wires,
                 self.target_ensemble,
                 self._fork(),
-                say=self.say,
+                trace=self.trace,
                 settings=TARGET_SETTINGS,
             )
             for number in TARGETS
         }
-        self.target = TargetObserver(self.targets, self.say, self.scheduler, self.observer)
+        self.target = TargetObserver(self.targets, self.trace, self.scheduler, self.observer)
         self.target_ensemble.on_commit.append(self.target.committed)
         config = flow_config(list(self.nodes))
         self.mirrors = {
@@ -245,14 +245,14 @@ class MirrorSimulation(Simulation):
                 self.wires,
                 self._fork(),
                 config,
-                say=self.say,
+                trace=self.trace,
                 failed=self._mirror_failed,
             )
             for number in MIRRORS
         }
         self._hosts = {**self.nodes, **self.targets}
         operator = Process(self.scheduler, "operator", self._fork())
-        self.operator = Clients(operator, self.wires, self.targets, self.target, self.say)
+        self.operator = Clients(operator, self.wires, self.targets, self.target, self.trace)
         """Accepts a loss at the target where nothing else brings a leader back."""
         self._after = self._look_at
 
@@ -382,7 +382,7 @@ class MirrorSimulation(Simulation):
             connection = await self.clients.connection(broker, "foreign")
             await connection.request(ApiKey.PRODUCE, 9, ProduceRequest(1, 3000, [topic]))
         except KafkaError as error:
-            self.say(f"the other client's record is refused: {error}")
+            self.trace(f"the other client's record is refused: {error}")
 
     def _stall(self, broker: str, listener: str = "") -> None:
         """Let what a host sends by its open connections, to one or to all others, arrive later."""

@@ -2,8 +2,8 @@
 
 A connection keeps the order of what is sent in one direction; connections do not keep step with each other. A
 link that is blocked loses nothing for good, as TCP does not: what was sent arrives once it is open again,
-unless the connection was given up. Who closes a connection stops hearing; what he had sent may be heard all
-the same.
+unless the connection was given up. The end that closes a connection receives nothing more; what it had sent may still
+arrive.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CONNECTION_DONE = Failure(ConnectionDone())
 
 
 class Host:
-    """Where a process is: its name on the network and who lives there now."""
+    """Where a process is: its name on the network and the process that runs there now."""
 
     def __init__(self, node: int) -> None:
         self.node = node
@@ -101,7 +101,7 @@ class Wires:
                 link.reset()
 
     def process_ended(self, process: Process) -> None:
-        """Tell the other ends of a dead process's connections."""
+        """Close the other ends of a dead process's connections."""
         for link in list(self.links):
             link.process_ended(process)
 
@@ -240,7 +240,7 @@ class Link:
             self.moved()
 
     def reset(self) -> None:
-        """Lose what is under way and tell both ends."""
+        """Lose what is in flight and close both ends."""
         self.forget()
         for direction in (self._up, self._down):
             direction.dropped = True
@@ -258,7 +258,7 @@ class Link:
             self._up.finish()
 
     def machine_vanished(self, process: Process) -> None:
-        """Let a machine that lost its power say nothing; who waits for it, waits."""
+        """Let a machine that lost its power send nothing; its peers wait."""
         if process in (self._client, self._server):
             self._up.dropped = self._down.dropped = True
 

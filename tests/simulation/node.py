@@ -94,7 +94,7 @@ class Node:
         ensemble: Ensemble,
         rng: Random,
         *,
-        say: Callable[[str], None],
+        trace: Callable[[str], None],
         disks: int = 1,
         settings: tuple[tuple[str, str], ...] = (),
     ) -> None:
@@ -109,7 +109,7 @@ class Node:
         """Whether it does not start because two of its disks hold logs of one name."""
         self._boots = 1
         self.stopping = False
-        self.lives = 0
+        self.starts = 0
         self.fatal: list[str] = []
         self.wrong: str | None = None
         """What was found wrong on its disks when its process ended."""
@@ -118,7 +118,7 @@ class Node:
         self._wires = wires
         self._ensemble = ensemble
         self._rng = rng
-        self._say = say
+        self._trace = trace
         self._zookeepers: list[ZkConnection] = []
         self._credentials: tuple[int, bytes] | None = None
         """What the file zookeeper-session holds."""
@@ -142,7 +142,7 @@ class Node:
 
     @property
     def failed_logs(self) -> list[TopicPartition]:
-        """The partitions whose logs the broker could not open, in directories that work."""
+        """The partitions with logs that the broker could not open, in directories that work."""
         if not self.running or self.broker is None or not self.broker._logs_loaded:
             return []
         logs = self.broker.replica_manager.log_manager
@@ -161,7 +161,7 @@ class Node:
         rng = Random(self._rng.getrandbits(64))
         process = self.process = Process(self._scheduler, f"broker {self.number}", rng)
         process.node = self
-        self.lives += 1
+        self.starts += 1
         self.stopping = False
         self._zookeepers = []
         host = self._wires.host(self.number)
@@ -193,7 +193,7 @@ class Node:
                 return
             if not failure.check(CannotStartError):
                 self.fatal.append(f"broker {self.number} could not start: {failure.getTraceback()}")
-            self._say(f"broker {self.number} could not start: {failure.value}")
+            self._trace(f"broker {self.number} could not start: {failure.value}")
             self.has_namesakes = "move the other out" in str(failure.value)
             self._exit(process)
 
@@ -202,7 +202,7 @@ class Node:
     def _gives_up(self, process: Process) -> Callable[[BaseException], None]:
         def gives_up(error: BaseException) -> None:
             if process.alive:
-                self._say(f"broker {self.number} gives up: {error}")
+                self._trace(f"broker {self.number} gives up: {error}")
                 process.callLater(0, self._exit, process)
 
         return gives_up
@@ -257,7 +257,7 @@ class Node:
             self._wires.process_ended(self.process)
 
     def lose_power(self) -> bool:
-        """End the machine: what was not synced may be gone, and nobody is told. Say whether anything may be."""
+        """Cut the power: what was not synced may be lost; no peer is notified. Return whether anything may be lost."""
         self.wanted = False
         self._boots += 1
         is_clean = not self.running and all(map(self._is_clean, DIRECTORIES[: self._disks]))
@@ -278,7 +278,7 @@ class Node:
             self.wrong = self.wrong or wrong_at_the_end(self.disk, directories, is_clean=is_clean)
 
     def _is_clean(self, directory: str) -> bool:
-        """Say whether a log directory has the mark of a clean shutdown: everything is synced then."""
+        """Return whether a log directory has the marker of a clean shutdown: then everything is synced."""
         try:
             return self.disk.size(f"{directory}/{CLEAN_SHUTDOWN}") >= 0
         except FileNotFoundError:
@@ -346,7 +346,7 @@ class Node:
         self.stopping = True
 
         def stopped(_result: object) -> None:
-            self._say(f"broker {self.number} has stopped")
+            self._trace(f"broker {self.number} has stopped")
             self._exit(process)
 
         def begin() -> None:

@@ -1,16 +1,16 @@
 """What must hold after every step, whatever happened; and what must be so again some time after the last fault.
 
 The observer keeps a copy of every replica's log (who wrote each record, and its CRC), and for every partition
-the *ledger*: each record that was ever below the high watermark of anybody who thought himself leader, for
-that is what consumers may have seen and producers were told is safe. The ledger only grows, unless a loss was
+the *ledger*: each record that was ever below the high watermark of any broker that considered itself leader, for
+that is what consumers may have read and producers got acknowledged. The ledger only grows, unless a loss was
 granted (`losses.py`): then it is cut where the new leader's log ends, and the epochs before are judged no more.
 
 1. ControllerEpoch: /controller_epoch only grows; so does the leader epoch of a partition, and a new leader
-   has a new one. No deposed controller elects anybody.
-2. LeaderInIsr: no state is written whose leader is outside of its ISR, or whose ISR is empty.
-3. OneLeader: a leader epoch is led by one life of one broker.
+   has a new one. No deposed controller elects a leader.
+2. LeaderInIsr: no state is written with a leader outside of its ISR, or with an empty ISR.
+3. OneLeader: a leader epoch is led by one run of one broker's process.
 4. ValidHighWatermark: it is never above its log's end, and does not fall under one leader epoch.
-5. LeaderCompleteness: who leads begins with the whole ledger, unless his election was granted a loss.
+5. LeaderCompleteness: a leader begins with the whole ledger, unless its election was granted a loss.
 6. StrongIsr: every member of the ISR in ZooKeeper has the whole ledger, if its place is worth anything: one
    that was granted to a disk that lost something since is void.
 7. Agreement: below the high watermark that a replica knows, it holds what the ledger holds; and a log begins
@@ -19,24 +19,24 @@ granted (`losses.py`): then it is cut where the new leader's log ends, and the e
 9. Acknowledged: what acks=all answered is in the ledger, at the offset that was answered; what a consumer was
    given too.
 10. NoErrors: no broker reports an error of its own making.
-11. Unclean: nobody is elected at the price of a loss but where all places in the ISR (and the eligible beside
-    it) are void, where the topic allows it, or where the operator accepted it; and he says so.
+11. Unclean: no leader is elected with a loss but where all places in the ISR (and the eligible beside
+    it) are void, where the topic allows it, or where the operator accepted it; and the state records it.
 12. Available: at the end a partition is without a leader only where all those places are void, or of a broker that
     lost another of its disks.
-13. Led: who lost one of its disks leads nothing that was on it, where another one could lead; without a restart.
+13. Led: a broker that lost a disk leads nothing that was on it, where another one could lead; without a restart.
 14. Flushed: where flush.messages=1 every member of the ISR has the whole ledger synced. Power takes nothing of it: 5
     and 6 hold for members that lost power, too.
-15. Told: at the end every broker tells clients of the leaders and ISRs that there are, of all brokers, and of the
+15. Metadata: at the end every broker's metadata has the actual leaders and ISRs, all brokers, and the
     controller.
 16. MinIsr: what becomes visible is held by min.insync.replicas replicas, and acks=all is refused where the ISR is
     smaller (`held.py`).
-17. LeaderEpoch: the leader epoch of a replica does not fall in one life of its broker.
-18. FormerLife: no leader proposes a member of the ISR in a life that it knows to be over (KIP-903).
-19. CutOff: a leader whose session is over serves no client once its successor leads (S11, `cut_off.py`).
+17. LeaderEpoch: the leader epoch of a replica does not fall in one run of its broker.
+18. StaleBrokerEpoch: no leader proposes a member of the ISR in a broker epoch that it knows to be over (KIP-903).
+19. CutOff: a leader with an expired session serves no client once its successor leads (S11, `cut_off.py`).
 20. Sequences: the batches of an idempotent producer follow each other in the ledger, and what a producer sends out of
     its sequence, or in an epoch that is over, is refused (`sequences.py`).
 21. ValidBatches: the CRC of every batch that a log gives out is right.
-22. TornTail: a log that was opened anew has nothing behind its last batch on the disk (`disk_checks.py`, 22 to 25).
+22. TornTail: a log that was opened again has nothing behind its last batch on the disk (`disk_checks.py`, 22 to 25).
 23. RecoveryPoint: everything below a recovery point, in memory or in its checkpoint, is on the disk itself.
 24. CleanShutdown: a directory is marked clean when all logs in it are synced, and not while its broker runs.
 25. Fenced: after a write or a sync of a segment failed, nothing more is written to its log by the same process.
@@ -80,13 +80,13 @@ class Observer:
     def __init__(
         self,
         nodes: dict[int, Node],
-        say: Any,
+        trace: Any,
         scheduler: Scheduler,
         *,
         min_insync_replicas: int = MIN_INSYNC_REPLICAS,
     ) -> None:
         self._nodes = nodes
-        self._say = say
+        self._trace = trace
         self.copies: dict[tuple[int, UUID, int], Copy] = {}
         self.held = Held(self.copies, min_insync_replicas)
         self.cut_off = CutOff(nodes, scheduler)
@@ -100,7 +100,7 @@ class Observer:
         self.replicas: dict[tuple[str, int], tuple[int, ...]] = {}
         self.moving: dict[tuple[str, int], bool] = {}
         self.losses = Losses()
-        self.groups = GroupRules(nodes, self.states, say)
+        self.groups = GroupRules(nodes, self.states, trace)
         self.deletes = False
         """Whether records are deleted at all, by retention or by request."""
         self._lossy: dict[Where, int] = {}
@@ -122,7 +122,7 @@ class Observer:
             if epoch < self._controller_epoch:
                 raise Broken(f"ControllerEpoch: {self._controller_epoch} -> {epoch}")
             self._controller_epoch = epoch
-            self._say(f"controller epoch {epoch}")
+            self._trace(f"controller epoch {epoch}")
             return
         self.cut_off.committed(kind, path)
         if path.startswith(PREFIX):
@@ -139,7 +139,7 @@ class Observer:
     def _topic(self, kind: str, name: str, data: bytes) -> None:
         if kind == "delete":
             del self.topics[name]
-            self._say(f"topic {name} is gone")
+            self._trace(f"topic {name} is gone")
             for key in [key for key in self.replicas if key[0] == name]:
                 del self.replicas[key]
                 self.losses.pending.discard(key)
@@ -150,13 +150,13 @@ class Observer:
         if name == OFFSETS_TOPIC:
             self.groups.partitions = len(read.partitions)
         if kind == "create":
-            self._say(f"topic {name} is {read.topic_id.hex[:6]}")
+            self._trace(f"topic {name} is {read.topic_id.hex[:6]}")
         self.topics[name] = read.topic_id
         self.names[read.topic_id] = name
         for number, assignment in read.partitions.items():
             before = self.replicas.get((name, number))
             if before not in (None, assignment.replicas) or assignment.adding:
-                self._say(
+                self._trace(
                     f"{name}-{number} has the replicas {assignment.replicas},"
                     f" adding {assignment.adding}, removing {assignment.removing}"
                 )
@@ -171,7 +171,7 @@ class Observer:
         state = State.decode(data)
         before = self.states.get(key)
         where = f"{name}-{partition}"
-        self._say(
+        self._trace(
             f"{where}: leader {state.leader} in epoch {state.leader_epoch},"
             f" ISR {','.join(map(str, state.isr))}{' at a price' if state.recovers else ''}"
         )
@@ -266,7 +266,7 @@ class Observer:
         if before[1:7] != seen[1:7]:
             standing = "leads" if leader_state is not None else f"follows {partition.role.leader}"
             begins = f"begins at {start}, " if start else ""
-            self._say(
+            self._trace(
                 f"{name} {standing} in epoch {epoch}: {begins}ends at {end}, watermark {mark}"
             )
         if mark > end:
@@ -281,7 +281,7 @@ class Observer:
             self._leads(node, partition, copy, ledger, name, seen)
             lossy = self._lossy.get(where, -1)
         elif copy.reconciled < lossy and copy.compare(ledger) < mark:
-            return  # he has not heard yet what is left
+            return  # its registration is not known yet
         elif mark > len(ledger):
             raise Broken(f"ValidHighWatermark: {name}: {mark}, {len(ledger)} are committed")
         copy.reconciled = lossy
@@ -366,21 +366,21 @@ class Observer:
         key, topic_id = partition.key, partition.role.topic_id
         assert topic_id is not None
         where = (topic_id, key[1])
-        life = (node.number, node.lives)
+        run = (node.number, node.starts)
         self.cut_off.leads(where, epoch, node.number)
-        first = self._leaders.setdefault((*where, epoch), life)
-        if first != life:
+        first = self._leaders.setdefault((*where, epoch), run)
+        if first != run:
             raise Broken(
-                f"OneLeader: {name} in epoch {epoch} is life {node.lives};"
-                f" broker {first[0]} led in it, life {first[1]}"
+                f"OneLeader: {name} in epoch {epoch} is run {node.starts};"
+                f" broker {first[0]} led in it, run {first[1]}"
             )
         state = self.states.get(key) if self.topics.get(key[0]) == topic_id else None
         if state is None or state.leader_epoch > epoch:
-            return  # a message from the past: he will hear of his successor
+            return  # a late request: the next one makes it follow
         is_granted = key in self.losses.pending
         self.losses.pending.discard(key)
         if is_granted:
-            # Even where nothing is gone yet: a predecessor who has not heard of it may still acknowledge something.
+            # Even where nothing is lost yet: a predecessor that does not know it may still acknowledge something.
             self._cut(where, copy.agreed, epoch)
         elif copy.agreed < len(ledger):
             raise Broken(
@@ -391,7 +391,7 @@ class Observer:
     def _cut(self, where: Where, end: int, epoch: int) -> None:
         """Take out of the ledger what is gone with the election of *epoch*."""
         ledger = self.ledgers[where]
-        self._say(f"{self.names[where[0]]}-{where[1]}: of {len(ledger)} records {end} are left")
+        self._trace(f"{self.names[where[0]]}-{where[1]}: of {len(ledger)} records {end} are left")
         lost = self._lost.setdefault(where, set())
         lost.update((offset, ledger[offset][1]) for offset in range(end, len(ledger)))
         del ledger[end:]
@@ -402,7 +402,7 @@ class Observer:
         self._sequences.cut(where, end)
 
     def has_lost(self, topic: str, partition: int) -> bool:
-        """Say whether a leader of a partition need not know its producers: a loss was granted, or records go."""
+        """Return whether a leader of a partition need not know its producers: a loss was granted, or records go."""
         return self.deletes or (topic, partition) in self.losses.granted
 
     def _expose(
@@ -490,7 +490,7 @@ class Observer:
 
     @property
     def repairs(self) -> bool:
-        """Whether somebody has a place in an ISR that is void."""
+        """Whether a replica has a void place in an ISR."""
         return any(
             self.losses.is_void(node, key, granted)
             for key, state in self.states.items()
@@ -498,21 +498,21 @@ class Observer:
         )
 
     def leaderless(self) -> list[tuple[str, int]]:
-        """Return the partitions that nobody leads, and nobody must: the operator has to decide.
+        """Return the partitions without a leader that need none: the operator has to decide.
 
-        Raise Broken for one that somebody should lead.
+        Raise Broken for one that a replica should lead.
         """
         found = []
         for key, state in self.states.items():
             if state.leader >= 0 or key[0] not in self.topics:
                 continue
             if not self.losses.may_wait(key, state):
-                raise Broken(f"Available: nobody leads {key}, its places are {state.places}")
+                raise Broken(f"Available: {key} has no leader, its places are {state.places}")
             found.append(key)
         return found
 
     def not_led(self) -> str | None:
-        """Say what is led from a disk that failed though somebody else could lead it; None if nothing is."""
+        """Return a partition that is led from a failed disk although another replica could lead it, else None."""
         for key, state in self.states.items():
             if state.leader < 0 or key[0] not in self.topics or self._serves(state.leader, key):
                 continue
@@ -522,11 +522,11 @@ class Observer:
                 if self._serves(number, key) and self.losses.must_have_all(number, key, granted)
             ]
             if self._nodes[state.leader].has_failed_disk and others:
-                return f"{key} is led by {state.leader}, whose disk failed; {others} could lead"
+                return f"{key} is led by {state.leader} from a failed disk; {others} could lead"
         return None
 
     def _serves(self, number: int, key: tuple[str, int]) -> bool:
-        """Say whether a broker runs and has its replica of a partition on a disk that works."""
+        """Return whether a broker runs and has its replica of a partition on a disk that works."""
         node = self._nodes[number]
         if not node.running or node.broker is None or not hasattr(node.broker, "replica_manager"):
             return False
@@ -536,7 +536,7 @@ class Observer:
     # -- the end
 
     def not_whole(self, tree: dict[str, Znode], expected: Iterable[str]) -> str | None:
-        """Say what is still missing, None once the cluster is whole."""
+        """Return what is still missing, None once the cluster is whole."""
         if sorted(self.topics) != sorted(expected):
             return f"the topics are {sorted(self.topics)}, not {sorted(expected)}"
         for path in (znodes.DELETE_TOPICS, znodes.ISR_CHANGES):
@@ -576,9 +576,13 @@ class Observer:
                 return f"broker {number} knows {held.high_watermark} of {len(ledger)}"
         for number, node in self._nodes.items():
             assert node.broker is not None
-            told = node.broker.metadata.partition(topic, partition)
-            if told is None or told.leader != state.leader or sorted(told.isr) != sorted(state.isr):
-                return f"broker {number} tells clients {told}, not {state}"
+            published = node.broker.metadata.partition(topic, partition)
+            if (
+                published is None
+                or published.leader != state.leader
+                or sorted(published.isr) != sorted(state.isr)
+            ):
+                return f"broker {number} has {published} in its metadata, not {state}"
         return None
 
     def _leftovers(self, controller: int) -> str | None:
@@ -590,8 +594,8 @@ class Observer:
                 or metadata.brokers.keys() != self._nodes.keys()
             ):
                 return (
-                    f"broker {number} tells clients of controller {metadata.controller_id}, not"
-                    f" {controller}, and of the brokers {sorted(metadata.brokers)}"
+                    f"broker {number} has controller {metadata.controller_id} in its metadata, not"
+                    f" {controller}, and the brokers {sorted(metadata.brokers)}"
                 )
             for partition in node.broker.replica_manager.registry:
                 if self.topics.get(partition.key[0]) != partition.topic_id:
@@ -600,5 +604,5 @@ class Observer:
                     return f"broker {number} still has {partition}, which was moved"
             for name in node.broker.metadata.topics:
                 if name not in self.topics:
-                    return f"broker {number} still tells of {name}"
+                    return f"broker {number} still has {name} in its metadata"
         return None

@@ -65,7 +65,7 @@ def _former_life(rng: Random, roles: list[str]) -> list[Timed]:
 
 
 def _cut_off(_rng: Random, roles: list[str]) -> list[Timed]:
-    """Cut a broker off for so long that it must serve nobody, and ask it (S11)."""
+    """Cut a broker off for so long that it must serve no client, and send it requests (S11)."""
     cut = roles[0]
     asked: list[Timed] = [(at, "read", (TOPIC, "0", cut)) for at in (7.0, 8.0, 9.5)]
     return [

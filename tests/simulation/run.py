@@ -32,7 +32,7 @@ PATIENCE = 60.0
 """Seconds after the last fault within which the cluster must be whole, with no restart."""
 
 OPERATOR_SECONDS = 15.0
-"""After the healing: what nobody leads by then waits for a person."""
+"""After the healing: a partition without a leader by then waits for the operator."""
 
 LOOK_SECONDS = 0.5
 TAIL_SECONDS = 1.0
@@ -54,7 +54,7 @@ class Result:
     seconds: float
     """Simulated."""
     digest: int
-    """Of everything that was said: two runs of one script agree in it."""
+    """Of the whole trace: two runs of one script agree in it."""
     whole_after: float = 0.0
     """Seconds from the healing to a whole cluster."""
     acknowledged: int = 0
@@ -90,12 +90,12 @@ class Simulation:
                 self.wires,
                 self.ensemble,
                 self._fork(),
-                say=self.say,
+                trace=self.trace,
                 disks=script.disks,
             )
             for number in range(1, script.brokers + 1)
         }
-        self.observer = Observer(self.nodes, self.say, self.scheduler)
+        self.observer = Observer(self.nodes, self.trace, self.scheduler)
         self.observer.cut_off.arrived = self.wires.arrived
         self._after: Callable[[Node], None] = self.observer.after
         """Looks at a broker after each of its steps."""
@@ -103,7 +103,7 @@ class Simulation:
         self.observer.groups.writer = lambda: self.ensemble.writer
         process = Process(self.scheduler, "clients", self._fork())
         self.wires.host(CLIENTS).process = process
-        self.clients = Clients(process, self.wires, self.nodes, self.observer, self.say)
+        self.clients = Clients(process, self.wires, self.nodes, self.observer, self.trace)
         self._errors: list[str] = []
         self._whole_after = 0.0
         self._decides_at = 0.0
@@ -114,7 +114,7 @@ class Simulation:
     def _fork(self) -> Random:
         return Random(self._rng.getrandbits(64))
 
-    def say(self, text: str) -> None:
+    def trace(self, text: str) -> None:
         """Take note of something that happened."""
         line = f"{self.scheduler.now:10.4f} {text}"
         self._digest = zlib.crc32(line.encode(), self._digest)
@@ -133,7 +133,7 @@ class Simulation:
             except Exception:
                 failure = f"Crashed: {traceback.format_exc()}"
         if failure is not None:
-            self.say(failure)
+            self.trace(failure)
         return Result(
             self.script,
             failure,
@@ -152,7 +152,7 @@ class Simulation:
         self._begin()
         for event in self.script.events:
             self._advance(event.time)
-            self.say(f"--- {event.verb} {' '.join(event.words)}")
+            self.trace(f"--- {event.verb} {' '.join(event.words)}")
             self._do(event)
             for node in self.nodes.values():
                 self.observer.check_disk(node)
@@ -185,7 +185,7 @@ class Simulation:
                 raise Broken("Liveness: it goes round in circles")
 
     def _await_led(self) -> None:
-        """Have somebody else lead what was led from a disk that failed, before its broker is restarted for it."""
+        """Wait until no partition is led from a failed disk, before its broker is restarted."""
         healed_at = self.scheduler.now
         while (lost := self.observer.not_led()) is not None:
             if self.scheduler.now >= healed_at + PATIENCE:
@@ -206,7 +206,7 @@ class Simulation:
         raise Broken(f"Liveness: {PATIENCE:g} s after everything was healed: {missing}")
 
     def _decide(self) -> None:
-        """Do what the operator has to: take logs away, accept a loss where nobody must have all.
+        """Act as the operator: take logs away, accept a loss where no replica must have all records.
 
         Those are logs of one name, and logs that cannot be opened because they were exchanged: power took what the
         recovery point of the other one covers (S14).
@@ -239,13 +239,13 @@ class Simulation:
 
     @contextmanager
     def _errors_of_brokers(self) -> Iterator[None]:
-        globalLogPublisher.addObserver(self._heard)
+        globalLogPublisher.addObserver(self._logged)
         try:
             yield
         finally:
-            globalLogPublisher.removeObserver(self._heard)
+            globalLogPublisher.removeObserver(self._logged)
 
-    def _heard(self, event: LogEvent) -> None:
+    def _logged(self, event: LogEvent) -> None:
         level = event.get("log_level")
         if level is LogLevel.critical:
             failure = event.get("log_failure")
@@ -254,7 +254,7 @@ class Simulation:
                 f"{text}\n{failure.getTraceback()}" if failure is not None else text
             )
         elif self._log and level is not LogLevel.debug:
-            self.say(f"      {event.get('log_namespace')}: {formatEvent(event)}")
+            self.trace(f"      {event.get('log_namespace')}: {formatEvent(event)}")
 
     # -- what a script can ask for
 
@@ -294,7 +294,7 @@ class Simulation:
 
     def _move(self, topic: str, partition: str, replicas: str) -> None:
         if self.observer.repairs:
-            return  # who takes replicas away while a disk's loss is being repaired asks for trouble
+            return  # taking replicas away while a disk's loss is being repaired may lose records
         self.clients.move(topic, int(partition), [int(each) for each in replicas.split(",")])
 
     def _groups(self) -> None:
@@ -337,7 +337,7 @@ class Simulation:
         self.clients.groups.fetch(group, int(broker) if broker else None)
 
     def _depute(self, group: str) -> None:
-        """Have another broker coordinate a group, though its coordinator lives."""
+        """Have another broker coordinate a group, though its coordinator runs."""
         self.clients.depute(group)
 
     def _start(self, broker: str) -> None:
@@ -459,7 +459,7 @@ class Simulation:
                 self.wires.block(self._muted, other)
 
     def _depose(self, knows: str = "") -> None:
-        """Let who was muted lose his session, too; he knows of it at once, or does not."""
+        """Expire the session of the muted broker, too; it notices at once, or later."""
         (self._zkexpire if knows else self._zkcut)(str(self._muted))
 
     def _stall(self, broker: str, listener: str = "") -> None:
@@ -474,7 +474,7 @@ class Simulation:
         self.wires.unstall()
 
     def _unseat(self) -> None:
-        """Have an operator force another election of a controller, whose session lives on."""
+        """Have an operator force another election of a controller that keeps its session."""
         self.ensemble.remove(znodes.CONTROLLER)
 
     def _unmute(self) -> None:
@@ -525,7 +525,7 @@ class Simulation:
         self.ensemble.trail(float(seconds))
 
     def _heal(self) -> None:
-        self.say("--- everything is healed")
+        self.trace("--- everything is healed")
         self.clients.once_acknowledged = None
         self.ensemble.start()
         for follower in (1, 2):
@@ -562,7 +562,7 @@ def simulation(script: Script, **options: Any) -> Simulation:
 
 
 def run(script: Script, **options: Any) -> Result:
-    """Run one schedule. Python's cyclic collector waits until it is over: its moments are nobody's business."""
+    """Run one schedule. Python's cyclic collector waits until it is over, for equal runs."""
     _settle()
     collecting = gc.isenabled()
     gc.disable()
@@ -577,8 +577,8 @@ def run(script: Script, **options: Any) -> Result:
 def _settle() -> None:
     """Have this process keep nothing that is over.
 
-    Twisted remembers the last 65,536 events, and with them whoever they tell of, for as long as nobody said where
-    to log; and what is imported is not looked at by the collector again.
+       Twisted keeps the last 65,536 events, with the objects that they refer to, until logging begins;
+    and what is imported is not looked at by the collector again.
     """
     globalLogBeginner.beginLoggingTo([], redirectStandardIO=False, discardBuffer=True)
     gc.collect()

@@ -159,14 +159,14 @@ def _disk_fault(verb: str, low: float, high: float) -> Trouble:
 
 
 def _mute(rng: Random, brokers: int, _disks: int) -> Drawn:
-    """Depose a controller whose orders arrive when there is another one."""
+    """Depose a controller; its requests arrive when there is another one."""
     listener = rng.choice(((), (str(rng.randint(1, brokers)),)))
     knows = rng.choice(((), ("knowing",)))
     drawn: Drawn = [
         (0.0, "mute", ("controller", *listener)),
         (rng.uniform(0.3, 3.0), "depose", knows),
     ]
-    if rng.random() < 0.7:  # it has something to say
+    if rng.random() < 0.7:  # it has something to send
         broker = (str(rng.randint(1, brokers)),)
         verb, end = rng.choice((("kill", "start"), ("zkexpire", "start"), ("stop", "start")))
         drawn += [(rng.uniform(0.05, 0.5), verb, broker), (rng.uniform(1.0, 6.0), end, broker)]
@@ -176,7 +176,7 @@ def _mute(rng: Random, brokers: int, _disks: int) -> Drawn:
 def _late_orders(rng: Random) -> Drawn:
     """Have a topic deleted and made again, and what a deposed controller ordered meanwhile arrive afterwards."""
     topic = TOPICS[1]
-    stalled = rng.uniform(0.01, 0.045)  # some are told that it goes, and others to delete it
+    stalled = rng.uniform(0.01, 0.045)  # some get the metadata, and others StopReplica
     made = rng.uniform(2.0, 6.0)
     produce = (topic, "0", "idempotent", str(rng.choice((1, 2, 4))))
     return [
@@ -192,7 +192,7 @@ def _late_orders(rng: Random) -> Drawn:
 
 
 def _dies_alone(rng: Random, brokers: int) -> Drawn:
-    """Let one of two disks fail for good while its broker lives, and the news of it meet with trouble."""
+    """Let one of two disks fail for good while its broker runs, with faults on the way of the notification."""
     broker = str(rng.randint(1, brokers))
     drawn: Drawn = [(0.0, "diskfail", (broker, rng.choice(DIRECTORIES)))]
     drawn.append((rng.uniform(0.0, 0.05), "produce", (TOPICS[0], "0", "one", "1")))  # notices it
@@ -221,7 +221,7 @@ def _dies_alone(rng: Random, brokers: int) -> Drawn:
 
 
 def _unseat(rng: Random) -> Drawn:
-    """Have a controller replaced that lives, perhaps while it has something to do and is slow to hear of it."""
+    """Have a running controller replaced, perhaps while it has work to do and is notified late."""
     drawn: Drawn = []
     for at in (0.0, 3.0, 6.0, 9.0):
         behind = rng.choice(((), ("0.3",), ("0.3",)))

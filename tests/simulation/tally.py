@@ -63,7 +63,7 @@ class Tally:
         return sum(map(len, self.failed.values()))
 
     def line(self, seconds: float) -> str:
-        """Say how far it is after so many seconds."""
+        """Return the progress after so many seconds."""
         rate = self.done / seconds
         left = (self.wanted - self.done) / rate / 60
         return (
@@ -72,7 +72,7 @@ class Tally:
         )
 
     def page(self, seconds: float) -> str:
-        """Say what it came to after so many seconds."""
+        """Return the result after so many seconds."""
         verbs = self.verbs
         return "\n".join(
             [

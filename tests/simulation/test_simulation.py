@@ -1,4 +1,4 @@
-"""The simulated cluster keeps its promises, tells the same story twice, and would notice if it did not keep them."""
+"""The simulated cluster keeps its promises, repeats a run exactly, and finds broken promises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page of scenarios says of the simulation is so, and no known bug is without a test."""
+"""SCENARIOS.md is right about the simulation, and every known bug has a test."""
 
 from __future__ import annotations
 

@@ -2,14 +2,14 @@
 
 It takes the place of kazoo's thread (`kbroker.zk.connection.Connection`): everything above it, our own session, watches
 and reconnecting, is the product's. Requests are kazoo's messages; they reach the server in order, take effect at the
-leader, and are answered in order, so a connection that breaks in between leaves a write whose outcome nobody was told.
+leader, and are answered in order, so a connection that breaks in between leaves a write with an unknown outcome.
 A follower may lag, or trail by moments: it applies later what is committed, in order, and answers reads
 from what it has. What holds then is what ZooKeeper promises: reads are of a prefix of history, which never goes back
 within a session, whatever server it moves to; a client sees its own writes, and after a `sync` all that was
 committed before; a session that begins sees all that was before it, one that goes on need not (S23).
 
-A session expires when its server has not heard of it for its timeout; pings are not simulated one by one: a client that
-can be heard is heard.
+A session expires when its server received nothing for its timeout. Pings are not simulated one by one: a client with
+a working connection keeps its session.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Server:
 
     def _fire(self, watches: dict[str, Any], path: str, event: Any) -> None:
         for fired, connection in watches.pop(path, {}).items():
-            connection.tell(fired, WatchedEvent(event, KeeperState.CONNECTED, path))
+            connection.notify(fired, WatchedEvent(event, KeeperState.CONNECTED, path))
 
     def forget(self, connection: ZkConnection) -> None:
         for watches in (self._data_watches, self._child_watches):
@@ -166,7 +166,7 @@ class ZkSession:
 
 
 class Ensemble:
-    """The leader (server 0), who is in step by definition, and two followers that may lag."""
+    """The leader (server 0), which is up to date by definition, and two followers that may lag."""
 
     def __init__(self, scheduler: Scheduler, rng: Random, wires: Wires) -> None:
         self.scheduler = scheduler
@@ -204,8 +204,8 @@ class Ensemble:
     def _commit(self, change: Change) -> None:
         for server in self.servers:
             server.take(change)
-        for heard in self.on_commit:
-            heard(change)
+        for observe in self.on_commit:
+            observe(change)
 
     # -- writes
 
@@ -254,12 +254,12 @@ class Ensemble:
         if session.connection is not None:
             session.connection.broken()
 
-    def unheard(self, session: ZkSession, since: float) -> None:
-        """Let a session run out that nobody has heard of since then."""
+    def begin_expiry(self, session: ZkSession, since: float) -> None:
+        """Let a session expire that was silent since then."""
         if session.expiry is None or not session.expiry.active():
             session.expiry = self.scheduler.at(since + session.timeout, self.end, session)
 
-    def heard(self, session: ZkSession) -> None:
+    def cancel_expiry(self, session: ZkSession) -> None:
         if session.expiry is not None and session.expiry.active():
             session.expiry.cancel()
 
@@ -275,20 +275,20 @@ class Ensemble:
             self._commit(("delete", path, b"", node.owner, self._next_zxid()))
 
     def stop(self) -> None:
-        """Lose the quorum: nobody is served, nobody's session ends."""
+        """Lose the quorum: no client is served, no session ends."""
         self.up = False
         for session in list(self.sessions.values()):
-            self.heard(session)
+            self.cancel_expiry(session)
             if session.connection is not None:
                 session.connection.broken()
-                self.heard(session)
+                self.cancel_expiry(session)
 
     def start(self) -> None:
         """Serve again; every session has all its time from now on."""
         self.up, self.up_at = True, self.scheduler.now
         for session in list(self.sessions.values()):
             if session.connection is None:
-                self.unheard(session, self.scheduler.now)
+                self.begin_expiry(session, self.scheduler.now)
 
     def lag(self, follower: int, on: bool) -> None:
         """Let a follower apply nothing for a while but what it must."""
@@ -411,7 +411,7 @@ class ZkConnection:
         self._held: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._outstanding: dict[Any, None] = {}
         self.lose_next_reply = False
-        self._heard_at = process.seconds()
+        self._received_at = process.seconds()
         self._reachable_at = 0.0
 
     # -- the reactor's side
@@ -450,7 +450,7 @@ class ZkConnection:
     def knows_at(self) -> float:
         """When the client knows at the latest that its session is over: by its own clock, or because it can ask."""
         if self._cut_off():
-            return self._heard_at + self._timeout
+            return self._received_at + self._timeout
         return max(self._reachable_at, self.ensemble.up_at)
 
     def _cut_off(self) -> bool:
@@ -478,10 +478,10 @@ class ZkConnection:
         is_new = session is None
         if session is None:
             session = self.ensemble.begin(self._timeout)
-        self.ensemble.heard(session)
+        self.ensemble.cancel_expiry(session)
         if session.connection is not None and session.connection is not self:
             session.connection.broken()
-            self.ensemble.heard(session)
+            self.ensemble.cancel_expiry(session)
         session.connection = self
         self._server = self._rng.choice(self.ensemble.servers)
         # The beginning of a session is a transaction itself; and a client refuses a server that knows less.
@@ -498,8 +498,8 @@ class ZkConnection:
 
     def _state(self, *, connected: bool, expired: bool) -> None:
         number, password = self._identity
-        self._heard_at = (
-            max(self._heard_at, self._process.seconds()) if connected else self._heard_at
+        self._received_at = (
+            max(self._received_at, self._process.seconds()) if connected else self._received_at
         )
         state = ConnectionState(
             connected=connected,
@@ -507,7 +507,7 @@ class ZkConnection:
             session_id=number,
             password=password,
             timeout=self._timeout,
-            heard_at=self._heard_at,
+            heard_at=self._received_at,
         )
         self._inbox.push(self._listener.connection_state, self, state)
 
@@ -555,7 +555,7 @@ class ZkConnection:
                 return
         self._reply(self._answered, generation, request, result, self._server.applied)
 
-    def tell(self, fired: Callable[[Any], None], event: Any) -> None:
+    def notify(self, fired: Callable[[Any], None], event: Any) -> None:
         """Deliver a watch event, in order with the answers."""
         self._reply(self._fired, self._generation, fired, event)
 
@@ -590,7 +590,7 @@ class ZkConnection:
     # -- faults
 
     def broken(self) -> None:
-        """Break the connection; what is under way is lost. The client hears of it, if it can."""
+        """Break the connection; what is under way is lost. The client notices, if it can."""
         self._generation += 1
         self._server.forget(self)
         self._stuck.clear()
@@ -599,7 +599,7 @@ class ZkConnection:
         if session is not None and session.connection is self:
             session.connection = None
             if self.ensemble.up:
-                self.ensemble.unheard(session, now)
+                self.ensemble.begin_expiry(session, now)
         self._process.arrives(now, self._lost, self._generation)
 
     def _lost(self, generation: int) -> None:
@@ -610,7 +610,7 @@ class ZkConnection:
             self._ended()
             return
         if was_live:
-            self._heard_at = self._process.seconds()
+            self._received_at = self._process.seconds()
             self._state(connected=False, expired=False)
             outstanding, self._outstanding = self._outstanding, {}
             for request in outstanding:
@@ -618,15 +618,15 @@ class ZkConnection:
         self._process.callLater(self._rng.uniform(0.02, 0.3), self._connect)
 
     def unreachable(self) -> None:
-        """Let the link be blocked from now on: both sides notice when they have heard nothing for long."""
+        """Let the link be blocked from now on: both sides notice after a timeout."""
         session = self.session
         if session is None or session.connection is not self:
             return
         timeout = session.timeout
         now = self.ensemble.scheduler.now
         last = now - self._rng.uniform(0, timeout / 3)
-        self._heard_at = max(last, 0.0)
-        self.ensemble.unheard(session, last)
+        self._received_at = max(last, 0.0)
+        self.ensemble.begin_expiry(session, last)
         self._process.callLater(
             max(last + 2 * timeout / 3 - now, 0), self._silence, self._generation
         )
@@ -634,7 +634,7 @@ class ZkConnection:
     def _silence(self, generation: int) -> None:
         if generation != self._generation or not self._cut_off():
             return
-        heard_at = self._heard_at
+        received_at = self._received_at
         self._generation += 1
         self._server.forget(self)
         self._stuck.clear()
@@ -642,7 +642,7 @@ class ZkConnection:
         if session is not None and session.connection is self:
             session.connection = None
         self.live = False
-        self._heard_at = heard_at
+        self._received_at = received_at
         self._state(connected=False, expired=False)
         outstanding, self._outstanding = self._outstanding, {}
         for request in outstanding:
@@ -655,7 +655,7 @@ class ZkConnection:
         session = self.session
         if session is None or session.connection is not self:
             return
-        self.ensemble.heard(session)
+        self.ensemble.cancel_expiry(session)
         stuck, self._stuck = self._stuck, []
         for message, request in stuck:
             self._send(message, request)
@@ -664,22 +664,22 @@ class ZkConnection:
             self._reply(function, *args)
 
     def process_died(self) -> None:
-        """Hear nothing of the client any more (kill -9: the kernel closes the connection)."""
+        """Receive nothing from the client any more (kill -9: the kernel closes the connection)."""
         session = self.session
         self._generation += 1
         self._server.forget(self)
         if session is not None and session.connection is self:
             session.connection = None
             last = self.ensemble.scheduler.now - self._rng.uniform(0, session.timeout / 3)
-            self.ensemble.unheard(session, last)
+            self.ensemble.begin_expiry(session, last)
 
     def process_paused(self) -> None:
         session = self.session
         if session is not None and session.connection is self:
             last = self.ensemble.scheduler.now - self._rng.uniform(0, session.timeout / 3)
-            self.ensemble.unheard(session, last)
+            self.ensemble.begin_expiry(session, last)
 
     def process_resumed(self) -> None:
         session = self.session
         if session is not None and session.connection is self and not self._cut_off():
-            self.ensemble.heard(session)
+            self.ensemble.cancel_expiry(session)
