@@ -27,7 +27,7 @@ from kclient.config import CommonConfig
 from kclient.errors import Address
 from kclient.net.cluster import Cluster
 from kclient.net.connection import Connection
-from kclient.net.handshake import learn_versions
+from kclient.net.handshake import fetch_api_versions
 from kclient.wire.batches import iterate, parse
 from kclient.wire.errors import KafkaError
 from kclient.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
@@ -132,7 +132,7 @@ class MirrorHost:
             connection: Connection = await plain(
                 reactor, address, connect_timeout=connect_timeout, **named
             )
-            await learn_versions(connection, max(0.1, give_up_at - process.seconds()))
+            await fetch_api_versions(connection, max(0.1, give_up_at - process.seconds()))
             return connection
 
         return dial
