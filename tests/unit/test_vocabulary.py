@@ -63,7 +63,7 @@ UNFINISHED: dict[str, int] = {
     "tests/conftest.py": 2,
     "tests/kit": 71,
     "tests/property": 158,
-    "tests/simulation": 271,
+    "tests/simulation": 31,
     "tests/unit/apis": 171,
     "tests/unit/app": 8,
     "tests/unit/audits": 7,

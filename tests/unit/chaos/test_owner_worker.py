@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kclient.consumer.assignors import Place
+from kclient.types import TopicPartition
 from tests.chaos.owner_worker import GROUP, Facts
 from tests.chaos.recorder import Recorder
 from tests.kit.paper_consumer import PaperConsumer
@@ -21,7 +21,7 @@ class Member:
         self.it = PaperConsumer(3, group_id=GROUP, partition_assignment_strategy="range")
         self.recorder = recorder
         self.facts = Facts(self.it.consumer, self.recorder, 7)
-        self.it.share = [Place("t", 0), Place("t", 2)]
+        self.it.share = [TopicPartition("t", 0), TopicPartition("t", 2)]
         self.it.consumer.subscribe(["t"], listener=self.facts)
         self.settle()
 
