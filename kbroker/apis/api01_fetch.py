@@ -111,7 +111,7 @@ class Fetch:
         asking = _Asking(self, context, request, follower, limit)
         anew = request.session_epoch in (INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH)
         if follower is not None:
-            self.replica_manager.dependencies.followers.heard(follower, self.now(), anew=anew)
+            self.replica_manager.followers.heard(follower, self.now(), anew=anew)
         if anew:
             former = self._session_of(asking)
             if former is not None:
@@ -131,9 +131,7 @@ class Fetch:
         if follower is not None:
             self.replica_manager.unfollowed(follower, [partition.key for partition in removed])
             if session.owner is not None and session.owner[0] == follower:
-                self.replica_manager.dependencies.followers.received_answer(
-                    follower, session.answered_at
-                )
+                self.replica_manager.followers.received_answer(follower, session.answered_at)
         if not session.partitions:
             self._close(session)
             return encode(context, FetchResponse([]))

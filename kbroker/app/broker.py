@@ -36,6 +36,7 @@ from kbroker.app.controlled_shutdown import ControlledShutdown
 from kbroker.app.undo import Undo
 from kbroker.app.world import World
 from kbroker.common.endpoint import Endpoint
+from kbroker.common.epoch_fences import ControllerFence
 from kbroker.common.shared_turns import SharedTurns
 from kbroker.config import BrokerConfig, LogConfig
 from kbroker.controller.controller import ControllerSettings, KafkaController
@@ -44,6 +45,7 @@ from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.coordinator.group.offset_expiry import OffsetExpiry
 from kbroker.coordinator.transaction.producer_id_manager import ProducerIds, first_producer_id
+from kbroker.log.log_manager import LogManager
 from kbroker.metadata.admin_manager import AdminManager, random_topic_id
 from kbroker.metadata.broker_epoch import BrokerEpoch
 from kbroker.metadata.broker_registration import (
@@ -61,6 +63,10 @@ from kbroker.metadata.metadata_cache import MetadataCache
 from kbroker.metadata.registered_addresses import RegisteredAddresses
 from kbroker.network.broker_connections import BrokerConnections
 from kbroker.network.broker_dial import BrokerDial
+from kbroker.replica.alter_partition_manager import AlterPartitionManager
+from kbroker.replica.core.broker_epoch import Registration
+from kbroker.replica.core.replication_quota import ReplicationQuotas
+from kbroker.replica.log_dir_failure_channel import LogDirFailureChannel
 from kbroker.replica.replica_fetcher_manager import ReplicaFetcherManager
 from kbroker.replica.replica_manager import ReplicaManager
 from kbroker.security.core.broker_proof import BrokerProofs
@@ -97,6 +103,8 @@ class Broker:
     *before_listening* is called when the logs are open and nobody can ask for anything yet.
     """
 
+    replica_manager: ReplicaManager
+
     def __init__(
         self,
         reactor: Any,
@@ -116,21 +124,23 @@ class Broker:
             reactor, config.zookeeper_connect, config.zookeeper_session_timeout_ms / 1000
         )
         self.reconnect = Reconnect(self.zookeeper, self._reactor)
-        self.replica_manager = ReplicaManager(
-            reactor,
-            config,
-            broker_id=config.broker_id,
-            topic_config=self._log_config,
-            is_known=self._is_known,
-            fatal=lambda cause: on_fatal(CannotContinueError(cause)),
-            wall_clock=world.wall_clock,
+        self._disk_pool = world.disk_pool(config.background_threads)
+        self.log_manager = LogManager(
+            config.directories,
+            config_of=self._log_config,
+            executor=self._disk_pool,
+            call_owner=reactor.callFromThread,
+            now_ms=world.now_ms,
+            on_failure=lambda *failure: self.replica_manager.log_dir_failed(*failure),
+            on_flush=lambda key: self.replica_manager.log_flushed(key),
             disk=world.disk,
-            pool=world.disk_pool(config.background_threads),
             new_uuid=world.new_uuid,
             boot_id=world.boot_id(),
+            recovery_threads=config.num_recovery_threads_per_data_dir,
         )
         self.broker_epoch = BrokerEpoch()
         self._previous_session: PreviousSession | None = None
+        self._hosts_partitions = False
         self._logs_loaded = False
         self._undo = Undo(reactor.seconds)
 
@@ -168,11 +178,9 @@ class Broker:
         return f"READY broker.id={self.broker_id} {','.join(map(str, advertised))}"
 
     def _claim_directories(self) -> None:
-        self.replica_manager.log_manager.claim()
+        self.log_manager.claim()
         self._undo.add(self._close_logs)
-        self._previous_session = self._world.previous_session(
-            Path(self.replica_manager.log_manager.online[0])
-        )
+        self._previous_session = self._world.previous_session(Path(self.log_manager.online[0]))
 
     async def _connect_zookeeper(self) -> None:
         assert self._previous_session is not None
@@ -195,14 +203,14 @@ class Broker:
     async def _take_identity(self) -> None:
         self.cluster_id = await enter_cluster(self.zookeeper, self.reconnect)
         if self.broker_id < 0:
-            stored = self.replica_manager.log_manager.stored_identity().broker_id
+            stored = self.log_manager.stored_identity().broker_id
             if stored is None:
                 reserved = self.config.reserved_broker_max_id
                 stored = await self.reconnect.read(
                     None, lambda: generate_broker_id(self.zookeeper, reserved)
                 )
-            self.broker_id = self.replica_manager.broker_id = stored
-        self.replica_manager.log_manager.take_identity(self.broker_id, self.cluster_id)
+            self.broker_id = stored
+        self.log_manager.take_identity(self.broker_id, self.cluster_id)
 
     async def _make_parts(self) -> None:
         config, zookeeper, broker_id = self.config, self.zookeeper, self.broker_id
@@ -211,17 +219,13 @@ class Broker:
         )
         await self.dynamic_config.start()
         self._undo.add(self.dynamic_config.stop)
-        self.dynamic_config.on_topic_config(self.replica_manager.reconfigure)
-        self.dynamic_config.on_broker_config(self.replica_manager.log_schedule.reconfigure)
-        self.replica_manager.log_schedule.reconfigure(self.dynamic_config.broker_config)
-        self.dynamic_config.on_broker_config(self.replica_manager.throttle)
-        self.replica_manager.throttle(self.dynamic_config.broker_config)
         self.config_changes = ConfigAdminManager(
             zookeeper, self.reconnect, lambda: self.dynamic_config.broker_config
         )
         await self._trust_brokers()
         self.controller_epochs = ControllerEpochs(zookeeper, self.reconnect)
-        self.metadata = MetadataCache(self.cluster_id, self.replica_manager.state_changes.fence)
+        fence = ControllerFence()
+        self.metadata = MetadataCache(self.cluster_id, fence)
         self.topics = AdminManager(
             self._reactor,
             zookeeper,
@@ -261,8 +265,7 @@ class Broker:
             new_topic_id=self._new_topic_id,
             reconnect=self.reconnect,
         )
-        self.replica_manager.dependencies.may_join_isr = self.metadata.may_join_isr
-        self._replicate()
+        self._make_replica_manager(fence)
         self.producer_ids = ProducerIds(
             zookeeper, broker_id, first=first_producer_id(self.cluster_id)
         )
@@ -278,7 +281,6 @@ class Broker:
             is_alone=partial(self.replica_manager.is_alone_in_isr, OFFSETS_TOPIC),
             new_uuid=self._world.new_uuid,
         )
-        self.replica_manager.registry.on_leadership(self.groups.on_leadership)
         self._expire_offsets()
 
     async def _trust_brokers(self) -> None:
@@ -314,19 +316,49 @@ class Broker:
         self._undo.add(addresses.stop)
         return addresses.brokers_at
 
-    def _replicate(self) -> None:
-        listener = self.config.inter_broker_listener
-        replication = ReplicaFetcherManager(
+    def _make_replica_manager(self, fence: ControllerFence) -> None:
+        reactor, config, broker_id, dynamic = (
             self._reactor,
             self.config,
-            self.replica_manager,
-            self.zookeeper,
-            self.reconnect,
-            address=lambda broker_id: self.metadata.address(broker_id, listener),
-            dial=self._dial_broker,
+            self.broker_id,
+            self.dynamic_config,
         )
-        replication.start()
-        self._undo.add(replication.stop)
+        registration, quotas = Registration(), ReplicationQuotas(broker_id)
+        self.replica_manager = replica_manager = ReplicaManager(
+            reactor,
+            config,
+            broker_id=broker_id,
+            registration=registration,
+            controller_fence=fence,
+            metadata=self.metadata,
+            log_manager=self.log_manager,
+            disk_pool=self._disk_pool,
+            quotas=quotas,
+            alter_partition=AlterPartitionManager(reactor, self.zookeeper, self.reconnect),
+            fetchers=ReplicaFetcherManager(
+                reactor,
+                config,
+                broker_id=broker_id,
+                registration=registration,
+                quota=quotas.as_follower,
+                now_ms=self._world.now_ms,
+                address=lambda other: self.metadata.address(other, config.inter_broker_listener),
+                dial=self._dial_broker,
+            ),
+            log_dir_failures=LogDirFailureChannel(reactor, self.zookeeper, broker_id),
+            topic_config=self._log_config,
+            now_ms=self._world.now_ms,
+            on_leadership=lambda *change: self.groups.on_leadership(*change),
+            fatal=lambda cause: self._on_fatal(CannotContinueError(cause)),
+        )
+        dynamic.on_topic_config(replica_manager.reconfigure)
+        dynamic.on_broker_config(replica_manager.log_schedule.reconfigure)
+        replica_manager.log_schedule.reconfigure(dynamic.broker_config)
+        dynamic.on_broker_config(replica_manager.throttle)
+        replica_manager.throttle(dynamic.broker_config)
+        self._hosts_partitions = True
+        replica_manager.start_replication()
+        self._undo.add(replica_manager.stop_replication)
 
     def _expire_offsets(self) -> None:
         expiry = OffsetExpiry(
@@ -397,7 +429,7 @@ class Broker:
             cluster_id=self.cluster_id,
             reconnect=self.reconnect,
             on_fatal=self._on_fatal,
-            history=self.replica_manager.log_manager,
+            history=self.log_manager,
             is_extended=self.config.extends_inter_broker_protocol,
         )
         self.registration.on_event(self._on_registration)
@@ -421,10 +453,9 @@ class Broker:
     def _log_config(self, topic: str) -> LogConfig:
         return self.dynamic_config.log_config(topic)
 
-    def _is_known(self, topic: str, partition: int) -> bool:
-        return self.metadata.partition(topic, partition) is not None
-
     def _session_in_doubt(self, event: SessionEvent) -> None:
+        if not self._hosts_partitions:
+            return
         if isinstance(event, Lapsed):
             self.replica_manager.cut_off()
         elif isinstance(event, Expired):

@@ -111,8 +111,8 @@ class AlterPartitionManager:
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
 
-    def write(self, partition: Partition, write: WriteIsr) -> None:
-        """Write, whatever it takes to learn the outcome; then tell the machine."""
+    def submit(self, partition: Partition, write: WriteIsr) -> None:
+        """Write, until the outcome is known; then report it to the leader state."""
         leader_state = partition.leader_state
         if leader_state is None:
             return

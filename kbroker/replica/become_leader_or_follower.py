@@ -15,7 +15,7 @@ replica would pass for the lost one after the next restart. While the partition 
 place of what is lost: it may be brought back.
 
 In: LeaderAndIsrRequest, StopReplicaRequest, the end of all confirmations
-Out: roles and logs, one error code per partition, `PartitionRegistry.tell`
+Out: roles and logs, one error code per partition, `PartitionRegistry.announce`
 Owner: the reactor's thread
 """
 
@@ -79,6 +79,7 @@ class ReplicaStateChanges:
         registry: PartitionRegistry,
         log_manager: LogManager,
         registration: Registration,
+        controller_fence: ControllerFence,
         *,
         new_partition: Callable[[TopicPartition], Partition],
         registered: Callable[[int], None],
@@ -89,8 +90,7 @@ class ReplicaStateChanges:
         self._registration = registration
         self._new_partition = new_partition
         self._registered = registered
-        self.fence = ControllerFence()
-        """What the metadata cache is told has to pass it, too: as in Kafka, the deposed are so in all they say."""
+        self.fence = controller_fence
         self._closed = False
 
     def close(self) -> None:
@@ -260,7 +260,7 @@ class ReplicaStateChanges:
             for order in orders:
                 if turn.is_over():
                     told, changed = changed, []
-                    self._registry.tell(told)
+                    self._registry.announce(told)
                     yield
                     turn = Turn(self._reactor.seconds)
                     if (refused := self._refused(request)) is not ErrorCode.NONE:
@@ -268,7 +268,7 @@ class ReplicaStateChanges:
                 one(order, changed)
         finally:
             # Whatever happened: an order that comes again is not applied again, so nobody would hear of these.
-            self._registry.tell(changed)
+            self._registry.announce(changed)
         return ErrorCode.NONE
 
     def _refused(

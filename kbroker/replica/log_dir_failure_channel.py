@@ -30,8 +30,8 @@ class LogDirFailureChannel:
         self._telling = False
         self._stopped = False
 
-    def tell(self) -> None:
-        """Say that a directory failed."""
+    def report(self) -> None:
+        """Report that a directory failed."""
         self._untold += 1
         self._write()
 

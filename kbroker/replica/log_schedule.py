@@ -27,7 +27,7 @@ SOON_SECONDS = 0.1
 class LogSchedule:
     """The timers over all logs.
 
-    *high_watermark* gives a partition's, None where it is not hosted; *log_start_moved* hears where
+    *high_watermark* gives a partition's, None where it is not hosted; *log_start_advanced* hears where
     retention dropped something.
     """
 
@@ -37,13 +37,13 @@ class LogSchedule:
         config: BrokerConfig,
         log_manager: LogManager,
         high_watermark: Callable[[TopicPartition], int | None],
-        log_start_moved: Callable[[TopicPartition], None],
+        log_start_advanced: Callable[[TopicPartition], None],
     ) -> None:
         self._reactor = reactor
         self._config = config
         self._log_manager = log_manager
         self._high_watermark = high_watermark
-        self._log_start_moved = log_start_moved
+        self._log_start_advanced = log_start_advanced
         self._timers: set[Any] = set()
         self._checkpoint_due = False
 
@@ -87,7 +87,7 @@ class LogSchedule:
         self._log_manager.checkpoint(self.high_watermarks())
 
     def _retain(self) -> None:
-        dropped = self._log_manager.sweep(self._retention_bound, self._log_start_moved)
+        dropped = self._log_manager.sweep(self._retention_bound, self._log_start_advanced)
         if dropped:
             log.info("retention dropped {count} segments", count=dropped)
 

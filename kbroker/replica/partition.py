@@ -8,7 +8,7 @@ Owner: the reactor's thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple
 from uuid import UUID
 
@@ -54,7 +54,6 @@ class Partition:
     """A partition with a replica on this broker."""
 
     __slots__ = (
-        "_changed",
         "_dependencies",
         "follower_state",
         "key",
@@ -70,8 +69,7 @@ class Partition:
         self,
         key: TopicPartition,
         broker_id: int,
-        changed: Callable[[TopicPartition], None],
-        dependencies: PartitionDependencies | None = None,
+        dependencies: PartitionDependencies,
     ) -> None:
         self.key = key
         self.role = PartitionRole(broker_id)
@@ -85,8 +83,7 @@ class Partition:
         """Why the replica cannot be used: its log directory failed."""
         self.lacks_records = ""
         """What is missing here that was here once, as long as there is no leader to fetch it from; or ""."""
-        self._changed = changed
-        self._dependencies = dependencies or PartitionDependencies()
+        self._dependencies = dependencies
         self.last_copied = (-1, -1, 0)
         """Leader epoch, log end offset and CRC of the last batch after the last conditional append."""
 
@@ -161,16 +158,16 @@ class Partition:
         """Do what the leader's machine wants."""
         for effect in effects:
             if isinstance(effect, WriteIsr):
-                self._dependencies.write_isr(self, effect)
+                self._dependencies.alter_partition.submit(self, effect)
             else:
-                self._changed(self.key)
+                self._dependencies.high_watermark_advanced(self.key)
 
     def isr_was_otherwise(self) -> None:
         """Have the followers' next fetches ask again for a place: a write of the ISR may have come to nothing."""
-        self._dependencies.appended(self.key)
+        self._dependencies.log_end_advanced(self.key)
 
-    def look_at_followers(self) -> None:
-        """Take followers out of the ISR that lag; for every replica.lag.time.max.ms / 2."""
+    def maybe_shrink_isr(self) -> None:
+        """Propose an ISR without the followers that lag."""
         if self.leader_state is not None:
             self.perform(self.leader_state.time_passed(self._dependencies.now()))
 
@@ -180,13 +177,13 @@ class Partition:
         self.log = None
         self.leader_state = None
         self.follower_state = None
-        self._changed(self.key)
+        self._dependencies.high_watermark_advanced(self.key)
 
     def led(self, current_leader_epoch: int = -1) -> tuple[UnifiedLog, LeaderState]:
         """Return log and leader's view; raise what a client gets that asks the wrong broker or epoch."""
         log, leader_state = self._leads()
         dependencies = self._dependencies
-        if dependencies.is_cut_off and not leader_state.is_backed(
+        if dependencies.registration.is_cut_off and not leader_state.is_backed(
             dependencies.followers, dependencies.now()
         ):
             raise NotLeaderOrFollower(
@@ -269,9 +266,9 @@ class Partition:
         """Tell the leader's view, and who waits for that, how far the log goes now."""
         held_at = self.log.held_at if self.log is not None else None
         if leader_state.log_end(log_end_offset, self._dependencies.now(), held_at):
-            self._changed(self.key)
+            self._dependencies.high_watermark_advanced(self.key)
         if leader_state.is_followed:
-            self._dependencies.appended(self.key)
+            self._dependencies.log_end_advanced(self.key)
 
     def led_for_append(self, acks: int) -> tuple[UnifiedLog, LeaderState]:
         """Return log and leader's view; NotEnoughReplicas when acks=all cannot be kept."""
@@ -304,11 +301,11 @@ class Partition:
         if log is None:
             return
         if leader_state is None:
-            self._dependencies.log_flushed(self.key)
+            self._dependencies.fetchers.log_flushed(self.key)
             return
         held_at = log.held_at
         self.perform(leader_state.flushed(log.log_end_offset if held_at is None else held_at))
-        self._changed(self.key)
+        self._dependencies.high_watermark_advanced(self.key)
 
     @property
     def flush_is_due(self) -> bool:
@@ -380,7 +377,7 @@ class Partition:
 
     def committed_grew(self) -> None:
         """Tell who waits that this follower heard of a higher watermark."""
-        self._changed(self.key)
+        self._dependencies.high_watermark_advanced(self.key)
 
     def read_as_follower(
         self,
@@ -451,11 +448,11 @@ class Partition:
                 f"{self}: cannot delete up to {wanted}, the high watermark is {leader_state.high_watermark}"
             )
         if log.advance_log_start(wanted):
-            self.log_start_moved()
+            self.log_start_advanced()
         return log.log_start_offset
 
-    def log_start_moved(self) -> None:
+    def log_start_advanced(self) -> None:
         """Tell who fetches here, in a session, that the log begins elsewhere."""
-        self._changed(self.key)
-        self._dependencies.appended(self.key)
-        self._dependencies.log_start_moved(self.key)
+        self._dependencies.high_watermark_advanced(self.key)
+        self._dependencies.log_end_advanced(self.key)
+        self._dependencies.fetchers.log_start_advanced(self.key)

@@ -1,4 +1,4 @@
-"""What a hosted partition needs of its broker, and whom it tells.
+"""What a `Partition` needs of its broker: mandatory, and fixed when the replica manager is made.
 
 Owner: the reactor's thread.
 """
@@ -6,53 +6,59 @@ Owner: the reactor's thread.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from kbroker.common.topic_partition import TopicPartition
+from kbroker.replica.core.broker_epoch import Registration
 from kbroker.replica.core.leader_state import WriteIsr
 from kbroker.replica.core.remote_replicas import FollowerLiveness
 
 
-class WritesIsr(Protocol):
-    """Takes what a partition's machine wants to have written; tells the partition of the outcome."""
+class AlterPartition(Protocol):
+    """Writes ISR changes into ZooKeeper (`AlterPartitionManager`)."""
 
-    def __call__(self, partition: Any, write: WriteIsr, /) -> None:
-        """Begin; *partition* is a `Partition`, which this file knows nothing of."""
+    def submit(self, partition: Any, write: WriteIsr, /) -> None:
+        """Begin *write* for a `Partition`; its leader state receives the outcome."""
+
+    def stop(self) -> None:
+        """Begin no further write."""
 
 
+class Fetchers(Protocol):
+    """Fetch what this broker follows (`ReplicaFetcherManager`)."""
+
+    def roles_changed(self, partitions: list[Any], /) -> None:
+        """Fetch each `Partition` from the leader that it has now."""
+
+    def log_start_advanced(self, key: TopicPartition, /) -> None:
+        """Send the new log start offset to the leader with the next fetch."""
+
+    def log_flushed(self, key: TopicPartition, /) -> None:
+        """Fetch on after a sync."""
+
+    def stop(self) -> None:
+        """Close every fetcher."""
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionDependencies:
-    """What a partition needs of the broker: time, in seconds, and somebody who writes its ISR.
+    """The clock, the session's state, the followers' liveness, and the receivers of a partition's events.
 
-    *appended* wakes the followers' fetches: those of consumers have nothing new before the watermark moves.
-    *directory_failed* tells the controller of a log directory that is gone while others are left.
-    *log_flushed* is called when a log that this broker does not lead was synced: its fetches may go on.
-    *log_start_moved* hears where retention moved the beginning of a log: our leader is told with the next fetch.
+    Receivers are called when the partition's state is consistent (T9).
     """
 
-    __slots__ = (
-        "appended",
-        "directory_failed",
-        "followers",
-        "is_cut_off",
-        "lag_time_max",
-        "log_flushed",
-        "log_start_moved",
-        "may_join_isr",
-        "now",
-        "write_isr",
-    )
-
-    def __init__(
-        self, now: Callable[[], float] = lambda: 0.0, *, lag_time_max: float = 30.0
-    ) -> None:
-        self.now = now
-        self.lag_time_max = lag_time_max
-        self.is_cut_off = False
-        """Whether our session may be over without our knowing: others may have been elected (S11)."""
-        self.followers = FollowerLiveness()
-        self.appended: Callable[[TopicPartition], None] = lambda _key: None
-        self.directory_failed: Callable[[], None] = lambda: None
-        self.log_start_moved: Callable[[TopicPartition], None] = lambda _key: None
-        self.log_flushed: Callable[[TopicPartition], None] = lambda _key: None
-        self.write_isr: WritesIsr = lambda _partition, _write: None
-        self.may_join_isr: Callable[[int, int], bool] = lambda _replica, _broker_epoch: True
+    now: Callable[[], float]
+    """Seconds, monotonic."""
+    lag_time_max: float
+    """replica.lag.time.max.ms in seconds."""
+    registration: Registration
+    followers: FollowerLiveness
+    may_join_isr: Callable[[int, int], bool]
+    """(broker id, broker epoch of its fetch) -> whether that registration is alive and stays (KIP-903)."""
+    alter_partition: AlterPartition
+    fetchers: Fetchers
+    high_watermark_advanced: Callable[[TopicPartition], None]
+    """Also called when the role or the log start offset changed: reads by consumers may complete."""
+    log_end_advanced: Callable[[TopicPartition], None]
+    """Fetches by followers may complete. Consumers see nothing new before the high watermark advances."""

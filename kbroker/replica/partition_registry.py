@@ -33,9 +33,18 @@ class LeadershipListener(Protocol):
 
 
 class PartitionRegistry:
-    """The partitions by topic and number. *wake* is called with those whose role changed."""
+    """The partitions by topic and number, and the receivers of role changes.
 
-    def __init__(self, wake: Callable[[TopicPartition], None]) -> None:
+    *wake* completes requests that wait for a partition. *roles_changed* receives the partitions whose role or leader
+    changed. *on_leadership* receives those that this broker begins or ceases to lead.
+    """
+
+    def __init__(
+        self,
+        wake: Callable[[TopicPartition], None],
+        roles_changed: Callable[[list[Partition]], None],
+        on_leadership: LeadershipListener,
+    ) -> None:
         self.partitions: dict[TopicPartition, Partition] = {}
         """To be looked up in; who changes it calls `add` and `remove`."""
         self.unconfirmed: dict[TopicPartition, None] = {}
@@ -44,8 +53,8 @@ class PartitionRegistry:
         self._of_topic: Counter[str] = Counter()
         """How many partitions of a topic are hosted."""
         self._topic_names: dict[UUID, str] = {}
-        self._listeners: list[LeadershipListener] = []
-        self._role_listeners: list[Callable[[list[Partition]], None]] = []
+        self._roles_changed = roles_changed
+        self._on_leadership = on_leadership
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(self.partitions.values())
@@ -88,32 +97,22 @@ class PartitionRegistry:
         self._of_topic.clear()
         self._topic_names.clear()
 
-    # -- who hears of roles --------------------------------------------------------------------
-
-    def on_leadership(self, callback: LeadershipListener) -> None:
-        """Have *callback* called when this broker begins or ceases to lead a partition."""
-        self._listeners.append(callback)
-
-    def on_roles(self, callback: Callable[[list[Partition]], None]) -> None:
-        """Have *callback* called with the partitions whose role, or leader, changed."""
-        self._role_listeners.append(callback)
-
-    def tell(self, changed: Changed) -> None:
-        """Tell who waits and who listens, now that the state is consistent."""
+    def announce(self, changed: Changed) -> None:
+        """Announce role changes to fetchers, waiting requests and the leadership listener, in this order (T9)."""
         if not changed:
             return
-        for heard in self._role_listeners:
-            heard([partition for partition, _ in changed])
-        for partition, led in changed:
+        self._roles_changed([partition for partition, _ in changed])
+        for partition, was_leader in changed:
             self._wake(partition.key)
-            leads = partition.leader_state is not None
-            if not leads and not led:
+            is_leader = partition.leader_state is not None
+            if not is_leader and not was_leader:
                 continue
             role = partition.role
-            for listener in self._listeners:
-                try:
-                    listener(*partition.key, role.leader_epoch, role.partition_epoch, leads)
-                except Exception:
-                    log.failure(
-                        "hearing of leadership of {partition} failed", partition=repr(partition)
-                    )
+            try:
+                self._on_leadership(
+                    *partition.key, role.leader_epoch, role.partition_epoch, is_leader
+                )
+            except Exception:
+                log.failure(
+                    "the leadership listener failed for {partition}", partition=repr(partition)
+                )

@@ -1,42 +1,50 @@
-"""The replicas on this broker: what holds them together, and what the API handlers ask for.
+"""ReplicaManager: the partitions of this broker, their logs, and what happens to all of them at once.
 
 Theory of operation
 ===================
-Four parts do the work: `log_manager` keeps the logs, `hosted` knows the partitions and who listens, `orders` does what
-the controller says, `upkeep` sweeps. Here they are made, loaded and closed; partitions are found; and what befalls all
-of them at once is passed on: our registration and its end, new settings, a log directory that fails.
+The composition root gives every dependency, and none is replaced later. The replica manager adds what belongs to it:
 
-A log directory that fails takes its partitions offline: KAFKA_STORAGE_ERROR for everybody until the broker
-is restarted. When the last one fails the broker has to go (S15): *fatal* is called.
+| part | what it does |
+| --- | --- |
+| `registry` | finds a `Partition`; announces role changes to waiting requests, fetchers and the group coordinator |
+| `state_changes` | applies LeaderAndIsr and StopReplica of the controller to roles and logs |
+| `delayed_client_requests`, `delayed_follower_fetches` | hold requests until a watermark or a log end advances |
+| `log_schedule`, `isr_expiration` | timers: retention, flushes, checkpoints; followers that lag |
+| `followers` | which followers' brokers are alive |
 
-Owner: the reactor's thread. Loading and closing run in the pool.
+Events that concern every partition enter here: a registration, the end of a session, new settings, a failed log
+directory. A failed log directory takes its partitions offline (KAFKA_STORAGE_ERROR) until the broker restarts. When the
+last one fails, *fatal* is called (S15).
+
+Owner: the reactor's thread. Loading and closing the logs run in the disk pool.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Any, TypeVar
-from uuid import UUID, uuid4
+from concurrent.futures import Executor
+from typing import Any, Protocol, TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 
+from kbroker.common.epoch_fences import ControllerFence
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.config import BrokerConfig, LogConfig
-from kbroker.log.disk import OS_DISK, Disk
 from kbroker.log.log_manager import LogManager
+from kbroker.metadata.metadata_cache import MetadataCache
 from kbroker.replica.become_leader_or_follower import ReplicaStateChanges
 from kbroker.replica.core.broker_epoch import Registration
 from kbroker.replica.core.leader_state import LeaderState
-from kbroker.replica.core.remote_replicas import NEVER
+from kbroker.replica.core.remote_replicas import NEVER, FollowerLiveness
 from kbroker.replica.core.replication_quota import ReplicationQuotas
 from kbroker.replica.delayed_requests import DelayedRequests
+from kbroker.replica.isr_expiration import IsrExpiration
 from kbroker.replica.log_schedule import LogSchedule
 from kbroker.replica.partition import Partition
-from kbroker.replica.partition_dependencies import PartitionDependencies
-from kbroker.replica.partition_registry import PartitionRegistry
+from kbroker.replica.partition_dependencies import AlterPartition, Fetchers, PartitionDependencies
+from kbroker.replica.partition_registry import LeadershipListener, PartitionRegistry
 from kclient.wire.errors import (
     KafkaStorageError,
     NotLeaderOrFollower,
@@ -47,12 +55,25 @@ log = Logger()
 
 T = TypeVar("T")
 
+SHORTEST_LIVENESS_TIMEOUT = 3.0
+"""Seconds; longer where followers' fetches wait for longer (replica.fetch.wait.max.ms)."""
+
+
+class LogDirFailures(Protocol):
+    """Reports failed log directories to the controller (`LogDirFailureChannel`)."""
+
+    def report(self) -> None:
+        """Report that a log directory failed while others are left."""
+
+    def stop(self) -> None:
+        """Report nothing more."""
+
 
 class ReplicaManager:
     """All partitions of this broker.
 
-    *topic_config* gives a topic's settings, *is_known* says whether the cluster has a partition at all
-    (the metadata cache), *fatal* is called with a cause when no log directory is left.
+    *topic_config* gives a topic's settings; *on_leadership* receives the partitions that this broker begins or ceases
+    to lead; *fatal* is called with a cause when no log directory is left.
     """
 
     def __init__(
@@ -61,77 +82,81 @@ class ReplicaManager:
         config: BrokerConfig,
         *,
         broker_id: int,
+        registration: Registration,
+        controller_fence: ControllerFence,
+        metadata: MetadataCache,
+        log_manager: LogManager,
+        disk_pool: Executor,
+        quotas: ReplicationQuotas,
+        alter_partition: AlterPartition,
+        fetchers: Fetchers,
+        log_dir_failures: LogDirFailures,
         topic_config: Callable[[str], LogConfig],
-        wall_clock: Callable[[], float],
-        is_known: Callable[[str, int], bool] = lambda _topic, _partition: False,
-        fatal: Callable[[str], None] = lambda _cause: None,
-        disk: Disk = OS_DISK,
-        pool: Executor | None = None,
-        new_uuid: Callable[[], UUID] = uuid4,
-        boot_id: str = "",
+        now_ms: Callable[[], int],
+        on_leadership: LeadershipListener,
+        fatal: Callable[[str], None],
     ) -> None:
         self.reactor = reactor
         self.broker_id = broker_id
-        self.registration = Registration()
+        self.registration = registration
+        self.log_manager = log_manager
+        self.quotas = quotas
+        self.now_ms = now_ms
+        """The wall clock in ms: timestamps of records."""
+        self._metadata = metadata
+        self._disk_pool = disk_pool
+        self._alter_partition = alter_partition
+        self._fetchers = fetchers
+        self._log_dir_failures = log_dir_failures
         self._topic_config = topic_config
-        self._is_known = is_known
         self._fatal = fatal
-        self._wall_clock = wall_clock
-        self._pool = pool or ThreadPoolExecutor(config.background_threads, "disk")
-        self.log_manager = LogManager(
-            config.directories,
-            config_of=topic_config,
-            executor=self._pool,
-            call_owner=reactor.callFromThread,
-            now_ms=self.now_ms,
-            on_failure=self._directory_failed,
-            disk=disk,
-            new_uuid=new_uuid,
-            boot_id=boot_id,
-            on_flush=self._log_flushed,
-            recovery_threads=config.num_recovery_threads_per_data_dir,
+        lag_time_max = config.replica_lag_time_max_ms / 1000
+        self.followers = FollowerLiveness(
+            max(SHORTEST_LIVENESS_TIMEOUT, 4 * config.replica_fetch_wait_max_ms / 1000)
         )
-        self.dependencies = PartitionDependencies(
-            reactor.seconds, lag_time_max=config.replica_lag_time_max_ms / 1000
-        )
-        self.dependencies.followers.silence = max(3.0, 4 * config.replica_fetch_wait_max_ms / 1000)
-        self.quotas = ReplicationQuotas(lambda: self.broker_id)
-        """How fast replicas that are named may be caught up with."""
         self.waiting = DelayedRequests(reactor)
-        """Requests of clients that wait for a partition's watermark here."""
+        """Requests of clients that wait for a high watermark."""
         self.waiting_followers = DelayedRequests(reactor)
-        """Fetches of followers that wait for a partition's log to grow."""
-        self.dependencies.appended = self.waiting_followers.wake
-        self.registry = PartitionRegistry(self._wake)
+        """Fetches of followers that wait for a log end."""
+        self._dependencies = PartitionDependencies(
+            now=reactor.seconds,
+            lag_time_max=lag_time_max,
+            registration=registration,
+            followers=self.followers,
+            may_join_isr=metadata.may_join_isr,
+            alter_partition=alter_partition,
+            fetchers=fetchers,
+            high_watermark_advanced=self.waiting.wake,
+            log_end_advanced=self.waiting_followers.wake,
+        )
+        self.registry = PartitionRegistry(self._wake, fetchers.roles_changed, on_leadership)
         self.state_changes = ReplicaStateChanges(
             reactor,
             self.registry,
-            self.log_manager,
-            self.registration,
+            log_manager,
+            registration,
+            controller_fence,
             new_partition=self._new_partition,
             registered=self.registered,
         )
         self.log_schedule = LogSchedule(
-            reactor, config, self.log_manager, self.high_watermark, self._log_start_moved
+            reactor, config, log_manager, self.high_watermark, self._log_start_advanced
         )
+        self._isr_expiration = IsrExpiration(reactor, self.registry, lag_time_max)
 
     def _wake(self, key: TopicPartition) -> None:
         self.waiting.wake(key)
         self.waiting_followers.wake(key)
 
     def _new_partition(self, key: TopicPartition) -> Partition:
-        return Partition(key, self.broker_id, self.waiting.wake, self.dependencies)
-
-    def now_ms(self) -> int:
-        """Return the wall clock in ms: what records are stamped with."""
-        return int(self._wall_clock() * 1000)
+        return Partition(key, self.broker_id, self._dependencies)
 
     # -- start and stop ------------------------------------------------------------------------
 
     def load(self) -> Deferred[None]:
-        """Open and recover every log of the claimed directories, in the pool; then begin the sweeps.
+        """Open and recover every log of the claimed directories, in the disk pool; then start the log schedule.
 
-        Fails with KafkaStorageError when none is usable.
+        Fails with KafkaStorageError when no directory is usable.
         """
         loading: Deferred[None] = self.in_pool(self.log_manager.load)
         return loading.addCallback(lambda _: self._loaded())
@@ -142,15 +167,26 @@ class ReplicaManager:
         log.info("{integrity}", integrity=str(self.log_manager.histories.integrity))
         self.log_schedule.start()
 
+    def start_replication(self) -> None:
+        """Start the timer that shrinks ISRs; fetchers start with their first partition."""
+        self._isr_expiration.start()
+
+    def stop_replication(self) -> None:
+        """Stop fetching, writing ISRs and reporting failed log directories."""
+        self._isr_expiration.stop()
+        self._alter_partition.stop()
+        self._log_dir_failures.stop()
+        self._fetchers.stop()
+
     def close(self) -> Deferred[bool]:
-        """Stop the sweeps and close every log cleanly, in the pool; fires with whether all was clean."""
+        """Close every log cleanly, in the disk pool; fires with whether all was clean."""
         self.state_changes.close()
         self.log_schedule.stop()
         high_watermarks = self.log_schedule.high_watermarks()
         self.registry.clear()
 
         def close() -> bool:
-            self._pool.shutdown(wait=True)
+            self._disk_pool.shutdown(wait=True)
             return self.log_manager.close(
                 broker_epoch=self.registration.broker_epoch, high_watermarks=high_watermarks
             )
@@ -163,7 +199,7 @@ class ReplicaManager:
     def in_pool(self, work: Callable[[], T]) -> Deferred[T]:
         """Run *work* in the disk pool; fires with its result."""
         done: Deferred[T] = Deferred()
-        future = self._pool.submit(work)
+        future = self._disk_pool.submit(work)
 
         def came_back() -> None:
             error = future.exception()
@@ -180,12 +216,13 @@ class ReplicaManager:
         partition = self.registry.partitions.get(key)
         return partition.high_watermark if partition is not None else None
 
-    def _log_start_moved(self, key: TopicPartition) -> None:
+    def _log_start_advanced(self, key: TopicPartition) -> None:
         partition = self.registry.partitions.get(key)
         if partition is not None:
-            partition.log_start_moved()
+            partition.log_start_advanced()
 
-    def _log_flushed(self, key: TopicPartition) -> None:
+    def log_flushed(self, key: TopicPartition) -> None:
+        """Handle the end of a sync of a log."""
         partition = self.registry.partitions.get(key)
         if partition is not None:
             partition.log_flushed()
@@ -202,7 +239,7 @@ class ReplicaManager:
             return found
         if (topic, partition) in self.log_manager.failed:
             raise KafkaStorageError(f"{topic}-{partition} is in a log directory that failed")
-        if self._is_known(topic, partition):
+        if self._metadata.partition(topic, partition) is not None:
             raise NotLeaderOrFollower(f"{topic}-{partition} has no replica on this broker")
         raise UnknownTopicOrPartition(f"{topic}-{partition}")
 
@@ -216,7 +253,7 @@ class ReplicaManager:
         leader_state = self._leader_state_in(topic, partition, leader_epoch)
         if leader_state is None:
             return NEVER
-        return leader_state.no_successor_at(self.dependencies.followers, self.dependencies.now())
+        return leader_state.no_successor_at(self.followers, self.reactor.seconds())
 
     def is_alone_in_isr(self, topic: str, partition: int, leader_epoch: int) -> bool:
         """Return whether this broker leads a partition in *leader_epoch*, and no other replica can be in the ISR."""
@@ -242,7 +279,7 @@ class ReplicaManager:
         """
         if self.registration.registered(broker_epoch):
             self.registry.unconfirmed = dict.fromkeys(self.registry.partitions)
-        self.dependencies.is_cut_off = False
+        self.registration.is_cut_off = False
 
     def cut_off(self) -> None:
         """Take note that our session may be over by now, which nobody can tell us (S11).
@@ -250,7 +287,7 @@ class ReplicaManager:
         From now on a partition is led only where nobody else can have been elected, until we are registered in
         the same session, which was not over then, or in another one.
         """
-        self.dependencies.is_cut_off = True
+        self.registration.is_cut_off = True
         led = [partition for partition in self.registry if partition.leader_state is not None]
         log.warn(
             "cut off from ZooKeeper for too long: of {count} partitions that this broker leads it serves those "
@@ -266,7 +303,7 @@ class ReplicaManager:
         Only orders for the next registration count from now on.
         """
         self.registration.is_expired = True
-        self.dependencies.is_cut_off = False
+        self.registration.is_cut_off = False
         changed = []
         for partition in self.registry:
             if partition.leader_state is not None:
@@ -274,7 +311,7 @@ class ReplicaManager:
                 changed.append((partition, True))
         if changed:
             log.warn("gave up {count} partitions: the session is over", count=len(changed))
-        self.registry.tell(changed)
+        self.registry.announce(changed)
 
     def unfollowed(self, follower: int, keys: Iterable[TopicPartition | None]) -> None:
         """Take note that broker *follower* does not fetch these from us any more."""
@@ -305,7 +342,7 @@ class ReplicaManager:
             as_follower=config.follower_replication_throttled_rate,
         )
 
-    def _directory_failed(self, path: str, error: Exception, lost: list[TopicPartition]) -> None:
+    def log_dir_failed(self, path: str, error: Exception, lost: list[TopicPartition]) -> None:
         """Take the partitions in a failed log directory offline (S15)."""
         log.error(
             "log directory {path} failed and is offline with {count} partitions: {error}",
@@ -317,8 +354,8 @@ class ReplicaManager:
             if partition is not None:
                 changed.append((partition, partition.leader_state is not None))
                 partition.go_offline(f"log directory {path}: {error}")
-        self.registry.tell(changed)
+        self.registry.announce(changed)
         if not self.log_manager.online:
             self._fatal(f"the last log directory failed: {path}: {error}")
         else:
-            self.dependencies.directory_failed()
+            self._log_dir_failures.report()

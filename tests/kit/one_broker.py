@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
-from concurrent.futures import Executor
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from random import randrange
 from typing import Any, cast
 from uuid import UUID, uuid5
@@ -25,12 +25,15 @@ from kbroker.apis.api21_delete_records import DeleteRecords
 from kbroker.apis.api23_offset_for_leader_epoch import OffsetForLeaderEpoch
 from kbroker.apis.pipeline import RequestPipeline
 from kbroker.apis.request import HandlerFactory
+from kbroker.common.epoch_fences import ControllerFence
 from kbroker.common.shared_turns import SharedTurns
 from kbroker.config import BrokerConfig, LogConfig
 from kbroker.log.disk import OS_DISK, Disk
+from kbroker.log.log_manager import LogManager
 from kbroker.metadata.admin_manager import AdminManager
-from kbroker.metadata.metadata_cache import MetadataCache
 from kbroker.network.socket_server import SocketServer
+from kbroker.replica.core.broker_epoch import Registration
+from kbroker.replica.core.replication_quota import ReplicationQuotas
 from kbroker.replica.replica_manager import ReplicaManager
 from kclient.wire.interbroker import (
     LeaderAndIsrPartitionState,
@@ -45,6 +48,7 @@ from kclient.wire.interbroker import (
 from kclient.wire.versions import SERVED, ApiKey
 from tests.kit.inter_broker import trust_of
 from tests.kit.open_gates import OpenGates
+from tests.kit.replica_fakes import CacheOfOneBroker, NoFetchers, NoReports, RecordedIsrWrites
 
 CLUSTER = UUID(int=0x5EED)
 BROKER = 1
@@ -74,19 +78,41 @@ class OneBroker:
         )
         self.topic_configs: dict[str, LogConfig] = {}
         self.fatal: list[str] = []
+        self.isr_writes = RecordedIsrWrites()
+        self.fetchers = NoFetchers()
+        self.leadership: list[tuple[str, int, int, int, bool]] = []
+        """What the leadership listener received."""
+        self.wall_clock: Callable[[], float] = time.time
+        fence = ControllerFence()
+        self.cache = CacheOfOneBroker("one-broker-cluster-idx", fence)
+        self.disk_pool = pool or ThreadPoolExecutor(self.config.background_threads, "disk")
         self.replica_manager = ReplicaManager(
             reactor,
             self.config,
             broker_id=BROKER,
+            registration=Registration(),
+            controller_fence=fence,
+            metadata=self.cache,
+            log_manager=LogManager(
+                self.config.directories,
+                config_of=self.topic_config,
+                executor=self.disk_pool,
+                call_owner=reactor.callFromThread,
+                now_ms=self.now_ms,
+                on_failure=lambda *failure: self.replica_manager.log_dir_failed(*failure),
+                on_flush=lambda key: self.replica_manager.log_flushed(key),
+                disk=disk,
+                recovery_threads=self.config.num_recovery_threads_per_data_dir,
+            ),
+            disk_pool=self.disk_pool,
+            quotas=ReplicationQuotas(BROKER),
+            alter_partition=self.isr_writes,
+            fetchers=self.fetchers,
+            log_dir_failures=NoReports(),
             topic_config=self.topic_config,
-            wall_clock=time.time,
-            is_known=lambda topic, index: self.cache.partition(topic, index) is not None,
+            now_ms=self.now_ms,
+            on_leadership=lambda *change: self.leadership_changed(*change),
             fatal=self.fatal.append,
-            disk=disk,
-            pool=pool,
-        )
-        self.cache = MetadataCache(
-            "one-broker-cluster-idx", self.replica_manager.state_changes.fence
         )
         self.trust = trust_of(BROKER)
         self.handlers = self._handlers()
@@ -94,6 +120,14 @@ class OneBroker:
         self.pipeline = self.make_pipeline()
         self.network = SocketServer(reactor, self.config, self.pipeline)
         self.port = 0
+
+    def now_ms(self) -> int:
+        """Return the wall clock in ms."""
+        return int(self.wall_clock() * 1000)
+
+    def leadership_changed(self, *change: Any) -> None:
+        """Note that leadership of a partition came or went."""
+        self.leadership.append(change)  # type: ignore[arg-type]  # five values
 
     def topic_config(self, topic: str) -> LogConfig:
         """Return the settings in `topic_configs`, else the broker's defaults."""

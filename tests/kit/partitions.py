@@ -6,13 +6,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from kbroker.common.topic_partition import TopicPartition
 from kbroker.replica import follower_log
+from kbroker.replica.core.broker_epoch import Registration
+from kbroker.replica.core.remote_replicas import FollowerLiveness
 from kbroker.replica.partition import Partition, Read
-from kbroker.replica.partition_dependencies import PartitionDependencies
+from kbroker.replica.partition_dependencies import AlterPartition, PartitionDependencies
 from kclient.wire.errors import KafkaError, OffsetOutOfRange, code_of
 from kclient.wire.fetch import EpochEndOffset, FetchPartitionResponse
 from kclient.wire.interbroker import LeaderAndIsrPartitionState
 from tests.kit.logs import batch_of, open_log
+from tests.kit.replica_fakes import NoFetchers, RecordedIsrWrites
 
 KEY = ("t", 0)
 
@@ -20,12 +24,32 @@ KEY = ("t", 0)
 class HostedPartition(Partition):
     """A partition on broker *broker_id*, its log below *directory*; *clock* is turned by hand."""
 
-    def __init__(self, directory: Path, broker_id: int, **settings: Any) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        broker_id: int,
+        *,
+        alter_partition: AlterPartition | None = None,
+        **settings: Any,
+    ) -> None:
         self.clock = 0.0
         self.woken = 0
-        dependencies = PartitionDependencies(lambda: self.clock, lag_time_max=10)
-        super().__init__(KEY, broker_id, self._wake, dependencies)
-        self.dependencies = dependencies
+        self.isr_writes = RecordedIsrWrites()
+        self.followers = FollowerLiveness()
+        self.appended: list[TopicPartition] = []
+        """The partition, once for each wake-up of followers."""
+        dependencies = PartitionDependencies(
+            now=lambda: self.clock,
+            lag_time_max=10,
+            registration=Registration(),
+            followers=self.followers,
+            may_join_isr=lambda _replica, _broker_epoch: True,
+            alter_partition=alter_partition or self.isr_writes,
+            fetchers=NoFetchers(),
+            high_watermark_advanced=self._wake,
+            log_end_advanced=self.appended.append,
+        )
+        super().__init__(KEY, broker_id, dependencies)
         self._own_log = open_log(directory / f"broker-{broker_id}", **settings)
 
     def _wake(self, _key: object) -> None:

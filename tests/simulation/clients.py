@@ -44,6 +44,7 @@ from kclient.wire.schema.find_coordinator import FindCoordinatorRequest
 from kclient.wire.versions import ApiKey
 from tests.simulation.clock import Process
 from tests.simulation.group_stories import CLIENTS, GROUP
+from tests.simulation.hosted import hosted_by
 from tests.simulation.impostor import Impostor
 from tests.simulation.members import Groups
 from tests.simulation.node import EPOCH, PORT, Node
@@ -199,7 +200,7 @@ class Clients:
             broker = node.broker
             if not node.running or broker is None:
                 continue
-            held = broker.replica_manager.registry.partitions.get((topic, partition))
+            held = hosted_by(broker).get((topic, partition))
             if held is not None and held.leader_state is not None:
                 found.append((held.role.leader_epoch, number))
         if not found:

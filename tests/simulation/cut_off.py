@@ -19,6 +19,7 @@ from uuid import UUID
 
 from kbroker.zk import znodes
 from tests.simulation.copies import Broken
+from tests.simulation.hosted import hosted_by
 
 if TYPE_CHECKING:
     from tests.simulation.clock import Scheduler
@@ -71,14 +72,14 @@ class CutOff:
             return
         if session is not None and now - session.knows_at < GRACE:
             return
-        partition = broker.replica_manager.registry.partitions.get((topic, where[1]))
+        partition = hosted_by(broker).get((topic, where[1]))
         if (
             partition is None
             or partition.leader_state is None
             or partition.role.leader_epoch >= epoch
         ):
             return
-        silence = broker.replica_manager.dependencies.followers.silence + GRACE
+        silence = broker.replica_manager.followers.silence + GRACE
         quiet_since = max(self.arrived.get((leader, number), 0.0), process.resumed_at)
         if now - quiet_since > silence:
             raise Broken(

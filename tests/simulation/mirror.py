@@ -38,6 +38,7 @@ from mirrormaker.mirror import Mirror
 from tests.simulation.clients import Clients
 from tests.simulation.clock import Process, Scheduler
 from tests.simulation.copies import GONE, Broken, Copy
+from tests.simulation.hosted import hosted_by
 from tests.simulation.mirror_script import MIRRORS, TARGETS
 from tests.simulation.network import Wires
 from tests.simulation.node import PORT, Node
@@ -314,9 +315,7 @@ class MirrorSimulation(Simulation):
             for observer, nodes in ((self.observer, self.nodes), (self.target, self.targets)):
                 broker = nodes[observer.states[topic, partition].leader].broker
                 assert broker is not None
-                logs.append(
-                    _batches(broker.replica_manager.registry.partitions[topic, partition].log)
-                )
+                logs.append(_batches(hosted_by(broker)[topic, partition].log))
             if logs[0] != logs[1]:
                 raise Broken(f"Prefix: the bytes of {topic}-{partition} differ at the end")
 
@@ -364,9 +363,7 @@ class MirrorSimulation(Simulation):
         self.target.foreign.add(parse(batch).crc)
         for number, node in self.targets.items():
             held = (
-                node.running
-                and node.broker
-                and node.broker.replica_manager.registry.partitions.get((topic, int(partition)))
+                node.running and node.broker and hosted_by(node.broker).get((topic, int(partition)))
             )
             if held and held.leader_state is not None:
                 writing = Deferred.fromCoroutine(

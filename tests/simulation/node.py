@@ -134,18 +134,14 @@ class Node:
     @property
     def has_failed_disk(self) -> bool:
         """Whether the broker gave up one of its log directories."""
-        return (
-            self.running
-            and self.broker is not None
-            and bool(self.broker.replica_manager.log_manager.offline)
-        )
+        return self.running and self.broker is not None and bool(self.broker.log_manager.offline)
 
     @property
     def failed_logs(self) -> list[TopicPartition]:
         """The partitions with logs that the broker could not open, in directories that work."""
         if not self.running or self.broker is None or not self.broker._logs_loaded:
             return []
-        logs = self.broker.replica_manager.log_manager
+        logs = self.broker.log_manager
         return [] if logs.offline else sorted(logs.failed)
 
     def zookeeper(self) -> ZkConnection | None:
@@ -273,7 +269,7 @@ class Node:
 
     def _check_disks(self, *, is_clean: bool) -> None:
         if self.broker is not None and self.broker._logs_loaded:
-            offline = self.broker.replica_manager.log_manager.offline
+            offline = self.broker.log_manager.offline
             directories = [each for each in DIRECTORIES[: self._disks] if each not in offline]
             self.wrong = self.wrong or wrong_at_the_end(self.disk, directories, is_clean=is_clean)
 

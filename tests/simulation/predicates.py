@@ -58,6 +58,7 @@ from tests.simulation.copies import Broken, Copy, Record, difference
 from tests.simulation.cut_off import CutOff
 from tests.simulation.group_rules import PREFIX, GroupRules
 from tests.simulation.held import MIN_INSYNC_REPLICAS, Held
+from tests.simulation.hosted import hosted_by
 from tests.simulation.losses import Losses, State
 from tests.simulation.sequences import Sequences
 from tests.simulation.synced import synced_end
@@ -207,7 +208,7 @@ class Observer:
         if broker is None or not node.running:
             return
         copy_of = self._copy_of
-        for partition in broker.replica_manager.registry:
+        for partition in hosted_by(broker).values():
             log = partition.log
             if log is None:
                 continue
@@ -528,9 +529,9 @@ class Observer:
     def _serves(self, number: int, key: tuple[str, int]) -> bool:
         """Return whether a broker runs and has its replica of a partition on a disk that works."""
         node = self._nodes[number]
-        if not node.running or node.broker is None or not hasattr(node.broker, "replica_manager"):
+        if not node.running or node.broker is None:
             return False
-        held = node.broker.replica_manager.registry.partitions.get(key)
+        held = hosted_by(node.broker).get(key)
         return held is not None and held.offline is None
 
     # -- the end
@@ -564,7 +565,7 @@ class Observer:
         for number in replicas:
             broker = self._nodes[number].broker
             assert broker is not None
-            held = broker.replica_manager.registry.partitions.get((topic, partition))
+            held = hosted_by(broker).get((topic, partition))
             if held is None or held.log is None or held.topic_id != topic_id:
                 return f"broker {number} has no replica"
             if held.role.leader != state.leader or held.role.leader_epoch != state.leader_epoch:
@@ -597,7 +598,7 @@ class Observer:
                     f"broker {number} has controller {metadata.controller_id} in its metadata, not"
                     f" {controller}, and the brokers {sorted(metadata.brokers)}"
                 )
-            for partition in node.broker.replica_manager.registry:
+            for partition in hosted_by(node.broker).values():
                 if self.topics.get(partition.key[0]) != partition.topic_id:
                     return f"broker {number} still has {partition} of {partition.topic_id}"
                 if number not in self.replicas.get(partition.key, ()):

@@ -20,6 +20,8 @@ class Registration:
         """Its czxid; -1 before the first."""
         self.is_expired = False
         """Whether the session of that registration is over, and there is no other yet."""
+        self.is_cut_off = False
+        """Whether the session may be over, and another broker may have been elected (S11)."""
         self.is_leaving = False
         """Whether a controlled shutdown has begun."""
 

@@ -21,7 +21,6 @@ In: bytes, time (seconds), settings   Out: whether to hold back, and for how lon
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from typing import Final
 
 from kbroker.config import LogConfig
@@ -69,7 +68,7 @@ class ReplicationQuota:
 
     __slots__ = ("_broker_id", "_named", "_rate", "_setting", "bytes_per_second")
 
-    def __init__(self, broker_id: Callable[[], int], setting: str) -> None:
+    def __init__(self, broker_id: int, setting: str) -> None:
         self.bytes_per_second = UNLIMITED
         self._broker_id = broker_id
         self._rate = ByteRate()
@@ -83,7 +82,7 @@ class ReplicationQuota:
             return False
         known = self._named.get(key)
         if known is None or known[0] is not config:
-            is_named = listed[0] == ALL_REPLICAS or f"{key[1]}:{self._broker_id()}" in listed
+            is_named = listed[0] == ALL_REPLICAS or f"{key[1]}:{self._broker_id}" in listed
             known = self._named[key] = (config, is_named)
         return known[1]
 
@@ -108,11 +107,11 @@ class ReplicationQuota:
 
 
 class ReplicationQuotas:
-    """Both sides of one broker, whose id may not be known yet."""
+    """Both sides of one broker."""
 
     __slots__ = ("as_follower", "as_leader")
 
-    def __init__(self, broker_id: Callable[[], int]) -> None:
+    def __init__(self, broker_id: int) -> None:
         self.as_leader = ReplicationQuota(broker_id, "leader_replication_throttled_replicas")
         self.as_follower = ReplicationQuota(broker_id, "follower_replication_throttled_replicas")
 

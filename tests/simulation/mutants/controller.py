@@ -119,7 +119,7 @@ def anybody_may_lead() -> list[Change]:
 @mutant
 def failed_disks_are_kept_secret() -> list[Change]:
     """A broker that lost one of its disks says so to nobody, as before 8ff1aa8."""
-    return [(LogDirFailureChannel, "tell", lambda _self: None)]
+    return [(LogDirFailureChannel, "report", lambda _self: None)]
 
 
 @mutant

@@ -154,5 +154,5 @@ def broker_in(
     try:
         yield broker
     finally:
-        broker.replica_manager._pool.shutdown()
+        broker.disk_pool.shutdown()
         broker.replica_manager.log_manager.close()

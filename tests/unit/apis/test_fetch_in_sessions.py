@@ -264,18 +264,18 @@ def test_a_follower_that_is_idle_in_its_session_is_not_late_with_the_next_record
         assert told(two.fetch()) == told(three.fetch()) == {}
     partition = leader.replica_manager.partition("t", 0)
     partition.append(batch_of(1000), 1, 1000)
-    written: list[Any] = []
-    leader.replica_manager.dependencies.write_isr = lambda _partition, write: written.append(write)
-    partition.look_at_followers()
+    written = leader.isr_writes.submitted
+    written.clear()
+    partition.maybe_shrink_isr()
     assert written == []
     leader.clock.advance(31.0)
-    partition.look_at_followers()
+    partition.maybe_shrink_isr()
     assert [write.isr for write in written] == [frozenset({1})]
 
 
 def test_every_fetch_of_one_that_is_not_in_the_isr_is_an_attempt_to_join(leader: ApiBroker) -> None:
-    written: list[Any] = []
-    leader.replica_manager.dependencies.write_isr = lambda _partition, write: written.append(write)
+    written = leader.isr_writes.submitted
+    written.clear()
     take(leader, 1, [1, 3])
     two = Follower(leader, 2)
     assert written == []  # it named another epoch
@@ -294,7 +294,6 @@ def test_every_fetch_of_one_that_is_not_in_the_isr_is_an_attempt_to_join(leader:
 
 
 def test_while_its_place_is_being_written_a_follower_costs_nothing(leader: ApiBroker) -> None:
-    leader.replica_manager.dependencies.write_isr = lambda _partition, _write: None
     take(leader, 1, [1, 3])
     two = Follower(leader, 2)
     for each in (want(0), want(1)):

@@ -158,7 +158,7 @@ def test_an_append_waits_for_the_sync_that_flush_ms_makes_due(
     broker: ApiBroker, pool: Pool
 ) -> None:
     now = 1_000_000.0
-    broker.replica_manager._wall_clock = lambda: now
+    broker.wall_clock = lambda: now
     configure(broker, flush_ms=100)
     broker.lead("t", 1)
     assert broker.produce(batch_of(1))[0].base_offset == 0

@@ -56,7 +56,7 @@ def test_the_first_answer_has_the_leaders_clock_and_the_second_the_same(broker: 
     broker.lead("t", 1)
     first = broker.produce(numbered_batch(9, 0))[0]
     assert first.log_append_time_ms > 0
-    broker.replica_manager._wall_clock = lambda: 99.0
+    broker.wall_clock = lambda: 99.0
     assert broker.produce(numbered_batch(9, 0))[0] == first
     assert broker.produce(numbered_batch(9, 1))[0].log_append_time_ms == 99_000
 
@@ -162,7 +162,7 @@ def test_the_last_five_are_answered_as_before_after_a_restart(tmp_path: Path, cl
 
 def test_an_idle_producer_is_forgotten_and_may_go_on(tmp_path: Path) -> None:
     with broker_in(tmp_path / "log", {"producer.id.expiration.ms": "50000"}) as broker:
-        broker.replica_manager._wall_clock = broker.clock.seconds
+        broker.wall_clock = broker.clock.seconds
         broker.lead("t", 1)
         broker.replica_manager.log_schedule.start()
         assert send(broker, 0) == (0, 0)

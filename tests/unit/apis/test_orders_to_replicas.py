@@ -180,8 +180,7 @@ def test_s08_a_replica_without_its_log_says_so_and_follows_until_somebody_accept
 def test_s08_an_order_with_an_accepted_loss_has_the_leader_end_the_recovery(
     broker: ApiBroker,
 ) -> None:
-    written: list[WriteIsr] = []
-    broker.replica_manager.dependencies.write_isr = lambda _partition, write: written.append(write)
+    written = broker.isr_writes.submitted
     broker.replica_manager.log_manager.vanished.add(("t", 0))
     assert lead(broker, leader_epoch=6, recovering=1) is ErrorCode.NONE
     assert written == [WriteIsr(frozenset({1}), 4)]
@@ -197,7 +196,8 @@ def test_a_follower_refuses_clients(broker: ApiBroker) -> None:
 
 def test_a_partition_of_others_is_told_from_one_of_nobody(broker: ApiBroker) -> None:
     assert error_of(broker) is UnknownTopicOrPartition
-    broker.replica_manager._is_known = lambda topic, partition: True
+    elsewhere = UpdateMetadataPartitionState(0, 1, leader=2, replicas=[2])
+    broker._update(UpdateMetadataTopicState("t", A, [elsewhere]))
     assert error_of(broker) is NotLeaderOrFollower
 
 
@@ -514,8 +514,6 @@ def test_deleting_what_is_not_here_is_done_already(broker: ApiBroker) -> None:
 
 
 def test_leadership_is_told_when_it_comes_and_when_it_goes(broker: ApiBroker) -> None:
-    heard: list[Any] = []
-    broker.replica_manager.registry.on_leadership(lambda *what: heard.append(what))
     lead(broker)
     lead(broker)
     lead(broker, leader_epoch=1)
@@ -523,7 +521,7 @@ def test_leadership_is_told_when_it_comes_and_when_it_goes(broker: ApiBroker) ->
     lead(broker, leader=2, leader_epoch=3, replicas=(1, 2))
     lead(broker, leader_epoch=4)
     stop(broker)
-    assert heard == [
+    assert broker.leadership == [
         ("t", 0, 0, 4, True),
         ("t", 0, 1, 4, True),
         ("t", 0, 2, 4, False),
@@ -533,15 +531,12 @@ def test_leadership_is_told_when_it_comes_and_when_it_goes(broker: ApiBroker) ->
 
 
 def test_a_listener_that_breaks_does_not_break_the_order(broker: ApiBroker) -> None:
-    heard: list[Any] = []
-
     def broken(*_what: Any) -> None:
         raise RuntimeError("broken")
 
-    broker.replica_manager.registry.on_leadership(broken)
-    broker.replica_manager.registry.on_leadership(lambda *what: heard.append(what))
+    broker.leadership_changed = broken  # type: ignore[method-assign]
     assert lead(broker) is ErrorCode.NONE
-    assert len(heard) == 1
+    assert broker.replica_manager.leads("t", 0)
 
 
 def test_a_failed_directory_takes_its_partitions_offline_and_no_others(tmp_path: Path) -> None:
@@ -549,8 +544,8 @@ def test_a_failed_directory_takes_its_partitions_offline_and_no_others(tmp_path:
     with broker_in(tmp_path / "unused", {"log.dirs": paths}) as broker:
         for partition in (0, 1):
             lead(broker, partition=partition)
-        heard: list[Any] = []
-        broker.replica_manager.registry.on_leadership(lambda *what: heard.append(what))
+        heard = broker.leadership
+        heard.clear()
         dirs = broker.replica_manager.log_manager
         lost = dirs.directory_of("t", 0)
         dirs._directory_failed(dirs._where["t", 0], OSError("gone"))
@@ -636,17 +631,13 @@ def test_what_was_done_is_told_although_the_rest_fails(broker: ApiBroker) -> Non
             return default
 
     broker.topic_configs = BrokenSettings()
-    heard: list[Any] = []
-    broker.replica_manager.registry.on_roles(
-        lambda partitions: heard.extend(p.key for p in partitions)
-    )
     request = many(2)
     request.topic_states += [
         LeaderAndIsrTopicState("u", B, request.topic_states[0].partition_states)
     ]
     with pytest.raises(RuntimeError):
         broker.replica_manager.state_changes.apply_leader_and_isr(request)
-    assert heard == [("t", 0), ("t", 1)]
+    assert broker.fetchers.roles == [("t", 0), ("t", 1)]
 
 
 def test_an_order_is_broken_off_when_a_later_controller_has_spoken(broker: ApiBroker) -> None:

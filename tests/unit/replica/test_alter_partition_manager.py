@@ -81,8 +81,7 @@ class Scene:
         unknown: Any = self.zookeeper
         reconnect: Any = Connected()
         self.writer = AlterPartitionManager(self.clock, unknown, reconnect)
-        self.partition = HostedPartition(directory, 1)
-        self.partition.dependencies.write_isr = self.writer.write
+        self.partition = HostedPartition(directory, 1, alter_partition=self.writer)
         self.partition.take(1, 0, (1,), replicas=(1, 2), version=7)
 
     @property
@@ -179,9 +178,8 @@ def test_thousands_are_written_some_at_a_time_and_announced_together(tmp_path: P
     for index in range(count):
         place = tmp_path / str(index)
         place.mkdir()
-        partition = HostedPartition(place, 1)
+        partition = HostedPartition(place, 1, alter_partition=writer)
         partition.key = ("t", index)
-        partition.dependencies.write_isr = writer.write
         partition.take(1, 0, (1,), replicas=(1, 2), version=7)
         assert partition.leader_state is not None
         partition.perform(partition.leader_state.follower_fetched(2, 0, 0, 0.0))
@@ -201,10 +199,8 @@ def test_thousands_are_written_some_at_a_time_and_announced_together(tmp_path: P
 
 
 def test_after_a_write_that_came_to_nothing_the_follower_is_asked_again(scene: Scene) -> None:
-    asked_again: list[object] = []
-    scene.partition.dependencies.appended = asked_again.append
     scene.zookeeper.state = znodes.PartitionState(1, 0, (1,), 1)
     scene.zookeeper.version = 9  # somebody else wrote, in our name
     scene.follower_catches_up()
     assert (scene.leader_state.isr, scene.leader_state.pending) == ({1}, None)
-    assert asked_again == [("t", 0)]
+    assert scene.partition.appended == [("t", 0)]

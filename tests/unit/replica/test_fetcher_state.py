@@ -19,7 +19,7 @@ Follow = Callable[[int], HostedPartition]
 @pytest.fixture
 def plan() -> FetcherState:
     settings = FetcherSettings(2, 500, 1, 1 << 20, 1 << 20, max_pause=1.0, request_timeout=30.0)
-    return FetcherState(1, settings, ReplicationQuotas(lambda: 2).as_follower)
+    return FetcherState(1, settings, ReplicationQuotas(2).as_follower)
 
 
 @pytest.fixture

@@ -185,15 +185,13 @@ def test_a_replica_that_is_not_assigned_gets_kafkas_error(
 def test_a_fetch_that_waited_does_not_say_that_its_sender_lives(host: Host) -> None:
     leader = host(1)
     leader.take(1, 0, (1, 2), replicas=(1, 2))
-    written = []
-    leader.dependencies.write_isr = lambda _partition, write: written.append(write.isr)
     read = {"min_one_batch": True, "current_leader_epoch": 0}
     leader.put(1)
     leader.read_as_follower(2, 0, 1000, **read)  # type: ignore[arg-type]
     leader.clock = 10.5
     leader.read_as_follower(2, 0, 1000, again=True, **read)  # type: ignore[arg-type]
-    leader.look_at_followers()
-    assert written == [{1}]
+    leader.maybe_shrink_isr()
+    assert [write.isr for write in leader.isr_writes.submitted] == [{1}]
 
 
 def test_acks_all_needs_enough_replicas_before_and_after(host: Host) -> None:

@@ -35,7 +35,7 @@ def news() -> tuple[Clock, Any, LogDirFailureChannel]:
 
 def test_a_failure_is_told_again_until_zookeeper_has_it() -> None:
     clock, zookeeper, directories = news()
-    directories.tell()
+    directories.report()
     zookeeper.waiting.pop().errback(Failure(ConnectionLoss("x")))
     assert zookeeper.told == [4]
     clock.advance(RETRY_SECONDS)
@@ -47,7 +47,7 @@ def test_a_failure_is_told_again_until_zookeeper_has_it() -> None:
 def test_what_fails_while_another_is_told_is_told_too_and_those_behind_it_together() -> None:
     _, zookeeper, directories = news()
     for _ in range(3):
-        directories.tell()
+        directories.report()
     assert zookeeper.told == [4]
     zookeeper.waiting.pop().callback("x")
     assert zookeeper.told == [4, 4]
@@ -57,7 +57,7 @@ def test_what_fails_while_another_is_told_is_told_too_and_those_behind_it_togeth
 
 def test_a_broker_that_stops_tells_nothing_more() -> None:
     clock, zookeeper, directories = news()
-    directories.tell()
+    directories.report()
     directories.stop()
     zookeeper.waiting.pop().errback(Failure(ConnectionLoss("x")))
     clock.advance(RETRY_SECONDS)

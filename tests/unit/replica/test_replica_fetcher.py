@@ -76,7 +76,7 @@ class World:
             address=lambda _broker: ("127.0.0.1", 1),
             broker_epoch=lambda: 5,
             now_ms=lambda: 0,
-            throttle=ReplicationQuotas(lambda: 2).as_follower,
+            throttle=ReplicationQuotas(2).as_follower,
             dial=self.dial,  # type: ignore[arg-type]  # of paper
         )
 

@@ -22,7 +22,7 @@ T0, T1 = ("t", 0), ("t", 1)
 
 
 def throttle(rate: int = 1000, *, broker_id: int = 3) -> ReplicationQuota:
-    made = ReplicationQuota(lambda: broker_id, "leader_replication_throttled_replicas")
+    made = ReplicationQuota(broker_id, "leader_replication_throttled_replicas")
     made.bytes_per_second = rate
     return made
 
@@ -48,7 +48,7 @@ def test_other_settings_are_seen_at_once() -> None:
 
 
 def test_each_side_has_settings_and_a_rate_of_its_own() -> None:
-    both = ReplicationQuotas(lambda: 3)
+    both = ReplicationQuotas(3)
     both.limit(as_leader=10, as_follower=UNLIMITED)
     listed = replace(LogConfig(), follower_replication_throttled_replicas=("0:3",))
     assert both.as_follower.names(T0, listed)

@@ -1,0 +1,15 @@
+"""The partitions that a simulated broker hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kbroker.app.broker import Broker
+from kbroker.common.topic_partition import TopicPartition
+from kbroker.replica.partition import Partition
+
+
+def hosted_by(broker: Broker) -> Mapping[TopicPartition, Partition]:
+    """Return the partitions of *broker*; none before its replica manager is made."""
+    made = getattr(broker, "replica_manager", None)
+    return made.registry.partitions if made is not None else {}
