@@ -1,82 +1,65 @@
-"""Brokers that ask the controller whether they may go: they wait for the machine, then for the others to know.
+"""Controlled shutdowns: a broker that leads nothing any more leaves when the other brokers know the new leaders.
 
-A broker that handed everything over is answered when everybody else who listens has heard who leads now: until then it
-serves better than nobody. Who does not hear in time holds nobody up (`leave_seconds`).
+A broker that leads nothing any more is answered when every other broker that can be reached has acknowledged the new
+leaders: until then clients and followers still turn to it. It waits `leave_seconds` at most.
 
 Owner: the reactor's thread
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from twisted.internet.defer import Deferred
 
 from kbroker.common.reactor import Clock
+from kbroker.controller.channel_manager import ControllerChannelManager
+from kbroker.controller.controller_events import Remaining
 from kbroker.controller.core import effects as fx
-from kbroker.controller.core import events
+from kbroker.controller.core.state_machine import ControllerStateMachine
 from kclient.wire.errors import BrokerNotAvailable, NotController, StaleBrokerEpoch
-
-Remaining = tuple[tuple[str, int], ...]
-"""Partitions that a broker still leads, because nobody else can."""
 
 
 class ControlledShutdowns:
-    """The shutdowns asked of one term. *feed* takes events; *is_heard* says whether all has been told."""
+    """The controlled shutdowns of one controller epoch that wait for acknowledgements."""
 
     def __init__(
         self,
         clock: Clock,
         leave_seconds: float,
-        feed: Callable[[events.Event], None],
-        is_heard: Callable[[], bool],
+        machine: ControllerStateMachine,
+        channels: ControllerChannelManager,
     ) -> None:
         self._clock = clock
         self._leave_seconds = leave_seconds
-        self._feed = feed
-        self._is_heard = is_heard
-        self._asked: dict[int, Deferred[Remaining]] = {}
-        self._last = 0
+        self._machine = machine
+        self._channels = channels
         self._leaving: list[Deferred[Remaining]] = []
-        """Answers to brokers that may go once everybody has heard who leads now."""
 
-    def ask(self, broker_id: int, broker_epoch: int) -> Deferred[Remaining]:
-        """Ask the machine; answered by AnswerControlledShutdown."""
-        self._last += 1
-        answer = self._asked[self._last] = Deferred()
-        self._feed(events.ControlledShutdownRequested(self._last, broker_id, broker_epoch))
-        return answer
-
-    def answer(self, effect: fx.AnswerControlledShutdown) -> None:
-        """Tell who asked, or keep it waiting until the others have heard."""
-        answer = self._asked.pop(effect.request_id, None)
-        if answer is None:
-            return
-        match effect.verdict:
+    def answer(self, request: Deferred[Remaining], effect: fx.AnswerControlledShutdown) -> None:
+        """Answer *request*, or have it wait until the other brokers have acknowledged the new leaders."""
+        match effect.outcome:
             case fx.ShutdownOutcome.STALE_BROKER_EPOCH:
-                answer.errback(StaleBrokerEpoch("the broker has registered again since"))
+                request.errback(StaleBrokerEpoch("the broker has registered again since"))
             case fx.ShutdownOutcome.BROKER_NOT_AVAILABLE:
-                answer.errback(BrokerNotAvailable("the broker is not registered"))
+                request.errback(BrokerNotAvailable("the broker is not registered"))
             case _ if effect.remaining:
-                answer.callback(effect.remaining)
+                request.callback(effect.remaining)
             case _:
-                self._leaving.append(answer)
-                self._clock.callLater(self._leave_seconds, self._leave, answer)
+                self._leaving.append(request)
+                self._clock.callLater(self._leave_seconds, self._leave, request)
 
-    def let_leave(self) -> None:
-        """Answer the brokers that leave if there is nothing more to be said to anybody else who listens."""
-        if self._leaving and self._is_heard():
-            for answer in list(self._leaving):
-                self._leave(answer)
+    def complete_acknowledged(self) -> None:
+        """Answer the brokers that wait if every other broker has acknowledged every request."""
+        if self._leaving and self._channels.is_drained(self._machine.context.shutting_down):
+            for request in list(self._leaving):
+                self._leave(request)
 
     def close(self, reason: str) -> None:
-        """Have whoever waits ask the next controller."""
-        asked, self._asked = self._asked, {}
+        """Answer NotController: the broker asks the next controller."""
         leaving, self._leaving = self._leaving, []
-        for deferred in [*asked.values(), *leaving]:
-            deferred.errback(NotController(reason))
+        for request in leaving:
+            request.errback(NotController(reason))
 
-    def _leave(self, answer: Deferred[Remaining]) -> None:
-        if answer in self._leaving:
-            self._leaving.remove(answer)
-            answer.callback(())
+    def _leave(self, request: Deferred[Remaining]) -> None:
+        if request in self._leaving:
+            self._leaving.remove(request)
+            request.callback(())

@@ -1,9 +1,8 @@
-"""This broker's part in governing the cluster: a candidate always, the controller sometimes.
+"""This broker's part in controlling the cluster: always a candidate, and the active controller while it is elected.
 
-Each win of the `ControllerElection` opens a `ControllerEventManager`, which the end of the term closes.
+Each won `ControllerElection` makes an `ActiveController`, which a resignation closes.
 
-In: session events, watches, answers   Out: ZooKeeper writes, requests to brokers
-Owner: the reactor's thread
+In: session events, requests   Out: ZooKeeper writes, requests to brokers   Owner: the reactor's thread
 """
 
 from __future__ import annotations
@@ -11,16 +10,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from uuid import UUID
 
-from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.defer import Deferred
 
 from kbroker.common.reactor import Clock
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.controller.admin_requests import ElectionResults, ReassignmentResults
+from kbroker.controller.active_controller import ActiveController
 from kbroker.controller.controller_channel import ControllerSettings, SendToBroker
 from kbroker.controller.controller_election import ControllerElection, ControllerEpoch
+from kbroker.controller.controller_events import (
+    ApiPartitionReassignment,
+    ControlledShutdown,
+    ElectionResults,
+    ReassignmentResults,
+    Remaining,
+    ReplicaLeaderElection,
+    Request,
+)
 from kbroker.controller.core.context import Assignment, ControllerContext
 from kbroker.controller.core.events import ElectionType
-from kbroker.controller.event_manager import ControllerEventManager
 from kbroker.controller.zk_client import ControllerZkClient
 from kbroker.zk.interface import ZooKeeper
 from kbroker.zk.reconnect import Reconnect
@@ -30,7 +37,7 @@ __all__ = ["ControllerSettings", "KafkaController", "SendToBroker"]
 
 
 class KafkaController:
-    """This broker's part in governing the cluster: a candidate always, the controller sometimes."""
+    """A candidate for the controller of the cluster, and the active controller while it is elected."""
 
     def __init__(
         self,
@@ -49,7 +56,7 @@ class KafkaController:
         self._send = send
         self._new_topic_id = new_topic_id
         self._reconnect = reconnect or Reconnect(zookeeper, clock)
-        self._event_manager: ControllerEventManager | None = None
+        self._active: ActiveController | None = None
         self._election = ControllerElection(
             clock,
             zookeeper,
@@ -61,70 +68,77 @@ class KafkaController:
         )
 
     def start(self) -> None:
-        """Stand for election from now on."""
+        """Take part in elections from now on."""
         self._election.start()
 
     def stop(self) -> None:
-        """Leave event_manager for good, without touching ZooKeeper: the ephemeral goes with the session."""
+        """Resign and take part in no election any more; /controller is ephemeral and goes with the session."""
         self._election.stop()
 
     async def resign(self) -> None:
-        """Free the event_manager; it is contested again at once, by this broker too unless stopped."""
+        """Resign and delete /controller. Unless stopped, this broker takes part in the election that follows."""
         await self._election.resign("asked to")
 
     @property
     def is_active(self) -> bool:
-        """Whether this broker is the controller and has read what it governs."""
-        return self._event_manager is not None and self._event_manager.is_ready
+        """Whether this broker is the controller and has read the cluster's state."""
+        return self._active is not None and self._active.is_ready
 
     @property
     def epoch(self) -> ControllerEpoch | None:
-        """The present term, if this broker is the controller."""
+        """The epoch in which this broker is the controller, if it is."""
         return self._election.epoch
 
     @property
     def controller_id(self) -> int | None:
-        """Who holds /controller, as far as known here."""
+        """The broker that holds /controller, as last seen."""
         return self._election.controller_id
 
     @property
     def context(self) -> ControllerContext:
-        """The tables of the present term. NotController when there is none."""
-        return self._active_event_manager().context
+        """The controller's tables. NotController."""
+        return self._active_controller().context
 
-    def controlled_shutdown(
-        self, broker_id: int, broker_epoch: int
-    ) -> Deferred[tuple[tuple[str, int], ...]]:
+    def controlled_shutdown(self, broker_id: int, broker_epoch: int) -> Deferred[Remaining]:
         """Move leadership off *broker_id*; answers the partitions it still leads (RF > 1).
 
         NotController, BrokerNotAvailable, StaleBrokerEpoch.
         """
-        return maybeDeferred(
-            lambda: self._active_event_manager().controlled_shutdown(broker_id, broker_epoch)
-        )
+        request = ControlledShutdown(broker_id, broker_epoch)
+        self._enqueue(request)
+        return request.answer
 
     def elect_leaders(
         self, election: ElectionType, partitions: frozenset[TopicPartition] | None
     ) -> Deferred[ElectionResults]:
-        """Have leaders elected, of all partitions with None; answers what became of each. NotController."""
-        return maybeDeferred(
-            lambda: self._active_event_manager().admin_requests.elect(election, partitions)
-        )
+        """Elect leaders, for all partitions with None; answers the outcome for each. NotController."""
+        request = ReplicaLeaderElection(election, partitions)
+        self._enqueue(request)
+        return request.answer
 
     def reassign(
         self, targets: Mapping[TopicPartition, tuple[int, ...] | None]
     ) -> Deferred[ReassignmentResults]:
-        """Have partitions moved to other replicas, None: have it called off. NotController."""
-        return maybeDeferred(lambda: self._active_event_manager().admin_requests.reassign(targets))
+        """Reassign partitions to other replicas; None cancels a reassignment. NotController."""
+        request = ApiPartitionReassignment(targets)
+        self._enqueue(request)
+        return request.answer
 
     def reassignments(self) -> Mapping[TopicPartition, Assignment]:
-        """Return the reassignments that are under way. NotController."""
-        return self._active_event_manager().admin_requests.reassignments()
+        """Return the partitions that are being reassigned. NotController."""
+        return self._active_controller().reassignments()
 
-    def _active_event_manager(self) -> ControllerEventManager:
-        """Return the event_manager that has read what it governs; NotController without one."""
-        if self._event_manager is not None and self._event_manager.is_ready:
-            return self._event_manager
+    def _enqueue(self, request: Request) -> None:
+        """Enqueue *request*; without an active controller its answer is NotController."""
+        try:
+            self._active_controller().put(request)
+        except NotController as error:
+            request.answer.errback(error)
+
+    def _active_controller(self) -> ActiveController:
+        """Return the active controller that has read the cluster's state; NotController without one."""
+        if self._active is not None and self._active.is_ready:
+            return self._active
         other = self._election.controller_id
         raise NotController(
             f"broker {self._settings.broker_id} is not the controller"
@@ -132,7 +146,7 @@ class KafkaController:
         )
 
     def _elected(self, epoch: ControllerEpoch) -> None:
-        store = ControllerZkClient(
+        zk = ControllerZkClient(
             self._zookeeper,
             self._reconnect,
             epoch,
@@ -140,12 +154,12 @@ class KafkaController:
             new_topic_id=self._new_topic_id,
             partitions_per_turn=self._settings.partitions_per_turn,
         )
-        self._event_manager = ControllerEventManager(
-            self._clock, self._zookeeper, self._settings, self._send, store, epoch, self._election
+        self._active = ActiveController(
+            self._clock, self._zookeeper, self._settings, self._send, zk, epoch, self._election
         )
-        self._event_manager.open()
+        self._active.open()
 
     def _resigned(self, reason: str) -> None:
-        event_manager, self._event_manager = self._event_manager, None
-        if event_manager is not None:
-            event_manager.close(reason)
+        active, self._active = self._active, None
+        if active is not None:
+            active.close(reason)

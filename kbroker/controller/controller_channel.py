@@ -1,7 +1,7 @@
-"""The controller's line to one broker: a request at a time, again until it is answered (S20).
+"""The controller's channel to one broker: one request at a time, sent again until it is answered (S20).
 
-What is to be said waits in a `BrokerRequestQueue`; this puts it on the wire, when its owner has a turn for it
-(`send_next`). A broker that cannot be reached is tried again until it answers or the controller hears that it died.
+Pending requests wait in a `BrokerRequestQueue`. `send_next` sends one when the channel manager has a turn for it. A
+request to a broker that cannot be reached is sent again until the broker answers or its registration is gone.
 """
 
 from __future__ import annotations
@@ -40,44 +40,41 @@ class SendToBroker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
-    """What the controller takes from the broker's configuration."""
+    """The part of the broker's configuration that the controller uses."""
 
     broker_id: int
     inter_broker_listener: str
     delete_topic_enable: bool = True
     rebalance_seconds: float | None = None
-    """leader.imbalance.check.interval.seconds; None: leadership is not moved back by itself."""
+    """leader.imbalance.check.interval.seconds; None: no preferred leader election by itself."""
     imbalance_percentage: int = 10
     leave_seconds: float = 3.0
-    """How long a broker that handed everything over waits for the others to have heard of it."""
+    """How long a broker that leads nothing any more waits for the other brokers to acknowledge that."""
     unclean_leader_election: Callable[[], bool] = lambda: False
-    """unclean.leader.election.enable of topics that do not say."""
+    """unclean.leader.election.enable of topics without a setting of their own."""
     min_insync_replicas: Callable[[str], int] = lambda _topic: 1
     """A topic's min.insync.replicas."""
     is_extended: bool = True
     """Whether inter.broker.protocol.version allows our extensions of requests."""
     partitions_per_turn: int = 500
-    """So many are worked on in one turn of the reactor, or told in one request: some 10 ms."""
+    """The most partitions in one turn of the reactor, and in one request: some 10 ms."""
 
 
 class ChannelOwner(Protocol):
-    """Who is told what a broker said: the office."""
+    """What a channel reports to: the `ControllerChannelManager`."""
 
-    def answered(self, event: Event | None) -> None:
-        """Take what an answer says, if anything."""
+    def response_received(self, channel: ControllerChannel, event: Event | None) -> None:
+        """Take the *event* of a response, if it has one; *channel* may have a next request to send."""
 
-    def stale_controller(self, broker_id: int) -> None:
-        """Take note that a broker obeys a newer controller."""
+    def controller_moved(self, broker_id: int) -> None:
+        """Take note that a broker knows a later controller epoch."""
 
-    def schedule_send(self, channel: ControllerChannel) -> None:
-        """Give *line*, which may have more to say, a turn for `ControllerChannel.send_next`."""
-
-    def answer_failed(self, failure: Failure) -> None:
-        """Take note of a bug."""
+    def channel_failed(self, failure: Failure) -> None:
+        """Take note of a bug in handling a response."""
 
 
 class ControllerChannel:
-    """One broker's channel on the wire: a request at a time, again until it is answered (S20)."""
+    """One broker's channel: one request at a time, sent again until it is answered (S20)."""
 
     def __init__(
         self,
@@ -104,11 +101,11 @@ class ControllerChannel:
 
     @property
     def is_drained(self) -> bool:
-        """Whether the broker has heard everything, or does not listen."""
+        """Whether the broker has acknowledged every request, or cannot be reached."""
         return self.queue.is_idle or self._failures > 0
 
     def send_next(self) -> int:
-        """Send what is next, if nothing is out; return how many partitions it speaks of."""
+        """Send the next request unless one is unanswered; return how many partitions it has."""
         pending = None if self._closed else self.queue.next_request()
         if pending is None:
             return 0
@@ -116,7 +113,7 @@ class ControllerChannel:
         return pending.size
 
     def close(self) -> None:
-        """Say no more."""
+        """Send nothing any more."""
         self._closed = True
         if self._out is not None:
             self._out.cancel()
@@ -139,7 +136,7 @@ class ControllerChannel:
             callbackArgs=(pending,),
             errbackArgs=(pending,),
         )
-        out.addErrback(self._owner.answer_failed)
+        out.addErrback(self._owner.channel_failed)
 
     def _request(self, api: ApiKey, version: int, request: Any) -> Deferred[Any]:
         name = self._settings.inter_broker_listener
@@ -155,15 +152,15 @@ class ControllerChannel:
         if self._closed:
             return
         if response.error_code == ErrorCode.STALE_CONTROLLER_EPOCH:
-            self._owner.stale_controller(self._broker.broker_id)
+            self._owner.controller_moved(self._broker.broker_id)
             return
         if response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-            # It does not know our secret, or our epoch, yet: nothing was done, so this is no answer.
+            # It does not know our secret or our epoch yet, and did nothing: send the request again.
             refused = ClusterAuthorizationFailed("it does not accept this broker as the controller")
             self._have_failure(Failure(refused), pending)
             return
         if self._failures:
-            log.info("broker {id} is being told again", id=self._broker.broker_id)
+            log.info("broker {id} answers again", id=self._broker.broker_id)
             self._failures = 0
         if response.error_code not in (ErrorCode.NONE, ErrorCode.STALE_BROKER_EPOCH):
             log.warn(
@@ -173,8 +170,7 @@ class ControllerChannel:
                 code=response.error_code,
             )
         self.queue.answered()
-        self._owner.answered(event_for(pending, response, self._broker))
-        self._owner.schedule_send(self)
+        self._owner.response_received(self, event_for(pending, response, self._broker))
 
     def _have_failure(self, failure: Failure, pending: PendingRequest) -> None:
         self._out = None

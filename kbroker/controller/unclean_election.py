@@ -1,80 +1,69 @@
-"""Topics with a partition that nobody in its ISR can lead: whether another replica may (S18).
+"""Which topics with a partition that no replica of its ISR can lead allow an unclean election (S18).
 
-unclean.leader.election.enable is read from the topic's settings when the controller's machine asks, and again every few
-seconds while the partition is without a leader: an operator may allow it then. Owner: the reactor's thread.
+unclean.leader.election.enable is read when the state machine has found such a partition. It is read again every
+`RETRY_SECONDS` while the partition is without a leader: an operator may allow an unclean election then.
+
+Owner: the reactor's thread
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 from twisted.logger import Logger
 
 from kbroker.common.gather import all_of
 from kbroker.common.reactor import Clock
+from kbroker.controller.controller_events import UncleanElectionCheck
 from kbroker.controller.core.context import ControllerContext
-from kbroker.controller.core.effects import CheckUncleanElection, WarnOfDataLoss
-from kbroker.controller.core.events import Event, UncleanElectionEnabled
+from kbroker.controller.event_manager import ControllerEventManager
 from kbroker.controller.zk_client import ControllerZkClient
 from kclient.wire.interbroker import NO_LEADER
 
 log = Logger()
 
-LOOK_AGAIN_SECONDS = 3.0
+RETRY_SECONDS = 3.0
 
 
 class UncleanElection:
-    """The leaderless topics of one term. *default* is what topics go by that do not say."""
+    """The leaderless topics of one epoch. *default* applies to topics without a setting of their own."""
 
     def __init__(
         self,
         clock: Clock,
-        store: ControllerZkClient,
+        queue: ControllerEventManager,
+        zk: ControllerZkClient,
         default: Callable[[], bool],
-        *,
-        context: Callable[[], ControllerContext | None],
-        feed: Callable[[Event], None],
-        run: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
         self._clock = clock
-        self._store = store
+        self._queue = queue
+        self._zk = zk
         self._default = default
-        self._context = context
-        self._feed = feed
-        self._run = run
         self._leaderless: set[str] = set()
+        """Topics of the next retry."""
 
-    def consider(self, effect: CheckUncleanElection | WarnOfDataLoss) -> None:
-        """Look whether topics allow it: UncleanElectionEnabled for those that do; or tell of a doubt."""
-        if isinstance(effect, WarnOfDataLoss):
-            report(effect)
-            return
-        names = effect.topics
-        for name in names:
-            log.warn("{name} has partitions that nobody in their ISR can lead", name=name)
-        self._run(self._ask(names))
-
-    async def _ask(self, names: tuple[str, ...]) -> None:
+    async def allowed(self, check: UncleanElectionCheck, context: ControllerContext) -> list[str]:
+        """Read which topics of *check* allow an unclean election; the others are checked again later."""
+        names = [name for name in check.topics if _is_leaderless(context, name)]
+        if not check.is_retry:
+            for name in names:
+                log.warn("{name} has partitions that no replica in their ISR can lead", name=name)
         default = self._default()
-        allowed = await all_of(self._store.read_unclean_election(name, default) for name in names)
-        for name, unclean in zip(names, allowed, strict=True):
+        settings = await all_of(self._zk.read_unclean_election(name, default) for name in names)
+        allowed = []
+        for name, unclean in zip(names, settings, strict=True):
             if unclean:
                 log.warn("{name} allows an unclean election: records may be lost", name=name)
-                self._feed(UncleanElectionEnabled(name))
+                allowed.append(name)
                 continue
             if not self._leaderless:
-                self._clock.callLater(LOOK_AGAIN_SECONDS, self._look_again)
+                self._clock.callLater(RETRY_SECONDS, self._retry)
             self._leaderless.add(name)
+        return allowed
 
-    def _look_again(self) -> None:
+    def _retry(self) -> None:
         names, self._leaderless = self._leaderless, set()
-        context = self._context()
-        if context is None:
-            return
-        still = tuple(sorted(name for name in names if _is_leaderless(context, name)))
-        if still:
-            self._run(self._ask(still))
+        self._queue.put(UncleanElectionCheck(tuple(sorted(names)), is_retry=True))
 
 
 def _is_leaderless(context: ControllerContext, name: str) -> bool:
@@ -82,23 +71,3 @@ def _is_leaderless(context: ControllerContext, name: str) -> bool:
         return False
     states = map(context.leader_and_isr.get, context.partitions_of(name))
     return any(state is not None and state.leader == NO_LEADER for state in states)
-
-
-def report(warning: WarnOfDataLoss) -> None:
-    """Tell the operator of replicas that may lack records, and what to do."""
-    topic, index = warning.partition
-    why = "; ".join(f"broker {broker}: {reason}" for broker, reason in warning.untrusted)
-    if warning.leader >= 0:
-        log.warn(
-            "{topic}-{index} is led again by broker {leader} ({reason}), and may lack acknowledged records ({why})",
-            topic=topic, index=index, leader=warning.leader, reason=warning.reason, why=why,
-        )  # fmt: skip
-        return
-    log.error(
-        "{topic}-{index} is OFFLINE: nobody who is alive is known to hold all its acknowledged records ({why}). "
-        "Bring back what was there: another in-sync replica, the old disk, or the partition's directory; put it back "
-        "while the broker is stopped. If there is nothing to "
-        "bring back, accept the loss: an unclean election of {topic}-{index} (ElectLeaders, election type "
-        "UNCLEAN), or unclean.leader.election.enable=true for the topic.",
-        topic=topic, index=index, why=why,
-    )  # fmt: skip

@@ -1,6 +1,7 @@
 # ruff: noqa: N802 -- on_X is named after the effect X
 """The controller machine against a dumb model of ZooKeeper and of the brokers."""
 
+from collections import deque
 from dataclasses import replace
 from random import Random
 from uuid import UUID
@@ -17,6 +18,7 @@ from kbroker.controller.core.state_machine import ControllerStateMachine
 from kbroker.controller.core.states import PartitionState, ReplicaState
 from kbroker.metadata.core.replica_assignment import assign_replicas
 from kclient.wire.interbroker import EPOCH_DURING_DELETE
+from tests.kit.state_machine import handle
 
 BROKERS = st.integers(1, 4)
 TOPICS = st.sampled_from(["a", "b", "c"])
@@ -46,6 +48,8 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
         self.outcome = None
         self.machine = None
         self.deposed = []
+        self.queue = deque()  # events that wait for the machine
+        self.in_process = False
         self.leaderless = set()
         self.asked = {}  # request id -> partitions, with what was wanted of each for reassignments
         self.knows = {}  # broker -> partition -> what it was last told, while it lives
@@ -85,8 +89,23 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
     # -- performing effects ------------------------------------------------------------------
 
     def feed(self, event):
-        for effect in self.machine.handle(event):
+        """Enqueue *event*: it is processed when every write of the event before has its outcome."""
+        self.queue.append(event)
+        self.process_queue()
+
+    def process_queue(self):
+        while self.queue and not self.in_process and not self.machine.is_writing:
+            self.process(self.queue.popleft())
+
+    def process(self, event):
+        self.in_process = True
+        for effect in handle(self.machine, event):
             self.perform(effect)
+        self.in_process = False
+
+    def outcome_is_known(self, outcome):
+        self.process(outcome)
+        self.process_queue()
 
     def perform(self, effect):
         if not isinstance(effect, effects.WarnOfDataLoss | effects.AnswerControlledShutdown):
@@ -454,7 +473,7 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
     @rule()
     def controller_hears_of_assignments(self):
         self.assignment, outcome, self.assigned = None, self.assigned, None
-        self.feed(outcome)
+        self.outcome_is_known(outcome)
 
     @precondition(lambda self: self.write is not None and self.outcome is None)
     @rule()
@@ -497,7 +516,7 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
     @rule()
     def controller_hears(self):
         self.write, outcome = None, self.outcome
-        self.feed(outcome)
+        self.outcome_is_known(outcome)
 
     @precondition(lambda self: self.stops)
     @rule(fails=st.booleans())
@@ -528,11 +547,12 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
     @rule()
     def controller_fails_over(self):
         if self.machine is not None:
-            self.machine.handle(events.Resigned())
+            self.machine.resign()
             self.deposed.append(self.machine)
         self.controller_epoch += 1
         self.write = self.outcome = self.assignment = self.assigned = None
         self.asked = {}
+        self.queue.clear()
         self.stops, self.told, self.channels = [], {}, {}
         self.refusals = []
         self.machine = ControllerStateMachine(MIN_ISR.__getitem__)
@@ -549,7 +569,7 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
     @rule()
     def deposed_controllers_are_silent(self):
         for machine in self.deposed:
-            assert machine.handle(events.BrokersChanged({})) == []
+            assert handle(machine, events.BrokersChanged({})) == []
 
     @rule()
     def everything_settles(self):
@@ -695,9 +715,9 @@ def test_resigns_when_a_partition_was_written_by_a_newer_controller():
     machine = ControllerStateMachine()
     broker = Broker(1, 1, ())
     topic = Topic("t", UUID(int=1), {0: (1,)})
-    machine.handle(events.BecameController(5, {1: broker}, {"t": topic}, {}))
+    handle(machine, events.BecameController(5, {1: broker}, {"t": topic}, {}))
     newer = LeaderAndIsr(1, 0, (1,), controller_epoch=6, zk_version=0)
-    (order,) = machine.handle(events.StatesWritten(conflicts={("t", 0): newer}))
+    (order,) = handle(machine, events.StatesWritten(conflicts={("t", 0): newer}))
     assert isinstance(order, effects.Resign)
     assert machine.is_resigned
-    assert machine.handle(events.BrokersChanged({})) == []
+    assert handle(machine, events.BrokersChanged({})) == []

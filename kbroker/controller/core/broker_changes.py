@@ -128,9 +128,9 @@ def controlled_shutdown(
     """Move away what the broker leads; answer when that has settled."""
     broker = context.brokers.get(event.broker_id)
     if broker is None:
-        verdict = ShutdownOutcome.BROKER_NOT_AVAILABLE
+        outcome = ShutdownOutcome.BROKER_NOT_AVAILABLE
     elif event.broker_epoch not in (-1, broker.epoch):
-        verdict = ShutdownOutcome.STALE_BROKER_EPOCH
+        outcome = ShutdownOutcome.STALE_BROKER_EPOCH
     else:
         context.shutting_down.add(event.broker_id)
         writes.request_batch.brokers_changed = (
@@ -142,7 +142,7 @@ def controlled_shutdown(
         ]
         yield from writes.evaluate(context, touched)
         return
-    writes.effects.append(AnswerControlledShutdown(event.request_id, verdict))
+    writes.effects.append(AnswerControlledShutdown(event.request_id, outcome))
 
 
 def _shutdown_settled(

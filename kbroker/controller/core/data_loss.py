@@ -60,3 +60,21 @@ def _reason(
     if longest_log(replicas, before, candidates_of(context, partition)) == after.leader:
         return "the longest log of those in sync, whose machines all went down: nobody has more"
     return "an unclean election"
+
+
+def line_for(warning: WarnOfDataLoss) -> str:
+    """Return the line to be logged: what may be lost, and what an operator can do."""
+    topic, index = warning.partition
+    why = "; ".join(f"broker {broker}: {reason}" for broker, reason in warning.untrusted)
+    if warning.leader >= 0:
+        return (
+            f"{topic}-{index} is led again by broker {warning.leader} ({warning.reason}), and may lack acknowledged"
+            f" records ({why})"
+        )
+    return (
+        f"{topic}-{index} is OFFLINE: no live replica is known to hold all its acknowledged records ({why}). "
+        "Bring back what was there: another in-sync replica, the old disk, or the partition's directory; put it back "
+        "while the broker is stopped. If there is nothing to "
+        f"bring back, accept the loss: an unclean election of {topic}-{index} (ElectLeaders, election type "
+        "UNCLEAN), or unclean.leader.election.enable=true for the topic."
+    )

@@ -140,7 +140,7 @@ class AnswerControlledShutdown:
     """Answer the request: *remaining* are partitions with RF > 1 that the broker still leads."""
 
     request_id: int
-    verdict: ShutdownOutcome
+    outcome: ShutdownOutcome
     remaining: tuple[TopicPartition, ...] = ()
 
 

@@ -167,11 +167,6 @@ class AssignmentsWritten:
     gone: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Resigned:
-    """The session, or the election, is lost. Nothing comes out of the machine ever after."""
-
-
 Event = (
     BecameController
     | BrokersChanged
@@ -190,5 +185,4 @@ Event = (
     | ElectionRequested
     | ReassignmentRequested
     | AssignmentsWritten
-    | Resigned
 )

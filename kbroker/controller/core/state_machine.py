@@ -33,11 +33,10 @@ In: kbroker.controller.core.events   Out: kbroker.controller.core.effects   Owne
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from kbroker.common.steps import Steps, at_once
+from kbroker.common.steps import Steps
 from kbroker.controller.core import (
     broker_changes,
     events,
@@ -62,7 +61,8 @@ class ControllerStateMachine:
 
     def __init__(self, min_insync_replicas: Callable[[str], int] = lambda _topic: 1) -> None:
         self._context: ControllerContext | None = None
-        self._waiting: deque[Any] = deque()
+        self._joined: broker_changes.Joined | None = None
+        """Brokers that join when the failure of their predecessors has settled."""
         self._writes = StateWrites(min_insync_replicas)
         self._reassignments = Reassignments()
         self._working = False
@@ -70,7 +70,6 @@ class ControllerStateMachine:
         self._resigned = False
         self._handlers: dict[type[Any], EventHandler] = {
             events.BrokersChanged: self._brokers_changed,
-            broker_changes.Joined: self._with_writes(broker_changes.brokers_joined),
             events.TopicsChanged: self._topics_changed,
             events.TopicDeletionRequested: self._deletion_requested,
             events.TopicZnodesDeleted: self._topic_znodes_deleted,
@@ -115,26 +114,25 @@ class ControllerStateMachine:
         """How many reassignments could be completed and wait for others, or for ReassignmentsDue."""
         return self._reassignments.held_back
 
-    def handle(self, event: events.Event) -> list[Effect]:
-        """Take *event*; the effects to perform now, in order."""
-        return at_once(self.process(event))
+    def resign(self) -> None:
+        """Return no effect any more, also from an event that is being processed."""
+        self._resigned = True
 
     def process(self, event: events.Event) -> Steps[list[Effect]]:
         """Take *event* in steps; the result is what `handle` returns.
 
         One event at a time; only Resigned may come between the steps of another, which then comes to nothing.
         """
-        if isinstance(event, events.Resigned):
-            self._resigned = True
         if self._resigned:
             return []
-        if self._working:
-            raise RuntimeError(f"{type(event).__name__} came before another event was done with")
+        is_outcome = isinstance(event, events.StatesWritten | events.AssignmentsWritten)
+        if self._working or self.is_writing != is_outcome:
+            raise RuntimeError(f"{type(event).__name__} came out of turn")
         self._working = True
         try:
             for _ in self._take(event):
                 yield
-                if self.is_resigned:  # Resigned came meanwhile: nothing comes out any more
+                if self.is_resigned:
                     return []
         finally:
             self._working = False
@@ -152,11 +150,11 @@ class ControllerStateMachine:
         elif isinstance(event, events.AssignmentsWritten):
             yield from self._assignments_written(self.context, event)
         else:
-            self._waiting.append(event)
+            yield from self._handlers[type(event)](self.context, event)
         yield from self._settle()
-        while self._waiting and not self.is_writing and not self._resigned:
-            queued = self._waiting.popleft()
-            yield from self._handlers[type(queued)](self.context, queued)
+        if self._joined is not None and not self.is_writing and not self._resigned:
+            joined, self._joined = self._joined, None
+            yield from broker_changes.brokers_joined(self.context, joined, self._writes)
             yield from self._settle()
 
     # -- taking office -----------------------------------------------------------------------
@@ -178,8 +176,7 @@ class ControllerStateMachine:
         self, context: ControllerContext, event: events.BrokersChanged
     ) -> Steps[None]:
         died, joined = broker_changes.changes(context, event, self._writes)
-        if joined is not None:
-            self._waiting.appendleft(joined)
+        self._joined = joined
         if died:
             yield from broker_changes.brokers_died(context, died, self._writes)
 

@@ -5,6 +5,7 @@ import pytest
 from kbroker.controller.core import events
 from kbroker.controller.core.context import Broker, LeaderAndIsr, Topic
 from kbroker.controller.core.state_machine import ControllerStateMachine
+from tests.kit.state_machine import handle
 from tests.unit.controller.test_state_machine import ID, brokers
 
 REPLICAS = dict.fromkeys(range(50), (1, 2, 3))
@@ -13,8 +14,8 @@ REPLICAS = dict.fromkeys(range(50), (1, 2, 3))
 def controller() -> ControllerStateMachine:
     made = ControllerStateMachine()
     states = {("t", index): LeaderAndIsr(1, 5, (1, 2, 3), 1, 10) for index in REPLICAS}
-    made.handle(
-        events.BecameController(2, brokers(1, 2, 3), {"t": Topic("t", ID, REPLICAS)}, states)
+    handle(
+        made, events.BecameController(2, brokers(1, 2, 3), {"t": Topic("t", ID, REPLICAS)}, states)
     )
     return made
 
@@ -41,24 +42,24 @@ def test_an_event_takes_a_step_for_each_partition_and_ends_as_if_it_took_one(
             break
         steps += 1
     assert steps >= least
-    assert effects == hasty.handle(event)
+    assert effects == handle(hasty, event)
     assert patient.context == hasty.context
 
 
-def test_nothing_comes_out_of_an_event_during_which_the_office_was_lost() -> None:
+def test_nothing_comes_out_of_an_event_during_which_the_controller_resigned() -> None:
     machine = controller()
     work = machine.process(events.BrokersChanged(brokers(2, 3)))
     next(work)
-    assert machine.handle(events.Resigned()) == []
+    machine.resign()
     with pytest.raises(StopIteration) as end:
         next(work)
     assert end.value.value == []
-    assert machine.handle(events.BrokersChanged(brokers(3))) == []
+    assert handle(machine, events.BrokersChanged(brokers(3))) == []
 
 
 def test_an_event_cannot_begin_in_the_middle_of_another() -> None:
     machine = controller()
     work = machine.process(events.BrokersChanged(brokers(2, 3)))
     next(work)
-    with pytest.raises(RuntimeError, match="BrokersChanged came before"):
-        machine.handle(events.BrokersChanged({4: Broker(4, 1, ())}))
+    with pytest.raises(RuntimeError, match="BrokersChanged came out of turn"):
+        handle(machine, events.BrokersChanged({4: Broker(4, 1, ())}))

@@ -96,17 +96,17 @@ class World:
     def _send(
         self, broker_id: int, host: str, port: int, api: ApiKey, version: int, request: Any
     ) -> Deferred[Any]:
-        """Encode it here, where that counts; obey and answer it elsewhere."""
+        """Encode it here, where that counts; respond elsewhere."""
         messages.encode_request(RequestHeader(api, version, 1, "test"), request)
         if api is ApiKey.LEADER_AND_ISR:
             self._ordered += sum(len(topic.partition_states) for topic in request.topic_states)
         answer: Deferred[Any] = Deferred()
 
-        def obey() -> None:
+        def respond() -> None:
             response = self.cluster[broker_id].receive(api, request)
             self.process.arrives(self.scheduler.now + 0.001, answer.callback, response)
 
-        self.scheduler.after(0.001, obey)
+        self.scheduler.after(0.001, respond)
         return answer
 
     def register(self, broker_id: int) -> None:

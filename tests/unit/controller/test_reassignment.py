@@ -14,6 +14,7 @@ from kbroker.controller.core.context import Assignment, Broker, LeaderAndIsr, To
 from kbroker.controller.core.effects import ReassignmentOutcome
 from kbroker.controller.core.state_machine import ControllerStateMachine
 from kclient.wire.interbroker import EPOCH_DURING_DELETE, NO_LEADER
+from tests.kit.state_machine import handle
 
 T0 = ("t", 0)
 ID = UUID(int=1)
@@ -46,7 +47,7 @@ class World:
         """Tell the machine, and do what it wants until it wants nothing."""
         pending = [event]
         while pending:
-            for effect in self.machine.handle(pending.pop()):
+            for effect in handle(self.machine, pending.pop()):
                 if isinstance(effect, fx.WriteStates):
                     (write,) = effect.writes
                     assert write.expected_version == self.state.zk_version
@@ -249,12 +250,12 @@ def test_what_cannot_be_is_refused(target: tuple[int, ...], why: str) -> None:
 def test_what_is_not_there_cannot_be_moved_or_called_off() -> None:
     world = World(1, 2)
     assert world.cancel() is ReassignmentOutcome.NOTHING_TO_CANCEL
-    sent = world.machine.handle(
-        events.ReassignmentRequested(8, {("u", 0): (1,), ("t", 9): None, T0: (2, 1)})
+    sent = handle(
+        world.machine, events.ReassignmentRequested(8, {("u", 0): (1,), ("t", 9): None, T0: (2, 1)})
     )
     assert [type(e) for e in sent] == [fx.WriteStates]
-    world.machine.handle(events.StatesWritten({T0: 11}))
-    sent = world.machine.handle(events.AssignmentsWritten())
+    handle(world.machine, events.StatesWritten({T0: 11}))
+    sent = handle(world.machine, events.AssignmentsWritten())
     (answer,) = [e for e in sent if isinstance(e, fx.AnswerReassignment)]
     assert {p: r.outcome for p, r in answer.results.items()} == {
         ("u", 0): ReassignmentOutcome.UNKNOWN,
@@ -268,9 +269,9 @@ def test_a_race_with_the_leader_is_judged_again() -> None:
     world = World(1, 2)
     world.ask(3)
     lost = replace(world.state, isr=(1, 2, 3), isr_epochs=(), zk_version=world.state.zk_version + 1)
-    world.machine.handle(events.IsrChanged({T0: lost}))
+    handle(world.machine, events.IsrChanged({T0: lost}))
     found = replace(lost, isr=(1, 2), zk_version=lost.zk_version + 1)
-    effects = world.machine.handle(events.StatesWritten(conflicts={T0: found}))
+    effects = handle(world.machine, events.StatesWritten(conflicts={T0: found}))
     assert not [e for e in effects if isinstance(e, fx.WriteStates | fx.WriteAssignments)]
     assert world.machine.context.assignment(T0).is_moving
 
@@ -280,12 +281,12 @@ def test_a_wish_that_a_race_made_dangerous_is_refused() -> None:
     world = World(1, 2)
     world.ask(3, 4)
     world.isr_becomes(1, 2, 3)
-    asked = world.machine.handle(events.ReassignmentRequested(8, {T0: None}))
+    asked = handle(world.machine, events.ReassignmentRequested(8, {T0: None}))
     assert [type(e) for e in asked] == [fx.WriteStates]
     found = replace(
         world.state, leader=3, isr=(3,), isr_epochs=(), zk_version=world.state.zk_version + 1
     )
-    effects = world.machine.handle(events.StatesWritten(conflicts={T0: found}))
+    effects = handle(world.machine, events.StatesWritten(conflicts={T0: found}))
     (answer,) = [e for e in effects if isinstance(e, fx.AnswerReassignment)]
     assert answer.results[T0].outcome is ReassignmentOutcome.INVALID
     assert not [e for e in effects if isinstance(e, fx.SendStopReplica)]
@@ -368,11 +369,11 @@ def test_leaders_are_not_balanced_while_replicas_move() -> None:
 def test_a_partition_that_never_had_a_leader_gets_one_from_its_new_replicas() -> None:
     machine = ControllerStateMachine()
     topic = Topic("t", ID, {0: (8, 9)})
-    machine.handle(events.BecameController(2, {1: Broker(1, 101, ())}, {"t": topic}, {}))
-    (order,) = machine.handle(events.ReassignmentRequested(7, {T0: (1,)}))
+    handle(machine, events.BecameController(2, {1: Broker(1, 101, ())}, {"t": topic}, {}))
+    (order,) = handle(machine, events.ReassignmentRequested(7, {T0: (1,)}))
     assert isinstance(order, fx.WriteAssignments)
     assert order.assignments[T0] == Assignment((1, 8, 9), (1,), (8, 9))
-    (write,) = machine.handle(events.AssignmentsWritten())
+    (write,) = handle(machine, events.AssignmentsWritten())
     assert isinstance(write, fx.WriteStates)
     assert (write.writes[0].state.leader, write.writes[0].expected_version) == (1, None)
 
@@ -383,18 +384,18 @@ def test_an_election_that_comes_between_is_not_taken_for_the_changes_own_write()
     brokers = {n: Broker(n, 100 + n, ()) for n in (1, 2, 4)}
     before = LeaderAndIsr(1, 5, (1,), 1, 10)
     topic = Topic("t", ID, {0: (1, 2)})
-    machine.handle(events.BecameController(2, brokers, {"t": topic}, {T0: before}))
-    machine.handle(events.ControlledShutdownRequested(1, 1, 101))
-    (order,) = machine.handle(events.ReassignmentRequested(7, {T0: (4, 1)}))
+    handle(machine, events.BecameController(2, brokers, {"t": topic}, {T0: before}))
+    handle(machine, events.ControlledShutdownRequested(1, 1, 101))
+    (order,) = handle(machine, events.ReassignmentRequested(7, {T0: (4, 1)}))
     assert isinstance(order, fx.WriteStates)
     found = replace(before, isr=(1, 2), zk_version=11)
-    (order,) = machine.handle(events.StatesWritten(conflicts={T0: found}))
+    (order,) = handle(machine, events.StatesWritten(conflicts={T0: found}))
     assert order.writes[0].state.isr == (2,)  # broker 1 is on its way out
-    effects = machine.handle(events.StatesWritten({T0: 12}))
+    effects = handle(machine, events.StatesWritten({T0: 12}))
     assert not [e for e in effects if isinstance(e, fx.WriteAssignments)]
     (order,) = [e for e in effects if isinstance(e, fx.WriteStates)]
     assert (order.writes[0].state.isr, order.writes[0].expected_version) == ((2,), 12)
-    (done,) = machine.handle(events.StatesWritten({T0: 13}))
+    (done,) = handle(machine, events.StatesWritten({T0: 13}))
     assert isinstance(done, fx.WriteAssignments)
 
 
@@ -407,22 +408,23 @@ def test_thousands_are_moved_in_rounds_and_answered_at_the_end(
     brokers = {n: Broker(n, 100 + n, ()) for n in (1, 2, 3)}
     partitions = [("t", n) for n in range(9)]
     states = {p: LeaderAndIsr(1, 5, (1,), 1, 10) for p in partitions}
-    machine.handle(
+    handle(
+        machine,
         events.BecameController(
             2, brokers, {"t": Topic("t", ID, dict.fromkeys(range(9), (1, 2)))}, states
-        )
+        ),
     )
     asked = {p: (2, 3) if p[1] in (0, 5) else (3,) for p in partitions}
-    effects = machine.handle(events.ReassignmentRequested(7, asked))
+    effects = handle(machine, events.ReassignmentRequested(7, asked))
     rounds = []
     while not any(isinstance(e, fx.AnswerReassignment) for e in effects):
         (order,) = [e for e in effects if isinstance(e, fx.WriteStates | fx.WriteAssignments)]
         if isinstance(order, fx.WriteStates):
             versions = {w.partition: (w.expected_version or 0) + 1 for w in order.writes}
-            effects = machine.handle(events.StatesWritten(versions))
+            effects = handle(machine, events.StatesWritten(versions))
         else:
             rounds.append(len(order.assignments))
-            effects = machine.handle(events.AssignmentsWritten())
+            effects = handle(machine, events.AssignmentsWritten())
             told = [e for e in effects if isinstance(e, fx.SendLeaderAndIsr)]
             assert told, "a round is told when it was written"
     assert rounds == [2, 2, 2, 2, 1]
@@ -443,23 +445,23 @@ def moving_to_broker_3(
     )
     machine = ControllerStateMachine()
     brokers = {n: Broker(n, 100 + n, ()) for n in (1, 2, 3)}
-    machine.handle(events.BecameController(2, brokers, {"t": topic}, states))
+    handle(machine, events.BecameController(2, brokers, {"t": topic}, states))
     return machine, states
 
 
 def rounds_of(machine: ControllerStateMachine, event: events.Event) -> list[int]:
     """Do what *event* has the machine write; of how many partitions it wrote the replicas, by round."""
     rounds = []
-    effects = machine.handle(event)
+    effects = handle(machine, event)
     while True:
         for effect in effects:
             if isinstance(effect, fx.WriteStates):
                 versions = {w.partition: (w.expected_version or 0) + 1 for w in effect.writes}
-                effects = machine.handle(events.StatesWritten(versions))
+                effects = handle(machine, events.StatesWritten(versions))
                 break
             if isinstance(effect, fx.WriteAssignments):
                 rounds.append(len(effect.assignments))
-                effects = machine.handle(events.AssignmentsWritten())
+                effects = handle(machine, events.AssignmentsWritten())
                 break
         else:
             return rounds

@@ -18,6 +18,7 @@ from kclient.wire.interbroker import (
     LeaderAndIsrResponse,
     LeaderAndIsrTopicError,
 )
+from tests.kit.state_machine import handle
 
 ID = UUID(int=1)
 
@@ -41,7 +42,7 @@ def of_kind(effects, kind):
 def written(machine, effects, version=0):
     """Answer the one WriteStates in *effects* with success."""
     (pending,) = of_kind(effects, fx.WriteStates)
-    return machine.handle(events.StatesWritten({w.partition: version for w in pending.writes}))
+    return handle(machine, events.StatesWritten({w.partition: version for w in pending.writes}))
 
 
 @pytest.fixture
@@ -52,8 +53,9 @@ def machine():
         ("t", 0): LeaderAndIsr(1, 5, (1, 2, 3), 1, 10),
         ("t", 1): LeaderAndIsr(2, 3, (2,), 1, 4),
     }
-    made.handle(
-        events.BecameController(2, brokers(1, 2, 3), {"t": topic(p0=[1, 2, 3], p1=[2])}, states)
+    handle(
+        made,
+        events.BecameController(2, brokers(1, 2, 3), {"t": topic(p0=[1, 2, 3], p1=[2])}, states),
     )
     return made
 
@@ -61,7 +63,7 @@ def machine():
 def test_a_new_controller_tells_who_lives_then_leaders_then_everything():
     made = ControllerStateMachine()
     states = {("t", 0): LeaderAndIsr(1, 5, (1,), 1, 10)}
-    effects = made.handle(events.BecameController(2, brokers(1), {"t": topic(p0=[1])}, states))
+    effects = handle(made, events.BecameController(2, brokers(1), {"t": topic(p0=[1])}, states))
     assert [type(e) for e in effects] == [
         fx.OpenChannel,
         fx.SendUpdateMetadata,
@@ -99,7 +101,7 @@ def test_a_new_controller_serves_first_who_has_no_leader():
         ("t", 2): LeaderAndIsr(2, 5, (2,), 1, 10),
     }
     assigned = {"t": topic(p0=[1, 2], p1=[2, 1], p2=[2])}
-    effects = made.handle(events.BecameController(2, brokers(2), assigned, states))
+    effects = handle(made, events.BecameController(2, brokers(2), assigned, states))
     assert orders_of(effects) == [("some", []), ("write", [0])]
     effects = written(made, effects, 11)
     assert orders_of(effects) == [(2, [0]), ("all", [0, 1, 2]), ("write", [1])]
@@ -113,8 +115,8 @@ def test_who_lost_the_leader_is_served_before_who_lost_a_follower():
         ("t", 1): LeaderAndIsr(1, 5, (2, 1), 1, 10),
     }
     assigned = {"t": topic(p0=[1, 2], p1=[2, 1])}
-    made.handle(events.BecameController(2, brokers(1, 2), assigned, states))
-    effects = made.handle(events.BrokersChanged(brokers(2)))
+    handle(made, events.BecameController(2, brokers(1, 2), assigned, states))
+    effects = handle(made, events.BrokersChanged(brokers(2)))
     assert orders_of(effects) == [("write", [1])]
     effects = written(made, effects, 11)
     assert orders_of(effects) == [(2, [1]), ("some", [1]), ("write", [0])]
@@ -122,7 +124,7 @@ def test_who_lost_the_leader_is_served_before_who_lost_a_follower():
 
 
 def test_nothing_is_announced_before_it_is_written(machine):
-    effects = machine.handle(events.BrokersChanged(brokers(2, 3)))
+    effects = handle(machine, events.BrokersChanged(brokers(2, 3)))
     assert [type(e) for e in effects] == [fx.CloseChannel, fx.WriteStates]
     write = effects[1].writes[0]
     assert (write.state.leader, write.state.isr, write.expected_version) == (2, (2, 3), 10)
@@ -136,25 +138,26 @@ def test_nothing_is_announced_before_it_is_written(machine):
 
 
 def test_a_write_that_lost_a_race_is_decided_again_from_what_is_there(machine):
-    machine.handle(events.BrokersChanged(brokers(2, 3)))
+    handle(machine, events.BrokersChanged(brokers(2, 3)))
     found = LeaderAndIsr(1, 5, (1, 3), 1, 11)
-    effects = machine.handle(events.StatesWritten(conflicts={("t", 0): found}))
+    effects = handle(machine, events.StatesWritten(conflicts={("t", 0): found}))
     (pending,) = of_kind(effects, fx.WriteStates)
     assert pending.writes[0].state.leader == 3
     assert pending.writes[0].expected_version == 11
 
 
-def test_events_wait_while_a_write_is_under_way(machine):
-    machine.handle(events.BrokersChanged(brokers(2, 3)))
-    assert machine.handle(events.BrokersChanged(brokers(3))) == []
-    effects = machine.handle(events.StatesWritten({("t", 0): 11}))
-    assert of_kind(effects, fx.CloseChannel) == [fx.CloseChannel(2)]
-    (pending,) = of_kind(effects, fx.WriteStates)
-    assert {w.partition: w.state.leader for w in pending.writes} == {("t", 0): 3, ("t", 1): -1}
+def test_an_event_while_a_write_is_unanswered_is_rejected(machine):
+    handle(machine, events.BrokersChanged(brokers(2, 3)))
+    with pytest.raises(RuntimeError, match="BrokersChanged came out of turn"):
+        handle(machine, events.BrokersChanged(brokers(3)))
+    effects = handle(machine, events.StatesWritten({("t", 0): 11}))
+    assert of_kind(effects, fx.SendLeaderAndIsr)
+    with pytest.raises(RuntimeError, match="StatesWritten came out of turn"):
+        handle(machine, events.StatesWritten({("t", 0): 12}))
 
 
 def test_a_bounced_broker_died_before_it_joined(machine):
-    effects = machine.handle(events.BrokersChanged({**brokers(1, 2), 3: broker(3, epoch=2)}))
+    effects = handle(machine, events.BrokersChanged({**brokers(1, 2), 3: broker(3, epoch=2)}))
     (pending,) = of_kind(effects, fx.WriteStates)
     assert pending.writes[0].state.isr == (1, 2)
     after = written(machine, effects, 11)
@@ -162,8 +165,8 @@ def test_a_bounced_broker_died_before_it_joined(machine):
 
 
 def test_a_broker_that_joins_is_told_of_its_partitions_and_of_all_metadata(machine):
-    written(machine, machine.handle(events.BrokersChanged(brokers(1, 2))), 11)
-    effects = machine.handle(events.BrokersChanged(brokers(1, 2, 3)))
+    written(machine, handle(machine, events.BrokersChanged(brokers(1, 2))), 11)
+    effects = handle(machine, events.BrokersChanged(brokers(1, 2, 3)))
     (leaders,) = of_kind(effects, fx.SendLeaderAndIsr)
     assert leaders.broker_id == 3
     assert [u.partition for u in leaders.partitions] == [0]
@@ -175,10 +178,11 @@ def test_a_broker_that_joins_is_told_of_its_partitions_and_of_all_metadata(machi
 
 
 def test_new_topics_are_created_in_one_round_of_writes(machine):
-    effects = machine.handle(
+    effects = handle(
+        machine,
         events.TopicsChanged(
             (topic("u", UUID(int=2), p0=[1], p1=[3]), topic("v", UUID(int=3), p0=[2]))
-        )
+        ),
     )
     (pending,) = of_kind(effects, fx.WriteStates)
     assert [w.expected_version for w in pending.writes] == [None, None, None]
@@ -188,69 +192,69 @@ def test_new_topics_are_created_in_one_round_of_writes(machine):
 
 
 def test_a_topic_on_dead_brokers_only_stays_new_until_one_comes(machine):
-    assert not machine.handle(events.TopicsChanged((topic("u", UUID(int=2), p0=[9]),)))
+    assert not handle(machine, events.TopicsChanged((topic("u", UUID(int=2), p0=[9]),)))
     assert machine.context.partition_states["u", 0] is PartitionState.NEW
-    effects = machine.handle(events.BrokersChanged(brokers(1, 2, 3, 9)))
+    effects = handle(machine, events.BrokersChanged(brokers(1, 2, 3, 9)))
     told = written(machine, effects)
     assert 9 in {e.broker_id for e in of_kind(told, fx.SendLeaderAndIsr)}
 
 
 def test_only_partitions_that_are_new_are_created(machine):
-    effects = machine.handle(events.TopicsChanged((topic(p0=[3], p1=[2], p2=[3]),)))
+    effects = handle(machine, events.TopicsChanged((topic(p0=[3], p1=[2], p2=[3]),)))
     (pending,) = of_kind(effects, fx.WriteStates)
     assert [w.partition for w in pending.writes] == [("t", 2)]
     assert machine.context.replicas(("t", 0)) == (1, 2, 3)
 
 
 def test_a_deleted_topic_leaves_the_metadata_first_and_zookeeper_last(machine):
-    effects = machine.handle(events.TopicDeletionRequested(frozenset({"t"})))
+    effects = handle(machine, events.TopicDeletionRequested(frozenset({"t"})))
     (metadata,) = of_kind(effects, fx.SendUpdateMetadata)
     assert {u.state.leader for u in metadata.partitions} == {-2}
     stops = of_kind(effects, fx.SendStopReplica)
     assert [e.broker_id for e in stops] == [1, 2, 3]
     assert all(s.delete and s.leader_epoch == -2 for e in stops for s in e.stops)
     first = frozenset({("t", 0)})
-    assert machine.handle(events.StopReplicaAcked(1, 1, first)) == []
-    assert machine.handle(events.StopReplicaAcked(2, 1, first | {("t", 1)})) == []
-    assert machine.handle(events.StopReplicaAcked(3, 1, first)) == [fx.DeleteTopicZnodes("t")]
-    assert machine.handle(events.StopReplicaAcked(3, 1, first)) == []
-    machine.handle(events.TopicZnodesDeleted("t"))
+    assert handle(machine, events.StopReplicaAcked(1, 1, first)) == []
+    assert handle(machine, events.StopReplicaAcked(2, 1, first | {("t", 1)})) == []
+    assert handle(machine, events.StopReplicaAcked(3, 1, first)) == [fx.DeleteTopicZnodes("t")]
+    assert handle(machine, events.StopReplicaAcked(3, 1, first)) == []
+    handle(machine, events.TopicZnodesDeleted("t"))
     assert not machine.context.topics
     assert not machine.context.replica_states
 
 
 def test_a_deletion_waits_for_a_dead_broker_and_for_a_failed_one(machine):
-    written(machine, machine.handle(events.BrokersChanged(brokers(1, 2))), 11)
-    effects = machine.handle(events.TopicDeletionRequested(frozenset({"t"})))
+    written(machine, handle(machine, events.BrokersChanged(brokers(1, 2))), 11)
+    effects = handle(machine, events.TopicDeletionRequested(frozenset({"t"})))
     assert [e.broker_id for e in of_kind(effects, fx.SendStopReplica)] == [1, 2]
     first = frozenset({("t", 0)})
-    machine.handle(events.StopReplicaAcked(1, 1, first))
-    machine.handle(events.StopReplicaAcked(2, 1, first, frozenset({("t", 1)})))
-    effects = machine.handle(events.BrokersChanged({1: broker(1), 2: broker(2, 2), 3: broker(3)}))
+    handle(machine, events.StopReplicaAcked(1, 1, first))
+    handle(machine, events.StopReplicaAcked(2, 1, first, frozenset({("t", 1)})))
+    effects = handle(machine, events.BrokersChanged({1: broker(1), 2: broker(2, 2), 3: broker(3)}))
     assert {
         e.broker_id: {s.partition for s in e.stops} for e in of_kind(effects, fx.SendStopReplica)
     } == {
         2: {("t", 1)},
         3: {("t", 0)},
     }
-    machine.handle(events.StopReplicaAcked(2, 2, frozenset({("t", 1)})))
-    assert machine.handle(events.StopReplicaAcked(3, 1, first)) == [fx.DeleteTopicZnodes("t")]
+    handle(machine, events.StopReplicaAcked(2, 2, frozenset({("t", 1)})))
+    assert handle(machine, events.StopReplicaAcked(3, 1, first)) == [fx.DeleteTopicZnodes("t")]
 
 
 def test_an_answer_of_an_earlier_life_counts_for_nothing(machine):
-    machine.handle(events.TopicDeletionRequested(frozenset({"t"})))
-    machine.handle(events.StopReplicaAcked(1, 77, frozenset({("t", 0)})))
+    handle(machine, events.TopicDeletionRequested(frozenset({"t"})))
+    handle(machine, events.StopReplicaAcked(1, 77, frozenset({("t", 0)})))
     state = machine.context.replica_states[("t", 0), 1]
     assert state is ReplicaState.DELETION_STARTED
 
 
 def test_deleting_what_does_not_exist_drops_the_request(machine):
-    effects = machine.handle(events.TopicDeletionRequested(frozenset({"x"})))
+    effects = handle(machine, events.TopicDeletionRequested(frozenset({"x"})))
     assert effects == [fx.DeleteTopicDeletions(("x",))]
 
 
 def test_a_topic_that_comes_with_another_id_is_another_topic(machine):
-    effects = machine.handle(events.TopicsChanged((topic("t", UUID(int=8), p0=[1]),)))
+    effects = handle(machine, events.TopicsChanged((topic("t", UUID(int=8), p0=[1]),)))
     ended = of_kind(effects, fx.SendUpdateMetadata)[0]
     assert {(u.topic_id, u.state.leader) for u in ended.partitions} == {(ID, -2)}
     (pending,) = of_kind(effects, fx.WriteStates)
@@ -259,14 +263,14 @@ def test_a_topic_that_comes_with_another_id_is_another_topic(machine):
 
 
 def test_a_broker_that_lost_a_log_directory_is_ordered_all_it_has_anew(machine):
-    (pending,) = machine.handle(events.LogDirsFailed(frozenset({2, 9})))
+    (pending,) = handle(machine, events.LogDirsFailed(frozenset({2, 9})))
     assert isinstance(pending, fx.SendLeaderAndIsr)
     assert pending.broker_id == 2
     assert [(p.partition, p.state.leader_epoch) for p in pending.partitions] == [(0, 5), (1, 3)]
 
 
 def test_a_failed_log_directory_moves_leadership(machine):
-    effects = machine.handle(events.LeaderAndIsrAcked(1, 1, frozenset({("t", 0)})))
+    effects = handle(machine, events.LeaderAndIsrAcked(1, 1, frozenset({("t", 0)})))
     (pending,) = of_kind(effects, fx.WriteStates)
     assert (pending.writes[0].state.leader, pending.writes[0].state.isr) == (2, (2, 3))
 
@@ -287,45 +291,45 @@ def order_to(broker_id, effects):
 
 
 def test_a_replica_that_was_created_in_another_log_directory_is_online_again(machine):
-    first = order_to(3, machine.handle(events.LogDirsFailed(frozenset({3}))))
-    effects = machine.handle(answer(first, ErrorCode.KAFKA_STORAGE_ERROR))
+    first = order_to(3, handle(machine, events.LogDirsFailed(frozenset({3}))))
+    effects = handle(machine, answer(first, ErrorCode.KAFKA_STORAGE_ERROR))
     again = order_to(3, written(machine, effects, 11))
     assert again.partitions[0].offline_replicas == (3,)
-    assert machine.handle(answer(again, ErrorCode.KAFKA_STORAGE_ERROR)) == [], "still offline"
-    (told,) = of_kind(machine.handle(answer(again, ErrorCode.NONE)), fx.SendUpdateMetadata)
+    assert handle(machine, answer(again, ErrorCode.KAFKA_STORAGE_ERROR)) == [], "still offline"
+    (told,) = of_kind(handle(machine, answer(again, ErrorCode.NONE)), fx.SendUpdateMetadata)
     assert [u.offline_replicas for u in told.partitions] == [()]
     assert machine.context.is_online(3, ("t", 0))
 
 
 def test_a_replica_that_was_reported_offline_is_asked_again_if_its_state_stays(machine):
     out_of_isr = replace(machine.context.leader_and_isr["t", 0], isr=(1, 2), zk_version=11)
-    machine.handle(events.IsrChanged({("t", 0): out_of_isr}))
-    effects = machine.handle(events.LeaderAndIsrAcked(3, 1, frozenset({("t", 0)})))
+    handle(machine, events.IsrChanged({("t", 0): out_of_isr}))
+    effects = handle(machine, events.LeaderAndIsrAcked(3, 1, frozenset({("t", 0)})))
     assert not of_kind(effects, fx.WriteStates)
     assert order_to(3, effects).partitions[0].offline_replicas == (3,)
 
 
 def test_s08_a_replica_that_lacks_records_follows_though_its_leader_took_its_place_away(machine):
     now = replace(machine.context.leader_and_isr["t", 0], isr=(1, 2), zk_version=11)
-    machine.handle(events.IsrChanged({("t", 0): now}))
+    handle(machine, events.IsrChanged({("t", 0): now}))
     lacks = events.LeaderAndIsrAcked(3, 1, incomplete=frozenset({("t", 0)}))
-    effects = machine.handle(lacks)
+    effects = handle(machine, lacks)
     assert not of_kind(effects, fx.WriteStates)
     assert order_to(3, effects).partitions[0].state.isr == (1, 2)
 
 
 def test_a_deletion_goes_on_when_the_replica_is_online_again(machine):
     there = frozenset({("t", 0)})
-    written(machine, machine.handle(events.LeaderAndIsrAcked(3, 1, there)), 11)
-    effects = machine.handle(events.TopicDeletionRequested(frozenset({"t"})))
+    written(machine, handle(machine, events.LeaderAndIsrAcked(3, 1, there)), 11)
+    effects = handle(machine, events.TopicDeletionRequested(frozenset({"t"})))
     assert 3 not in {stop.broker_id for stop in of_kind(effects, fx.SendStopReplica)}
-    effects = machine.handle(events.LeaderAndIsrAcked(3, 1, online=there))
+    effects = handle(machine, events.LeaderAndIsrAcked(3, 1, online=there))
     (stop,) = of_kind(effects, fx.SendStopReplica)
     assert (stop.broker_id, [s.partition for s in stop.stops]) == (3, [("t", 0)])
 
 
 def test_controlled_shutdown_answers_after_leadership_has_moved(machine):
-    effects = machine.handle(events.ControlledShutdownRequested(7, 1, 1))
+    effects = handle(machine, events.ControlledShutdownRequested(7, 1, 1))
     assert not of_kind(effects, fx.AnswerControlledShutdown)
     after = written(machine, effects, 11)
     assert of_kind(after, fx.AnswerControlledShutdown) == [
@@ -338,7 +342,7 @@ def test_controlled_shutdown_answers_after_leadership_has_moved(machine):
 
 def shuts_down(machine, broker_id=3):
     """Have a broker leave partition 0 in order; return all that was said."""
-    effects = machine.handle(events.ControlledShutdownRequested(9, broker_id, 1))
+    effects = handle(machine, events.ControlledShutdownRequested(9, broker_id, 1))
     return effects + written(machine, effects, 11)
 
 
@@ -356,20 +360,20 @@ def test_s28_a_broker_that_is_about_to_go_leaves_an_isr_that_took_it_back(machin
     state = machine.context.leader_and_isr["t", 0]
     assert state.isr == (1, 2)
     again = replace(state, isr=(1, 2, 3), isr_epochs=(), zk_version=12)
-    effects = machine.handle(events.IsrChanged({("t", 0): again}))
+    effects = handle(machine, events.IsrChanged({("t", 0): again}))
     (pending,) = of_kind(effects, fx.WriteStates)
     assert pending.writes[0].state.isr == (1, 2)
 
 
 def test_s28_orders_still_reach_a_broker_that_is_about_to_go(machine):
     shuts_down(machine)
-    leaderless = written(machine, machine.handle(events.BrokersChanged(brokers(1, 3))), 12)
+    leaderless = written(machine, handle(machine, events.BrokersChanged(brokers(1, 3))), 12)
     told = written(machine, leaderless, 12)
     assert {effect.broker_id for effect in of_kind(told, fx.SendLeaderAndIsr)} == {1, 3}
 
 
 def test_partitions_with_one_replica_do_not_hold_a_shutdown_up(machine):
-    effects = machine.handle(events.ControlledShutdownRequested(7, 2, -1))
+    effects = handle(machine, events.ControlledShutdownRequested(7, 2, -1))
     after = written(machine, effects, 11)
     (answer,) = of_kind(after, fx.AnswerControlledShutdown)
     assert answer.remaining == ()
@@ -378,7 +382,7 @@ def test_partitions_with_one_replica_do_not_hold_a_shutdown_up(machine):
 
 def test_it_is_asked_whether_a_replica_out_of_the_isr_may_lead(machine):
     machine.context.leader_and_isr["t", 0] = LeaderAndIsr(1, 5, (1,), 1, 10)
-    asked = machine.handle(events.BrokersChanged(brokers(2, 3)))
+    asked = handle(machine, events.BrokersChanged(brokers(2, 3)))
     assert of_kind(asked, fx.CheckUncleanElection) == [fx.CheckUncleanElection(("t",))]
     written(machine, asked, 11)
     assert machine.context.leader_and_isr["t", 0].leader == -1
@@ -386,10 +390,10 @@ def test_it_is_asked_whether_a_replica_out_of_the_isr_may_lead(machine):
 
 
 def test_unclean_election_brings_a_partition_back(machine):
-    written(machine, machine.handle(events.BrokersChanged(brokers(2, 3))), 11)
+    written(machine, handle(machine, events.BrokersChanged(brokers(2, 3))), 11)
     only_one = LeaderAndIsr(1, 6, (1,), 2, 12)
     machine.context.leader_and_isr["t", 0] = only_one
-    effects = machine.handle(events.UncleanElectionEnabled("t"))
+    effects = handle(machine, events.UncleanElectionEnabled("t"))
     (pending,) = of_kind(effects, fx.WriteStates)
     assert (pending.writes[0].state.leader, pending.writes[0].state.isr) == (2, (2,))
 
@@ -403,7 +407,7 @@ def test_the_tables_forbid_moves_that_make_no_sense(machine):
 
 def test_isr_changes_only_ever_go_forward(machine):
     older = LeaderAndIsr(1, 5, (1,), 1, 9)
-    assert machine.handle(events.IsrChanged({("t", 0): older})) == []
+    assert handle(machine, events.IsrChanged({("t", 0): older})) == []
     newer = LeaderAndIsr(1, 5, (1, 2), 1, 11)
-    (effect,) = machine.handle(events.IsrChanged({("t", 0): newer}))
+    (effect,) = handle(machine, events.IsrChanged({("t", 0): newer}))
     assert effect.partitions[0].state == newer
