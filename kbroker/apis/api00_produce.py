@@ -1,11 +1,11 @@
-"""Produce (api key 0), v3-11: append record batches to partitions this broker leads.
+"""Produce (0): append record batches to partitions that this broker leads.
 
-The conditional append of kclient.wire.produce (v9+, an extension of ours) is served here too.
-v3 message format 2 · v5 log start offset · v7 zstd · v8 record errors · v9 flexible · v10 current leader · v11 same.
-Versions 0-2 are advertised for librdkafka's feature detection (KAFKA-18659) and close the connection when used.
+Versions served: 3 to 11. v3 message format 2; v5 log start offset; v7 zstd; v8 record errors; v9 flexible; v10 current
+leader; v11 the same. Versions 0 to 2 are advertised for librdkafka's feature detection (KAFKA-18659), and close the
+connection when used. The conditional append of kclient.wire.produce (v9+, an extension of ours) is served here, too.
 
-Differs from Kafka: compression.type other than `producer` keeps the producer's codec (a batch is never recompressed).
-acks=0 gets no response; an error there closes the connection, which is all that can tell the client.
+Differs from Kafka: compression.type other than `producer` keeps the producer's codec; a batch is never recompressed.
+acks=0 has no response, so an error closes the connection: the client has no other signal.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class Produce:
 
 
 class _Pending:
-    """A partition whose append is not acknowledged yet.
+    """A partition with an append that is not acknowledged yet.
 
     Under acks=all not all in-sync replicas have it, under acks=1 the log is not synced as flush.messages asks.
     """
@@ -178,7 +178,7 @@ class _Pending:
         self.outcome = outcome
 
     def done(self) -> bool:
-        """Say whether nothing more is to be waited for; an error is put into the outcome."""
+        """Return whether the wait is over; an error is put into the outcome."""
         try:
             return self._is_done(self.offset, self.leader_epoch)
         except KafkaError as error:
@@ -217,7 +217,7 @@ class _Wait:
 
 
 def _is_large(request: ProduceRequest, body: memoryview) -> bool:
-    """Tell whether a request is too much for one turn of the reactor."""
+    """Return whether a request is too much for one turn of the reactor."""
     if len(body) > VERY_LARGE_BYTES:
         return True
     return sum(len(topic.partitions) + 1 for topic in request.topics) > LARGE_PARTITIONS

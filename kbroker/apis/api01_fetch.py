@@ -1,23 +1,26 @@
-"""Fetch (api key 1), v4-17: read record batches from partitions this broker leads, or follows for those nearby.
+"""Fetch (1): read record batches from partitions that this broker leads, or follows for consumers in its rack.
 
-v4 isolation level · v5 log start offset · v7 sessions · v9 leader epoch · v11 rack · v12 flexible, diverging epoch ·
-v13 topic ids · v15 replica state in a tagged field · v16 node endpoints · v17 directory id, passed over.
+Versions served: 4 to 17. v4 isolation level; v5 log start offset; v7 sessions; v9 leader epoch; v11 rack; v12 flexible,
+diverging epoch; v13 topic ids; v15 replica state in a tagged field; v16 node endpoints; v17 directory id, ignored.
 
-A fetch that finds less than min_bytes waits up to max_wait_ms and is woken by appends. A full fetch (session epoch 0
-or -1) names all its partitions and is answered for all; with epoch 0 it opens a session, in which later ones say and
-hear only what is new (KIP-227, `kbroker.replica.core.fetch_session`). What a follower or a session waits for is
-answered at once when another request is behind it. The last stable offset is the high watermark: no transaction is
-open. A broker's replica id is accepted only on a connection that proved to come from that broker (CVE-2018-1288); else
-the answer is CLUSTER_AUTHORIZATION_FAILED, before v7, which has no error code for the whole,
-TOPIC_AUTHORIZATION_FAILED for every partition, as in Kafka.
+A fetch that finds less than min_bytes waits up to max_wait_ms; appends wake it. A full fetch (session epoch 0 or -1)
+names all its partitions, and its response has them all. With epoch 0 it opens a session; later requests and responses
+of the session have only changes (KIP-227, `kbroker.replica.core.fetch_session`). A waiting fetch of a follower or a
+session is answered at once when another request is behind it. The last stable offset is the high watermark, because
+there are no transactions.
 
-A consumer that says where it is (rack, v11) may read from followers (KIP-392): with replica.selector.class a leader
-names one in that rack in place of records, and followers are told of a new high watermark at once, not with the next
-records. A follower hands out what it knows to be committed. Above that, up to its log end, it has nothing yet: the
-fetch waits, as in Kafka, where the KIP has OFFSET_NOT_AVAILABLE; beyond its log it is OFFSET_OUT_OF_RANGE, whereupon
-the consumer asks the leader. Kafka's followers answer every v11 consumer; ours only those that name a rack: others
-take that error for the leader's word. And kafka-replica-verification (replica id -2): in Kafka it, and whoever calls
-itself so, reads what is not committed, too.
+A broker's replica id is accepted only on a connection that proved to come from that broker (CVE-2018-1288). Else the
+error is CLUSTER_AUTHORIZATION_FAILED; before v7, which has no error code for the whole, TOPIC_AUTHORIZATION_FAILED for
+every partition, as in Kafka.
+
+Consumers with a rack (v11) may read from followers (KIP-392). With replica.selector.class a leader responds with the
+preferred read replica in place of records, and followers receive a new high watermark at once, not with the next
+records. A follower sends records up to its high watermark. A fetch from between its high watermark and its log end
+waits; a fetch beyond its log end gets OFFSET_OUT_OF_RANGE, and the consumer returns to the leader.
+
+Differs from Kafka: a follower answers only consumers with a rack, because a consumer without one takes
+OFFSET_OUT_OF_RANGE for the leader's. kafka-replica-verification (replica id -2) reads up to the high watermark; in
+Kafka it reads, as any client with that id does, records that are not committed.
 """
 
 from __future__ import annotations
@@ -56,10 +59,10 @@ FIRST_WITH_ERROR_CODE = 7
 MAX_SESSION_ID = 0x7FFFFFFF
 
 LOOKED_AT_ONCE = 500
-"""Of so many partitions that are due a fetch is answered with what they gave; the others come first in the next.
+"""Partitions of a session that one fetch reads; the others that are due come first in the next fetch.
 
-Even if they gave nothing, as long as half of them need not be looked at again: whoever fetches asks again at once, and
-he is not to do so for ever.
+The response is sent even if these had nothing new, as long as at least half of them are settled: otherwise the client
+would fetch again at once, for ever.
 """
 
 
@@ -68,7 +71,7 @@ LARGE = 1000
 
 
 class Fetch:
-    """Reads, and waits where there is too little."""
+    """Reads, and waits for more where there is less than min_bytes."""
 
     raw = True
 
@@ -109,10 +112,10 @@ class Fetch:
         if follower is not None and not self._may_follow(context, follower):
             return _unauthorized(context, request)
         asking = _Asking(self, context, request, follower, limit)
-        anew = request.session_epoch in (INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH)
+        is_full = request.session_epoch in (INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH)
         if follower is not None:
-            self.replica_manager.followers.heard(follower, self.now(), anew=anew)
-        if anew:
+            self.replica_manager.followers.heard(follower, self.now(), anew=is_full)
+        if is_full:
             former = self._session_of(asking)
             if former is not None:
                 self._close(former)
@@ -155,18 +158,18 @@ class Fetch:
         self.waiting.finish(session)
 
     def _may_follow(self, context: RequestContext, replica: int) -> bool:
-        """Say whether the sender may fetch as broker *replica*: it is that one, and not this one."""
+        """Return whether the sender may fetch as broker *replica*: it proved to be that broker, and is not this one."""
         proved = self._trust.admits_as(context.peer, replica, ApiKey.FETCH)
         return proved and replica != self.replica_manager.broker_id
 
     def resolve(self, name: str, topic_id: UUID | None) -> str | None:
-        """Return the name of a topic that a request calls *name* or *topic_id*; None for an id nobody has."""
+        """Return the name of a topic that a request calls *name* or *topic_id*; None for an unknown id."""
         if topic_id is None:
             return name
         return self.replica_manager.registry.topic_name(topic_id) or self._name_of(topic_id)
 
     def watch(self, partition: CachedPartition) -> str | None:
-        """Have *partition* hear of what happens here, once its topic's name is known; return that."""
+        """Mark *partition* due when it changes here, once its topic's name is known; return the name."""
         if partition.key is None:
             name = self.resolve(partition.name, partition.topic_id)
             if name is None:
@@ -202,7 +205,7 @@ def _session_error(session: FetchSession | None, request: FetchRequest, version:
 
 
 class _Asking:
-    """A request, who sent it, and what it may have."""
+    """A request, its sender, and the bytes that its response may have."""
 
     __slots__ = ("context", "fetch", "follower", "limit", "request")
 
@@ -233,14 +236,14 @@ class _Asking:
 
     @property
     def owner(self) -> tuple[int, str] | None:
-        """Whose session this would be, if it is a follower's."""
+        """The follower and client id that own the session; None for a consumer's."""
         if self.follower is None:
             return None
         return self.follower, self.context.header.client_id or ""
 
     @property
-    def hears_of_watermarks(self) -> bool:
-        """Whether a new watermark is answered without records: consumers wait for it at the follower."""
+    def completes_on_high_watermark(self) -> bool:
+        """Whether a new high watermark alone completes the fetch: consumers wait for it at the follower."""
         return self.fetch.replica_selector is not None and self.owner is not None
 
     @property
@@ -250,7 +253,7 @@ class _Asking:
 
 
 class _FullFetch:
-    """A fetch that names all its partitions, and is answered for all."""
+    """A fetch that names all its partitions; its response has them all."""
 
     __slots__ = ("_asking", "_topics")
 
@@ -309,7 +312,7 @@ class _FullFetch:
         return encode(asking.context, response)
 
     def _begin_session(self, answers: list[FetchTopicResponse], clean: list[bool]) -> int:
-        """Open a session in which all this was told; return its id, 0 when there is no room."""
+        """Open a session that has sent these responses; return its id, 0 when there is no room."""
         asking, fetch = self._asking, self._asking.fetch
         session = fetch.sessions.begin(
             asking.owner,
@@ -322,12 +325,12 @@ class _FullFetch:
         added, _ = session.update(asking.request.topics, ())
         for partition in added:
             fetch.watch(partition)
-        told = (
+        sent = (
             (topic.name if topic.topic_id is None else topic.topic_id, answer)
             for topic in answers
             for answer in topic.partitions
         )
-        for (called, answer), is_clean in zip(told, clean, strict=True):
+        for (called, answer), is_clean in zip(sent, clean, strict=True):
             partition = session.partitions[called, answer.partition]
             session.told(partition, answer, is_clean=is_clean)
         return session.id
@@ -396,7 +399,7 @@ class _LargeFetch(_FullFetch):
 
 
 class _IncrementalFetch:
-    """A fetch within a session, whose next request carries *epoch*."""
+    """A fetch within a session; *epoch* is that of the session's next request."""
 
     __slots__ = ("_asking", "_epoch", "_session")
 
@@ -418,17 +421,17 @@ class _IncrementalFetch:
         )
 
     def _look(self, *, again: bool, in_any_case: bool = False) -> Answer:
-        """Read what is due; an event of that very reading is looked at with the next request."""
+        """Read what is due; changes during this read are due for the next request."""
         asking, session = self._asking, self._session
         if session.epoch != self._epoch:
-            # Another request came meanwhile, whose sender does not wait for this.
+            # Another request of the session came meanwhile: the client does not wait for this one.
             error = int(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
             return encode(
                 asking.context, FetchResponse([], error_code=error, session_id=session.id)
             )
         reading = asking.reading(again=again)
         watch = asking.fetch.watch
-        said: list[tuple[CachedPartition, FetchPartitionResponse, bool]] = []
+        responses: list[tuple[CachedPartition, FetchPartitionResponse, bool]] = []
         settled = 0
         for count, partition in enumerate(list(session.due)):
             if count >= LOOKED_AT_ONCE and (reading.suffices or 2 * settled >= LOOKED_AT_ONCE):
@@ -437,14 +440,16 @@ class _IncrementalFetch:
                 break
             answer = reading.read(watch(partition), partition.topic_id, partition.asked)
             if session.looked_at(partition, answer, is_clean=reading.is_clean):
-                said.append((partition, answer, reading.is_clean))
+                responses.append((partition, answer, reading.is_clean))
             elif reading.is_clean:
                 settled += 1
-        if not (in_any_case or reading.suffices or (said and asking.hears_of_watermarks)):
+        if not (
+            in_any_case or reading.suffices or (responses and asking.completes_on_high_watermark)
+        ):
             reading.release()
             return None
         topics: dict[UUID | str, FetchTopicResponse] = {}
-        for partition, answer, is_clean in said:
+        for partition, answer, is_clean in responses:
             session.told(partition, answer, is_clean=is_clean)
             called = partition.id[0]
             topic = topics.get(called)

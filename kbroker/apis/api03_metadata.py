@@ -1,15 +1,14 @@
 """Metadata (3): live brokers, topics and their leaders.
 
-Versions served: 0 to 12. v0 asks for all topics by an empty list, later versions by null. v1 controller
-id, rack, is_internal; v2 cluster id; v4 allow_auto_topic_creation; v5 offline replicas; v7 leader
-epochs; v8-10 authorized operations (KIP-430); v10 topic ids; v12 look-up by topic id.
+Versions served: 0 to 12. v0 asks for all topics by an empty list, later versions by null. v1 controller id, rack,
+is_internal; v2 cluster id; v4 allow_auto_topic_creation; v5 offline replicas; v7 leader epochs; v8-10 authorized
+operations (KIP-430); v10 topic ids; v12 look-up by topic id.
 
-Differs from Kafka: an automatically created topic is waited for (at most `AUTO_CREATE_SECONDS`), so that
-the first answer names its leaders; and automatic creation has a budget: asking for 100,000 unknown
-topics does not create 100,000 topics (reliability.md 4.1). A broker that was not told of all topics yet
-denies none and creates none (Kafka says UNKNOWN_TOPIC_OR_PARTITION, or INVALID_REPLICATION_FACTOR because it
-knows of no broker): what it does not know is LEADER_NOT_AVAILABLE, about which clients ask again. The answer
-for all topics is encoded once per listener, version and state of the cluster.
+Differs from Kafka: the response waits for the leaders of an automatically created topic, at most `AUTO_CREATE_SECONDS`.
+Automatic creation has a budget: a request for 100,000 unknown topics does not create 100,000 topics. A broker that has
+not received the whole metadata answers LEADER_NOT_AVAILABLE for a topic that it does not know, which clients retry, and
+creates none; Kafka answers UNKNOWN_TOPIC_OR_PARTITION, or INVALID_REPLICATION_FACTOR because it knows no broker. The
+response for all topics is encoded once per listener, version and state of the cluster.
 """
 
 from __future__ import annotations
@@ -91,17 +90,17 @@ class Metadata:
     def __init__(
         self,
         cache: MetadataCache,
-        topics: AdminManager,
+        admin_manager: AdminManager,
         auto_create: Callable[[], bool],
         monotonic: Callable[[], float],
     ) -> None:
         self._cache = cache
-        self._topics = topics
+        self._admin_manager = admin_manager
         self._auto_create = auto_create
         self._budget = Budget(AUTO_CREATE_BURST, AUTO_CREATE_PER_SECOND, monotonic)
 
     def __call__(self, context: RequestContext, body: memoryview) -> Answer | Deferred[Answer]:
-        """Answer the request whose *body* follows the header."""
+        """Answer the request; *body* follows its header."""
         version, listener = context.api_version, context.listener
         request: MetadataRequest = messages.decode_request(
             context.header, body, 0, max_elements=context.budget.max_elements
@@ -316,11 +315,11 @@ class Metadata:
         """Create topic *name* and wait a moment for its leaders; the error it is answered with."""
         try:
             if name == OFFSETS_TOPIC:
-                await self._topics.create_offsets_topic()
+                await self._admin_manager.create_offsets_topic()
             elif name in INTERNAL_TOPICS:
                 return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             else:
-                await self._topics.create(NewTopic(name))
+                await self._admin_manager.create(NewTopic(name))
         except TopicAlreadyExists:
             pass
         except KafkaError as error:
@@ -330,7 +329,7 @@ class Metadata:
             if error.code is ErrorCode.INVALID_REPLICATION_FACTOR:
                 return ErrorCode.INVALID_REPLICATION_FACTOR
             return ErrorCode.LEADER_NOT_AVAILABLE
-        await self._topics.until_led(name, [0], AUTO_CREATE_SECONDS)
+        await self._admin_manager.until_led(name, [0], AUTO_CREATE_SECONDS)
         return None
 
 

@@ -1,7 +1,7 @@
-"""LeaderAndIsr (4): the controller says which partitions this broker leads or follows.
+"""LeaderAndIsr (4): the controller assigns the partitions that this broker leads or follows.
 
-Versions served: 5 to 7 (v5 topic ids, `type`; v6 leader recovery state). The settings of topics that are
-new here are read first, so that no log is made with the wrong ones; the rest is `ReplicaManager`'s work.
+Versions served: 5 to 7 (v5 topic ids, `type`; v6 leader recovery state). The settings of topics that are new here are
+read first, so that no log is created with the wrong ones. `ReplicaManager` does the rest.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""StopReplica (5): the controller says which replicas this broker gives up, and which it deletes.
+"""StopReplica (5): the controller names the replicas that this broker stops, and those that it deletes.
 
 Versions served: 3 and 4 (v3: leader epochs, KIP-570, and delete per partition).
 """

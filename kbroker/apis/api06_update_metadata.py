@@ -1,10 +1,11 @@
-"""UpdateMetadata (6): the controller tells what every broker tells clients.
+"""UpdateMetadata (6): the controller sends the metadata that every broker gives to clients.
 
-Versions served: 7 and 8 (v8: `type`; FULL replaces all that was known, and shows which replicas on our
-disks are nobody's any more; of thousands of partitions it comes in parts, which tagged fields of ours
-number). Refused with STALE_CONTROLLER_EPOCH from a deposed controller, STALE_BROKER_EPOCH when meant for
-an earlier life of this broker (KIP-380), INVALID_REQUEST when parts before it did not come, INVALID_UPDATE_VERSION
-when a later request of the same controller arrived before it (it was sent again, and its first copy was delayed).
+Versions served: 7 and 8. v8: `type`. FULL replaces the whole cache, and shows which replicas on the disks of this
+broker are strays. With thousands of partitions it comes in parts, numbered by tagged fields of ours.
+
+Errors: STALE_CONTROLLER_EPOCH from a deposed controller; STALE_BROKER_EPOCH when meant for an earlier registration of
+this broker (KIP-380); INVALID_REQUEST when an earlier part is missing; INVALID_UPDATE_VERSION when a later request of
+the same controller arrived first (this one is a delayed copy of a request that was resent).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """ControlledShutdown (7): a broker that stops asks the controller to move its leadership away.
 
-Version served: 3. Partitions with one replica cannot move and do not hold a shutdown up, as in Kafka;
-what remains are partitions with more replicas that nobody else in the ISR could take.
+Version served: 3. Partitions with one replica cannot move and do not delay the shutdown, as in Kafka. The response
+lists the partitions with more replicas that no other broker in the ISR could take over.
 """
 
 from __future__ import annotations

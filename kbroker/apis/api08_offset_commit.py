@@ -23,7 +23,7 @@ from kclient.wire.schema.offset_commit import (
 
 
 class OffsetCommit:
-    """Answers OffsetCommit. *metadata* says which partitions exist."""
+    """Answers OffsetCommit. *metadata* knows which partitions exist."""
 
     def __init__(self, coordinator: GroupCoordinator, metadata: MetadataCache) -> None:
         self._coordinator = coordinator

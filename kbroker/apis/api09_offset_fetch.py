@@ -4,7 +4,7 @@ v2 null topics mean all, and a top-level error; v3 throttle time; v5 leader epoc
 require_stable (KIP-447: nothing is ever pending here before there are transactions); v8 many groups in one request
 (KIP-709); v9 member id and epoch of the new group protocol (KIP-848), not looked at.
 
-Offset -1 says that there is none.
+Offset -1: there is no committed offset.
 """
 
 from kbroker.apis.request import RequestContext

@@ -32,9 +32,9 @@ GROUP: Final = 0
 class FindCoordinator:
     """Answers FindCoordinator."""
 
-    def __init__(self, metadata: MetadataCache, topics: AdminManager) -> None:
+    def __init__(self, metadata: MetadataCache, admin_manager: AdminManager) -> None:
         self._metadata = metadata
-        self._topics = topics
+        self._admin_manager = admin_manager
         self._making = False
 
     async def __call__(
@@ -86,7 +86,7 @@ class FindCoordinator:
 
     async def _create_topic(self) -> None:
         try:
-            await self._topics.create_offsets_topic()
+            await self._admin_manager.create_offsets_topic()
         except (KafkaError, ZooKeeperError) as error:
             log.warn("{topic} cannot be created now: {error}", topic=OFFSETS_TOPIC, error=error)
         except Exception:

@@ -1,6 +1,6 @@
 """DescribeGroups (15), versions 0-5: state and members of groups.
 
-v1 throttle time; v3 authorized operations on demand (KIP-430: not told before there are ACLs); v4 group instance id
+v1 throttle time; v3 authorized operations on demand (KIP-430: not sent before there are ACLs); v4 group instance id
 (KIP-345); v5 flexible.
 
 As in Kafka a group that does not exist is described as Dead, without an error, and metadata and assignments are shown

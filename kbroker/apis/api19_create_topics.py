@@ -46,12 +46,12 @@ class CreateTopics:
     def __init__(
         self,
         controller: KafkaController,
-        topics: AdminManager,
+        admin_manager: AdminManager,
         dynamic: DynamicConfig,
         monotonic: Callable[[], float],
     ) -> None:
         self._controller = controller
-        self._topics = topics
+        self._admin_manager = admin_manager
         self._dynamic = dynamic
         self._monotonic = monotonic
 
@@ -91,10 +91,12 @@ class CreateTopics:
                 raise PolicyViolation(
                     f"{asked} partitions in one request are more than the {MAX_PARTITIONS} allowed"
                 )
-            created = await self._topics.create(_new(topic), validate_only=validate_only)
+            created = await self._admin_manager.create(_new(topic), validate_only=validate_only)
             if not validate_only:
                 left = deadline - self._monotonic()
-                if not await self._topics.until_led(created.name, list(created.assignment), left):
+                if not await self._admin_manager.until_led(
+                    created.name, list(created.assignment), left
+                ):
                     raise RequestTimedOut(f"topic {created.name} is created but not led yet")
         except KafkaError as error:
             return CreatableTopicResult(

@@ -39,12 +39,12 @@ class DeleteTopics:
     def __init__(
         self,
         controller: KafkaController,
-        topics: AdminManager,
+        admin_manager: AdminManager,
         cache: MetadataCache,
         monotonic: Callable[[], float],
     ) -> None:
         self._controller = controller
-        self._topics = topics
+        self._admin_manager = admin_manager
         self._cache = cache
         self._monotonic = monotonic
 
@@ -74,9 +74,11 @@ class DeleteTopics:
                 raise InvalidRequest("a topic is named or has an id, not both")
             name = self._name(name, topic_id)
             known = self._cache.topic(name)
-            await self._topics.delete(name)
+            await self._admin_manager.delete(name)
             left = deadline - self._monotonic()
-            gone = await self._topics.until_gone(name, known.topic_id if known else None, left)
+            gone = await self._admin_manager.until_gone(
+                name, known.topic_id if known else None, left
+            )
             if not gone:
                 raise RequestTimedOut(f"the deletion of topic {name} has begun but takes longer")
         except KafkaError as error:

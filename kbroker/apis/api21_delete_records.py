@@ -1,8 +1,8 @@
-"""DeleteRecords (api key 21), v0-2: move a partition's log start offset up.
+"""DeleteRecords (21): raise a partition's log start offset.
 
-v2 flexible. -1 stands for the high watermark; beyond it is OFFSET_OUT_OF_RANGE. A topic whose cleanup.policy lacks
-`delete` answers POLICY_VIOLATION, an internal topic INVALID_TOPIC_EXCEPTION. The records are hidden at once, their
-segments go with the next retention check.
+Versions served: 0 to 2 (v2 flexible). -1 stands for the high watermark; an offset beyond it is OFFSET_OUT_OF_RANGE. A
+topic without `delete` in its cleanup.policy gets POLICY_VIOLATION, an internal topic INVALID_TOPIC_EXCEPTION. The
+records are hidden at once; the next retention check deletes their segments.
 """
 
 from __future__ import annotations

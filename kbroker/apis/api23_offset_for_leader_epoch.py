@@ -1,9 +1,9 @@
-"""OffsetForLeaderEpoch (api key 23), v2-4: where a leader epoch ends (KIP-101, KIP-279, KIP-320).
+"""OffsetForLeaderEpoch (23): where a leader epoch ends (KIP-101, KIP-279, KIP-320).
 
-v3 replica id · v4 flexible. The answer is the largest epoch not above the one asked for, and the offset after its last
-record; -1 and -1 where that is unknown. Only a leader answers, a follower's question (replica id) as long as it may be
-followed, a consumer's as long as nobody else can have been elected (S11). A broker's id is accepted only on a
-connection that proved to come from that broker, else every partition has CLUSTER_AUTHORIZATION_FAILED.
+Versions served: 2 to 4 (v3 replica id; v4 flexible). The response has the largest epoch not above the requested one,
+and the offset after its last record; -1 and -1 where that is unknown. Only a leader answers: a follower (replica id)
+while it may be followed, a consumer while no other broker can have been elected (S11). A broker's id is accepted only
+on a connection that proved to come from that broker, else every partition has CLUSTER_AUTHORIZATION_FAILED.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ from kclient.wire.schema.alter_configs import (
 class AlterConfigs:
     """Answers AlterConfigs."""
 
-    def __init__(self, changes: ConfigAdminManager, broker_id: int) -> None:
-        self._changes = changes
+    def __init__(self, config_admin_manager: ConfigAdminManager, broker_id: int) -> None:
+        self._config_admin_manager = config_admin_manager
         self._broker_id = broker_id
 
     async def __call__(
@@ -52,10 +52,14 @@ class AlterConfigs:
                 values[config.name] = config.value
             name = resource.resource_name
             if resource.resource_type == ResourceType.TOPIC:
-                await self._changes.replace_topic(name, values, validate_only=validate_only)
+                await self._config_admin_manager.replace_topic(
+                    name, values, validate_only=validate_only
+                )
             elif resource.resource_type == ResourceType.BROKER:
                 broker = configured_broker(name, self._broker_id)
-                await self._changes.replace_broker(broker, values, validate_only=validate_only)
+                await self._config_admin_manager.replace_broker(
+                    broker, values, validate_only=validate_only
+                )
             else:
                 raise InvalidRequest(f"resource type {resource.resource_type} has no settings here")
         except KafkaError as error:

@@ -35,7 +35,7 @@ Space = tuple[int, int]
 
 
 class DescribeLogDirs:
-    """Answers DescribeLogDirs. *ask_space* asks the file systems, in a thread: one that hangs stops nobody else."""
+    """Answers DescribeLogDirs. *ask_space* queries the file systems in a thread, where one may hang."""
 
     def __init__(
         self,

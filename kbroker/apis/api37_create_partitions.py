@@ -26,10 +26,13 @@ class CreatePartitions:
     """Answers CreatePartitions, on the controller."""
 
     def __init__(
-        self, controller: KafkaController, topics: AdminManager, monotonic: Callable[[], float]
+        self,
+        controller: KafkaController,
+        admin_manager: AdminManager,
+        monotonic: Callable[[], float],
     ) -> None:
         self._controller = controller
-        self._topics = topics
+        self._admin_manager = admin_manager
         self._monotonic = monotonic
 
     async def __call__(
@@ -63,11 +66,13 @@ class CreatePartitions:
                 raise NotController("this broker is not the controller")
             if times > 1:
                 raise InvalidRequest(f"topic {topic.name[:249]!a} is in the request {times} times")
-            added = await self._topics.add_partitions(
+            added = await self._admin_manager.add_partitions(
                 topic.name, topic.count, given, validate_only=validate_only
             )
             left = deadline - self._monotonic()
-            if not validate_only and not await self._topics.until_led(topic.name, added, left):
+            if not validate_only and not await self._admin_manager.until_led(
+                topic.name, added, left
+            ):
                 raise RequestTimedOut(f"the new partitions of {topic.name} are not led yet")
         except KafkaError as error:
             return CreatePartitionsTopicResult(topic.name, int(error.code), error.message)

@@ -1,10 +1,11 @@
-"""ElectLeaders (43): an operator wants the preferred leaders back, or any leader at all, and waits until they lead.
+"""ElectLeaders (43): elect the preferred leaders, or any leader at all, and wait until they lead.
 
 Versions served: 0 to 2. v0 preferred only (KIP-183); v1 unclean elections, a top-level error (KIP-460); v2 flexible.
 
-Answered by the controller only: NOT_CONTROLLER at the top, and in v0, which has no such field, for every partition
-asked for. Without a list all partitions are meant, and those that needed no election are left out of the answer.
-Elected is who this broker's metadata shows as the leader, for then clients find it: REQUEST_TIMED_OUT until then.
+Only the controller answers. Another broker answers NOT_CONTROLLER: at the top, and in v0, which has no such field, for
+every partition of the request. Without a list all partitions are meant; those that needed no election are not in the
+response. A partition succeeds once this broker's metadata shows the new leader, because clients find it then;
+REQUEST_TIMED_OUT until then.
 """
 
 from __future__ import annotations
@@ -56,10 +57,13 @@ class ElectLeaders:
     """Answers ElectLeaders, on the controller."""
 
     def __init__(
-        self, controller: KafkaController, topics: AdminManager, monotonic: Callable[[], float]
+        self,
+        controller: KafkaController,
+        admin_manager: AdminManager,
+        monotonic: Callable[[], float],
     ) -> None:
         self._controller = controller
-        self._topics = topics
+        self._admin_manager = admin_manager
         self._monotonic = monotonic
 
     async def __call__(
@@ -83,9 +87,12 @@ class ElectLeaders:
                 replica_election_results=_by_topic({p: (code, str(error)) for p in asked or ()}),
             )
         elected = {p: r.leader for p, r in results.items() if r.outcome is ElectionOutcome.ELECTED}
-        late = await self._topics.until_led_by(elected, deadline - self._monotonic())
+        late = await self._admin_manager.until_led_by(elected, deadline - self._monotonic())
         answers = {
-            partition: (ErrorCode.REQUEST_TIMED_OUT, "elected; this broker has not heard of it yet")
+            partition: (
+                ErrorCode.REQUEST_TIMED_OUT,
+                "elected, but not in this broker's metadata yet",
+            )
             if partition in late
             else _answer(election, result)
             for partition, result in results.items()

@@ -26,8 +26,8 @@ from kclient.wire.schema.incremental_alter_configs import (
 class IncrementalAlterConfigs:
     """Answers IncrementalAlterConfigs."""
 
-    def __init__(self, changes: ConfigAdminManager, broker_id: int) -> None:
-        self._changes = changes
+    def __init__(self, config_admin_manager: ConfigAdminManager, broker_id: int) -> None:
+        self._config_admin_manager = config_admin_manager
         self._broker_id = broker_id
 
     async def __call__(
@@ -54,11 +54,11 @@ class IncrementalAlterConfigs:
             if times > 1:
                 raise InvalidRequest("each resource must appear at most once")
             if resource.resource_type == ResourceType.TOPIC:
-                await self._changes.alter_topic(
+                await self._config_admin_manager.alter_topic(
                     resource.resource_name, changes, validate_only=validate_only
                 )
             elif resource.resource_type == ResourceType.BROKER:
-                await self._changes.alter_broker(
+                await self._config_admin_manager.alter_broker(
                     configured_broker(resource.resource_name, self._broker_id),
                     changes,
                     validate_only=validate_only,

@@ -1,9 +1,10 @@
-"""AlterPartitionReassignments (45): other replicas for partitions, or a move under way called off (KIP-455).
+"""AlterPartitionReassignments (45): other replicas for partitions, or the end of a reassignment in progress (KIP-455).
 
-Version served: 0. Answered by the controller only (NOT_CONTROLLER at the top). Answered is that a wish is in ZooKeeper,
-where any controller finds it; how far it came is asked by ListPartitionReassignments. Of many wishes a controller that
-dies has written some: asking again is harmless. `replicas` null calls off: NO_REASSIGNMENT_IN_PROGRESS where nothing
-is under way. A change that would leave no replica with all that is committed is an INVALID_REPLICA_ASSIGNMENT.
+Version served: 0. Only the controller answers; another broker answers NOT_CONTROLLER at the top. The response means
+that the reassignment is in ZooKeeper, where any controller finds it; ListPartitionReassignments shows its progress. A
+controller that dies may have written some reassignments of a request: a retry is harmless. `replicas` null cancels:
+NO_REASSIGNMENT_IN_PROGRESS where there is none. A change that would leave no replica with all committed records
+is an INVALID_REPLICA_ASSIGNMENT.
 """
 
 from __future__ import annotations

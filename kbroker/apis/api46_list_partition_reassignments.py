@@ -1,7 +1,7 @@
-"""ListPartitionReassignments (46): which partitions get other replicas, and which (KIP-455).
+"""ListPartitionReassignments (46): the reassignments in progress, and their replicas (KIP-455).
 
-Version served: 0. Answered by the controller only (NOT_CONTROLLER at the top). `replicas` are all that hold the
-partition now, those to come first. Partitions asked for that are not on the move are left out.
+Version served: 0. Only the controller answers; another broker answers NOT_CONTROLLER at the top. `replicas` are all
+replicas now, the target replicas first. Requested partitions that are not being reassigned are not in the response.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from kclient.wire.versions import ApiKey
 log = Logger()
 
 LOG_SECONDS: Final = 1.0
-"""At most one line in so many seconds tells of refused requests."""
+"""Time between two log lines about refused requests."""
 
 
 class InterBrokerTrust:
@@ -50,7 +50,7 @@ class InterBrokerTrust:
         self._unlogged = 0
 
     def prove(self, peer: Peer, proof: bytes) -> bool:
-        """Take the proof that *peer* presents; say whether it holds here."""
+        """Verify the proof that *peer* presents; return whether it holds here."""
         broker_id = self._proofs.verify(proof) if self._is_inter_broker(peer) else None
         if broker_id is None:
             self._refused(peer, "its broker proof")
@@ -59,13 +59,13 @@ class InterBrokerTrust:
         return True
 
     def admits(self, peer: Peer, api_key: int) -> bool:
-        """Say whether *peer* may send requests of *api_key*, which only brokers may send."""
+        """Return whether *peer* may send requests of *api_key*, which only brokers may send."""
         if peer.broker_id >= 0 or self._registered_at(peer):
             return True
         return self._refused(peer, ApiKey(api_key).name)
 
     def admits_as(self, peer: Peer, broker_id: int, api_key: int) -> bool:
-        """Say whether *peer* may send a request of *api_key* as broker *broker_id*."""
+        """Return whether *peer* may send a request of *api_key* as broker *broker_id*."""
         if broker_id >= 0 and peer.broker_id == broker_id:
             return True
         if peer.broker_id < 0 and broker_id in self._registered_at(peer):

@@ -42,7 +42,7 @@ class VersionNegotiator(Protocol):
 
 
 class _Api:
-    """An API whose handler is made: its row of the table, ready for the hot path."""
+    """An API with its handler, and its row of the table, ready for the hot path."""
 
     __slots__ = ("at_once", "gate", "handler", "is_raw", "key", "sender", "spec", "versions")
 
@@ -147,7 +147,7 @@ class RequestPipeline:
     def _decode(
         self, context: RequestContext, api: _Api, frame: memoryview, body: int
     ) -> Answer | Deferred[Answer]:
-        """Decode the request whose body begins at *body*, and handle it; a raw handler decodes the body itself."""
+        """Decode the request from offset *body*, and handle it; a raw handler decodes the body itself."""
         try:
             if api.is_raw:
                 return self._handle_raw(context, api, frame[body:])
@@ -247,7 +247,7 @@ class RequestPipeline:
         return answer
 
     def _failed(self, failure: Failure, context: RequestContext) -> Answer:
-        """Answer a request whose handler raised, or raise RequestRefusedError."""
+        """Answer a request after its handler raised, or raise RequestRefusedError."""
         error = failure.value
         api = ApiKey(context.header.api_key)
         if isinstance(error, RequestRefusedError | ProtocolError):

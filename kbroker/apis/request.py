@@ -62,7 +62,7 @@ class Handler(Protocol):
 
 
 class RawHandler(Protocol):
-    """Answers requests whose codec is written by hand: body in, parts of the whole response out.
+    """Answers requests with a codec of its own: body in, parts of the whole response out.
 
     The pipeline cancels its Deferred when the connection is lost. It never cancels that of a `Handler`: a request
     that was begun is completed, even if its client does not wait for the response.
@@ -71,7 +71,7 @@ class RawHandler(Protocol):
     raw: bool
 
     def __call__(self, context: RequestContext, body: memoryview, /) -> Answer | Deferred[Answer]:
-        """Answer the request whose *body* follows the header."""
+        """Answer the request; *body* follows its header."""
 
 
 AnyHandler = Handler | RawHandler

@@ -388,7 +388,7 @@ class Broker:
             ),
             turns=SharedTurns(self._reactor),
         )
-        self.network = self._world.network(self._reactor, self.config, self.pipeline)
+        self.network = self._world.socket_server(self._reactor, self.config, self.pipeline)
         bound = {endpoint.listener: endpoint for endpoint in self.network.start()}
         # Members of groups hear from their coordinator before their connections close.
         self._undo.add(self.network.stop, self.groups.stop)

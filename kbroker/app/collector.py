@@ -1,18 +1,17 @@
-"""Python's cyclic collector, kept from stopping the reactor for long: what lives long is looked at a few times only.
+"""Python's cyclic collector, kept from blocking the reactor: long-lived objects are visited a few times only.
 
 Theory of operation
 ===================
-A full collection looks at every object there is, in one go, while nobody is heard: 80 ms with three thousand
-partitions. What survives it will nearly all live as long as the broker: partitions, logs, sessions, metadata. So when a
-full collection took long, what survived is frozen, and the next one looks at what came since. What is frozen goes as
-always when nobody refers to it; only cycles would stay, and no more of them than were alive at the few moments when a
-collection was long.
+A full collection visits every object in one reactor turn: 80 ms with 3,000 partitions. Nearly all survivors are kept as
+long as the broker runs: partitions, logs, sessions, metadata. So after a long full collection the survivors are frozen,
+and the next one visits only newer objects. A frozen object is freed when its reference count drops to zero, as always.
+Only frozen cycles stay, and only those that existed at the few moments when a collection was long.
 
-How long the longest is, is decided by how much may come between two: with Python's ten of the middle generation,
-thousands of new partitions cost 30 ms at once, which other processes on the same cores made 100. So they are looked at
-in smaller pieces (`SECOND_THRESHOLD`), each of which is frozen before it is worth noticing.
+The longest collection depends on how many objects are made between two. With Python's ten collections of the middle
+generation, thousands of new partitions cost 30 ms at once, and 100 ms with other processes on the same cores.
+`SECOND_THRESHOLD` makes the pieces smaller; each is frozen before it takes long.
 
-Before the broker listens it collects and freezes at once; until it is ready the collector is off (`cli/start.py`).
+The collector is off during the start (`cli/start.py`). Just before the broker listens it collects and freezes once.
 
 Owner: the reactor's thread, mostly: a collection runs in whatever thread made the last object.
 """
@@ -25,16 +24,16 @@ from collections.abc import Callable
 from typing import Any, Final
 
 SECOND_THRESHOLD: Final = 3
-"""Collections of the middle generation, which are of some 8,000 objects, before a full one is thought of (`gc`)."""
+"""Collections of the middle generation, of some 8,000 objects each, before a full one (`gc`)."""
 
 LONG_SECONDS: Final = 0.005
-"""A full collection of so much CPU time is the last one that looks at what survived it."""
+"""CPU time of a full collection after which its survivors are frozen."""
 
 _FULL: Final = 2
 
 
 class LongCollections:
-    """Told of every collection by `gc.callbacks`; *freeze* is called after those that were full and long."""
+    """A `gc.callbacks` entry: calls *freeze* after every full collection that was long."""
 
     def __init__(
         self,
@@ -46,7 +45,7 @@ class LongCollections:
         self._begun = 0.0
 
     def __call__(self, phase: str, info: dict[str, Any]) -> None:
-        """Take note of a collection's *phase*, start or stop."""
+        """Record the *phase* of a collection, start or stop."""
         if info["generation"] != _FULL:
             return
         if phase == "start":
@@ -56,13 +55,13 @@ class LongCollections:
 
 
 def settle() -> None:
-    """Look a last time at what start-up made, while nobody waits for us."""
+    """Collect and freeze the objects of the start, before clients can connect."""
     gc.collect()
     gc.freeze()
 
 
 def begin() -> None:
-    """Collect from now on. What the controller told us first lives long: it is not looked at."""
+    """Collect from now on. The first metadata from the controller is long-lived: it is frozen, too."""
     gc.freeze()
     gc.callbacks.append(LongCollections())
     gc.set_threshold(*gc.get_threshold()[:2], SECOND_THRESHOLD)

@@ -1,7 +1,7 @@
-"""Leaving without anybody noticing: the controller moves our leadership away before we go.
+"""Controlled shutdown: the controller moves leadership away from this broker before it stops.
 
-Bounded whatever happens (KAFKA-1305, KAFKA-1663): without a controller, or with one that does not
-answer, the broker leaves all the same, and its partitions fail over when its session ends.
+The time is bounded (KAFKA-1305, KAFKA-1663). Without a controller, or without its response, the broker stops all the
+same, and its partitions fail over when its session ends.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ log = Logger(namespace="kbroker.shutdown")
 
 VERSION = 3
 TOTAL_SECONDS = 8.0
-"""For all attempts together: a controller that cannot reach ZooKeeper will not answer."""
+"""For all attempts together: a controller that cannot reach ZooKeeper does not respond."""
 
 ATTEMPT_SECONDS = 5.0
 MAX_BACKOFF = 1.0
 
 
 class ControlledShutdown:
-    """Asks the controller, as often as controlled.shutdown.max.retries says."""
+    """Asks the controller, at most controlled.shutdown.max.retries times."""
 
     def __init__(
         self,
         reactor: Any,
         config: BrokerConfig,
         metadata: MetadataCache,
-        peers: BrokerConnections,
+        brokers: BrokerConnections,
         *,
         broker_id: int,
         broker_epoch: int,
@@ -47,29 +47,29 @@ class ControlledShutdown:
         self._reactor = reactor
         self._config = config
         self._metadata = metadata
-        self._peers = peers
+        self._brokers = brokers
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
 
     async def run(self) -> bool:
-        """Hand everything over; False if something could not be, which is no reason to stay."""
+        """Hand all leadership over; return False if some could not be, and the broker stops all the same."""
         log.info("shutting down")
         backoff = min(self._config.controlled_shutdown_retry_backoff_ms / 1000, MAX_BACKOFF)
-        give_up_at = self._reactor.seconds() + TOTAL_SECONDS
+        deadline = self._reactor.seconds() + TOTAL_SECONDS
         for attempt in range(max(1, self._config.controlled_shutdown_max_retries)):
             if attempt:
                 await deferLater(self._reactor, backoff)
-            if self._reactor.seconds() >= give_up_at:
+            if self._reactor.seconds() >= deadline:
                 break
             try:
-                if await self._ask():
+                if await self._request():
                     return True
             except KafkaError as error:
                 log.info("controlled shutdown: {why}", why=error)
         log.warn("shutting down without having handed everything over")
         return False
 
-    async def _ask(self) -> bool:
+    async def _request(self) -> bool:
         controller = self._metadata.live_controller_id
         address = self._metadata.address(controller, self._config.inter_broker_listener)
         if address is None:
@@ -78,12 +78,12 @@ class ControlledShutdown:
         request = ControlledShutdownRequest(
             broker_id=self._broker_id, broker_epoch=self._broker_epoch
         )
-        asked = self._peers(controller, *address, ApiKey.CONTROLLED_SHUTDOWN, VERSION, request)
+        asked = self._brokers(controller, *address, ApiKey.CONTROLLED_SHUTDOWN, VERSION, request)
         try:
             response = await asked.addTimeout(ATTEMPT_SECONDS, self._reactor)
         except TimeoutError as error:
             raise KafkaTimeoutError(
-                f"the controller, broker {controller}, does not answer"
+                f"the controller, broker {controller}, does not respond"
             ) from error
         if response.error_code:
             log.info(

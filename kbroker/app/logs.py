@@ -2,8 +2,8 @@
 
     2026-11-21 08:27:13.212 INFO  session: ZooKeeper session 0x1000 established, timeout 6 s
 
-What a client sent never breaks a line or fakes one: control characters are escaped. An error that
-nobody handled (a failed Deferred that was collected) is counted; tests demand that the count is 0.
+Control characters are escaped, so that the bytes of a client can neither break nor fake a line. Unhandled errors (a
+failed Deferred that was collected) are counted; tests demand that the count is 0.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _ESCAPES = {c: f"\\x{c:02x}" for c in (*range(0x20), 0x7F, *range(0x80, 0xA0))}
 _ESCAPES |= {0x0A: "\\n", 0x0D: "\\r", 0x09: " ", 0x2028: "\\u2028", 0x2029: "\\u2029"}
 
 _NOISE = ("twisted.", "log_legacy")
-"""Namespaces whose remarks say nothing that we do not say ourselves."""
+"""Namespaces with informational events that repeat the broker's own."""
 
 UNHANDLED = "Unhandled error"
-"""What the line of an error begins with that nobody handled."""
+"""The beginning of the line of an unhandled error."""
 
 
 @implementer(ILogObserver)
@@ -44,7 +44,7 @@ class BrokerLog:
         self._second = -1
         self._stamp = ""
         self.unhandled_errors = 0
-        """Errors that nobody handled."""
+        """Number of unhandled errors."""
 
     def begin(self) -> None:
         """Take all events of Twisted's logger from now on."""
@@ -72,7 +72,7 @@ class BrokerLog:
             self._output.write(line)
             self._output.flush()
         except (OSError, ValueError):
-            return  # nobody reads us any more: the broker matters more than its log
+            return  # the reader of stderr is gone: the broker goes on without a log
 
     def _time(self, now: float) -> str:
         second = int(now)

@@ -1,7 +1,7 @@
 """The process around a broker: configuration, reactor, signals, exit code.
 
-Exit codes: 0 after a shutdown that was asked for; 1 if the broker could not start or had to give
-up; the cause is the last line on stderr.
+Exit codes: 0 after a requested shutdown; 1 if the broker could not start or could not continue. The cause is the last
+line on stderr.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from kbroker.app import collector
 from kbroker.config import BrokerConfig, ConfigError
 
 SHUTDOWN_SECONDS = 25.0
-"""A shutdown that takes longer is cut short: crash-only means that this is safe."""
+"""Longest shutdown; then the process exits, which is safe because every start recovers."""
 
 SETTLING_SECONDS = 1.0
-"""How long the broker has served when it imports what nobody asked for; from then on its package may be replaced."""
+"""Time from ready to the import of the handlers without a request; then the package may be replaced on disk."""
 
 
 def run(file: Path, overrides: Sequence[str]) -> int:
@@ -34,7 +34,7 @@ def run(file: Path, overrides: Sequence[str]) -> int:
         for problem in error.problems:
             print(f"    {problem}", file=sys.stderr)  # noqa: T201
         return 1
-    reactor = install_reactor(with_tls=_speaks_tls(config))
+    reactor = install_reactor(with_tls=_has_tls_listener(config))
     from kbroker.app.logs import BrokerLog, level_from_environment
 
     broker_log = BrokerLog(level=level_from_environment())
@@ -42,15 +42,15 @@ def run(file: Path, overrides: Sequence[str]) -> int:
     return Process(reactor, config).run()
 
 
-def _speaks_tls(config: BrokerConfig) -> bool:
+def _has_tls_listener(config: BrokerConfig) -> bool:
     return any(endpoint.security_protocol.endswith("SSL") for endpoint in config.endpoints)
 
 
 def install_reactor(*, with_tls: bool) -> Any:
     """Install and return the reactor of this process, on a monotonic clock.
 
-    Twisted imports OpenSSL where it is installed, a fifth of our whole start: without a TLS
-    listener it is told that there is none.
+    Twisted imports OpenSSL where it is installed, a fifth of the start time. Without a TLS listener the import is
+    blocked.
     """
     if not with_tls:
         sys.modules.setdefault("OpenSSL", None)  # type: ignore[arg-type]
@@ -60,7 +60,7 @@ def install_reactor(*, with_tls: bool) -> Any:
         epollreactor.install()
     from twisted.internet import reactor
 
-    # Twisted's own clock is the wall clock: a step of it would fire or freeze every timer (T1).
+    # Twisted's own clock is the wall clock: a step of it would fire or freeze every timer.
     reactor.seconds = time.monotonic  # type: ignore[method-assign]
     return reactor
 
@@ -94,12 +94,12 @@ class Process:
 
     def _started(self, ready: str) -> None:
         if not self._stopping:
-            with suppress(OSError):  # nobody reads our stdout: the broker serves all the same
+            with suppress(OSError):  # stdout is closed: the broker serves all the same
                 print(ready, flush=True)  # noqa: T201
             collector.begin()
-            self._reactor.callLater(SETTLING_SECONDS, self._import_the_rest)
+            self._reactor.callLater(SETTLING_SECONDS, self._make_handlers)
 
-    def _import_the_rest(self) -> None:
+    def _make_handlers(self) -> None:
         from twisted.internet.defer import Deferred
 
         from kbroker.common.turns import in_turns
@@ -127,7 +127,7 @@ class Process:
 
     def _signalled(self, number: int, _frame: Any) -> None:
         if self._stopping and number == signal.SIGINT:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a third Ctrl-C needs no patience
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a third Ctrl-C kills the process
         self._reactor.callFromThread(self._stop, "")
 
     def _stop(self, last_words: str) -> None:

@@ -1,4 +1,4 @@
-"""What undoes the steps of a start: done in the opposite order, whatever becomes of each.
+"""The steps that undo a start: run in the opposite order, each even if another fails.
 
 Owner: the reactor's thread
 """
@@ -14,8 +14,8 @@ from twisted.logger import Logger
 
 log = Logger(namespace="kbroker.broker")
 
-TOLD_SECONDS: Final = 0.05
-"""Steps that took so long have their names in the log."""
+LOGGED_SECONDS: Final = 0.05
+"""Steps that took at least this long are named in the log."""
 
 Step = Callable[[], Any]
 """Undoes something, now or when its Deferred fires or its coroutine ends."""
@@ -29,11 +29,11 @@ class Undo:
         self._steps: list[Step] = []
 
     def add(self, *steps: Step) -> None:
-        """Have *steps* done before those that were added earlier, the last of them first."""
+        """Run *steps* before those that were added earlier, the last of them first."""
         self._steps += steps
 
     async def run(self) -> None:
-        """Do all steps, one after the other; one that fails does not stop the others."""
+        """Run all steps, one after the other; one that fails does not stop the others."""
         begun = self._seconds()
         took: list[tuple[float, str]] = []
         while self._steps:
@@ -49,5 +49,5 @@ class Undo:
         log.info(
             "stopped in {total:.2f} s: {steps}",
             total=self._seconds() - begun,
-            steps=", ".join(f"{name} {s:.2f}" for s, name in took if s >= TOLD_SECONDS),
+            steps=", ".join(f"{name} {s:.2f}" for s, name in took if s >= LOGGED_SECONDS),
         )

@@ -1,7 +1,7 @@
-"""What a broker touches outside of itself: disk, network, ZooKeeper, wall clock, chance.
+"""The outside of a broker: disk, network, ZooKeeper, wall clock, random numbers.
 
-`Broker` is composed from one of these and a reactor, and reaches for nothing else. The defaults are this machine;
-`tests/simulation` gives a world of its own, so that what is simulated is composed by the same code as what is served.
+`Broker` is composed from a `World` and a reactor, and uses nothing else of the process. `tests/simulation` gives
+another world, so that the simulated brokers are composed by the same code.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kclient.net.connection import Dial, connect
 
 
 def disk_pool(threads: int) -> Executor:
-    """Return the threads that do what is slow on a disk."""
+    """Return the threads for slow operations on a disk."""
     return ThreadPoolExecutor(threads, "disk")
 
 
@@ -38,7 +38,7 @@ def zookeeper_session(reactor: Any, connect: str, session_timeout: float) -> Zoo
 
 @dataclass(frozen=True)
 class World:
-    """This machine, unless said otherwise."""
+    """The outside of a broker; the defaults are this machine."""
 
     disk: Disk = OS_DISK
     disk_pool: Callable[[int], Executor] = disk_pool
@@ -53,8 +53,8 @@ class World:
     """Of the machine: another one after it went down, with what was written and not synced."""
     dial: Dial = connect
     """How other brokers are reached."""
-    network: Callable[[Any, BrokerConfig, Service], SocketServer] = SocketServer
-    """Who listens: from a reactor, the configuration and who answers."""
+    socket_server: Callable[[Any, BrokerConfig, Service], SocketServer] = SocketServer
+    """Makes the socket server, from the reactor, the configuration and the service for its requests."""
     zookeeper: Callable[[Any, str, float], ZooKeeperClient] = zookeeper_session
     previous_session: Callable[[Path], PreviousSession] = PreviousSession
 

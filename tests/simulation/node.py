@@ -173,7 +173,7 @@ class Node:
             random_bytes=rng.randbytes,
             boot_id=lambda: f"boot {self._boots}",
             dial=self._wires.dialler(process, self.number),
-            network=self._wires.network(host),
+            socket_server=self._wires.network(host),
             zookeeper=self._zookeeper_session,
             previous_session=lambda directory: _Remembered(self, process, directory),
         )
