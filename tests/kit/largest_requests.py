@@ -1,6 +1,6 @@
 """The largest requests of every API, made from its schema and its budget.
 
-`shapes` walks the arrays of a request: for each, as many elements as the budget allows are in it, once as small as they
+`costly` walks the arrays of a request: for each, as many elements as the budget allows are in it, once as small as they
 can be, once so large that the budget's bytes are used up. What a value has to be so that a handler does work, and
 does not refuse it at once, is in `VALUES`.
 """
@@ -77,7 +77,7 @@ VALUES: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Large:
-    """One request, and what the test says about it."""
+    """One request."""
 
     api: ApiKey
     version: int
@@ -140,9 +140,9 @@ def costly(api: ApiKey, version: int) -> Iterator[tuple[str, object]]:
 
 def versions_that_differ(api: ApiKey) -> list[int]:
     """Return the first and the last version served; the last that is not flexible where that is another."""
-    spoken = SERVED[api]
-    plain = [v for v in range(spoken.min, spoken.max + 1) if not is_flexible(api, v)]
-    return sorted({plain[-1] if plain else spoken.min, spoken.max})
+    served = SERVED[api]
+    plain = [v for v in range(served.min, served.max + 1) if not is_flexible(api, v)]
+    return sorted({plain[-1] if plain else served.min, served.max})
 
 
 def _by_schema(api: ApiKey, version: int) -> Iterator[Large]:
@@ -218,7 +218,7 @@ def _arrays(
 
 
 def _has_text(cls: type[WireStruct], path: tuple[Field, ...]) -> bool:
-    """Say whether the elements of the array at *path* have a string or bytes."""
+    """Return whether the elements of the array at *path* have a string or bytes."""
     for field in path:
         if field.type in FIXED:
             return False
