@@ -172,7 +172,12 @@ class LogManager:
                 )
             self._adopt(partition, log, directory)
         self.failed.update(loaded.failed)
-        marks = loaded.high_watermarks
+        # A watermark above the log end is wrong, or the log was cut: it does not say what of the rest is committed.
+        ends = {key: log.log_end_offset for key, log in loaded.logs.items()}
+        marks = {
+            key: mark if mark <= ends.get(key, mark) else 0
+            for key, mark in loaded.high_watermarks.items()
+        }
         if loaded.integrity.condition is LogDirCondition.POWER_LOSS:
             # A cut that was not synced may be undone: below a mark that was may be what was cut, and
             # not the committed records that took its place. What the recovery point covers is there.
@@ -181,11 +186,7 @@ class LogManager:
                 for key, mark in marks.items()
                 if key in loaded.logs
             }
-        # A watermark above the log end is wrong, or the log was cut: it does not say what of the rest is committed.
-        ends = {key: log.log_end_offset for key, log in loaded.logs.items()}
-        self.high_watermarks.update(
-            (key, mark if mark <= ends.get(key, mark) else 0) for key, mark in marks.items()
-        )
+        self.high_watermarks.update(marks)
         self.clean = self.clean and loaded.clean
         self.written_by_kbroker = self.written_by_kbroker or loaded.history is not None
         self.broker_epoch = max(self.broker_epoch, loaded.broker_epoch)

@@ -194,18 +194,24 @@ def test_a_topic_that_is_made_again_misses_nothing_of_its_namesake(brokers: Brok
     assert (found.log_end_offset, found.missing_below) == (1, None)
 
 
-@pytest.mark.parametrize(("boot_id", "believed"), [("this-boot", 5), ("another-boot", 3)])
+@pytest.mark.parametrize(
+    ("boot_id", "checkpointed", "believed"),
+    [("this-boot", 5, 5), ("another-boot", 5, 3), ("this-boot", 9, 0), ("another-boot", 9, 0)],
+)
 def test_s17_after_a_power_loss_a_high_watermark_is_believed_up_to_the_recovery_point(
-    brokers: Brokers, boot_id: str, believed: int
+    brokers: Brokers, boot_id: str, checkpointed: int, believed: int
 ) -> None:
-    """Above it a truncation that was not synced may be undone: other records lie there than were committed."""
+    """Above it a truncation that was not synced may be undone: other records lie there than were committed.
+
+    A high watermark above the log end is wrong, so nothing is believed.
+    """
     dirs = brokers().start()
     dirs.registered(10)
     log = dirs.create("t", 0, ID)
     append(log, 1, 1, 1)
     log.flush()
     append(log, 1, 1)
-    dirs.checkpoint({("t", 0): 5})
+    dirs.checkpoint({("t", 0): checkpointed})
     dirs.release()
     broker = brokers()
     broker.dirs.histories.boot_id = boot_id
