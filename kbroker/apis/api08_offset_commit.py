@@ -12,7 +12,7 @@ from kbroker.coordinator.group.core.commits import OffsetCommit as Commit
 from kbroker.coordinator.group.core.records import CommitDetail
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.metadata.metadata_cache import MetadataCache
-from kclient.wire.errors import ErrorCode
+from kclient.wire.errors import ErrorCode, KafkaError
 from kclient.wire.schema.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -53,13 +53,16 @@ class OffsetCommit:
                 else:
                     wanted.append((topic.name, asked.partition_index, _commit(asked)))
                     answers.append(answer)
-        errors = await self._coordinator.commit(
-            request.group_id,
-            wanted,
-            member_id=request.member_id,
-            group_instance_id=request.group_instance_id,
-            generation_id=request.generation_id_or_member_epoch,
-        )
+        try:
+            errors = await self._coordinator.commit(
+                request.group_id,
+                wanted,
+                member_id=request.member_id,
+                group_instance_id=request.group_instance_id,
+                generation_id=request.generation_id_or_member_epoch,
+            )
+        except KafkaError as failure:
+            errors = [failure.code] * len(wanted)
         for answer, error in zip(answers, errors, strict=True):
             answer.error_code = error
         return response

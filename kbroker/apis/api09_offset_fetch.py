@@ -11,7 +11,7 @@ from kbroker.apis.request import RequestContext
 from kbroker.common.shared_turns import Slice, for_each
 from kbroker.coordinator.group.committed_offsets import CommittedOffset
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
-from kclient.wire.errors import ErrorCode
+from kclient.wire.errors import ErrorCode, KafkaError
 from kclient.wire.schema.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -45,14 +45,13 @@ class OffsetFetch:
 
             groups = {group.group_id: group for group in request.groups}.values()
             return OffsetFetchResponse(groups=await for_each(context.turns, groups, answer))
-        found = await self._coordinator.offsets(request.group_id)
         response = OffsetFetchResponse()
         committed: Committed = {}
         error = ErrorCode.NONE
-        if isinstance(found, ErrorCode):
-            response.error_code = error = found
-        else:
-            committed = found
+        try:
+            committed = await self._coordinator.offsets(request.group_id)
+        except KafkaError as failure:
+            response.error_code = error = failure.code
         wanted: Wanted = _all(committed)
         if request.topics is not None:
             wanted = [(topic.name, topic.partition_indexes) for topic in request.topics]
@@ -72,9 +71,10 @@ class OffsetFetch:
         self, group: OffsetFetchRequestGroup, share: Slice
     ) -> OffsetFetchResponseGroup:
         response = OffsetFetchResponseGroup(group_id=group.group_id)
-        committed = await self._coordinator.offsets(group.group_id)
-        if isinstance(committed, ErrorCode):
-            response.error_code = committed
+        try:
+            committed = await self._coordinator.offsets(group.group_id)
+        except KafkaError as failure:
+            response.error_code = failure.code
             return response
         wanted: Wanted = _all(committed)
         if group.topics is not None:

@@ -11,7 +11,7 @@ from kbroker.apis.request import RequestContext
 from kbroker.common.shared_turns import for_each
 from kbroker.coordinator.group.core.states import GroupState
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
-from kclient.wire.errors import ErrorCode
+from kclient.wire.errors import GroupIdNotFound, KafkaError
 from kclient.wire.schema.describe_groups import (
     DescribedGroup,
     DescribedGroupMember,
@@ -34,12 +34,12 @@ class DescribeGroups:
         return DescribeGroupsResponse(groups=await for_each(context.turns, names, self._describe))
 
     async def _describe(self, group_id: str) -> DescribedGroup:
-        found = await self._coordinator.describe(group_id)
-        if found is ErrorCode.GROUP_ID_NOT_FOUND:
+        try:
+            group = (await self._coordinator.describe(group_id)).machine
+        except GroupIdNotFound:
             return DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
-        if isinstance(found, ErrorCode):
-            return DescribedGroup(error_code=found, group_id=group_id)
-        group = found.machine
+        except KafkaError as error:
+            return DescribedGroup(error_code=error.code, group_id=group_id)
         stable = group.state is GroupState.STABLE
         return DescribedGroup(
             group_id=group_id,

@@ -6,6 +6,7 @@ every group here is a classic one.
 
 from kbroker.apis.request import RequestContext
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
+from kclient.wire.errors import KafkaError
 from kclient.wire.schema.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 TYPE = "classic"
@@ -21,7 +22,10 @@ class ListGroups:
         self, context: RequestContext, request: ListGroupsRequest
     ) -> ListGroupsResponse:
         """Answer from memory, confirmed."""
-        groups, error = await self._coordinator.list_groups()
+        try:
+            groups, error = await self._coordinator.list_groups()
+        except KafkaError as failure:
+            return ListGroupsResponse(error_code=failure.code)
         states = {state.lower() for state in request.states_filter}
         types = {group_type.lower() for group_type in request.types_filter}
         return ListGroupsResponse(

@@ -6,6 +6,8 @@ v1 throttle time only; v2 flexible.
 from kbroker.apis.request import RequestContext
 from kbroker.common.shared_turns import for_each
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
+from kclient.wire.error_codes import ErrorCode
+from kclient.wire.errors import KafkaError
 from kclient.wire.schema.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -25,7 +27,11 @@ class DeleteGroups:
         """Answer when their znodes are gone."""
 
         async def delete(group_id: str) -> DeletableGroupResult:
-            return DeletableGroupResult(group_id, await self._coordinator.delete(group_id))
+            try:
+                await self._coordinator.delete(group_id)
+            except KafkaError as error:
+                return DeletableGroupResult(group_id, error.code)
+            return DeletableGroupResult(group_id, ErrorCode.NONE)
 
         names = dict.fromkeys(request.groups_names)
         results = await for_each(context.turns, names, delete)

@@ -2,7 +2,7 @@
 
 from kbroker.apis.request import RequestContext
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
-from kclient.wire.errors import ErrorCode
+from kclient.wire.errors import KafkaError
 from kclient.wire.schema.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
@@ -22,10 +22,10 @@ class OffsetDelete:
     ) -> OffsetDeleteResponse:
         """Answer when their znodes are gone."""
         wanted = [(t.name, p.partition_index) for t in request.topics for p in t.partitions]
-        found = await self._coordinator.delete_offsets(request.group_id, wanted)
-        if isinstance(found, ErrorCode):
-            return OffsetDeleteResponse(error_code=found)
-        errors = iter(found)
+        try:
+            errors = iter(await self._coordinator.delete_offsets(request.group_id, wanted))
+        except KafkaError as error:
+            return OffsetDeleteResponse(error_code=error.code)
         return OffsetDeleteResponse(
             topics=[
                 OffsetDeleteResponseTopic(

@@ -6,11 +6,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 import pytest_twisted
+from kazoo.protocol.serialization import Transaction
 from twisted.internet.defer import ensureDeferred, gatherResults
 
 from kbroker.coordinator.group.core.effects import MemberIdentity
 from kclient.wire.error_codes import ErrorCode
-from tests.kit.coordinators import CoordinatingBroker, Open, stable
+from tests.kit.coordinators import CoordinatingBroker, Open, error_of, stable
 from tests.kit.groups import join_request
 from tests.simulation.mutants import planted
 
@@ -78,23 +79,19 @@ async def _heartbeat_of_a_stranger(old: CoordinatingBroker) -> ErrorCode:
 
 
 async def _offset_fetch(old: CoordinatingBroker) -> ErrorCode:
-    found = await old.coordinator.offsets("g")
-    return found if isinstance(found, ErrorCode) else ErrorCode.NONE
+    return await error_of(old.coordinator.offsets("g"))
 
 
 async def _offset_fetch_of_a_new_group(old: CoordinatingBroker) -> ErrorCode:
-    found = await old.coordinator.offsets("other")
-    return found if isinstance(found, ErrorCode) else ErrorCode.NONE
+    return await error_of(old.coordinator.offsets("other"))
 
 
 async def _describe(old: CoordinatingBroker) -> ErrorCode:
-    found = await old.coordinator.describe("g")
-    return found if isinstance(found, ErrorCode) else ErrorCode.NONE
+    return await error_of(old.coordinator.describe("g"))
 
 
 async def _describe_of_a_new_group(old: CoordinatingBroker) -> ErrorCode:
-    found = await old.coordinator.describe("other")
-    return found if isinstance(found, ErrorCode) else ErrorCode.NONE
+    return await error_of(old.coordinator.describe("other"))
 
 
 async def _leave_of_a_stranger(old: CoordinatingBroker) -> ErrorCode:
@@ -115,21 +112,19 @@ async def _commit_of_the_next_generation(old: CoordinatingBroker) -> ErrorCode:
 
 
 async def _offset_delete(old: CoordinatingBroker) -> ErrorCode:
-    found = await old.coordinator.delete_offsets("g", [("t", 7)])
-    return found if isinstance(found, ErrorCode) else found[0]
+    return await error_of(old.coordinator.delete_offsets("g", [("t", 7)]))
 
 
 async def _offset_delete_of_a_new_group(old: CoordinatingBroker) -> ErrorCode:
-    found = await old.coordinator.delete_offsets("other", [("t", 7)])
-    return found if isinstance(found, ErrorCode) else found[0]
+    return await error_of(old.coordinator.delete_offsets("other", [("t", 7)]))
 
 
 async def _delete(old: CoordinatingBroker) -> ErrorCode:
-    return await old.coordinator.delete("g")
+    return await error_of(old.coordinator.delete("g"))
 
 
 async def _delete_of_a_new_group(old: CoordinatingBroker) -> ErrorCode:
-    return await old.coordinator.delete("other")
+    return await error_of(old.coordinator.delete("other"))
 
 
 @pytest.mark.parametrize(
@@ -244,14 +239,14 @@ async def test_confirmations_of_one_turn_share_a_check(open_broker: Open) -> Non
     await stable(broker)
     await broker.commit({"t": {0: 10}}, **OF_G)
     multis = 0
-    original = broker.zk.multi
+    original = broker.zk.send
 
-    def counted(*args: object, **named: object) -> object:
+    def counted(message: object, *args: object) -> object:
         nonlocal multis
-        multis += 1
-        return original(*args, **named)
+        multis += isinstance(message, Transaction)
+        return original(message, *args)
 
-    broker.zk.multi = counted
+    broker.zk.send = counted
     asked = [ensureDeferred(broker.offsets()) for _ in range(100)]
     asked += [ensureDeferred(broker.sync("b", 2)) for _ in range(100)]
     answers = await gatherResults(asked)

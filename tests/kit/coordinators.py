@@ -21,6 +21,7 @@ from kbroker.metadata import broker_registration
 from kbroker.zk import znodes
 from kbroker.zk.client import ZooKeeperClient
 from kclient.wire.error_codes import ErrorCode
+from kclient.wire.errors import KafkaError
 from tests.kit.groups import LIMITS, join_request
 from tests.kit.waiting import until
 
@@ -91,12 +92,23 @@ class CoordinatingBroker:
 
     async def commit(self, offsets: Offsets, group: str = "g", **member: object) -> list[ErrorCode]:
         flat = [(t, p, OffsetCommit(o)) for t, ps in offsets.items() for p, o in ps.items()]
-        return await self.coordinator.commit(group, flat, **member)  # type: ignore[arg-type]
+        try:
+            return await self.coordinator.commit(group, flat, **member)  # type: ignore[arg-type]
+        except KafkaError as error:
+            return [error.code] * len(flat)
 
     async def offsets(self, group: str = "g") -> Offsets:
         found = await self.coordinator.offsets(group)
-        assert isinstance(found, dict), found
         return {t: {p: c.offset for p, c in ps.items()} for t, ps in found.items()}
+
+
+async def error_of(request: Awaitable[Any]) -> ErrorCode:
+    """Return the code of the KafkaError that *request* raises, NONE if it raises none."""
+    try:
+        await request
+    except KafkaError as error:
+        return error.code
+    return ErrorCode.NONE
 
 
 Open = Callable[..., Awaitable[CoordinatingBroker]]

@@ -35,7 +35,12 @@ from kbroker.zk.errors import ConnectionLoss, SessionExpired
 from kbroker.zk.interface import Connected, Expired, Lapsed, SessionEvent, ZooKeeper
 from kbroker.zk.znodes import decode_topic, partition_state_path, topic_path
 from kclient.wire.error_codes import ErrorCode
-from kclient.wire.errors import NotCoordinator
+from kclient.wire.errors import (
+    CoordinatorLoadInProgress,
+    InvalidGroupId,
+    KafkaError,
+    NotCoordinator,
+)
 
 log = Logger()
 
@@ -315,23 +320,24 @@ class CoordinatorShards:
     # --- finding a group ----------------------------------------------------------------------
 
     def group(self, group_id: str) -> GroupMetadata | None:
-        """Return the group if it is held here now."""
-        shard = self.locate(group_id)
-        return shard.groups.get(group_id) if isinstance(shard, CoordinatorShard) else None
+        """Return the group if it is loaded here now."""
+        try:
+            return self.locate(group_id).groups.get(group_id)
+        except KafkaError:
+            return None
 
-    def locate(self, group_id: str) -> CoordinatorShard | ErrorCode:
-        """Return the partition of ours that *group_id* belongs to, or why there is none."""
+    def locate(self, group_id: str) -> CoordinatorShard:
+        """Return the shard of *group_id*. InvalidGroupId, NotCoordinator, CoordinatorLoadInProgress."""
         if not group_id or len(group_id) > MAX_GROUP_ID:
-            return ErrorCode.INVALID_GROUP_ID
+            raise InvalidGroupId
         count = self._partition_count
         if not count:
-            loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-            return loading if self.partitions else ErrorCode.NOT_COORDINATOR
+            raise CoordinatorLoadInProgress if self.partitions else NotCoordinator
         shard = self.partitions.get(partition_for(group_id, count))
         if shard is None:
-            return ErrorCode.NOT_COORDINATOR
+            raise NotCoordinator
         if not shard.loaded or group_id in shard.loading:
-            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            raise CoordinatorLoadInProgress
         return shard
 
     def add_known(self, group: GroupMetadata) -> None:

@@ -1,25 +1,30 @@
-"""The group coordinator: the requests of members, of committers and of administrators.
+"""The group coordinator: the requests of group members, committing clients and administrators.
 
-Which groups are held here, and until when, is the business of `coordinator_shards`; one group is a
-`group_metadata`, and `offset_writer` writes the commits of all.
+`coordinator_shards` holds the groups of this broker; one group is a `group_metadata`; `offset_writer` writes the
+commits of all groups.
 
-Whatever is answered from memory is confirmed first (`leadership_confirmer`): a request is answered as if
-the coordinator had read ZooKeeper after it came. Heartbeats alone may go by a confirmation that is
-`HEARTBEAT_TRUST` old; Kafka promises nothing here, and answers them from memory for ever.
+An answer from memory is confirmed first (`leadership_confirmer`): it is correct as if the coordinator had read
+ZooKeeper after the request arrived. Only Heartbeat accepts a confirmation that is `HEARTBEAT_TRUST` old. Kafka's
+coordinator has no such bound: it answers from memory without a time limit.
 
-While ZooKeeper does not answer a group goes on as it is (docs/design/groups-without-zookeeper.md):
-what would have to be written is refused, or waits for a bounded time, and no member is removed.
+While ZooKeeper does not answer, a group continues as it is (docs/design/groups-without-zookeeper.md). Requests that
+need a write are rejected, or wait for a bounded time; no member is removed.
+
+Errors: JoinGroup, SyncGroup, LeaveGroup and Heartbeat return a result with an error code, as in Kafka. All other
+requests raise KafkaError; results with a code per partition hold only the errors of single partitions.
 
 Owner: the reactor's thread.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID, uuid4
 
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from kbroker.common.gather import outcomes_of
 from kbroker.common.reactor import Clock
 from kbroker.coordinator.group.committed_offsets import CommittedOffset, detail_path
 from kbroker.coordinator.group.coordinator_shards import CoordinatorShard, CoordinatorShards
@@ -43,15 +48,24 @@ from kbroker.zk.errors import ConnectionLoss, NoNode, SessionExpired, ZooKeeperE
 from kbroker.zk.interface import Delete, Operation, ZooKeeper
 from kbroker.zk.znodes import LEGAL_TOPIC, group_offset_path
 from kclient.wire.error_codes import ErrorCode
-from kclient.wire.errors import NotCoordinator
+from kclient.wire.errors import (
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    GroupIdNotFound,
+    KafkaError,
+    NonEmptyGroup,
+    NotCoordinator,
+    UnknownServerError,
+    for_code,
+)
 
 log = Logger()
 
 HEARTBEAT_TRUST = 2.0
-"""Seconds for which a confirmation answers heartbeats: a member learns in time that it has to move.
+"""Seconds for which a confirmation answers heartbeats.
 
-Less than the shortest session timeout (`group.min.session.timeout.ms`, 6 s), after which the next coordinator could
-give its partitions away.
+Less than the shortest session timeout (`group.min.session.timeout.ms`, 6 s): after that the next coordinator may assign
+the member's partitions to other members.
 """
 
 MAX_MEMBER_ID = 4096
@@ -112,124 +126,116 @@ class GroupCoordinator:
     def _group(self, group_id: str) -> GroupMetadata | None:
         return self._shards.group(group_id)
 
-    async def _coordinated(self, group_id: str) -> CoordinatorShard | ErrorCode:
-        """Return the partition of ours that *group_id* belongs to, confirmed; or why there is none."""
-        shard = self._shards.locate(group_id)
-        if isinstance(shard, ErrorCode):
-            return shard
-        return await shard.fence.confirm() or self._shards.locate(group_id)
+    async def _coordinated(self, group_id: str) -> CoordinatorShard:
+        """Return the shard of *group_id*, confirmed. KafkaError if this broker does not coordinate it, or not yet."""
+        await self._shards.locate(group_id).fence.confirm()
+        return self._shards.locate(group_id)
 
-    # --- membership ---------------------------------------------------------------------------
+    # --- group membership ---------------------------------------------------------------------
 
     def new_member_id(self, name: str) -> str:
-        """Return a member id that no other member has; *name* is the client's or the instance's."""
+        """Return a unique member id; *name* is the client's id or the instance id."""
         return f"{name}-{self._new_uuid()}"
 
     def join(self, group_id: str, join: Join) -> Deferred[JoinGroupResult]:
-        """Handle JoinGroup. A group that does not exist is made for a member without an id.
+        """Handle JoinGroup. A member without an id creates the group if it does not exist.
 
-        A join that begins a rebalance is handled once ZooKeeper has answered: a rebalance that cannot be
-        written would stop all members.
+        A join that starts a rebalance is handled once ZooKeeper has answered: a rebalance that cannot be written would
+        stop all members.
         """
-        group = self._shards.group(group_id)
-        if group is None or not (group.machine.join_writes(join) or group.awaits_zookeeper):
-            return self._join(group_id, join)
-        return group.when_writable().addCallback(
-            lambda error: (
-                JoinGroupResult(error, join.member_id) if error else self._join(group_id, join)
-            )
-        )
+        joined = Deferred.fromCoroutine(self._join(group_id, join))
+        return joined.addErrback(lambda failure: JoinGroupResult(_code(failure), join.member_id))
 
-    def _join(self, group_id: str, join: Join) -> Deferred[JoinGroupResult]:
+    async def _join(self, group_id: str, join: Join) -> JoinGroupResult:
+        known = self._shards.group(group_id)
+        if known is not None and (known.machine.join_writes(join) or known.awaits_zookeeper):
+            await known.when_writable()
         shard = self._shards.locate(group_id)
-        if isinstance(shard, ErrorCode):
-            return succeed(JoinGroupResult(shard, join.member_id))
         longest = max(
             map(len, (join.fresh_member_id, join.client_id, join.group_instance_id or ""))
         )
         if longest > MAX_MEMBER_ID:
-            return succeed(JoinGroupResult(ErrorCode.INVALID_REQUEST, join.member_id))
+            return JoinGroupResult(ErrorCode.INVALID_REQUEST, join.member_id)
         group = shard.groups.get(group_id)
         if group is None:
             if join.member_id:
-                unknown = ErrorCode.UNKNOWN_MEMBER_ID
-                confirmed = shard.fence.confirm()
-                return confirmed.addCallback(
-                    lambda e: JoinGroupResult(e or unknown, join.member_id)
-                )
+                await shard.fence.confirm()
+                return JoinGroupResult(ErrorCode.UNKNOWN_MEMBER_ID, join.member_id)
             group = self._shards.add_group(shard, group_id)
         machine = group.machine
         answer: Deferred[JoinGroupResult] = group.submit(
             lambda token, now: machine.join(token, join, now)
         )
         if group.idle:
-            self._shards.remove_group(group)  # refused, and it was new
-        return answer
+            self._shards.remove_group(group)  # rejected, and it was new
+        return await answer
 
     def sync(self, group_id: str, sync: Sync) -> Deferred[SyncGroupResult]:
         """Handle SyncGroup."""
-        shard = self._shards.locate(group_id)
-        if shard is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            # The members keep their ids and generation: let them rejoin when it is loaded.
-            return succeed(SyncGroupResult(ErrorCode.REBALANCE_IN_PROGRESS))
-        if isinstance(shard, ErrorCode):
-            return succeed(SyncGroupResult(shard))
+        synced = Deferred.fromCoroutine(self._sync(group_id, sync))
+        return synced.addErrback(lambda failure: SyncGroupResult(_code(failure)))
+
+    async def _sync(self, group_id: str, sync: Sync) -> SyncGroupResult:
+        try:
+            shard = self._shards.locate(group_id)
+        except CoordinatorLoadInProgress:
+            # The members keep their ids and generation: they rejoin when the group is loaded.
+            return SyncGroupResult(ErrorCode.REBALANCE_IN_PROGRESS)
         group = shard.groups.get(group_id)
         if group is None:
-            unknown = ErrorCode.UNKNOWN_MEMBER_ID
-            return shard.fence.confirm().addCallback(
-                lambda error: SyncGroupResult(error or unknown)
-            )
-        if not (group.machine.sync_writes(sync) or group.awaits_zookeeper):
-            return self._sync(group, sync)
-        return group.when_writable().addCallback(
-            lambda error: SyncGroupResult(error) if error else self._sync(group, sync)
-        )
-
-    def _sync(self, group: GroupMetadata, sync: Sync) -> Deferred[SyncGroupResult]:
+            await shard.fence.confirm()
+            return SyncGroupResult(ErrorCode.UNKNOWN_MEMBER_ID)
         machine = group.machine
-        return group.submit(lambda token, now: machine.sync(token, sync, now))
+        if machine.sync_writes(sync) or group.awaits_zookeeper:
+            await group.when_writable()
+        answer: Deferred[SyncGroupResult] = group.submit(
+            lambda token, now: machine.sync(token, sync, now)
+        )
+        return await answer
 
     async def heartbeat(
         self, group_id: str, member_id: str, group_instance_id: str | None, generation_id: int
     ) -> ErrorCode:
-        """Handle Heartbeat, from memory if we coordinated a moment ago; a refusal is confirmed first."""
-        shard = self._shards.locate(group_id)
-        if shard is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            return ErrorCode.NONE  # as Kafka does: the member gets a fresh session anyway
-        if isinstance(shard, ErrorCode):
-            return shard
-        group = shard.groups.get(group_id)
-        now = self._clock.seconds()
-        error = ErrorCode.UNKNOWN_MEMBER_ID
-        if group is not None:
-            error = group.machine.heartbeat(member_id, group_instance_id, generation_id, now)
-        if error is ErrorCode.NONE and shard.fence.confirmed_since(now - HEARTBEAT_TRUST):
-            return error
-        return await shard.fence.confirm() or error
+        """Handle Heartbeat, from memory after a recent confirmation; an error is confirmed first."""
+        try:
+            shard = self._shards.locate(group_id)
+            group = shard.groups.get(group_id)
+            now = self._clock.seconds()
+            error = ErrorCode.UNKNOWN_MEMBER_ID
+            if group is not None:
+                error = group.machine.heartbeat(member_id, group_instance_id, generation_id, now)
+            if error is not ErrorCode.NONE or not shard.fence.confirmed_since(
+                now - HEARTBEAT_TRUST
+            ):
+                await shard.fence.confirm()
+        except CoordinatorLoadInProgress:
+            return ErrorCode.NONE  # as in Kafka: the loaded member gets a fresh session timeout
+        except KafkaError as failure:
+            return failure.code
+        return error
 
     def leave(
         self, group_id: str, identities: Sequence[MemberIdentity], reason: str = ""
     ) -> Deferred[LeaveGroupResult]:
         """Handle LeaveGroup."""
+        left = Deferred.fromCoroutine(self._leave(group_id, identities, reason))
+        return left.addErrback(lambda failure: LeaveGroupResult(_code(failure)))
+
+    async def _leave(
+        self, group_id: str, identities: Sequence[MemberIdentity], reason: str
+    ) -> LeaveGroupResult:
         shard = self._shards.locate(group_id)
-        if isinstance(shard, ErrorCode):
-            return succeed(LeaveGroupResult(shard))
         group = shard.groups.get(group_id)
         if group is None:
+            await shard.fence.confirm()
             unknown = tuple((identity, ErrorCode.UNKNOWN_MEMBER_ID) for identity in identities)
-            return shard.fence.confirm().addCallback(lambda error: LeaveGroupResult(error, unknown))
-        return group.when_writable().addCallback(
-            lambda error: (
-                LeaveGroupResult(error) if error else self._leave(group, identities, reason)
-            )
-        )
-
-    def _leave(
-        self, group: GroupMetadata, identities: Sequence[MemberIdentity], reason: str
-    ) -> Deferred[LeaveGroupResult]:
+            return LeaveGroupResult(ErrorCode.NONE, unknown)
+        await group.when_writable()
         machine = group.machine
-        return group.submit(lambda token, now: machine.leave(token, identities, reason, now))
+        answer: Deferred[LeaveGroupResult] = group.submit(
+            lambda token, now: machine.leave(token, identities, reason, now)
+        )
+        return await answer
 
     # --- offsets ------------------------------------------------------------------------------
 
@@ -242,29 +248,21 @@ class GroupCoordinator:
         group_instance_id: str | None = None,
         generation_id: int = -1,
     ) -> list[ErrorCode]:
-        """Keep (topic, partition, commit) of a group; an error for each, in order."""
+        """Store (topic, partition, commit) of a group; return an error for each, in order."""
         shard = self._shards.locate(group_id)
-        group: GroupMetadata | ErrorCode = (
-            shard
-            if isinstance(shard, ErrorCode)
-            else shard.groups.get(group_id) or self._shards.add_group(shard, group_id)
-        )
-        if isinstance(group, GroupMetadata) and not group.offsets_known:
-            group = await self._load_offsets(group)
-        if isinstance(group, GroupMetadata):
-            now = self._clock.seconds()
-            refused = group.machine.check_commit(member_id, group_instance_id, generation_id, now)
-            if refused is ErrorCode.NONE and not group.fence.zookeeper_answers:
-                refused = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        else:
-            refused = group
-        if refused is not ErrorCode.NONE or isinstance(group, ErrorCode):
-            if isinstance(group, GroupMetadata):
-                if group.idle:
-                    self._shards.remove_group(group)
-                if refused not in UNCONFIRMED:
-                    refused = await group.fence.confirm() or refused
-            return [refused] * len(offsets)
+        group = shard.groups.get(group_id) or self._shards.add_group(shard, group_id)
+        if not group.offsets_known:
+            await self._load_offsets(group)
+        now = self._clock.seconds()
+        refused = group.machine.check_commit(member_id, group_instance_id, generation_id, now)
+        if refused is ErrorCode.NONE and not group.fence.zookeeper_answers:
+            refused = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if refused is not ErrorCode.NONE:
+            if group.idle:
+                self._shards.remove_group(group)
+            if refused not in UNCONFIRMED:
+                await group.fence.confirm()
+            raise for_code(refused)
         errors = [self._check_offset(topic, commit.detail) for topic, _, commit in offsets]
         wanted = [
             offset for offset, error in zip(offsets, errors, strict=True) if error is ErrorCode.NONE
@@ -280,66 +278,58 @@ class GroupCoordinator:
             return ErrorCode.INVALID_TOPIC_EXCEPTION
         return ErrorCode.NONE
 
-    async def _load_offsets(self, group: GroupMetadata) -> GroupMetadata | ErrorCode:
-        """Return *group* with its offsets known, or why they cannot be."""
+    async def _load_offsets(self, group: GroupMetadata) -> None:
+        """Have the offsets of *group* in memory. CoordinatorNotAvailable, NotCoordinator, UnknownServerError."""
         try:
             await group.load_offsets()
-        except ConnectionLoss:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        except (NotCoordinator, SessionExpired):
-            return ErrorCode.NOT_COORDINATOR
+        except ConnectionLoss as error:
+            raise CoordinatorNotAvailable(f"the offsets cannot be read: {error}") from None
+        except SessionExpired as error:
+            raise NotCoordinator(f"the offsets cannot be read: {error}") from None
         except ZooKeeperError as error:
             log.error("offsets of {group}: {error}", group=group.group_id, error=error)
-            return ErrorCode.UNKNOWN_SERVER_ERROR
-        return group
+            raise UnknownServerError(f"the offsets cannot be read: {error}") from None
 
-    async def offsets(self, group_id: str) -> dict[str, dict[int, CommittedOffset]] | ErrorCode:
-        """Return all committed offsets of a group by topic and partition, or an error.
+    async def offsets(self, group_id: str) -> dict[str, dict[int, CommittedOffset]]:
+        """Return all committed offsets of a group by topic and partition.
 
         The tables are the coordinator's own: read, do not keep or change them.
         """
-        shard = await self._coordinated(group_id)
-        return shard if isinstance(shard, ErrorCode) else await self._offsets(shard, group_id)
+        return await self._offsets(await self._coordinated(group_id), group_id)
 
     async def _offsets(
         self, shard: CoordinatorShard, group_id: str
-    ) -> dict[str, dict[int, CommittedOffset]] | ErrorCode:
+    ) -> dict[str, dict[int, CommittedOffset]]:
         group = shard.groups.get(group_id)
         if group is None:
             if group_id not in shard.known:
                 return {}
             group = self._shards.add_group(shard, group_id)
         if not group.offsets_known and not (
-            # What was acknowledged stays true while it cannot be read again: a commit in doubt counts as not yet done.
+            # An acknowledged offset stays valid while it cannot be read again: a commit in doubt counts as not done.
             group.offsets_read and not group.fence.zookeeper_answers
         ):
-            found = await self._load_offsets(group)
-            if isinstance(found, ErrorCode):
-                return found
+            await self._load_offsets(group)
         return group.offsets.committed
 
     async def delete_offsets(
         self, group_id: str, wanted: Sequence[tuple[str, int]]
-    ) -> list[ErrorCode] | ErrorCode:
-        """Delete offsets of (topic, partition); an error for each, or one for all.
+    ) -> list[ErrorCode]:
+        """Delete offsets of (topic, partition); return an error for each.
 
-        Only of topics that no member subscribes to (KIP-496).
+        Only of topics without a subscription of a member (KIP-496).
         """
         shard = await self._coordinated(group_id)
-        if isinstance(shard, ErrorCode):
-            return shard
         if group_id not in shard.groups and group_id not in shard.known:
-            return ErrorCode.GROUP_ID_NOT_FOUND
+            raise GroupIdNotFound
         if not shard.fence.zookeeper_answers:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+            raise CoordinatorNotAvailable
         group = shard.groups.get(group_id) or self._shards.add_group(shard, group_id)
         if not group.offsets_known:
-            found = await self._load_offsets(group)
-            if isinstance(found, ErrorCode):
-                return found
+            await self._load_offsets(group)
         machine = group.machine
         if len(machine.members) and machine.protocol_type != "consumer":
-            return ErrorCode.NON_EMPTY_GROUP
+            raise NonEmptyGroup
         subscribed = group.subscribed_topics()
         errors = []
         for topic, partition in wanted:
@@ -350,7 +340,7 @@ class GroupCoordinator:
         return errors
 
     async def drop_offsets(self, group_id: str, wanted: Sequence[tuple[str, int]]) -> int:
-        """Delete offsets of a group that is held, whoever subscribes; return how many went."""
+        """Delete offsets of a loaded group, also of subscribed topics; return how many were deleted."""
         group = self._shards.group(group_id)
         if group is None or not group.offsets_known:
             return 0
@@ -358,17 +348,17 @@ class GroupCoordinator:
         return errors.count(ErrorCode.NONE)
 
     async def expire_offsets(self, group_id: str, before_ms: int) -> int:
-        """Delete what a group without members has not used since *before_ms*; return how much.
+        """Delete the offsets that a group without members has not used since *before_ms*; return how many.
 
-        A group of which nothing is left then is deleted.
+        A group without any offset left is deleted.
         """
-        shard = self._shards.locate(group_id)
-        if isinstance(shard, ErrorCode):
+        try:
+            # Not confirmed: it leads only to writes, which ZooKeeper rejects if another broker coordinates.
+            committed = await self._offsets(self._shards.locate(group_id), group_id)
+        except KafkaError:
             return 0
-        # Not confirmed: what follows from it is a write, which ZooKeeper refuses a deposed coordinator.
-        committed = await self._offsets(shard, group_id)
         group = self._shards.group(group_id)
-        if isinstance(committed, ErrorCode) or group is None or len(group.machine.members):
+        if group is None or len(group.machine.members):
             return 0
         if group.machine.state is not GroupState.EMPTY or group.machine.members.pending:
             return 0
@@ -380,7 +370,11 @@ class GroupCoordinator:
             newest = group.changed_ms
             old = [(topic, p) for topic, p, c in table if c.timestamp_ms < before_ms]
         if newest < before_ms and len(old) == len(table):
-            return len(table) if await self.delete(group_id) is ErrorCode.NONE else 0
+            try:
+                await self.delete(group_id)
+            except KafkaError:
+                return 0
+            return len(table)
         return await self.drop_offsets(group_id, old)
 
     async def _delete_offset(self, group: GroupMetadata, topic: str, partition: int) -> ErrorCode:
@@ -404,30 +398,29 @@ class GroupCoordinator:
 
     # --- administration -----------------------------------------------------------------------
 
-    async def describe(self, group_id: str) -> GroupMetadata | ErrorCode:
-        """Return a group to be looked at; GROUP_ID_NOT_FOUND if there is none."""
+    async def describe(self, group_id: str) -> GroupMetadata:
+        """Return a group, to be read only. GroupIdNotFound."""
         shard = await self._coordinated(group_id)
-        if isinstance(shard, ErrorCode):
-            return shard
         group = shard.groups.get(group_id)
         if group is None and group_id in shard.known:
             group = self._shards.add_group(shard, group_id)
-        return group if group is not None else ErrorCode.GROUP_ID_NOT_FOUND
+        if group is None:
+            raise GroupIdNotFound
+        return group
 
     async def list_groups(self) -> tuple[list[GroupListing], ErrorCode]:
-        """Return the groups that this broker coordinates, confirmed.
+        """Return the groups that this broker coordinates, confirmed; COORDINATOR_LOAD_IN_PROGRESS with a partial list.
 
-        With the error COORDINATOR_LOAD_IN_PROGRESS if some are not known yet, with COORDINATOR_NOT_AVAILABLE
-        and without groups if that cannot be confirmed.
+        CoordinatorNotAvailable if a shard cannot be confirmed. A shard that another broker leads now is left out.
         """
-        fences = [c.fence for c in self._shards.partitions.values() if c.loaded]
-        errors = [await confirmed for confirmed in [fence.confirm() for fence in fences]]
-        if ErrorCode.COORDINATOR_NOT_AVAILABLE in errors:
-            return [], ErrorCode.COORDINATOR_NOT_AVAILABLE
+        fences = [shard.fence for shard in self._shards.partitions.values() if shard.loaded]
+        for outcome in await outcomes_of([fence.confirm() for fence in fences]):
+            if isinstance(outcome, BaseException) and not isinstance(outcome, NotCoordinator):
+                raise outcome
         return self.listing()
 
     def listing(self) -> tuple[list[GroupListing], ErrorCode]:
-        """Return the groups held here; COORDINATOR_LOAD_IN_PROGRESS if some are not known yet."""
+        """Return the loaded groups; with COORDINATOR_LOAD_IN_PROGRESS if some are not loaded yet."""
         groups = []
         error = ErrorCode.NONE
         for shard in self._shards.partitions.values():
@@ -442,21 +435,22 @@ class GroupCoordinator:
                 groups.append(GroupListing(group_id, "", GroupState.EMPTY))
         return groups, error
 
-    async def delete(self, group_id: str) -> ErrorCode:
-        """Delete a group without members, offsets and all."""
+    async def delete(self, group_id: str) -> None:
+        """Delete a group without members, and its offsets.
+
+        GroupIdNotFound, NonEmptyGroup, CoordinatorNotAvailable, NotCoordinator.
+        """
         shard = await self._coordinated(group_id)
-        if isinstance(shard, ErrorCode):
-            return shard
         group = shard.groups.get(group_id)
         if group is None and group_id not in shard.known:
-            return ErrorCode.GROUP_ID_NOT_FOUND
+            raise GroupIdNotFound
         if not shard.fence.zookeeper_answers:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+            raise CoordinatorNotAvailable
         if group is not None:
             if len(group.machine.members):
-                return ErrorCode.NON_EMPTY_GROUP
+                raise NonEmptyGroup
             if group.machine.state is GroupState.DEAD:
-                return ErrorCode.GROUP_ID_NOT_FOUND
+                raise GroupIdNotFound
             del shard.groups[group_id]
             group.unload(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             self._writer.fail_queued([group_id], ErrorCode.GROUP_ID_NOT_FOUND)
@@ -464,11 +458,15 @@ class GroupCoordinator:
         shard.known.discard(group_id)
         try:
             await delete_tree(shard.fence, group_id)
-        except NotCoordinator:
-            return ErrorCode.NOT_COORDINATOR
         except ZooKeeperError as error:
             log.warn("group {group} is not deleted: {error}", group=group_id, error=error)
             self._shards.reload(shard, group_id)
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+            raise CoordinatorNotAvailable(f"the group is not deleted: {error}") from None
         shard.loading.discard(group_id)
-        return ErrorCode.NONE
+
+
+def _code(failure: Any) -> ErrorCode:
+    """Return the code of a KafkaError; any other failure is raised again."""
+    failure.trap(KafkaError)
+    code: ErrorCode = failure.value.code
+    return code

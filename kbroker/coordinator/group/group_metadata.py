@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from kbroker.common.reactor import Clock
 from kbroker.coordinator.group.committed_offsets import GroupOffsets, read_offsets
@@ -154,14 +155,14 @@ class GroupMetadata:
         """Whether requests wait for `when_writable`; later ones have to wait behind them."""
         return bool(self._waiting_for_zookeeper)
 
-    def when_writable(self) -> Deferred[ErrorCode]:
+    def when_writable(self) -> Deferred[None]:
         """Fire with NONE once ZooKeeper confirmed that this broker coordinates the group, in the order of calls."""
         self._waiting_for_zookeeper += 1
-        return self.fence.confirm_writable().addCallback(self._writable)
+        return self.fence.confirm_writable().addBoth(self._answered_by_zookeeper)
 
-    def _writable(self, error: ErrorCode) -> ErrorCode:
+    def _answered_by_zookeeper(self, outcome: Any) -> Any:
         self._waiting_for_zookeeper -= 1
-        return error
+        return outcome
 
     @property
     def idle(self) -> bool:
@@ -221,7 +222,9 @@ class GroupMetadata:
         # Last, because whoever is answered may ask again at once.
         for answer in answers:
             if not confirmed and self._is_from_memory(answer):
-                self.fence.confirm().addCallback(self._answer_as_confirmed, answer)
+                self.fence.confirm().addCallbacks(
+                    self._answer_confirmed, self._answer_unconfirmed, (answer,), {}, (answer,), {}
+                )
             else:
                 self._answer(answer)
 
@@ -234,10 +237,12 @@ class GroupMetadata:
         if waiting is not None:
             waiting.callback(answer.value)
 
-    def _answer_as_confirmed(self, error: ErrorCode, answer: Answer) -> None:
-        """Give *answer* unless *error* says that this broker may not coordinate the group any more."""
-        value = answer.value
-        self._answer(Answer(answer.token, replace(value, error=error)) if error else answer)
+    def _answer_confirmed(self, _confirmed: None, answer: Answer) -> None:
+        self._answer(answer)
+
+    def _answer_unconfirmed(self, failure: Any, answer: Answer) -> None:
+        """Answer with the error of the confirmation: another broker may coordinate the group."""
+        self._answer(Answer(answer.token, replace(answer.value, error=failure.value.code)))
 
     def _set_timer(self, at: float) -> None:
         if self._timer is not None and self._timer.active():
@@ -253,18 +258,22 @@ class GroupMetadata:
             return
         self._timer = None
         if self.machine.tick_writes(now):
-            self.fence.confirm_writable().addCallback(self._tick_if_writable)
+            self.fence.confirm_writable().addCallbacks(self._tick_writable, self._tick_later)
         else:
             self._tick_now()
 
-    def _tick_if_writable(self, error: ErrorCode) -> None:
-        """Remove members and end rebalances only while ZooKeeper answers: else it would be for its sake."""
-        if self.machine.state is GroupState.DEAD or self.fence.resigned:
-            return
-        if error is ErrorCode.NONE:
+    def _tick_writable(self, _confirmed: None) -> None:
+        if not self._is_over:
             self._tick_now()
-        else:
+
+    def _tick_later(self, _failure: Failure) -> None:
+        """Try the tick again: no member is removed, and no rebalance ends, because ZooKeeper does not answer."""
+        if not self._is_over:
             self._set_timer(self._clock.seconds() + TICK_AGAIN)
+
+    @property
+    def _is_over(self) -> bool:
+        return self.machine.state is GroupState.DEAD or self.fence.resigned
 
     def _tick_now(self) -> None:
         self._perform(self.machine.tick(self._clock.seconds()))

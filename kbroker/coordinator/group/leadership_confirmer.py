@@ -23,13 +23,13 @@ In: rights to confirm, outcomes of multis, time   Out: error codes   Owner: the 
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred, fail
 from twisted.logger import Logger
 
 from kbroker.common.reactor import Clock
 from kbroker.coordinator.group.shard_fence import ShardFence
 from kbroker.zk.errors import SessionExpired, ZooKeeperError
-from kclient.wire.error_codes import ErrorCode
+from kclient.wire.errors import CoordinatorNotAvailable, KafkaError, NotCoordinator
 
 log = Logger()
 
@@ -64,11 +64,15 @@ class _Request:
         self.fence = fence
         self.since = since
         self.to_write = to_write
-        self.done: Deferred[ErrorCode] = Deferred()
+        self.done: Deferred[None] = Deferred()
 
-    def settle(self, error: ErrorCode) -> None:
-        if not self.done.called:
-            self.done.callback(error)
+    def settle(self, error: KafkaError | None) -> None:
+        if self.done.called:
+            return
+        if error is None:
+            self.done.callback(None)
+        else:
+            self.done.errback(error)
 
 
 class LeadershipConfirmer:
@@ -99,20 +103,20 @@ class LeadershipConfirmer:
         """Whether the multi in flight was not answered in time."""
         self._looking = False
 
-    def confirm(self, fence: ShardFence) -> Deferred[ErrorCode]:
+    def confirm(self, fence: ShardFence) -> Deferred[None]:
         """Fire with NONE once *right* is confirmed, NOT_COORDINATOR if it is lost.
 
         COORDINATOR_NOT_AVAILABLE if neither ZooKeeper nor the followers confirm it in time.
         """
         return self._confirm(fence, to_write=False)
 
-    def confirm_writable(self, fence: ShardFence) -> Deferred[ErrorCode]:
+    def confirm_writable(self, fence: ShardFence) -> Deferred[None]:
         """Do as `confirm`, but by ZooKeeper only: COORDINATOR_NOT_AVAILABLE while it does not answer."""
         return self._confirm(fence, to_write=True)
 
-    def _confirm(self, fence: ShardFence, *, to_write: bool) -> Deferred[ErrorCode]:
+    def _confirm(self, fence: ShardFence, *, to_write: bool) -> Deferred[None]:
         if fence.resigned:
-            return succeed(ErrorCode.NOT_COORDINATOR)
+            return fail(NotCoordinator())
         request = _Request(fence, self._clock.seconds(), to_write=to_write)
         if self.answers(fence):
             self._queued.append(request)
@@ -166,7 +170,7 @@ class LeadershipConfirmer:
                 break
         for request in requests:
             lost = request.fence.resigned
-            request.settle(ErrorCode.NOT_COORDINATOR if lost else ErrorCode.NONE)
+            request.settle(NotCoordinator() if lost else None)
 
     def _failed(self, failure: Any, requests: list[_Request]) -> bool:
         """Leave *requests* to the followers; return False: ZooKeeper did not answer."""
@@ -217,13 +221,13 @@ class LeadershipConfirmer:
         for request in requests:
             fence = request.fence
             if fence.resigned:
-                request.settle(ErrorCode.NOT_COORDINATOR)
+                request.settle(NotCoordinator())
             elif request.to_write:
-                request.settle(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+                request.settle(CoordinatorNotAvailable())
             elif self.confirmed_at(fence) >= request.since:
-                request.settle(ErrorCode.NONE)
+                request.settle(None)
             elif now >= request.since + self._patience(request):
-                request.settle(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+                request.settle(CoordinatorNotAvailable())
             elif not request.done.called:
                 waiting.append(request)
         self._by_followers += waiting

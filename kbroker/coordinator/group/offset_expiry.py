@@ -20,7 +20,7 @@ from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.zk.errors import ZooKeeperError
 from kbroker.zk.interface import ZooKeeper
 from kbroker.zk.znodes import TOPICS, topic_path
-from kclient.wire.error_codes import ErrorCode
+from kclient.wire.errors import KafkaError
 
 log = Logger()
 
@@ -102,8 +102,9 @@ class OffsetExpiry:
             log.warn("offsets of deleted topics are kept for now: {error}", error=error)
             return
         for listing in self._coordinator.listing()[0] if deleted else ():
-            offsets = await self._coordinator.offsets(listing.group_id)
-            if isinstance(offsets, ErrorCode):
+            try:
+                offsets = await self._coordinator.offsets(listing.group_id)
+            except KafkaError:
                 continue
             for offset in [(t, p) for t in deleted for p in offsets.get(t, ())]:
                 # The topic may have been created again meanwhile. Commits are accepted for known topics only, so no

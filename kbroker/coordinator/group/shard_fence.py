@@ -22,7 +22,6 @@ from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC
 from kbroker.zk.errors import ConnectionLoss, NoNode, SessionExpired, ZooKeeperError
 from kbroker.zk.interface import Check, Operation, Session, Stat, ZooKeeper
 from kbroker.zk.znodes import decode_partition_state, partition_state_path
-from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import NotCoordinator
 
 log = Logger()
@@ -31,10 +30,10 @@ log = Logger()
 class Confirmer(Protocol):
     """Confirms a right; see `leadership_confirmer.py`."""
 
-    def confirm(self, fence: ShardFence) -> Deferred[ErrorCode]:
+    def confirm(self, fence: ShardFence) -> Deferred[None]:
         """Fire with NONE once *right* is confirmed."""
 
-    def confirm_writable(self, fence: ShardFence) -> Deferred[ErrorCode]:
+    def confirm_writable(self, fence: ShardFence) -> Deferred[None]:
         """Fire with NONE once ZooKeeper confirmed *right*."""
 
     def confirmed_at(self, fence: ShardFence) -> float:
@@ -107,11 +106,11 @@ class ShardFence:
             waiting.callback(ours)
         return ours
 
-    def confirm(self) -> Deferred[ErrorCode]:
+    def confirm(self) -> Deferred[None]:
         """Fire with NONE if no other broker coordinates yet, else with what a client is to be answered."""
         return self._confirmer.confirm(self)
 
-    def confirm_writable(self) -> Deferred[ErrorCode]:
+    def confirm_writable(self) -> Deferred[None]:
         """Fire with NONE if ZooKeeper answers and no other broker coordinates yet."""
         return self._confirmer.confirm_writable(self)
 

@@ -44,7 +44,7 @@ def sync_group_unconfirmed() -> list[Change]:
 @mutant
 def leave_group_unconfirmed() -> list[Change]:
     """A deposed coordinator answers LeaveGroup from memory, where nothing has to be written."""
-    when_writable = (GroupMetadata, "when_writable", lambda _self: succeed(ErrorCode.NONE))
+    when_writable = (GroupMetadata, "when_writable", lambda _self: succeed(None))
     return [when_writable, *_answers_unconfirmed(LeaveGroupResult)]
 
 
@@ -119,7 +119,7 @@ class _Trusting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._coordinator, name)
 
-    async def _coordinated(self, group_id: str) -> CoordinatorShard | ErrorCode:
+    async def _coordinated(self, group_id: str) -> CoordinatorShard:
         return self._coordinator._shards.locate(group_id)
 
 
@@ -167,7 +167,7 @@ def group_states_not_fenced() -> list[Change]:
 
     return [
         (ShardFence, "write", write),
-        (ShardFence, "confirm_writable", lambda _self: succeed(ErrorCode.NONE)),
+        (ShardFence, "confirm_writable", lambda _self: succeed(None)),
     ]
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any, cast
 
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import Clock
 
 from kbroker.coordinator.group.core.records import GroupSnapshot, MemberSnapshot
@@ -10,6 +10,7 @@ from kbroker.coordinator.group.core.states import GroupState
 from kbroker.coordinator.group.group_metadata import GroupMetadata
 from kbroker.coordinator.group.shard_fence import ShardFence
 from kclient.wire.error_codes import ErrorCode
+from kclient.wire.errors import CoordinatorNotAvailable, KafkaError
 from tests.kit.groups import LIMITS, RANGE, join_request
 
 
@@ -52,14 +53,14 @@ def test_a_group_let_go_has_no_timer() -> None:
 
 
 class Doubtful:
-    """A right that ZooKeeper confirms or not."""
+    """A fence that ZooKeeper confirms or not."""
 
     def __init__(self) -> None:
-        self.error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        self.error: KafkaError | None = CoordinatorNotAvailable()
         self.resigned = False
 
-    def confirm_writable(self) -> Deferred[ErrorCode]:
-        return succeed(self.error)
+    def confirm_writable(self) -> Deferred[None]:
+        return fail(self.error) if self.error is not None else succeed(None)
 
 
 def test_no_member_is_removed_while_zookeeper_does_not_answer() -> None:
@@ -73,7 +74,7 @@ def test_no_member_is_removed_while_zookeeper_does_not_answer() -> None:
     clock.pump([0.25] * 200)
     assert len(group.machine.members) == 1
     assert group.machine.state is GroupState.STABLE
-    fence.error = ErrorCode.NONE
+    fence.error = None
     written: list[Any] = []
     group._write = lambda: written.append(group._newest)  # type: ignore[method-assign]
     clock.pump([0.25] * 4)
