@@ -1,7 +1,15 @@
-"""A Kafka client library: wire protocol, producer, consumer, admin; knows nothing of kbroker.
+"""A Kafka client library: wire protocol, producer, consumer, admin client. It does not depend on kbroker.
 
-Three faces over one core: this one blocks (for plain threads), `kclient.tx` answers with Deferreds,
-`kclient.aio` is for async/await. Everything named here is imported when first used.
+It has three APIs over the same clients. This one blocks, for programs with threads; `kclient.tx` returns Deferreds;
+`kclient.aio` is for async/await. All names here are imported on first use::
+
+    with Producer({"bootstrap.servers": "localhost:9092"}) as producer:
+        producer.send("orders", b"value", key="key").result()
+    with Consumer("orders", config={"bootstrap.servers": "localhost:9092", "group.id": "g"}) as consumer:
+        for record in consumer:
+            print(record.offset, record.value)
+
+Every error is a `KafkaError`. Settings have the names of Kafka's Java clients (`kclient.config`).
 """
 
 from __future__ import annotations
@@ -56,7 +64,7 @@ __all__ = [*_WHERE, "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used: `import kclient` alone costs nothing."""
+    """Import a public name on first use, so that `import kclient` alone stays cheap."""
     where = _WHERE.get(name)
     if where is None:
         raise AttributeError(f"module 'kclient' has no attribute {name!r}")
@@ -66,5 +74,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return the public names, imported or not."""
+    """Return all public names, imported or not."""
     return sorted(__all__)

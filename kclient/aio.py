@@ -1,11 +1,11 @@
-"""The async/await face: the same clients, awaited in Twisted's coroutines or in asyncio's.
+"""The async/await API: the same clients, for coroutines of Twisted and of asyncio.
 
     async with Producer(bootstrap_servers="localhost:9092") as producer:
-        where = await producer.send("topic", b"value")
+        metadata = await producer.send("topic", b"value")
 
-Nothing here needs asyncio: `run` runs such a coroutine on Twisted's reactor. But where asyncio runs
-already, as under ``asyncio.run``, the clients live on its loop: Twisted's asyncio reactor is put on
-it when the first client is made (before that, nothing may have imported another reactor).
+It does not need asyncio: `run` runs such a coroutine on Twisted's reactor. Inside a running asyncio loop, as under
+``asyncio.run``, the first client installs Twisted's asyncio reactor on that loop. Nothing may have imported another
+reactor before.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ __all__ = ["AdminClient", "Consumer", "Producer", "run"]
 
 
 def run(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run the coroutine main() on Twisted's reactor to its end; return or raise what it does.
+    """Run the coroutine main() on Twisted's reactor until it ends; return its result or raise its error.
 
-    Once per process, from the main thread, as a reactor cannot be started twice.
+    Call it once per process, from the main thread: a reactor cannot be started twice.
     """
     from twisted.internet import reactor
 
@@ -48,7 +48,7 @@ def run(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 
 def _asyncio_loop() -> Any:
-    """Return the asyncio loop that is running here, None if none is."""
+    """Return the running asyncio loop, None if there is none."""
     asyncio = sys.modules.get("asyncio")
     if asyncio is None:
         return None
@@ -59,7 +59,7 @@ def _asyncio_loop() -> Any:
 
 
 def _reactor() -> Any:
-    """Return the reactor to use here; put one on a running asyncio loop if there is none yet."""
+    """Return the reactor to use; install one on the running asyncio loop if there is none yet."""
     loop = _asyncio_loop()
     if loop is not None and "twisted.internet.reactor" not in sys.modules:
         from twisted.internet import asyncioreactor
@@ -69,21 +69,21 @@ def _reactor() -> Any:
 
         ours: Any = installed
         ours.startRunning(installSignalHandlers=False)
-        # Nobody stops this reactor: its threads, for name look-ups, must not outlive the process.
+        # No caller stops this reactor: its threads for name resolution must not outlive the process.
         ours.getThreadPool().threadFactory = partial(threading.Thread, daemon=True)
     from twisted.internet import reactor
     from twisted.internet.asyncioreactor import AsyncioSelectorReactor
 
     if loop is not None and not isinstance(reactor, AsyncioSelectorReactor):
         raise RuntimeError(
-            "asyncio runs here but Twisted has another reactor: install "
+            "asyncio is running, but Twisted has another reactor: install "
             "twisted.internet.asyncioreactor before anything imports twisted.internet.reactor"
         )
     return reactor
 
 
 def _answer(value: Any) -> Any:
-    """Return *value*; as an asyncio Future if it is a Deferred and an asyncio task asked."""
+    """Return *value*; a Deferred becomes an asyncio Future inside an asyncio task."""
     if not isinstance(value, Deferred):
         return value
     loop = _asyncio_loop()
@@ -93,7 +93,7 @@ def _answer(value: Any) -> Any:
 
 
 class _AwaitableClient:
-    """Passes everything on to a client of `kclient.tx` and makes its answers awaitable here."""
+    """Delegates to a client of `kclient.tx` and makes its results awaitable."""
 
     _kind: Callable[..., Any]
 
@@ -139,7 +139,7 @@ else:
             await self.close(failed=kind is not None)
 
         async def __aiter__(self) -> AsyncIterator[Any]:
-            """Yield records for ever. What was not yielded is not committed, and comes in the next iteration."""
+            """Yield records forever. A record that was not yielded is not committed; the next iteration yields it."""
             while True:
                 while (record := self._client.polling.next_record()) is not None:
                     yield record

@@ -1,9 +1,8 @@
-"""Every setting of the clients once: Kafka's (Java) name, type, default, one line of doc.
+"""Every setting of the clients: the name, type and default of Kafka's Java clients, and one line of documentation.
 
-A setting is written ``linger.ms`` in dictionaries and files, ``linger_ms`` as a keyword; the field
-names below are the second form, and the first follows from it. One dictionary may serve several
-clients: a consumer takes no offence at a producer's setting. An unknown name is a `ConfigError`
-with the nearest known one.
+A setting is ``linger.ms`` in dictionaries and files, and ``linger_ms`` as a keyword; the field names below are the
+second form. One dictionary may serve several clients: a consumer ignores a producer's settings. An unknown name is a
+`ConfigError` that suggests the nearest known one.
 """
 
 from __future__ import annotations
@@ -27,34 +26,38 @@ def _setting(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommonConfig:
-    """Settings that every client has."""
+    """Settings of all clients."""
 
     role: ClassVar[str] = "client"
 
     bootstrap_servers: str = _setting(
-        "localhost:9092", "Brokers to ask first, host:port separated by commas."
+        "localhost:9092", "Brokers to connect to first, host:port separated by commas."
     )
-    client_id: str = _setting("kclient", "Name this client gives of itself in every request.")
-    request_timeout_ms: int = _setting(30_000, "A request unanswered for this long failed.")
+    client_id: str = _setting("kclient", "Name of this client in its requests.")
+    request_timeout_ms: int = _setting(30_000, "Timeout of a request, in ms.")
     socket_connection_setup_timeout_ms: int = _setting(
-        10_000, "Bound on one connection attempt, ApiVersions included."
+        10_000, "Timeout of one connection attempt with ApiVersions, in ms."
     )
-    reconnect_backoff_ms: int = _setting(50, "Wait before connecting again to a broker.")
-    reconnect_backoff_max_ms: int = _setting(1_000, "That wait, doubled per failure up to this.")
-    retry_backoff_ms: int = _setting(100, "Wait before a failed request is sent again.")
-    retry_backoff_max_ms: int = _setting(1_000, "That wait, doubled per failure up to this.")
-    metadata_max_age_ms: int = _setting(300_000, "Metadata older than this are fetched anew.")
-    connections_max_idle_ms: int = _setting(540_000, "A connection unused for this long is closed.")
-    default_api_timeout_ms: int = _setting(60_000, "Bound on calls that are given no timeout.")
+    reconnect_backoff_ms: int = _setting(
+        50, "Wait before a new connection attempt to a broker, in ms."
+    )
+    reconnect_backoff_max_ms: int = _setting(1_000, "Upper bound of that exponential backoff.")
+    retry_backoff_ms: int = _setting(100, "Wait before a failed request is retried, in ms.")
+    retry_backoff_max_ms: int = _setting(1_000, "Upper bound of that exponential backoff.")
+    metadata_max_age_ms: int = _setting(300_000, "Metadata are fetched again after this time.")
+    connections_max_idle_ms: int = _setting(
+        540_000, "An idle connection is closed after this time."
+    )
+    default_api_timeout_ms: int = _setting(60_000, "Timeout of calls without a timeout argument.")
     security_protocol: str = _setting(
-        "PLAINTEXT", "How brokers are spoken to.", choices=("PLAINTEXT",)
+        "PLAINTEXT", "Security protocol of connections to brokers.", choices=("PLAINTEXT",)
     )
 
     @classmethod
     def load(cls, config: Mapping[str, Any] | None = None, /, **keywords: Any) -> Self:
-        """Make the settings from dotted names and keywords; keywords win.
+        """Build the settings from dotted names and keywords; keywords win.
 
-        Raise `ConfigError` that lists every problem at once.
+        Raise one `ConfigError` that lists every problem.
         """
         known = {f.name: f for f in dataclasses.fields(cls)}
         values: dict[str, Any] = {}
@@ -81,7 +84,7 @@ class CommonConfig:
         )
 
     def contradictions(self) -> list[str]:
-        """Return what is wrong with the settings taken together."""
+        """Return the conflicts between settings."""
         try:
             parse_addresses(self.bootstrap_servers)
         except ConfigError as problem:
@@ -90,7 +93,7 @@ class CommonConfig:
 
     @property
     def addresses(self) -> list[Address]:
-        """The bootstrap list."""
+        """The bootstrap servers."""
         return parse_addresses(self.bootstrap_servers)
 
 
@@ -102,38 +105,38 @@ class ProducerConfig(CommonConfig):
 
     acks: str = _setting(
         "all",
-        "Who must have a record: 0 nobody, 1 the leader, all the ISR.",
+        "Replicas that must have a record: 0 none, 1 the leader, all the ISR.",
         choices=("0", "1", "all"),
     )
     batch_size: int = _setting(131_072, "Bytes at which a partition's batch is full.", minimum=0)
-    linger_ms: float = _setting(5, "How long a batch waits for company.", minimum=0)
+    linger_ms: float = _setting(5, "How long a batch waits for more records, in ms.", minimum=0)
     buffer_memory: int = _setting(
-        33_554_432, "Bytes of records not yet acknowledged; senders wait beyond.", minimum=1
+        33_554_432, "Bytes of unacknowledged records; send blocks when it is full.", minimum=1
     )
     max_block_ms: int = _setting(60_000, "How long send waits for metadata and memory.", minimum=0)
     delivery_timeout_ms: int = _setting(
-        120_000, "A record not acknowledged this long after send has failed.", minimum=0
+        120_000, "Time limit from send to acknowledgement, in ms.", minimum=0
     )
     max_request_size: int = _setting(
-        1_048_576, "Bytes: the largest record and the largest Produce request.", minimum=1
+        1_048_576, "Bytes of the largest record and the largest Produce request.", minimum=1
     )
     compression_type: str = _setting(
         "none", "Codec of the batches.", choices=("none", "gzip", "snappy", "lz4", "zstd")
     )
     retries: int = _setting(
-        2_147_483_647, "Attempts after the first; delivery.timeout.ms bounds them too.", minimum=0
+        2_147_483_647, "Attempts after the first; delivery.timeout.ms also limits them.", minimum=0
     )
     max_in_flight_requests_per_connection: int = _setting(
-        5, "Requests one broker may owe answers to.", minimum=1
+        5, "Unanswered requests per broker.", minimum=1
     )
     enable_idempotence: bool = _setting(
-        True, "Number the batches so that the broker drops repeated ones (KIP-98)."
+        True, "Number the batches, so that the broker drops duplicates (KIP-98)."
     )
-    partitioner_ignore_keys: bool = _setting(False, "Place keyed records as if they had none.")
+    partitioner_ignore_keys: bool = _setting(False, "Choose partitions as if no record had a key.")
     transactional_id: str = _setting("", "Not supported yet.")
 
     def contradictions(self) -> list[str]:
-        """Return what is wrong with the settings taken together."""
+        """Return the conflicts between settings."""
         problems = CommonConfig.contradictions(self)
         if self.transactional_id:
             problems.append("transactional.id: transactions are not supported yet")
@@ -146,25 +149,35 @@ class ConsumerConfig(CommonConfig):
 
     role: ClassVar[str] = "consumer"
 
-    group_id: str = _setting("", "The group to join; empty for a consumer on its own.")
-    group_instance_id: str = _setting("", "A name that survives restarts: static membership.")
+    group_id: str = _setting("", "The group to join; empty for a consumer without a group.")
+    group_instance_id: str = _setting(
+        "", "The name of a static member, which survives restarts (KIP-345)."
+    )
     auto_offset_reset: str = _setting(
         "latest", "Where to start without a valid position.", choices=("earliest", "latest", "none")
     )
-    enable_auto_commit: bool = _setting(True, "Commit what poll has handed out, by and by.")
-    auto_commit_interval_ms: int = _setting(5_000, "How often that is done.", minimum=1)
-    fetch_min_bytes: int = _setting(
-        1, "A fetch waits at the broker for this many bytes.", minimum=0
+    enable_auto_commit: bool = _setting(
+        True, "Commit the records that poll has returned, periodically."
     )
-    fetch_max_wait_ms: int = _setting(500, "But not longer than this.", minimum=0)
-    fetch_max_bytes: int = _setting(52_428_800, "Bytes of one fetch; prefetch ends here too.")
+    auto_commit_interval_ms: int = _setting(5_000, "Period of automatic commits.", minimum=1)
+    fetch_min_bytes: int = _setting(
+        1, "The broker holds a fetch until it has this many bytes.", minimum=0
+    )
+    fetch_max_wait_ms: int = _setting(500, "Upper bound of that wait.", minimum=0)
+    fetch_max_bytes: int = _setting(
+        52_428_800, "Bytes of one fetch, and of all prefetched records."
+    )
     max_partition_fetch_bytes: int = _setting(1_048_576, "Bytes of one partition in a fetch.")
-    max_poll_records: int = _setting(500, "Records that one poll returns at most.", minimum=1)
-    max_poll_interval_ms: int = _setting(300_000, "A member that does not poll this long leaves.")
-    session_timeout_ms: int = _setting(45_000, "A member silent this long is taken for dead.")
-    heartbeat_interval_ms: int = _setting(3_000, "How often a member says it lives.", minimum=1)
+    max_poll_records: int = _setting(500, "Upper bound of the records in one poll.", minimum=1)
+    max_poll_interval_ms: int = _setting(
+        300_000, "A member that does not poll for this time leaves its group."
+    )
+    session_timeout_ms: int = _setting(
+        45_000, "A member without heartbeats for this time is removed."
+    )
+    heartbeat_interval_ms: int = _setting(3_000, "Period of heartbeats.", minimum=1)
     rebalance_timeout_ms: int = _setting(
-        0, "How long members may take to rejoin; 0 takes max.poll.interval.ms."
+        0, "Time for members to rejoin in a rebalance; 0 takes max.poll.interval.ms."
     )
     partition_assignment_strategy: str = _setting(
         "range,cooperative-sticky",
@@ -172,23 +185,25 @@ class ConsumerConfig(CommonConfig):
     )
     isolation_level: str = _setting(
         "read_uncommitted",
-        "Whether records of open transactions are seen.",
+        "Whether records of open and aborted transactions are returned.",
         choices=("read_uncommitted", "read_committed"),
     )
     check_crcs: bool = _setting(True, "Check the CRC of every batch.")
-    client_rack: str = _setting("", "Where this client is, for fetching from the nearest replica.")
+    client_rack: str = _setting(
+        "", "Rack of this client, for fetching from a nearby replica (KIP-392)."
+    )
     allow_auto_create_topics: bool = _setting(
-        True, "Let brokers create a topic that is subscribed to, if they are set to."
+        True, "Allow brokers to create a subscribed topic (auto.create.topics.enable)."
     )
     exclude_internal_topics: bool = _setting(True, "Patterns do not match internal topics.")
 
     def contradictions(self) -> list[str]:
-        """Return what is wrong with the settings taken together."""
+        """Return the conflicts between settings."""
         problems = CommonConfig.contradictions(self)
         if self.heartbeat_interval_ms >= self.session_timeout_ms:
             problems.append(
                 f"heartbeat.interval.ms ({self.heartbeat_interval_ms}) must be below "
-                f"session.timeout.ms ({self.session_timeout_ms}), best a third of it"
+                f"session.timeout.ms ({self.session_timeout_ms}), a third of it is best"
             )
         return problems
 
@@ -200,7 +215,7 @@ class AdminConfig(CommonConfig):
     role: ClassVar[str] = "admin"
 
     retries: int = _setting(
-        2_147_483_647, "Attempts after the first; default.api.timeout.ms bounds them.", minimum=0
+        2_147_483_647, "Attempts after the first; default.api.timeout.ms limits them.", minimum=0
     )
 
 
@@ -235,7 +250,7 @@ NO_EFFECT = frozenset(
         "enable.auto.offset.store",
     ]
 )
-"""Java settings that are accepted and do nothing here."""
+"""Java settings that are accepted and have no effect here."""
 
 
 def every_setting() -> dict[str, dataclasses.Field[Any]]:
@@ -250,7 +265,10 @@ def describe(cls: type[CommonConfig]) -> Iterator[tuple[str, str, Any, str]]:
 
 
 def parse_addresses(text: str | list[str] | tuple[str, ...]) -> list[Address]:
-    """Read ``host:port,[::1]:9092``; a missing port is 9092. `ConfigError` if it is none."""
+    """Parse ``host:port,[::1]:9092``; the default port is 9092.
+
+    Raise `ConfigError` for an invalid or empty list.
+    """
     found = []
     for part in text.split(",") if isinstance(text, str) else text:
         entry = part.strip().partition("://")[2] or part.strip()
@@ -313,7 +331,7 @@ _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
 
 def _convert(setting: dataclasses.Field[Any], written: str, value: Any) -> Any:
-    """Return *value* as the setting's type; ValueError saying what is wrong."""
+    """Return *value* as the setting's type; raise ValueError with the problem."""
     kind = setting.type
     text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value).strip()
     converted: Any

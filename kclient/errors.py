@@ -1,8 +1,8 @@
-"""Errors of the client itself, beside those that brokers answer with.
+"""Errors of the client itself, beside those in responses of brokers.
 
-A broker's answer becomes a subclass named after its code (``kclient.wire.errors``). What never
-reached a broker, or never came back, is named here: which address, which cause, what to do next.
-All of them are ``KafkaError``, so one ``except`` catches both kinds.
+A broker's error code becomes a subclass named after the code (`kclient.wire.errors`). The classes here cover requests
+that no broker answered: the address, the cause, and what to do next. All are ``KafkaError``, so one ``except`` catches
+both kinds.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, order=True)
 class Address:
-    """Where a broker listens, as a client was told: a host name or literal, and a port."""
+    """The host name or IP literal, and the port, of a broker."""
 
     host: str
     port: int
@@ -54,7 +54,7 @@ class Address:
 
 
 class Cause(enum.Enum):
-    """Why an address could not be used; the words are what people read."""
+    """Why an address could not be used; the values appear in messages."""
 
     DNS = "name does not resolve"
     REFUSED = "connection refused"
@@ -67,18 +67,18 @@ class Cause(enum.Enum):
 
 
 class ClientError(KafkaError):
-    """Something that went wrong on this side of the wire; the text stands for itself."""
+    """An error of the client itself; it has no error code in its text."""
 
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
 
 class ConfigError(ClientError):
-    """A setting is unknown, or its value is not one that setting can have."""
+    """A setting is unknown or has an invalid value."""
 
 
 class ConnectError(ClientError, needs_metadata=True):
-    """One address could not be connected to; *cause* says why, *detail* adds what is known."""
+    """The connection to one address failed; *cause* is the reason, *detail* adds what is known."""
 
     def __init__(self, address: Address, cause: Cause, detail: str = "") -> None:
         text = f"{address}: {cause.value}"
@@ -89,31 +89,31 @@ class ConnectError(ClientError, needs_metadata=True):
 
 
 class ConnectionClosed(ClientError, needs_metadata=True):
-    """The connection ended before the answer came; the request may or may not have been done."""
+    """The connection ended before the response; the broker may or may not have handled the request."""
 
 
 class KafkaTimeoutError(ClientError, TimeoutError, retriable=True):
-    """Something took longer than its bound; the text names what and how long."""
+    """An operation exceeded its timeout; the text names the operation and the time."""
 
 
 class ClientClosed(ClientError):
-    """The client was closed, by its owner, before or during this call."""
+    """The client was closed before or during this call."""
 
 
 class BufferExhausted(KafkaTimeoutError):
-    """``buffer.memory`` stayed full for ``max.block.ms``: brokers take less than is sent."""
+    """``buffer.memory`` stayed full for ``max.block.ms``: the brokers accept less than is sent."""
 
 
 class LeaderUnavailable(ClientError, needs_metadata=True):
-    """A partition has no leader right now."""
+    """A partition has no leader."""
 
 
 class SerializationError(ClientError):
-    """A key or value could not be turned into bytes, or back."""
+    """A key or value could not be serialized or deserialized."""
 
 
 class RecordDeserializationError(SerializationError):
-    """A consumed record's key or value could not be turned back into an object (KIP-334).
+    """The key or value of a consumed record could not be deserialized (KIP-334).
 
     Every poll raises it until the consumer seeks; `seek(topic_partition, offset + 1)` skips the record.
     """
@@ -132,19 +132,19 @@ class RecordDeserializationError(SerializationError):
 
 
 class LogTruncated(ClientError):
-    """Records that were read are gone: another log, cut off before them, took its place (KIP-320).
+    """Consumed records were lost: the log was truncated below the position (KIP-320).
 
-    *divergent_offset* is where the new log departs from the one that was read, None where that is not known.
+    *divergent_offset* is where the new log diverges from the consumed one, None if unknown.
     """
 
-    hint = "seek to where to go on"
+    hint = "seek to a new position"
 
     def __init__(
         self, topic_partition: TopicPartition, position: int, divergent_offset: int | None
     ) -> None:
         where = "an unknown offset" if divergent_offset is None else f"offset {divergent_offset}"
         super().__init__(
-            f"the log of {topic_partition} was cut off at {where}, before the position {position}"
+            f"the log of {topic_partition} was truncated to {where}, below the position {position}"
         )
         self.topic_partition = topic_partition
         self.position = position
@@ -152,16 +152,16 @@ class LogTruncated(ClientError):
 
 
 class ConsumerLeftGroup(ClientError):
-    """This consumer is no longer a member of its group; the text says since when and why."""
+    """The consumer left its group; the text has the reason."""
 
 
 class NoCommittedOffset(ClientError):
-    """``auto.offset.reset=none`` and there is no (valid) offset to start from."""
+    """``auto.offset.reset=none`` and there is no valid offset to start from."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptFailed:
-    """One address of a bootstrap list and what happened there."""
+    """One address of a bootstrap list and why it failed."""
 
     address: Address
     cause: Cause
@@ -173,7 +173,7 @@ class AttemptFailed:
 
 
 class BootstrapError(ClientError, retriable=True):
-    """No broker of the list could be used; lists each address with its own cause."""
+    """No bootstrap server could be used; the text lists each address with its cause."""
 
     def __init__(self, attempts: Sequence[AttemptFailed], hint: str = "") -> None:
         lines = "".join(f"\n  {attempt}" for attempt in attempts)

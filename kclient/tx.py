@@ -1,4 +1,4 @@
-"""The Twisted face: every call answers with a Deferred, which may be awaited or given callbacks."""
+"""The Twisted API: every call returns a Deferred, to be awaited or given callbacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The values that producers, consumers and admin clients hand out and take."""
+"""The values that the clients take and return: records, offsets, topics, partitions."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ else:
     V = TypeVar("V")
 
 Headers = Sequence[tuple[str, bytes | None]]
-"""Record headers, in order; a key may come more than once."""
+"""Record headers in order, as (name, value); a name may occur more than once, a value may be null (KIP-82)."""
 
 
 class TopicPartition(NamedTuple):
-    """One partition of one topic."""
+    """A partition of a topic. Equal to the tuple (topic, partition); `str` gives "topic-0"."""
 
     topic: str
     partition: int
@@ -31,10 +31,10 @@ class TopicPartition(NamedTuple):
 
 
 class Record(NamedTuple, Generic[K, V]):
-    """One record as consumed. A named tuple, for it is made a million times a second.
+    """A consumed record, a named tuple.
 
-    *timestamp* in milliseconds since the epoch; *timestamp_type* 0 CreateTime, 1 LogAppendTime.
-    Sizes are of the serialized bytes, -1 for null.
+    *timestamp* is in milliseconds since the epoch; *timestamp_type* is 0 for CreateTime, 1 for LogAppendTime (KIP-32).
+    Sizes are in serialized bytes, -1 for null.
     """
 
     topic: str
@@ -51,14 +51,14 @@ class Record(NamedTuple, Generic[K, V]):
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Where the record came from."""
+        """The partition of the record."""
         return TopicPartition(self.topic, self.partition)
 
 
 class RecordMetadata(NamedTuple):
-    """Where a produced record went. *offset* is -1 with acks=0, for nobody answered.
+    """The position of a produced record. *offset* is -1 with acks=0, because the broker sends no response.
 
-    *timestamp* in milliseconds: the record's own, or the leader's under LogAppendTime.
+    *timestamp* is in milliseconds since the epoch: the record's own, or the leader's with LogAppendTime.
     """
 
     topic: str
@@ -69,13 +69,13 @@ class RecordMetadata(NamedTuple):
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Where the record is."""
+        """The partition of the record."""
         return TopicPartition(self.topic, self.partition)
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetAndMetadata:
-    """A committed position: the next offset to read, with whatever the committer noted."""
+    """A committed position: the offset of the next record to read, and the committer's metadata string."""
 
     offset: int
     metadata: str = ""
@@ -83,7 +83,7 @@ class OffsetAndMetadata:
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """The first offset at or after a time, and that record's timestamp in milliseconds."""
+    """The first offset at or after a time, and that record's timestamp in milliseconds since the epoch."""
 
     offset: int
     timestamp: int
@@ -91,7 +91,10 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class ConsumerGroupMetadata(NamedTuple):
-    """As whom a consumer is in its group now (KIP-447): generation -1 and no member id while it is not a member."""
+    """The identity of a consumer in its group (KIP-447).
+
+    Outside of a generation *generation_id* is -1 and *member_id* is empty.
+    """
 
     group_id: str
     generation_id: int = -1
@@ -100,7 +103,7 @@ class ConsumerGroupMetadata(NamedTuple):
 
 
 class CloseResult(NamedTuple):
-    """How a producer ended: records delivered since it started, and those given up at the end."""
+    """Counts of a closed producer: records delivered since its start, and records given up at close."""
 
     delivered: int
     undelivered: int
@@ -108,10 +111,12 @@ class CloseResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create; -1 leaves the number to the broker's defaults.
+    """A topic to create; -1 takes the broker's default.
 
-    *replica_assignment* maps a partition to its broker ids, preferred leader first; it replaces
-    both numbers.
+    *replica_assignment* maps a partition to its broker ids, preferred leader first. It replaces both numbers::
+
+        NewTopic("orders", 6, 3, {"retention.ms": "86400000"})
+        NewTopic("orders", replica_assignment={0: [1, 2], 1: [2, 3]})
     """
 
     name: str

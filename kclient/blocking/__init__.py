@@ -1,8 +1,8 @@
-"""The blocking face: the same clients for plain threads: scripts, notebooks, Spark executors.
+"""The blocking API: the same clients for threads, in scripts, notebooks and Spark executors.
 
-One reactor runs in one daemon thread of the process, started by the first client and started anew
-after a fork. Calls wait for it, bounded by their timeouts, and end at Ctrl-C. All classes may be
-used from several threads, except that one thread at a time polls a consumer.
+One reactor runs in one daemon thread of the process. The first client starts it, and starts another one after a fork.
+Calls wait for it up to their timeouts, or until Ctrl-C. All classes are thread-safe, except that only one thread at a
+time may poll a consumer.
 """
 
 from kclient.blocking.admin import AdminClient

@@ -1,4 +1,4 @@
-"""The blocking admin client: every method as in `kclient.admin.client`, waited for."""
+"""The blocking admin client: the methods of `kclient.admin.client`, which wait for the result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,14 @@ T = TypeVar("T")
 
 
 class AdminClient:
-    """Administers one cluster. One answer per name; see `kclient.admin.client.AdminClient`."""
+    """Administers one cluster; see `kclient.admin.client.AdminClient`.
+
+        with AdminClient({"bootstrap.servers": "localhost:9092"}) as admin:
+            admin.create_topics({"orders": {"num_partitions": 6, "replication_factor": 3}})
+
+    Methods about several topics, groups or brokers return a dictionary of results. An error of one of them is raised,
+    or with raise_errors=False is its result.
+    """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **keywords: Any) -> None:
         self._thread = reactor_thread()
@@ -42,20 +49,20 @@ class AdminClient:
         return self._thread.run(call)
 
     def start(self) -> Self:
-        """Make the first contact; `BootstrapError` with each address and its cause if it fails."""
+        """Connect and fetch metadata; raise `BootstrapError` with each address and its cause if that fails."""
         self._run(self._core.start)
         return self
 
     def close(self) -> None:
-        """Close every connection."""
+        """Close all connections."""
         self._run(self._core.close)
 
     def describe_cluster(self) -> ClusterDescription:
-        """Return the cluster's id, controller and brokers, as of now."""
+        """Return the cluster id, the controller and the live brokers, from fresh metadata."""
         return self._run(self._core.describe_cluster)
 
     def describe_health(self, *, timeout: float | None = None) -> Health:
-        """Return what is wrong with the cluster: brokers, log directories, leaders, replicas."""
+        """Return the cluster's problems: brokers, log directories, leaders, replicas."""
         return self._run(lambda: self._core.describe_health(timeout=timeout))
 
     def describe_log_dirs(
@@ -66,7 +73,7 @@ class AdminClient:
         timeout: float | None = None,
         raise_errors: bool = True,
     ) -> dict[int, LogDirs | KafkaError]:
-        """Return {path: LogDir} of each of *brokers* (None: all), with all replicas or those of *tps*."""
+        """Return {path: LogDir} per broker of *brokers* (None: all), with all replicas or those of *tps*."""
         return self._run(
             lambda: self._core.describe_log_dirs(
                 brokers, tps, timeout=timeout, raise_errors=raise_errors
@@ -74,7 +81,7 @@ class AdminClient:
         )
 
     def list_topics(self, *, internal: bool = False) -> list[str]:
-        """Return the names of all topics, in order."""
+        """Return the names of all topics, sorted."""
         return self._run(lambda: self._core.list_topics(internal=internal))
 
     def describe_topics(
@@ -97,7 +104,7 @@ class AdminClient:
         timeout: float | None = None,
         raise_errors: bool = True,
     ) -> dict[str, CreatedTopic | KafkaError]:
-        """Create topics: {name: {num_partitions, replication_factor, configs}}, names, NewTopics."""
+        """Create topics, given as {name: {num_partitions, replication_factor, configs}}, names or NewTopics."""
         return self._run(
             lambda: self._core.create_topics(
                 new, validate_only=validate_only, timeout=timeout, raise_errors=raise_errors
@@ -120,7 +127,7 @@ class AdminClient:
         timeout: float | None = None,
         raise_errors: bool = True,
     ) -> dict[str, KafkaError | None]:
-        """Raise topics to a total number of partitions."""
+        """Increase the partition counts of topics to the given totals."""
         return self._run(
             lambda: self._core.create_partitions(
                 totals, validate_only=validate_only, timeout=timeout, raise_errors=raise_errors
@@ -141,7 +148,7 @@ class AdminClient:
         timeout: float | None = None,
         raise_errors: bool = True,
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Have leaders elected for *tps*, None for every partition that needs one of this *kind*."""
+        """Elect leaders for *tps*; None: for every partition that needs an election of this *kind*."""
         return self._run(
             lambda: self._core.elect_leaders(kind, tps, timeout=timeout, raise_errors=raise_errors)
         )
@@ -153,7 +160,7 @@ class AdminClient:
         timeout: float | None = None,
         raise_errors: bool = True,
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Begin to move partitions to new replicas; None calls off a move that is under way."""
+        """Start reassignments to the given replicas; None cancels a reassignment."""
         return self._run(
             lambda: self._core.alter_partition_reassignments(
                 targets, timeout=timeout, raise_errors=raise_errors
@@ -163,7 +170,7 @@ class AdminClient:
     def list_partition_reassignments(
         self, tps: Iterable[TopicPartition] | None = None, *, timeout: float | None = None
     ) -> dict[TopicPartition, Reassignment]:
-        """Return the moves under way, all or those of *tps*."""
+        """Return the active reassignments, all or those of *tps*."""
         return self._run(lambda: self._core.list_partition_reassignments(tps, timeout=timeout))
 
     def describe_configs(
@@ -175,7 +182,7 @@ class AdminClient:
         timeout: float | None = None,
         raise_errors: bool = True,
     ) -> dict[ConfigResource, ConfigDescription | KafkaError]:
-        """Return {name: entry} of each topic or broker."""
+        """Return {name: entry} per topic or broker."""
         return self._run(
             lambda: self._core.describe_configs(
                 resources,
@@ -194,7 +201,7 @@ class AdminClient:
         timeout: float | None = None,
         raise_errors: bool = True,
     ) -> dict[ConfigResource, KafkaError | None]:
-        """Set the named configs, None to put one back to its default; others stay as they are."""
+        """Set the named configs; None resets one to its default; others do not change."""
         return self._run(
             lambda: self._core.alter_configs(
                 changes, validate_only=validate_only, timeout=timeout, raise_errors=raise_errors
@@ -223,7 +230,7 @@ class AdminClient:
         timeout: float | None = None,
         raise_errors: bool = True,
     ) -> dict[TopicPartition, int | KafkaError]:
-        """Delete the records before an offset (-1: all); return each log's new start offset."""
+        """Delete the records below an offset (-1: all); return the new log start offsets."""
         return self._run(
             lambda: self._core.delete_records(before, timeout=timeout, raise_errors=raise_errors)
         )
@@ -245,7 +252,7 @@ class AdminClient:
     def delete_groups(
         self, names: Iterable[str], *, timeout: float | None = None, raise_errors: bool = True
     ) -> dict[str, KafkaError | None]:
-        """Delete groups that have no members."""
+        """Delete groups without members."""
         return self._run(
             lambda: self._core.delete_groups(names, timeout=timeout, raise_errors=raise_errors)
         )
@@ -257,7 +264,7 @@ class AdminClient:
         *,
         timeout: float | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return what *group* has committed; partitions without a commit are left out."""
+        """Return the committed offsets of *group*, without partitions that have no commit."""
         return self._run(lambda: self._core.list_group_offsets(group, tps, timeout=timeout))
 
     def alter_group_offsets(
@@ -283,7 +290,7 @@ class AdminClient:
         timeout: float | None = None,
         raise_errors: bool = True,
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Forget committed offsets."""
+        """Delete committed offsets."""
         return self._run(
             lambda: self._core.delete_group_offsets(
                 group, tps, timeout=timeout, raise_errors=raise_errors

@@ -1,7 +1,7 @@
-"""The blocking consumer: `poll`, iteration, commits, in the thread that calls.
+"""The blocking consumer: `poll`, iteration and commits, which wait in the caller's thread.
 
-A rebalance listener runs in the thread that polls, inside `poll` or `close`, so it may call the
-consumer's own methods, `commit` among them. Heartbeats go on beside all of it.
+A rebalance listener runs in the polling thread, inside `poll` or `close`, so it may call the consumer's methods,
+`commit` among them. Heartbeats continue in the reactor's thread.
 """
 
 from __future__ import annotations
@@ -37,7 +37,12 @@ T = TypeVar("T")
 
 
 class Consumer:
-    """Consumes from one cluster. Settings as `kclient.config.ConsumerConfig`."""
+    """Consumes records from one cluster. Settings: `kclient.config.ConsumerConfig`.
+
+    with Consumer("orders", config={"bootstrap.servers": "localhost:9092", "group.id": "g"}) as consumer:
+        for record in consumer:
+            print(record.topic_partition, record.offset, record.value)
+    """
 
     def __init__(
         self,
@@ -70,11 +75,13 @@ class Consumer:
 
     def __exit__(self, kind: object, *exc: object) -> None:
         if kind is not None and self._in_hand is not None:
-            self._left_over.appendleft(self._in_hand)  # Nobody knows how far it got with this one.
+            self._left_over.appendleft(
+                self._in_hand
+            )  # The processing of the last record is uncertain.
         self._close(10.0, autocommit=True, failed=kind is not None)
 
     def __iter__(self) -> Iterator[AnyRecord]:
-        """Yield records for ever. What was not yielded yet is not committed either."""
+        """Yield records forever. A record that was not yielded is not committed."""
         left_over = self._left_over
         while not self._closed:
             while left_over:
@@ -85,7 +92,7 @@ class Consumer:
                 left_over.extend(records)
 
     def start(self) -> Self:
-        """Make the first contact; `BootstrapError` with each address and its cause if it fails."""
+        """Connect and fetch metadata; raise `BootstrapError` with each address and its cause if that fails."""
         self._run(self._core.start)
         return self
 
@@ -98,27 +105,27 @@ class Consumer:
         pattern: str | None = None,
         listener: RebalanceListener | None = None,
     ) -> None:
-        """Consume *topics*, or all that match *pattern* (a regular expression), with the group."""
+        """Consume *topics*, or all topics that match *pattern* (a regular expression), in the group."""
         self._call(lambda: self._core.subscribe(topics, pattern=pattern, listener=listener))
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Consume exactly *partitions*, outside of any group's assignment."""
+        """Consume exactly *partitions*, without group assignment."""
         self._call(lambda: self._core.assign(partitions))
 
     def unsubscribe(self) -> None:
-        """Give up all partitions and leave the group."""
+        """Revoke all partitions and leave the group."""
         self._run(self._core.unsubscribe)
 
     def subscription(self) -> set[str]:
-        """Return the topics subscribed to."""
+        """Return the subscribed topics."""
         return self._call(self._core.subscription)
 
     def assignment(self) -> set[TopicPartition]:
-        """Return the partitions consumed now."""
+        """Return the assigned partitions."""
         return self._call(self._core.assignment)
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """Return as whom this consumer is in its group now; raise KafkaError if it has none."""
+        """Return the consumer's identity in its group (KIP-447); raise KafkaError without a group.id."""
         return self._call(self._core.group_metadata)
 
     # --- records
@@ -126,7 +133,7 @@ class Consumer:
     def poll(
         self, timeout_ms: int = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[AnyRecord]]:
-        """Return records, waiting at most *timeout_ms* when there are none."""
+        """Return records by partition; wait at most *timeout_ms* if none is buffered."""
         if self._left_over:
             return self._take_left_over()
         return self._polling(lambda: self._core.poll(timeout_ms, max_records))
@@ -134,47 +141,47 @@ class Consumer:
     getmany = poll
 
     def consume(self, num_messages: int = 1, timeout: float = 1.0) -> list[AnyRecord]:
-        """Return up to *num_messages* records, waiting at most *timeout* seconds for the first."""
+        """Return up to *num_messages* records; wait at most *timeout* seconds for the first."""
         found = self.poll(int(timeout * 1000), num_messages)
         return [record for records in found.values() for record in records]
 
     def poll_batches(self, timeout_ms: int = 0) -> dict[TopicPartition, list[Batch]]:
-        """Return whole batches as they came from the broker, unopened."""
+        """Return whole batches, encoded, as received from the broker."""
         return self._polling(lambda: self._core.poll_batches(timeout_ms))
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Hand out nothing of *partitions* until they are resumed."""
+        """Return no records of *partitions* until `resume`."""
         self._call(lambda: self._core.pause(*partitions))
 
     def resume(self, *partitions: TopicPartition) -> None:
-        """Hand out records of *partitions* again."""
+        """Return records of *partitions* again."""
         self._call(lambda: self._core.resume(*partitions))
 
     def paused(self) -> set[TopicPartition]:
-        """Return the partitions that are paused."""
+        """Return the paused partitions."""
         return self._call(self._core.paused)
 
     # --- positions
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
-        """Go on at *offset*."""
+        """Set the position of *tp*: the next poll returns the record at *offset*."""
         kept = [r for r in self._left_over if r.topic_partition != tp]
         self._left_over.clear()
         self._left_over.extend(kept)
         self._call(lambda: self._core.seek(tp, offset))
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Go on at the first record of *partitions*, of all if none is named."""
+        """Set the position of *partitions* (default: all assigned ones) to the log start offset."""
         self._left_over.clear()
         self._run(lambda: self._core.seek_to_beginning(*partitions))
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Go on after the last record of *partitions*, of all if none is named."""
+        """Set the position of *partitions* (default: all assigned ones) to the log end."""
         self._left_over.clear()
         self._run(lambda: self._core.seek_to_end(*partitions))
 
     def seek_to_timestamp(self, timestamp_ms: int, *partitions: TopicPartition) -> None:
-        """Go on at the first record that is not older than *timestamp_ms*."""
+        """Set positions to the first record at or after *timestamp_ms* (ms since the epoch)."""
         self._left_over.clear()
         self._run(lambda: self._core.seek_to_timestamp(timestamp_ms, *partitions))
 
@@ -183,17 +190,17 @@ class Consumer:
         return self._run(lambda: self._core.position(tp, timeout))
 
     def highwater(self, tp: TopicPartition) -> int | None:
-        """Return the high watermark last heard of, None if none was."""
+        """Return the high watermark in the last fetch response, None before the first."""
         return self._call(lambda: self._core.highwater(tp))
 
     def lag(self, tp: TopicPartition) -> int | None:
-        """Return the records between position and high watermark, None if not known."""
+        """Return the number of records from the position to the high watermark, None if unknown."""
         return self._call(lambda: self._core.lag(tp))
 
     def beginning_offsets(
         self, partitions: Iterable[TopicPartition], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        """Return the first offset of each of *partitions*."""
+        """Return the log start offset of each of *partitions*."""
         return self._run(lambda: self._core.beginning_offsets(partitions, timeout))
 
     def end_offsets(
@@ -205,7 +212,7 @@ class Consumer:
     def offsets_for_times(
         self, timestamps: Mapping[TopicPartition, int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return the first record at or after each time in ms, None where all are older."""
+        """Return the first record at or after each time in ms, None if all are older."""
         return self._run(lambda: self._core.offsets_for_times(timestamps, timeout))
 
     def partitions_for_topic(self, topic: str, timeout: float | None = None) -> list[int]:
@@ -219,7 +226,7 @@ class Consumer:
         offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Commit *offsets*, or the positions of all partitions, and wait for the answer."""
+        """Commit *offsets*, or the positions of all partitions, and wait for the response."""
         if offsets is None and self._left_over:
             offsets = self._positions_yielded()
         self._run(lambda: self._core.commit(offsets, timeout))
@@ -227,7 +234,7 @@ class Consumer:
     def commit_async(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None
     ) -> None:
-        """Commit without waiting; a failure is logged."""
+        """Send a commit and return at once; a failure is logged."""
         if offsets is None and self._left_over:
             offsets = self._positions_yielded()
 
@@ -241,11 +248,11 @@ class Consumer:
     def committed(
         self, partitions: Iterable[TopicPartition], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return what the group has committed for each of *partitions*, None where nothing is."""
+        """Return the group's committed offset for each of *partitions*, None without a commit."""
         return self._run(lambda: self._core.committed(partitions, timeout))
 
     def close(self, timeout: float = 10.0, *, autocommit: bool = True) -> None:
-        """Commit (if auto-commit is on), leave the group and close; bounded by *timeout* seconds."""
+        """Commit (if auto-commit is on), leave the group and close, within *timeout* seconds."""
         self._close(timeout, autocommit=autocommit, failed=False)
 
     def _close(self, timeout: float, *, autocommit: bool, failed: bool) -> None:
@@ -256,13 +263,13 @@ class Consumer:
             self._polling(lambda: self._core.close(timeout, autocommit=autocommit, failed=failed))
 
     def close_at_exit(self) -> None:
-        """Leave the group as the process ends, if its coordinator is quick to answer."""
+        """Leave the group at the end of the process, if the coordinator answers quickly."""
         self.close(LEAVE_AT_EXIT)
 
     # --- inside
 
     def _take_left_over(self) -> dict[TopicPartition, list[AnyRecord]]:
-        """Return what a broken-off iteration has not yielded."""
+        """Return the unyielded records of an interrupted iteration."""
         found: dict[TopicPartition, list[AnyRecord]] = {}
         for record in self._left_over:
             found.setdefault(record.topic_partition, []).append(record)
@@ -270,7 +277,7 @@ class Consumer:
         return found
 
     def _positions_yielded(self) -> dict[TopicPartition, OffsetAndMetadata | int]:
-        """Return the positions of the iteration, which may be behind those of the last poll."""
+        """Return the positions of the iteration, which may be below those of the last poll."""
         positions: dict[TopicPartition, OffsetAndMetadata | int] = dict(
             self._call(self._core._positions)
         )
@@ -279,7 +286,7 @@ class Consumer:
         return positions
 
     def _commit_yielded(self, autocommit: bool) -> bool:
-        """Commit what was yielded, in place of the core's last commit; return what is left to do."""
+        """Commit the yielded records in place of the client's last commit; return what remains to do."""
         config = self._core.config
         if autocommit and config.group_id and config.enable_auto_commit:
             with suppress(KafkaError):
@@ -291,12 +298,12 @@ class Consumer:
         return self._thread.run(call)
 
     def _call(self, call: Callable[[], T]) -> T:
-        """Run something that does not wait, on the thread that owns the state."""
+        """Run a function that does not wait in the reactor's thread."""
         check_process(self._thread)
         return self._thread.call(call)
 
     def _polling(self, call: Callable[[], Deferred[T]]) -> T:
-        """Run *call*; meanwhile this thread is the one that rebalance listeners run in."""
+        """Run *call*; rebalance listeners run in this thread meanwhile."""
         check_process(self._thread)
 
         def start(errands: CallerThread) -> Deferred[T]:
@@ -310,7 +317,7 @@ class Consumer:
         return self._thread.run_with_caller(start)
 
     async def _run_callback(self, callback: Callable[[], Any]) -> Any:
-        """Have the polling thread call a rebalance listener."""
+        """Run a listener's method in the polling thread."""
         if self._errands is None:
             return callback()
         return await self._errands.run_in_caller(callback)

@@ -1,8 +1,8 @@
-"""What a blocking ``send`` returns: a Future that costs next to nothing until somebody looks.
+"""The result of a blocking ``send``: a Future that is cheap until it is used.
 
-A real Future has a lock, a condition and two lists: 2 us, more than all the rest of a send. This
-one holds its batch and its index there, and becomes a real one (`concurrent.futures.wait`,
-`asyncio.wrap_future` and callbacks work) only when somebody waits for it before its batch is done.
+A `concurrent.futures.Future` has a lock, a condition and two lists: 2 us, more than the rest of a send. This one holds
+its batch and its record index. It becomes a real Future (for `concurrent.futures.wait`, `asyncio.wrap_future` and
+callbacks) only if a caller waits for it before its batch is done.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ Register = Callable[[ProducerBatch, int, int, Any], None]
 
 
 class DeliveryFuture(Future[RecordMetadata]):
-    """How one record ended: a RecordMetadata, or the error raised by `result`.
+    """The delivery of one record: `result` returns a RecordMetadata or raises the error.
 
-    Callbacks run on the reactor's thread and must not block. A record cannot be taken back:
-    `cancel` returns False.
+    Callbacks run in the reactor's thread and must not block. A record cannot be revoked: `cancel` returns False.
     """
 
     def __init__(
@@ -35,7 +34,7 @@ class DeliveryFuture(Future[RecordMetadata]):
         self._register = register
 
     def __getattr__(self, name: str) -> Any:
-        """Become a real Future at the first access to what only a real one has."""
+        """Become a real Future at the first use of an attribute that only a real one has."""
         if name not in (
             "_condition",
             "_state",
@@ -50,7 +49,7 @@ class DeliveryFuture(Future[RecordMetadata]):
         return self.__dict__[name]
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Return where the record is, waiting at most *timeout* seconds; raise what prevented it."""
+        """Return the record's metadata, waiting at most *timeout* seconds; raise the error of the delivery."""
         outcome = self._batch.outcome(self._index, self._timestamp)
         if outcome is None:
             return super().result(timeout)
@@ -59,31 +58,31 @@ class DeliveryFuture(Future[RecordMetadata]):
         return outcome
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Return what prevented the delivery, None if it succeeded."""
+        """Return the error of the delivery, None if it succeeded."""
         outcome = self._batch.outcome(self._index, self._timestamp)
         if outcome is None:
             return super().exception(timeout)
         return outcome if isinstance(outcome, KafkaError) else None
 
     def done(self) -> bool:
-        """Tell whether it is known how the record ended."""
+        """Return whether the delivery has succeeded or failed."""
         return self._batch.outcome(self._index, self._timestamp) is not None
 
     def cancel(self) -> bool:
-        """Return False: what is sent is sent."""
+        """Return False: a sent record cannot be revoked."""
         return False
 
 
 class _FutureSink:
-    """Passes an outcome on to a future that became a real one."""
+    """Passes a result to a DeliveryFuture that has become a real Future."""
 
     def __init__(self, future: Future[RecordMetadata]) -> None:
         self._future = future
 
     def callback(self, result: Any) -> None:
-        """Take the RecordMetadata."""
+        """Set the RecordMetadata."""
         self._future.set_result(result)
 
     def errback(self, fail: Any) -> None:
-        """Take the error."""
+        """Set the error."""
         self._future.set_exception(fail)

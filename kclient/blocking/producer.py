@@ -25,7 +25,11 @@ from kclient.wire.batches import Buffer
 
 
 class Producer(Generic[K, V]):
-    """Sends records from any number of threads. Settings as `kclient.config.ProducerConfig`."""
+    """Sends records from any number of threads. Settings: `kclient.config.ProducerConfig`.
+
+    with Producer({"bootstrap.servers": "localhost:9092"}) as producer:
+        metadata = producer.send("orders", b"value", key="key").result()
+    """
 
     def __init__(
         self,
@@ -60,7 +64,7 @@ class Producer(Generic[K, V]):
         self.close()
 
     def start(self) -> Self:
-        """Make the first contact; `BootstrapError` with each address and its cause if it fails."""
+        """Connect and fetch metadata; raise `BootstrapError` with each address and its cause if that fails."""
         check_process(self._thread)
         self._thread.run(self._core.start)
         return self
@@ -75,9 +79,10 @@ class Producer(Generic[K, V]):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Future[RecordMetadata]:
-        """Send a record; its Future tells where it went. Waits only for memory or for metadata.
+        """Send a record; the Future's result is its RecordMetadata.
 
-        Waiting for a Future sends its batch at once. `BufferExhausted` after max.block.ms.
+        Blocks only for memory or metadata; raises `BufferExhausted` after max.block.ms. Waiting for a Future sends its
+        batch at once, without linger.ms.
         """
         core = self._core
         row = core.row(topic, value, key, headers, timestamp_ms)
@@ -90,7 +95,7 @@ class Producer(Generic[K, V]):
         if not index or batch.closed:
             self._thread.reactor.callFromThread(core.sender.wake)
             if batch.closed:
-                time.sleep(0)  # let the reactor's thread have the interpreter: a batch can go
+                time.sleep(0)  # yield the interpreter to the reactor's thread: a batch is ready
         return DeliveryFuture(batch, index, row[1], self._register)
 
     def send_and_wait(
@@ -131,7 +136,7 @@ class Producer(Generic[K, V]):
             future.add_done_callback(ended)
 
     def send_batch_bytes(self, topic: str, partition: int, batch: Buffer) -> int:
-        """Send one whole record batch as it is; return the offset its first record was given."""
+        """Send one encoded record batch unchanged; return its base offset."""
         check_process(self._thread)
         return self._thread.run(lambda: self._core.send_batch_bytes(topic, partition, batch))
 
@@ -141,29 +146,29 @@ class Producer(Generic[K, V]):
         return self._thread.run(lambda: self._core.partitions_for(topic))
 
     def flush(self, timeout: float | None = None) -> int:
-        """Send everything now and wait; return how many records are still unacknowledged."""
+        """Send all records now and wait; return the number of records without an acknowledgement."""
         check_process(self._thread)
         return self._thread.run(lambda: self._core.flush(timeout))
 
     def close(self, timeout: float = 10.0, *, flush: bool = True) -> CloseResult:
-        """Deliver what is left within *timeout* seconds, give up the rest, close connections."""
+        """Deliver the remaining records within *timeout* seconds, fail the others, close all connections."""
         check_process(self._thread)
         result = self._thread.run(lambda: self._core.close(timeout, flush=flush))
         self._room()
         return result
 
     def close_at_exit(self) -> None:
-        """Deliver what is left as the process ends."""
+        """Deliver the remaining records at the end of the process."""
         if not self._core.closed:
             self.close(CLOSE_AT_EXIT)
 
     def metrics(self) -> dict[str, float]:
-        """Return counters since the start, and what is held now."""
+        """Return counters since the start, and the current memory use."""
         return self._core.metrics()
 
     @property
     def undelivered(self) -> int:
-        """Records sent and neither acknowledged nor failed yet."""
+        """The number of records without an acknowledgement or an error."""
         return self._core.undelivered
 
     # --- inside
@@ -171,7 +176,7 @@ class Producer(Generic[K, V]):
     def _put_after_waiting(
         self, topic: str, partition: int | None, row: Row
     ) -> tuple[ProducerBatch, int]:
-        """Put a record that did not fit at once: its topic is not known yet, or memory is full."""
+        """Append a record that could not be appended at once: unknown topic, or buffer.memory full."""
         check_process(self._thread)
         core = self._core
         give_up_at = time.monotonic() + self._max_block
@@ -189,12 +194,12 @@ class Producer(Generic[K, V]):
                 self._memory.wait(min(left, 0.5))
 
     def _room(self) -> None:
-        """Wake the threads that wait for memory. Called on the reactor's thread."""
+        """Wake the threads that wait for memory. Called in the reactor's thread."""
         with self._lock:
             self._memory.notify_all()
 
     def _register(self, batch: ProducerBatch, index: int, timestamp: int, sink: Any) -> None:
-        """Somebody waits for a record: have its end told, and do not let its batch linger."""
+        """Report the result of a record to *sink*, and send its batch without linger.ms."""
         check_process(self._thread)
 
         def register() -> None:

@@ -1,8 +1,8 @@
-"""The reactor of the blocking face, in a daemon thread of its own.
+"""The reactor of the blocking API, in a daemon thread.
 
-It is a reactor made for this and nobody's global one: a program may run Twisted itself beside it.
-After a fork the child has no such thread; its first call starts a new one, and clients made before
-the fork refuse to work there, for their sockets are the parent's.
+It is a separate reactor, not Twisted's global one: a program may also run Twisted itself. After a fork the child has no
+such thread; its first call starts one. Clients created before the fork raise an error in the child, because their
+sockets belong to the parent.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from kclient.errors import ClientClosed, KafkaTimeoutError
 T = TypeVar("T")
 
 CLOSE_AT_EXIT = 5.0
-"""Seconds that a producer left open may take to deliver at the end of the process."""
+"""Seconds that an open producer may take for deliveries at the end of the process."""
 
 LEAVE_AT_EXIT = 1.0
-"""Seconds that a consumer left open may take to leave its group: Ctrl-C is to be prompt."""
+"""Seconds that an open consumer may take to leave its group at exit; short, so that Ctrl-C is prompt."""
 
 
 class ClosedAtExit:
-    """What is closed at the end of the process if nobody did before."""
+    """A client that is closed at the end of the process if the program did not close it."""
 
     def close_at_exit(self) -> None:
         """Close within a few seconds."""
 
 
 class ReactorThread:
-    """A reactor and the thread it runs in."""
+    """A reactor and its thread."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -57,18 +57,17 @@ class ReactorThread:
         started.wait()
 
     def soon(self, call: Callable[..., Any], *args: Any) -> None:
-        """Run *call* on the reactor's thread, without waiting for it."""
+        """Run *call* in the reactor's thread and return at once."""
         self.reactor.callFromThread(call, *args)
 
     def call(self, function: Callable[[], T]) -> T:
-        """Run *function*, which does not wait, on the reactor's thread; return its result."""
+        """Run *function*, which does not wait, in the reactor's thread; return its result."""
         return self.run(lambda: maybeDeferred(function))
 
     def run(self, call: Callable[[], Deferred[T]], timeout: float | None = None) -> T:
-        """Run *call* on the reactor's thread, wait for its result and return (or raise) it.
+        """Run *call* in the reactor's thread; return its result or raise its error.
 
-        After *timeout* seconds (None: as long as the call bounds itself) or at Ctrl-C the call is
-        cancelled.
+        The call is cancelled after *timeout* seconds (None: the call has its own timeout) or at Ctrl-C.
         """
         return self.run_with_caller(lambda _: call(), timeout)
 
@@ -77,16 +76,16 @@ class ReactorThread:
         call: Callable[[CallerThread], Deferred[T]],
         timeout: float | None = None,
     ) -> T:
-        """Like `run`; meanwhile the call may have functions run here, in the caller's thread."""
+        """Like `run`; meanwhile the call may run functions in the caller's thread."""
         if threading.get_ident() == self.thread.ident:
             raise RuntimeError("the blocking API was called on its own reactor's thread")
-        errands = CallerThread(self)
+        caller = CallerThread(self)
         waiting: list[Deferred[Any]] = []
 
         def start() -> None:
-            result = maybeDeferred(call, errands)
+            result = maybeDeferred(call, caller)
             waiting.append(result)
-            result.addBoth(errands.finished)
+            result.addBoth(caller.finished)
 
         def cancel() -> None:
             for result in waiting:
@@ -94,7 +93,7 @@ class ReactorThread:
 
         self.reactor.callFromThread(start)
         try:
-            outcome = errands.serve(timeout)
+            outcome = caller.serve(timeout)
         except BaseException:
             self.reactor.callFromThread(cancel)
             raise
@@ -106,29 +105,29 @@ class ReactorThread:
 
 
 class CallerThread:
-    """What the waiting thread does for the reactor: run functions, until the result is there."""
+    """The waiting caller's thread: it runs functions for the reactor's thread until the result is there."""
 
     def __init__(self, thread: ReactorThread) -> None:
         self._thread = thread
         self._queue: SimpleQueue[tuple[Callable[[], Any] | None, Any]] = SimpleQueue()
 
     def finished(self, result: Any) -> None:
-        """Give the result to the waiting thread. Called on the reactor's thread."""
+        """Pass the result to the waiting thread. Called in the reactor's thread."""
         self._queue.put((None, result))
 
     def run_in_caller(self, function: Callable[[], Any]) -> Deferred[Any]:
-        """Have *function* run by the waiting thread; fire with its result."""
+        """Run *function* in the waiting thread; fire with its result."""
         done: Deferred[Any] = Deferred()
         self._queue.put((function, done))
         return done
 
     def serve(self, timeout: float | None) -> Any:
-        """Wait for the result, running errands meanwhile. Called by the waiting thread."""
+        """Wait for the result and run functions meanwhile. Called by the waiting thread."""
         while True:
             try:
                 function, what = self._queue.get(timeout=timeout)
             except Empty:
-                raise KafkaTimeoutError(f"the call took more than {timeout:g} s") from None
+                raise KafkaTimeoutError(f"the call exceeded its timeout of {timeout:g} s") from None
             if function is None:
                 return what
             try:
@@ -145,7 +144,7 @@ _open: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def reactor_thread() -> ReactorThread:
-    """Return the process's reactor thread, started if it is not there."""
+    """Return the process's reactor thread; start it if necessary."""
     global _current
     with _starting:
         if _current is None or _current.pid != os.getpid():
@@ -154,15 +153,15 @@ def reactor_thread() -> ReactorThread:
 
 
 def close_at_exit(client: Any) -> None:
-    """Close *client* at the end of the process, unless it is gone by then."""
+    """Close *client* at the end of the process, unless it was garbage-collected."""
     _open.add(client)
 
 
 def check_process(thread: ReactorThread) -> None:
-    """Raise if the process has forked since *thread* was started."""
+    """Raise ClientClosed if the process has forked since *thread* was started."""
     if thread.pid != os.getpid():
         raise ClientClosed(
-            f"this client was made in process {thread.pid}, before a fork; make one of its own here"
+            f"this client was created in process {thread.pid}, before a fork; create another one in this process"
         )
 
 
@@ -172,19 +171,19 @@ def _new_reactor() -> Any:
         from twisted.internet.epollreactor import EPollReactor
 
         reactor = EPollReactor()
-    except ImportError:  # no epoll here
+    except ImportError:  # no epoll on this platform
         from twisted.internet.selectreactor import SelectReactor
 
         reactor = SelectReactor()
-    # Twisted's own clock is the wall's, which people and virtual machines set.
+    # Twisted's clock is the wall clock, which may jump.
     reactor.seconds = time.monotonic
-    # Name look-ups run in the reactor's pool; as daemons they cannot hold up the end of the process.
+    # Name resolution runs in the reactor's pool; daemon threads do not delay the end of the process.
     reactor.getThreadPool().threadFactory = partial(threading.Thread, daemon=True)
     return reactor
 
 
 def _forget_after_fork() -> None:
-    """Drop what belongs to the parent process."""
+    """Drop the parent's thread, lock and clients."""
     global _current, _starting, _open
     _current = None
     _starting = threading.Lock()
@@ -192,12 +191,12 @@ def _forget_after_fork() -> None:
 
 
 def _close_everything() -> None:
-    """Let what producers still hold reach the brokers, for a few seconds, then stop."""
+    """Deliver the producers' records for a few seconds, then stop the reactor."""
     thread = _current
     if thread is None or thread.pid != os.getpid():
         return
     for client in list(_open):
-        with suppress(Exception):  # the process ends: nobody is left to tell
+        with suppress(Exception):  # the process ends: no caller is left to handle the error
             client.close_at_exit()
     if thread.thread.is_alive():
         thread.soon(thread.reactor.stop)

@@ -1,1 +1,1 @@
-"""Consumers: assignment by hand or by group, fetch positions, membership."""
+"""Consumers: partition assignment by hand or by group, fetch positions, group membership."""

@@ -1,7 +1,7 @@
-"""Which batches of a fetch nobody shall see: control batches, and those of aborted transactions (KIP-98).
+"""Decides which batches of a fetch are invisible: control batches and batches of aborted transactions (KIP-98).
 
-A Fetch answer under read_committed lists the aborted transactions that reach into it, as (producer id, first offset).
-A producer's batches are dropped from there on until the abort marker that ends its transaction. Pure.
+A Fetch response with isolation level read_committed lists the aborted transactions as (producer id, first offset). A
+producer's batches are invisible from that offset up to the abort marker of the transaction. Pure.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from kclient.wire.records import ABORT, control_type, decode_columns
 
 
 class AbortedTransaction(Protocol):
-    """An aborted transaction as a Fetch answer names it."""
+    """An aborted transaction in a Fetch response."""
 
     @property
     def producer_id(self) -> int:
-        """Whose it was."""
+        """The producer of the transaction."""
 
     @property
     def first_offset(self) -> int:
-        """Where it began in this partition."""
+        """The transaction's first offset in this partition."""
 
 
 class BatchVisibility:
-    """Judges the batches of one answer, in their order."""
+    """Decides for the batches of one response, in order."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction] | None) -> None:
         self._to_come = [(each.first_offset, each.producer_id) for each in aborted or ()]
@@ -36,7 +36,7 @@ class BatchVisibility:
         self._aborting: set[int] = set()
 
     def is_hidden(self, info: BatchInfo, data: memoryview) -> bool:
-        """Tell whether the batch at info.position of *data* is to be hidden."""
+        """Return whether the batch at info.position of *data* is invisible."""
         while self._to_come and self._to_come[0][0] <= info.last_offset:
             self._aborting.add(heappop(self._to_come)[1])
         if info.is_control:

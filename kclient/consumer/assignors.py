@@ -1,18 +1,18 @@
-"""Who gets which partitions: the assignment strategies a group's leader runs.
+"""The assignment strategies that a group's leader runs (partition.assignment.strategy).
 
-Pure functions from (partitions per topic, subscriptions per member) to partitions per member. All strategies are
-deterministic: members and topics are taken in sorted order, so that two leaders would decide alike.
+Pure functions from (partition count per topic, subscription per member) to partitions per member. All strategies are
+deterministic: they sort members and topics, so any two leaders assign alike.
 
-range               each topic by itself: consecutive partitions to members in order, the first ones one more
-roundrobin          all partitions of all topics dealt like cards
-cooperative-sticky  as even as can be, moving as little as can be; what has to move is first only taken away from its
-                    owner and given in the next rebalance (KIP-429), so that nobody stops for partitions he keeps
+range               per topic: consecutive partitions to members in order, the first members get one more
+roundrobin          all partitions of all topics in turn to the members in order
+cooperative-sticky  as even as possible with as few moves as possible; a moving partition is first revoked from its
+                    owner and assigned in the next rebalance (KIP-429), so members keep consuming the others
 
 Invariants (property tests cite the numbers):
- 1. every partition that somebody subscribes to goes to exactly one member that subscribes to its topic
-    (cooperative-sticky: or to nobody, while its former owner gives it up);
- 2. cooperative-sticky: where all subscribe alike, loads differ by at most one once nothing is withheld;
- 3. cooperative-sticky: an even assignment among the same members is kept as it is.
+ 1. every partition of a subscribed topic is assigned to exactly one member that subscribes to the topic
+    (cooperative-sticky: or to none, while its former owner revokes it);
+ 2. cooperative-sticky: if all subscriptions are equal, loads differ by at most one once no revocation is pending;
+ 3. cooperative-sticky: an even assignment among the same members does not change.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from kclient.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What one member asked for in its JoinGroup, and what it held then."""
+    """The subscription of a member in its JoinGroup, and the partitions that it owned then."""
 
     topics: frozenset[str]
     owned: frozenset[TopicPartition] = frozenset()
     generation: int = -1
-    """The generation in which it came to own them (KIP-792): the later claim wins."""
+    """The generation of that ownership (KIP-792): of two claims the later generation wins."""
 
 
 Members = Mapping[str, Subscription]
@@ -46,11 +46,11 @@ class Strategy:
     name: str
     assign: Assignor = field(repr=False)
     cooperative: bool = False
-    """Members keep what they own while a rebalance goes on, and give up only what they are told to."""
+    """Whether members keep their partitions during a rebalance and revoke only those that move (KIP-429)."""
 
 
 def assign_range(partitions: Mapping[str, int], members: Members) -> Assignment:
-    """Assign topic by topic; *partitions* is how many partitions each topic has."""
+    """Assign each topic by itself; *partitions* is the partition count per topic."""
     assignment: Assignment = {member: [] for member in members}
     for topic in sorted(partitions):
         subscribed = sorted(
@@ -70,7 +70,7 @@ def assign_range(partitions: Mapping[str, int], members: Members) -> Assignment:
 
 
 def assign_round_robin(partitions: Mapping[str, int], members: Members) -> Assignment:
-    """Deal all partitions to members in turn, passing over members that do not subscribe."""
+    """Assign all partitions to members in turn, skipping members without a subscription to the topic."""
     assignment: Assignment = {member: [] for member in members}
     order = sorted(members)
     turn = 0
@@ -83,7 +83,7 @@ def assign_round_robin(partitions: Mapping[str, int], members: Members) -> Assig
 
 
 def assign_cooperative_sticky(partitions: Mapping[str, int], members: Members) -> Assignment:
-    """Assign evenly and stickily, withholding what another member still owns."""
+    """Assign evenly with few moves, without partitions that another member still owns."""
     wanted = assign_sticky(partitions, members)
     owners = _owners(partitions, members)
     return {
@@ -93,7 +93,7 @@ def assign_cooperative_sticky(partitions: Mapping[str, int], members: Members) -
 
 
 def assign_sticky(partitions: Mapping[str, int], members: Members) -> Assignment:
-    """Assign evenly, keeping every partition with its owner that can stay there."""
+    """Assign evenly; a partition stays with its owner if that keeps the assignment even."""
     held: dict[str, set[TopicPartition]] = {member: set() for member in members}
     owners = _owners(partitions, members)
     for tp, owner in owners.items():
@@ -116,7 +116,7 @@ def _subscribed_partitions(partitions: Mapping[str, int], members: Members) -> l
 
 
 def _owners(partitions: Mapping[str, int], members: Members) -> dict[TopicPartition, str]:
-    """Return who owns what still exists and is still subscribed to; of two claims the later generation's."""
+    """Return the owner of each subscribed partition; of two claims the later generation wins."""
     owners: dict[TopicPartition, str] = {}
     contested: set[TopicPartition] = set()
     for member in sorted(members):
@@ -132,7 +132,7 @@ def _owners(partitions: Mapping[str, int], members: Members) -> dict[TopicPartit
                 contested.discard(tp)
             elif members[rival].generation == subscription.generation:
                 contested.add(tp)
-    # Two claims of one generation: neither can be believed.
+    # Two claims in one generation: neither is valid.
     for tp in contested:
         del owners[tp]
     return owners
@@ -146,9 +146,9 @@ def _lightest(tp: TopicPartition, held: Mapping[str, set[TopicPartition]], membe
 
 
 def _even_out(held: dict[str, set[TopicPartition]], members: Members) -> None:
-    """Move partitions from the loaded to the less loaded until no move helps.
+    """Move partitions from members with more to members with fewer, until no move helps.
 
-    Each move lowers the sum of squared loads, so this ends.
+    Each move lowers the sum of squared loads, so the loop ends.
     """
     moved = True
     while moved:
@@ -171,16 +171,18 @@ ROUND_ROBIN = Strategy("roundrobin", assign_round_robin)
 COOPERATIVE_STICKY = Strategy("cooperative-sticky", assign_cooperative_sticky, cooperative=True)
 
 STRATEGIES = {strategy.name: strategy for strategy in (RANGE, ROUND_ROBIN, COOPERATIVE_STICKY)}
-"""By the names that travel in JoinGroup, which are Kafka's."""
+"""The strategies by Kafka's protocol names in JoinGroup."""
 
 
 def strategies_named(names: str) -> list[Strategy]:
-    """Return the strategies of a list such as "range,cooperative-sticky"; ConfigError names an unknown one."""
+    """Return the strategies of a list such as "range,cooperative-sticky"; ConfigError for an unknown name."""
     chosen = []
     for name in names.split(","):
         strategy = STRATEGIES.get(name.strip())
         if strategy is None:
             known = ", ".join(STRATEGIES)
-            raise ConfigError(f"partition.assignment.strategy: {name.strip()!r} is none of {known}")
+            raise ConfigError(
+                f"partition.assignment.strategy: {name.strip()!r} is not one of {known}"
+            )
         chosen.append(strategy)
     return chosen

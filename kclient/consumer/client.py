@@ -1,15 +1,15 @@
-"""The consumer: partitions by hand or by group, poll, seek, commit. Its methods answer with Deferreds.
+"""The consumer: assignment by hand or by group, poll, seek, commit. Its methods return Deferreds.
 
 Theory of operation
 ===================
-Assignment comes from `assign`, or from the group by `subscribe` (subscription.py, membership.py). Positions come from
-`seek`, else from the group's committed offsets, else from auto.offset.reset (positions.py). The `Fetcher` keeps data
-coming, `poll` hands out what is there and waits only when there is nothing. One poll runs at a time; it is also where
-the caller's rebalance listener is called and where errors that happened meanwhile are raised.
+The assignment comes from `assign`, or from the group after `subscribe` (subscription.py, membership.py). Positions
+come from `seek`, else from the group's committed offsets, else from auto.offset.reset (positions.py). The `Fetcher`
+prefetches; `poll` returns buffered records and waits only if there are none. One poll runs at a time. Poll also calls
+the rebalance listener and raises errors of background work.
 
-Auto-commit, as in Kafka: a poll commits what the polls before it handed out, so a crash repeats records, never loses
-them. Closing commits all that was handed out; leaving ``async with`` by an error only what was followed by another
-poll, for nobody knows how far the rest was processed. Owner: the reactor's thread.
+Auto-commit works as in Kafka: a poll commits the records that earlier polls returned, so a crash repeats records and
+never loses them. `close` commits all returned records. Leaving ``async with`` by an error commits only up to the last
+poll, because the processing of its records is uncertain. Owner: the reactor's thread.
 """
 
 from __future__ import annotations
@@ -54,10 +54,13 @@ __all__ = ["CallbackRunner", "Consumer", "RebalanceListener"]
 
 
 class Consumer:
-    """Consumes from one cluster. Owned by the reactor's thread; see `kclient` for plain threads.
+    """Consumes records from one cluster, on the reactor's thread; `kclient.Consumer` is for programs with threads.
 
-    *callback_runner* says how a listener's methods are run: here and awaited by default; the blocking facade runs
-    them in the caller's thread.
+        consumer = Consumer("orders", config={"bootstrap.servers": "localhost:9092", "group.id": "g"})
+        records = await consumer.poll(timeout_ms=1000)
+
+    Settings are those of `ConsumerConfig`. *key_deserializer* and *value_deserializer* convert bytes to objects.
+    *callback_runner* runs a listener's methods: by default on this thread; the blocking API runs them in the caller's.
     """
 
     log = Logger()
@@ -119,7 +122,10 @@ class Consumer:
         await self.close(failed=kind is not None)
 
     async def __aiter__(self) -> AsyncIterator[AnyRecord]:
-        """Iterate over records for ever. What was not yielded is not committed, and comes in the next iteration."""
+        """Iterate over records forever.
+
+        A record that was not yielded is not committed; the next iteration yields it.
+        """
         while not self._closed:
             while (record := self.polling.next_record()) is not None:
                 yield record
@@ -129,7 +135,7 @@ class Consumer:
 
     @deferring
     async def start(self) -> Self:
-        """Make the first contact; `BootstrapError` with each address and its cause if it fails."""
+        """Connect and fetch metadata; raise `BootstrapError` with each address and its cause if that fails."""
         await self.cluster.start()
         return self
 
@@ -140,18 +146,24 @@ class Consumer:
         pattern: str | None = None,
         listener: RebalanceListener | None = None,
     ) -> None:
-        """Consume *topics*, or all that match *pattern* (a regular expression), as a member of the group."""
+        """Consume *topics*, or all topics that match *pattern* (a regular expression), as a member of the group.
+
+        *listener* is called inside poll when partitions are assigned, revoked or lost. Raise KafkaError without a
+        group.id.
+        """
         self._check_open()
         self._need_group("subscribe", "use assign to consume without a group")
         if self._subscription.member is None and len(self._partitions):
-            raise KafkaError("this consumer has partitions by hand; unsubscribe before subscribing")
+            raise KafkaError(
+                "this consumer has assigned partitions; unsubscribe before subscribing"
+            )
         self._subscription.subscribe(topics, pattern, listener)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Consume exactly *partitions*, outside of any group's assignment."""
+        """Consume exactly *partitions*, without group assignment."""
         self._check_open()
         if self._subscription.member is not None:
-            raise KafkaError("this consumer subscribes; unsubscribe before assigning by hand")
+            raise KafkaError("this consumer has a subscription; unsubscribe before assigning")
         wanted = [TopicPartition(*tp) for tp in partitions]
         self._partitions.assign(wanted)
         self.polling.keep_left_over(lambda tp: tp in self._partitions)
@@ -161,21 +173,21 @@ class Consumer:
 
     @deferring
     async def unsubscribe(self) -> None:
-        """Give up every partition (committing, if commits are automatic) and leave the group."""
+        """Revoke all partitions (with a commit if auto-commit is on) and leave the group."""
         await self._subscription.end("unsubscribed", commit=True)
         self.polling.left_over.clear()
         self._finder.changed()
 
     def subscription(self) -> set[str]:
-        """Return the topics subscribed to, as they are known now."""
+        """Return the topics of the subscription; for a pattern those that match in the known metadata."""
         return self._subscription.topics()
 
     def assignment(self) -> set[TopicPartition]:
-        """Return the partitions this consumer has now."""
+        """Return the assigned partitions."""
         return self._partitions.assigned()
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """Return as whom this consumer is in its group now; raise KafkaError if it has none."""
+        """Return the consumer's identity in its group (KIP-447); raise KafkaError without a group.id."""
         self._need_group("group_metadata")
         member = self._subscription.member
         identity = Generation() if member is None else member.identity
@@ -192,29 +204,30 @@ class Consumer:
     async def poll(
         self, timeout_ms: int = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[AnyRecord]]:
-        """Return records, waiting up to *timeout_ms* when there are none. Raise what went wrong meanwhile.
+        """Return records by partition; wait up to *timeout_ms* if none is buffered.
 
-        A record that cannot be read raises what is wrong with it, in every poll until `seek` passes it.
+        Raise errors of background work once. A record that cannot be deserialized raises RecordDeserializationError in
+        every poll, until `seek` skips it.
         """
         most = self.config.max_poll_records if max_records is None else max_records
         return await self.polling.records(timeout_ms / 1000, most)
 
     @deferring
     async def poll_batches(self, timeout_ms: int = 0) -> dict[TopicPartition, list[Batch]]:
-        """Return whole record batches, undecoded, as (header, buffer that its position points into).
+        """Return whole record batches, encoded, as (header, buffer that its position points into).
 
-        The first batch of a partition may begin below its position: a batch cannot be cut. Control batches are
-        among them (`is_control`), those of aborted transactions are not, under read_committed.
+        The first batch of a partition may begin below the position, because a batch cannot be cut. Control batches are
+        included (`is_control`); with read_committed, batches of aborted transactions are not.
         """
         return await self.polling.batches(timeout_ms / 1000)
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Hand out nothing of *partitions* until they are resumed."""
+        """Return no records of *partitions* until `resume`."""
         for tp in partitions:
             self._state(tp).paused = True
 
     def resume(self, *partitions: TopicPartition) -> None:
-        """Take *partitions* up again."""
+        """Return records of *partitions* again."""
         for tp in partitions:
             self._state(tp).paused = False
         self._progress()
@@ -227,7 +240,7 @@ class Consumer:
     # --- positions
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
-        """Go to *offset*; the next poll returns the record there."""
+        """Set the position of *tp*: the next poll returns the record at *offset*."""
         if offset < 0:
             raise ValueError(f"offset {offset} is negative; see seek_to_beginning and seek_to_end")
         self._state(tp).seek(offset)
@@ -237,22 +250,22 @@ class Consumer:
 
     @deferring
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Go to the first offset of *partitions* (all assigned ones if none are named)."""
+        """Set the position of *partitions* (default: all assigned ones) to the log start offset."""
         await self._seek_to(EARLIEST, partitions)
 
     @deferring
     async def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Go behind the last record of *partitions* (all assigned ones if none are named)."""
+        """Set the position of *partitions* (default: all assigned ones) to the log end."""
         await self._seek_to(LATEST, partitions)
 
     @deferring
     async def seek_to_timestamp(self, timestamp_ms: int, *partitions: TopicPartition) -> None:
-        """Go to the first record at or after *timestamp_ms*, or behind the last where none is."""
+        """Set positions to the first record at or after *timestamp_ms*, or to the log end if there is none."""
         await self._seek_to(timestamp_ms, partitions)
 
     @deferring
     async def position(self, tp: TopicPartition, timeout: float | None = None) -> int:
-        """Return the offset of the next record of *tp*, found first if need be."""
+        """Return the offset of the next record of *tp*; look it up if necessary, within *timeout* seconds."""
         self._check_open()
         state = self._state(tp)
         if state.position is not None:
@@ -261,26 +274,26 @@ class Consumer:
             self.cluster.reactor,
             self._finder.of(state),
             self._time(timeout),
-            lambda: KafkaTimeoutError(f"the position of {tp} was not found in time"),
+            lambda: KafkaTimeoutError(f"the position of {tp} was not found within the timeout"),
         )
 
     def next_offset(self, tp: TopicPartition) -> int | None:
-        """Return the offset of the next record of *tp* if it is known already."""
+        """Return the offset of the next record of *tp*, None if unknown."""
         return self._state(tp).position
 
     def highwater(self, tp: TopicPartition) -> int | None:
-        """Return the high watermark of *tp* as the last fetch told it."""
+        """Return the high watermark of *tp* in the last fetch response, None before the first."""
         return self._state(tp).high_watermark
 
     def lag(self, tp: TopicPartition) -> int | None:
-        """Return how many records *tp* holds beyond the position; None before the first fetch."""
+        """Return the number of records of *tp* from the position to the high watermark; None before the first fetch."""
         return self._state(tp).lag
 
     @deferring
     async def beginning_offsets(
         self, partitions: Iterable[TopicPartition], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        """Return the first offset of each of *partitions*."""
+        """Return the log start offset of each of *partitions*."""
         return await self._lookup.edge(partitions, EARLIEST, self._time(timeout))
 
     @deferring
@@ -294,7 +307,7 @@ class Consumer:
     async def offsets_for_times(
         self, timestamps_ms: Mapping[TopicPartition, int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return the first offset at or after each time, None where no record is as late."""
+        """Return the first offset at or after each time, None if no record is that recent."""
         answers = await self._lookup.at(timestamps_ms, self._time(timeout))
         return {tp: found if found.offset >= 0 else None for tp, found in answers.items()}
 
@@ -307,17 +320,20 @@ class Consumer:
 
     @deferring
     async def commit(self, offsets: Offsets | None = None, timeout: float | None = None) -> None:
-        """Commit *offsets*, or the positions of all partitions, and wait for the answer.
+        """Commit *offsets*, or the positions of all partitions, and wait for the response.
 
-        RebalanceInProgress, IllegalGeneration or UnknownMemberId: the group went on without this consumer, nothing
-        was committed, and the records may come to another.
+        RebalanceInProgress, IllegalGeneration or UnknownMemberId: the group rebalanced without this consumer, nothing
+        was committed, and another member may receive the records.
         """
         self._need_group("commit")
         chosen = self._positions() if offsets is None else offsets_to_commit(offsets)
         await self._commits.commit(chosen, timeout=self._time(timeout))
 
     def commit_async(self, offsets: Offsets | None = None) -> Deferred[None]:
-        """Send a commit, once: a repeated one could undo a later one. The Deferred tells how it went."""
+        """Send a commit without retries; the Deferred fires with the result.
+
+        There is no retry, because a repeated commit could overwrite a later one.
+        """
         self._need_group("commit")
         chosen = self._positions() if offsets is None else offsets_to_commit(offsets)
         return self._commits.commit(chosen, timeout=self._time(None), retries=0)
@@ -326,7 +342,7 @@ class Consumer:
     async def committed(
         self, partitions: Iterable[TopicPartition], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return what the group has committed for each of *partitions*, None where nothing is."""
+        """Return the group's committed offset for each of *partitions*, None without a commit."""
         self._need_group("committed")
         return await self._commits.committed(partitions, timeout=self._time(timeout))
 
@@ -334,14 +350,14 @@ class Consumer:
     async def close(
         self, timeout: float = 10.0, *, autocommit: bool = True, failed: bool = False
     ) -> None:
-        """Commit (if auto-commit is on), leave the group and close; bounded by *timeout* seconds.
+        """Commit (if auto-commit is on), leave the group and close, within *timeout* seconds.
 
-        *failed*: the caller's work ended by an error, so only what was followed by another poll is committed.
+        *failed*: the caller's processing failed, so only records before the last poll are committed.
         """
         await self._close(timeout, commit=autocommit, processed=failed)
 
     def _progress(self) -> None:
-        """Find missing positions and fetch what may be fetched."""
+        """Look up missing positions and send fetches."""
         if not self._closed:
             self._finder.find()
             self._fetcher.send_fetches()
@@ -355,7 +371,7 @@ class Consumer:
         self._fetcher.send_fetches()
 
     def _out_of_range(self, state: PartitionState, problem: KafkaError) -> None:
-        self.log.warn("{problem}; auto.offset.reset decides", problem=problem)
+        self.log.warn("{problem}; resetting by auto.offset.reset", problem=problem)
         state.forget()
         state.reset_because = str(problem)
         self._finder.find()
@@ -387,7 +403,7 @@ class Consumer:
                 reactor,
                 self.cluster.close(),
                 max(1.0, timeout),
-                lambda: KafkaTimeoutError("connections did not close in time"),
+                lambda: KafkaTimeoutError("connections did not close within the timeout"),
             )
 
     def _positions(self) -> dict[TopicPartition, OffsetAndMetadata]:

@@ -1,16 +1,16 @@
-"""Committing offsets: what the caller asks for, and by itself what polls have handed out.
+"""Commits offsets: on the caller's request, and automatically what polls have returned.
 
 Theory of operation
 ===================
-Commits go to the coordinator one after the other, so that a late one cannot overtake a later one and take the group
-back. The automatic ones are sent once and not repeated for the same reason; the next one says more.
+Commits are sent to the coordinator one after the other, so that an earlier commit cannot overwrite a later one. For
+the same reason automatic commits are not retried; the next one covers their offsets.
 
-A member that keeps its partitions through a rebalance (KIP-429) may hear that its generation is past or the group
-rebalances, though nobody took anything from it: such a commit is repeated as the member it has become, as long as
-every partition in it has been this consumer's all the time.
+A member that keeps its partitions in a cooperative rebalance (KIP-429) may get ILLEGAL_GENERATION or
+REBALANCE_IN_PROGRESS although it still owns them. Such a commit is repeated in the new generation, if this consumer has
+owned every partition in it all the time.
 
-Invariants: 1. one commit in flight. 2. nothing is committed for a member that lost its membership. 3. the automatic
-commit never goes beyond what the polls before the present one handed out.
+Invariants: 1. one commit in flight. 2. a member that lost its membership commits nothing. 3. an automatic commit never
+passes the records that the polls before the present one returned.
 Owner: the reactor's thread.
 """
 
@@ -39,14 +39,14 @@ from kclient.wire.errors import (
 )
 
 _LAST_COMMIT_S = 5.0
-"""How long a commit may take that something else waits for: a rebalance, the end."""
+"""Seconds for a commit that a rebalance or a close waits for."""
 
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata | int]
 
 
 class Commits:
-    """The commits of one consumer. *member* tells the membership, None for a consumer on its own."""
+    """The commits of one consumer. *member* returns its group membership, None outside of a group."""
 
     log = Logger()
 
@@ -68,7 +68,7 @@ class Commits:
         """First offsets of what the caller has in hand: handed out, and not yet followed by another poll."""
 
     def positions(self, *, processed: bool = False) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return what to commit for every partition; *processed*: only up to what the last poll returned."""
+        """Return the offsets to commit for all partitions; *processed*: without the records of the last poll."""
         found = {}
         for state in self._partitions:
             if state.position is None:
@@ -88,14 +88,14 @@ class Commits:
         timeout: float,
         retries: int | None = None,
     ) -> None:
-        """Commit *offsets*; the first error of any partition is raised."""
+        """Commit *offsets*; raise the first error of any partition."""
         owned = {tp: self._partitions.get(tp) for tp in offsets}
         give_up_at = self._cluster.reactor.seconds() + timeout
         await within(
             self._cluster.reactor,
             self._one_by_one.acquire(),
             timeout,
-            lambda: KafkaTimeoutError(f"an earlier commit was not answered in {timeout:g} s"),
+            lambda: KafkaTimeoutError(f"an earlier commit got no response within {timeout:g} s"),
         )
         try:
             while True:
@@ -120,7 +120,7 @@ class Commits:
                 state.committed = offsets[tp]
 
     def maybe_commit(self) -> None:
-        """Commit what earlier polls handed out, if auto.commit.interval.ms is over. Called by poll, first."""
+        """Commit the records of earlier polls, if auto.commit.interval.ms has passed. Poll calls this first."""
         now = self._cluster.reactor.seconds()
         if not self.automatic or self._automatic_under_way or now < self._next_automatic:
             return
@@ -132,19 +132,21 @@ class Commits:
             self.commit(changed, timeout=limit, retries=0).addBoth(self._automatic_done)
 
     async def commit_last(self, *, processed: bool = False) -> None:
-        """Commit before partitions go, if commits are automatic; what goes wrong is only logged."""
+        """Commit before partitions are revoked, if auto-commit is on; a failure is logged only."""
         changed = self._changed(self.positions(processed=processed))
         if not self.automatic or not changed or not self._may_commit():
             return
         try:
             await self.commit(changed, timeout=_LAST_COMMIT_S)
         except KafkaError as problem:
-            self.log.warn("the last commit before partitions go: {problem}", problem=problem)
+            self.log.warn(
+                "the last commit before the revocation failed: {problem}", problem=problem
+            )
 
     async def committed(
         self, partitions: Iterable[TopicPartition], *, timeout: float
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return what the group has committed for each of *partitions*, None where nothing is."""
+        """Return the group's committed offset for each of *partitions*, None without a commit."""
         wanted = [TopicPartition(*tp) for tp in partitions]
         group = self._config.group_id
         found = await committed_offsets(
@@ -180,13 +182,13 @@ class Commits:
             return Generation()
         if member.generation_id < 0:
             raise RebalanceInProgress(
-                f"this consumer is in no generation of group {self._config.group_id!r} now",
-                hint="poll until it has joined again, then commit what it has then",
+                f"this consumer is not in a generation of group {self._config.group_id!r}",
+                hint="poll until it has joined again, then commit",
             )
         return member.identity
 
     def _continues_in_group(self, problem: KafkaError, sent_as: Generation) -> bool:
-        """Tell whether the refusal came of a rebalance that this member takes part in."""
+        """Return whether the error comes from a rebalance that this member takes part in."""
         member = self._member()
         if member is None or member.generation_id < 0:
             return False
@@ -229,7 +231,7 @@ class Commits:
 
 
 def offsets_to_commit(offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return *offsets* in their full form; ValueError for one that cannot be committed."""
+    """Return *offsets* as OffsetAndMetadata; raise ValueError for a negative offset."""
     chosen = {
         TopicPartition(*tp): given
         if isinstance(given, OffsetAndMetadata)

@@ -1,8 +1,8 @@
-"""The four requests of a group's member to its coordinator: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
+"""The four requests of a group member to its coordinator: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
 
 JoinGroup v2-9 (v4 MEMBER_ID_REQUIRED, KIP-394; v5 group.instance.id, KIP-345; v8 reason, KIP-800; v9 skip_assignment,
-KIP-814), SyncGroup v1-5, Heartbeat v1-4, LeaveGroup v1-5. Each is sent once; an error code is raised as its class, and
-a coordinator that says it is none is forgotten.
+KIP-814), SyncGroup v1-5, Heartbeat v1-4, LeaveGroup v1-5. Each is sent once. An error code raises its class; a
+coordinator that answers NOT_COORDINATOR is forgotten.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from kclient.wire.schema.sync_group import SyncGroupRequest, SyncGroupRequestAss
 from kclient.wire.versions import ApiKey
 
 _CHANNEL = "group"
-"""The coordinator may hold a JoinGroup back for minutes; commits must not stand behind it."""
+"""A coordinator may hold a JoinGroup for minutes; commits must not wait behind it."""
 _LAPSE_S = 5.0
-"""What an answer to JoinGroup may take beyond the rebalance timeout, as in Kafka's client."""
+"""Seconds that a JoinGroup response may take beyond the rebalance timeout, as in Kafka's client."""
 
 
 class MemberIdAssigned(MemberIdRequired):
-    """The coordinator gave this member its name; it is to join again with that."""
+    """The coordinator assigned a member id; the client must join again with it."""
 
     def __init__(self, member_id: str) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class MemberIdAssigned(MemberIdRequired):
 
 
 class CoordinatorRequests:
-    """Speaks for one member; keeps nothing but the settings."""
+    """Sends the requests of one member; keeps no state beside the settings."""
 
     def __init__(self, cluster: Cluster, config: ConsumerConfig) -> None:
         self._cluster = cluster
@@ -57,9 +57,10 @@ class CoordinatorRequests:
         owned: Iterable[TopicPartition],
         reason: str,
     ) -> Any:
-        """Join; return the answer, which comes when every member has joined, or their time is over.
+        """Join; return the response, which arrives when all members have joined or the rebalance timeout has passed.
 
-        `MemberIdAssigned` if the coordinator wants to be asked again, under the name it gives (KIP-394).
+        Raise `MemberIdAssigned` if the coordinator requires another JoinGroup with the member id in its response
+        (KIP-394).
         """
         rebalance_ms = self._config.rebalance_timeout_ms or self._config.max_poll_interval_ms
         metadata = encode_subscription(topics, owned, member.generation_id)
@@ -85,7 +86,7 @@ class CoordinatorRequests:
         strategy: str,
         assignments: Mapping[str, Iterable[TopicPartition]],
     ) -> bytes:
-        """Hand in what the leader assigned (nothing from the others); return this member's share."""
+        """Send the leader's assignments (other members send none); return this member's assignment."""
         request = SyncGroupRequest(
             group_id=self._group,
             generation_id=member.generation_id,
@@ -102,7 +103,7 @@ class CoordinatorRequests:
         return bytes(response.assignment)
 
     async def heartbeat(self, member: Generation) -> None:
-        """Say that the member lives; what is wrong with it is raised."""
+        """Send a heartbeat; raise the error in its response."""
         request = HeartbeatRequest(
             group_id=self._group,
             generation_id=member.generation_id,
@@ -113,7 +114,7 @@ class CoordinatorRequests:
         await self._ask(ApiKey.HEARTBEAT, request, "heartbeat", timeout)
 
     async def leave(self, member: Generation, reason: str) -> None:
-        """Leave, so that others take over at once."""
+        """Leave the group, so that it rebalances at once."""
         request = LeaveGroupRequest(
             group_id=self._group,
             member_id=member.member_id,

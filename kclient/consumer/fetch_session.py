@@ -1,20 +1,20 @@
-"""What a consumer's fetches say to one broker: an incremental fetch session (KIP-227), in a consumer's terms.
+"""A consumer's incremental fetch session with one broker (KIP-227).
 
 Theory of operation
 ===================
-The fetcher says every time all that it wants of a broker now. What the broker knows already is left out of the request
-(`kclient.net.fetch_session`), what the fetcher does not want any more (it is paused, its buffer is full, it failed a
-moment ago, it is not assigned) is forgotten, and the answer names only partitions that have something to say. So idle
-partitions cost no bytes, whatever their number.
+The fetcher passes all partitions that it wants to fetch from the broker now. The session names only changes in the
+request (`kclient.net.fetch_session`). A partition that is no longer wanted (paused, buffer full, backing off after an
+error, not assigned) is forgotten. The response names only partitions with new data or errors. So idle partitions cost
+no bytes.
 
-A session goes by topic ids or by names, never by both: where that changes another one is begun.
+A session uses either topic ids or topic names; a change between them starts a new session.
 
 Invariants:
-1. A partition whose position was set anew, or that was assigned anew, is named again even if the offset is the same:
-what was answered in between was dropped, and the broker would not repeat it.
-2. A full request names partitions in the order given: the first may exceed max.partition.fetch.bytes (KIP-74).
+1. A partition with a new position or a new assignment is named again even at the same offset: its last response was
+   dropped, and the broker would not repeat it.
+2. A full request names partitions in the given order, because the first may exceed max.partition.fetch.bytes (KIP-74).
 
-In: what is wanted, answers   Out: what to put into a fetch   Owner: the fetcher
+In: wanted partitions, responses   Out: the content of a fetch   Owner: the fetcher
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ SESSION_ERRORS = frozenset(
         ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
     }
 )
-"""What a broker answers that does not know the session, or knows it otherwise: ask for everything again."""
+"""The errors of a broker that does not have the session in this state; the next fetch is full."""
 
 
 class RequestedPartition(NamedTuple):
-    """One partition as it was when it was asked for."""
+    """A partition's state at the time of the request."""
 
     state: PartitionState
     epoch: int
@@ -49,22 +49,22 @@ class RequestedPartition(NamedTuple):
 
 
 class ConsumerFetchSession:
-    """The session of one consumer with one broker."""
+    """The fetch session of one consumer with one broker."""
 
     def __init__(self, partition_max_bytes: int) -> None:
         self._session = FetchSessionHandler()
         self._partition_max_bytes = partition_max_bytes
         self._by_id = True
         self._requested: dict[tuple[Topic, int], RequestedPartition] = {}
-        """What the last request wanted."""
+        """The partitions of the last request."""
 
     @property
     def is_full(self) -> bool:
-        """Whether the next request names everything, and its answer, too."""
+        """Whether the next request, and so its response, names all partitions."""
         return self._session.is_full
 
     def request(self, wanted: Iterable[RequestedPartition], *, by_id: bool) -> FetchRequestData:
-        """Return what a request for exactly *wanted* carries. Then comes `answered`, or `lost`."""
+        """Return the content of a fetch of exactly *wanted*. Call `answered` or `lost` after it."""
         session, said = self._session, self._requested
         if by_id is not self._by_id:
             session.reset()
@@ -94,13 +94,13 @@ class ConsumerFetchSession:
         )
 
     def answered(self, response: FetchResponse) -> None:
-        """Take the answer to the request built last."""
+        """Handle the response to the last request."""
         self._session.answered(response)
 
     def close_request(self) -> FetchRequestData | None:
-        """Return what closes the session, if the broker keeps one for us (KAFKA-14365)."""
+        """Return the request that closes the session, if the broker has one (KAFKA-14365)."""
         return self._session.close_request()
 
     def lost(self) -> None:
-        """Handle a request that got no answer: the next one is full."""
+        """Handle a lost response: the next request is full."""
         self._session.lost()

@@ -1,22 +1,21 @@
-"""Keep fetched data ahead of the caller: one Fetch in flight per leader, bounded by bytes.
+"""Prefetches records: one Fetch in flight per broker, bounded by bytes.
 
 Theory of operation
 ===================
-Whenever something changes (assignment, a seek, a pause, data handed out, an answer) `send_fetches` looks which
-partitions may be fetched, groups them by the broker to read from (the leader, or a follower that it named,
-read_replica.py) and sends one Fetch to every broker that owes no answer. The broker holds it back until there is data
-or fetch.max.wait.ms has passed (long poll), so an idle consumer costs one request per broker and half second, in which
-nothing is named that the broker knows (a fetch session, broker_session.py). What comes is buffered as whole batches,
-undecoded; decoding happens when the caller asks.
+After every change (assignment, seek, pause, poll, response) `send_fetches` selects the partitions to fetch. It groups
+them by broker, the leader or its preferred read replica (preferred_read_replica.py), and sends one Fetch to every
+broker without one in flight. The broker holds it until there is data or fetch.max.wait.ms has passed. With a fetch
+session (fetch_session.py) the request names only changes, so an idle consumer sends one small request per broker and
+500 ms. Whole batches are buffered, encoded; decoding happens in poll.
 
-An error that new metadata can mend puts the partition aside for a moment; OFFSET_OUT_OF_RANGE asks for a new position
-by policy; any other is the caller's to hear, through `report`. Under a new leader a position is checked first
+After an error that new metadata may fix, the partition backs off. OFFSET_OUT_OF_RANGE resets the position by
+auto.offset.reset. Any other error goes to the caller through `report`. Under a new leader a position is validated first
 (truncation.py).
 
-Invariants: 1. at most one Fetch per broker in flight. 2. a partition whose buffer holds max.partition.fetch.bytes is
-not fetched. 3. an answer to a question from before a seek or a new assignment changes nothing. 4. a partition that was
-set aside is looked at again when its pause is over, whatever else happens. 5. whatever goes wrong at a follower, the
-leader is asked next: only its word moves a position.
+Invariants: 1. at most one Fetch per broker in flight. 2. a partition with max.partition.fetch.bytes buffered is not
+fetched. 3. a response to a request from before a seek or a new assignment changes nothing. 4. a partition that backs
+off is fetched again after the backoff. 5. after any error at a follower the next fetch goes to the leader: only the
+leader's response resets a position.
 Owner: the reactor's thread.
 """
 
@@ -50,13 +49,13 @@ from kclient.wire.fetch import (
 )
 from kclient.wire.versions import ApiKey
 
-_FETCH_LANE = "fetch"
-"""A Fetch that the broker holds back must not stand before other requests."""
+_FETCH_CHANNEL = "fetch"
+"""A Fetch that the broker holds must not delay other requests."""
 _LAST_VERSION_BY_NAME = 12
 
 
 class _FetchResult(NamedTuple):
-    """What came of one fetch."""
+    """The result of one fetch."""
 
     partitions: dict[TopicPartition, FetchPartitionResponse]
     is_complete: bool
@@ -66,8 +65,8 @@ class _FetchResult(NamedTuple):
 class Fetcher:
     """Fetches for one consumer.
 
-    *arrived* is called when there is something to hand out; *out_of_range* with a partition whose position the
-    broker no longer (or not yet) has; *report* with a partition and an error the caller must hear.
+    *arrived* is called when records are buffered, *out_of_range* with a partition whose position is not in the log,
+    *report* with a partition and an error for the caller.
     """
 
     log = Logger()
@@ -103,7 +102,7 @@ class Fetcher:
         self._closed = False
 
     def send_fetches(self) -> None:
-        """Send every Fetch that may be sent now."""
+        """Send every Fetch that can be sent now."""
         if self._closed:
             return
         now = self._cluster.reactor.seconds()
@@ -125,7 +124,7 @@ class Fetcher:
         self._schedule_retry(now)
 
     def close(self) -> None:
-        """Send nothing more but farewells; answers that still come are dropped."""
+        """Send only requests that close sessions; later responses are dropped."""
         if not self._closed:
             self._close_sessions()
         self._closed = True
@@ -134,10 +133,10 @@ class Fetcher:
             self._retry.cancel()
 
     def _close_sessions(self) -> None:
-        """Give the brokers back the room that our sessions take, and wait for no answer."""
+        """Close the fetch sessions, to free their slots at the brokers; do not wait for responses."""
         for node, session in self._sessions.items():
             request_data = session.close_request()
-            connection = self._cluster.brokers.ready(node, _FETCH_LANE)
+            connection = self._cluster.brokers.ready(node, _FETCH_CHANNEL)
             if request_data is not None and connection is not None:
                 version = connection.version_for(ApiKey.FETCH)
                 last = connection.request(ApiKey.FETCH, version, self._request(request_data, []))
@@ -165,7 +164,7 @@ class Fetcher:
         fetch.addErrback(self._report_bug)
 
     async def _fetch(self, node: int, asked: list[RequestedPartition]) -> _FetchResult:
-        connection = await self._cluster.connection(node, _FETCH_LANE)
+        connection = await self._cluster.connection(node, _FETCH_CHANNEL)
         version = connection.version_for(ApiKey.FETCH)
         if version > _LAST_VERSION_BY_NAME and any(each.topic_id is None for each in asked):
             version = _LAST_VERSION_BY_NAME
@@ -207,7 +206,7 @@ class Fetcher:
             session_id=request_data.session_id,
             session_epoch=request_data.session_epoch,
             forgotten=request_data.forgotten,
-            # One that the leader should serve itself keeps the others of this request there, too.
+            # One partition that avoids followers keeps all partitions of this request at the leader.
             rack_id=""
             if rack and any(a.state.read_replica.avoids_followers(now) for a in asked)
             else rack,
@@ -236,10 +235,10 @@ class Fetcher:
                 continue
             state.in_flight = False
             if isinstance(result, Failure):
-                self._failed(state, result.value or RuntimeError("no reason given"))
+                self._failed(state, result.value or RuntimeError("unknown error"))
             elif (answer := result.partitions.get(state.tp)) is None:
                 if result.is_complete:
-                    self._back_off(state, LeaderUnavailable(f"{state.tp} is missing in an answer"))
+                    self._back_off(state, LeaderUnavailable(f"{state.tp} is missing in a response"))
             else:
                 if not answer.error_code:
                     state.validated_in = max(state.validated_in, leader_epoch)
@@ -257,18 +256,18 @@ class Fetcher:
             self._cluster.update_soon()
 
     def _validated(self) -> None:
-        """Go on after a question about truncation; it may have come to a problem for poll."""
+        """Continue after a position was validated; the result may be an error for poll."""
         self._arrived()
         self.send_fetches()
 
     def _report_bug(self, failure: Failure) -> None:
-        """Tell the caller of a defect of ours instead of going round and round."""
+        """Report an unexpected exception to the caller instead of retrying forever."""
         self.log.failure("handling a fetch", failure=failure)
         problem = KafkaError(f"handling a fetch failed: {failure.value!r}")
         self._report(TopicPartition("", -1), problem)
 
     def _take(self, state: PartitionState, asked_offset: int, answer: Any, alone: bool) -> bool:
-        """Buffer one partition's answer; tell whether there is something new to hand out."""
+        """Buffer the response of one partition; return whether there are new records or errors."""
         if answer.error_code:
             problem = for_code(answer.error_code)(f"fetch of {state.tp} at offset {asked_offset}")
             if isinstance(problem, OffsetOutOfRange):
@@ -294,9 +293,11 @@ class Fetcher:
         if whole:
             state.fetched(whole, next_offset, sum(batch.info.size for batch in whole))
         elif len(data) > 0:
-            # A batch beyond max.partition.fetch.bytes comes whole only to the first in the request (KIP-74): the
-            # next time this one may be it. If it was alone there is no excuse.
-            text = f"{state.tp} at offset {asked_offset}: {len(data)} bytes without a whole batch"
+            # A batch above max.partition.fetch.bytes is returned whole only to the first of a request (KIP-74):
+            # next time this may be the first. If it was alone, the response is invalid.
+            text = (
+                f"{state.tp} at offset {asked_offset}: {len(data)} bytes without a complete batch"
+            )
             cut_off = for_code(ErrorCode.CORRUPT_MESSAGE)(text)
             self._failed(state, cut_off) if alone else self._back_off(state, cut_off)
         return bool(whole)
@@ -304,10 +305,10 @@ class Fetcher:
     def _whole_batches(
         self, data: memoryview, asked: int, hidden: BatchVisibility
     ) -> tuple[list[FetchedBatch], int]:
-        """Return the batches in *data* that reach to *asked* or beyond, and the offset after them.
+        """Return the batches in *data* that end above *asked*, and the offset after them.
 
-        The first may begin below *asked*; an incomplete one at the end is dropped, as the protocol has it. Those
-        before a broken one are good: it is found again, and complained of, when they have been handed out.
+        The first may begin below *asked*; a truncated last one is dropped, as the protocol requires. Batches before a
+        corrupt one are returned; the next fetch begins with the corrupt one and reports it.
         """
         whole: list[FetchedBatch] = []
         next_offset = asked
@@ -339,7 +340,7 @@ class Fetcher:
         self._back_off(state, problem)
 
     def _back_off(self, state: PartitionState, problem: KafkaError) -> None:
-        """Leave *state* alone for a moment, then try again (`send_fetches` sees to that)."""
+        """Do not fetch *state* for a moment, then retry (`send_fetches`)."""
         self.log.debug("fetch of {tp}: {problem}", tp=state.tp, problem=problem)
         self._failed_at_follower(state)
         state.not_before = self._cluster.reactor.seconds() + self._config.retry_backoff_ms / 1000
@@ -347,7 +348,7 @@ class Fetcher:
             self._cluster.update_soon()
 
     def _schedule_retry(self, now: float) -> None:
-        # All are set aside for the same time, so a timer that runs already is the first to be due.
+        # All backoffs have the same length, so a running timer is the first to end.
         due = self._partitions.next_retry_at(now)
         if due is not None and (self._retry is None or not self._retry.active()):
             self._retry = self._cluster.reactor.callLater(due - now, self.send_fetches)

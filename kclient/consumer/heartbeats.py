@@ -1,7 +1,7 @@
-"""The heartbeats of a group's member: one every interval, sooner again after one that was lost.
+"""The heartbeats of a group member: one per interval, with a shorter backoff after a retriable error.
 
-Invariants: 1. one in flight. 2. after `stop` nothing is sent and no answer counts.
-Before each one *check* is called, which may `stop`.
+Invariants: 1. one in flight. 2. after `stop` nothing is sent and no response has an effect.
+*check* is called before each heartbeat; it may call `stop`.
 Owner: the reactor's thread.
 """
 
@@ -20,7 +20,7 @@ _FIRST_AGAIN_S = 0.05
 
 
 class Heartbeats:
-    """Calls *send* every *interval* seconds and *verdict* with an answer that time will not mend."""
+    """Calls *send* every *interval* seconds, and *rejected* with an error that is not retriable."""
 
     log = Logger()
 
@@ -43,14 +43,14 @@ class Heartbeats:
         self._failures = 0
 
     def begin(self) -> None:
-        """Send the first one an interval from now."""
+        """Send the first heartbeat after one interval."""
         self.stop()
         self._running = True
         self._failures = 0
         self._next(self._interval)
 
     def stop(self) -> None:
-        """Send no more."""
+        """Send no more heartbeats."""
         self._running = False
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
@@ -75,7 +75,7 @@ class Heartbeats:
         self._sent = None
         problem = getattr(result, "value", None)
         if isinstance(problem, KafkaError) and problem.retriable:
-            self.log.info("heartbeat: {problem}; trying again", problem=problem)
+            self.log.info("heartbeat: {problem}; retrying", problem=problem)
             again = backoff(self._failures, _FIRST_AGAIN_S, self._interval)
             self._failures += 1
             self._next(min(again, self._interval))

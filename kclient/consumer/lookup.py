@@ -1,4 +1,4 @@
-"""What a consumer asks about offsets without moving: where partitions begin, end, and were at a time."""
+"""Offset lookups of a consumer: log start, log end, and offsets by time, without a change of position."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kclient.types import OffsetAndTimestamp, TopicPartition
 
 
 class OffsetLookup:
-    """Asks the leaders, under the consumer's isolation level. The first error of any partition is raised."""
+    """Requests offsets from the leaders with the consumer's isolation level; raises the first partition's error."""
 
     def __init__(self, cluster: Cluster, config: ConsumerConfig) -> None:
         self._cluster = cluster
@@ -21,7 +21,7 @@ class OffsetLookup:
     async def at(
         self, timestamps: Mapping[TopicPartition, int], timeout: float
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """Return the first offset at or after each timestamp (ms, EARLIEST, LATEST), -1 where there is none."""
+        """Return the first offset at or after each timestamp (ms, EARLIEST, LATEST), -1 if there is none."""
         answers = await list_offsets(
             self._cluster,
             {TopicPartition(*tp): at for tp, at in timestamps.items()},
@@ -38,14 +38,14 @@ class OffsetLookup:
     async def edge(
         self, partitions: Iterable[TopicPartition], which: int, timeout: float
     ) -> dict[TopicPartition, int]:
-        """Return the offset of *which* edge (EARLIEST, LATEST) of each of *partitions*."""
+        """Return the offset at *which* end (EARLIEST, LATEST) of each of *partitions*."""
         answers = await self.at(dict.fromkeys(partitions, which), timeout)
         return {tp: found.offset for tp, found in answers.items()}
 
     async def at_or_end(
         self, partitions: Iterable[TopicPartition], timestamp: int, timeout: float
     ) -> dict[TopicPartition, int]:
-        """Return the first offset at or after *timestamp*, the end where no record is as late."""
+        """Return the first offset at or after *timestamp*, the log end if no record is that recent."""
         answers = await self.at(dict.fromkeys(partitions, timestamp), timeout)
         offsets = {tp: found.offset for tp, found in answers.items()}
         late = [tp for tp, offset in offsets.items() if offset < 0]

@@ -1,25 +1,25 @@
-r"""Being a member of a consumer group: join, sync, heartbeat, and over again.
+r"""The membership in a consumer group: join, sync, heartbeat, rejoin.
 
 Theory of operation
 ===================
     UNJOINED --JoinGroup--> JOINING --SyncGroup--> STABLE --something changed--> UNJOINED ...
                                                       \--leave, not polling--> LEFT
 
-`JoinGroup` collects all members at the coordinator; one of them, the leader, assigns partitions to all with the
-strategy that everybody speaks, and `SyncGroup` hands each its own. A heartbeat goes out every heartbeat.interval.ms
-whatever the caller does, except while a JoinGroup is under way, which says the same. A member whose caller does not
-poll for max.poll.interval.ms leaves by itself, so that its partitions do not stand still; the next poll says so.
+`JoinGroup` collects all members at the coordinator. One of them, the leader, assigns partitions to all with a strategy
+that every member supports, and `SyncGroup` returns each member's own. A heartbeat is sent every heartbeat.interval.ms,
+except while a JoinGroup is in flight, which replaces it. A member whose caller does not poll for max.poll.interval.ms
+leaves the group, so that other members take its partitions; the next poll raises the error.
 
-Eager protocol: everything is given up before each join. Cooperative protocol (KIP-429), when every configured
-strategy is cooperative: partitions are kept through the join, and only those that the new assignment lacks are given
-up, which is followed by one more join. Giving up waits for the caller (`MemberCallbacks.revoked`), heartbeats going
-on; getting and losing do not, for neither can be put off.
+Eager protocol: all partitions are revoked before each join. Cooperative protocol (KIP-429), if every configured
+strategy is cooperative: partitions are kept during the join. Only those that the new assignment lacks are revoked,
+followed by one more join. A revocation waits for the caller (`MemberCallbacks.revoked`) while heartbeats continue.
+Assigned and lost partitions take effect at once.
 
-A coordinator that moves or is restarted is found again; the generation goes on, and only an answer that this member is
-unknown or its generation past makes it lose its partitions and join as somebody new.
+A coordinator that moved or restarted is found again, and the generation continues. Only UNKNOWN_MEMBER_ID or
+ILLEGAL_GENERATION makes the member lose its partitions and join again.
 
-Invariants: 1. one join at a time; a reason to join that comes during one is not forgotten. 2. after `leave` nothing is
-sent but the goodbye. 3. a heartbeat's answer counts only in the generation it was sent in.
+Invariants: 1. one join at a time; a reason to join during a join starts another one. 2. after `leave` only LeaveGroup
+is sent. 3. the response to a heartbeat counts only in the generation of its request.
 In: `start`, `polling`, `polled`, `rejoin_soon`, `leave`.   Out: the callbacks of `MemberCallbacks`.
 Owner: the reactor's thread.
 """
@@ -58,7 +58,7 @@ _FOR_EVER = 3600.0
 
 
 class MemberState(Enum):
-    """Where a member is in its life."""
+    """The states of a group member."""
 
     UNJOINED = "unjoined"
     JOINING = "joining"
@@ -68,22 +68,22 @@ class MemberState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MemberCallbacks:
-    """What a membership asks of its consumer."""
+    """The consumer's functions that a membership calls."""
 
     topics: Callable[[], Awaitable[set[str]]]
-    """The subscribed topics, as they are now."""
+    """Return the subscribed topics, from fresh metadata."""
     partition_counts: Callable[[set[str]], Awaitable[dict[str, int]]]
-    """How many partitions each of the topics has that any member subscribed to: what a leader assigns."""
+    """Return the partition count of each topic; a group's leader assigns them."""
     revoked: Callable[[list[TopicPartition]], Awaitable[None]]
-    """Give these up; others get them when this is done."""
+    """Revoke these partitions; the group continues when the result fires."""
     assigned: Callable[[list[TopicPartition]], None]
     lost: Callable[[list[TopicPartition]], None]
     failed: Callable[[KafkaError], None]
-    """An error that the caller must hear."""
+    """Report an error to the caller of poll."""
 
 
 class GroupMember:
-    """One member of one group."""
+    """A member of a consumer group."""
 
     log = Logger()
 
@@ -106,14 +106,14 @@ class GroupMember:
         self.owned: list[TopicPartition] = []
         self.left_because: str | None = None
         self._assigned_counts: dict[str, int] = {}
-        """As a leader: the topics that were assigned, and how many partitions they had."""
+        """At the leader: the assigned topics with their partition counts."""
         self._joined_topics: set[str] = set()
         self._reason: str | None = None
-        """Why to join, if there is a reason."""
+        """The reason to join, None if there is none."""
         self._rejection: KafkaError | None = None
-        """Why a heartbeat says that this member is no more."""
+        """The error of a heartbeat that ended this membership."""
         self._preparing = False
-        """A join is about to begin: that the group rebalances is no news."""
+        """A join is about to start, so REBALANCE_IN_PROGRESS needs no reaction."""
         self._running: Deferred[None] | None = None
         self._fatal: KafkaError | None = None
         self._wakeup = Wakeup(self._reactor)
@@ -131,11 +131,11 @@ class GroupMember:
 
     @property
     def generation_id(self) -> int:
-        """The generation this member is in, -1 in none."""
+        """The member's generation, -1 without one."""
         return self.identity.generation_id
 
     def start(self) -> None:
-        """Begin to be a member; does nothing while it is one. Raise what made it impossible for good."""
+        """Start the membership unless it is running; raise the error that made it impossible."""
         if self._fatal is not None:
             raise self._fatal.with_traceback(None)
         if self._running is None:
@@ -149,22 +149,22 @@ class GroupMember:
             life.addErrback(self._member_ended)
 
     def polling(self) -> None:
-        """Note that the caller waits in poll: it is not overdue, however long that takes."""
+        """Record that the caller waits in poll; max.poll.interval.ms does not run meanwhile."""
         self._in_poll = True
 
     def polled(self) -> None:
-        """Note that the caller's poll ended just now."""
+        """Record that the caller's poll returned now."""
         self._in_poll = False
         self._last_poll = self._reactor.seconds()
 
     def rejoin_soon(self, reason: str) -> None:
-        """Join again: the subscription or the topics changed."""
+        """Join again, because the subscription or its topics changed."""
         if self._running is not None:
             self._reason = reason
             self._wakeup.wake()
 
     def topics_changed(self, subscribed: set[str], counts: Callable[[str], int]) -> None:
-        """Look at new metadata: other topics than this member joined for, or (as leader) other partitions."""
+        """Rejoin if new metadata show other subscribed topics, or (at the leader) other partition counts."""
         if self.state is not MemberState.STABLE:
             return
         if subscribed != self._joined_topics:
@@ -173,7 +173,7 @@ class GroupMember:
             self.rejoin_soon("the partitions of the subscribed topics changed")
 
     def stop(self) -> None:
-        """Take part in nothing any more; the identity stays good for a last commit."""
+        """Stop the membership; the identity stays valid for a last commit."""
         self.state = MemberState.LEFT
         self._heartbeats.stop()
         life, self._running = self._running, None
@@ -181,13 +181,13 @@ class GroupMember:
             life.cancel()
 
     async def leave(self, reason: str = "the consumer was closed") -> None:
-        """Leave the group and tell the coordinator, so that others take over at once."""
+        """Leave the group with a LeaveGroup, so that it rebalances at once."""
         self.stop()
         identity, self.identity = self.identity, self._unjoined()
         self.owned = []
         await self._send_leave(identity, reason)
 
-    # --- life
+    # --- the membership
 
     def _unjoined(self, member_id: str = "") -> Generation:
         return Generation(-1, member_id, self._config.group_instance_id or None)
@@ -211,9 +211,9 @@ class GroupMember:
                 if not problem.retriable:
                     raise
                 self.log.info(
-                    "group {group}: {problem}; trying again", group=self._group, problem=problem
+                    "group {group}: {problem}; retrying", group=self._group, problem=problem
                 )
-                self._reason = self._reason or "trying again"
+                self._reason = self._reason or "retrying"
                 await self._pause(min(1.0, 0.05 * 2**failures))
                 failures = min(failures + 1, 10)
 
@@ -224,7 +224,7 @@ class GroupMember:
 
     def _member_ended(self, failure: Any) -> None:
         if failure.check(CancelledError) and self._running is None:
-            return  # By `stop`, or because a heartbeat said it all.
+            return  # By `stop`, or the error of a heartbeat was reported.
         self._running = None
         self._heartbeats.stop()
         self.state = MemberState.LEFT
@@ -234,13 +234,13 @@ class GroupMember:
             self.log.failure("group {group}", group=self._group, failure=failure)
             problem = ConsumerLeftGroup(f"group {self._group!r}: {problem!r}")
         elif isinstance(problem, FencedInstanceId):
-            # To join again would push out the one that pushed this one out.
+            # Joining again would fence the consumer that fenced this one.
             self._fatal = problem
         self._drop_owned()
         self._hooks.failed(problem)
 
     async def _join(self) -> None:
-        """Go through one rebalance."""
+        """Take part in one rebalance."""
         reason, self._reason = self._reason or "joining", None
         try:
             topics = await self._hooks.topics()
@@ -279,11 +279,11 @@ class GroupMember:
                     self.identity, self._strategies, topics, self.owned, reason
                 )
             except MemberIdAssigned as given:
-                # Kept even if the next request is lost: a second name would leave a ghost in the group.
+                # Kept even if the next request is lost: a second member id would leave a dead member in the group.
                 self.identity = self._unjoined(given.member_id)
 
     async def _prepare(self, topics: set[str]) -> None:
-        """Give up what must not be kept through the join: all of it, or what is not subscribed to any more."""
+        """Revoke the partitions that must not be kept: all, or those of topics without a subscription (KIP-429)."""
         kept = [p for p in self.owned if p.topic in topics] if self.cooperative else []
         gone = sorted(set(self.owned) - set(kept))
         if gone:
@@ -295,7 +295,7 @@ class GroupMember:
             self.owned = kept
 
     async def _assign(self, strategy: Strategy, joined: Any) -> dict[str, list[TopicPartition]]:
-        """As leader, assign for all; anybody else hands in nothing."""
+        """At the leader, assign partitions to all members; at others, return no assignments."""
         self._assigned_counts = {}
         if joined.leader != joined.member_id or joined.skip_assignment:
             return {}
@@ -322,15 +322,15 @@ class GroupMember:
             await self._hooks.revoked(gone)
             self.owned = sorted(before & after)
             if self._rejection is not None:
-                return  # Lost meanwhile; the new ones are nobody's yet.
+                return  # Lost during the revocation: the new partitions are not assigned.
         self.owned = sorted(after)
         self._hooks.assigned(sorted(after - before))
         if gone:
-            # What was given up can only be assigned in the next round.
-            self._reason = self._reason or "partitions were given up"
+            # Revoked partitions can only be assigned in the next rebalance.
+            self._reason = self._reason or "partitions were revoked"
 
     def _lost_membership(self, problem: KafkaError) -> None:
-        """Take the word of the coordinator that this member, as it was, is no more."""
+        """Handle UNKNOWN_MEMBER_ID or ILLEGAL_GENERATION: the partitions are lost."""
         self.log.info("group {group}: {problem}", group=self._group, problem=problem)
         self._rejection = None
         self._heartbeats.stop()
@@ -350,7 +350,7 @@ class GroupMember:
         await self._requests.heartbeat(self.identity)
 
     def _heartbeat_rejected(self, problem: BaseException) -> None:
-        """Act on what a heartbeat was answered."""
+        """Handle the error of a heartbeat."""
         if isinstance(problem, RebalanceInProgress):
             if not self._preparing:
                 self.rejoin_soon("the group rebalances")
@@ -366,34 +366,34 @@ class GroupMember:
             self._member_ended(Failure(problem))
 
     def _member_id_after(self, problem: KafkaError) -> str:
-        """Return the member id to go on with: its generation is past, or it is not known at all."""
+        """Return the member id to join with: the same after ILLEGAL_GENERATION, none after UNKNOWN_MEMBER_ID."""
         return self.identity.member_id if problem.code == ErrorCode.ILLEGAL_GENERATION else ""
 
     def _leave_if_overdue(self) -> None:
-        """Leave when the caller has not polled for too long."""
+        """Leave the group if the caller has not polled for max.poll.interval.ms."""
         silent: float = self._reactor.seconds() - self._last_poll
         if self._in_poll or silent <= self._config.max_poll_interval_ms / 1000:
             return
         limit = self._config.max_poll_interval_ms
         self.left_because = (
             f"poll was not called for more than max.poll.interval.ms ({limit} ms), so this member left "
-            f"group {self._group!r}: process less per poll (max.poll.records) or raise the interval"
+            f"group {self._group!r}: reduce max.poll.records or raise the interval"
         )
         self.log.warn("{why}", why=self.left_because)
         self.stop()
         identity, self.identity = self.identity, self._unjoined()
         self._drop_owned()
-        goodbye = self._send_leave(identity, "max.poll.interval.ms was exceeded")
-        Deferred.fromCoroutine(goodbye).addErrback(
-            lambda failure: self.log.failure("saying goodbye", failure=failure)
+        leaving = self._send_leave(identity, "max.poll.interval.ms was exceeded")
+        Deferred.fromCoroutine(leaving).addErrback(
+            lambda failure: self.log.failure("leaving the group", failure=failure)
         )
 
     async def _send_leave(self, identity: Generation, reason: str) -> None:
-        """Tell the coordinator; a static member does not, for it is to come back (KIP-345)."""
+        """Send LeaveGroup; not for a static member, which is expected to return (KIP-345)."""
         if not identity.member_id or identity.group_instance_id:
             return
         try:
             await self._requests.leave(identity, reason)
         except KafkaError as problem:
-            # The session timeout will do what this could not.
+            # The coordinator removes the member after its session timeout.
             self.log.info("leaving group {group}: {problem}", group=self._group, problem=problem)

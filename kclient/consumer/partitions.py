@@ -1,14 +1,14 @@
-"""What a consumer knows of each partition it is assigned: where it is, what is buffered, what it may fetch.
+"""The state of each assigned partition: position, buffered batches, and whether to fetch it.
 
 Theory of operation
 ===================
-A partition has two offsets. `position` is the next one the caller will get; `fetch_offset` is the next one to ask a
-broker for. Between the two lies what was fetched and not handed out yet: whole batches, and the decoded rest of the
-batch that the caller has had a part of. A seek or a loss raises the partition's `epoch`; a new assignment makes a new
-`PartitionState`. An answer counts only for the state and the epoch that asked for it (`Partitions.current`).
+A partition has two offsets. `position` is the offset of the next record to return; `fetch_offset` is the offset of the
+next fetch. Between them lie the buffered data: whole batches, and the decoded rest of a batch that was returned in
+part. A seek or a lost position increases the partition's `epoch`; a new assignment creates a new `PartitionState`. A
+response counts only for the state and the epoch of its request (`Partitions.current`).
 
-Invariants: 1. position <= fetch_offset. 2. data is buffered only in the order of its offsets, without a hole that the
-broker did not have. 3. nothing is handed out of a partition that is paused or no longer assigned.
+Invariants: 1. position <= fetch_offset. 2. buffered offsets are in order, with the log's own gaps only. 3. a paused or
+unassigned partition returns no records.
 Pure: no I/O, no clock. Owner: the consumer, on the reactor's thread.
 """
 
@@ -29,7 +29,7 @@ Batch = tuple[BatchInfo, memoryview]
 
 
 class FetchedBatch(NamedTuple):
-    """A batch as buffered. *hidden*: a control batch, or of a transaction that was aborted."""
+    """A buffered batch. *hidden*: a control batch, or a batch of an aborted transaction."""
 
     info: BatchInfo
     data: memoryview
@@ -38,18 +38,18 @@ class FetchedBatch(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class PartitionState:
-    """One assigned partition."""
+    """An assigned partition."""
 
     tp: TopicPartition
     position: int | None = None
-    """Next offset to hand out; None until it has been found."""
+    """The offset of the next record to return; None until it is looked up."""
     fetch_offset: int = 0
     leader_epoch: int = -1
-    """Of the last record handed out; goes into commits (KIP-320)."""
+    """The leader epoch of the last returned record; commits contain it (KIP-320)."""
     fetch_epoch: int = -1
-    """Leader epoch of the record before fetch_offset, -1 if that is not known."""
+    """The leader epoch of the record before fetch_offset, -1 if unknown."""
     validated_in: int = -1
-    """The leader epoch in which the log is known to hold that record."""
+    """The leader epoch in which the log is known to contain that record."""
     high_watermark: int | None = None
     last_stable_offset: int | None = None
     log_start_offset: int | None = None
@@ -58,23 +58,23 @@ class PartitionState:
     buffered: deque[FetchedBatch] = field(default_factory=deque)
     buffered_bytes: int = 0
     decoded: list[AnyRecord] = field(default_factory=list)
-    """Records of the batch taken last, from `decoded_from` on not handed out yet."""
+    """Records of the last decoded batch; those before `decoded_from` were returned."""
     decoded_from: int = 0
     decoded_end: int = 0
     """The offset after that batch."""
     problem: KafkaError | None = None
-    """Why the record at the position cannot be handed out; every poll says so until a seek."""
+    """The error of the record at the position; every poll raises it until a seek."""
     in_flight: bool = False
     not_before: float = 0.0
-    """Not fetched again before this moment of the reactor's clock: it failed a moment ago."""
+    """The end of a backoff, by the reactor's clock: not fetched before."""
     read_replica: PreferredReadReplica = field(default_factory=PreferredReadReplica)
     reset_because: str = ""
-    """Why the last position was lost (out of range), until a new one is found."""
+    """Why the last position was lost (out of range), until there is a new one."""
     committed: OffsetAndMetadata | None = None
-    """What this consumer committed last for it."""
+    """The last offset that this consumer committed."""
 
     def seek(self, offset: int, leader_epoch: int = -1) -> None:
-        """Go to *offset*; what was fetched or is on its way is dropped."""
+        """Set the position to *offset*; drop buffered batches and responses in flight."""
         self.forget()
         self.position = self.fetch_offset = offset
         self.leader_epoch = self.fetch_epoch = leader_epoch
@@ -82,7 +82,7 @@ class PartitionState:
         self.reset_because = ""
 
     def forget(self) -> None:
-        """Lose the position, to be found anew."""
+        """Drop the position, so that it is looked up again."""
         self.epoch += 1
         self.position = None
         self.buffered.clear()
@@ -92,7 +92,7 @@ class PartitionState:
         self.in_flight = False
 
     def fetched(self, batches: Iterable[FetchedBatch], next_offset: int, size: int) -> None:
-        """Buffer *batches* of *size* bytes that were fetched at fetch_offset."""
+        """Buffer *batches* of *size* bytes, fetched at fetch_offset."""
         self.buffered.extend(batches)
         self.buffered_bytes += size
         self.fetch_offset = next_offset
@@ -108,28 +108,28 @@ class PartitionState:
 
     @property
     def active(self) -> bool:
-        """Whether records may be handed out and fetched."""
+        """Whether the partition may be fetched and return records."""
         return self.position is not None and not self.paused
 
     @property
     def ready(self) -> bool:
-        """Whether there is something to hand out, be it a problem."""
+        """Whether a poll would return records or raise an error of this partition."""
         return self.active and bool(
             self.decoded_from < len(self.decoded) or self.buffered or self.problem
         )
 
     @property
     def lag(self) -> int | None:
-        """Records between the position and the high watermark, as last heard; never negative."""
+        """The number of records from the position to the last known high watermark; never negative."""
         if self.position is None or self.high_watermark is None:
             return None
         return max(0, self.high_watermark - self.position)
 
 
 class Partitions:
-    """All assigned partitions, in the order in which they are served.
+    """All assigned partitions, in round-robin order.
 
-    Serving takes turns: a partition that gave records goes to the end of the line.
+    A partition that returned records goes to the end.
     """
 
     def __init__(self) -> None:
@@ -149,15 +149,15 @@ class Partitions:
         return self._states.get(tp)
 
     def current(self, state: PartitionState, epoch: int) -> bool:
-        """Tell whether what was asked for *state* in *epoch* still matters."""
+        """Return whether a response to a request of *state* in *epoch* is still valid."""
         return self._states.get(state.tp) is state and state.epoch == epoch
 
     def assigned(self) -> set[TopicPartition]:
-        """Return what is assigned."""
+        """Return the assigned partitions."""
         return set(self._states)
 
     def assign(self, wanted: Iterable[TopicPartition]) -> None:
-        """Assign exactly *wanted*; what stays keeps its position and its buffer."""
+        """Assign exactly *wanted*; a partition that stays keeps its position and its buffer."""
         target = set(wanted)
         for tp in self._states.keys() - target:
             self._states.pop(tp).forget()
@@ -165,17 +165,17 @@ class Partitions:
             self._states[tp] = PartitionState(tp)
 
     def served(self, tp: TopicPartition) -> None:
-        """Put *tp* at the end of the line."""
+        """Move *tp* to the end of the order."""
         state = self._states.pop(tp, None)
         if state is not None:
             self._states[tp] = state
 
     def without_position(self) -> list[PartitionState]:
-        """Return the partitions whose position has to be found."""
+        """Return the partitions without a position."""
         return [state for state in self._states.values() if state.position is None]
 
     def fetchable(self, now: float, max_buffered: int) -> list[PartitionState]:
-        """Return what may be fetched now, each partition buffering at most *max_buffered* bytes."""
+        """Return the partitions to fetch now; each buffers at most *max_buffered* bytes."""
         return [
             state
             for state in self._states.values()
@@ -187,17 +187,17 @@ class Partitions:
         ]
 
     def next_retry_at(self, now: float) -> float | None:
-        """Return when the first partition that waits after a failure may be fetched again."""
+        """Return when the first backoff of a partition ends."""
         waits = [s.not_before for s in self._states.values() if s.active and s.not_before > now]
         return min(waits, default=None)
 
     def ready(self) -> Iterator[PartitionState]:
-        """Iterate over partitions that have something to hand out, in their order."""
+        """Iterate over partitions with records or an error for poll, in order."""
         for state in list(self._states.values()):
             if state.ready:
                 yield state
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes fetched and not handed out; what a paused partition holds back is not counted."""
+        """Bytes of buffered batches, without those of paused partitions."""
         return sum(state.buffered_bytes for state in self._states.values() if state.active)

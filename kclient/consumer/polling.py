@@ -1,11 +1,11 @@
-"""Handing out: wait until there is something, take it in turns, raise what went wrong meanwhile.
+"""Polls: wait for records, take them from the partitions in turn, raise errors of background work.
 
-One poll runs at a time. It begins by counting everything handed out before as processed; it calls what a rebalance has
-to tell the caller; it raises a problem at most once, except the one of a record that cannot be read, which stays until
-a seek passes it. A poll that is cancelled hands out nothing: what it would have returned comes in the next one.
+One poll runs at a time. It first counts all records of earlier polls as processed, then calls the rebalance listener.
+It raises an error once; only the error of a record that cannot be deserialized stays until a seek skips the record. A
+cancelled poll returns nothing: the next one returns its records.
 
-Invariants: 1. a record handed out moves the position, a position moved by a poll was handed out. 2. what some
-partitions gave is never lost to the error of another: it is returned, and the error is raised by the next poll.
+Invariants: 1. a poll returns a record if and only if it moves the position past it. 2. an error of one partition never
+drops records of others: they are returned, and the next poll raises the error.
 Owner: the reactor's thread.
 """
 
@@ -28,7 +28,7 @@ V = TypeVar("V")
 
 
 class Polling:
-    """The polls of one consumer. *progress* is called whenever room was made: it finds positions and fetches."""
+    """The polls of one consumer. *progress* is called after records were taken: it looks up positions and fetches."""
 
     def __init__(
         self,
@@ -55,19 +55,19 @@ class Polling:
         self._in_hand: AnyRecord | None = None
 
     def report(self, about: object, problem: KafkaError) -> None:
-        """Have the next poll raise *problem*, once, in place of an older one about the same."""
+        """Raise *problem* in the next poll, once; it replaces an older one with the same subject."""
         self._problems[about] = problem
         self._wakeup.wake()
 
     def forget(self, tp: TopicPartition) -> None:
-        """Drop what belongs to the old position of *tp*."""
+        """Drop records and errors of the old position of *tp*."""
         self._in_hand = None
         self._problems.pop(tp, None)
         self._unprocessed.pop(tp, None)
         self.keep_left_over(lambda other: other != tp)
 
     def close(self) -> None:
-        """Let a poll that waits return, with nothing."""
+        """Let a waiting poll return without records."""
         self._closed = True
         self._wakeup.wake()
 
@@ -128,7 +128,7 @@ class Polling:
             except KafkaError:
                 if not found:
                     raise
-                break  # What other partitions gave comes first; this one's turn is in the next poll.
+                break  # Records of other partitions are returned first; the next poll raises this error.
             if records:
                 found[state.tp] = records
                 self._unprocessed[state.tp] = records[0].offset
@@ -144,7 +144,7 @@ class Polling:
             if state.decoded or state.problem is not None:
                 state.seek(
                     position
-                )  # A batch that a poll for records had begun comes again, whole.
+                )  # A batch that a poll for records returned in part is returned again, whole.
                 continue
             batches = []
             while (batch := state.take()) is not None:
@@ -159,12 +159,12 @@ class Polling:
     # --- iteration
 
     def iterate(self, found: dict[TopicPartition, list[AnyRecord]]) -> None:
-        """Let an iteration yield what a poll has *found*."""
+        """Let an iteration yield the records of a poll."""
         for records in found.values():
             self.left_over.extend(records)
 
     def next_record(self) -> AnyRecord | None:
-        """Return the next record to yield, None if a poll has to find some; the one before is done with."""
+        """Return the next record to yield, None if a poll must find some; the one before counts as processed."""
         done, self._in_hand = self._in_hand, None
         if done is not None and done.topic_partition in self._unprocessed:
             self._unprocessed[done.topic_partition] = done.offset + 1
@@ -180,19 +180,19 @@ class Polling:
         return found
 
     def keep_left_over(self, kept: Callable[[TopicPartition], bool]) -> None:
-        """Drop what is left over of other partitions."""
+        """Keep unyielded records of the partitions in *kept* only."""
         records = [record for record in self.left_over if kept(record.topic_partition)]
         self.left_over.clear()
         self.left_over.extend(records)
 
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return what a commit of everything handed out means; of an iteration, of what it has yielded."""
+        """Return the positions after all returned records; during an iteration, after the yielded ones."""
         commits = self._subscription.commits
         self.count_yielded()
         return commits.positions(processed=bool(self.left_over))
 
     def count_yielded(self) -> None:
-        """Count what an iteration has yielded as processed, what it has not as not."""
+        """Count the records that an iteration has yielded as processed, and no others."""
         if self.left_over:
             self._unprocessed.clear()
             for record in reversed(self.left_over):

@@ -1,13 +1,14 @@
-"""Find where to start: the group's committed offset, else what auto.offset.reset says.
+"""Looks up start positions: the group's committed offset, else by auto.offset.reset.
 
 Theory of operation
 ===================
-`find` starts a search when a partition lacks a position and none is under way. A search asks the group's coordinator
-once for all of them, then every leader for those that had no (valid) commit. Each partition gets its position as soon
-as its own leader has answered: one without a leader holds up nobody else, and is looked for again after a backoff.
-What repeating cannot mend is reported, and looked at again when the caller polls again.
+`find` starts a search if a partition lacks a position and no search runs. A search requests the committed offsets of
+all of them from the coordinator, once, then offsets from the leaders for partitions without a valid commit. Each
+partition gets its position as soon as its leader has answered. A partition without a leader does not delay others; its
+search is repeated after a backoff. An error that is not retriable is reported, and the search is repeated by the next
+poll.
 
-Invariants: 1. one search at a time. 2. an answer to a question from before a seek or a new assignment changes nothing.
+Invariants: 1. one search at a time. 2. a response to a request from before a seek or a new assignment changes nothing.
 Owner: the reactor's thread.
 """
 
@@ -32,15 +33,15 @@ from kclient.wire.errors import UnknownTopicOrPartition
 _RESET = {"earliest": EARLIEST, "latest": LATEST}
 
 OFFSETS_CHANNEL = "group offsets"
-"""Apart from the lane of JoinGroup, which the coordinator may hold back for minutes."""
+"""Separate from the channel of JoinGroup, which the coordinator may hold for minutes."""
 
 RequestedPartition = Mapping[TopicPartition, tuple[PartitionState, int]]
 
 
 class Positions:
-    """Finds the positions of one consumer.
+    """Looks up the positions of one consumer.
 
-    *found* is called when some position was found; *report* with a partition and what is wrong with it.
+    *found* is called after a position was set, *report* with a partition and its error.
     """
 
     log = Logger()
@@ -68,7 +69,7 @@ class Positions:
         self._closed = False
 
     def find(self) -> None:
-        """Look for the positions that are missing, unless that is being done."""
+        """Look up missing positions, unless a search is running."""
         if self._closed or self._search is not None or self._waits_for_retry():
             return
         missing = self._partitions.without_position()
@@ -80,14 +81,14 @@ class Positions:
             search.addBoth(self._ended)
 
     async def of(self, state: PartitionState) -> int:
-        """Return the position of *state*, looked for if need be; raise what makes that impossible."""
+        """Return the position of *state*, looked up if necessary; raise the error that prevents it."""
         self._problems.pop(state.tp, None)
         while (position := state.position) is None:
             self.find()
             if state.tp in self._problems:
                 raise self._problems.pop(state.tp)
             if self._closed or self._partitions.get(state.tp) is not state:
-                raise KafkaError(f"partition {state.tp} is not assigned to this consumer any more")
+                raise KafkaError(f"partition {state.tp} is no longer assigned to this consumer")
             if state.position is None:
                 changed: Deferred[None] = Deferred()
                 self._waiters.append(changed)
@@ -95,11 +96,11 @@ class Positions:
         return position
 
     def changed(self) -> None:
-        """Note that the caller set a position, or changed the assignment."""
+        """Record that the caller set a position, or changed the assignment."""
         self._fire_waiters()
 
     def close(self) -> None:
-        """Stop looking."""
+        """Stop searching."""
         self._closed = True
         if self._search is not None:
             self._search.cancel()
@@ -112,7 +113,7 @@ class Positions:
     async def _look(self, asked: RequestedPartition) -> None:
         committed: dict[TopicPartition, OffsetAndMetadata] = {}
         if self._config.group_id:
-            # What fell out of range is not looked up again: the committed offset may be what was out of range.
+            # After OFFSET_OUT_OF_RANGE the committed offset is not used: it may be the one out of range.
             wanted = [tp for tp, (state, _) in asked.items() if not state.reset_because]
             if wanted:
                 committed = await committed_offsets(
@@ -188,11 +189,11 @@ class Positions:
             self._try_again_later()
         self._found()
         if missing - self._failing_since.keys() - self._problems.keys():
-            self.find()  # Assigned while the search was under way.
+            self.find()  # Assigned during the search.
         self._fire_waiters()
 
     def _failed(self, tp: TopicPartition, problem: KafkaError) -> None:
-        """Note a failure that time may mend; after default.api.timeout.ms of it the caller hears."""
+        """Handle a retriable error; report it to the caller after default.api.timeout.ms."""
         self.log.debug("position of {tp}: {problem}", tp=tp, problem=problem)
         now = self._cluster.reactor.seconds()
         since = self._failing_since.setdefault(tp, now)
@@ -232,7 +233,7 @@ class Positions:
 
 
 def _no_offset_error(state: PartitionState) -> NoCommittedOffset:
-    why = state.reset_because or "nothing is committed"
+    why = state.reset_because or "there is no committed offset"
     return NoCommittedOffset(
-        f"{state.tp}: {why}, and auto.offset.reset is none; seek to where to start"
+        f"{state.tp}: {why}, and auto.offset.reset is none; seek to a start position"
     )

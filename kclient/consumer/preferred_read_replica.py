@@ -1,14 +1,15 @@
-"""Which broker a partition is read from: its leader, or the follower that the leader named (KIP-392).
+"""The broker to fetch a partition from: its leader, or a follower that the leader names (KIP-392).
 
-A consumer that says where it is (client.rack) may be told by the leader to read from a follower nearby. It does so
-for metadata.max.age.ms, then asks the leader again; at once when anything goes wrong at the follower, the follower is
-not among the live brokers any more, or the partition has another leader epoch. The follower hands out nothing that is
-not committed, but may not have heard yet of all that is.
+A leader may name a preferred read replica for a consumer with a client.rack. The consumer fetches from it for
+metadata.max.age.ms, then from the leader again. It returns to the leader at once after an error at the follower, when
+the follower is not among the live brokers, or under a new leader epoch. A follower returns committed records only, but
+its high watermark may lag behind the leader's.
 
-A leader may go on naming a follower that is dead to us: until its session is over, or for as long as only we cannot
-reach it. So after a failure the leader is asked, for a while, without saying where we are: then it serves us itself.
+A leader may name a follower that is dead or unreachable for this consumer, until the follower's ZooKeeper session
+expires or for as long as the network is down. So after an error the consumer fetches from the leader without its rack
+for `AVOID_SECONDS`: then the leader returns the records itself.
 
-In: what the leader named, what failed   Out: whom to ask   Owner: the reactor's thread
+In: the follower in a response, errors   Out: the broker to fetch from   Owner: the reactor's thread
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Container
 NO_PREFERRED_REPLICA = -1
 
 AVOID_SECONDS = 30.0
-"""How long no follower is read from after one failed."""
+"""Seconds without fetches from followers after one failed."""
 
 
 class PreferredReadReplica:
@@ -28,17 +29,17 @@ class PreferredReadReplica:
 
     def __init__(self) -> None:
         self.node_id = NO_PREFERRED_REPLICA
-        """The follower to read from; -1: the leader."""
+        """The follower to fetch from; -1: the leader."""
         self._leader_epoch = -1
         self._until = 0.0
         self._avoid_followers_until = 0.0
 
     def named(self, node_id: int, leader_epoch: int, until: float) -> None:
-        """Handle the leader of *leader_epoch* naming a follower, good *until* a moment of the clock."""
+        """Set the follower that the leader of *leader_epoch* named; it is valid until the time *until*."""
         self.node_id, self._leader_epoch, self._until = node_id, leader_epoch, until
 
     def failed(self, now: float) -> bool:
-        """Go back to the leader for a while if a follower was read from; return whether one was."""
+        """Fetch from the leader after an error at a follower; return whether it was at a follower."""
         if self.node_id == NO_PREFERRED_REPLICA:
             return False
         self.node_id = NO_PREFERRED_REPLICA
@@ -46,11 +47,11 @@ class PreferredReadReplica:
         return True
 
     def avoids_followers(self, now: float) -> bool:
-        """Say whether the leader should serve us itself *now*."""
+        """Return whether to fetch without a rack *now*, so that the leader names no follower."""
         return now < self._avoid_followers_until
 
     def select(self, leader: int, leader_epoch: int, live: Container[int], now: float) -> int:
-        """Return the broker to ask *now*."""
+        """Return the broker to fetch from *now*."""
         if self.node_id == NO_PREFERRED_REPLICA:
             return leader
         if now >= self._until or leader_epoch != self._leader_epoch or self.node_id not in live:

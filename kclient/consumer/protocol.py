@@ -1,8 +1,8 @@
-"""What consumers tell each other inside JoinGroup and SyncGroup: subscriptions and assignments.
+"""The consumer protocol inside JoinGroup and SyncGroup: subscriptions and assignments.
 
-The brokers pass these bytes on unread. Versions: 0 topics and user data · 1 owned partitions (KIP-429) · 2 generation
-(KIP-792) · 3 rack (KIP-881). We write 3 for subscriptions and 0 for assignments (its later versions add nothing), and
-read whatever another client wrote, as far as we know it.
+Brokers do not parse these bytes. Versions: 0 topics and user data · 1 owned partitions (KIP-429) · 2 generation
+(KIP-792) · 3 rack (KIP-881). This client writes version 3 of subscriptions and version 0 of assignments, whose later
+versions add nothing, and reads every version.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PROTOCOL_TYPE = "consumer"
 def encode_subscription(
     topics: Iterable[str], owned: Iterable[TopicPartition], generation: int
 ) -> bytes:
-    """Return a member's subscription metadata."""
+    """Return a member's subscription as JoinGroup metadata."""
     message = subscription_schema.ConsumerProtocolSubscription(
         topics=sorted(topics),
         owned_partitions=[
@@ -35,7 +35,7 @@ def encode_subscription(
 
 
 def decode_subscription(data: bytes) -> Subscription:
-    """Read any member's subscription metadata; MalformedMessage if it is none."""
+    """Parse a member's subscription; raise MalformedMessage if it is none."""
     _, message = decode_consumer_protocol(subscription_schema.ConsumerProtocolSubscription, data)
     owned = {
         TopicPartition(each.topic, number)
@@ -57,7 +57,7 @@ def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def decode_assignment(data: bytes) -> list[TopicPartition]:
-    """Read an assignment; empty bytes are an empty one."""
+    """Parse an assignment; empty bytes are an empty assignment."""
     if not data:
         return []
     _, message = decode_consumer_protocol(assignment_schema.ConsumerProtocolAssignment, data)

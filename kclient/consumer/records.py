@@ -1,7 +1,7 @@
-"""From fetched batches to the records a caller gets: decoding, and what to do with one that cannot be.
+"""Decodes fetched batches to records, and handles records that cannot be decoded.
 
-A record that cannot be read does not take those before it with it, and is not skipped: they are handed out, the
-position stops at it, and from then on every poll raises what is wrong with it, until the caller seeks past it.
+An invalid record does not affect earlier ones, and is not skipped. The records before it are returned, and the position
+stops at it. From then on every poll raises its error, until the caller seeks past it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Deserializer = Callable[[bytes], Any]
 
 @dataclass(frozen=True, slots=True)
 class Deserializers:
-    """What turns keys and values into objects; None leaves them bytes. Nulls stay None."""
+    """Convert keys and values from bytes to objects; None leaves bytes. Nulls stay None."""
 
     key: Deserializer | None = None
     value: Deserializer | None = None
@@ -35,10 +35,10 @@ def decode(
     from_offset: int,
     deserializers: Deserializers = Deserializers(),
 ) -> tuple[list[AnyRecord], KafkaError | None]:
-    """Return the records of *batch* at *from_offset* and above, and what stopped it, if something did.
+    """Return the records of *batch* at *from_offset* and above, and the error that stopped decoding, if any.
 
-    A batch whose bytes cannot be read gives no record and says its place. A deserializer that fails gives the
-    records before that one, and a RecordDeserializationError naming its offset.
+    A corrupt batch returns no records and an error with its offset. A failed deserializer returns the records before
+    that one, and a RecordDeserializationError with its offset.
     """
     info, data, hidden = batch
     if hidden:
@@ -65,7 +65,7 @@ def decode(
         else:
             values = done
         if failed is not None:
-            # The shortest column ends the records: zip stops there.
+            # zip stops at the shortest column: at the first record that failed.
             problem = failed
             offsets = offsets[: len(done)]
     rows = zip(
@@ -82,16 +82,16 @@ def decode(
         value_sizes,
         strict=False,
     )
-    # Twice as fast as calling the class; the eleven fields are those of Record, in its order.
+    # Twice as fast as calling the class; the eleven fields are those of Record, in order.
     return list(map(tuple.__new__, repeat(Record), rows)), problem
 
 
 def take_records(
     state: PartitionState, most: int, deserializers: Deserializers = Deserializers()
 ) -> list[AnyRecord]:
-    """Return up to *most* next records of *state* and move its position behind them.
+    """Return up to *most* next records of *state* and move its position past them.
 
-    Raise the problem of the record at the position only where there is nothing to return before it.
+    Raise the error of the record at the position only if there is no record before it.
     """
     with _collector_paused():
         return _taken(state, most, deserializers)
@@ -99,10 +99,10 @@ def take_records(
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Keep the garbage collector from looking at records while they are made, by the ten thousand.
+    """Disable the garbage collector while records are created by the ten thousand.
 
-    They hold no cycles. Yet each 700 of them would be a reason to look at the youngest objects, and each 70,000 one to
-    look at all objects of the program: a fourth of the time that consuming takes.
+    Records form no cycles. Yet every 700 of them would trigger a collection of the youngest generation, and every
+    70,000 a full one: a quarter of the time of consuming.
     """
     if not gc.isenabled():
         yield
@@ -141,7 +141,7 @@ def _taken(state: PartitionState, most: int, deserializers: Deserializers) -> li
 
 
 def _next_decoded(state: PartitionState, room: int) -> list[AnyRecord]:
-    """Hand out up to *room* of the records decoded already."""
+    """Return up to *room* of the decoded records."""
     first, records = state.decoded_from, state.decoded
     part = records if first == 0 and len(records) <= room else records[first : first + room]
     if first + len(part) < len(records):

@@ -1,16 +1,17 @@
-"""What a consumer subscribed to, and what a rebalance does to it.
+"""A consumer's subscription, and the effects of rebalances on its partitions and its listener.
 
 Theory of operation
 ===================
-`GroupMember` decides when partitions come and go; this tells the caller. Everything the caller is told is told inside
-`poll` (and `close`, `unsubscribe`), never beside the caller's own code: `run_callbacks` is called there, in order.
+`GroupMember` decides when partitions are assigned, revoked or lost; this module reports it to the caller's listener.
+All listener calls happen inside `poll`, `close` and `unsubscribe`, in order (`run_callbacks`), never concurrently with
+the caller's own code.
 
-Giving partitions up happens there too, listener or not: only when the caller polls again has it done with the records
-of the last poll, so only then may they be committed and the partitions go to somebody else. The group waits for it, up
-to the rebalance timeout, as with Kafka's own client. New partitions and lost ones take effect at once, and the listener
-hears of them in the next poll. A poll calls what waits before it takes any record.
+Revocation also happens there, with or without a listener: the caller has processed the records of the last poll only
+when it polls again. Only then may they be committed and the partitions be assigned to another member. The group waits
+up to the rebalance timeout, as with Kafka's client. Assigned and lost partitions take effect at once, and the listener
+is called in the next poll, before it takes any record.
 
-What a listener raises, `poll` raises; the partitions come or go all the same.
+An exception of a listener is raised by `poll`; the assignment changes all the same.
 Owner: the reactor's thread.
 """
 
@@ -37,11 +38,11 @@ from kclient.types import TopicPartition
 from kclient.wire.errors import for_code
 
 CallbackRunner = Callable[[Callable[[], Any]], Awaitable[Any]]
-"""Runs a listener's method where the caller wants it run."""
+"""Runs a listener's method, in the thread that the API requires."""
 
 
 async def run_here(callback: Callable[[], Any]) -> Any:
-    """Run *callback* on the spot, and wait for what it returns if that can be awaited."""
+    """Call *callback* in this thread, and await its result if it is awaitable."""
     result = callback()
     if isinstance(result, Awaitable):
         return await result
@@ -49,26 +50,26 @@ async def run_here(callback: Callable[[], Any]) -> Any:
 
 
 class RebalanceListener:
-    """What a caller may override to hear of its partitions coming and going.
+    """Notified of partitions that are assigned, revoked or lost; override the methods that you need.
 
-    Each may return None, a coroutine or a Deferred; it is waited for. None is called at the same time as another.
+    Each method may return None, a coroutine or a Deferred, which is awaited. Methods never run concurrently.
     """
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> Any:
-        """*partitions* are about to go to somebody else: the last moment to commit."""
+        """*partitions* will be assigned to another member: the last moment to commit."""
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> Any:
-        """*partitions* are this consumer's from now on; those it kept are not among them."""
+        """*partitions* are newly assigned; partitions that the consumer kept are not among them."""
 
     def on_partitions_lost(self, partitions: list[TopicPartition]) -> Any:
-        """*partitions* are somebody else's already: committing cannot succeed any more."""
+        """*partitions* may already belong to another member: a commit would fail."""
         return self.on_partitions_revoked(partitions)
 
 
 class GroupSubscription:
-    """The subscription of one consumer, and its membership while there is one.
+    """The subscription of one consumer, and its membership while it has one.
 
-    *wake* lets poll look again; *report* takes an error the caller must hear.
+    *wake* wakes a waiting poll; *report* takes an error for the caller.
     """
 
     log = Logger()
@@ -103,7 +104,7 @@ class GroupSubscription:
     def subscribe(
         self, topics: Iterable[str], pattern: str | None, listener: RebalanceListener | None
     ) -> None:
-        """Consume *topics*, or all that match *pattern*, in place of what was subscribed to before."""
+        """Replace the subscription by *topics*, or by all topics that match *pattern*."""
         self._topics = {topics} if isinstance(topics, str) else set(topics)
         self._pattern = None if pattern is None else re.compile(pattern)
         self._listener = listener
@@ -125,11 +126,11 @@ class GroupSubscription:
         self.member = GroupMember(self._cluster, self._config, hooks)
 
     def topics(self) -> set[str]:
-        """Return the topics subscribed to, as they are known now."""
+        """Return the subscribed topics in the known metadata."""
         return self._matching(self._cluster.metadata)
 
     def poll_begins(self) -> None:
-        """See to it that this consumer is a member; raise what made it leave, once."""
+        """Join the group if necessary; raise the error that ended the membership, once."""
         member = self.member
         if member is None:
             return
@@ -147,11 +148,11 @@ class GroupSubscription:
 
     @property
     def has_callbacks(self) -> bool:
-        """Whether poll has something to tell the caller."""
+        """Whether listener calls are pending."""
         return bool(self._callbacks)
 
     async def run_callbacks(self) -> None:
-        """Tell the caller, in the order in which it happened; raise what a listener raises."""
+        """Call the listener for pending changes in order; raise its exceptions."""
         while self._callbacks:
             callback, done = self._callbacks.popleft()
             try:
@@ -160,7 +161,7 @@ class GroupSubscription:
                 done.callback(None)
 
     async def end(self, reason: str, *, commit: bool, processed: bool = False) -> None:
-        """Give everything up and leave the group; *commit* (if commits are automatic) comes first."""
+        """Revoke all partitions and leave the group; *commit* (if auto-commit is on) first."""
         member, topics = self.member, self._topics
         if member is not None:
             member.stop()
@@ -183,7 +184,7 @@ class GroupSubscription:
                 await member.leave(reason)
 
     def metadata_changed(self, metadata: ClusterMetadata) -> None:
-        """Look whether topics or partitions came or went, or a topic cannot be had at all."""
+        """Handle new metadata: added or deleted topics and partitions, and topics with errors."""
         if self.member is None:
             return
         for name in sorted(self._topics):
@@ -194,7 +195,7 @@ class GroupSubscription:
             self._matching(metadata), lambda name: len(metadata.partitions(name) or ())
         )
 
-    # --- what the membership asks
+    # --- callbacks of the membership
 
     def _matching(self, metadata: ClusterMetadata) -> set[str]:
         if self._pattern is None:
@@ -232,7 +233,7 @@ class GroupSubscription:
     # --- inside poll
 
     def _in_poll(self, callback: Callable[[], Awaitable[None]]) -> Deferred[None]:
-        """Have poll await callback(); fire when it has."""
+        """Run callback() in the next poll; fire when it has run."""
         done: Deferred[None] = Deferred()
         self._callbacks.append((callback, done))
         self._wake()

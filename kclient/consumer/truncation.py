@@ -1,18 +1,18 @@
-"""Notice that a new leader's log is not the one that was read so far (KIP-320).
+"""Detects that a new leader's log diverges from the consumed one (KIP-320).
 
 Theory of operation
 ===================
-After an unclean election records that were consumed may be gone and other records stand at their offsets: to go on
-fetching would skip them without a word. So when metadata tell of a newer leader epoch than the one a position was
-good in, its leader is asked (OffsetForLeaderEpoch) where the epoch of the record before the position ends in its log.
-If that is before the position, the log was cut off there.
+After an unclean election consumed records may be lost, with other records at their offsets. Fetching on would skip
+those records silently. So when metadata show a newer leader epoch than that of the last validation, the leader is
+asked (OffsetForLeaderEpoch) for the end offset of the epoch of the record before the position. If it is below the
+position, the log was truncated there.
 
-Then, with an auto.offset.reset, consuming goes on at the cut, with a warning: what was written since comes, nothing of
-it is skipped, nothing read before it is repeated. With none the caller hears LogTruncated and decides by a seek. What
-was only fetched ahead and lies beyond the cut is dropped, in silence: nobody has seen it.
+With an auto.offset.reset, the consumer then continues at the divergent offset, with a warning: it consumes the new
+records once and repeats none. With auto.offset.reset=none poll raises LogTruncated, and the caller seeks. Buffered
+batches above the divergent offset are dropped silently, because poll has not returned them.
 
-Invariants: 1. a position whose leader epoch is unknown (a plain seek, a reset) is not questioned. 2. nothing is fetched
-while the question is open. Owner: the reactor's thread.
+Invariants: 1. a position without a leader epoch (a plain seek, a reset) is not validated. 2. nothing is fetched during
+a validation. Owner: the reactor's thread.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ RequestedPartition = list[tuple[PartitionState, int, int]]
 
 
 class TruncationCheck:
-    """Asks for one consumer.
+    """Validates positions for one consumer.
 
-    *answered* is called when a question is settled, *failed* with a partition that could not be asked about.
+    *answered* is called after a validation, *failed* with a partition whose validation failed.
     """
 
     log = Logger()
@@ -72,13 +72,13 @@ class TruncationCheck:
         self._closed = False
 
     def needed(self, state: PartitionState) -> bool:
-        """Tell whether the leader must be asked before *state* may be fetched."""
+        """Return whether *state* must be validated before it is fetched."""
         if state.fetch_epoch < 0:
             return False
         return self._cluster.metadata.leader_epoch(state.tp) > state.validated_in
 
     def ask(self, leader: int, states: list[PartitionState]) -> None:
-        """Ask *leader* about the positions of *states*."""
+        """Validate the positions of *states* at *leader*."""
         metadata = self._cluster.metadata
         asked = [(state, state.epoch, metadata.leader_epoch(state.tp)) for state in states]
         for state in states:
@@ -88,7 +88,7 @@ class TruncationCheck:
         question.addErrback(lambda failure: self.log.failure("truncation check", failure=failure))
 
     def close(self) -> None:
-        """Let answers that still come pass."""
+        """Ignore later responses."""
         self._closed = True
 
     # --- inside
@@ -125,7 +125,9 @@ class TruncationCheck:
                 continue
             state.in_flight = False
             if isinstance(problem, UnsupportedVersion):
-                state.validated_in = leader_epoch  # A broker before KIP-320: as good as it gets.
+                state.validated_in = (
+                    leader_epoch  # A broker without KIP-320: no validation is possible.
+                )
             elif isinstance(problem, BaseException):
                 self._failed(state, problem)
             else:
@@ -144,10 +146,10 @@ class TruncationCheck:
             state.validated_in = leader_epoch
             return
         position = state.position
-        assert position is not None, "a partition without a position is not asked about"
+        assert position is not None, "a partition without a position is not validated"
         seen_is_there = known and position <= end.end_offset
         if position < state.fetch_offset and (seen_is_there or state.leader_epoch >= 0):
-            # Asked about again, without what was only fetched ahead.
+            # Validate again, without the prefetched batches.
             state.seek(position, state.leader_epoch)
             return
         truncated = LogTruncated(state.tp, position, end.end_offset if known else None)

@@ -1,4 +1,4 @@
-"""A wait that another may cut short. A wake that comes before the wait is not lost."""
+"""A wait that another caller can end. A wake-up before the wait is kept."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from twisted.internet.defer import Deferred
 
 
 class Wakeup:
-    """One waiter at a time. Owner: the reactor's thread.
+    """At most one waiter. Owner: the reactor's thread.
 
-    The waiter goes on in a turn of its own, not inside the call to `wake`: it may be the caller's code.
+    The waiter resumes in a reactor turn of its own, not inside the call to `wake`, because it may run the caller's
+    code.
     """
 
     def __init__(self, reactor: Any) -> None:
@@ -19,13 +20,13 @@ class Wakeup:
         self._woken = False
 
     def wake(self) -> None:
-        """End the wait, or the next one before it begins."""
+        """End the wait, or the next one before it starts."""
         self._woken = True
         if self._timer is not None and self._timer.active():
             self._timer.reset(0)
 
     async def wait(self, seconds: float) -> None:
-        """Wait until woken, at most *seconds*. Cancelling it raises CancelledError, as anywhere."""
+        """Wait until woken, at most *seconds*. Cancelling raises CancelledError."""
         if not self._woken:
             over: Deferred[None] = Deferred()
             timer = self._timer = self._reactor.callLater(max(0.0, seconds), over.callback, None)

@@ -1,1 +1,1 @@
-"""Sockets of the client: one connection per broker, and the cluster that routes between them."""
+"""The client's network: one connection per broker and channel, and the cluster that routes requests to them."""

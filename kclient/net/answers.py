@@ -1,4 +1,4 @@
-"""One answer per name: a result, or the error that the cluster gave for just this one."""
+"""Results per name: a value, or the error that the cluster returned for that name only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def error_of(code: int, about: object, message: str | None = None) -> KafkaError:
-    """Return the error of *code* *about* a name, in the broker's own words if it gave any."""
+    """Return the error for *code* about a name, with the broker's error message if it sent one."""
     kind = for_code(code)
     if not message:
         return kind(f"{about}: {_general(code)}")
@@ -21,7 +21,7 @@ def error_of(code: int, about: object, message: str | None = None) -> KafkaError
 
 
 def settle(answers: Mapping[N, T | KafkaError], raise_errors: bool) -> dict[N, T | KafkaError]:
-    """Return *answers*, or raise the first error among them if *raise_errors*."""
+    """Return *answers*; with *raise_errors* raise the first error among them."""
     if raise_errors:
         for answer in answers.values():
             if isinstance(answer, KafkaError):

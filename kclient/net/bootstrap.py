@@ -1,4 +1,4 @@
-"""The first contact: one address of the bootstrap list that answers is enough."""
+"""The first connection: one reachable address of the bootstrap list is enough."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from kclient.net.connection import Connection
 
 
 def bootstrap_id(index: int) -> int:
-    """Return the stand-in broker id of the *index*-th bootstrap address: -1, -2, ..."""
+    """Return the temporary broker id of the *index*-th bootstrap address: -1, -2, ..."""
     return -1 - index
 
 
 async def first_that_answers(brokers: Brokers, addresses: Sequence[Address]) -> Connection:
-    """Connect to *addresses* in turn until one answers.
+    """Connect to *addresses* in order until one succeeds.
 
-    `BootstrapError` with every address and its cause if none does.
+    Raise `BootstrapError` with every address and its cause if none does.
     """
     attempts = []
     for index, address in enumerate(addresses):

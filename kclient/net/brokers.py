@@ -1,8 +1,8 @@
-"""The connections of one client: at most one per broker id and lane, made when first needed.
+"""The connections of one client: at most one per broker id and channel, opened on first use.
 
-A lane keeps apart what must not wait for each other: a Fetch that the broker holds back would
-delay everything behind it on the same connection, so consumers speak to their group's coordinator
-on a lane of its own, as Kafka's client does.
+A channel separates requests that must not wait for each other. A Fetch that the broker holds delays every later request
+on its connection. So consumers send requests to their group's coordinator on a channel of its own, as Kafka's client
+does.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kclient.net.waiting import SingleFlight, backoff, sleep
 
 
 class Channel:
-    """The connection to one broker on one lane, and its history of failures."""
+    """The connection to one broker for one purpose, with its reconnect backoff."""
 
     def __init__(
         self,
@@ -54,13 +54,13 @@ class Channel:
         return None
 
     def get(self) -> Deferred[Connection]:
-        """Fire with an open connection; `ConnectError` if one attempt, after the backoff, fails."""
+        """Fire with an open connection; fail with `ConnectError` if one attempt, after the backoff, fails."""
         return self._flight.join()
 
     def close(self, reason: KafkaError) -> Deferred[None] | None:
-        """End the connection or the attempt at one; return what fires when the socket is gone.
+        """Close the connection, or cancel the attempt to open it; the Deferred fires when the socket is closed.
 
-        Whoever waits for either fails with *reason*.
+        All pending requests fail with *reason*. Return None if there is no socket.
         """
         self._flight.cancel(reason)
         connection, self.connection = self.connection, None
@@ -105,7 +105,7 @@ class Channel:
 
 
 class Brokers:
-    """All lanes of one client; *dial* makes their connections."""
+    """All channels of one client; *dial* opens their connections."""
 
     def __init__(self, reactor: Any, config: CommonConfig, dial: Dial = connect) -> None:
         self._reactor = reactor
@@ -117,7 +117,7 @@ class Brokers:
         self.closed = False
 
     def connection(self, node_id: int, address: Address, channel: str = "") -> Deferred[Connection]:
-        """Fire with an open connection to broker *node_id*, which listens at *address*."""
+        """Fire with an open connection to broker *node_id* at *address*."""
         if self.closed:
             raise ClientClosed("the client is closed")
         key = (node_id, channel)
@@ -140,7 +140,7 @@ class Brokers:
     def least_busy(self) -> tuple[int, Connection] | None:
         """Return the broker id and connection with the fewest unanswered requests, if any is open.
 
-        Negative ids are those of bootstrap addresses, for which a real one is preferred.
+        Negative ids are bootstrap addresses; connections to known brokers are preferred.
         """
         best: tuple[tuple[bool, int], int, Connection] | None = None
         for (node_id, channel), known in self._connections.items():
@@ -153,13 +153,13 @@ class Brokers:
         return None if best is None else best[1:]
 
     def forget(self, keep: Callable[[int], bool]) -> None:
-        """Close the connections to brokers that *keep* says no to."""
+        """Close the connections to brokers for which *keep* returns False."""
         for key in [key for key in self._connections if not keep(key[0])]:
             channel = self._connections.pop(key)
             self._retire(channel, _left(channel))
 
     def close(self) -> Deferred[Any]:
-        """Close everything; fires when all sockets are gone."""
+        """Close all connections; fires when all sockets are closed."""
         self.closed = True
         if self._sweep is not None:
             self._sweep.cancel()
@@ -191,25 +191,25 @@ class Brokers:
 
 
 def _left(channel: Channel) -> ConnectionClosed:
-    """Return what those hear who wait for a broker that is not used any more: ask again, elsewhere."""
+    """Return the retriable error for requests to a broker address that is no longer used."""
     return ConnectionClosed(
-        f"broker {channel.node_id} is not at {channel.address} any more; the connection was given up"
+        f"broker {channel.node_id} is no longer at {channel.address}; the connection was closed"
     )
 
 
 def unreachable(node_id: int, problem: ConnectError) -> ConnectError:
-    """Return *problem* with what it means when a broker's advertised address does not work."""
+    """Return *problem* with an explanation of why a broker's advertised address does not work."""
     if node_id < 0:
         return problem
     what = {
-        Cause.DNS: "does not resolve here",
-        Cause.REFUSED: "refuses connections from here",
-        Cause.TIMEOUT: "does not answer from here",
-        Cause.UNREACHABLE: "cannot be reached from here",
+        Cause.DNS: "does not resolve",
+        Cause.REFUSED: "refuses connections",
+        Cause.TIMEOUT: "does not answer",
+        Cause.UNREACHABLE: "is unreachable",
         Cause.NOT_KAFKA: "is not a Kafka port",
-        Cause.CLOSED: "closes connections from here",
+        Cause.CLOSED: "closes connections",
     }.get(problem.cause, problem.cause.value)
     explained = ConnectError(problem.address, problem.cause, problem.detail)
     explained.message = f"broker {node_id} advertises {problem.address}, which {what}"
-    explained.hint = "is it down? if not, fix its advertised.listeners"
+    explained.hint = "if the broker is up, fix its advertised.listeners"
     return explained

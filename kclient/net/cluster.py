@@ -1,14 +1,14 @@
-"""A client's view of one cluster: where to send what.
+"""A client's view of one cluster: metadata, connections, and the routing of requests.
 
 Theory of operation
 ===================
-The first use connects to the bootstrap list and asks for metadata. From then on requests go to
-brokers by id; metadata are asked again when they are old (metadata.max.age.ms), when somebody says
-they are wrong (`update_soon`, `refresh`), one request at a time, whoever asks meanwhile shares it.
-Only topics somebody named are asked for, until somebody asks for all.
+The first use connects to a bootstrap server and requests metadata. Later requests go to brokers by id. Metadata are
+requested again when they are older than metadata.max.age.ms, or when a caller reports them as wrong (`update_soon`,
+`refresh`). Concurrent callers share one Metadata request. It names only the topics that callers want, until one wants
+all topics.
 
-Invariants: 1. `metadata` is an immutable snapshot: it may be read from any thread. 2. at most one
-Metadata request is in flight. 3. every wait is bounded by a setting or by the caller.
+Invariants: 1. `metadata` is an immutable snapshot: any thread may read it. 2. at most one Metadata request is in
+flight. 3. every wait is bounded by a setting or by the caller.
 Owner: the reactor's thread.
 """
 
@@ -51,9 +51,8 @@ T = TypeVar("T")
 class Cluster:
     """Connections, metadata and routing of one client.
 
-    *on_change* callbacks get every new snapshot. Methods that are coroutines are to be awaited, or
-    made a Deferred by ``Deferred.fromCoroutine``. *dial* and *rng* are for worlds without sockets and
-    without chance.
+    *on_change* callbacks get every new snapshot. Await its coroutine methods, or turn them into Deferreds with
+    ``Deferred.fromCoroutine``. *dial* and *rng* replace sockets and randomness in tests.
     """
 
     log = Logger()
@@ -90,7 +89,7 @@ class Cluster:
         self._listeners.append(callback)
 
     def want(self, topics: Iterable[str]) -> None:
-        """Keep *topics* in the metadata from the next update on."""
+        """Add *topics* to the metadata, from the next update on."""
         self._wanted.update(topics)
 
     def want_only(self, topics: Iterable[str]) -> None:
@@ -99,13 +98,14 @@ class Cluster:
         self._wants_all = False
 
     def want_all(self) -> None:
-        """Keep every topic in the metadata, for those that match a pattern."""
+        """Keep all topics in the metadata, for subscriptions by pattern."""
         self._wants_all = True
 
     async def start(self) -> ClusterMetadata:
-        """Make the first contact; `BootstrapError` with each address and its cause if it fails.
+        """Connect to a bootstrap server and fetch metadata.
 
-        A broker that has only just started knows nobody yet: it is given default.api.timeout.ms.
+        Raise `BootstrapError` with each address and its cause if no server answers. A broker that has just started
+        knows no brokers yet: the call retries for default.api.timeout.ms.
         """
         give_up_at = self.reactor.seconds() + self.config.default_api_timeout_ms / 1000
         while not self.metadata.version:
@@ -118,13 +118,13 @@ class Cluster:
         return self.metadata
 
     def refresh(self) -> Deferred[ClusterMetadata]:
-        """Ask for metadata now (or share the request under way); fire with the new snapshot."""
+        """Request metadata now, or share the request in flight; fire with the new snapshot."""
         if self.closed:
             raise ClientClosed("the client is closed")
         return self._refresh.join()
 
     def update_soon(self) -> None:
-        """Somebody found the metadata wrong: fetch them again, after the backoff."""
+        """Request metadata again after the backoff, because they turned out to be wrong."""
         if self._stale or self.closed:
             return
         self._stale = True
@@ -133,10 +133,9 @@ class Cluster:
         self._schedule(max(0.0, backoff(self._failures, first, most, self._jitter()) - age))
 
     async def partitions(self, topic: str, *, timeout: float) -> list[int]:
-        """Return the partitions of *topic*, waiting for the cluster to tell, at most *timeout* s.
+        """Return the partitions of *topic*; wait at most *timeout* seconds for the metadata.
 
-        Raise what the cluster says of it (UnknownTopicOrPartition, InvalidTopic, ...), or
-        `BootstrapError` when nobody could be asked.
+        Raise the topic's error (UnknownTopicOrPartition, InvalidTopic, ...), or `BootstrapError` if no broker answered.
         """
 
         async def attempt() -> list[int]:
@@ -157,21 +156,21 @@ class Cluster:
     # --- routing
 
     def leader_connection(self, tp: TopicPartition) -> Connection | None:
-        """Return the open connection to the leader of *tp*, if there is one and it is open."""
+        """Return the open connection to the leader of *tp*, if it has a leader and the connection is open."""
         leader = self.metadata.leader(tp)
         return None if leader is None else self.brokers.ready(leader)
 
     async def connection(self, node_id: int, channel: str = "") -> Connection:
-        """Return an open connection to broker *node_id*; `ConnectError` says what is wrong with it.
+        """Return an open connection to broker *node_id*; raise `ConnectError` if it cannot be opened.
 
-        An unknown id makes the metadata be fetched first.
+        For an unknown id the metadata are fetched first.
         """
         broker = self.metadata.brokers.get(node_id)
         if broker is None:
             broker = (await self.refresh()).brokers.get(node_id)
             if broker is None:
                 self.update_soon()
-                raise LeaderUnavailable(f"broker {node_id} is not in the cluster now")
+                raise LeaderUnavailable(f"broker {node_id} is not in the cluster")
         try:
             return await self.brokers.connection(node_id, broker.address, channel)
         except ConnectError as problem:
@@ -179,7 +178,7 @@ class Cluster:
             raise unreachable(node_id, problem) from problem
 
     async def any_connection(self) -> Connection:
-        """Return an open connection to some broker of the cluster."""
+        """Return an open connection to any broker of the cluster."""
         open_one = self.brokers.least_busy()
         if open_one is not None:
             return open_one[1]
@@ -197,7 +196,7 @@ class Cluster:
         if self.metadata.controller_id not in self.metadata.brokers:
             await self.refresh()
         if self.metadata.controller_id not in self.metadata.brokers:
-            raise for_code(ErrorCode.NOT_CONTROLLER)("the cluster has no controller right now")
+            raise for_code(ErrorCode.NOT_CONTROLLER)("the cluster has no controller")
         return await self.connection(self.metadata.controller_id)
 
     async def coordinator(
@@ -205,7 +204,7 @@ class Cluster:
     ) -> Connection:
         """Return an open connection to the coordinator of a group or transactional id.
 
-        Raises CoordinatorNotAvailable and the like; all of those are worth another try.
+        Raise CoordinatorNotAvailable and similar errors; all of them are retriable.
         """
         known = self.coordinators.known(key, kind)
         if known is None:
@@ -221,7 +220,7 @@ class Cluster:
     async def request(
         self, node_id: int, api_key: int, message: Any, *, timeout: float | None = None
     ) -> Any:
-        """Send *message* to broker *node_id* and return its answer."""
+        """Send *message* to broker *node_id* and return its response."""
         connection = await self.connection(node_id)
         return await connection.request(api_key, None, message, timeout=timeout)
 
@@ -233,9 +232,9 @@ class Cluster:
         what: str,
         retries: int | None = None,
     ) -> T:
-        """Await attempt() until it does not fail retriably, at most *timeout* seconds.
+        """Await attempt() until it succeeds or fails with an error that is not retriable, at most *timeout* seconds.
 
-        The last failure is raised when the time is over, never a bare timeout if there was a cause.
+        After the timeout raise the last failure, or KafkaTimeoutError if there was none.
         """
         give_up_at = self.reactor.seconds() + timeout
         first, most = self._backoffs()
@@ -267,7 +266,7 @@ class Cluster:
             await sleep(self.reactor, wait)
 
     def close(self) -> Deferred[Any]:
-        """Close every connection; fires when the sockets are gone."""
+        """Close every connection; fires when the sockets are closed."""
         self.closed = True
         if self._next_update is not None:
             self._next_update.cancel()
@@ -300,7 +299,7 @@ class Cluster:
         return snapshot
 
     async def _request_from_any(self) -> ClusterMetadata:
-        """Ask one broker after the other; the loss of a connection only means the next one."""
+        """Request metadata from one broker after the other; a lost connection leads to the next broker."""
         tries = len(self.metadata.brokers) + 1
         while True:
             connection = await self.any_connection()
@@ -344,7 +343,7 @@ class Cluster:
 
 
 class _OutOfTime(KafkaTimeoutError):
-    """The caller's own bound passed, not a request's."""
+    """The caller's timeout has passed, not that of a request."""
 
 
 async def _bounded(reactor: Any, attempt: Callable[[], Awaitable[T]], seconds: float) -> T:

@@ -1,4 +1,4 @@
-"""Which codec writes and reads an API: the hand-written ones of Produce and Fetch, or messages."""
+"""Encodes requests and decodes responses: with the hand-written codecs of Produce and Fetch, or with `messages`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kclient.wire.versions import ApiKey
 def encode_request(
     api_key: int, version: int, correlation_id: int, client_id: str | None, message: Any
 ) -> Sequence[Buffer]:
-    """Return the pieces of a request frame, without its length; records are not copied."""
+    """Return the buffers of a request frame, without its length prefix; records are not copied."""
     if api_key == ApiKey.PRODUCE:
         return produce.encode_request(message, version, correlation_id, client_id)
     if api_key == ApiKey.FETCH:
@@ -23,7 +23,7 @@ def encode_request(
 
 
 def decode_response(api_key: int, version: int, frame: memoryview) -> Any:
-    """Return the response in *frame*; records are views of it. MalformedMessage if it is none."""
+    """Return the response in *frame*; records are views of it. Raise MalformedMessage if it is none."""
     if api_key == ApiKey.PRODUCE:
         return produce.decode_response(frame, version)[1]
     if api_key == ApiKey.FETCH:

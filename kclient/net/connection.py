@@ -1,16 +1,15 @@
-"""A connection to one broker: requests out, answers matched to them in order.
+"""A connection to one broker: sends requests and matches responses to them in order.
 
 Theory of operation
 ===================
-`connect` resolves the address, tries each of its IPs, and asks the broker for its ApiVersions
-(KIP-511: version 3 or above first; a broker that does not know it answers in version 0 with
-UNSUPPORTED_VERSION, and is asked again in version 0). From then on `request` sends at once, up to
-*max_in_flight* unanswered requests, and queues beyond. A request that is not answered in its time
-closes the connection, as in Kafka's client: answers come in order, so nothing behind it can be
-trusted to come either.
+`connect` resolves the address, tries each of its IP addresses, and requests the broker's ApiVersions (KIP-511: version
+3 or above first; a broker without it answers in version 0 with UNSUPPORTED_VERSION and gets a request in version 0).
+Then `request` sends at once, up to *max_in_flight* unanswered requests, and queues further ones. A request without a
+response within its timeout closes the connection, as in Kafka's client: responses come in order, so no later one can
+arrive either.
 
-Invariants: 1. every Deferred handed out fires exactly once, at the latest when the connection ends.
-2. no answer reaches another request than its own. 3. after the end nothing is sent.
+Invariants: 1. every returned Deferred fires exactly once, at the latest when the connection ends. 2. no response
+reaches another request than its own. 3. after the end nothing is sent.
 Owner: the reactor's thread.
 """
 
@@ -47,20 +46,20 @@ from kclient.wire.framing import FrameReader
 from kclient.wire.versions import SPOKEN, ApiKey, VersionRange, negotiate
 
 DEFAULT_MAX_FRAME = 128 << 20
-"""Bytes: the largest answer taken. Above fetch.max.bytes (50 MiB) and one oversized batch."""
+"""The largest response in bytes: above fetch.max.bytes (50 MiB) and one oversized batch."""
 
 _TRUSTED = 16 << 20
-"""Bytes given to an answer at once when its length is known."""
+"""Bytes that are allocated for a response as soon as its length is known."""
 
 _JOIN_BELOW = 16384
 _LENGTH = struct.Struct(">i")
 
 
 class Connection(Protocol):
-    """One broker connection; made by `connect`.
+    """A connection to one broker; `connect` creates it.
 
-    *api_versions* is what the broker serves, *features* what it supports by name (KIP-584); *closed*
-    is the reason the connection ended, or None.
+    *api_versions* are the version ranges of the broker's APIs, *features* its supported features (KIP-584). *closed* is
+    the reason why the connection ended, or None.
     """
 
     def __init__(
@@ -98,13 +97,14 @@ class Connection(Protocol):
 
     @property
     def in_flight(self) -> int:
-        """Requests sent and not answered."""
+        """The number of requests that are sent and unanswered."""
         return len(self._pending)
 
     def version_for(self, api_key: int) -> int:
-        """Return the version both sides speak best; UnsupportedVersion naming both ranges if none.
+        """Return the highest version that both sides support.
 
-        Before ApiVersions was asked the broker is taken to speak what we do.
+        Raise UnsupportedVersion with both ranges if there is none. Before ApiVersions is known the broker is assumed to
+        support the client's versions.
         """
         api = ApiKey(api_key)
         ours = SPOKEN.get(api)
@@ -115,12 +115,11 @@ class Connection(Protocol):
     def request(
         self, api_key: int, version: int | None, message: Any, *, timeout: float | None = None
     ) -> Deferred[Any]:
-        """Send *message* and fire with its answer.
+        """Send *message* and fire with the response.
 
-        *version* None takes the best both speak. *timeout* in seconds, request_timeout if None.
-        Fails with `ConnectionClosed` or `KafkaTimeoutError` when no answer came (the broker may
-        have done it all the same), `UnsupportedVersion`, or `ProtocolError`. Cancelling gives up
-        the answer; the request itself is not taken back.
+        *version* None takes the highest common version. *timeout* is in seconds, request_timeout if None. Fails with
+        `ConnectionClosed` or `KafkaTimeoutError` without a response (the broker may have handled the request),
+        `UnsupportedVersion`, or `ProtocolError`. Cancelling drops the response; it does not revoke the request.
         """
         if self.closed is not None:
             return fail(self._closed_error())
@@ -137,7 +136,7 @@ class Connection(Protocol):
         return waiter
 
     def send(self, api_key: int, version: int | None, message: Any) -> None:
-        """Send a request that the broker does not answer (Produce with acks=0)."""
+        """Send a request without a response (Produce with acks=0)."""
         if self.closed is not None:
             raise self._closed_error()
         chosen = self.version_for(api_key) if version is None else version
@@ -145,20 +144,22 @@ class Connection(Protocol):
         self._write(encode_request(api_key, chosen, correlation_id, self.client_id, message))
 
     def close(self, reason: KafkaError | None = None) -> None:
-        """End the connection; every waiting request fails with *reason*."""
-        self._lost(reason or ConnectionClosed(f"connection to {self.address} was closed here"))
+        """Close the connection; every pending request fails with *reason*."""
+        self._lost(
+            reason or ConnectionClosed(f"connection to {self.address} was closed by the client")
+        )
         if self.transport is not None:
             self.transport.abortConnection()  # type: ignore[attr-defined]
 
     def on_close(self, callback: Callable[[Connection], None]) -> None:
-        """Call *callback* with this connection when it ends, at once if it has."""
+        """Call *callback* with this connection when it ends, or at once if it has ended."""
         if self.closed is not None:
             callback(self)
         else:
             self._on_close.append(callback)
 
     def when_gone(self) -> Deferred[None]:
-        """Fire once the socket itself is closed, for clean shutdowns."""
+        """Fire once the socket is closed."""
         gone: Deferred[None] = Deferred()
         if self.transport is None:
             gone.callback(None)
@@ -169,7 +170,7 @@ class Connection(Protocol):
     # --- for the transport
 
     def connectionMade(self) -> None:  # noqa: N802 (Twisted's name)
-        """Set socket options and tell the dialler."""
+        """Set socket options and notify the dialler."""
         transport: Any = self.transport
         if hasattr(transport, "setTcpNoDelay"):
             transport.setTcpNoDelay(True)
@@ -180,7 +181,7 @@ class Connection(Protocol):
             ready.callback(self)
 
     def get_buffer(self) -> memoryview:
-        """Lend the memory that the next bytes are received into."""
+        """Return the buffer for the next received bytes."""
         return self._frames.get_buffer(65536)
 
     def buffer_updated(self, count: int) -> None:
@@ -193,7 +194,7 @@ class Connection(Protocol):
         self._frames_received(frames)
 
     def dataReceived(self, data: bytes) -> None:  # noqa: N802 (Twisted's name)
-        """Handle bytes from a transport that brings its own buffer."""
+        """Handle bytes from a transport with its own buffer."""
         try:
             frames = self._frames.feed(data)
         except ProtocolError as problem:
@@ -202,7 +203,7 @@ class Connection(Protocol):
         self._frames_received(frames)
 
     def connectionLost(self, reason: Any = None) -> None:  # noqa: N802 (Twisted's name)
-        """Fail what waits."""
+        """Fail all pending requests."""
         self.transport = None
         clean = reason is None or reason.check(error.ConnectionDone) is not None
         detail = "the broker closed it" if clean else reason.getErrorMessage()
@@ -221,7 +222,9 @@ class Connection(Protocol):
         correlation_id = self._pending.next_correlation_id()
         try:
             parts = encode_request(api_key, version, correlation_id, self.client_id, message)
-        except Exception as problem:  # a message this version cannot carry: only the caller's fault
+        except (
+            Exception
+        ) as problem:  # this version cannot encode the message: a mistake of the caller only
             waiter.errback(problem)
             return
         now = self._reactor.seconds()
@@ -258,7 +261,7 @@ class Connection(Protocol):
                 response = self._decode(entry, frame)
             except ProtocolError as problem:
                 problem.message = (
-                    f"{ApiKey(entry.api_key).name} v{entry.version} answer of {self.address}: "
+                    f"{ApiKey(entry.api_key).name} v{entry.version} response of {self.address}: "
                     f"{problem.message}"
                 )
                 waiter.errback(problem)
@@ -278,7 +281,7 @@ class Connection(Protocol):
     def _decode(self, entry: PendingRequest, frame: memoryview) -> Any:
         version = entry.version
         if entry.api_key == ApiKey.API_VERSIONS and bytes(frame[4:6]) == b"\x00\x23":
-            version = 0  # UNSUPPORTED_VERSION: the broker answered as of version 0 (KIP-511)
+            version = 0  # UNSUPPORTED_VERSION: the response has version 0 (KIP-511)
         return decode_response(entry.api_key, version, frame)
 
     def _arm(self, deadline: float) -> None:
@@ -314,7 +317,7 @@ class Connection(Protocol):
         return ConnectionClosed(f"not connected to {self.address}: {reason}")
 
     def _lost(self, reason: KafkaError) -> None:
-        """End once: remember why, stop the timer, fail everybody who waits, tell who listens."""
+        """End once: keep the reason, stop the timer, fail pending requests, call the listeners."""
         if self.closed is not None:
             return
         self.closed = reason
@@ -350,8 +353,7 @@ async def connect(
 ) -> Connection:
     """Connect to *address* within *connect_timeout* seconds, ApiVersions included.
 
-    Raise `ConnectError` naming the address and the cause. Use ``Deferred.fromCoroutine`` where a
-    Deferred is wanted.
+    Raise `ConnectError` with the address and the cause. Use ``Deferred.fromCoroutine`` to get a Deferred.
     """
     give_up_at = reactor.seconds() + connect_timeout
     ips = await _within(reactor, resolve(reactor, address), connect_timeout, address, Cause.DNS)
@@ -383,13 +385,13 @@ async def connect(
 
 
 Dial = Callable[..., Awaitable[Connection]]
-"""`connect`, or what stands for it where there are no sockets: called as it is."""
+"""The type of `connect`; simulations pass another function, without sockets."""
 
 
 async def _within(
     reactor: Any, waiting: Deferred[Any], timeout: float, address: Address, cause: Cause
 ) -> Any:
-    """Wait for *waiting*, at most *timeout* seconds; after that, a `ConnectError` of *cause*."""
+    """Wait at most *timeout* seconds for *waiting*; then raise a `ConnectError` of *cause*."""
     waiting.addTimeout(timeout, reactor)
     try:
         return await waiting

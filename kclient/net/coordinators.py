@@ -1,4 +1,4 @@
-"""Who coordinates a group or a transactional id: FindCoordinator, remembered until it is wrong.
+"""Finds the coordinator of a group or a transactional id (FindCoordinator), and caches it until it is wrong.
 
 v1 key type (KIP-98) · v3 flexible · v4 several keys in one request (KIP-699)
 """
@@ -16,30 +16,30 @@ from kclient.wire.versions import ApiKey
 
 
 class KeyType(IntEnum):
-    """What is coordinated."""
+    """The kinds of coordinator."""
 
     GROUP = 0
     TRANSACTION = 1
 
 
 class Coordinators:
-    """The coordinators found so far: (key type, key) -> (broker id, address)."""
+    """The cached coordinators: (key type, key) -> (broker id, address)."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[KeyType, str], tuple[int, Address]] = {}
 
     def known(self, key: str, kind: KeyType = KeyType.GROUP) -> tuple[int, Address] | None:
-        """Return the coordinator remembered for *key*."""
+        """Return the cached coordinator of *key*."""
         return self._found.get((kind, key))
 
     def forget(self, key: str, kind: KeyType = KeyType.GROUP) -> None:
-        """Drop what is remembered: it answered NOT_COORDINATOR, or not at all."""
+        """Drop a cached coordinator that answered NOT_COORDINATOR or did not answer."""
         self._found.pop((kind, key), None)
 
     async def find(
         self, connection: Connection, key: str, kind: KeyType = KeyType.GROUP
     ) -> tuple[int, Address]:
-        """Ask the broker at *connection*; raise what it answers (CoordinatorNotAvailable, ...)."""
+        """Request the coordinator from the broker at *connection*; raise its error (CoordinatorNotAvailable, ...)."""
         request = FindCoordinatorRequest(key=key, key_type=int(kind), coordinator_keys=[key])
         version = connection.version_for(ApiKey.FIND_COORDINATOR)
         response = await connection.request(ApiKey.FIND_COORDINATOR, version, request)

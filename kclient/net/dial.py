@@ -1,7 +1,7 @@
-"""Connect to one address: resolve, try each IP address in turn, and say exactly what failed.
+"""Connects to one address: resolves it, tries each IP address in turn, and reports the cause of a failure.
 
-The transport is ours (`kclient.net.transport`), which copies nothing. Where the reactor is not a
-POSIX one (Twisted's in-memory test reactors) ordinary ``connectTCP`` serves, and bytes are fed.
+The transport is `kclient.net.transport`, which does not copy. With a reactor that is not POSIX (Twisted's in-memory
+test reactors) ``connectTCP`` is used instead.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kclient.net.transport import PartsConnector
 
 
 class _OneProtocol(ClientFactory):
-    """Hands out the one protocol it was made for and reports whether it got connected."""
+    """A factory for one given protocol; it reports whether the connection was made."""
 
     noisy = False
 
@@ -29,21 +29,21 @@ class _OneProtocol(ClientFactory):
         self._connected: Deferred[Any] | None = connected
 
     def buildProtocol(self, addr: IAddress | None) -> Any:  # noqa: N802 (Twisted's name)
-        """Give the protocol to the transport that connected."""
+        """Return the protocol to the transport that connected."""
         waiting, self._connected = self._connected, None
         if waiting is not None:
             self._made.transport_ready = waiting
         return self._made
 
     def clientConnectionFailed(self, connector: Any, reason: Failure) -> None:  # noqa: N802
-        """Tell the dialler that this IP address did not answer."""
+        """Report that this IP address failed."""
         waiting, self._connected = self._connected, None
         if waiting is not None:
             waiting.errback(reason)
 
 
 def is_ip_literal(host: str) -> bool:
-    """Say whether *host* is an IPv4 or IPv6 address rather than a name."""
+    """Return whether *host* is an IPv4 or IPv6 address rather than a name."""
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
             socket.inet_pton(family, host)
@@ -54,7 +54,7 @@ def is_ip_literal(host: str) -> bool:
 
 
 def resolve(reactor: Any, address: Address) -> Deferred[list[str]]:
-    """Resolve *address* to IP addresses in the resolver's order; `ConnectError` if none."""
+    """Resolve *address* to IP addresses in the resolver's order; raise `ConnectError` if there are none."""
     if is_ip_literal(address.host):
         return succeed([address.host])
     found: list[str] = []
@@ -91,7 +91,7 @@ def resolve(reactor: Any, address: Address) -> Deferred[list[str]]:
 
 
 def explain(address: Address, problem: BaseException, timeout: float) -> ConnectError:
-    """Turn what Twisted says about a failed connect into an error that names the cause."""
+    """Convert Twisted's error of a failed connect into a `ConnectError` with its cause."""
     if isinstance(problem, ConnectError):
         return problem
     if isinstance(problem, error.ConnectionRefusedError):
@@ -106,9 +106,9 @@ def explain(address: Address, problem: BaseException, timeout: float) -> Connect
 def connect_to_ip(
     reactor: Any, ip: str, port: int, protocol: Any, *, timeout: float
 ) -> Deferred[Any]:
-    """Connect *protocol* to one IP address; fires with the protocol once its transport is made.
+    """Connect *protocol* to one IP address; fires with the protocol once its transport is connected.
 
-    The protocol's ``transport_ready`` attribute is a Deferred that it fires in connectionMade.
+    The protocol fires its ``transport_ready`` Deferred in connectionMade.
     """
     connected: Deferred[Any] = Deferred()
     factory = _OneProtocol(protocol, connected)

@@ -1,21 +1,21 @@
-"""The fetching side of an incremental fetch session (KIP-227): what to say, so that the broker knows what is wanted.
+"""The client side of incremental fetch sessions (KIP-227), as Kafka's FetchSessionHandler: what a fetch has to name.
 
 Theory of operation
 ===================
-The owner says what it wants of every partition (`add`) and what it wants no more (`remove`); `request` gives what the
-broker has to be told: everything in a full fetch, later only the differences. A broker that has no room answers in
-full with session id 0, and is asked in full every time. After an answer that did not come, or an error of the session,
-we cannot tell what the broker knows: the next fetch is full, and closes the former session.
+The owner sets the wanted fetch of each partition (`add`) and removes partitions (`remove`). `request` returns the
+content of the next fetch: every partition in a full fetch, otherwise only the differences since the last one. A broker
+without a free session slot answers with session id 0; then every fetch is full. After a lost response or a session
+error the broker's state is unknown: the next fetch is full and closes the former session.
 
-Who wants thousands may have some of them named at a time: what a request leaves out is named by the next ones
-(`is_behind`), even if the first is a full one; unless the broker has no room.
+An owner with thousands of partitions may limit how many new ones a request names. Later requests name the rest
+(`is_behind`), also after a full one; without a session slot the limit does not apply.
 
 Invariants:
-1. What the broker knows of a session is `_known`, if it accepted the request built last.
-2. A request costs what changed since the last one, not what is wanted altogether; a full one excepted.
-3. What is wanted is what the broker was told, or it is among those to be looked at for the next request.
+1. `_known` is the broker's state of the session, if the broker accepted the last request.
+2. The size of a request depends on the changes since the last one, not on the number of partitions; except when full.
+3. Every wanted fetch equals what the broker knows, or the next request considers it.
 
-In: what is wanted, answers   Out: what to put into a fetch   Owner: whoever fetches from one broker
+In: wanted fetches, responses   Out: the content of a fetch   Owner: the fetcher of one broker
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from kclient.wire.fetch import (
 )
 
 Topic: TypeAlias = UUID | str | None
-"""A topic's id, or its name in versions that go by it; None: an id that is not known."""
+"""A topic id, or a topic name in versions without topic ids; None is an unknown id."""
 
 
 class FetchRequestData(NamedTuple):
-    """What a fetch has to carry for the session."""
+    """The part of a fetch request that the session determines."""
 
     session_id: int
     session_epoch: int
@@ -49,7 +49,7 @@ class FetchRequestData(NamedTuple):
 
 
 class FetchSessionHandler:
-    """The session with one broker; to be begun anew with every connection."""
+    """The fetch session with one broker; every new connection needs a new one."""
 
     __slots__ = ("_again", "_changed", "_epoch", "_has_no_room", "_id", "_known", "_wanted")
 
@@ -58,41 +58,41 @@ class FetchSessionHandler:
         self._epoch = INITIAL_SESSION_EPOCH
         self._wanted: dict[tuple[Topic, int], FetchPartition] = {}
         self._known: dict[tuple[Topic, int], FetchPartition] = {}
-        """What the broker was told last."""
+        """What the last requests named: the broker's state of the session."""
         self._changed: dict[tuple[Topic, int], None] = {}
-        """Those where what is wanted may be something else."""
+        """Partitions whose wanted fetch may differ from `_known`."""
         self._again: set[tuple[Topic, int]] = set()
-        """Those to be named whatever the broker knows."""
+        """Partitions to name even if unchanged."""
         self._has_no_room = False
-        """Whether the broker kept no session the last time: every fetch has to name everything."""
+        """Whether the broker had no free session slot: then every fetch is full."""
 
     def __len__(self) -> int:
         return len(self._wanted)
 
     @property
     def is_full(self) -> bool:
-        """Whether the next request names everything."""
+        """Whether the next request names all partitions."""
         return self._epoch == INITIAL_SESSION_EPOCH
 
     @property
     def is_behind(self) -> bool:
-        """Whether the request built last left something out."""
+        """Whether the last request left out a changed partition."""
         return bool(self._changed)
 
     def add(self, topic: Topic, asked: FetchPartition) -> None:
-        """Ask for *asked* of *topic* from now on; in a full fetch behind all others."""
+        """Fetch *asked* of *topic* from now on; in a full fetch it comes last."""
         key = (topic, asked.partition)
         self._wanted.pop(key, None)
         self._wanted[key] = asked
         self._changed[key] = None
 
     def repeat(self, topic: Topic, partition: int) -> None:
-        """Name a partition that is wanted in the next request, though it be known: an answer was not taken."""
+        """Name a partition in the next request even if unchanged, because its last response was dropped."""
         self._again.add((topic, partition))
         self._changed[topic, partition] = None
 
     def reset(self) -> None:
-        """Want nothing any more, and close the session with the next request."""
+        """Remove all partitions, and close the session with the next request."""
         self._wanted.clear()
         self._known.clear()
         self._changed.clear()
@@ -100,15 +100,15 @@ class FetchSessionHandler:
         self.lost()
 
     def remove(self, topic: Topic, partition: int) -> None:
-        """Ask for a partition no more."""
+        """Stop fetching a partition."""
         key = (topic, partition)
         if self._wanted.pop(key, None) is not None:
             self._changed[key] = None
 
     def request(self, max_new_partitions: int | None = None) -> FetchRequestData:
-        """Return what the next request carries. Then comes `answered`, or `lost`.
+        """Return the content of the next request. Call `answered` or `lost` after it.
 
-        It names no more than *newcomers* partitions that the broker does not know yet; None: all.
+        It names at most *max_new_partitions* partitions that the broker does not know yet; None: no limit.
         """
         room = (
             len(self._wanted)
@@ -141,7 +141,7 @@ class FetchSessionHandler:
         )
 
     def answered(self, response: FetchResponse) -> None:
-        """Take the answer to the request built last."""
+        """Handle the response to the last request."""
         error = response.error_code
         if error == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
             self._id = 0
@@ -157,11 +157,11 @@ class FetchSessionHandler:
             self._epoch = next_session_epoch(self._epoch)
 
     def close_request(self) -> FetchRequestData | None:
-        """Return what closes the session, if the broker keeps one for us."""
+        """Return the request that closes the session, if the broker has one."""
         return FetchRequestData(self._id, FINAL_SESSION_EPOCH, [], []) if self._id else None
 
     def lost(self) -> None:
-        """Handle a request that got no answer: the next one begins a session, and closes this."""
+        """Handle a lost response: the next request is full and closes the former session."""
         self._epoch = INITIAL_SESSION_EPOCH
 
 
@@ -181,5 +181,5 @@ def _forget(forgotten: dict[Topic, ForgottenTopic], topic: Topic, index: int) ->
 
 
 def _called(topic: Topic) -> tuple[str, list[FetchPartition], UUID | None]:
-    """Return how a request calls *topic*: its name, partitions to come, its id."""
+    """Return the topic fields of a request: name, empty partition list, topic id."""
     return (topic, [], None) if isinstance(topic, str) else ("", [], topic)

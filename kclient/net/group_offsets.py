@@ -1,7 +1,7 @@
-"""Requests to a group's coordinator, and the group's committed offsets: one way for consumer and admin.
+"""Requests to a group's coordinator, and a group's committed offsets, for consumers and admin clients.
 
-OffsetFetch v1-9 (v8 several groups, KIP-709), OffsetCommit v2-9. A coordinator that has moved, or does not answer,
-is forgotten and found again within the caller's bound.
+OffsetFetch v1-9 (v8 several groups, KIP-709), OffsetCommit v2-9. A coordinator that has moved or does not answer is
+dropped from the cache and found again within the caller's timeout.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ASK_AGAIN = (
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """As whom a group's offsets are committed; the defaults are those of a client in no generation."""
+    """A member's generation, as in Kafka's AbstractCoordinator; the defaults are those of a client outside of any."""
 
     generation_id: int = -1
     member_id: str = ""
@@ -54,7 +54,7 @@ async def request_coordinator(
     *,
     channel: str = "",
 ) -> T:
-    """Await ask(connection to the group's coordinator) once; one that is none any more is forgotten."""
+    """Await ask(connection to the group's coordinator) once; a broker that no longer coordinates is forgotten."""
     connection = await cluster.coordinator(group, channel=channel)
     try:
         return await ask(connection)
@@ -74,7 +74,7 @@ async def retry_coordinator(
     channel: str = "",
     retries: int | None = None,
 ) -> T:
-    """Like `request_coordinator`, again while it fails retriably, at most *timeout* seconds."""
+    """Like `request_coordinator`, repeated while the error is retriable, at most *timeout* seconds."""
 
     async def attempt() -> T:
         return await request_coordinator(cluster, group, ask, channel=channel)
@@ -83,7 +83,7 @@ async def retry_coordinator(
 
 
 def raise_if_coordinator_moved(code: int, group: str) -> None:
-    """Raise for the codes that mean: ask again, perhaps elsewhere."""
+    """Raise the errors after which the client retries, possibly at another coordinator."""
     if code in _ASK_AGAIN:
         raise error_of(code, f"group {group!r}")
 
@@ -98,7 +98,7 @@ async def committed_offsets(
     retries: int | None = None,
     channel: str = "",
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return what *group* has committed for *tps* (None: for all); those without a commit are left out.
+    """Return the committed offsets of *group* for *tps* (None: for all), without partitions that have no commit.
 
     *require_stable* waits while a transaction with offsets of these partitions is open (KIP-447).
     """
@@ -144,10 +144,10 @@ async def commit_offsets(
     retries: int | None = None,
     channel: str = "",
 ) -> dict[TopicPartition, KafkaError | None]:
-    """Commit *offsets* for *group* as *member*; return each partition's error, None for those committed.
+    """Commit *offsets* for *group* as *member*; return each partition's error, None for committed ones.
 
-    IllegalGeneration, UnknownMemberId and RebalanceInProgress mean that the group has moved on: nothing was
-    written, and repeating the same commit cannot help.
+    IllegalGeneration, UnknownMemberId and RebalanceInProgress mean that the group is in another generation: nothing was
+    written, and the same commit cannot succeed later.
     """
     if not offsets:
         return {}
@@ -186,7 +186,7 @@ async def commit_offsets(
 
 
 def partition_answers(topics: Iterable[Any], group: str) -> dict[TopicPartition, KafkaError | None]:
-    """Return the error of each partition in an answer, None where all went well."""
+    """Return the error of each partition in a response, None for successes."""
     answers: dict[TopicPartition, KafkaError | None] = {}
     for topic in topics:
         for p in topic.partitions:
@@ -208,7 +208,7 @@ def by_topic(tps: Iterable[TopicPartition]) -> dict[str, list[int]]:
 def _fetch_request(
     group: str, topics: Mapping[str, list[int]] | None, require_stable: bool
 ) -> OffsetFetchRequest:
-    """Fill in both shapes, that of one group and that of several; the version picks one."""
+    """Fill in both forms, for one group and for several; the version selects one."""
     one = None if topics is None else [OffsetFetchRequestTopic(*t) for t in topics.items()]
     many = None if topics is None else [OffsetFetchRequestTopics(*t) for t in topics.items()]
     return OffsetFetchRequest(

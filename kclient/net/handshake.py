@@ -1,4 +1,4 @@
-"""The first exchange on a connection: which versions of which APIs the broker serves (KIP-511)."""
+"""The first exchange on a connection: the broker's APIs and their version ranges (KIP-511)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SOFTWARE_VERSION = "0.1.0"
 
 
 class RequestSender(Protocol):
-    """What a handshake needs of a connection."""
+    """What the handshake needs of a connection."""
 
     address: Address
     api_versions: Mapping[int, VersionRange]
@@ -26,14 +26,14 @@ class RequestSender(Protocol):
     def request(
         self, api_key: int, version: int | None, message: Any, *, timeout: float | None = None
     ) -> Deferred[Any]:
-        """Send a request; fire with its answer."""
+        """Send a request; fire with the response."""
 
     def close(self, reason: KafkaError | None = None) -> None:
-        """End the connection."""
+        """Close the connection."""
 
 
 async def fetch_api_versions(connection: RequestSender, timeout: float) -> None:
-    """Ask what the broker serves; close the connection and raise `ConnectError` if it won't say."""
+    """Request the broker's ApiVersions; close the connection and raise `ConnectError` without a valid response."""
     address = connection.address
     request = ApiVersionsRequest(
         client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION
@@ -47,10 +47,12 @@ async def fetch_api_versions(connection: RequestSender, timeout: float) -> None:
     except ConnectError:
         raise
     except ConnectionClosed as problem:
-        detail = "before it said which versions it speaks"
+        detail = "before its ApiVersions response"
         raise ConnectError(address, Cause.CLOSED, detail) from problem
     except KafkaTimeoutError as problem:
-        detail = "connected, but no answer to ApiVersions: not a Kafka port, or TLS is expected?"
+        detail = (
+            "connected, but without a response to ApiVersions: not a Kafka port, or a TLS port?"
+        )
         raise ConnectError(address, Cause.TIMEOUT, detail) from problem
     except MalformedMessage as problem:
         connection.close()

@@ -1,8 +1,8 @@
-"""A snapshot of the cluster as Metadata answers describe it. Pure and immutable.
+"""A snapshot of the cluster, built from Metadata responses. Pure and immutable.
 
-A snapshot may be read from any thread; a newer one replaces it whole. Leader epochs only rise: an
-answer of a broker that lags behind does not take a partition back to its old leader (KIP-320),
-unless the topic was deleted and made anew (its id differs, KIP-516).
+Any thread may read a snapshot; a newer one replaces it as a whole. Leader epochs only rise: a response of a broker with
+old metadata does not move a partition back to its former leader (KIP-320), unless the topic was deleted and created
+again (another topic id, KIP-516).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Broker:
 
     @property
     def address(self) -> Address:
-        """Where it listens."""
+        """Its advertised address."""
         return Address(self.host, self.port)
 
 
@@ -50,7 +50,7 @@ class PartitionMetadata:
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:
-    """One topic; *error_code* tells why there are no partitions, if there are none."""
+    """One topic; *error_code* is the reason if it has no partitions."""
 
     name: str
     topic_id: UUID | None
@@ -61,7 +61,7 @@ class TopicMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ClusterMetadata:
-    """Everything known at one moment. *updated_at* is the client's monotonic clock in seconds."""
+    """The metadata of one moment. *updated_at* is the client's monotonic clock in seconds."""
 
     brokers: Mapping[int, Broker] = field(default_factory=dict)
     topics: Mapping[str, TopicMetadata] = field(default_factory=dict)
@@ -71,39 +71,39 @@ class ClusterMetadata:
     version: int = 0
 
     def partitions(self, topic: str) -> list[int] | None:
-        """Return the partition numbers of *topic* in order, None if it is not known."""
+        """Return the partition numbers of *topic* in order, None if the topic is unknown."""
         found = self.topics.get(topic)
         if found is None or found.error_code:
             return None
         return sorted(found.partitions)
 
     def partition(self, tp: TopicPartition) -> PartitionMetadata | None:
-        """Return what is known of one partition."""
+        """Return the metadata of one partition, None if unknown."""
         found = self.topics.get(tp.topic)
         return None if found is None else found.partitions.get(tp.partition)
 
     def leader(self, tp: TopicPartition) -> int | None:
-        """Return the id of the leader, None if there is none or it is not known."""
+        """Return the leader's broker id, None if there is none or it is unknown."""
         found = self.partition(tp)
         return None if found is None or found.leader == NO_LEADER else found.leader
 
     def leader_epoch(self, tp: TopicPartition) -> int:
-        """Return the partition's leader epoch, -1 if it is not known."""
+        """Return the partition's leader epoch, -1 if unknown."""
         found = self.partition(tp)
         return -1 if found is None else found.leader_epoch
 
     def topic_id(self, topic: str) -> UUID | None:
-        """Return the id of *topic* (KIP-516), None if it has none or is not known."""
+        """Return the id of *topic* (KIP-516), None if it has none or is unknown."""
         found = self.topics.get(topic)
         return None if found is None else found.topic_id
 
     def without(self, topics: Iterable[str]) -> ClusterMetadata:
-        """Return a snapshot that has forgotten *topics*."""
+        """Return a snapshot without *topics*."""
         kept = {name: topic for name, topic in self.topics.items() if name not in set(topics)}
         return replace(self, topics=kept, version=self.version + 1)
 
     def updated(self, response: MetadataResponse, *, now: float, complete: bool) -> ClusterMetadata:
-        """Return the snapshot after *response*; *complete* if it was about all topics."""
+        """Return the snapshot after *response*; *complete* if the response covers all topics."""
         topics = {} if complete else dict(self.topics)
         for answer in response.topics:
             if answer.name is not None:
@@ -120,7 +120,7 @@ class ClusterMetadata:
         )
 
     def with_leader(self, tp: TopicPartition, leader: int, leader_epoch: int) -> ClusterMetadata:
-        """Return a snapshot with the leader that an error answer named (KIP-951), if it is newer."""
+        """Return a snapshot with the leader in an error response (KIP-951), if it is newer."""
         known = self.partition(tp)
         if known is None or leader_epoch <= known.leader_epoch or leader not in self.brokers:
             return self
@@ -157,5 +157,5 @@ def _topic(answer: MetadataResponseTopic, known: TopicMetadata | None) -> TopicM
 
 
 def _passing(code: int) -> bool:
-    """Tell whether an error says nothing about what was known before."""
+    """Return whether an error is temporary, so that the former metadata stay valid."""
     return code == ErrorCode.LEADER_NOT_AVAILABLE

@@ -1,7 +1,6 @@
-"""ListOffsets: earliest, latest, by time; each partition asked of its leader.
+"""ListOffsets: earliest, latest, by time; each partition is requested from its leader.
 
-v1 one offset per partition · v2 isolation level · v4 leader epochs (KIP-320) · v7 max timestamp
-(KIP-734)
+v1 one offset per partition · v2 isolation level · v4 leader epochs (KIP-320) · v7 max timestamp (KIP-734)
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ async def list_offsets(
     read_committed: bool = False,
     timeout: float,
 ) -> Answers:
-    """Return the first offset at or after each timestamp (ms, or one of the constants above).
+    """Return the first offset at or after each timestamp (ms since the epoch, or one of the constants above).
 
-    Offset -1 where no record is that young. Retries what is worth it within *timeout* seconds; what
-    still fails then is that partition's answer.
+    The offset is -1 if no record is that recent. Retriable errors are retried for *timeout* seconds; an error that
+    remains is the result of its partition.
     """
     answers: Answers = {}
     left = dict(timestamps)
@@ -72,7 +71,7 @@ async def list_offsets(
 async def request_leaders(
     cluster: Cluster, timestamps: Mapping[TopicPartition, int], *, read_committed: bool
 ) -> Answers:
-    """Ask every leader at once, and once; each partition has its answer, good or bad."""
+    """Send one request to every leader at the same time; return a result or an error per partition."""
     answers: Answers = {}
     by_leader: dict[int, dict[TopicPartition, int]] = {}
     for tp, timestamp in timestamps.items():
@@ -88,7 +87,7 @@ async def request_leaders(
     results: list[Any] = await DeferredList(asked, consumeErrors=True)
     for (succeeded, result), wanted in zip(results, by_leader.values(), strict=True):
         if succeeded:
-            unheard = {tp: LeaderUnavailable(f"{tp} is missing in an answer") for tp in wanted}
+            unheard = {tp: LeaderUnavailable(f"{tp} is missing in a response") for tp in wanted}
             answers.update({**unheard, **result})
         elif isinstance(result.value, KafkaError):
             answers.update(dict.fromkeys(wanted, result.value))
@@ -131,4 +130,4 @@ def _no_leader(cluster: Cluster, tp: TopicPartition) -> KafkaError:
     topic = cluster.metadata.topics.get(tp.topic)
     if topic is None or topic.error_code or tp.partition not in topic.partitions:
         return error_of(topic.error_code if topic and topic.error_code else 3, tp)
-    return LeaderUnavailable(f"{tp} has no leader now")
+    return LeaderUnavailable(f"{tp} has no leader")

@@ -1,8 +1,8 @@
-"""Requests on one connection that wait for their answer, in the order they were sent.
+"""Requests on one connection that wait for their response, in the order of sending.
 
-A broker answers the requests of a connection in order, so the queue is a queue: the next frame
-belongs to its head, or the stream is broken. A caller that gave up (cancelled its Deferred) leaves
-its entry in place, for the answer still comes and must be stepped over. Pure: time is an argument.
+A broker answers the requests of a connection in order: the next frame belongs to the head of the queue, or the stream
+is broken. A cancelled request keeps its entry, because its response still arrives and must be skipped. Pure: the time
+is an argument.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kclient.wire.errors import MalformedMessage
 
 @dataclass(slots=True, eq=False)
 class PendingRequest:
-    """One request: what was asked, who waits (None once they gave up), until when (seconds)."""
+    """One request: its message, the Deferred (None once cancelled), and its deadline in seconds."""
 
     api_key: int
     version: int
@@ -27,7 +27,7 @@ class PendingRequest:
 
 
 class PendingRequests:
-    """The queue of one connection. Invariant: correlation ids rise by one, modulo 2^31."""
+    """The queue of one connection. Invariant: correlation ids increase by one, modulo 2^31."""
 
     def __init__(self) -> None:
         self._queue: deque[PendingRequest] = deque()
@@ -37,40 +37,40 @@ class PendingRequests:
         return len(self._queue)
 
     def next_correlation_id(self) -> int:
-        """Return the id that the request sent next must carry."""
+        """Return the correlation id of the next request."""
         current = self._next_id
         self._next_id = (current + 1) & 0x7FFFFFFF
         return current
 
     def sent(self, request: PendingRequest) -> None:
-        """Remember a request that is on its way."""
+        """Append a request that is being sent."""
         self._queue.append(request)
 
     def answered(self, frame: memoryview) -> PendingRequest:
-        """Return the request that *frame* answers; MalformedMessage if it answers none."""
+        """Return the request that *frame* answers; raise MalformedMessage if it answers none."""
         if len(frame) < 4:
             raise MalformedMessage(f"response of {len(frame)} bytes")
         found = int.from_bytes(frame[:4], "big", signed=True)
         if not self._queue:
-            raise MalformedMessage(f"response {found} came though nothing was asked")
+            raise MalformedMessage(f"response {found} arrived without a pending request")
         expected = self._queue[0].correlation_id
         if found != expected:
-            raise MalformedMessage(f"response {found} came where {expected} was due")
+            raise MalformedMessage(f"response {found} arrived instead of {expected}")
         return self._queue.popleft()
 
     def earliest_deadline(self) -> float | None:
-        """Return when the first of the waiting requests times out; None if none waits."""
+        """Return the earliest deadline of all pending requests; None without any."""
         return min((request.deadline for request in self._queue), default=None)
 
     def expired(self, now: float) -> PendingRequest | None:
-        """Return a request whose time is over at *now*, if there is one."""
+        """Return a request whose deadline has passed at *now*, if there is one."""
         for request in self._queue:
             if request.deadline <= now:
                 return request
         return None
 
     def take_all(self) -> list[PendingRequest]:
-        """Empty the queue: the connection is gone."""
+        """Empty the queue, because the connection has ended."""
         everything = list(self._queue)
         self._queue.clear()
         return everything

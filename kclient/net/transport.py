@@ -1,14 +1,12 @@
-"""A client's TCP connection: receives into the frame being read, sends what it is given as it is.
+"""A client's TCP connection: receives into the frame that is being read, sends buffers without joining them.
 
 Theory of operation
 ===================
-Twisted's own transport reads 64 KiB at a time and joins everything written into one string, which
-costs a copy of every record in each direction. Here the kernel copies and Python does not: received
-bytes go where the protocol says (``recv_into``), and parts are handed to ``sendmsg`` together, at once; what the
-kernel does not take is kept in a queue.
+Twisted's transport reads 64 KiB at a time and joins all written data into one string, which copies every record in
+each direction. This transport avoids both copies. Received bytes go into the buffer of the protocol (``recv_into``).
+Buffers to send go to ``sendmsg`` together, at once; what the kernel does not accept is queued.
 
-Invariants: 1. parts leave in order, each once. 2. what is written after the connection is lost or
-being closed goes nowhere.
+Invariants: 1. buffers leave in order, each once. 2. data written after the connection is lost or closing is dropped.
 Owner: the reactor's thread.
 """
 
@@ -25,24 +23,24 @@ from twisted.internet.tcp import Client, Connector
 from kclient.wire.batches import Buffer
 
 GATHER = 64
-"""Parts that one sendmsg takes."""
+"""Buffers per sendmsg."""
 
 TURN_BYTES = 4 * 1024 * 1024
-"""Bytes sent before other connections get their turn."""
+"""Bytes sent before other connections get a turn."""
 
 
 class ReceivesIntoBuffer(Protocol):
-    """A Twisted protocol that lends the transport the buffer to receive into."""
+    """A Twisted protocol that provides the buffer to receive into."""
 
     def get_buffer(self) -> memoryview:
         """Return writable memory for the next bytes; at least one byte long."""
 
     def buffer_updated(self, count: int) -> None:
-        """Handle *count* bytes having been written to the buffer last lent."""
+        """Handle *count* bytes received into the last buffer."""
 
 
 class PartsClient(Client):
-    """The transport; `PartsConnector` makes it."""
+    """The transport; `PartsConnector` creates it."""
 
     protocol: Any
 
@@ -53,7 +51,7 @@ class PartsClient(Client):
     # --- receiving
 
     def doRead(self) -> Any:  # noqa: N802 (Twisted's name)
-        """Receive once; level-triggered readiness brings us back for the rest."""
+        """Receive once; readiness is level-triggered, so the reactor calls again for the rest."""
         try:
             count = self.socket.recv_into(self.protocol.get_buffer())
         except BlockingIOError:
@@ -72,22 +70,22 @@ class PartsClient(Client):
         self.writeSequence((data,))
 
     def writeSequence(self, iovec: Iterable[Buffer]) -> None:  # noqa: N802 (Twisted's name)
-        """Send all of *iovec*; none of it may change from now on."""
+        """Send all buffers of *iovec*; none of them may change from now on."""
         if not self.connected or self.disconnecting:
             return
         queue = self._queue
         is_first = not queue
         queue.extend(memoryview(part) for part in iovec if len(part))
         if is_first and queue:
-            # At once, for a turn of the reactor is most of what a small request costs. What is wrong
-            # with the connection is found by `doWrite`: never from inside a caller.
+            # At once, because a reactor turn is most of the cost of a small request. An error of the
+            # connection is handled by `doWrite`, never inside the caller.
             with suppress(OSError):
                 self._send(queue)
         if queue:
             self.startWriting()  # type: ignore[no-untyped-call]
 
     def doWrite(self) -> Any:  # noqa: N802 (Twisted's name)
-        """Send what the socket takes, at most `TURN_BYTES`."""
+        """Send what the socket accepts, at most `TURN_BYTES`."""
         queue = self._queue
         budget = TURN_BYTES
         try:
@@ -103,7 +101,7 @@ class PartsClient(Client):
         return self._postLoseConnection() if self.disconnecting else None  # type: ignore[no-untyped-call]
 
     def _send(self, queue: deque[memoryview]) -> int:
-        """Hand the head of the queue to the kernel; return how many bytes it took."""
+        """Send the head of the queue; return the number of accepted bytes."""
         alone = len(queue) == 1
         sent = self.socket.send(queue[0]) if alone else self.socket.sendmsg(_first(queue, GATHER))
         left = sent
@@ -114,13 +112,13 @@ class PartsClient(Client):
         return sent
 
     def connectionLost(self, reason: Any) -> None:  # noqa: N802 (Twisted's name)
-        """Forget what was not sent."""
+        """Drop unsent data."""
         self._queue.clear()
         super().connectionLost(reason)  # type: ignore[no-untyped-call]
 
 
 class PartsConnector(Connector):
-    """Makes transports of the kind above."""
+    """Creates `PartsClient` transports."""
 
     def _makeTransport(self) -> Client:  # noqa: N802 (Twisted's name)
         make: Any = PartsClient

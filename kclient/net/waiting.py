@@ -1,4 +1,4 @@
-"""Waiting with a bound: sleeping, time limits, doubling backoffs, one flight for many waiters."""
+"""Bounded waiting: sleep, time limits, exponential backoff, one run shared by many waiters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ P = ParamSpec("P")
 
 
 def deferring(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Deferred[T]]:
-    """Make a coroutine method answer with a Deferred: it starts at once and can be cancelled."""
+    """Make a coroutine method return a Deferred: it starts at once and can be cancelled."""
 
     @functools.wraps(method)
     def started(*args: P.args, **kwargs: P.kwargs) -> Deferred[T]:
@@ -26,14 +26,14 @@ def deferring(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Deferr
 
 
 def sleep(reactor: Any, seconds: float) -> Deferred[None]:
-    """Fire after *seconds*; cancelling stops the clock."""
+    """Fire after *seconds*; cancelling stops the timer."""
     done: Deferred[None] = Deferred(lambda _: call.cancel() if call.active() else None)
     call = reactor.callLater(max(0.0, seconds), done.callback, None)
     return done
 
 
 def as_deferred(awaitable: Awaitable[T]) -> Deferred[T]:
-    """Return *awaitable*, a coroutine or already a Deferred, as a Deferred."""
+    """Return *awaitable*, a coroutine or a Deferred, as a Deferred."""
     if isinstance(awaitable, Deferred):
         return awaitable
     coroutine: Coroutine[Any, Any, T] = awaitable  # type: ignore[assignment]
@@ -41,7 +41,7 @@ def as_deferred(awaitable: Awaitable[T]) -> Deferred[T]:
 
 
 async def all_of(awaitables: Iterable[Awaitable[T]]) -> list[T]:
-    """Await all at once; raise the first failure when all have ended."""
+    """Await all concurrently; raise the first failure after all have ended."""
     results: list[T] = []
     for answer in await all_settled(awaitables):
         if isinstance(answer, KafkaError):
@@ -51,7 +51,7 @@ async def all_of(awaitables: Iterable[Awaitable[T]]) -> list[T]:
 
 
 async def all_settled(awaitables: Iterable[Awaitable[T]]) -> list[T | KafkaError]:
-    """Await all at once; a Kafka error takes the place of its result."""
+    """Await all concurrently; a KafkaError is the result of its awaitable."""
     waiting = [as_deferred(each) for each in awaitables]
     results: list[Any] = await DeferredList(waiting, consumeErrors=True)
     answers: list[T | KafkaError] = []
@@ -65,7 +65,7 @@ async def all_settled(awaitables: Iterable[Awaitable[T]]) -> list[T | KafkaError
 def within(
     reactor: Any, awaitable: Awaitable[T], seconds: float, late: Callable[[], BaseException]
 ) -> Deferred[T]:
-    """Fire with the result of *awaitable*, or after *seconds* cancel it and fail with late()."""
+    """Fire with the result of *awaitable*; after *seconds* cancel it and fail with late()."""
     inner = as_deferred(awaitable)
     timed_out = False
 
@@ -87,17 +87,17 @@ def within(
 
 
 def backoff(attempt: int, first: float, most: float, jitter: float = 0.0) -> float:
-    """Return the wait before attempt number *attempt* (0 = the first repetition).
+    """Return the wait before attempt number *attempt* (0 = the first retry), in seconds.
 
-    Doubling from *first* to *most* seconds; *jitter* in [-1, 1] moves it by up to a fifth (KIP-580).
+    It doubles from *first* to *most*; *jitter* in [-1, 1] changes it by up to a fifth (KIP-580).
     """
     return min(most, first * 2.0 ** min(attempt, 30)) * (1 + 0.2 * jitter)
 
 
 class SingleFlight(Generic[T]):
-    """Runs a coroutine once at a time; whoever asks while it runs waits for that run.
+    """Runs a coroutine at most once at a time; concurrent callers share the run.
 
-    A waiter that cancels only stops waiting itself. Nobody left waiting does not stop the run.
+    Cancelling affects only that waiter. A run without waiters continues.
     """
 
     def __init__(self, run: Callable[[], Coroutine[Any, Any, T]]) -> None:
@@ -107,7 +107,7 @@ class SingleFlight(Generic[T]):
         self._stopped_by: BaseException | None = None
 
     def join(self) -> Deferred[T]:
-        """Start a run if none is under way; fire with its result."""
+        """Start a run unless one is in progress; fire with its result."""
         waiter: Deferred[T] = Deferred(lambda d: self._forget(d))
         self._waiters.append(waiter)
         if self.flight is None:
@@ -117,7 +117,7 @@ class SingleFlight(Generic[T]):
         return waiter
 
     def cancel(self, reason: BaseException) -> None:
-        """Stop the run; its waiters, who did not cancel anything themselves, fail with *reason*."""
+        """Stop the run; its remaining waiters fail with *reason*."""
         if self.flight is not None:
             self._stopped_by = reason
             self.flight.cancel()
@@ -131,14 +131,14 @@ class SingleFlight(Generic[T]):
         try:
             result = await self._run()
         except GeneratorExit:
-            raise  # Nobody will ever hear: the reactor is gone, and this with it.
+            raise  # The reactor is gone: no waiter will get a result.
         except BaseException as problem:
             result = Failure(self._stopped_by or problem)
         self.flight = self._stopped_by = None
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if waiter.called:
-                continue  # what the waiter before it did cancelled this one
+                continue  # the callback of an earlier waiter cancelled this one
             if isinstance(result, Failure):
                 waiter.errback(result)
             else:

@@ -1,1 +1,1 @@
-"""Producing: partitioner, accumulator and sequencer decide; the sender carries it out."""
+"""The producer: partitioner, accumulator and sequencer decide; the sender performs."""

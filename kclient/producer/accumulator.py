@@ -1,18 +1,18 @@
-"""Records waiting to be sent: a queue of batches per partition, within a bound of memory.
+"""Records that wait to be sent: a queue of batches per partition, bounded by buffer.memory.
 
 Theory of operation
 ===================
-`append` puts a record in the open batch of its partition. A partition is *ready* when its first
-batch is full, old enough (linger.ms), hurried (somebody waits for it), behind it there is another,
-or everything is being flushed; never while that batch waits for its retry, for then the ones
-behind it would overtake it. `take` hands out the first batch; it is in flight until `finished` or
-`put_back`. A batch not acknowledged within delivery.timeout.ms is `expired`.
+`append` adds a record to the open batch of its partition. A partition is *ready* when its first batch is full, older
+than linger.ms, marked urgent because a caller waits for it, followed by another batch, or when all is being flushed.
+It is not ready while that batch backs off before a retry, because later batches would overtake it. `take` returns the
+first batch; it is in flight until `finished` or `put_back`. A batch without an acknowledgement within
+delivery.timeout.ms is `expired`.
 
-Invariants: 1. Batches of a partition leave in the order of their numbers, retries included.
-2. At most *in_flight_limit* of them are in flight. 3. used <= buffer_memory, except that a single
-record larger than what is left is taken when nothing else is held. 4. Nothing is dropped: every
-batch is handed to finished(), by acknowledgement, failure, expiry or abort.
-In: records, answers, the time.   Out: batches to send.   Owner: the sender, under its guard.
+Invariants: 1. batches of a partition leave in the order of their numbers, retries included. 2. at most
+*in_flight_limit* of them are in flight. 3. used <= buffer_memory, except that a single larger record is accepted when
+the accumulator is empty. 4. no batch is dropped: every one reaches finished(), by acknowledgement, failure, expiry or
+abort.
+In: records, responses, the time.   Out: batches to send.   Owner: the sender, under its guard.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kclient.wire.batches import HEADER_SIZE, Buffer
 
 
 class PartitionQueue:
-    """The batches of one partition: those waiting, in order, and how many are in flight."""
+    """The waiting batches of one partition in order, and the number in flight."""
 
     __slots__ = ("in_flight", "next_number", "waiting")
 
@@ -36,14 +36,14 @@ class PartitionQueue:
         self.next_number = 0
 
     def number(self, count: int = 1) -> int:
-        """Take the next *count* numbers; return the first."""
+        """Reserve the next *count* batch numbers; return the first."""
         first = self.next_number
         self.next_number = first + count
         return first
 
 
 class Accumulator:
-    """All queues of one producer. Sizes in bytes, times in seconds; *clock* tells when a batch began."""
+    """All queues of one producer. Sizes in bytes, times in seconds; *clock* gives the creation time of batches."""
 
     def __init__(
         self,
@@ -71,14 +71,14 @@ class Accumulator:
     # --- filling
 
     def has_room(self, size: int) -> bool:
-        """Tell whether *size* more bytes fit."""
+        """Return whether *size* more bytes fit."""
         return self.used + size <= self.buffer_memory or not self.used
 
     def append(self, tp: TopicPartition, row: Row, size: int) -> ProducerBatch:
-        """Put a record of *size* bytes (`record_size`) in its batch, as the last one there.
+        """Append a record of *size* bytes (`record_size`) to the open batch of *tp*; return the batch.
 
-        The caller has checked has_room(). The sender wants to know of the first record of a batch
-        and of a batch that is closed by this.
+        The caller has checked has_room(). It must wake the sender for the first record of a batch and for a batch that
+        this record closes.
         """
         queue = self.queues.get(tp)
         if queue is None:
@@ -101,7 +101,7 @@ class Accumulator:
         return batch
 
     def append_bytes(self, tp: TopicPartition, raw: Buffer, record_count: int) -> ProducerBatch:
-        """Queue a whole batch to be sent as it is."""
+        """Queue an encoded batch, to be sent unchanged."""
         queue = self.queues.setdefault(tp, PartitionQueue())
         if queue.waiting:
             queue.waiting[-1].closed = True
@@ -114,7 +114,7 @@ class Accumulator:
     # --- emptying
 
     def ready(self, now: float) -> tuple[list[TopicPartition], float | None]:
-        """Return the partitions that can send now, and when the next one will (None: never)."""
+        """Return the partitions that can send now, and when the next one can (None: never)."""
         found = []
         next_at: float | None = None
         for tp, queue in self.queues.items():
@@ -123,7 +123,7 @@ class Accumulator:
                 continue
             first = waiting[0]
             if first.raw is not None and queue.in_flight:
-                continue  # without a sequence of ours only one in flight keeps the order
+                continue  # without a sequence only one batch in flight keeps the order
             due = self._due(first, len(waiting) > 1)
             if due <= now:
                 found.append(tp)
@@ -132,16 +132,16 @@ class Accumulator:
         return found, next_at
 
     def first(self, tp: TopicPartition) -> ProducerBatch:
-        """Return the batch of *tp* that goes next."""
+        """Return the next batch of *tp*."""
         return self.queues[tp].waiting[0]
 
     def in_flight(self, tp: TopicPartition) -> int:
-        """Return how many batches of *tp* are in flight."""
+        """Return the number of batches of *tp* in flight."""
         queue = self.queues.get(tp)
         return 0 if queue is None else len(queue.in_flight)
 
     def take(self, tp: TopicPartition) -> ProducerBatch:
-        """Hand out the first batch of *tp*: it is in flight and takes no more records."""
+        """Remove the first batch of *tp*: it is in flight and accepts no more records."""
         queue = self.queues[tp]
         batch = queue.waiting.popleft()
         batch.closed = True
@@ -150,14 +150,14 @@ class Accumulator:
         return batch
 
     def put_back(self, batch: ProducerBatch, retry_at: float) -> None:
-        """Queue a batch in flight again, in its place, not before *retry_at*."""
+        """Queue a batch in flight again, in its position, not before *retry_at*."""
         queue = self.queues[batch.tp]
         queue.in_flight.remove(batch)
         batch.retry_at = retry_at
         self._insert(queue, batch)
 
     def replace_by_halves(self, batch: ProducerBatch) -> None:
-        """Put the two halves of a batch in flight in its place."""
+        """Queue the two halves of a batch in flight in its position."""
         queue = self.queues[batch.tp]
         queue.in_flight.remove(batch)
         later = list(queue.waiting)
@@ -170,15 +170,15 @@ class Accumulator:
         self.used += first.size + second.size - batch.size
 
     def finished(self, batch: ProducerBatch) -> None:
-        """Free the memory of a batch in flight: it is done with, one way or the other."""
+        """Free the memory of a batch in flight: it is acknowledged or failed."""
         queue = self.queues.get(batch.tp)
         if queue is None or batch not in queue.in_flight:
-            return  # aborted meanwhile
+            return  # aborted while in flight
         queue.in_flight.remove(batch)
         self._released(queue, batch)
 
     def expired(self, now: float) -> list[ProducerBatch]:
-        """Take out the waiting batches whose delivery.timeout.ms is over."""
+        """Remove the waiting batches whose delivery.timeout.ms has passed."""
         late = []
         for queue in list(self.queues.values()):
             while queue.waiting and queue.waiting[0].created_at + self.delivery_timeout <= now:
@@ -188,14 +188,14 @@ class Accumulator:
         return late
 
     def abort(self) -> list[ProducerBatch]:
-        """Take out everything, what is in flight too; the answers to those find nothing."""
+        """Remove all batches, those in flight too; their responses will have no effect."""
         everything = list(self.unfinished())
         self.queues.clear()
         self.used = self.records = 0
         return everything
 
     def unfinished(self) -> Iterator[ProducerBatch]:
-        """Yield every batch that is not done, in flight or waiting."""
+        """Yield every batch that is waiting or in flight."""
         for queue in self.queues.values():
             yield from queue.in_flight
             yield from queue.waiting

@@ -1,8 +1,8 @@
-"""A batch on its way: records of one partition that are sent, retried and acknowledged together.
+"""A batch of a producer: records of one partition that are sent, retried and acknowledged together.
 
-Nobody is told record by record: who wants to know of a record holds the batch and an index, and
-looks when the batch is done (or registers to be told). A batch the broker finds too large is split
-in two; `leaf` leads from the old index to the new one.
+There is no callback per record. A caller that needs a record's result keeps the batch and the record's index, and reads
+the result when the batch is done, or registers a sink. A batch that is too large for the broker is split in two; `leaf`
+maps the old index to the new one.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ Row = tuple[int, int, bytes | None, bytes | None, Headers]
 stops to look at: a producer holds hundreds of thousands of them."""
 
 RECORD_OVERHEAD = 12
-"""Bytes of a record beside key, value and headers: its varints, generously."""
+"""Bytes of a record beside key, value and headers: an upper bound of its varints."""
 
 
 class Sink(Protocol):
-    """Who is told how one record ended: a Deferred, or what looks like one."""
+    """A receiver of one record's result: a Deferred, or an object with its methods."""
 
     def callback(self, result: Any) -> Any:
-        """Take the RecordMetadata."""
+        """Receive the RecordMetadata."""
 
     def errback(self, fail: Any) -> Any:
-        """Take the error."""
+        """Receive the error."""
 
 
 def record_size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
-    """Return about how many bytes a record takes in a batch, never too few."""
+    """Return an upper bound of a record's bytes in a batch."""
     size = RECORD_OVERHEAD + (len(key) if key else 0) + (len(value) if value else 0)
     for name, content in headers:
         size += 10 + 3 * len(name) + (len(content) if content else 0)
@@ -43,10 +43,10 @@ def record_size(key: bytes | None, value: bytes | None, headers: Headers) -> int
 
 
 class ProducerBatch:
-    """Records of one partition. Times in seconds of the client's clock.
+    """Records of one partition. Times are in seconds of the client's clock.
 
-    *number* rises per partition: the order in which batches must reach the log.
-    *base_sequence* is -1 until the sequencer numbers the batch.
+    *number* increases per partition: batches must reach the log in this order. *base_sequence* is -1 until the
+    sequencer sets it.
     """
 
     __slots__ = (
@@ -100,7 +100,7 @@ class ProducerBatch:
     def of_bytes(
         cls, tp: TopicPartition, number: int, created_at: float, raw: Buffer, record_count: int
     ) -> ProducerBatch:
-        """Return a batch that is sent as it is, byte for byte."""
+        """Return a batch of encoded bytes, to be sent unchanged."""
         batch = cls(tp, number, created_at)
         batch.raw, batch.record_count, batch.size = raw, record_count, len(raw)
         batch.closed = True
@@ -108,17 +108,17 @@ class ProducerBatch:
 
     @property
     def done(self) -> bool:
-        """Whether it is known how it ended."""
+        """Whether the batch is acknowledged or failed."""
         return self.base_offset is not None or self.error is not None
 
     def add(self, row: Row, size: int) -> None:
-        """Take a record of about *size* bytes; it is the last one now."""
+        """Append a record of about *size* bytes."""
         self.rows.append(row)
         self.size += size
         self.record_count += 1
 
     def encode(self, codec: int, level: int | None = None) -> Buffer:
-        """Return the batch's bytes. Encodes and compresses once, however often it is sent."""
+        """Return the batch's bytes; encode and compress only once for all attempts."""
         self.closed = True
         if self.raw is not None:
             return self.raw
@@ -139,7 +139,7 @@ class ProducerBatch:
         )
 
     def leaf(self, index: int) -> tuple[ProducerBatch, int]:
-        """Return the batch that record *index* is in by now, and its index there."""
+        """Return the batch that contains record *index* after all splits, and its index there."""
         batch = self
         while batch.parts is not None:
             first, second = batch.parts
@@ -151,7 +151,7 @@ class ProducerBatch:
         return batch, index
 
     def outcome(self, index: int, timestamp: int) -> RecordMetadata | KafkaError | None:
-        """Return how record *index* ended, None while nobody knows."""
+        """Return the result of record *index*, None while it is pending."""
         batch, index = self.leaf(index)
         if batch.error is not None:
             return batch.error
@@ -165,7 +165,7 @@ class ProducerBatch:
         return RecordMetadata(topic, partition, offset, timestamp, 0)
 
     def notify(self, index: int, timestamp: int, sink: Sink) -> None:
-        """Tell *sink* how record *index* ended, now or when it is known."""
+        """Pass the result of record *index* to *sink*, now or when it is known."""
         batch, index = self.leaf(index)
         if batch.done:
             batch._notify_now(index, timestamp, sink)
@@ -173,18 +173,19 @@ class ProducerBatch:
             batch.waiters.append((index, timestamp, sink))
 
     def acknowledged(self, base_offset: int, log_append_time: int = -1) -> None:
-        """End well: the broker has it; *base_offset* -1 if it did not say where."""
-        self.log_append_time = log_append_time  # first: base_offset says that the rest is known
+        """Complete the batch; *base_offset* is -1 without one in the response."""
+        # base_offset comes last: other threads read the rest once it is set.
+        self.log_append_time = log_append_time
         self.base_offset = base_offset
         self._finish()
 
     def failed(self, error: KafkaError) -> None:
-        """End badly: it is given up."""
+        """Fail the batch."""
         self.error = error
         self._finish()
 
     def split(self, number: int) -> tuple[ProducerBatch, ProducerBatch]:
-        """Divide into two halves, numbered *number* and the next; only for two records or more."""
+        """Split into two halves, numbered *number* and the next; requires two records or more."""
         middle = self.record_count // 2
         first = ProducerBatch(self.tp, number, self.created_at)
         second = ProducerBatch(self.tp, number + 1, self.created_at)

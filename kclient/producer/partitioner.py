@@ -1,9 +1,8 @@
-"""Which partition a record goes to, as Kafka's own clients decide it.
+"""The partition of a record, chosen as by Kafka's clients.
 
-A record with a key goes to murmur2(key) modulo the number of partitions, so that every client puts
-the same key in the same place. Records without a key stick to one partition until about a batch's
-worth of bytes went there, then another is drawn (KIP-480, KIP-794): fuller batches, even spread.
-Pure: randomness is passed in.
+A record with a key goes to murmur2(key) modulo the partition count, so all clients choose the same partition for a key.
+Records without a key go to one partition until about one batch of bytes is in it, then to another random one (KIP-480,
+KIP-794): batches are fuller and the distribution is even. Pure: randomness is passed in.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ _MASK = 0xFFFFFFFF
 
 
 class Partitioner(Protocol):
-    """What a caller may put in the place of the default: key and partitions to a partition."""
+    """A custom partitioner: (topic, key, partitions) -> partition."""
 
     def __call__(self, topic: str, key: bytes | None, partitions: Sequence[int]) -> int | None:
-        """Return a partition, or None to let the record go where records without a key go."""
+        """Return a partition, or None to treat the record as one without a key."""
 
 
 def murmur2(data: bytes) -> int:
-    """Return Kafka's 32 bit murmur2 hash of *data*, unsigned."""
+    """Return Kafka's 32-bit murmur2 hash of *data*, unsigned."""
     length = len(data)
     h = _SEED ^ length
     whole = length & ~3
@@ -41,14 +40,14 @@ def murmur2(data: bytes) -> int:
 
 @lru_cache(maxsize=1 << 16)
 def partition_for_key(key: bytes, partition_count: int) -> int:
-    """Return the partition of *key*. Cached: keys come again, and hashing is slow in Python."""
+    """Return the partition of *key*. Cached, because keys repeat and the hash is slow in Python."""
     return (murmur2(key) & 0x7FFFFFFF) % partition_count
 
 
 class StickyPartitioner:
-    """Where records without a key go: one partition at a time per topic.
+    """Chooses the partition of records without a key: per topic one partition at a time.
 
-    *draw* picks one of a sequence, such as random.choice.
+    *draw* picks an element of a sequence, like random.choice.
     """
 
     def __init__(self, batch_size: int, draw: Callable[[Sequence[int]], int]) -> None:
@@ -66,7 +65,7 @@ class StickyPartitioner:
         return current[0]
 
     def batch_full(self, topic: str) -> None:
-        """Let the next record of *topic* begin elsewhere: its current batch is closed."""
+        """Choose another partition for the next record of *topic*, because its batch is closed."""
         current = self._current.get(topic)
         if current is not None:
             self._current[topic] = (current[0], 0)

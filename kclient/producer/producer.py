@@ -1,8 +1,8 @@
-"""The producer: records in, Deferreds out that fire when brokers acknowledged them.
+"""The producer: takes records, returns Deferreds that fire when brokers have acknowledged them.
 
-`Producer` is the Twisted face. What is below its ``put`` (choosing the partition, appending) is
-plain code under a guard, so that the blocking face can call it from its own threads: a Deferred and
-a hop between threads per record would cost more than everything else together.
+`Producer` is the Twisted API. The code below ``put`` (partitioner, append) is synchronous and runs under a guard, so
+the blocking API can call it in its own threads. A Deferred and a thread switch per record would cost more than all the
+rest.
 """
 
 from __future__ import annotations
@@ -38,10 +38,13 @@ from kclient.wire.errors import KafkaError, MessageTooLarge, UnknownTopicOrParti
 
 
 class Producer(Generic[K, V]):
-    """Sends records; see `ProducerConfig` for its settings.
+    """Sends records; `ProducerConfig` has its settings.
 
-    *key_serializer* and *value_serializer* turn what `send` is given into bytes; without one it
-    must be bytes, str (UTF-8) or None. *partitioner* may choose partitions.
+        producer = Producer({"bootstrap.servers": "localhost:9092"})
+        metadata = await producer.send("orders", b"value", key="key")
+
+    *key_serializer* and *value_serializer* convert the arguments of `send` to bytes. Without a serializer an argument
+    must be bytes, str (UTF-8) or None. *partitioner* replaces the default partitioner.
     """
 
     def __init__(
@@ -102,11 +105,11 @@ class Producer(Generic[K, V]):
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
-    # --- the Twisted face
+    # --- the Twisted API
 
     @deferring
     async def start(self) -> Self:
-        """Make the first contact; `BootstrapError` with each address and its cause if it fails."""
+        """Connect and fetch metadata; raise `BootstrapError` with each address and its cause if that fails."""
         await self.cluster.start()
         return self
 
@@ -120,10 +123,10 @@ class Producer(Generic[K, V]):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Deferred[RecordMetadata]:
-        """Send a record; fire when it is acknowledged (with acks=0: when it is on its way).
+        """Send a record; fire with its RecordMetadata when it is acknowledged (with acks=0: when it is sent).
 
-        Records of one partition are stored in the order of their sends. When buffer.memory is full
-        or the topic unknown the record waits for max.block.ms; `ready` says when there is room.
+        Records of one partition are appended in the order of their sends. If buffer.memory is full or the topic
+        unknown, the record waits for up to max.block.ms; `ready` fires when there is memory.
         """
         done: Deferred[RecordMetadata] = Deferred()
         try:
@@ -151,7 +154,7 @@ class Producer(Generic[K, V]):
         timestamp: int = 0,
         headers: HeadersGiven = None,
     ) -> None:
-        """Send a record and call on_delivery(error, metadata) at its end (confluent's habit)."""
+        """Send a record and call on_delivery(error, metadata) with the result, as confluent_kafka does."""
         done = self.send(
             topic,
             value,
@@ -168,9 +171,9 @@ class Producer(Generic[K, V]):
 
     @deferring
     async def send_batch_bytes(self, topic: str, partition: int, batch: Buffer) -> int:
-        """Send one whole record batch as it is; return the offset its first record was given.
+        """Send one encoded record batch unchanged; return its base offset.
 
-        The bytes must stay unchanged until then. They are not looked at beyond their header.
+        The bytes must not change until then. Only their header is parsed.
         """
         info = batches.parse(batch)
         await self.ready(len(batch))
@@ -187,11 +190,11 @@ class Producer(Generic[K, V]):
 
     @deferring
     async def partitions_for(self, topic: str) -> list[int]:
-        """Return the partitions of *topic*, waiting at most max.block.ms for the cluster to say."""
+        """Return the partitions of *topic*; wait at most max.block.ms for its metadata."""
         return await self.cluster.partitions(topic, timeout=self.config.max_block_ms / 1000)
 
     def ready(self, size: int = 1) -> Deferred[None]:
-        """Fire when *size* more bytes fit in buffer.memory; `BufferExhausted` after max.block.ms."""
+        """Fire when *size* more bytes fit in buffer.memory; fail with `BufferExhausted` after max.block.ms."""
         if self.accumulator.has_room(size):
             return succeed(None)
 
@@ -208,10 +211,10 @@ class Producer(Generic[K, V]):
 
     @deferring
     async def flush(self, timeout: float | None = None) -> int:
-        """Send everything now and wait for it; return how many records are still unacknowledged.
+        """Send all records now and wait for them; return the number of records without an acknowledgement.
 
-        Waits at most *timeout* seconds, delivery.timeout.ms if None. A failed record is not waited
-        for: its own Deferred says so.
+        Waits at most *timeout* seconds, delivery.timeout.ms if None. Failed records do not count; their Deferreds have
+        failed.
         """
         seconds = self.config.delivery_timeout_ms / 1000 if timeout is None else timeout
         while self._parked and not self.closed:
@@ -233,7 +236,7 @@ class Producer(Generic[K, V]):
 
     @deferring
     async def close(self, timeout: float = 10.0, *, flush: bool = True) -> CloseResult:
-        """Deliver what is left within *timeout* seconds, give up the rest, close connections."""
+        """Deliver the remaining records within *timeout* seconds, fail the others, close all connections."""
         if self._closing is not None:
             return self._closing
         self._closing = CloseResult(self.sender.delivered, 0)
@@ -252,11 +255,11 @@ class Producer(Generic[K, V]):
 
     @property
     def undelivered(self) -> int:
-        """Records sent and neither acknowledged nor failed yet."""
+        """The number of records without an acknowledgement or an error."""
         return self.accumulator.records + len(self._parked)
 
     def metrics(self) -> dict[str, float]:
-        """Return counters since the start, and what is held now."""
+        """Return counters since the start, and the current memory use."""
         sender, accumulator = self.sender, self.accumulator
         return {
             "records_delivered": sender.delivered,
@@ -268,13 +271,12 @@ class Producer(Generic[K, V]):
             "buffer_bytes_used": accumulator.used,
         }
 
-    # --- what may be called from any thread
+    # --- callable from any thread
 
     def put(self, topic: str, partition: int | None, row: Row) -> ProducerBatch | None:
-        """Append a record to its batch, as its last one; None if topic or memory are not there.
+        """Append a record to its batch; return None if its topic is unknown or buffer.memory is full.
 
-        To be called under the guard. The sender must be woken when the batch is new (record_count
-        1) or closed now.
+        Call it under the guard. Wake the sender if the batch is new (record_count 1) or now closed.
         """
         known = self._topics.get(topic)
         if known is None or known.version != self.cluster.metadata.version or self.closed:
@@ -302,7 +304,7 @@ class Producer(Generic[K, V]):
         return accumulator.append(tp, row, size)
 
     def exhausted(self, seconds: float) -> KafkaError:
-        """Return the error of waiting *seconds* for memory, with what holds things up."""
+        """Return the error of waiting *seconds* for memory, with the last problem of sending."""
         problem = self.sender.last_problem or self.cluster.last_problem
         return BufferExhausted(
             f"buffer.memory ({self.config.buffer_memory} bytes) stayed full for {seconds:g} s "
@@ -323,7 +325,7 @@ class Producer(Generic[K, V]):
         )
 
     def _learn(self, topic: str) -> TopicPartitions | None:
-        """Return the topic as of the newest metadata, None if they do not know it."""
+        """Return the topic's partitions in the newest metadata, None if it is unknown."""
         self._check_open()
         known = topic_partitions(topic, self.cluster.metadata)
         if known is not None:
@@ -342,7 +344,7 @@ class Producer(Generic[K, V]):
         return self._sticky.partition(topic, known.available, size)
 
     def _wait_for_room(self, topic: str, partition: int | None, row: Row, done: Any) -> None:
-        """Let a record wait for metadata or memory, behind those that wait already."""
+        """Queue a record that waits for metadata or memory, behind other waiting ones."""
         self._check_open()
         parked = WaitingRecord(topic, partition, row, done)
         self._parked.append(parked)
@@ -382,7 +384,7 @@ class Producer(Generic[K, V]):
         self.sender.wake()
 
     def _progress(self) -> None:
-        """Memory was freed, or the end has come."""
+        """Append waiting records after memory was freed or metadata changed."""
         if not self._parked:
             self.accumulator.flushing = False
         rooms, self._rooms = self._rooms, []

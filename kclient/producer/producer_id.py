@@ -1,6 +1,6 @@
-"""InitProducerId: the cluster's number for a producer, which the broker knows its batches by (KIP-98).
+"""InitProducerId: the cluster's id for a producer, by which brokers detect its duplicate batches (KIP-98).
 
-v3 epoch to be raised (KIP-360); a producer without transactions raises its own.
+v3 raises the epoch of an id (KIP-360); a producer without transactions raises its own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _NO_TRANSACTIONS_MS = 2**31 - 1
 
 
 async def init_producer_id(cluster: Cluster) -> tuple[int, int]:
-    """Return a fresh (producer id, epoch), from any broker."""
+    """Return a new (producer id, epoch) from any broker."""
     connection = await cluster.any_connection()
     response = await connection.request(
         ApiKey.INIT_PRODUCER_ID,

@@ -1,4 +1,4 @@
-"""From what a caller sends to what the accumulator takes: bytes, checked, with a timestamp."""
+"""Converts the arguments of `send` to a row for the accumulator: serialized, checked, with a timestamp."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NO_HEADERS: Headers = ()
 
 
 class RecordSerializer:
-    """Makes the rows of one producer."""
+    """Serializes the records of one producer."""
 
     def __init__(self, key_serializer: Serializer | None, value_serializer: Serializer | None):
         self._key = key_serializer
@@ -27,7 +27,7 @@ class RecordSerializer:
     def __call__(
         self, topic: str, value: Any, key: Any, headers: HeadersGiven, timestamp_ms: int | None
     ) -> Row:
-        """Return a record serialized; `SerializationError` if something in it is no bytes."""
+        """Return a serialized record; raise `SerializationError` if key, value or a header is not bytes."""
         if self._key is not None:
             key = _serialized(self._key, key, topic, "key")
         elif key is not None and type(key) is not bytes:

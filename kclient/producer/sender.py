@@ -1,15 +1,14 @@
-"""Carries batches to their leaders: one Produce request per broker and turn, answers sorted out.
+"""Sends batches to their leaders, one Produce request per broker and turn, and handles the responses.
 
 Theory of operation
 ===================
-`wake` asks for a turn of the loop; any number of wakes before it are one. A turn fails what
-expired, takes what is ready from the accumulator, groups it by leader and sends one request to
-each leader that is connected and owes fewer answers than max.in.flight.requests.per.connection.
-What cannot go now (no leader, no connection yet, no producer id yet) stays in its queue, is
-remembered as the reason should it expire, and is tried again when that changes.
+`wake` schedules a turn of the loop; several wakes before it count as one. A turn fails expired batches, takes ready
+ones from the accumulator, groups them by leader, and sends one request to each connected leader with fewer unanswered
+requests than max.in.flight.requests.per.connection. A batch that cannot be sent now (no leader, no connection, no
+producer id) stays in its queue; the reason is kept for its error at expiry. A change of that wakes the sender again.
 
-Owner: the reactor's thread. The accumulator is touched only under *guard*: in the blocking face
-callers append to it from their own threads.
+Owner: the reactor's thread. The accumulator is accessed under *guard* only, because in the blocking API callers append
+in their own threads.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ _SEQUENCE_ERRORS = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PR
 
 
 class Sender:
-    """Sends what the accumulator holds. *sequencer* is None for a producer without idempotence."""
+    """Sends the batches of the accumulator. *sequencer* is None for a producer without idempotence."""
 
     log = Logger()
 
@@ -84,12 +83,12 @@ class Sender:
         cluster.on_change(lambda _: self.wake())
 
     def wake(self) -> None:
-        """Take a turn soon. To be called on the reactor's thread."""
+        """Schedule a turn. Call it in the reactor's thread."""
         if self._turn is None and not self.closed:
             self._turn = self._reactor.callLater(0, self._take_turn)
 
     def close(self, reason: KafkaError) -> int:
-        """Stop; fail everything that is left with *reason*, return how many records that were."""
+        """Stop; fail all remaining batches with *reason* and return the number of their records."""
         self.closed = True
         for call in (self._turn, self._timer):
             if call is not None and call.active():
@@ -143,7 +142,7 @@ class Sender:
                     self._send(node, connection, taken)
 
     def _take(self, tps: Sequence[TopicPartition]) -> list[ProducerBatch]:
-        """Take the first batch of each partition, as many as one request may hold."""
+        """Remove the first batch of each partition, as many as fit in one request."""
         taken: list[ProducerBatch] = []
         size = 0
         accumulator, sequencer = self._accumulator, self._sequencer
@@ -204,7 +203,7 @@ class Sender:
                 self._acknowledge(batch, -1, -1)
         self._after_answers()
 
-    # --- answers
+    # --- responses
 
     def _answered(self, result: Any, node: int, sent: list[ProducerBatch]) -> None:
         self._owed[node] -= 1
@@ -227,7 +226,7 @@ class Sender:
             answer = answers.get(batch.tp)
             if answer is None:
                 self._retry_or_give_up(
-                    batch, KafkaError(f"{batch.tp}: the broker said nothing of this partition")
+                    batch, KafkaError(f"{batch.tp}: the response does not contain this partition")
                 )
             elif not answer.error_code:
                 self._acknowledge(batch, answer.base_offset, answer.log_append_time_ms)
@@ -240,7 +239,7 @@ class Sender:
         problem = error_of(answer.error_code, batch.tp, answer.error_message)
         if answer.record_errors:
             first = answer.record_errors[0]
-            problem.message += f" (record {first.batch_index}: {first.message or 'refused'})"
+            problem.message += f" (record {first.batch_index}: {first.message or 'rejected'})"
         leader = answer.current_leader
         if leader is not None and leader.leader_id >= 0:
             self._cluster.metadata = self._cluster.metadata.with_leader(
@@ -258,9 +257,9 @@ class Sender:
             self._retry_or_give_up(batch, problem)
 
     def _may_be_renumbered(self, batch: ProducerBatch) -> bool:
-        """Tell whether *batch* is refused for one before it, which is to be stored or was given up.
+        """Return whether *batch* was rejected only because an earlier batch is pending or failed.
 
-        Then nothing is wrong with it: it goes again, behind that one or under a new number.
+        Then it is valid: it is sent again, after the earlier batch or with a new sequence number.
         """
         if self._sequencer is None:
             return False
@@ -313,7 +312,7 @@ class Sender:
         if self.on_progress is not None:
             self.on_progress()
 
-    # --- what has to be there first
+    # --- connections and the producer id
 
     def _connect(self, node: int, tps: Sequence[TopicPartition]) -> None:
         if node in self._connecting:
@@ -348,7 +347,7 @@ class Sender:
             self._retry_producer_id_later(result.value)
             return
         else:
-            self.log.failure("asking for a producer id failed", result)
+            self.log.failure("InitProducerId failed", result)
         self.wake()
 
     def _retry_producer_id_later(self, problem: KafkaError) -> None:
@@ -362,16 +361,16 @@ class Sender:
 
     def _disable_idempotence(self, problem: KafkaError) -> None:
         self.log.warn(
-            "the cluster gives no producer ids, going on without idempotence: {problem}",
+            "InitProducerId is not supported, continuing without idempotence: {problem}",
             problem=problem,
         )
         self._sequencer = None
         self._accumulator.in_flight_limit = 1
 
-    # --- small things
+    # --- errors and timers
 
     def _remember_problem(self, tp: TopicPartition, problem: KafkaError) -> None:
-        """Remember on the batch that waits why it waits, for the day it expires."""
+        """Keep why the next batch of *tp* waits, for its error at expiry."""
         self.last_problem = problem
         with self._guard:
             queue = self._accumulator.queues.get(tp)
@@ -399,7 +398,7 @@ class Sender:
 
 
 def closed_error() -> ClientClosed:
-    """Return the error of records that a closing producer gave up."""
+    """Return the error of records that a closing producer failed."""
     return ClientClosed("the producer was closed before this record was acknowledged")
 
 

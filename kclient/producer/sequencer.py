@@ -1,19 +1,19 @@
-"""Sequence numbers of an idempotent producer (KIP-98), and starting over when they broke.
+"""Sequence numbers of an idempotent producer (KIP-98), and recovery from gaps (KIP-360).
 
 Theory of operation
 ===================
-The broker accepts a batch of a producer id and epoch only if its sequence follows the last one of
-that partition, so a batch sent twice is stored once, and order holds with several in flight. When a
-numbered batch is given up there may be a hole after it: the producer's epoch is raised (KIP-360),
-and each partition goes over to the new epoch, beginning at 0, when nothing numbered is left of the
-old one. A batch keeps its number until the broker has said that it does not hold it: sent again
-under another one it could be stored twice. A hole is certain once a batch behind it was refused
-with all before it settled; then nothing behind it was stored, and it all may be numbered anew.
+A broker accepts a batch of a producer id and epoch only if its sequence follows the last one of the partition. So a
+batch that is sent twice is stored once, and the order holds with several batches in flight. A failed batch with a
+sequence may leave a gap: later batches would be rejected. Then the producer raises its epoch (KIP-360), and each
+partition moves to the new epoch, from sequence 0, when no batch with an old sequence is left. A batch keeps its
+sequence until the broker has confirmed that it does not have it, because under another sequence it could be stored
+twice. A gap is certain when a batch is rejected after all earlier ones are done. Then no later batch is stored, and
+all of them may get new sequences.
 
-Invariants: 1. Per partition and epoch, sequences are handed out without a hole and in order.
-2. A batch changes its number only if it is certainly not in the log. 3. A partition changes its
-epoch only while nothing of it is in flight, and no batch that keeps its number waits.
-In: a batch about to be sent, refused, split, given up.   Owner: the sender.
+Invariants: 1. per partition and epoch, sequences are consecutive. 2. a batch changes its sequence only if it is
+certainly not in the log. 3. a partition changes its epoch only without batches in flight, and without waiting batches
+that keep their sequence.
+In: a batch before sending, rejected, split, failed.   Owner: the sender.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _LAST_EPOCH = 0x7FFF
 
 @dataclass(slots=True)
 class _PartitionSequence:
-    """One partition: under which id and epoch it counts, and the next number.
+    """The producer id, epoch and next sequence of one partition.
 
-    *broken*: a number was given up, no new one is handed out. *hole*: and the broker does not have
-    it, so that nothing behind it was stored.
+    *broken*: a sequence failed, no new one is assigned. *hole*: the broker certainly does not have it, so no later
+    batch is stored.
     """
 
     producer_id: int
@@ -43,7 +43,7 @@ class _PartitionSequence:
 
 
 class Sequencer:
-    """Numbers the batches of one idempotent producer. *producer_id* -1: not yet given one."""
+    """Assigns the sequences of one idempotent producer. *producer_id* is -1 before InitProducerId."""
 
     def __init__(self) -> None:
         self.producer_id = -1
@@ -52,16 +52,16 @@ class Sequencer:
 
     @property
     def needs_producer_id(self) -> bool:
-        """Whether InitProducerId has to be asked before anything can be sent."""
+        """Whether InitProducerId must be sent first."""
         return self.producer_id < 0
 
     def given(self, producer_id: int, epoch: int) -> None:
-        """Take the id that the cluster gave; partitions go over to it when they can."""
+        """Set the producer id and epoch; partitions move to it as soon as they can."""
         self.producer_id = producer_id
         self.epoch = epoch
 
     def may_send(self, batch: ProducerBatch, in_flight: int) -> bool:
-        """Tell whether *batch*, the next of its partition, may go with *in_flight* unanswered."""
+        """Return whether *batch*, the next of its partition, may be sent with *in_flight* unanswered ones."""
         if self.needs_producer_id:
             return False
         known = self._partitions.get(batch.tp)
@@ -70,7 +70,7 @@ class Sequencer:
         return not self._outdated(known) or not in_flight
 
     def number(self, batch: ProducerBatch) -> None:
-        """Give *batch*, which may be sent, its sequence, unless it keeps the one it has."""
+        """Assign a sequence to *batch*, unless it keeps its own."""
         known = self._partitions.get(batch.tp)
         if known is not None and self._keeps_number(batch, known):
             return
@@ -82,7 +82,7 @@ class Sequencer:
         known.next_sequence = (known.next_sequence + batch.record_count) & _LAST_SEQUENCE
 
     def given_up(self, batch: ProducerBatch) -> None:
-        """Note that a batch is not sent again: if numbered, there may be a hole after it."""
+        """Record that a batch failed: if it has a sequence, there may be a gap after it."""
         known = self._sequence_of(batch)
         if known is None or known.broken:
             return
@@ -91,16 +91,16 @@ class Sequencer:
             self._raise_epoch()
 
     def split(self, batch: ProducerBatch) -> None:
-        """Note that a batch was refused as too large, so not stored, and becomes two."""
+        """Record that a batch was rejected as too large, so not stored, and is split in two."""
         known = self._sequence_of(batch)
         self.given_up(batch)
         if known is not None:
             known.hole = True
 
     def rejected_after_gap(self, batch: ProducerBatch) -> bool:
-        """Take the broker's word that *batch* does not follow what it has, all before being settled.
+        """Handle the rejection of *batch* by its sequence, while no earlier batch is pending.
 
-        Return whether a batch given up before it explains that; then it will be numbered anew.
+        Return whether an earlier failed batch explains it; then *batch* gets a new sequence.
         """
         known = self._sequence_of(batch)
         if known is None or not known.broken:
@@ -109,7 +109,7 @@ class Sequencer:
         return True
 
     def _sequence_of(self, batch: ProducerBatch) -> _PartitionSequence | None:
-        """Return the partition's numbering if *batch* has its number from it."""
+        """Return the partition's sequence if *batch* has its number from it."""
         known = self._partitions.get(batch.tp)
         if known is None or batch.base_sequence < 0:
             return None

@@ -1,4 +1,4 @@
-"""What sending to a topic needs to know, worked out once per metadata snapshot."""
+"""A topic's partitions for the partitioner, computed once per metadata snapshot."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from kclient.types import TopicPartition
 
 
 class TopicPartitions:
-    """Partitions of one topic; *available* are those with a leader, all if none has one."""
+    """The partitions of one topic; *available* are those with a leader, all if none has one."""
 
     __slots__ = ("available", "count", "tps", "version")
 
@@ -19,7 +19,7 @@ class TopicPartitions:
 
 
 def topic_partitions(topic: str, metadata: ClusterMetadata) -> TopicPartitions | None:
-    """Return the topic as of *metadata*, None if they do not know it."""
+    """Return the partitions of *topic* in *metadata*, None if it is unknown."""
     partitions = metadata.partitions(topic)
     if not partitions:
         return None

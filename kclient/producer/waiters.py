@@ -1,4 +1,4 @@
-"""Waiting of callers: records that have no place yet, flushes that wait for the last batch."""
+"""Waiting callers: records that are not in a batch yet, and flushes that wait for their last batch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kclient.wire.errors import KafkaError
 
 
 class WaitingRecord:
-    """A record waiting to be put into a batch."""
+    """A record that waits for memory or for metadata."""
 
     def __init__(self, topic: str, partition: int | None, row: Row, done: Any) -> None:
         self.topic = topic
@@ -24,18 +24,18 @@ class WaitingRecord:
         self._settled: list[Deferred[None]] = []
 
     def settled(self) -> Deferred[None]:
-        """Fire when the record is placed or failed."""
+        """Fire when the record is in a batch or has failed."""
         waiter: Deferred[None] = Deferred()
         self._settled.append(waiter)
         return waiter
 
     def placed(self, batch: ProducerBatch) -> None:
-        """Note that it is the last record of *batch* now."""
+        """Record that the record is now the last one of *batch*."""
         self._settle()
         batch.notify(batch.record_count - 1, self.row[1], self.done)
 
     def fail(self, problem: KafkaError) -> None:
-        """Tell its sender that it will not be sent."""
+        """Fail the record's Deferred: it will not be sent."""
         self._settle()
         self.done.errback(problem)
 
@@ -49,7 +49,7 @@ class WaitingRecord:
 
 
 class AllCompleted:
-    """Fires when the last of some batches ended; a sink of each."""
+    """Fires when the last of some batches is done; it is a sink of each."""
 
     def __init__(self, unfinished: Sequence[ProducerBatch]) -> None:
         self._left = 0
@@ -59,7 +59,7 @@ class AllCompleted:
             batch.notify(batch.record_count - 1, 0, self)
 
     def callback(self, result: Any) -> None:
-        """One more ended."""
+        """Count a batch that is done."""
         self._left -= 1
         if not self._left and not self.fired.called:
             self.fired.callback(None)
@@ -68,7 +68,7 @@ class AllCompleted:
 
 
 class FlushTimeout(KafkaTimeoutError):
-    """The caller's time for a flush is over."""
+    """The timeout of a flush has passed."""
 
     def __init__(self) -> None:
         super().__init__("flush timed out")

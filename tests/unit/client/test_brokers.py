@@ -35,7 +35,7 @@ def test_a_broker_that_left_makes_those_who_wait_for_it_ask_again(brokers: Broke
     waiting = brokers.connection(1, HERE)
     assert not waiting.called
     brokers.forget(lambda _: False)
-    with pytest.raises(ConnectionClosed, match="broker 1 is not at here:9 any more") as caught:
+    with pytest.raises(ConnectionClosed, match="broker 1 is no longer at here:9") as caught:
         now(waiting)
     assert caught.value.retriable
     assert caught.value.needs_metadata

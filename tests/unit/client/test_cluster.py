@@ -226,7 +226,7 @@ def test_a_broker_that_left_the_cluster_is_looked_for_once_more() -> None:
 
 def test_an_advertised_address_that_does_not_work_is_named_with_its_broker() -> None:
     problem = unreachable(2, ConnectError(Address("kafka", 29092), Cause.DNS))
-    assert "broker 2 advertises kafka:29092, which does not resolve here" in str(problem)
+    assert "broker 2 advertises kafka:29092, which does not resolve" in str(problem)
     assert "advertised.listeners" in str(problem)
     assert problem.cause is Cause.DNS
 

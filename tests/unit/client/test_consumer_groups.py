@@ -420,7 +420,7 @@ def test_a_commit_without_a_generation_is_refused_before_it_is_sent():
     it.paper.answers.pop(ApiKey.JOIN_GROUP)
     it.heartbeat_code = ErrorCode.UNKNOWN_MEMBER_ID
     it.paper.pass_time(1.2)
-    with pytest.raises(RebalanceInProgress, match="in no generation"):
+    with pytest.raises(RebalanceInProgress, match="not in a generation"):
         it.run(it.consumer.commit({T0: 3}))
     assert it.commits() == []
 

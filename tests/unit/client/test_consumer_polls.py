@@ -284,7 +284,7 @@ def test_without_a_policy_a_partition_without_a_commit_is_told_and_the_others_go
     it.committed[T0] = 0
     it.assign(0, 1)
     it.paper.turn()
-    with pytest.raises(NoCommittedOffset, match="t-1: nothing is committed"):
+    with pytest.raises(NoCommittedOffset, match="t-1: there is no committed offset"):
         it.poll()
     assert it.poll() == {0: [b"0"]}
     it.paper.turn()

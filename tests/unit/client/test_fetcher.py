@@ -301,7 +301,7 @@ def test_a_cut_off_batch_on_its_own_is_told(paper):
     fetching.answer(part(0, batch_of(0, b"b" * 500)[:100]))
     ((tp, problem),) = fetching.reported
     assert tp == T0
-    assert "without a whole batch" in str(problem)
+    assert "without a complete batch" in str(problem)
 
 
 def test_the_batches_before_a_broken_one_are_good_and_it_is_told_when_its_turn_comes(paper):

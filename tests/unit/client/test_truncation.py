@@ -94,7 +94,7 @@ def test_without_a_policy_the_caller_decides():
     it.ends(6)
     assert isinstance(it.state().problem, LogTruncated)
     assert (it.state().problem.position, it.state().problem.divergent_offset) == (10, 6)
-    assert "cut off at offset 6, before the position 10" in str(it.state().problem)
+    assert "truncated to offset 6, below the position 10" in str(it.state().problem)
     it.paper.pass_time(1.0)
     assert it.paper.waiting(ApiKey.FETCH) == []
     it.state().seek(6)
