@@ -35,8 +35,7 @@ from kbroker.controller.effect_performer import EffectPerformer
 from kbroker.controller.event_manager import ControllerEventManager
 from kbroker.controller.event_processor import ControllerEventProcessor
 from kbroker.controller.event_sources import ControllerEventSources
-from kbroker.controller.zk_client import ControllerZkClient
-from kbroker.controller.zk_reads import ControllerMovedError
+from kbroker.controller.zk_client import ControllerMovedError, ControllerZkClient
 from kbroker.zk.errors import ConnectionLoss, SessionExpired
 from kbroker.zk.interface import ZooKeeper
 

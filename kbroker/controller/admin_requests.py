@@ -53,7 +53,7 @@ class ZkAdminRequests:
             log.error("deleted a request that cannot be read: {error}", error=error)
             named = []
         request = events.ElectionRequested(
-            0, events.ElectionType.PREFERRED, frozenset((t, p) for t, p in named)
+            events.ElectionType.PREFERRED, frozenset((t, p) for t, p in named)
         )
         answer = await self._performer.handle(request, turns)
         if isinstance(answer, fx.AnswerElection):
@@ -75,7 +75,7 @@ class ZkAdminRequests:
         wanted = {(t, p): replicas for (t, p), replicas in named.items()}
         fresh = {p: r for p, r in wanted.items() if self._listed.get(p) != r}
         if fresh:
-            answer = await self._performer.handle(events.ReassignmentRequested(0, fresh), turns)
+            answer = await self._performer.handle(events.ReassignmentRequested(fresh), turns)
             if isinstance(answer, fx.AnswerReassignment):
                 _log_reassignment(fresh, answer)
         if node.stat.mzxid > self._listed_at:

@@ -153,7 +153,7 @@ class ControllerEventProcessor:
         self._run(self._zk.delete_paths(paths))
 
     async def _controlled_shutdown(self, event: ev.ControlledShutdown, turns: Turns) -> None:
-        fact = events.ControlledShutdownRequested(0, event.broker_id, event.broker_epoch)
+        fact = events.ControlledShutdownRequested(event.broker_id, event.broker_epoch)
         answer = await self._performer.handle(fact, turns)
         if isinstance(answer, fx.AnswerControlledShutdown):
             self._shutdowns.answer(event.answer, answer)
@@ -210,7 +210,7 @@ class ControllerEventProcessor:
             await self._performer.handle(events.UncleanElectionEnabled(name), turns)
 
     async def _replica_leader_election(self, event: ev.ReplicaLeaderElection, turns: Turns) -> None:
-        fact = events.ElectionRequested(0, event.election, event.partitions)
+        fact = events.ElectionRequested(event.election, event.partitions)
         answer = await self._performer.handle(fact, turns)
         if isinstance(answer, fx.AnswerElection):
             for (topic, index), result in answer.results.items():
@@ -228,7 +228,7 @@ class ControllerEventProcessor:
     # -- reassignments -----------------------------------------------------------------------
 
     async def _api_reassignment(self, event: ev.ApiPartitionReassignment, turns: Turns) -> None:
-        answer = await self._performer.handle(events.ReassignmentRequested(0, event.targets), turns)
+        answer = await self._performer.handle(events.ReassignmentRequested(event.targets), turns)
         if isinstance(answer, fx.AnswerReassignment):
             rejected = {p: result.why for p, result in sorted(answer.results.items()) if result.why}
             for line in state_change_log.outcome_lines(rejected):

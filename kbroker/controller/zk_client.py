@@ -1,16 +1,20 @@
-"""What a controller writes in ZooKeeper, under the fence of its epoch (`zk_reads`).
+"""What a controller writes in ZooKeeper, fenced by its epoch.
 
-States are written a hundred to a multi, which nobody waits for before sending the next; one that is refused is taken
-apart, so that one lost race does not hold up its neighbours. A write whose answer was lost is read back and compared.
-Writes of thousands of znodes are made some in every turn of the reactor.
+Every write is a multi that begins with a check of /controller_epoch (KAFKA-6082). Once a newer controller exists
+nothing of it is applied, and `ControllerMovedError` is raised.
+
+States are written a hundred to a multi, and multis are sent without waiting for the one before. One that is rejected is
+repeated write by write, so that one lost race does not reject its neighbours. A write without an answer is read back
+and compared. Writes of thousands of znodes are spread over turns of the reactor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import Any
 from uuid import UUID
 
 from twisted.internet.defer import Deferred
@@ -19,9 +23,10 @@ from twisted.logger import Logger
 from kbroker.common.gather import all_of, outcomes_of
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.common.turns import Turns
-from kbroker.controller.core.context import LeaderAndIsr
+from kbroker.controller.controller_election import ControllerEpoch
+from kbroker.controller.core.context import LeaderAndIsr, Topic
 from kbroker.controller.core.effects import StateWrite, WriteAssignments
-from kbroker.controller.core.events import AssignmentsWritten, StatesWritten
+from kbroker.controller.core.events import AssignmentsWritten, BecameController, StatesWritten
 from kbroker.controller.zk_reads import ControllerZkReads
 from kbroker.zk import znodes
 from kbroker.zk.errors import (
@@ -34,20 +39,73 @@ from kbroker.zk.errors import (
     ZooKeeperError,
 )
 from kbroker.zk.interface import (
+    Check,
     Children,
     Create,
     Delete,
     Operation,
     SetData,
+    ZooKeeper,
 )
+from kbroker.zk.reconnect import Reconnect
 
 log = Logger()
 
 STATES_PER_MULTI = 100
 
 
+class ControllerMovedError(Exception):
+    """A newer controller epoch exists: this one has ended."""
+
+
 class ControllerZkClient(ControllerZkReads):
-    """ZooKeeper as the controller of one *term* uses it."""
+    """The reads and writes of one controller epoch."""
+
+    def __init__(
+        self,
+        zookeeper: ZooKeeper,
+        reconnect: Reconnect,
+        epoch: ControllerEpoch,
+        clock: Any,
+        *,
+        new_topic_id: Callable[[], UUID],
+        partitions_per_turn: int = 500,
+    ) -> None:
+        super().__init__(
+            zookeeper, reconnect, epoch, clock, partitions_per_turn=partitions_per_turn
+        )
+        self._new_topic_id = new_topic_id
+        self._fence = Check(znodes.CONTROLLER_EPOCH, epoch.zk_version)
+
+    async def read_all(self, *, delete_topic_enable: bool) -> BecameController:
+        """Read the state of the cluster for a new controller."""
+        brokers = await self.read_brokers(await self._children(znodes.BROKER_IDS))
+        names = await self._children(znodes.TOPICS)
+        topics = {t.name: t for t in await all_of(map(self.read_topic, names)) if t is not None}
+        states = await self.read_states(
+            (topic.name, index) for topic in topics.values() for index in topic.assignment
+        )
+        return BecameController(
+            self._epoch.number,
+            brokers,
+            topics,
+            states,
+            frozenset(await self._children(znodes.DELETE_TOPICS)),
+            delete_topic_enable,
+        )
+
+    async def read_topic(self, name: str) -> Topic | None:
+        """Read a topic; one without a topic id (created by an old tool) is given one first (KIP-516)."""
+        while (found := await self.read_topic_znode(name)) is not None:
+            read, version = found
+            if read.topic_id is not None:
+                return self.decode_topic(name, read)
+            given = replace(read, topic_id=self._new_topic_id())
+            with suppress(BadVersion, NoNode, ConnectionLoss):
+                await self._fenced(
+                    [SetData(znodes.topic_path(name), znodes.encode_topic(given), version)]
+                )
+        return None
 
     @property
     def _states_per_multi(self) -> int:
@@ -76,7 +134,7 @@ class ControllerZkClient(ControllerZkReads):
         try:
             await self._fenced(operations)
         except ZooKeeperError:
-            # One of them lost a race, or the answer was lost: find out which, one by one.
+            # One of them lost a race, or the answer was lost: repeat them one by one.
             outcomes = await all_of([self._write_one(write) for write in writes])
             return StatesWritten(
                 {p: v for o in outcomes for p, v in o.versions.items()},
@@ -85,13 +143,13 @@ class ControllerZkClient(ControllerZkReads):
         return StatesWritten({w.partition: _next_version(w) for w in writes})
 
     async def _write_one(self, write: StateWrite) -> StatesWritten:
-        """Write one state, whatever it takes to learn the outcome."""
+        """Write one state; repeat until the outcome is known."""
         while True:
             found = await self._read_state(write.partition)
             if found is not None and replace(found, zk_version=-1) == replace(
                 write.state, zk_version=-1
             ):
-                # An earlier attempt of ours was applied: no other writes our controller epoch
+                # An earlier attempt of ours was applied: no other controller writes our controller epoch
                 # with this leader epoch.
                 return StatesWritten({write.partition: found.zk_version})
             if found is not None and found.zk_version != write.expected_version:
@@ -135,7 +193,7 @@ class ControllerZkClient(ControllerZkReads):
     async def _assign(
         self, name: str, topic_id: UUID, change: Mapping[int, znodes.ReplicaAssignment]
     ) -> bool:
-        """Change one topic's znode; False if that topic is gone. May be done again after a lost answer."""
+        """Change one topic's znode; False if that topic is gone. It is repeated after a lost answer."""
         path = znodes.topic_path(name)
         turns = Turns(self._clock, self._per_turn)
         while True:
@@ -150,7 +208,7 @@ class ControllerZkClient(ControllerZkReads):
             if read.topic_id != topic_id:
                 return False
             await turns.done(len(read.partitions))
-            # Partitions added meanwhile stay: others than the controller add some, nobody else moves any.
+            # Partitions added meanwhile stay: brokers add partitions, only the controller reassigns them.
             wanted = replace(read, partitions={**read.partitions, **change})
             if wanted == read:
                 return True
@@ -172,7 +230,7 @@ class ControllerZkClient(ControllerZkReads):
             except Disconnected:
                 await self._reconnect.connected(self._epoch.session)
             except ZooKeeperError as error:
-                # Something came or went meanwhile, or the answer was lost: look again.
+                # A znode was created or deleted meanwhile, or the answer was lost: look again.
                 await self._reconnect.connected(self._epoch.session)
                 if not await self._exists(znodes.topic_path(name)):
                     return
@@ -222,18 +280,18 @@ class ControllerZkClient(ControllerZkReads):
         return Deferred.fromCoroutine(self._read(lambda: self._zookeeper.children(path)))
 
     async def delete_paths(self, paths: Sequence[str]) -> None:
-        """Delete znodes that may be gone already (requests and announcements that are done with)."""
+        """Delete znodes that may be gone already: processed requests and notifications."""
         for path in paths:
             gone = [Delete(path)]
             with suppress(NoNode):
-                # Whether an answer was lost is all the same: what is gone is gone.
+                # A lost answer makes no difference: the znode is deleted or found to be gone.
                 await self._reconnect.read(
                     self._epoch.session,
                     lambda gone=gone: self._fenced(gone),  # type: ignore[misc]
                 )
 
     async def update_admin_znode(self, path: str, data: bytes, version: int) -> int | None:
-        """Write what is left of an operator's znode; the new version, None if another has written it."""
+        """Replace an administrative znode; the new version, None if another client has written it."""
         write = [SetData(path, data, version)]
         try:
             await self._reconnect.read(self._epoch.session, lambda: self._fenced(write))
@@ -242,10 +300,22 @@ class ControllerZkClient(ControllerZkReads):
         return version + 1
 
     async def delete_admin_znode(self, path: str, version: int) -> None:
-        """Delete an operator's znode that was dealt with, whatever it takes; not one written since."""
+        """Delete an administrative znode that was processed, but not if another client has written it since."""
         delete = [Delete(path, version)]
         with suppress(NoNode, BadVersion):
             await self._reconnect.read(self._epoch.session, lambda: self._fenced(delete))
+
+    async def _fenced(self, operations: Sequence[Operation]) -> list[object]:
+        """Write *operations* in one multi under the fence; ControllerMovedError if a newer epoch exists."""
+        try:
+            results: Sequence[object] = await self._zookeeper.multi([self._fence, *operations])
+        except (BadVersion, NoNode) as error:
+            if error.index == 0 or error.path == znodes.CONTROLLER_EPOCH:
+                raise ControllerMovedError(
+                    f"controller epoch {self._epoch.number} is over"
+                ) from error
+            raise
+        return list(results[1:])
 
 
 def _first_of_topic(write: StateWrite) -> bool:

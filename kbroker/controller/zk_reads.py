@@ -1,25 +1,18 @@
-"""What a controller reads in ZooKeeper: brokers, topics, the state of every partition.
+"""What a controller reads in ZooKeeper: brokers, topics, the state of every partition, notifications.
 
-Reads of thousands of znodes are made, and their answers taken in, some in every turn of the reactor, by requests that
-each ask for many (`ZooKeeper.get_all`). They are always on their way while others are taken in (`READS_AT_ONCE`): a new
-controller has to read all there is before anybody is led.
+Reads of thousands of znodes take one request for many of them (`ZooKeeper.get_all`). The next requests are on their way
+while the results of the first are processed (`READS_AT_ONCE`), some in every turn of the reactor: a new controller
+reads every state before it elects a leader.
 
-Poison (S25): a znode that cannot be read is reported once, by its path, and treated as absent.
-
-The one thing that is written here is the id of a topic that has none, as all that a controller writes by `_fenced`: a
-multi that begins with a check of /controller_epoch (KAFKA-6082). Once a newer controller exists nothing of it is
-applied, and `ControllerMovedError` is raised.
+A znode that cannot be decoded (S25) is reported once, by its path, and treated as absent.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Iterable
 from itertools import islice
 from typing import Any, TypeVar
-from uuid import UUID
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -30,19 +23,14 @@ from kbroker.common.topic_partition import TopicPartition
 from kbroker.common.turns import Turns
 from kbroker.controller.controller_election import ControllerEpoch
 from kbroker.controller.core.context import ALWAYS, Assignment, Broker, LeaderAndIsr, Topic
-from kbroker.controller.core.events import BecameController
 from kbroker.zk import znodes
 from kbroker.zk.errors import (
-    BadVersion,
     ConnectionLoss,
     NoNode,
     PoisonZnode,
 )
 from kbroker.zk.interface import (
-    Check,
     Node,
-    Operation,
-    SetData,
     ZooKeeper,
 )
 from kbroker.zk.reconnect import Reconnect
@@ -55,12 +43,8 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 
-class ControllerMovedError(Exception):
-    """A newer controller epoch exists: this term is over."""
-
-
 class ControllerZkReads:
-    """ZooKeeper as the controller of one *term* reads it."""
+    """The reads of one controller epoch, in the session of that epoch."""
 
     def __init__(
         self,
@@ -69,35 +53,15 @@ class ControllerZkReads:
         epoch: ControllerEpoch,
         clock: Any,
         *,
-        new_topic_id: Callable[[], UUID],
         partitions_per_turn: int = 500,
     ) -> None:
         self._zookeeper = zookeeper.in_session(epoch.session)
         self._reconnect = reconnect
         self._epoch = epoch
         self._clock = clock
-        self._new_topic_id = new_topic_id
-        self._fence = Check(znodes.CONTROLLER_EPOCH, epoch.zk_version)
         self._reported: set[str] = set()
         self._per_turn = partitions_per_turn
         self._reads_per_turn = max(partitions_per_turn // 2, 1)
-
-    async def read_all(self, *, delete_topic_enable: bool) -> BecameController:
-        """Read what a new controller has to know."""
-        brokers = await self.read_brokers(await self._children(znodes.BROKER_IDS))
-        names = await self._children(znodes.TOPICS)
-        topics = {t.name: t for t in await all_of(map(self.read_topic, names)) if t is not None}
-        states = await self.read_states(
-            (topic.name, index) for topic in topics.values() for index in topic.assignment
-        )
-        return BecameController(
-            self._epoch.number,
-            brokers,
-            topics,
-            states,
-            frozenset(await self._children(znodes.DELETE_TOPICS)),
-            delete_topic_enable,
-        )
 
     async def read_brokers(self, names: Iterable[str]) -> dict[int, Broker]:
         """Read the registrations under /brokers/ids; those that vanished or are poison are left out."""
@@ -114,34 +78,25 @@ class ControllerZkReads:
         except PoisonZnode as error:
             self._report(error)
             return None
-        # One that says nothing of itself (of an earlier version) is believed, as it always was.
+        # A registration of an earlier version does not have these fields: the broker is trusted, as in classic Kafka.
         start = LogDirCondition(read.start) if read.start in _STARTS else LogDirCondition.UNKNOWN
         intact = read.intact if read.start else ALWAYS
         return Broker(broker_id, node.stat.czxid, read.endpoints, read.rack, intact, start)
 
-    async def read_topic(self, name: str) -> Topic | None:
-        """Read a topic; one without a topic id (made by an old tool) is given one first."""
-        while True:
-            try:
-                path = znodes.topic_path(name)
-                node = await self._read(lambda path=path: self._zookeeper.get(path))  # type: ignore[misc]
-                read = znodes.decode_topic(name, node.data)
-            except NoNode:
-                return None
-            except (PoisonZnode, ValueError) as error:
-                self._report(error, name)
-                return None
-            if read.topic_id is None:
-                given = replace(read, topic_id=self._new_topic_id())
-                with suppress(BadVersion, NoNode, ConnectionLoss):
-                    await self._fenced(
-                        [SetData(path, znodes.encode_topic(given), node.stat.version)]
-                    )
-                continue
-            return self.decode_topic(name, read)
+    async def read_topic_znode(self, name: str) -> tuple[znodes.TopicAssignment, int] | None:
+        """Read a topic's znode and its version; None for one that does not exist or cannot be decoded."""
+        try:
+            path = znodes.topic_path(name)
+            node = await self._read(lambda: self._zookeeper.get(path))
+            return znodes.decode_topic(name, node.data), node.stat.version
+        except NoNode:
+            return None
+        except (PoisonZnode, ValueError) as error:
+            self._report(error, name)
+            return None
 
     def decode_topic(self, name: str, read: znodes.TopicAssignment) -> Topic | None:
-        """Convert what a topic's znode holds; None while it has no topic id."""
+        """Convert the content of a topic's znode; None while it has no topic id."""
         if read.topic_id is None:
             return None
         return Topic(
@@ -156,7 +111,7 @@ class ControllerZkReads:
         )
 
     async def read_unclean_election(self, topic: str, default: bool) -> bool:
-        """Read a topic's unclean.leader.election.enable; *default* where it does not say."""
+        """Read a topic's unclean.leader.election.enable; *default* where it is not set."""
         path = znodes.config_path("topics", topic)
         try:
             node = await self._read(lambda: self._zookeeper.get(path))
@@ -202,7 +157,7 @@ class ControllerZkReads:
         ask: Callable[[list[K]], Deferred[T]],
         take: Callable[[list[K], T | BaseException], None],
     ) -> None:
-        """Have *take* called with the outcome of *ask* for all *things*, piece by piece, in order, each in its turn."""
+        """Call *take* with the outcome of *ask* for all *things*, piece by piece and in order, each in its turn."""
         waiting = iter(things)
         under_way: deque[tuple[list[K], Deferred[list[T | BaseException]]]] = deque()
         turns = Turns(self._clock, self._reads_per_turn - 1)
@@ -242,7 +197,7 @@ class ControllerZkReads:
     async def read_isr_changes(
         self, names: Iterable[str]
     ) -> tuple[dict[TopicPartition, LeaderAndIsr], list[str]]:
-        """Read the partitions that leaders announced: (states, paths of the announcements)."""
+        """Read the partitions of ISR change notifications: (states, paths of the notifications)."""
         paths = [f"{znodes.ISR_CHANGES}/{name}" for name in names]
         partitions: set[TopicPartition] = set()
         for path, node in zip(paths, await all_of(map(self._get_or_none, paths)), strict=True):
@@ -254,7 +209,7 @@ class ControllerZkReads:
         return await self.read_states(sorted(partitions)), paths
 
     async def read_log_dir_events(self, names: Iterable[str]) -> tuple[frozenset[int], list[str]]:
-        """Read which brokers lost a log directory: (brokers, paths of the announcements)."""
+        """Read the brokers of log-dir event notifications: (brokers, paths of the notifications)."""
         paths = [f"{znodes.LOG_DIR_EVENTS}/{name}" for name in names]
         brokers: set[int] = set()
         for path, node in zip(paths, await all_of(map(self._get_or_none, paths)), strict=True):
@@ -266,7 +221,7 @@ class ControllerZkReads:
         return frozenset(brokers), paths
 
     async def topic_exists(self, name: str) -> bool:
-        """Say whether the topic's znode exists."""
+        """Return whether the topic's znode exists."""
         path = znodes.topic_path(name)
         return await self._read(lambda: self._zookeeper.exists(path)) is not None
 
@@ -286,7 +241,7 @@ class ControllerZkReads:
         return await self._reconnect.read(self._epoch.session, request)
 
     def _report(self, error: Exception, name: str = "") -> None:
-        """Say once what is wrong with a znode."""
+        """Log once what is wrong with a znode."""
         text = str(error)
         if text not in self._reported:
             self._reported.add(text)
@@ -298,15 +253,3 @@ class ControllerZkReads:
 
     async def _exists(self, path: str) -> bool:
         return await self._read(lambda: self._zookeeper.exists(path)) is not None
-
-    async def _fenced(self, operations: Sequence[Operation]) -> list[object]:
-        """Do *operations* in one multi under the fence; FencedError if a newer epoch exists."""
-        try:
-            results: Sequence[object] = await self._zookeeper.multi([self._fence, *operations])
-        except (BadVersion, NoNode) as error:
-            if error.index == 0 or error.path == znodes.CONTROLLER_EPOCH:
-                raise ControllerMovedError(
-                    f"controller epoch {self._epoch.number} is over"
-                ) from error
-            raise
-        return list(results[1:])

@@ -13,8 +13,7 @@ from twisted.internet.defer import Deferred
 
 from kbroker.controller.core.context import LeaderAndIsr
 from kbroker.controller.core.effects import StateWrite
-from kbroker.controller.zk_client import ControllerZkClient
-from kbroker.controller.zk_reads import ControllerMovedError
+from kbroker.controller.zk_client import ControllerMovedError, ControllerZkClient
 from kbroker.metadata.broker_registration import ensure_paths
 from kbroker.metadata.topic_placement import NewTopic
 from kbroker.zk import znodes

@@ -51,7 +51,9 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
         self.queue = deque()  # events that wait for the machine
         self.in_process = False
         self.leaderless = set()
-        self.asked = {}  # request id -> partitions, with what was wanted of each for reassignments
+        self.asked = (
+            deque()
+        )  # of each request its partitions, with their targets for a reassignment
         self.knows = {}  # broker -> partition -> what it was last told, while it lives
         self.disks = {}  # broker -> {(topic id, partition index)} that it has files of
         self.left_over = set()  # (broker, what it was told to keep until there is a leader)
@@ -194,7 +196,7 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
         self.assignment, self.assigned = effect, None
 
     def on_AnswerReassignment(self, effect):
-        asked = self.asked.pop(effect.request_id)
+        asked = self.asked.popleft()
         assert asked.keys() == effect.results.keys()
         for partition, result in effect.results.items():
             if result.outcome is effects.ReassignmentOutcome.ACCEPTED:
@@ -223,7 +225,7 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
         self.leaderless |= set(effect.topics)
 
     def on_AnswerElection(self, effect):
-        asked = self.asked.pop(effect.request_id)
+        asked = self.asked.popleft()
         assert asked is None or asked == effect.results.keys()
         for partition, result in effect.results.items():
             if result.outcome is effects.ElectionOutcome.ELECTED:
@@ -317,15 +319,14 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
         partitions=st.none() | st.sets(st.tuples(TOPICS, st.integers(0, 3))),
     )
     def operator_asks_for_leaders(self, election, partitions):
-        request_id = next(self.ids)
-        self.asked[request_id] = partitions
+        self.asked.append(partitions)
         asked = None if partitions is None else frozenset(partitions)
-        self.feed(events.ElectionRequested(request_id, election, asked))
+        self.feed(events.ElectionRequested(election, asked))
 
     @rule(broker=BROKERS)
     def broker_shuts_down(self, broker):
         if broker in self.brokers:
-            self.feed(events.ControlledShutdownRequested(1, broker, self.brokers[broker].epoch))
+            self.feed(events.ControlledShutdownRequested(broker, self.brokers[broker].epoch))
 
     @rule(random=RANDOM)
     def leader_changes_isr(self, random, alone=False):
@@ -422,9 +423,8 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
             if not cancel:
                 targets[partition] = tuple(random.sample(range(1, 5), random.randint(1, 3)))
             self.wishes.setdefault(partition, []).append(targets[partition])
-        request_id = next(self.ids)
-        self.asked[request_id] = targets
-        self.feed(events.ReassignmentRequested(request_id, targets))
+        self.asked.append(targets)
+        self.feed(events.ReassignmentRequested(targets))
 
     @rule()
     def followers_catch_up(self):
@@ -551,7 +551,7 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
             self.deposed.append(self.machine)
         self.controller_epoch += 1
         self.write = self.outcome = self.assignment = self.assigned = None
-        self.asked = {}
+        self.asked.clear()
         self.queue.clear()
         self.stops, self.told, self.channels = [], {}, {}
         self.refusals = []

@@ -142,7 +142,7 @@ def controlled_shutdown(
         ]
         yield from writes.evaluate(context, touched)
         return
-    writes.effects.append(AnswerControlledShutdown(event.request_id, outcome))
+    writes.effects.append(AnswerControlledShutdown(outcome))
 
 
 def _shutdown_settled(
@@ -161,6 +161,4 @@ def _shutdown_settled(
             remaining.append(partition)
         else:
             writes.request_batch.add_stop_replica(event.broker_id, partition, delete=False)
-    writes.effects.append(
-        AnswerControlledShutdown(event.request_id, ShutdownOutcome.MOVED, tuple(sorted(remaining)))
-    )
+    writes.effects.append(AnswerControlledShutdown(ShutdownOutcome.MOVED, tuple(sorted(remaining))))

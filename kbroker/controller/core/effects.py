@@ -139,7 +139,6 @@ class ShutdownOutcome(Enum):
 class AnswerControlledShutdown:
     """Answer the request: *remaining* are partitions with RF > 1 that the broker still leads."""
 
-    request_id: int
     outcome: ShutdownOutcome
     remaining: tuple[TopicPartition, ...] = ()
 
@@ -177,7 +176,6 @@ class ElectionResult:
 class AnswerElection:
     """Answer ElectionRequested."""
 
-    request_id: int
     results: Mapping[TopicPartition, ElectionResult]
 
 
@@ -203,7 +201,6 @@ class ReassignmentResult:
 class AnswerReassignment:
     """Answer ReassignmentRequested."""
 
-    request_id: int
     results: Mapping[TopicPartition, ReassignmentResult]
 
 

@@ -105,9 +105,8 @@ class StopReplicaAcked:
 
 @dataclass(frozen=True, slots=True)
 class ControlledShutdownRequested:
-    """A broker wants to leave: move what can be moved, then answer *request_id*."""
+    """A broker wants to leave: move its leadership, then AnswerControlledShutdown."""
 
-    request_id: int
     broker_id: int
     broker_epoch: int
     """-1 when the request is too old to carry one."""
@@ -143,9 +142,8 @@ class ElectionType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ElectionRequested:
-    """An operator wants leaders elected; answered by AnswerElection with the same *request_id*."""
+    """An operator wants leaders elected; answered by AnswerElection."""
 
-    request_id: int
     election: ElectionType
     partitions: frozenset[TopicPartition] | None = None
     """None: all there are."""
@@ -153,9 +151,8 @@ class ElectionRequested:
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentRequested:
-    """An operator wants other replicas; answered by AnswerReassignment with the same *request_id*."""
+    """An operator wants other replicas; answered by AnswerReassignment."""
 
-    request_id: int
     targets: Mapping[TopicPartition, tuple[int, ...] | None]
     """The replicas wanted, preferred leader first; None calls the reassignment off."""
 

@@ -99,7 +99,8 @@ class Reassignments:
         """What was asked for and is not begun."""
         self._changes: dict[TopicPartition, _Change] = {}
         self._writing: WriteAssignments | None = None
-        self._request_id: int | None = None
+        self._is_requested = False
+        """Whether a request waits for its answer."""
         self._asked: frozenset[TopicPartition] = frozenset()
         self._results: dict[TopicPartition, ReassignmentResult] = {}
         self._lost: set[TopicPartition] = set()
@@ -118,7 +119,7 @@ class Reassignments:
 
     def request(self, context: ControllerContext, event: ReassignmentRequested) -> Steps[None]:
         """Take in what an operator wants; `answer` says what became of it."""
-        self._request_id, self._results = event.request_id, {}
+        self._is_requested, self._results = True, {}
         self._asked = frozenset(event.targets)
         for partition, target in event.targets.items():
             yield
@@ -155,10 +156,10 @@ class Reassignments:
 
     def answer(self) -> AnswerReassignment | None:
         """Return the answer to the request, once and when all of it was written."""
-        if self._request_id is None or self._queue:
+        if not self._is_requested or self._queue:
             return None
-        answer = AnswerReassignment(self._request_id, self._results)
-        self._request_id, self._asked, self._results = None, frozenset(), {}
+        answer = AnswerReassignment(self._results)
+        self._is_requested, self._asked, self._results = False, frozenset(), {}
         return answer
 
     # -- the steps ---------------------------------------------------------------------------

@@ -33,7 +33,6 @@ class RequestedElection:
     """One request, from its arrival until it is answered."""
 
     def __init__(self, event: ElectionRequested) -> None:
-        self.request_id = event.request_id
         self.election = event.election
         self.attempts_left = ATTEMPTS
         self._decided: dict[TopicPartition, ElectionResult] = {}

@@ -234,7 +234,7 @@ class ControllerStateMachine:
         left = yield from asked.left(context)
         if not left:
             results = yield from asked.results(context)
-            self._writes.effects.append(AnswerElection(asked.request_id, results))
+            self._writes.effects.append(AnswerElection(results))
             return
         self._writes.then(lambda context: self._go_on_electing(context, asked))
         if asked.election is events.ElectionType.PREFERRED:

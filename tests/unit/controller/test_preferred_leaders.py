@@ -77,6 +77,6 @@ def test_balancing_again_and_again_writes_only_what_there_is_to_move() -> None:
 
 def test_partitions_that_move_are_left_alone_and_others_are_not() -> None:
     machine = controller(2, 2)
-    handle(machine, events.ReassignmentRequested(1, {("t", 0): (1,)}))
+    handle(machine, events.ReassignmentRequested({("t", 0): (1,)}))
     machine.context.moving.add(("t", 0))
     assert at_once(misplaced(machine.context, 0)) == [("t", 1)]

@@ -69,9 +69,8 @@ class World:
 
     def _ask(self, target: tuple[int, ...] | None) -> ReassignmentOutcome:
         self.sent, self.order = [], []
-        self.feed(events.ReassignmentRequested(7, {T0: target}))
+        self.feed(events.ReassignmentRequested({T0: target}))
         (answer,) = self.all_said(fx.AnswerReassignment)
-        assert answer.request_id == 7
         self.why = answer.results[T0].why
         return ReassignmentOutcome(answer.results[T0].outcome)
 
@@ -251,7 +250,7 @@ def test_what_is_not_there_cannot_be_moved_or_called_off() -> None:
     world = World(1, 2)
     assert world.cancel() is ReassignmentOutcome.NOTHING_TO_CANCEL
     sent = handle(
-        world.machine, events.ReassignmentRequested(8, {("u", 0): (1,), ("t", 9): None, T0: (2, 1)})
+        world.machine, events.ReassignmentRequested({("u", 0): (1,), ("t", 9): None, T0: (2, 1)})
     )
     assert [type(e) for e in sent] == [fx.WriteStates]
     handle(world.machine, events.StatesWritten({T0: 11}))
@@ -281,7 +280,7 @@ def test_a_wish_that_a_race_made_dangerous_is_refused() -> None:
     world = World(1, 2)
     world.ask(3, 4)
     world.isr_becomes(1, 2, 3)
-    asked = handle(world.machine, events.ReassignmentRequested(8, {T0: None}))
+    asked = handle(world.machine, events.ReassignmentRequested({T0: None}))
     assert [type(e) for e in asked] == [fx.WriteStates]
     found = replace(
         world.state, leader=3, isr=(3,), isr_epochs=(), zk_version=world.state.zk_version + 1
@@ -370,7 +369,7 @@ def test_a_partition_that_never_had_a_leader_gets_one_from_its_new_replicas() ->
     machine = ControllerStateMachine()
     topic = Topic("t", ID, {0: (8, 9)})
     handle(machine, events.BecameController(2, {1: Broker(1, 101, ())}, {"t": topic}, {}))
-    (order,) = handle(machine, events.ReassignmentRequested(7, {T0: (1,)}))
+    (order,) = handle(machine, events.ReassignmentRequested({T0: (1,)}))
     assert isinstance(order, fx.WriteAssignments)
     assert order.assignments[T0] == Assignment((1, 8, 9), (1,), (8, 9))
     (write,) = handle(machine, events.AssignmentsWritten())
@@ -385,8 +384,8 @@ def test_an_election_that_comes_between_is_not_taken_for_the_changes_own_write()
     before = LeaderAndIsr(1, 5, (1,), 1, 10)
     topic = Topic("t", ID, {0: (1, 2)})
     handle(machine, events.BecameController(2, brokers, {"t": topic}, {T0: before}))
-    handle(machine, events.ControlledShutdownRequested(1, 1, 101))
-    (order,) = handle(machine, events.ReassignmentRequested(7, {T0: (4, 1)}))
+    handle(machine, events.ControlledShutdownRequested(1, 101))
+    (order,) = handle(machine, events.ReassignmentRequested({T0: (4, 1)}))
     assert isinstance(order, fx.WriteStates)
     found = replace(before, isr=(1, 2), zk_version=11)
     (order,) = handle(machine, events.StatesWritten(conflicts={T0: found}))
@@ -415,7 +414,7 @@ def test_thousands_are_moved_in_rounds_and_answered_at_the_end(
         ),
     )
     asked = {p: (2, 3) if p[1] in (0, 5) else (3,) for p in partitions}
-    effects = handle(machine, events.ReassignmentRequested(7, asked))
+    effects = handle(machine, events.ReassignmentRequested(asked))
     rounds = []
     while not any(isinstance(e, fx.AnswerReassignment) for e in effects):
         (order,) = [e for e in effects if isinstance(e, fx.WriteStates | fx.WriteAssignments)]
@@ -497,5 +496,5 @@ def test_few_that_ended_wait_until_they_are_due() -> None:
 def test_what_ended_goes_along_with_what_is_written_anyway() -> None:
     machine, states = moving_to_broker_3(9)
     rounds_of(machine, joined(states, ("t", 4)))
-    asked = events.ReassignmentRequested(7, {("t", 0): None})
+    asked = events.ReassignmentRequested({("t", 0): None})
     assert rounds_of(machine, asked) == [2]

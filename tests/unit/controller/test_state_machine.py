@@ -329,11 +329,11 @@ def test_a_deletion_goes_on_when_the_replica_is_online_again(machine):
 
 
 def test_controlled_shutdown_answers_after_leadership_has_moved(machine):
-    effects = handle(machine, events.ControlledShutdownRequested(7, 1, 1))
+    effects = handle(machine, events.ControlledShutdownRequested(1, 1))
     assert not of_kind(effects, fx.AnswerControlledShutdown)
     after = written(machine, effects, 11)
     assert of_kind(after, fx.AnswerControlledShutdown) == [
-        fx.AnswerControlledShutdown(7, fx.ShutdownOutcome.MOVED)
+        fx.AnswerControlledShutdown(fx.ShutdownOutcome.MOVED)
     ]
     (stop,) = of_kind(after, fx.SendStopReplica)
     assert stop.broker_id == 1
@@ -342,7 +342,7 @@ def test_controlled_shutdown_answers_after_leadership_has_moved(machine):
 
 def shuts_down(machine, broker_id=3):
     """Have a broker leave partition 0 in order; return all that was said."""
-    effects = handle(machine, events.ControlledShutdownRequested(9, broker_id, 1))
+    effects = handle(machine, events.ControlledShutdownRequested(broker_id, 1))
     return effects + written(machine, effects, 11)
 
 
@@ -373,7 +373,7 @@ def test_s28_orders_still_reach_a_broker_that_is_about_to_go(machine):
 
 
 def test_partitions_with_one_replica_do_not_hold_a_shutdown_up(machine):
-    effects = handle(machine, events.ControlledShutdownRequested(7, 2, -1))
+    effects = handle(machine, events.ControlledShutdownRequested(2, -1))
     after = written(machine, effects, 11)
     (answer,) = of_kind(after, fx.AnswerControlledShutdown)
     assert answer.remaining == ()
