@@ -11,8 +11,8 @@ pytest_plugins = ["tests.kit.zookeeper", "tests.kit.brokers", "tests.kit.coordin
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give tests of real processes one second chance, which CI counts and prints.
 
-    Their deadlines are those of a person, and these machines are shared: a minute in which somebody
-    else needs the processor is no defect. A test that fails twice is. What says so itself is never repeated: a
+    Their deadlines are those of a user, and these machines are shared: a minute in which another
+    process needs the processor is no defect. A test that fails twice is. A test with the marker is never repeated: a
     record that was lost once is lost.
 
     CI, where one failure keeps a whole session's work from landing, also repeats a quick test during which

@@ -1,6 +1,6 @@
-"""What can be seen from inside once a cluster has stopped: its logs, ZooKeeper's journal, its words.
+"""What can be seen from inside once a cluster has stopped: its logs, ZooKeeper's journal, its log files.
 
-The checker goes by what clients were told. These go by what is on the disks, and so find what no client has run into
+The checker uses the responses that clients received. The audits use the disks, and find what no client has met
 yet: replicas that differ, an epoch that went back, a state that a deposed controller wrote.
 """
 

@@ -4,13 +4,13 @@ Theory of operation
 ===================
 The first half is a warm-up: caches fill, the allocator finds its size. Over the second half the slope is that of Theil
 and Sen, the median of the slopes between all pairs of samples, which steps and spikes do not sway; the growth is that
-slope over the length of the half. Small growth is nobody's leak: each kind of figure has an *allowance*, a number and a
+slope over the length of the half. Small growth is no leak: each kind of figure has an *allowance*, a number and a
 share of its level, whichever is more, and never less than `NOISE` times what the series usually is off its own line: a
 saw's teeth may end higher than they began. A series that is longer than `POINTS` is thinned by medians first.
 
 Invariants: 1. A constant series, with whatever spikes in less than a quarter of it, is flat. 2. A series that rises
 steadily by more than its allowance over the second half is growing.
-3. Fewer than `LEAST` samples in the second half are nothing to judge by: that is said, not passed over.
+3. Fewer than `LEAST` samples in the second half are too few: the finding states it.
 
 In: samples (seconds, value)   Out: a finding per series
 """

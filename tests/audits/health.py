@@ -1,4 +1,4 @@
-"""What brokers said: no traceback, no error that nobody handled, whatever was done to them."""
+"""The logs of brokers: no traceback and no unhandled error, under any fault."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHOWN = 25
 
 
 def audit_log_lines(path: Path, allowed: Collection[str] = ()) -> list[Problem]:
-    """Return what a broker's log says that none should ever say; *allowed* are patterns a test provokes."""
+    """Return lines that no broker's log should have; *allowed* are patterns that a test provokes."""
     if not path.exists():
         return []
     lines = path.read_text(errors="replace").splitlines()

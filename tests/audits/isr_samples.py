@@ -1,16 +1,16 @@
-"""Rules over samples of running brokers: what leaders call committed is on every member of the ISR (A6).
+"""Rules over samples of running brokers: what leaders report as committed is on every member of the ISR.
 
 Theory of operation
 ===================
 A sample of a partition is taken in this order: its state znode, from every broker that thinks it leads the high
 watermark, from every broker the log end, the state znode again (after a ``sync``, so that it is the last one there is).
-Watermarks and log ends only grow while nobody is elected uncleanly, so a log end that is read later than a watermark
+Watermarks and log ends only grow without an unclean election, so a log end that is read later than a watermark
 and lies below it was never there. If the znode's version is the same before and after, the ISR is known for all of that
 time, and only then it is judged. A broker that did not answer proves nothing; one that lost its disk or a part of it (a
 fault did that) is excused until the ISR was seen without it.
 
 Invariants that are judged (the model's names; those of tests.simulation.predicates):
-1. StrongIsr: no watermark of anybody who thinks he leads is above the log end of a member of the ISR.
+1. StrongIsr: no watermark of a broker that considers itself leader is above the log end of a member of the ISR.
 2. LeaderInIsr: the leader is in the ISR, or there is none; the ISR is never empty.
 3. ValidHighWatermark: a leader's is not above its own log end, and does not fall in its leader epoch.
 4. OneLeader: a leader epoch is led by one broker.
@@ -29,7 +29,7 @@ from typing import NamedTuple
 from tests.audits.problem import Problem
 
 SHOWN = 3
-"""Problems of one rule and partition that are told one by one."""
+"""Problems of one rule and partition that are listed one by one."""
 
 
 class Known(NamedTuple):
@@ -102,7 +102,7 @@ def judge(
     *,
     unclean_election: bool = False,
 ) -> SampleAudit:
-    """Judge *samples*. After an *unclean_election* what leaders of the past call committed binds nobody."""
+    """Judge *samples*. After an *unclean_election* the high watermark of former leaders does not count."""
     return _Judge(losses, isrs, unclean_election).judge(samples)
 
 
@@ -122,7 +122,7 @@ class _Judge:
                 self._outside[one.key, n].append(one.at)
         self._last_mark: dict[tuple[str, int], tuple[int, Mark]] = {}
         self._leader_of: dict[tuple[str, int], int] = {}
-        self._told: Counter[tuple[str, str]] = Counter()
+        self._reported: Counter[tuple[str, str]] = Counter()
 
     def judge(self, samples: Sequence[Sample]) -> SampleAudit:
         for sample in samples:
@@ -138,20 +138,20 @@ class _Judge:
 
     def _leader_in_isr(self, sample: Sample, known: Known) -> None:
         if not known.isr or known.leader not in (-1, *known.isr):
-            self._tell("leader-in-isr", sample, f"{known}")
+            self._report("leader-in-isr", sample, f"{known}")
 
     def _watermarks(self, sample: Sample) -> None:
         for broker, mark in sample.marks.items():
             first = self._leader_of.setdefault((sample.key, mark.leader_epoch), broker)
             if first != broker:
-                self._tell(
+                self._report(
                     "one-leader",
                     sample,
                     f"brokers {first} and {broker} both lead in epoch {mark.leader_epoch}",
                 )
             end = sample.ends.get(broker)
             if end is not None and end < mark.high_watermark:
-                self._tell(
+                self._report(
                     "valid-high-watermark",
                     sample,
                     f"broker {broker} ends at {end}, its watermark was {mark.high_watermark}",
@@ -163,7 +163,7 @@ class _Judge:
             if mark.high_watermark < last[1].high_watermark and not self._lost(
                 broker, sample, since=last[0]
             ):
-                self._tell(
+                self._report(
                     "valid-high-watermark",
                     sample,
                     f"the watermark of broker {broker} fell from {last[1].high_watermark} to"
@@ -180,7 +180,7 @@ class _Judge:
                     continue
                 self.audit.compared += 1
                 if end < mark.high_watermark and not self._lost(member, sample):
-                    self._tell(
+                    self._report(
                         "strong-isr",
                         sample,
                         f"broker {member}, in the ISR {list(sample.before.isr)} of version"
@@ -201,9 +201,9 @@ class _Judge:
                 return True
         return False
 
-    def _tell(self, rule: str, sample: Sample, text: str) -> None:
-        self._told[rule, sample.key] += 1
-        if self._told[rule, sample.key] <= SHOWN:
+    def _report(self, rule: str, sample: Sample, text: str) -> None:
+        self._reported[rule, sample.key] += 1
+        if self._reported[rule, sample.key] <= SHOWN:
             self.audit.problems.append(
                 Problem(rule, sample.key, f"at {sample.began / 1e9:.3f} s: {text}")
             )

@@ -179,14 +179,14 @@ def _check_epochs(replica: Replica) -> None:
         replica.problem("epochs", path.name, str(error))
         return
     for stamp in replica.batches:
-        said = epochs.epoch_at(stamp.base_offset)
-        if said != stamp.leader_epoch:
-            replica.problem("epochs", path.name, f"says {said} for {stamp}")
+        found = epochs.epoch_at(stamp.base_offset)
+        if found != stamp.leader_epoch:
+            replica.problem("epochs", path.name, f"has {found} for {stamp}")
             return
 
 
 def _check_producers(replica: Replica) -> None:
-    """The newest snapshot is at the end, and knows what a walk over the batches tells."""
+    """The newest snapshot is at the end, and equals what a walk over the batches finds."""
     fresh = ProducerStates()
     fresh.replay(replica._infos, 0)
     paths = sorted(replica.directory.glob("*" + producer_snapshots.SNAPSHOT_SUFFIX))
@@ -204,11 +204,11 @@ def _check_producers(replica: Replica) -> None:
         replica.problem("producers", newest.name, f"is not at the end, {replica.end}")
         return
     for producer_id, entry in fresh.entries.items():
-        said = known.entries.get(producer_id)
-        if said is None:
+        found = known.entries.get(producer_id)
+        if found is None:
             replica.problem("producers", newest.name, f"does not know producer {producer_id}")
-        elif (said.epoch, said.last_sequence, said.last_offset) != (
+        elif (found.epoch, found.last_sequence, found.last_offset) != (
             entry.epoch, entry.last_sequence, entry.last_offset,
         ):  # fmt: skip
-            text = f"producer {producer_id}: {said}, the log says {entry}"
+            text = f"producer {producer_id}: {found}, the log has {entry}"
             replica.problem("producers", newest.name, text)

@@ -116,7 +116,7 @@ def _transactions(path: Path) -> Iterator[_Transaction]:
 
 
 def read_journal(shelves: Iterable[Path]) -> Iterator[Change]:
-    """Yield the changes of the ensemble, each of whose servers has its files in one of *shelves*."""
+    """Yield the changes of the ensemble; each server has its files in one of *shelves*."""
     copies: Counter[int] = Counter()
     found: dict[int, _Transaction] = {}
     servers = 0

@@ -1,4 +1,4 @@
-"""Rules over every change of a cluster's znodes: who may write what, and which way numbers go.
+"""Rules over every change of a cluster's znodes: allowed writers, and epochs that only grow.
 
 Theory of operation
 ===================
@@ -9,9 +9,9 @@ Invariants that are judged:
 1. /controller_epoch grows by one.
 2. A partition's leader epoch never falls; a change of leader raises it by one.
 3. ISR within the replicas; the leader in the ISR, or there is none.
-4. A new leader comes from the ISR before, or from those who have all that is committed (`elr`), unless unclean election
+4. A new leader comes from the ISR before, or from the eligible replicas beside it (`elr`), unless unclean election
    is allowed (S18).
-5. Leader and leader epoch are changed by the session that holds /controller, in the name of the current epoch (G12);
+5. Leader and leader epoch are changed by the session that holds /controller, under the current epoch;
    the ISR alone also by the leader's session.
 6. No state is of a controller epoch that is not yet.
 7. Broker ids and the controller are ephemeral.
@@ -38,14 +38,14 @@ _BROKER = re.compile(r"/brokers/ids/(\d+)")
 
 
 class State(NamedTuple):
-    """What a partition's state znode says."""
+    """The content of a partition's state znode."""
 
     leader: int
     leader_epoch: int
     isr: frozenset[int]
     controller_epoch: int
     elr: frozenset[int] = frozenset()
-    """Who left the ISR but has all that is committed (KIP-966)."""
+    """Replicas that left the ISR with all committed records (KIP-966)."""
 
 
 class StateChange(NamedTuple):
@@ -166,7 +166,7 @@ class ClusterAudit:
         if replicas is not None and not state.isr <= replicas:
             return "isr-not-replicas", f"replicas are {sorted(replicas)}"
         if not state.isr:
-            return "isr-empty", "nobody is in sync"
+            return "isr-empty", "the ISR is empty"
         if state.leader >= 0 and state.leader not in state.isr:
             return "leader-not-in-isr", f"leader {state.leader}"
         if self._epoch is not None and state.controller_epoch > self._epoch:

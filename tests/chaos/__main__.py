@@ -40,7 +40,7 @@ def main() -> int:
             return 0
     name = f"{arguments.scenario}-{arguments.seed}-{time.time():.0f}"
     out = arguments.out or Path("chaos-out", name)
-    for library in ("kazoo", "kafka"):  # they tell of every lost connection, which is our doing
+    for library in ("kazoo", "kafka"):  # they log every lost connection, which the faults cause
         logging.getLogger(library).setLevel(logging.CRITICAL)
     print(f"{arguments.scenario}: {scenario.about}; seed {arguments.seed}, {out}", flush=True)
     run = Run(

@@ -1,4 +1,4 @@
-"""What a worker asks of a client, whoever made it."""
+"""What a worker needs of a client, of any library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""S37: all brokers on one core, which a busy neighbour shares: they are slow, and nobody takes them for dead."""
+"""S37: all brokers on one core, which a busy neighbour shares: they are slow, and no session expires."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from kbroker.local import processes
 from tests.audits.problem import Problem
-from tests.chaos.scenario import say
+from tests.chaos.scenario import progress
 from tests.chaos.world import World
 
 LASTING = (20.0, 40.0)
@@ -27,20 +27,20 @@ def one_core(world: World, chance: random.Random) -> None:
     everywhere = os.sched_getaffinity(0)
     core = max(everywhere)
     pids = [world.brokers[n].pid for n in world.ids]
-    before = _standing(world)
+    before = _placement(world)
     world.recorder.nemesis(one_core=core)
-    say(world, f"all brokers and a busy neighbour are on core {core}")
+    progress(world, f"all brokers and a busy neighbour are on core {core}")
     with _neighbour(core):
         _run_on(pids, {core})
         time.sleep(chance.uniform(*LASTING))
         _run_on(pids, everywhere)
-    world.problems += what_moved(before, _standing(world))
+    world.problems += what_moved(before, _placement(world))
     world.recorder.nemesis(all_cores=sorted(everywhere))
     time.sleep(QUIET)
 
 
-class Standing(NamedTuple):
-    """Who is registered, and who leads."""
+class Placement(NamedTuple):
+    """Registered brokers and leaders."""
 
     sessions: dict[int, tuple[int, int]]
     """By broker: the session of its registration, and its epoch."""
@@ -48,7 +48,7 @@ class Standing(NamedTuple):
     """By partition: leader and leader epoch."""
 
 
-def what_moved(before: Standing, after: Standing) -> list[Problem]:
+def what_moved(before: Placement, after: Placement) -> list[Problem]:
     """Return a problem for every session that ended, and for every leader that changed."""
     return [
         Problem("session-ended", f"broker-{n}", f"{session} became {after.sessions.get(n)}")
@@ -61,10 +61,10 @@ def what_moved(before: Standing, after: Standing) -> list[Problem]:
     ]
 
 
-def _standing(world: World) -> Standing:
+def _placement(world: World) -> Placement:
     states = {key: world.state(key) for key in world.keys}
     leaders = {key: (state["leader"], state["leader_epoch"]) for key, state in states.items()}
-    return Standing(world.sessions(), leaders)
+    return Placement(world.sessions(), leaders)
 
 
 @contextmanager

@@ -45,7 +45,7 @@ def kill_leader_and_controller(world: World, chance: random.Random) -> Iterator[
 
 
 def kill_all(world: World, chance: random.Random) -> Iterator[str]:
-    """kill -9 everybody."""
+    """kill -9 every broker."""
     world.kill(*world.ids)
     yield "kill -9 of all brokers"
     order = chance.sample(world.ids, len(world.ids))
@@ -135,7 +135,7 @@ def one_way(world: World, chance: random.Random) -> Iterator[str]:
 
 
 def lose_answers_of_zookeeper(world: World, chance: random.Random) -> Iterator[str]:
-    """What a broker writes is applied, and it never hears so (S5); its followers come and go meanwhile."""
+    """A broker's writes are applied, and the answers are lost (S5); its followers come and go meanwhile."""
     n = world.any_leader(chance)
     follower = chance.choice([other for other in world.alive if other != n])
     world.pause(follower)
@@ -145,7 +145,7 @@ def lose_answers_of_zookeeper(world: World, chance: random.Random) -> Iterator[s
     time.sleep(chance.uniform(0.5, 2.0))
     world.board.reset(f"broker-{n}", "zk")
     world.board.heal()
-    yield f"broker {n} did not hear from ZooKeeper what became of its requests"
+    yield f"broker {n} lost ZooKeeper's answers to its requests"
     world.resume(follower)
 
 
@@ -166,7 +166,7 @@ def lose_words_of_controller(world: World, chance: random.Random) -> Iterator[st
     n = chance.choice([other for other in world.alive if other != controller] or world.alive)
     world.recorder.nemesis(hold=[[f"broker-{controller}", f"broker-{n}"]])
     world.board.hold((f"broker-{controller}", f"broker-{n}"), (f"broker-{n}", f"broker-{controller}"))  # fmt: skip
-    world.end_session(chance.choice(world.alive))  # something to say
+    world.end_session(chance.choice(world.alive))  # something to send
     yield f"the controller, {controller}, does not reach broker {n}"
     world.board.reset(f"broker-{controller}", f"broker-{n}")
     world.board.heal()
@@ -264,7 +264,7 @@ def come_back_empty(world: World, chance: random.Random) -> Iterator[str]:
     """kill -9, the log directory is gone, and back at once or later; the others are in sync, so nothing may be lost."""
     n = chance.choice(world.alive)
     if world.wait_in_sync():
-        yield f"nothing is done to broker {n}: not everybody is in sync"
+        yield f"nothing is done to broker {n}: not every replica is in sync"
         return
     world.kill(n)
     world.wipe(n)

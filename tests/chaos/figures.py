@@ -1,4 +1,4 @@
-"""Figures of a run: how much was done, how long nobody was served, how soon others stepped in.
+"""Figures of a run: how much was done, how long no client was served, how soon the next leader served.
 
 Times of elections and ISRs come from ZooKeeper's journal (to its millisecond), those of acknowledgements from the
 history. They are reported, never judged: a slow machine is no defect.

@@ -1,6 +1,6 @@
-"""S16: disks that are really full, under load, until there is room again; nobody repairs anything.
+"""S16: disks that are really full, under load, until there is room again; nothing is repaired.
 
-A broker whose last log directory cannot be written to ends, as Kafka's does (S15: nothing is accepted after a failed
+A broker without a writable log directory exits, as Kafka's does (S15: nothing is accepted after a failed
 append); now and then one is killed with its disk full. What starts it again is what does so on any machine, an init
 system that restarts what has ended once a second, room or not. Room is all that is ever given.
 """
@@ -14,7 +14,7 @@ from contextlib import suppress
 from tests.audits.problem import Problem
 from tests.chaos.client import Ended
 from tests.chaos.raw_client import RawClient
-from tests.chaos.scenario import say
+from tests.chaos.scenario import progress
 from tests.chaos.world import PATIENCE, World
 
 RECORD_BYTES = 16_000
@@ -28,12 +28,12 @@ ENDED = 1
 
 
 def full_disk(world: World, chance: random.Random) -> None:
-    """Fill one, two or all disks by produce; restart who ends; give room."""
+    """Fill one, two or all disks by produce; restart brokers that exit; free space."""
     disks = world.disks
     assert disks is not None
     chosen = chance.sample(world.ids, chance.randint(1, len(world.ids)))
     world.recorder.nemesis(full_disk=chosen)
-    say(world, f"the disks of brokers {chosen} get full")
+    progress(world, f"the disks of brokers {chosen} get full")
     for n in chosen:
         disks.fill(n, chance.randint(*SPARE))
     filler = _Filler(world, chance)
@@ -52,7 +52,7 @@ def full_disk(world: World, chance: random.Random) -> None:
     if not ended:
         left = {n: disks.free(n) for n in chosen}
         world.problems.append(Problem("never-full", str(chosen), f"bytes left: {left}"))
-    say(world, f"there is room again; brokers {sorted(ended)} had ended")
+    progress(world, f"there is room again; brokers {sorted(ended)} had ended")
     for n in chosen:
         disks.give_room(n)
     world.recorder.nemesis(room=chosen)
@@ -85,7 +85,7 @@ def _all_up(world: World) -> None:
 
 
 class _Filler:
-    """A client that writes large records, one after another, each in the history like anybody's."""
+    """A client that writes large records, one after another, each in the history as of any client."""
 
     def __init__(self, world: World, chance: random.Random) -> None:
         self._recorder = world.recorder

@@ -1,4 +1,4 @@
-"""What librdkafka says of a member's place in its group, taken out of the bytes that it means for a producer (KIP-447).
+"""A member's place in its group by librdkafka, taken out of the bytes that it means for a producer (KIP-447).
 
 ``rd_kafka_consumer_group_metadata_write``: ``CGMDv2:``, the generation as the machine writes an int, then group id and
 member id, each ended by a zero byte.

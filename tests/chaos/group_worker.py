@@ -12,8 +12,8 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from tests.chaos.client import split_key
+from tests.chaos.client_thread import ClientThread
 from tests.chaos.group_metadata import generation_and_member
-from tests.chaos.lives import Lives
 from tests.chaos.recorder import Recorder
 from tests.chaos.worker import LIFETIME
 
@@ -21,7 +21,7 @@ GROUP = "chaos-group"
 SESSION_TIMEOUT_MS = 6000
 
 
-class GroupWorker(Lives):
+class GroupWorker(ClientThread):
     """One member after another, each a process of the history."""
 
     def __init__(
@@ -31,7 +31,7 @@ class GroupWorker(Lives):
         self._servers = bootstrap
         self._topics = sorted({split_key(key)[0] for key in keys})
 
-    def live(self) -> None:
+    def run_client(self) -> None:
         """Be a member, then crash or leave."""
         member = _Member(self._recorder, self._recorder.new_process())
         consumer = Consumer(

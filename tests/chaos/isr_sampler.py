@@ -1,7 +1,7 @@
 """Asks running brokers, several times a second, what they lead, call committed and hold (tests.audits.isr_samples).
 
-It speaks to the brokers' own ports and to ZooKeeper's, past the switchboard: a cut must not blind it. The high
-watermark is what ListOffsets tells a consumer, the log end what it tells the debugging consumer (replica id -2), on any
+It uses the brokers' own ports and ZooKeeper's, past the switchboard: a cut must not affect it. The high
+watermark is ListOffsets' answer to a consumer, the log end its answer to the debugging consumer (replica id -2), on any
 replica. A broker that is dead or paused has half a second to answer.
 """
 
@@ -44,7 +44,7 @@ Answers = dict[str, tuple[int, int]]
 
 
 class IsrSampler(threading.Thread):
-    """Takes samples of *keys* until told to stop. *now* gives monotonic ns, as in the history."""
+    """Takes samples of *keys* until it is stopped. *now* gives monotonic ns, as in the history."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class IsrSampler(threading.Thread):
 
 
 class _Line:
-    """A connection to one broker, made anew when it fails; one request at a time."""
+    """A connection to one broker, made again when it fails; one request at a time."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self._address = address

@@ -1,7 +1,7 @@
-"""Members of a group, by kclient, that come and go every few seconds and note what they own in which generation (G11).
+"""Members of a group, by kclient, that come and go every few seconds and record what they own in which generation.
 
 A fact is a partition's owner in a generation, as its member knows it: after every poll, and within the listener, which
-hears of generations that end before the poll does. The topic is idle and has many partitions: it is the rebalances that
+sees generations that end before the poll does. The topic is idle and has many partitions: it is the rebalances that
 count. Generation and assignment are read one after the other, so the generation is read twice.
 """
 
@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 from kclient import Consumer, KafkaError, RebalanceListener, TopicPartition
-from tests.chaos.lives import Lives
+from tests.chaos.client_thread import ClientThread
 from tests.chaos.recorder import Recorder
 
 GROUP = "chaos-owners"
@@ -21,7 +21,7 @@ SHORTEST, MEAN_LIFETIME = 1.0, 4.0
 PAUSE = 0.5
 
 
-class OwnerWorker(Lives):
+class OwnerWorker(ClientThread):
     """One member after another, each a process of the history. *strategy* is the whole group's."""
 
     def __init__(
@@ -31,7 +31,7 @@ class OwnerWorker(Lives):
         self._servers = bootstrap
         self._strategy = strategy
 
-    def live(self) -> None:
+    def run_client(self) -> None:
         """Be a member, leave, and pause a little."""
         self._be_a_member()
         self._ending.wait(self._chance.uniform(0, PAUSE))

@@ -7,6 +7,6 @@ from kazoo.retry import KazooRetry
 
 
 def prompt_client(connect: str) -> KazooClient:
-    """Make one; whoever asks has to start, stop and close it."""
+    """Make one; the caller has to start, stop and close it."""
     often = KazooRetry(max_tries=-1, delay=0.1, backoff=1, max_delay=0.5)
     return KazooClient(connect, timeout=10, connection_retry=often)

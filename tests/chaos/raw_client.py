@@ -1,4 +1,4 @@
-"""A client that speaks the protocol itself and never repeats anything: what it says of a send is exact."""
+"""A client with its own protocol code that never retries: its record of a send is exact."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ class RawClient:
         return self._leaders.get(key, -1)
 
     def _refresh(self, topic: str) -> None:
-        """Ask one broker, any, who leads what."""
+        """Read the leaders from any broker."""
         address = self._chance.choice(self._bootstrap)
         request = MetadataRequest(
             topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False

@@ -28,7 +28,7 @@ class Recorder:
         return next(self._processes)
 
     def new_value(self) -> int:
-        """Return a value that nobody has written yet."""
+        """Return a value that no client has written yet."""
         return next(self._values)
 
     def event(
@@ -42,7 +42,7 @@ class Recorder:
         t: int | None = None,
         **meta: Any,
     ) -> Event:
-        """Add one event, of now unless *t* says otherwise."""
+        """Add one event, at *t* or now."""
         with self._lock:
             at = time.monotonic_ns() if t is None else t
             event = Event(len(self.events), at, p, type_, f, v, err, meta)

@@ -1,4 +1,4 @@
-"""A switchboard in a process of its own, so that what passes through it waits for nobody's interpreter.
+"""A switchboard in a process of its own, so that the traffic waits for no other interpreter.
 
 The runner's process is full of clients in threads. One that spins (kafka-python does while a broker is away) has the
 interpreter for 5 ms each time that the switchboard lets go of it, and pings to ZooKeeper were seconds late: sessions

@@ -72,10 +72,10 @@ class Result:
 
 
 def excuse_renumbered(anomaly: Anomaly, logs: LogAudit) -> Anomaly:
-    """Only report a duplicate whose copies are of different epochs of one producer.
+    """Only report a duplicate with copies of different epochs of one producer.
 
     Its client raised its epoch by itself (KIP-360) and sent again, with new sequences, what it could not know the fate
-    of; no broker can tell. librdkafka does so after OUT_OF_ORDER_SEQUENCE_NUMBER, for all its partitions.
+    of; no broker can detect it. librdkafka does so after OUT_OF_ORDER_SEQUENCE_NUMBER, for all its partitions.
     """
     if anomaly.name != "duplicate":
         return anomaly

@@ -1,4 +1,4 @@
-"""Brokers whose connections, to ZooKeeper, to each other and from clients, all lead through the switchboard."""
+"""Brokers behind the switchboard: all connections to ZooKeeper, to each other and from clients lead through it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SETTINGS: Mapping[str, str] = {
 
 
 class RoutedBrokers(Cluster):
-    """Brokers whose connections all lead through the switchboard."""
+    """Brokers with all connections through the switchboard."""
 
     def __init__(
         self,

@@ -19,16 +19,16 @@ from tests.audits.zookeeper_journal import read_journal
 from tests.audits.zookeeper_rules import ClusterAudit
 from tests.chaos import owner_worker
 from tests.chaos.client import Client, Reader
+from tests.chaos.client_thread import ClientThread
 from tests.chaos.figures import figures
 from tests.chaos.group_worker import GroupWorker
 from tests.chaos.isr_sampler import IsrSampler
-from tests.chaos.lives import Lives
 from tests.chaos.other_clients import KafkaPythonClient, LibrdkafkaClient, LibrdkafkaReader
 from tests.chaos.owner_worker import OwnerWorker
 from tests.chaos.raw_client import RawClient
 from tests.chaos.recorder import Recorder
 from tests.chaos.result import Result, excuse_renumbered, losses
-from tests.chaos.scenario import Scenario, say
+from tests.chaos.scenario import Scenario, progress
 from tests.chaos.vitals import Vitals
 from tests.chaos.vitals_picture import draw
 from tests.chaos.worker import FROM_BEGINNING, Worker
@@ -75,7 +75,7 @@ class Run:
             namespaces=scenario.namespaces,
         )
         self.world.unclean_election = scenario.unclean_election
-        self.workers: list[Lives] = []
+        self.workers: list[ClientThread] = []
         self.sampler: IsrSampler | None = None
         self.vitals = Vitals(
             self.world.pids,
@@ -100,7 +100,7 @@ class Run:
                 self.vitals.start()
             self._hurt()
             self._stop_vitals()
-            say(world, "healing")
+            progress(world, "healing")
             world.heal()
             self._not_in_sync("after healing")
             self._progress()
@@ -163,7 +163,7 @@ class Run:
             self.vitals.finish()
 
     def _judge_vitals(self) -> list[Growth]:
-        """Keep the figures and their picture; say what grows."""
+        """Keep the figures and their picture; report what grows."""
         if not self.scenario.soak:
             return []
         (self.out / "vitals.csv").write_text(self.vitals.to_csv())
@@ -171,7 +171,7 @@ class Run:
         (self.out / "vitals.svg").write_text(draw(self.vitals.series, title))
         found = self.vitals.judge()
         if not any(one.judged for one in found):
-            text = "the run was too short to say what grows"
+            text = "the run was too short to judge growth"
             self.problems.append(Problem("not-sampled", "all", text))
         self.problems += [
             Problem("growing", one.of, one.to_text()) for one in found if one.is_growing
@@ -248,7 +248,7 @@ class Run:
         for worker in self.workers:
             worker.join(PATIENCE)
             if worker.is_alive() and isinstance(worker, GroupWorker | OwnerWorker):
-                say(self.world, f"{worker.name} hangs in its client, and is left behind")
+                progress(self.world, f"{worker.name} hangs in its client, and is left behind")
             elif worker.is_alive():
                 raise AssertionError(f"worker {worker.name} does not end")
             if worker.problem is not None:

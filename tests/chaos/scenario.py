@@ -37,14 +37,14 @@ def play_fault(
     """Hurt, wait, repair, wait."""
     running: Iterator[str] = fault(world, chance)
     words = next(running, "")
-    say(world, words)
+    progress(world, words)
     time.sleep(lasting)
     for _ in running:
         pass
     time.sleep(quiet)
 
 
-def say(world: World, words: str) -> None:
+def progress(world: World, words: str) -> None:
     """Print a line of progress."""
     seconds = (time.monotonic_ns() - world.recorder.began_ns) / 1e9
     print(f"{seconds:7.1f} s  {words}", flush=True)  # noqa: T201
@@ -53,7 +53,7 @@ def say(world: World, words: str) -> None:
 def rounds(
     *of: Fault, lasting: tuple[float, float] = (1, 7), quiet: tuple[float, float] = (2, 5)
 ) -> Round:
-    """Play one of *of*, drawn anew each time."""
+    """Play one of *of*, drawn each time."""
 
     def play(world: World, chance: random.Random) -> None:
         play_fault(world, chance, chance.choice(of), chance.uniform(*lasting), chance.uniform(*quiet))  # fmt: skip

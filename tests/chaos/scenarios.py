@@ -1,7 +1,7 @@
-"""Scenarios: the numbers of reliability.md section 2, each a script of faults that is played until the time is up.
+"""Scenarios: the numbers of tests/SCENARIOS.md, each a script of faults that is played until the time is up.
 
 ``faults`` scripts are rounds: a fault, a while (longer than a session where that is the point), its repair, a quiet
-while. The others are functions that play one round each; those with much to say have a file of their own.
+while. The others are functions that play one round each; the long ones have a file of their own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.chaos.crowded import one_core
 from tests.chaos.dropped_packets import dropped_packets
 from tests.chaos.faults import LONGER_THAN_A_SESSION, Fault
 from tests.chaos.full_disk import full_disk
-from tests.chaos.scenario import Scenario, play_fault, rounds, say
+from tests.chaos.scenario import Scenario, play_fault, progress, rounds
 from tests.chaos.world import PATIENCE, REPLICAS, SESSION_TIMEOUT, World
 
 
@@ -36,7 +36,7 @@ def zombie_controller(world: World, chance: random.Random) -> None:
     """S3: the old controller wakes up while the new one works."""
     old = world.controller(chance)
     world.pause(old)
-    say(world, f"broker {old}, the controller, is paused")
+    progress(world, f"broker {old}, the controller, is paused")
     time.sleep(LONGER_THAN_A_SESSION)
     name = f"made-meanwhile-{chance.randrange(10**6)}"
     with suppress(KafkaException):
@@ -54,7 +54,7 @@ def follower_then_leader(world: World, chance: random.Random) -> None:
     world.kill(follower)
     world.start(follower)
     world.kill(leader)
-    say(world, f"broker {follower} came back, then the leader, {leader}, died")
+    progress(world, f"broker {follower} came back, then the leader, {leader}, died")
     time.sleep(chance.choice((0.5, LONGER_THAN_A_SESSION)))
     world.start(leader)
     world.wait_in_sync()
@@ -77,7 +77,7 @@ def double_failover(world: World, chance: random.Random) -> None:
     if second in world.alive and second != first:
         world.end_session(second)
         world.kill(second)
-        say(world, f"{key}: leader {first} died, then {second}")
+        progress(world, f"{key}: leader {first} died, then {second}")
     world.wait_ready(first)
     time.sleep(chance.uniform(0, 2))
     world.start(second)
@@ -86,7 +86,7 @@ def double_failover(world: World, chance: random.Random) -> None:
 
 
 def last_one_standing(world: World, chance: random.Random) -> None:
-    """S8: the ISR is one broker; it dies, and comes back without its disk. Nobody was promised what it held alone."""
+    """S8: the ISR is one broker; it dies, and comes back without its disk. Only what it held alone may be lost."""
     last = world.any_leader(chance)
     others = [n for n in world.alive if n != last]
     for n in others:
@@ -94,13 +94,13 @@ def last_one_standing(world: World, chance: random.Random) -> None:
         time.sleep(1)
     world.kill(last)
     world.wipe(last)
-    say(world, f"broker {last} was the last one standing, and comes back empty")
+    progress(world, f"broker {last} was the last one standing, and comes back empty")
     world.start(*others, wait=False)
     world.wait_ready(*others)
     world.start(last)
     time.sleep(SESSION_TIMEOUT)
     if world.not_in_sync():
-        # Who has everything is not in the ISR, who is in it has nothing: the operator decides.
+        # The replica with all records is not in the ISR, the one in the ISR has none: the operator decides.
         for topic in {key.rpartition("-")[0] for key in world.keys}:
             world.configure_topic(topic, unclean_leader_election_enable="true")
     world.wait_in_sync()
@@ -114,12 +114,12 @@ def session_storm(world: World, chance: random.Random) -> None:
     if chance.random() < 0.3:
         time.sleep(0.1)
         world.end_session(n)
-    say(world, f"broker {n} has lost its session")
+    progress(world, f"broker {n} has lost its session")
     time.sleep(chance.uniform(0.2, 3))
 
 
 def bit_rot(world: World, chance: random.Random) -> None:
-    """S14: a bit of a dead broker's log turns over; it says so, its partition is put aside and fetched anew."""
+    """S14: a bit of a dead broker's log flips; the broker reports it, the partition is set aside and fetched again."""
     n = chance.choice(world.alive)
     world.kill(n)
     time.sleep(LONGER_THAN_A_SESSION)
@@ -130,12 +130,12 @@ def bit_rot(world: World, chance: random.Random) -> None:
         content[chance.randrange(len(content) // 2)] ^= 1 << chance.randrange(8)
         segment.write_bytes(content)
         world.recorder.nemesis(bit_rot=f"broker-{n}/{key}")
-    say(world, f"a bit of broker {n}'s {key} turned over")
+    progress(world, f"a bit of broker {n}'s {key} flipped")
     world.start(n)
     time.sleep(5)
     world.kill(n)
     for path in (world.brokers[n].data / key).glob("*"):
-        path.unlink()  # the operator's part: a damaged replica is fetched anew
+        path.unlink()  # the operator's part: a damaged replica is fetched again
     time.sleep(LONGER_THAN_A_SESSION)
     world.start(n)
     world.wait_in_sync()
@@ -150,7 +150,7 @@ def file_size_limit(world: World, chance: random.Random) -> None:
     assert process is not None
     world.recorder.nemesis(fail_writes=n)
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (4096, 4096))
-    say(world, f"broker {n} cannot write any more")
+    progress(world, f"broker {n} cannot write any more")
     time.sleep(LONGER_THAN_A_SESSION)
     world.kill(n)
     world.start(n)
@@ -159,7 +159,7 @@ def file_size_limit(world: World, chance: random.Random) -> None:
 
 
 def unclean_election(world: World, chance: random.Random) -> None:
-    """S18, off: the whole ISR is down and a stale replica up: nobody leads, until the ISR is back."""
+    """S18, off: the whole ISR is down and a stale replica up: no replica leads until the ISR is back."""
     leader = world.any_leader(chance)
     stale, other = chance.sample([n for n in world.ids if n != leader], 2)
     world.kill(stale)
@@ -168,7 +168,7 @@ def unclean_election(world: World, chance: random.Random) -> None:
     world.start(stale)
     time.sleep(LONGER_THAN_A_SESSION)
     led = [key for key in world.keys if world.leader(key) == stale]
-    say(world, f"only broker {stale}, a stale one, is up; it leads {led}")
+    progress(world, f"only broker {stale}, a stale one, is up; it leads {led}")
     world.start(leader, other)
     world.wait_in_sync()
 
@@ -189,7 +189,7 @@ def controller_dies_at_work(world: World, chance: random.Random) -> None:
     time.sleep(chance.uniform(0.02, 0.6))
     n = world.controller(chance)
     world.kill(n)
-    say(world, f"the controller, {n}, died while {name} was made or deleted")
+    progress(world, f"the controller, {n}, died while {name} was made or deleted")
     thread.join(60)
     time.sleep(chance.choice((0.0, LONGER_THAN_A_SESSION)))
     world.start(n)
@@ -209,7 +209,7 @@ def recreate_topic(world: World, chance: random.Random) -> None:
     with suppress(KafkaException):
         world.delete_topic(name)
         world.create_topic(name, 3)
-    say(world, f"a topic was made anew while broker {n} was down")
+    progress(world, f"a topic was created again while broker {n} was down")
     world.start(n)
     time.sleep(2)
     with suppress(KafkaException):
@@ -221,7 +221,7 @@ def rolling_restart(world: World, chance: random.Random) -> None:
     """S28: SIGTERM, one after another, each waiting for the one before to be in sync."""
     for n in world.ids:
         play_fault(world, chance, faults.restart_cleanly, 0.5, 0)
-        say(world, f"{n} of {len(world.ids)} restarted")
+        progress(world, f"{n} of {len(world.ids)} restarted")
         world.wait_in_sync()
         time.sleep(1)
 
@@ -237,7 +237,7 @@ def preferred_leaders(world: World, chance: random.Random) -> None:
     with suppress(KafkaException):
         wanted = [TopicPartition(*split_key(key)) for key in world.keys]
         world.admin().elect_leaders(ElectionType.PREFERRED, wanted).result(20)
-    say(world, f"the preferred leaders were asked for while broker {n} caught up")
+    progress(world, f"the preferred leaders were asked for while broker {n} caught up")
     world.wait_in_sync()
     time.sleep(2)
 
@@ -246,7 +246,7 @@ def reassignment(world: World, chance: random.Random) -> None:
     """S26: every partition moves, while brokers and the controller die."""
     plan = {key: chance.sample(world.ids, REPLICAS) for key in world.keys}
     world.reassign(plan)
-    say(world, f"partitions move to {list(plan.values())}")
+    progress(world, f"partitions move to {list(plan.values())}")
     time.sleep(chance.uniform(0, 0.5))
     fault = chance.choice((faults.kill_controller, faults.kill_leader, faults.bounce))
     play_fault(world, chance, fault, chance.choice((0.2, LONGER_THAN_A_SESSION)), 1)

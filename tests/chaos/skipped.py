@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class Skipped(Exception):
-    """The text says why."""
+    """The text is the reason."""

@@ -2,12 +2,12 @@
 
 Theory of operation
 ===================
-One thread, one selector. Each route listens on a port and leads to a target. Who calls is said by the route, or, on the
-inter-broker listener that all brokers call, by the client id of the first request (``broker-2-fetcher-0``).
+One thread, one selector. Each route listens on a port and leads to a target. The caller is known by the route, or, on
+the inter-broker listener that all brokers call, by the client id of the first request (``broker-2-fetcher-0``).
 
 Bytes flow in two directions, and each may be held: nothing is read, so the sender's bytes wait as they do in a network
 that loses packets, and flow on when it is healed. `reset` ends connections, and what was held is lost: held replies
-that are reset are requests whose outcome nobody knows. A throttled direction reads so many bytes a second; a delayed
+that are reset are requests with an unknown outcome. A throttled direction reads so many bytes a second; a delayed
 one delivers everything, in order, so much later.
 
 Owner: its own thread; the methods may be called from any.
@@ -82,7 +82,7 @@ class Switchboard:
     # -- what the nemesis asks for -------------------------------------------------------------
 
     def route(self, source: str | None, target: str, port: int) -> int:
-        """Listen for *source* (None: whoever says its name) and lead to *port*; return our port."""
+        """Listen for *source* (None: the caller names itself) and lead to *port*; return our port."""
         listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         listener.setblocking(False)
         self._listeners.append(listener)
@@ -228,7 +228,7 @@ class Switchboard:
                 side.outgoing += side.late.popleft()[1]
 
     def _know(self, connection: _Connection) -> bool:
-        """Find out who calls, from the header of its first request."""
+        """Find the caller from the header of its first request."""
         first = connection.first
         if len(first) < 14:
             return False

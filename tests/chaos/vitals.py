@@ -2,8 +2,8 @@
 
 Of a process: /proc. Open segments are not counted as descriptors as long as their files are there: a log that grows has
 more of them, up to the broker's own limit; one that was deleted is. Of ZooKeeper: its word ``mntr``. A process that is
-started anew is another series, called ``broker-1 (2)``, for its memory begins anew. What is paused is looked at all the
-same: the kernel answers.
+started again is another series, called ``broker-1 (2)``, for its memory starts at zero. What is paused is looked at
+all the same: the kernel answers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.audits.growth import Growth
 
 EVERY: Final = 3.0
 SHORTEST: Final = 60.0
-"""Seconds of a series below which nothing can be said of it."""
+"""Seconds of a series below which it is not judged."""
 _SEGMENTS: Final = (".log", ".index", ".timeindex")
 _MNTR: Final = {"znodes": "zk_znode_count", "watches": "zk_watch_count"}
 
@@ -30,7 +30,7 @@ Key = tuple[str, str]
 
 
 class Vitals(threading.Thread):
-    """Samples until told to stop. *pids* gives names and process ids that live now, *now* the seconds of the run."""
+    """Samples until it is stopped. *pids* gives names and ids of running processes, *now* the seconds of the run."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Vitals(threading.Thread):
         self._pids = pids
         self._servers = list(zookeeper_servers)
         self._now = now
-        self._lives: dict[str, list[int]] = {}
+        self._runs: dict[str, list[int]] = {}
         self._ending = threading.Event()
         self.series: dict[Key, list[tuple[float, float]]] = {}
 
@@ -61,12 +61,12 @@ class Vitals(threading.Thread):
         at = self._now()
         for name, pid in self._pids().items():
             figures = of_process(pid)
-            lives = self._lives.setdefault(name, [])
-            if pid not in lives:
-                lives.append(pid)
-            life = name if len(lives) == 1 else f"{name} ({len(lives)})"
+            pids = self._runs.setdefault(name, [])
+            if pid not in pids:
+                pids.append(pid)
+            label = name if len(pids) == 1 else f"{name} ({len(pids)})"
             for kind, value in figures.items():
-                self._add(kind, life, at, value)
+                self._add(kind, label, at, value)
         for server in self._servers:
             for kind, value in of_zookeeper(zookeeper.ask(server, "mntr")).items():
                 self._add(kind, f"zookeeper-{server.number}", at, value)
@@ -118,6 +118,6 @@ def _target(link: Path) -> str:
 
 
 def of_zookeeper(mntr: str) -> dict[str, float]:
-    """Return what ZooKeeper says of itself in the answer to mntr; nothing if it said nothing."""
-    said = dict(line.split("\t", 1) for line in mntr.splitlines() if "\t" in line)
-    return {kind: float(said[name]) for kind, name in _MNTR.items() if name in said}
+    """Return ZooKeeper's answer to mntr; nothing if it sent none."""
+    answer = dict(line.split("\t", 1) for line in mntr.splitlines() if "\t" in line)
+    return {kind: float(answer[name]) for kind, name in _MNTR.items() if name in answer}

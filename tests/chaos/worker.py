@@ -1,7 +1,7 @@
-"""A worker: one client after another, each a process of the history, sends and polls until told to stop.
+"""A worker: one client after another, each a process of the history, sends and polls until it is stopped.
 
-A client lives about thirty seconds and is then torn down as a crash: what it has not heard of stays unknown, and what
-it says afterwards is not listened to. Its successor reads on from a little before the place that the worker knows of,
+A client runs for about thirty seconds and is then torn down as a crash: requests without a response stay unknown, and
+later callbacks are ignored. Its successor reads on from a little before the place that the worker knows of,
 or from the beginning.
 """
 
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from tests.chaos.client import Client, ClientLost, Ended, Positions
-from tests.chaos.lives import Lives
+from tests.chaos.client_thread import ClientThread
 from tests.chaos.recorder import Recorder
 from tests.checker.history import Event
 
@@ -22,8 +22,8 @@ FROM_BEGINNING = 0.1
 """How likely an assigned key is read again from its beginning. Over an hour that is more than all the rest."""
 
 
-class Worker(Lives):
-    """Sends and polls about *rate* times a second; *from_beginning* of the keys it is assigned it reads anew."""
+class Worker(ClientThread):
+    """Sends and polls about *rate* times a second; it reads the share *from_beginning* of its keys from the start."""
 
     def __init__(
         self,
@@ -43,12 +43,12 @@ class Worker(Lives):
         self._from_beginning = from_beginning
         self._known: Positions = dict.fromkeys(keys, 0)
 
-    def live(self) -> None:
-        """Live until the client is to crash."""
-        _Life(self).live()
+    def run_client(self) -> None:
+        """Use one client until it is to crash."""
+        _ClientRun(self).run()
 
 
-class _Life:
+class _ClientRun:
     """One client's time."""
 
     def __init__(self, worker: Worker) -> None:
@@ -59,11 +59,11 @@ class _Life:
         self.until = time.monotonic() + 5 + self.chance.expovariate(1 / LIFETIME)
         self.over = False
 
-    def live(self) -> None:
+    def run(self) -> None:
         """Make a client, use it, tear it down."""
         try:
             client = self.worker._make_client()
-        except Exception as error:  # no broker answers, say: nothing was done
+        except Exception as error:  # for example, no broker answers: nothing was done
             self.recorder.event(self.p, "info", "crash", None, err=repr(error))
             time.sleep(0.5)
             return

@@ -270,7 +270,7 @@ class World:
             self.recorder.nemesis(resume_zookeeper=chosen)
 
     def end_session(self, n: int) -> bool:
-        """End a broker's session as nobody but its owner should: with its own id and password."""
+        """End a broker's session with its own id and password."""
         try:
             text = (self.brokers[n].data / "zookeeper-session").read_text()
             value = json.loads(text)
@@ -309,7 +309,7 @@ class World:
         return self._states.get(key, {"leader": -1, "leader_epoch": -1, "isr": []})
 
     def leader(self, key: str) -> int:
-        """Return who leads; -1: nobody."""
+        """Return the leader; -1: none."""
         return int(self.state(key)["leader"])
 
     def sessions(self) -> dict[int, tuple[int, int]]:
@@ -335,7 +335,7 @@ class World:
         return chance.choice(self.alive or self.ids)
 
     def not_in_sync(self) -> list[str]:
-        """Return the keys whose ISR is not full, or that have no leader."""
+        """Return the keys that have no full ISR, or no leader."""
         return [
             key
             for key in self.keys

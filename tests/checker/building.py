@@ -1,4 +1,4 @@
-"""Histories for tests: told one event after another, or generated clean from a seed."""
+"""Histories for tests: built one event after another, or generated clean from a seed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Story:
         return self.events[-1]
 
     def done(self, p: Process, f: str, v: Any, outcome: str = "ok", **meta: Any) -> Story:
-        """Add an operation that nobody interrupts. *outcome* "open": it has no end."""
+        """Add an uninterrupted operation. *outcome* "open": it has no end."""
         begun = self.event(p, "invoke", f, v, **meta)
         if outcome != "open":
             self.event(p, outcome, f, v, op=begun.i, **meta)
@@ -34,7 +34,7 @@ class Story:
         self, value: int, offset: int | None = None, outcome: str = "ok", *, p: Process = 0,
         key: str = "t-0", **meta: Any,
     ) -> Story:  # fmt: skip
-        """Send one value; *offset* is what the answer said."""
+        """Send one value; *offset* is that of the answer."""
         begun = self.event(p, "invoke", "send", [["send", key, [None, value]]], **meta)
         if outcome != "open":
             self.event(p, outcome, "send", [["send", key, [offset, value]]], op=begun.i, **meta)

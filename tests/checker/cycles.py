@@ -1,6 +1,6 @@
 """G1c: transactions that each read what the other wrote. Edges are from the writer to the reader of a value.
 
-Order of writes (ww) is no evidence: Kafka's transactions are not isolated in what they write (G8).
+Order of writes (ww) is no evidence: Kafka's transactions are not isolated in what they write.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What the logs must have been: per key, which value was at which offset, who wrote it and who read it.
+"""What the logs must have been: per key, which value was at which offset, its writer and its readers.
 
-A value is taken to be at an offset if a send with acks=all was told so, or any poll returned it there. An answer to
-acks=1 binds nobody. A send whose outcome is unknown happened if any of its values was read; then all of them happened.
+A value is taken to be at an offset if a send with acks=all got that offset, or any poll returned it there. An answer to
+acks=1 promises nothing. A send with an unknown outcome happened if any of its values was read; then all of them
+happened.
 
 Offsets may have gaps (markers, lost batches): rules about order go by the index among the offsets that are known.
 """
@@ -29,7 +30,7 @@ class Write:
     value: int
     operation: Operation
     offset: int | None
-    """Where the answer said it is."""
+    """The offset of the answer."""
 
     @property
     def binding(self) -> bool:
@@ -43,7 +44,7 @@ class KeyLog:
 
     key: str
     at: dict[int, dict[int, Operation]] = field(default_factory=dict)
-    """Offset -> value -> the first operation that says so."""
+    """Offset -> value -> the first operation that proves it."""
     writes: dict[int, Write] = field(default_factory=dict)
     readers: dict[int, Operation] = field(default_factory=dict)
     """Value -> the first operation that is known to have read it."""
@@ -100,7 +101,7 @@ class Derived:
 
 
 def derive(events: list[Event]) -> Derived:
-    """Work out what the history says of the logs. Raise HistoryError if a value was written twice."""
+    """Derive the logs from the history. Raise HistoryError if a value was written twice."""
     found = operations(events)
     logs: dict[str, KeyLog] = {}
 

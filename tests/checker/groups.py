@@ -114,7 +114,7 @@ class _Commitments:
 
 
 def commits(derived: Derived) -> Iterator[Anomaly]:
-    """commit-regress: what was acknowledged is found again. commit-ahead: nobody commits what was not polled."""
+    """commit-regress: what was acknowledged is found again. commit-ahead: no member commits what was not polled."""
     ending = {operation.ended.i: operation for operation in derived.operations if operation.ended}
     state = _Commitments()
     for event in derived.events:

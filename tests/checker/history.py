@@ -4,7 +4,7 @@
 
 - i: place in the history, counted over all workers. t: monotonic nanoseconds.
 - p: the process, a client from its making to its end; a torn-down client's successor is another process.
-- type: ``invoke`` begins an operation; ``ok``, ``fail`` (it has certainly not happened) or ``info`` (nobody knows)
+- type: ``invoke`` begins an operation; ``ok``, ``fail`` (it has certainly not happened) or ``info`` (unknown)
   ends it, naming the beginning in ``meta.op``, or else the last one of this process with the same f. An operation
   without an end is info. What needs no beginning (polls, faults) has none.
 - f and v:
@@ -16,8 +16,8 @@
   - ``commit``, ``committed``: ``{"group", "offsets": {key: offset}}``, an offset commit, and what is asked back
   - ``election``: ``{key: [leader, leader epoch]}``, completed (from the audit of ZooKeeper)
   - ``admin``, ``nemesis``: anything
-- meta of a send: ``acks`` ("all" unless said), ``idempotent`` and ``retries`` (both false unless said): what the client
-  does by itself; ``ordered``: it keeps the order of its sends; ``broker``: who answered.
+- meta of a send: ``acks`` (default "all"), ``idempotent`` and ``retries`` (both default false): what the client
+  does by itself; ``ordered``: it keeps the order of its sends; ``broker``: it answered.
 """
 
 from __future__ import annotations

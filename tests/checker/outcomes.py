@@ -1,6 +1,6 @@
-"""What the answer to a send says about the record: it is there, it is not, or nobody knows.
+"""The outcome of a send by its answer: the record is there, it is not, or it is unknown.
 
-The table is reliability.md 3.2. Get it wrong and every result is noise: NOT_LEADER_OR_FOLLOWER in particular also
+With an error in this table every result would be noise: NOT_LEADER_OR_FOLLOWER in particular also
 comes to a request that was appended and then lost its leader while it waited (KAFKA-13574).
 """
 

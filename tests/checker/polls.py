@@ -14,7 +14,7 @@ from tests.checker.derived import Derived, KeyLog
 from tests.checker.history import Operation, Process
 
 Last = tuple[int, Operation]
-"""An index, and who set it: the next record polled has the index behind."""
+"""An index, and the operation that set it: the next record polled has the index behind."""
 
 
 class _Positions:

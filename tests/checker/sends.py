@@ -1,4 +1,4 @@
-"""Rules about the order of what a producer sends: per key, later sends lie behind earlier ones (G5)."""
+"""Rules about the order of what a producer sends: per key, later sends lie behind earlier ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.checker.history import Operation, Process
 def order_of_sends(derived: Derived) -> Iterator[Anomaly]:
     """nonmonotonic-send, and within one operation int-nonmonotonic-send.
 
-    A client that retries without idempotence and does not say that it is ordered may reorder: only reported.
+    A client that retries without idempotence and is not marked as ordered may reorder: only reported.
     """
     last: dict[tuple[Process, str], tuple[int, Operation]] = {}
     for operation in derived.transfers():

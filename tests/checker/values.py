@@ -22,7 +22,7 @@ def inconsistent_offsets(derived: Derived) -> Iterator[Anomaly]:
 
 
 def lost_writes(derived: Derived) -> Iterator[Anomaly]:
-    """Somebody read beyond a committed value that nobody ever read. torn-txn: others of its operation were read."""
+    """A client read beyond a committed value that no client ever read. torn-txn: others of its operation were read."""
     for key, write in derived.committed:
         log = derived.logs[key]
         offsets = log.offsets_of.get(write.value)
@@ -59,7 +59,7 @@ def unseen(derived: Derived) -> Iterator[Anomaly]:
             if promised:
                 yield Anomaly(
                     "unjudged",
-                    f"nobody read {key} to its end: {len(promised)} acknowledged values are not accounted for",
+                    f"no client read {key} to its end: {len(promised)} acknowledged values are not accounted for",
                     promised[-1].operation.events,
                     bad=False,
                     key=key,
@@ -71,7 +71,7 @@ def unseen(derived: Derived) -> Iterator[Anomaly]:
 
 
 def vanished(derived: Derived) -> Iterator[Anomaly]:
-    """What anybody has read is there for everybody (G3): final polls return it, too."""
+    """A value that one client read is there for all: final polls return it, too."""
     for key, log in derived.logs.items():
         for value, reader in log.readers.items():
             for process, seen in log.in_final_polls.items():
@@ -138,21 +138,21 @@ def duplicates(derived: Derived) -> Iterator[Anomaly]:
 
 
 def aborted_reads(derived: Derived) -> Iterator[Anomaly]:
-    """G1a: what certainly was not written is not read. phantom: nor what nobody ever sent."""
+    """G1a: what certainly was not written is not read. phantom: nor what no client ever sent."""
     for key, log in derived.logs.items():
         for value, reader in log.readers.items():
             write = log.writes.get(value)
             if write is None:
                 yield Anomaly(
                     "phantom",
-                    f"value {value} was read from {key}, nobody wrote it",
+                    f"value {value} was read from {key}, no client wrote it",
                     reader.events,
                     key=key,
                 )
             elif write.operation.outcome == "fail":
                 yield Anomaly(
                     "G1a",
-                    f"value {value} of {key} was read, but its writer was told that it failed"
+                    f"value {value} of {key} was read, but its send failed"
                     f" ({write.operation.ended.err if write.operation.ended else ''})",
                     (*write.operation.events, *reader.events),
                     key=key,

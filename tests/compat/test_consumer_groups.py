@@ -1,6 +1,6 @@
 """Other people's consumers in groups on real brokers, through the death of members and coordinators.
 
-Produce, consume, validate: what was acknowledged to the producer must be processed by somebody (at
+Produce, consume, validate: what was acknowledged to the producer must be processed by some member (at
 least once), no committed offset may go back, and a coordinator that is killed and comes back must
 not cause a rebalance.
 """
@@ -29,7 +29,7 @@ PARTITIONS = 6
 
 
 class Member:
-    """A consumer process and what it told."""
+    """A consumer process and its events."""
 
     def __init__(self, library: str, cluster: Cluster, group: str, topic: str) -> None:
         self.events: list[dict[str, Any]] = []
@@ -66,7 +66,7 @@ class Member:
 
     @property
     def committed(self) -> Iterator[tuple[int, int]]:
-        """Every (partition, offset) whose commit was acknowledged to it."""
+        """Every (partition, offset) with an acknowledged commit."""
         for event in list(self.events):
             for partition, offset in event.get("committed", {}).items():
                 yield int(partition), offset
@@ -149,12 +149,15 @@ class Scene:
 
     def committed_as_acknowledged(self) -> None:
         """Check that every commit acknowledged to a member is kept, or overtaken."""
-        told: dict[int, int] = {}
+        acknowledged: dict[int, int] = {}
         for member in self.members:
             for partition, offset in member.committed:
-                told[partition] = max(told.get(partition, 0), offset)
+                acknowledged[partition] = max(acknowledged.get(partition, 0), offset)
         kept = self.committed()
-        assert all(kept[partition] >= offset for partition, offset in told.items()), (told, kept)
+        assert all(kept[partition] >= offset for partition, offset in acknowledged.items()), (
+            acknowledged,
+            kept,
+        )
 
     def close(self) -> None:
         for member in self.members:

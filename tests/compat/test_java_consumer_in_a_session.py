@@ -42,7 +42,7 @@ def test_it_reads_on_where_it_was_when_the_broker_has_forgotten_its_session(
     producer = Producer(settings)
 
     def write(turn: int) -> None:
-        """Write to two partitions; the others are idle, and not spoken of."""
+        """Write to two partitions; the others are idle, and not in the responses."""
         for number in range(turn * PER_ROUND, (turn + 1) * PER_ROUND):
             partition = (2 * turn + number % 2) % PARTITIONS
             producer.produce("t", b"%d" % number, partition=partition)
@@ -50,8 +50,8 @@ def test_it_reads_on_where_it_was_when_the_broker_has_forgotten_its_session(
 
     write(0)
     (tmp_path / "log4j.properties").write_text(LOG4J)
-    said, heard = tmp_path / "said", tmp_path / "heard"
-    with said.open("wb") as out, heard.open("wb") as errors:
+    output, errors = tmp_path / "output", tmp_path / "errors"
+    with output.open("wb") as out, errors.open("wb") as err:
         consumer = subprocess.Popen(
             [
                 *("java", "-Xmx128m", f"-Dlog4j.configuration=file:{tmp_path}/log4j.properties"),
@@ -60,27 +60,27 @@ def test_it_reads_on_where_it_was_when_the_broker_has_forgotten_its_session(
                 *("--max-messages", str(ROUNDS * PER_ROUND)),
             ],
             stdout=out,
-            stderr=errors,
+            stderr=err,
         )
     try:
         for turn in range(1, ROUNDS):
             eventually(
                 f"{turn * PER_ROUND} messages",
-                lambda turn=turn: len(said.read_bytes().split()) >= turn * PER_ROUND,
+                lambda turn=turn: len(output.read_bytes().split()) >= turn * PER_ROUND,
                 40,
             )
             if turn == 2:
                 cluster.kill(1)
                 cluster.start(1)
             write(turn)
-        assert consumer.wait(40) == 0, heard.read_text()
+        assert consumer.wait(40) == 0, errors.read_text()
     finally:
         consumer.kill()
         consumer.wait()
-    read = sorted(int(word) for word in said.read_text().split())
+    read = sorted(int(word) for word in output.read_text().split())
     assert read == list(range(ROUNDS * PER_ROUND))
-    log = heard.read_text()
+    log = errors.read_text()
     assert len(set(re.findall(r"created a new incremental fetch session (\d+)", log))) >= 2, log
-    # Of twenty partitions an answer speaks of those that have something to say.
+    # Of twenty partitions a response contains those with new data.
     assert re.search(r"with [12] response partition\(s\), 1[89] implied partition\(s\)", log), log
     assert "sent an invalid" not in log, log

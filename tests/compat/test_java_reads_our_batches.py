@@ -79,9 +79,9 @@ def test_java_reads_every_codec_headers_and_nulls(tmp_path):
             )
         )
 
-    said = dumped(log)
+    output = dumped(log)
 
-    heads = re.findall(r"^baseOffset: (\d+) .*compresscodec: (\w+) .*isvalid: (\w+)", said, re.M)
+    heads = re.findall(r"^baseOffset: (\d+) .*compresscodec: (\w+) .*isvalid: (\w+)", output, re.M)
     assert heads == [
         *((str(n * 100), codec, "true") for n, codec in enumerate(CODECS)),
         ("500", "none", "true"),
@@ -90,7 +90,7 @@ def test_java_reads_every_codec_headers_and_nulls(tmp_path):
     read = re.findall(
         r"^\| offset: (\d+) CreateTime: (\d+) keySize: (-?\d+) valueSize: (-?\d+) "
         r"sequence: -1 headerKeys: \[n,no\](?: key: (\S+))?(?: payload: (\S+))?$",
-        said,
+        output,
         re.M,
     )
     assert read[:500] == [
@@ -104,6 +104,6 @@ def test_java_reads_every_codec_headers_and_nulls(tmp_path):
         )
         for record in sent
     ]
-    assert "endTxnMarker: COMMIT coordinatorEpoch: 3" in said
-    assert f"LogAppendTime: {NOW_MS + 999}" in said
-    assert "Found" not in said  # how it begins what it has to complain about
+    assert "endTxnMarker: COMMIT coordinatorEpoch: 3" in output
+    assert f"LogAppendTime: {NOW_MS + 999}" in output
+    assert "Found" not in output  # how it begins what it has to complain about

@@ -65,8 +65,8 @@ def topic_on(cluster: Cluster, *replicas: list[int], records: int = 0) -> str:
 
 def test_log_dirs_and_elections(cluster: Cluster) -> None:
     name = topic_on(cluster, [1, 2], records=10)
-    told = run(cluster, "LogDirsCommand", "--describe", "--topic-list", name)
-    brokers = json.loads(told.splitlines()[-1])["brokers"]
+    output = run(cluster, "LogDirsCommand", "--describe", "--topic-list", name)
+    brokers = json.loads(output.splitlines()[-1])["brokers"]
     found = {
         broker["broker"]: [p for d in broker["logDirs"] for p in d["partitions"]]
         for broker in brokers
@@ -75,25 +75,25 @@ def test_log_dirs_and_elections(cluster: Cluster) -> None:
     assert found[1][0]["partition"] == f"{name}-0"
     assert found[1][0]["size"] > 6000
     assert (found[1][0]["offsetLag"], found[1][0]["isFuture"]) == (0, False)
-    told = run(
+    output = run(
         cluster, "LeaderElectionCommand", "--election-type", "preferred",
         "--topic", name, "--partition", "0",
     )  # fmt: skip
-    assert f"Valid replica already elected for partitions {name}-0" in told
+    assert f"Valid replica already elected for partitions {name}-0" in output
 
 
 def test_partitions_are_moved(cluster: Cluster, tmp_path: Path) -> None:
     name, topics, plan = topic_on(cluster, [1], records=10), tmp_path / "topics", tmp_path / "plan"
     topics.write_text(json.dumps({"version": 1, "topics": [{"topic": name}]}))
     tool = "reassign.ReassignPartitionsCommand"
-    told = run(
+    output = run(
         cluster, tool, "--generate", "--topics-to-move-json-file", str(topics),
         "--broker-list", "3",
     )  # fmt: skip
-    plan.write_text(told.strip().splitlines()[-1])
+    plan.write_text(output.strip().splitlines()[-1])
     file = ("--reassignment-json-file", str(plan))
-    told = run(cluster, tool, "--execute", *file, "--throttle", "50000000")
-    assert f"Successfully started partition reassignment for {name}-0" in told
+    output = run(cluster, tool, "--execute", *file, "--throttle", "50000000")
+    assert f"Successfully started partition reassignment for {name}-0" in output
     eventually(
         "the move to end",
         lambda: (
@@ -114,8 +114,8 @@ def test_replicas_are_compared(cluster: Cluster) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as tool:
         assert tool.stdout is not None
         try:
-            told = iter(tool.stdout.readline, "")
-            while ": max lag is 0 for partition" not in (line := next(told)):
+            output = iter(tool.stdout.readline, "")
+            while ": max lag is 0 for partition" not in (line := next(output)):
                 assert "unmatched" not in line
         finally:
             tool.kill()

@@ -33,7 +33,7 @@ pytestmark = [
 
 
 def dump(*arguments: str) -> str:
-    """Run DumpLogSegments and return what it says."""
+    """Run DumpLogSegments and return its output."""
     done = subprocess.run(
         ["java", "-Xmx128m", "-cp", CLASSPATH, "kafka.tools.DumpLogSegments", *arguments],
         capture_output=True,
@@ -56,19 +56,19 @@ def test_dump_log_segments_reads_our_segment_and_finds_our_indexes_right(tmp_pat
     files = ",".join(
         str(tmp_path / "t-0" / LOG) + suffix for suffix in (".log", ".index", ".timeindex")
     )
-    said = dump("--deep-iteration", "--print-data-log", "--files", files)
+    output = dump("--deep-iteration", "--print-data-log", "--files", files)
     batches = re.findall(
-        r"^baseOffset: (\d+) .* partitionLeaderEpoch: (\d+) .* isvalid: true$", said, re.M
+        r"^baseOffset: (\d+) .* partitionLeaderEpoch: (\d+) .* isvalid: true$", output, re.M
     )
     assert [int(base) for base, _ in batches] == [2 * n for n in range(104)]
     assert {epoch for _, epoch in batches} == {"0", "1", "2", "3"}
-    assert said.count("payload: value-") == 200
-    assert said.count("payload: compressed") == 8
-    assert "compresscodec: zstd" in said
-    assert "Index timestamp mismatch" not in said
-    assert "mismatch" not in said.lower(), said
-    assert len(re.findall(r"^offset: \d+ position: \d+$", said, re.M)) > 30
-    assert len(re.findall(r"^timestamp: \d+ offset: \d+$", said, re.M)) > 30
+    assert output.count("payload: value-") == 200
+    assert output.count("payload: compressed") == 8
+    assert "compresscodec: zstd" in output
+    assert "Index timestamp mismatch" not in output
+    assert "mismatch" not in output.lower(), output
+    assert len(re.findall(r"^offset: \d+ position: \d+$", output, re.M)) > 30
+    assert len(re.findall(r"^timestamp: \d+ offset: \d+$", output, re.M)) > 30
     checked = dump("--index-sanity-check", "--files", str(tmp_path / "t-0" / f"{LOG}.index"))
     assert "passed sanity check" in checked
 
@@ -79,20 +79,20 @@ def test_dump_log_segments_reads_our_producer_snapshots(tmp_path: Path) -> None:
         append_numbered(log, 77, sequence * 2, 2, epoch=4, now_ms=1000)
     append_numbered(log, 78, 9, now_ms=2000)
     log.close()
-    said = dump("--files", str(tmp_path / "t-0" / "00000000000000000007.snapshot"))
+    output = dump("--files", str(tmp_path / "t-0" / "00000000000000000007.snapshot"))
     rows = re.findall(
         r"producerId: (\d+) producerEpoch: (\d+) coordinatorEpoch: (-?\d+)"
         r" currentTxnFirstOffset: (\S+) lastTimestamp: (\d+)"
         r" firstSequence: (\d+) lastSequence: (\d+) lastOffset: (\d+) offsetDelta: (\d+)"
         r" timestamp: (\d+)",
-        said,
+        output,
     )
     assert [(row[0], row[1], *row[5:9]) for row in rows] == [
         ("77", "4", "0", "1", "1", "1"),
         ("77", "4", "2", "3", "3", "1"),
         ("77", "4", "4", "5", "5", "1"),
         ("78", "0", "9", "9", "6", "0"),
-    ], said
+    ], output
 
 
 class ApacheKafka:

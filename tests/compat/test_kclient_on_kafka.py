@@ -203,7 +203,7 @@ def test_a_broker_killed_and_back_loses_and_repeats_nothing(
                 time.sleep(0.01)
         with AdminClient(bootstrap_servers=bootstrap) as admin:
             while 2 in admin.describe_cluster().brokers:
-                time.sleep(0.2)  # ZooKeeper has to forget its former life before it may start
+                time.sleep(0.2)  # its previous session has to expire before it may start
         brokers[1].start()
         brokers[1].wait_ready()
         assert producer.flush(60) == 0
@@ -259,16 +259,16 @@ def test_partitions_are_moved_and_the_throttle_is_taken_away(
     assert "The inter-broker throttle limit was set to 100000000 B/s" in lines
     assert lines[-1] == f"Successfully started partition reassignments for {topic}-0,{topic}-1"
 
-    told: list[str] = []
+    outputs: list[str] = []
 
     def verified() -> bool:
         found = kclient("reassign", "verify", "-f", str(path), code=None)
-        told.append(found.stdout.decode())
+        outputs.append(found.stdout.decode())
         return found.returncode == 0
 
     eventually("the partitions to be moved", verified, 60)
-    # The throttle goes when nothing is under way, which may be told before the new replicas are.
-    text = "".join(told[-2:])
+    # The throttle goes when nothing is under way, which may be visible before the new replicas are.
+    text = "".join(outputs[-2:])
     assert f"Reassignment of partition {topic}-1 is completed." in text
     assert "Clearing broker-level throttles on brokers 1,2" in text
     assert f"Clearing topic-level throttles on topic {topic}" in text

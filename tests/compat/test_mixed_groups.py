@@ -1,4 +1,4 @@
-"""Our consumer and other people's in one group: whoever leads, everybody understands everybody."""
+"""Our consumer and other libraries' in one group: with any leader, every member understands every other."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def cluster(module_clusters: MakeCluster) -> Cluster:
 
 
 class Member:
-    """A member's process, and the assignment it told last."""
+    """A member's process, and its last assignment."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
@@ -120,4 +120,4 @@ def test_partitions_are_shared_with_members_of_other_make(cluster, order):
             shown = sorted(tp.partition for m in described.members for tp in m.assignment)
             assert shown == sorted(everything)
         if "cooperative" in order[0]:
-            eventually("everything for the one that is left", lambda: first.assigned == everything)
+            eventually("everything for the remaining member", lambda: first.assigned == everything)

@@ -52,7 +52,7 @@ def topic(cluster: Cluster) -> str:
 
 
 def tool(cluster: Cluster, command: str, *arguments: str) -> str:
-    """Run one of Kafka's tools; what it says."""
+    """Run one of Kafka's tools; return its output."""
     done = subprocess.run(
         [
             "java",
@@ -95,19 +95,19 @@ def test_kafka_reassign_partitions_lists_and_calls_off_what_it_began(
 ) -> None:
     moves = plan(tmp_path / "moves.json", topic, [3, 2], [2, 3])
     observer = Observer(cluster)
-    # The brokers hear of what the tool sets when the move has begun already: so it is set before.
+    # The brokers get the tool's settings after the move has begun: so they are set before.
     observer.configure(topic, {f"{s}.replication.throttled.replicas": "*" for s in SIDES})
     for broker_id in cluster.brokers:
         observer.configure_broker(
             broker_id, {f"{side}.replication.throttled.rate": "1" for side in SIDES}
         )
-    said = tool(  # so slow that it is still under way when the next tool has started
+    output = tool(  # so slow that it is still under way when the next tool has started
         cluster, REASSIGN, "--reassignment-json-file", moves, "--execute", "--throttle", "1"
     )
-    assert "Successfully started" in said
+    assert "Successfully started" in output
     assert f"{topic}-" in tool(cluster, REASSIGN, "--list")
-    said = tool(cluster, REASSIGN, "--reassignment-json-file", moves, "--cancel")
-    assert "Successfully cancelled partition reassignments for:" in said
+    output = tool(cluster, REASSIGN, "--reassignment-json-file", moves, "--cancel")
+    assert "Successfully cancelled partition reassignments for:" in output
     until_directories(cluster, topic, {0: [1, 2], 1: [2, 1]})
     assert Operator(cluster).moving() == {}
 
@@ -120,15 +120,15 @@ def test_kafka_leader_election_gets_the_preferred_leaders_back(
     cluster.restart(1)
     observer.led_by_another(topic, 0, 1)
     observer.in_sync(topic, 0, [1, 2])
-    said = tool(
+    output = tool(
         cluster, ELECT, "--election-type", "preferred", "--topic", topic, "--partition", "0"
     )
-    assert f"Successfully completed leader election (PREFERRED) for partitions {topic}-0" in said
+    assert f"Successfully completed leader election (PREFERRED) for partitions {topic}-0" in output
     assert observer.placement(topic, 0).leader == 1
-    said = tool(
+    output = tool(
         cluster, ELECT, "--election-type", "preferred", "--topic", topic, "--partition", "0"
     )
-    assert f"Valid replica already elected for partitions {topic}-0" in said
+    assert f"Valid replica already elected for partitions {topic}-0" in output
 
 
 def test_kafka_python_moves_lists_and_calls_off(cluster: Cluster, topic: str) -> None:

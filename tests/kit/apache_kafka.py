@@ -1,7 +1,7 @@
 """Apache Kafka as a peer: where its jars are, and the mark of tests that need them.
 
-tools/setup.sh fetches them while it makes `.venv` for the tests (benchmarks/apache.py says how), and goes on without
-them where that fails. A test beside Apache Kafka then skips, and says why.
+tools/setup.sh fetches them while it makes `.venv` for the tests (by benchmarks/apache.py), and continues without
+them if that fails. A test with Apache Kafka is then skipped, with the reason.
 """
 
 import shutil

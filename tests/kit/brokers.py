@@ -1,7 +1,7 @@
 """Real broker processes for tests: started on free ports, hurt, restarted, and their logs read.
 
 A test that asks for `broker_clusters` makes clusters with it; at its end every broker is gone, and the
-test fails if any broker's log holds a traceback or an error that nobody handled.
+test fails if any broker's log holds a traceback or an unhandled error.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Broker:
 
     @property
     def log(self) -> str:
-        """Everything it wrote to stderr, over all its lives."""
+        """Everything it wrote to stderr, over all its runs."""
         path = self.home / "broker.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
@@ -290,7 +290,7 @@ def making_clusters(home: Path, zookeeper_connect: str) -> Iterator[MakeCluster]
 def broker_clusters(tmp_path: Path, zookeeper_connect: str) -> Iterator[MakeCluster]:
     """Make clusters: ``broker_clusters(3, {"num.partitions": "4"})``, started and ready.
 
-    Each has a chroot of its own; pass *zookeeper* to use another ensemble, *racks* to say where each broker is.
+    Each has a chroot of its own; pass *zookeeper* to use another ensemble, *racks* for the rack of each broker.
     """
     with making_clusters(tmp_path, zookeeper_connect) as make:
         yield make

@@ -66,7 +66,7 @@ class Cli:
 
 
 def environment_for(bootstrap: str) -> dict[str, str]:
-    """Return an environment untouched by the settings of whoever runs the tests."""
+    """Return an environment without the settings of the user that runs the tests."""
     return {
         **{k: v for k, v in os.environ.items() if not k.startswith("KCLIENT")},
         "KCLIENT_BOOTSTRAP_SERVERS": bootstrap,

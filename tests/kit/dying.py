@@ -1,4 +1,4 @@
-"""A process that dies at a chosen step: before or after one of its writes or requests, and never again speaks."""
+"""A process that dies at a chosen step: before or after one of its writes or requests, and sends nothing more."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kbroker.zk.interface import Session
 
 
 class Fate:
-    """Dies at step *at*; *after*: the step still takes effect, but nobody hears of it."""
+    """Dies at step *at*; *after*: the step still takes effect, but its answer is lost."""
 
     def __init__(self, at: int, *, after: bool) -> None:
         self.at = at
@@ -36,7 +36,7 @@ class Fate:
 
 
 class DyingZooKeeper:
-    """A client whose writes are steps of a `Fate`; dead, it neither answers nor calls back."""
+    """A client with writes that are steps of a `Fate`; after its death it neither answers nor calls back."""
 
     def __init__(self, client: Any, fate: Fate) -> None:
         self._client = client
@@ -82,14 +82,14 @@ class DyingZooKeeper:
 
     def _mute(self, answer: Deferred[Any]) -> Deferred[Any]:
         """Pass *answer* on, unless we died meanwhile."""
-        heard: Deferred[Any] = Deferred()
+        outcome: Deferred[Any] = Deferred()
 
         def pass_on(result: Any) -> None:
             if not self._fate.is_dead:
-                heard.callback(result)
+                outcome.callback(result)
 
         answer.addBoth(pass_on)
-        return heard
+        return outcome
 
 
 class ForgetfulZooKeeper(DyingZooKeeper):
@@ -118,8 +118,8 @@ class ForgetfulZooKeeper(DyingZooKeeper):
             lost = ConnectionLoss("", "the answer was lost")
             if not self._applied:
                 return fail(lost)
-            heard: Deferred[Any] = Deferred()
-            operation(*args, **kwargs).addBoth(lambda _: heard.errback(lost))
-            return heard
+            outcome: Deferred[Any] = Deferred()
+            operation(*args, **kwargs).addBoth(lambda _: outcome.errback(lost))
+            return outcome
 
         return call

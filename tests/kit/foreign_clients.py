@@ -1,6 +1,6 @@
 """Other people's clients behind one face, so that a test can ask the same of each: librdkafka, kafka-python, aiokafka.
 
-Every method makes a client, uses it as its documentation says, and closes it. kcat is here for what it can do.
+Every method makes a client, uses it as documented, and closes it. kcat is here for what it can do.
 """
 
 from __future__ import annotations
@@ -538,7 +538,7 @@ class Kcat:
         self.bootstrap = bootstrap
 
     def run(self, *arguments: str, stdin: str = "") -> str:
-        """Run it and return what it says."""
+        """Run it and return its output."""
         done = subprocess.run(
             ["kcat", "-b", self.bootstrap, *arguments],
             input=stdin,
@@ -553,5 +553,5 @@ class Kcat:
 
     def read(self, topic: str, offset: str) -> list[dict[str, Any]]:
         """Return the records of partition 0 from *offset* (as its -o) to the end."""
-        said = self.run("-C", "-t", topic, "-p", "0", "-o", offset, "-e", "-q", "-J")
-        return [json.loads(line) for line in said.split("\n") if line]
+        output = self.run("-C", "-t", topic, "-p", "0", "-o", offset, "-e", "-q", "-J")
+        return [json.loads(line) for line in output.split("\n") if line]

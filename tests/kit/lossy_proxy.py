@@ -1,4 +1,4 @@
-"""A TCP proxy before a broker that loses answers to Produce: the batch is in the log, nobody hears of it.
+"""A TCP proxy before a broker that loses answers to Produce: the batch is in the log, and its acknowledgement is lost.
 
 It reads frames in both directions, and knows a Produce answer by the correlation id. What is to become of each is for
 `fate` to say; other APIs pass. Threads, sockets and nothing else: librdkafka and kafka-python are on the other side.
@@ -17,7 +17,7 @@ _PREFIX = struct.Struct(">i")
 _REQUEST = struct.Struct(">hhi")
 _PRODUCE = 0
 _SILENCE = 5.0
-"""Seconds without an answer of whatever kind after which both connections are closed: a client whose answers were
+"""Seconds without an answer of whatever kind after which both connections are closed: a client with answers that were
 swallowed sends again then, and not when its own patience ends (kafka-python's: 30 s)."""
 
 
@@ -32,7 +32,7 @@ class Fate(Enum):
 
 
 class LossyProxy:
-    """Listens on `port` and speaks to *upstream* (host:port). Use as a context manager."""
+    """Listens on `port` and connects to *upstream* (host:port). Use as a context manager."""
 
     def __init__(self, upstream: str) -> None:
         host, _, port = upstream.partition(":")

@@ -77,7 +77,7 @@ def batches_of(append: Append) -> tuple[Batch, ...]:
 
 @dataclass
 class Request:
-    """An append on its way, and the link that waits for the answer (None: nobody does)."""
+    """An append in flight, and the link that waits for the answer (None: no link does)."""
 
     append: Append
     link: PartitionLink | None
@@ -131,7 +131,7 @@ class World:
         self.source_epoch += 1
 
     def write_to_target(self, span: int = 1) -> None:
-        """Somebody else produces to the target."""
+        """Another client produces to the target."""
         base = self.target_end
         batch = Batch(base, base + span, next(self._crcs))
         self.target.append(batch)

@@ -1,4 +1,4 @@
-"""Real brokers whose syncs of segment files are slow, and recorded: when each began and ended, and how much it covered.
+"""Real brokers with slow and recorded syncs of segment files: when each began and ended, and how much it covered.
 
 The process finds a `sitecustomize` on its path that puts a function of ours in the place of the disk's fdatasync. The
 clock is the machine's monotonic one, the same in all processes.

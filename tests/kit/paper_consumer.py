@@ -1,4 +1,4 @@
-"""A consumer on brokers of paper, whose log is a table and whose coordinator says what the test wants."""
+"""A consumer on brokers of paper, with a table as log and a coordinator that answers what the test wants."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PaperConsumer:
     """A consumer of topic "t" on paper.
 
     `log` holds batches (first offset, last offset, bytes) by partition, served to every Fetch; `committed` what the
-    group has; `share` what the coordinator assigns in the next SyncGroup; `heartbeat_code` what it says meanwhile.
+    group has; `share` what the coordinator assigns in the next SyncGroup; `heartbeat_code` its answer to heartbeats.
     """
 
     def __init__(self, partitions: int = 2, *topics: str, **settings: Any) -> None:
@@ -102,7 +102,7 @@ class PaperConsumer:
             generation_id=self.generation,
             member_id=request.member_id or "m-1",
             protocol_name=request.protocols[0].name,
-            leader="somebody else",
+            leader="another member",
         )
 
     def refuse_commits(self, code: int) -> None:
@@ -133,7 +133,7 @@ class PaperConsumer:
         return found
 
     def rebalance(self, *share: int) -> None:
-        """Let the coordinator start a rebalance that ends with this share, and the member hear of it."""
+        """Let the coordinator start a rebalance that ends with this share, and the member be notified."""
         self.share = [TopicPartition("t", n) for n in share]
         self.heartbeat_code = ErrorCode.REBALANCE_IN_PROGRESS
         self.paper.pass_time(self.consumer.config.heartbeat_interval_ms / 1000 + 0.1)

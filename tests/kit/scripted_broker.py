@@ -54,7 +54,7 @@ class AbortableTransport(StringTransport):
 
 
 class ScriptedBroker:
-    """A `Connection` whose peer is the test."""
+    """A `Connection` with the test as its peer."""
 
     def __init__(self, **options: Any) -> None:
         self.clock = Clock()

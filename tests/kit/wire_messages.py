@@ -116,7 +116,7 @@ def body(api, direction, version, message):
 
 
 def versions_of(api):
-    """All spoken versions of *api*."""
+    """All supported versions of *api*."""
     return range(SPOKEN[api].min, SPOKEN[api].max + 1)
 
 

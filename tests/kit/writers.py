@@ -32,14 +32,14 @@ _LENGTH = struct.Struct(">i")
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """The client was told that *number* is at *offset*."""
+    """The client got *offset* as the place of *number*."""
 
     number: int
     offset: int
 
 
 class Writer(threading.Thread):
-    """Writes numbers to the partitions of *topic*, in turn, until told to stop."""
+    """Writes numbers to the partitions of *topic*, in turn, until it is stopped."""
 
     retries = True
     """Whether a number may be sent again, and so be there more often than it was acknowledged."""
@@ -52,9 +52,9 @@ class Writer(threading.Thread):
         self.partitions = partitions
         self.acks = acks
         self.acknowledged: dict[int, list[Acknowledgement]] = defaultdict(list)
-        """Per partition, in the order in which the client was told."""
+        """Per partition, in the order of the acknowledgements."""
         self.failed: Counter[str] = Counter()
-        """Why numbers were given up, by the client that says it."""
+        """Why numbers were given up, by client."""
         self.problem: BaseException | None = None
         self.sent = 0
         self._ending = threading.Event()
@@ -73,7 +73,7 @@ class Writer(threading.Thread):
             raise self.problem
 
     def run(self) -> None:
-        """Write until told to stop."""
+        """Write until it is stopped."""
         try:
             self.write(self._ending.is_set)
         except BaseException as problem:
@@ -89,7 +89,7 @@ class Writer(threading.Thread):
 
 
 class RawWriter(Writer):
-    """Speaks the protocol itself: three requests on the way, and nothing is ever sent twice."""
+    """Has its own protocol code: three requests in flight, and no request is sent twice."""
 
     retries = False
 
@@ -245,7 +245,7 @@ class LibrdkafkaWriter(Writer):
 
 
 class KafkaPythonWriter(Writer):
-    """Writes with kafka-python, which is idempotent unless it is told otherwise."""
+    """Writes with kafka-python, which is idempotent by default."""
 
     def __init__(self, topic: str, partitions: int, acks: str, bootstrap: str) -> None:
         super().__init__(topic, partitions, acks)

@@ -1,4 +1,4 @@
-"""What is told of many simulated schedules."""
+"""The summary of many simulated schedules."""
 
 from tests.simulation.run import Result
 from tests.simulation.script import parse

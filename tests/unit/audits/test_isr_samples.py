@@ -36,7 +36,7 @@ def test_strong_isr() -> None:
     assert "broker 2" in audit.problems[0].text
 
 
-def test_strong_isr_goes_for_whoever_thinks_he_leads() -> None:
+def test_strong_isr_holds_for_every_broker_that_considers_itself_leader() -> None:
     zombie = sample(marks={1: Mark(2, 10), 3: Mark(1, 11)}, ends={1: 12, 2: 10, 3: 11})
     audit = judge([zombie])
     assert rules(audit) == ["strong-isr"]
@@ -87,7 +87,9 @@ def test_an_epoch_has_one_leader() -> None:
 
 
 @pytest.mark.parametrize("key", [None, KEY])
-def test_who_lost_its_disk_is_excused_until_the_isr_was_without_it(key: str | None) -> None:
+def test_a_replica_that_lost_its_disk_is_excused_until_the_isr_was_without_it(
+    key: str | None,
+) -> None:
     behind = sample(ends={1: 12, 2: 0, 3: 11})
     lost = [Loss(50, 2, key)]
     assert not judge([behind], lost).problems
@@ -97,11 +99,11 @@ def test_who_lost_its_disk_is_excused_until_the_isr_was_without_it(key: str | No
 
 
 @pytest.mark.parametrize("loss", [Loss(50, 3, None), Loss(50, 2, "t-1"), Loss(900, 2, None)])
-def test_nobody_else_is_excused(loss: Loss) -> None:
+def test_no_other_replica_is_excused(loss: Loss) -> None:
     assert rules(judge([sample(ends={1: 12, 2: 9, 3: 11})], [loss])) == ["strong-isr"]
 
 
-def test_of_many_alike_the_first_are_told() -> None:
+def test_of_many_equal_problems_the_first_are_reported() -> None:
     audit = judge([sample(at=n, ends={1: 12, 2: 9, 3: 11}) for n in range(10, 100, 10)])
     assert rules(audit) == ["strong-isr"] * 3
 

@@ -1,4 +1,4 @@
-"""The rules over a cluster's znodes: an ordinary life passes, and whoever oversteps is named."""
+"""The rules over a cluster's znodes: an ordinary history passes, and a broken rule is named."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_an_ordinary_life_passes_and_its_elections_are_known() -> None:
     assert [broker for _, broker in audit.controllers] == [1, 2]
 
 
-def test_who_left_but_has_everything_may_lead() -> None:
+def test_an_eligible_replica_that_left_the_isr_may_lead() -> None:
     assert Life().state(1, 1, [1], elr=[3]).state(3, 2, [3]).rules() == []
     assert Life().state(1, 1, [1], elr=[3]).state(2, 2, [2]).rules() == ["unclean-election"]
 
@@ -105,7 +105,7 @@ def deposed() -> Life:
     ],
     ids=lambda one: one if isinstance(one, str) else "",
 )
-def test_whoever_oversteps_is_named(life: Life, rule: str) -> None:
+def test_a_broken_rule_is_named(life: Life, rule: str) -> None:
     assert life.rules() == [rule]
 
 

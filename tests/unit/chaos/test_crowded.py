@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from tests.chaos.crowded import Standing, what_moved
+from tests.chaos.crowded import Placement, what_moved
 
-BEFORE = Standing({1: (77, 5), 2: (78, 6)}, {"t-0": (1, 3)})
+BEFORE = Placement({1: (77, 5), 2: (78, 6)}, {"t-0": (1, 3)})
 
 
 def test_all_is_as_it_was() -> None:
     assert what_moved(BEFORE, BEFORE) == []
 
 
-def test_a_session_that_ended_and_a_leader_that_changed_are_told() -> None:
-    again = Standing({1: (79, 9)}, {"t-0": (1, 4)})
-    told = [(one.rule, one.where) for one in what_moved(BEFORE, again)]
-    assert told == [
+def test_a_session_that_ended_and_a_leader_that_changed_are_reported() -> None:
+    again = Placement({1: (79, 9)}, {"t-0": (1, 4)})
+    found = [(one.rule, one.where) for one in what_moved(BEFORE, again)]
+    assert found == [
         ("session-ended", "broker-1"),
         ("session-ended", "broker-2"),
         ("leader-moved", "t-0"),

@@ -1,4 +1,4 @@
-"""Figures of a run, on a history told by hand: times in seconds."""
+"""Figures of a run, on a history written by hand: times in seconds."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_failover_is_timed_from_the_kill_to_the_next_leaders_acknowledgement(
 ) -> None:
     acknowledge(recorder, 1)
     do(recorder, 10, kill=1)
-    acknowledge(recorder, 10.1)  # the old leader's word, heard late
+    acknowledge(recorder, 10.1)  # the old leader's answer, received late
     acknowledge(recorder, 15)
     do(recorder, 20, ready=1)
     acknowledge(recorder, 15.5)

@@ -32,7 +32,7 @@ class Member:
             self.it.paper.pass_time(0.5)
 
     @property
-    def told(self) -> list[tuple[Any, ...]]:
+    def noted(self) -> list[tuple[Any, ...]]:
         """Generation and keys of every fact."""
         found = [one.v for one in self.recorder.events if one.f == "assigned"]
         assert {one["member"] for one in found} <= {"m-1"}
@@ -52,17 +52,17 @@ def member(recorder: Recorder) -> Member:
 
 
 def test_what_is_owned_is_noted_once_by_the_listener(member: Member) -> None:
-    assert member.told == [(1, "t-0", "t-2")]
+    assert member.noted == [(1, "t-0", "t-2")]
     member.facts.look()
-    assert member.told == [(1, "t-0", "t-2")]
+    assert member.noted == [(1, "t-0", "t-2")]
 
 
 def test_every_generation_is_a_fact_of_its_own(member: Member) -> None:
     member.it.rebalance(1)
     member.settle()
     member.facts.look()
-    assert (2, "t-1") in member.told
-    assert all(fact[0] < 2 or set(fact[1:]) <= {"t-1"} for fact in member.told)
+    assert (2, "t-1") in member.noted
+    assert all(fact[0] < 2 or set(fact[1:]) <= {"t-1"} for fact in member.noted)
 
 
 def test_outside_of_a_generation_there_are_none(recorder: Recorder) -> None:
@@ -71,16 +71,16 @@ def test_outside_of_a_generation_there_are_none(recorder: Recorder) -> None:
     assert recorder.events == []
 
 
-def test_nor_for_one_who_has_left(member: Member) -> None:
+def test_nor_for_a_member_that_has_left(member: Member) -> None:
     member.it.consumer.unsubscribe()
     member.it.paper.pass_time(1)
     assert member.it.consumer.group_metadata().generation_id == -1
     member.facts.look()
-    assert member.told == [(1, "t-0", "t-2")]
+    assert member.noted == [(1, "t-0", "t-2")]
 
 
 class Moving:
-    """A consumer whose generation changes while it is asked what it owns."""
+    """A consumer with a generation that changes while its assignment is read."""
 
     def __init__(self, it: PaperConsumer) -> None:
         self._it = it
@@ -98,4 +98,4 @@ class Moving:
 
 def test_a_generation_that_changes_meanwhile_proves_nothing(member: Member) -> None:
     Facts(Moving(member.it), member.recorder, 7).look()
-    assert member.told == [(1, "t-0", "t-2")]
+    assert member.noted == [(1, "t-0", "t-2")]

@@ -43,7 +43,9 @@ def test_nothing_else_is_excused() -> None:
     assert excuse_renumbered(lost, logs) == lost
 
 
-def test_who_loses_records_to_a_fault_is_known_from_the_history(tmp_path: Path) -> None:
+def test_the_replicas_that_lost_records_to_a_fault_are_known_from_the_history(
+    tmp_path: Path,
+) -> None:
     recorder = Recorder(tmp_path / "history.jsonl")
     recorder.nemesis(kill=1)
     times = [

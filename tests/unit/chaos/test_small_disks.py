@@ -1,4 +1,4 @@
-"""Disks that are made full and given room; where that is not allowed, the scenario says so instead of failing."""
+"""Disks that are made full and given room; where that is not allowed, the scenario is skipped with the reason."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_what_is_in_them_is_kept(disks: SmallDisks, tmp_path: Path) -> None:
     assert (tmp_path / "broker-2/data/t-0/log").read_bytes() == b"records"
 
 
-def test_where_mounting_is_not_allowed_the_reason_is_told(
+def test_where_mounting_is_not_allowed_the_reason_is_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mount = tmp_path / "bin" / "mount"

@@ -60,7 +60,7 @@ def call(port: int, first: bytes = b"") -> socket.socket:
     return connection
 
 
-def heard(connection: socket.socket, size: int, timeout: float = SOON) -> bytes:
+def received(connection: socket.socket, size: int, timeout: float = SOON) -> bytes:
     """Read *size* bytes; fewer at the end of the connection or of the time."""
     deadline = time.monotonic() + timeout
     found = b""
@@ -81,7 +81,7 @@ def request_of(client: bytes) -> bytes:
 
 def test_bytes_flow_both_ways(board: Switchboard, echo: Echo) -> None:
     with call(board.route("a", "b", echo.port), b"hello") as connection:
-        assert heard(connection, 5) == b"hello"
+        assert received(connection, 5) == b"hello"
 
 
 @pytest.mark.parametrize("direction", [("a", "b"), ("b", "a")])
@@ -89,32 +89,32 @@ def test_what_is_held_waits_and_flows_on_when_healed(
     board: Switchboard, echo: Echo, direction: tuple[str, str]
 ) -> None:
     with call(board.route("a", "b", echo.port), b"1") as connection:
-        assert heard(connection, 1) == b"1"
+        assert received(connection, 1) == b"1"
         board.hold(direction)
         board.settle()
         connection.sendall(b"2")
-        assert heard(connection, 1, NEVER) == b""
+        assert received(connection, 1, NEVER) == b""
         board.heal()
-        assert heard(connection, 1) == b"2"
+        assert received(connection, 1) == b"2"
 
 
 def test_what_is_reset_is_lost(board: Switchboard, echo: Echo) -> None:
     with call(board.route("a", "b", echo.port), b"1") as connection:
-        assert heard(connection, 1) == b"1"
+        assert received(connection, 1) == b"1"
         board.hold(("b", "a"))
         board.settle()
         connection.sendall(b"2")
         board.reset("a", "b")
         board.heal()
         with suppress(ConnectionError):
-            assert heard(connection, 1) == b""
+            assert received(connection, 1) == b""
 
 
 def test_other_connections_do_not_notice(board: Switchboard, echo: Echo) -> None:
     board.cut("a", "b")
     board.settle()
     with call(board.route("c", "b", echo.port), b"x") as connection:
-        assert heard(connection, 1) == b"x"
+        assert received(connection, 1) == b"x"
 
 
 def test_a_broker_is_known_by_its_first_request(board: Switchboard, echo: Echo) -> None:
@@ -123,27 +123,27 @@ def test_a_broker_is_known_by_its_first_request(board: Switchboard, echo: Echo) 
     board.settle()
     two, three = request_of(b"broker-2-fetcher-0"), request_of(b"broker-3")
     with call(port, two) as cut, call(port, three) as free:
-        assert heard(free, len(three)) == three
-        assert heard(cut, 1, NEVER) == b""
+        assert received(free, len(three)) == three
+        assert received(cut, 1, NEVER) == b""
         board.heal()
-        assert heard(cut, len(two)) == two
+        assert received(cut, len(two)) == two
 
 
 def test_a_throttled_direction_takes_its_time(board: Switchboard, echo: Echo) -> None:
     board.throttle("a", "b", 100_000)
     board.settle()
     with call(board.route("a", "b", echo.port), bytes(60_000)) as connection:
-        assert len(heard(connection, 60_000, NEVER)) < 60_000
+        assert len(received(connection, 60_000, NEVER)) < 60_000
         board.heal()
-        assert heard(connection, 1) == b"\0"
+        assert received(connection, 1) == b"\0"
 
 
-def test_who_is_not_there_is_a_closed_connection(board: Switchboard) -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))  # and does not listen
-        port = board.route("a", "b", nobody.getsockname()[1])
+def test_a_target_that_does_not_listen_is_a_closed_connection(board: Switchboard) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # and does not listen
+        port = board.route("a", "b", unused.getsockname()[1])
         with suppress(ConnectionError), call(port) as connection:
-            assert heard(connection, 1) == b""
+            assert received(connection, 1) == b""
 
 
 def test_what_is_delayed_arrives_in_order_and_later(echo: Echo, board: Switchboard) -> None:

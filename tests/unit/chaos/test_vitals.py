@@ -39,7 +39,7 @@ def test_a_segment_counts_once_it_is_deleted(tmp_path: Path) -> None:
         assert of_process(os.getpid())["descriptors"] == before + 1
 
 
-def test_who_is_gone_holds_nothing() -> None:
+def test_a_process_that_has_ended_holds_nothing() -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     assert os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT) is not None
     assert of_process(process.pid) == {}  # a zombie

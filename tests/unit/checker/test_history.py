@@ -80,7 +80,9 @@ def test_a_value_that_was_written_twice_is_refused() -> None:
         (ErrorCode.PRODUCER_FENCED, Outcome.FAIL),
     ],
 )
-def test_an_error_says_whether_the_record_may_be_there(code: int | None, expected: Outcome) -> None:
+def test_an_error_decides_whether_the_record_may_be_there(
+    code: int | None, expected: Outcome
+) -> None:
     assert outcomes.of_send(code) is expected
 
 
@@ -104,7 +106,7 @@ def test_success_needs_an_offset_and_an_acknowledgement() -> None:
         (Story().send(1, 0), 2, "unknown"),
     ],
 )
-def test_the_command_says_one_word_and_exits_by_it(
+def test_the_command_prints_one_word_and_exits_by_it(
     tmp_path: Path, story: Story, code: int, word: str
 ) -> None:
     path = tmp_path / "history.jsonl"

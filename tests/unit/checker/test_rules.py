@@ -107,7 +107,7 @@ BROKEN = {
     ),
     "twice in the log, never sent twice": ({"duplicate"}, Story().send(1, None, "info").final((0, 1), (1, 1))),
     "refused and there": ({"G1a"}, Story().send(1, 0).send(2, None, "fail", err="19").final((0, 1), (1, 2))),
-    "nobody wrote it": ({"phantom"}, Story().send(1, 0).final((0, 1), (1, 7))),
+    "no client wrote it": ({"phantom"}, Story().send(1, 0).final((0, 1), (1, 7))),
     "left out within a poll": (
         {"int-poll-skip"},
         Story().send(1, 0).send(2, 1).send(3, 2).poll((0, 1), (2, 3)).final((0, 1), (1, 2), (2, 3)),
@@ -135,7 +135,7 @@ BROKEN = {
         {"int-nonmonotonic-send"},
         Story().done(0, "send", [send(1, 1), send(2, 0)]).final((0, 2), (1, 1)),
     ),
-    "reordered by a client that says it orders": (
+    "reordered by a client that is marked as ordered": (
         {"nonmonotonic-send"},
         Story().send(1, 1, ordered=True, **NAIVE).send(2, 0, ordered=True, **NAIVE).final((0, 2), (1, 1)),
     ),
@@ -232,7 +232,7 @@ def test_lag_is_reported_in_seconds() -> None:
     assert not lag.bad
 
 
-def test_it_is_said_how_many_owners_were_known() -> None:
+def test_the_number_of_known_owners_is_reported() -> None:
     story = Story().send(1, 0)
     for generation, member, keys in ((1, "a", ["t-0", "t-1"]), (2, "a", ["t-0"]), (2, "b", [])):
         what = {"group": "g", "generation": generation, "member": member, "keys": keys}

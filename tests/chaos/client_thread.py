@@ -1,4 +1,4 @@
-"""A thread that lives one life after another, each a process of the history, until it is told to finish."""
+"""A thread that runs one client after another, each a process of the history, until it is asked to finish."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import threading
 from tests.chaos.recorder import Recorder
 
 
-class Lives(threading.Thread):
-    """Calls `live` again and again. What it raises ends the thread and is its `problem`."""
+class ClientThread(threading.Thread):
+    """Calls `run_client` again and again. An exception ends the thread and is its `problem`."""
 
     def __init__(self, name: str, recorder: Recorder, *, seed: int) -> None:
         super().__init__(name=name, daemon=True)
@@ -19,17 +19,17 @@ class Lives(threading.Thread):
         self.problem: BaseException | None = None
 
     def finish(self) -> None:
-        """Begin no further life, and end this one in good order; the thread then ends."""
+        """Start no further client, and close this one in good order; the thread then ends."""
         self._ending.set()
 
     def run(self) -> None:
-        """Live, and live again."""
+        """Run one client after another."""
         try:
             while not self._ending.is_set():
-                self.live()
+                self.run_client()
         except BaseException as problem:
             self.problem = problem
 
-    def live(self) -> None:
-        """Live once, until it is over or `_ending` is set."""
+    def run_client(self) -> None:
+        """Run one client, until it is over or `_ending` is set."""
         raise NotImplementedError
