@@ -7,7 +7,7 @@ Transactional ids are refused with INVALID_REQUEST: there are no transactions ye
 """
 
 from kbroker.apis.request import RequestContext
-from kbroker.coordinator.transaction.producer_id_manager import ProducerIds
+from kbroker.coordinator.transaction.producer_id_manager import ProducerIdManager
 from kclient.wire.errors import InvalidRequest
 from kclient.wire.schema.init_producer_id import (
     InitProducerIdRequest,
@@ -18,7 +18,7 @@ from kclient.wire.schema.init_producer_id import (
 class InitProducerId:
     """Answers InitProducerId."""
 
-    def __init__(self, producer_ids: ProducerIds) -> None:
+    def __init__(self, producer_ids: ProducerIdManager) -> None:
         self._producer_ids = producer_ids
 
     async def __call__(

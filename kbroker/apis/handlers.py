@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kbroker.config import BrokerConfig
     from kbroker.controller.controller import KafkaController
     from kbroker.coordinator.group.group_coordinator import GroupCoordinator
-    from kbroker.coordinator.transaction.producer_id_manager import ProducerIds
+    from kbroker.coordinator.transaction.producer_id_manager import ProducerIdManager
     from kbroker.metadata.admin_manager import AdminManager
     from kbroker.metadata.broker_epoch import BrokerEpoch
     from kbroker.metadata.config_admin_manager import ConfigAdminManager
@@ -46,7 +46,7 @@ class HandlerDependencies:
     config_admin_manager: ConfigAdminManager
     controller: KafkaController
     groups: GroupCoordinator
-    producer_ids: ProducerIds
+    producer_ids: ProducerIdManager
 
 
 # -- records ---------------------------------------------------------------------------------------

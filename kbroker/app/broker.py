@@ -44,7 +44,7 @@ from kbroker.coordinator.group.core.limits import GroupLimits
 from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.coordinator.group.offset_expiry import OffsetExpiry
-from kbroker.coordinator.transaction.producer_id_manager import ProducerIds, first_producer_id
+from kbroker.coordinator.transaction.producer_id_manager import ProducerIdManager, first_producer_id
 from kbroker.log.log_manager import LogManager
 from kbroker.metadata.admin_manager import AdminManager, random_topic_id
 from kbroker.metadata.broker_epoch import BrokerEpoch
@@ -266,7 +266,7 @@ class Broker:
             reconnect=self.reconnect,
         )
         self._make_replica_manager(fence)
-        self.producer_ids = ProducerIds(
+        self.producer_ids = ProducerIdManager(
             zookeeper, broker_id, first=first_producer_id(self.cluster_id)
         )
         self.groups = GroupCoordinator(

@@ -30,7 +30,7 @@ from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.coordinator.transaction.producer_id_manager import (
     BLOCK_SIZE,
-    ProducerIds,
+    ProducerIdManager,
     first_producer_id,
 )
 from kbroker.metadata import broker_registration
@@ -106,7 +106,7 @@ class Client:
         )
         self.metadata = MetadataCache("cluster")
         self.topics = NoTopics()
-        self.producer_ids = ProducerIds(zk, 1)
+        self.producer_ids = ProducerIdManager(zk, 1)
         groups, topics = self.coordinator, cast(AdminManager, self.topics)
         self.pipeline = RequestPipeline(
             {
@@ -444,7 +444,7 @@ async def test_producer_ids_are_given_in_every_version(client: Client, version: 
 
 @pytest_twisted.ensureDeferred
 async def test_no_producer_id_is_given_twice(client: Client) -> None:
-    brokers = [ProducerIds(client.zk, n) for n in (1, 2, 3)]
+    brokers = [ProducerIdManager(client.zk, n) for n in (1, 2, 3)]
     waiting = [ensureDeferred(b.next()) for b in brokers for _ in range(BLOCK_SIZE + 10)]
     ids = await gatherResults(waiting)
     assert len(set(ids)) == len(ids)
@@ -455,10 +455,10 @@ async def test_no_producer_id_is_given_twice(client: Client) -> None:
 @pytest_twisted.ensureDeferred
 async def test_a_counter_that_kafka_left_moves_to_where_the_cluster_counts(client: Client) -> None:
     """A mirror copies producer ids of other clusters, which may have started at 0 as well."""
-    assert await ProducerIds(client.zk, 1).next() == 0
+    assert await ProducerIdManager(client.zk, 1).next() == 0
     first = first_producer_id("5L6g3nShT-eMCtK--X86sw")
     assert 2**28 <= first < 2**53
     assert first != first_producer_id("another")
-    assert await ProducerIds(client.zk, 2, first=first).next() == first
-    assert await ProducerIds(client.zk, 3, first=first).next() == first + BLOCK_SIZE
-    assert await ProducerIds(client.zk, 4).next() == first + 2 * BLOCK_SIZE
+    assert await ProducerIdManager(client.zk, 2, first=first).next() == first
+    assert await ProducerIdManager(client.zk, 3, first=first).next() == first + BLOCK_SIZE
+    assert await ProducerIdManager(client.zk, 4).next() == first + 2 * BLOCK_SIZE

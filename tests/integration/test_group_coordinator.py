@@ -16,7 +16,7 @@ from kbroker.coordinator.group.core.effects import JoinGroupResult, MemberIdenti
 from kbroker.coordinator.group.core.records import CommitDetail
 from kbroker.coordinator.group.core.states import GroupState
 from kbroker.coordinator.group.offset_expiry import OffsetExpiry
-from kbroker.coordinator.transaction.producer_id_manager import BLOCK_SIZE, ProducerIds
+from kbroker.coordinator.transaction.producer_id_manager import BLOCK_SIZE, ProducerIdManager
 from kbroker.zk.errors import NoNode
 from kbroker.zk.previous_session import PreviousSession
 from kclient.wire.error_codes import ErrorCode
@@ -326,7 +326,7 @@ async def test_without_zookeeper_producer_ids_last_for_a_block(
     own_ensemble: Ensemble, open_broker: Open
 ) -> None:
     broker = await open_broker(1, own_ensemble.connect)
-    ids = ProducerIds(broker.zk, 1)
+    ids = ProducerIdManager(broker.zk, 1)
     assert await ids.next() == 0
     own_ensemble.kill()
     await until(lambda: not broker.zk.connected, what="the connection to break")

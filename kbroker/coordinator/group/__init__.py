@@ -1,1 +1,1 @@
-"""The group coordinator: requests of members and committers, offsets in ZooKeeper, takeover of groups."""
+"""The group coordinator: requests of members and committing clients, offsets in ZooKeeper, loading and unloading."""

@@ -1,4 +1,4 @@
-"""The committed offsets of one group: what ZooKeeper acknowledged, and which znodes there are."""
+"""The committed offsets of one group: the acknowledged values, and the znodes that exist."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -25,11 +25,11 @@ from kbroker.zk.znodes import (
 )
 
 READS_AT_ONCE = 500
-"""How many znodes are asked for before waiting for their answers."""
+"""Znodes read at a time."""
 
 
 class CommittedOffset(NamedTuple):
-    """An offset as ZooKeeper has it. *timestamp_ms* is when it was committed."""
+    """An offset in ZooKeeper; *timestamp_ms* is the time of its commit."""
 
     offset: int
     detail: CommitDetail
@@ -40,8 +40,8 @@ class CommittedOffset(NamedTuple):
 class GroupOffsets:
     """The offsets of *group_id*.
 
-    *committed* holds acknowledged values only. *details* says which offset znodes exist (or will,
-    once the multis in flight are applied) and what their detail znode says; None: there is none.
+    *committed* holds acknowledged values only. *details* has an entry per offset znode that
+    exists (or will, once the multis in flight are applied): the content of its detail znode, None without one.
     """
 
     group_id: str
@@ -59,7 +59,7 @@ class GroupOffsets:
     def operations(
         self, topic: str, partition: int, commit: OffsetCommit
     ) -> list[Create | SetData]:
-        """Return what writes *commit*, parents included where they are missing, and assume it done."""
+        """Return the operations that write *commit*, with its missing parents, and assume them done."""
         operations: list[Create | SetData] = []
         partitions = self.details.get(topic)
         if partitions is None:
@@ -94,27 +94,27 @@ class GroupOffsets:
     def acknowledged(
         self, topic: str, partition: int, commit: OffsetCommit, timestamp_ms: int
     ) -> None:
-        """Note that *commit* is in ZooKeeper."""
+        """Record that *commit* is in ZooKeeper."""
         offset = CommittedOffset(commit.offset, commit.detail, timestamp_ms)
         self.committed.setdefault(topic, {})[partition] = offset
 
     def forget(self, topic: str, partition: int) -> None:
-        """Note that the offset was deleted."""
+        """Record that the offset was deleted."""
         for table in (self.committed, self.details):
             table.get(topic, {}).pop(partition, None)
 
     def partitions_with_detail(self, topic: str) -> set[int]:
-        """Return the partitions whose offset has a detail znode."""
+        """Return the partitions with a detail znode."""
         return {p for p, detail in self.details.get(topic, {}).items() if detail is not None}
 
 
 def detail_path(offset_path: str) -> str:
-    """Return the path of what a commit carried beside the offset."""
+    """Return the path of the detail znode of an offset."""
     return f"{offset_path}/detail"
 
 
 async def read_offsets(zookeeper: ZooKeeper, group_id: str) -> tuple[GroupOffsets, list[str]]:
-    """Read all offsets of a group, and what was wrong with those that were left out.
+    """Read all offsets of a group; also return the problems of those that were left out.
 
     Errors: ConnectionLoss, SessionExpired.
     """
@@ -131,7 +131,7 @@ async def read_offsets(zookeeper: ZooKeeper, group_id: str) -> tuple[GroupOffset
             path = group_topic_offsets_path(group_id, checked_topic(topic))
             names = (await zookeeper.children(path)).names
         except (NoNode, ValueError):
-            continue  # deleted meanwhile, or nothing of ours
+            continue  # deleted meanwhile, or not a topic
         offsets.details[topic] = {}
         partitions = [int(name) for name in names if name.isascii() and name.isdigit()]
         for start in range(0, len(partitions), READS_AT_ONCE):
@@ -175,7 +175,7 @@ async def _read_partitions(
 
 
 async def get_all(zookeeper: ZooKeeper, paths: list[str]) -> list[Node | None]:
-    """Read znodes, all asked for at once; None for those that do not exist."""
+    """Read znodes, all at once; None for those that do not exist."""
     reads = [zookeeper.get(path) for path in paths]
     nodes: list[Node | None] = []
     try:

@@ -1,18 +1,17 @@
-"""Which groups this broker holds: partitions taken over, loaded, and let go.
+"""The shards of this broker: a partition of ``__consumer_offsets`` with its groups, from election to resignation.
 
 Theory of operation
 ===================
-A broker coordinates the groups of those partitions of ``__consumer_offsets`` that it leads. Told
-that it leads one (`on_election`), it syncs with ZooKeeper, makes sure that the partition's state
-says the same, lists the groups that hash to it and reads their state: members are restored with a
-fresh session timeout and no rebalance. Until then requests get COORDINATOR_LOAD_IN_PROGRESS.
-Offsets are read when a group is first asked for them.
+A broker coordinates the groups of the partitions of ``__consumer_offsets`` that it leads. On election (`on_election`)
+it syncs with ZooKeeper and checks that the partition's state names it as the leader. Then it lists the groups of the
+partition and reads their state. Members are restored with a fresh session timeout and without a rebalance. Until then
+requests get COORDINATOR_LOAD_IN_PROGRESS. The offsets of a group are read with its first request for them.
 
-Leadership ends in four ways: the controller says so (`on_resignation`), a write fails because
-another broker leads, our ZooKeeper session ends, or it may have ended and the followers do not
-confirm that we lead (docs/design/groups-without-zookeeper.md). Each time the groups are let go at
-once and all waiting requests are answered NOT_COORDINATOR. After the end of a session the
-partitions that we were told to lead are taken over again, if ZooKeeper still has us as leader.
+Leadership ends in four ways: the controller elects another leader (`on_resignation`); a write fails because another
+broker leads; the ZooKeeper session ends; or the session may have ended and the followers do not confirm the leadership
+(docs/design/groups-without-zookeeper.md). Each time the groups are unloaded at once, and every waiting request gets
+NOT_COORDINATOR. After the end of a session the broker loads the partitions of its elections again, if ZooKeeper still
+names it as their leader.
 
 Owner: the reactor's thread.
 """
@@ -48,32 +47,32 @@ MAX_GROUP_ID = 1024
 """Characters of a group id; it is part of the path of every znode of the group."""
 
 RETRY_LOADING = 1.0
-"""Seconds after which loading is tried again where it failed for a reason nobody expected."""
+"""Seconds before loading is retried after an unexpected failure."""
 
 CUT_OFF_PATIENCE = 6.0
-"""Seconds without a confirmation after which groups are let go, while the session may be over."""
+"""Seconds without a confirmation after which a shard is unloaded, while the session may be over."""
 
 LOOK_AGAIN = 1.0
-"""Seconds between two looks at the confirmations meanwhile."""
+"""Seconds between two checks of the confirmations meanwhile."""
 
 OnUnloaded = Callable[[Collection[str], ErrorCode], None]
 
 
 @dataclass(slots=True, eq=False)
 class CoordinatorShard:
-    """A partition that this broker coordinates, with its groups."""
+    """One partition that this broker coordinates: its fence and its groups."""
 
     fence: ShardFence
     loaded: bool = False
     groups: dict[str, GroupMetadata] = field(default_factory=dict)
     known: set[str] = field(default_factory=set)
-    """Groups which have znodes; those not in `groups` hold nothing but offsets."""
+    """Groups with znodes; a group that is not in `groups` has only offsets."""
     loading: set[str] = field(default_factory=set)
-    """Groups being read, or deleted, one by one."""
+    """Groups that are being read again or deleted."""
 
 
 class CoordinatorShards:
-    """The groups that *broker_id* holds. *given_up* is told which ones it does not hold any more."""
+    """The shards of *broker_id*. *on_unloaded* is called with the groups of every unloaded shard."""
 
     def __init__(
         self,
@@ -97,7 +96,7 @@ class CoordinatorShards:
         self._partition_count = 0
         """Partitions of ``__consumer_offsets``; 0 before anything was loaded."""
         self._led: dict[int, int] = {}
-        """What we were told to lead: partition, leader epoch."""
+        """The elections of this broker: leader epoch by partition."""
         self._to_load: list[CoordinatorShard] = []
         self._stopped = False
         self._cut_off = False
@@ -109,7 +108,7 @@ class CoordinatorShards:
     def on_leadership(
         self, topic: str, partition: int, leader_epoch: int, zk_version: int, is_leader: bool
     ) -> None:
-        """Follow what the controller says about the leadership of any partition."""
+        """Handle a change of leadership of any partition."""
         if topic != OFFSETS_TOPIC:
             return
         if is_leader:
@@ -118,7 +117,7 @@ class CoordinatorShards:
             self.on_resignation(partition)
 
     def on_election(self, partition: int, leader_epoch: int) -> None:
-        """Take over the groups of *partition*; once more with the same epoch changes nothing."""
+        """Load the groups of *partition*; a repeated call with the same epoch changes nothing."""
         self._led[partition] = leader_epoch
         current = self.partitions.get(partition)
         if current is not None:
@@ -127,7 +126,7 @@ class CoordinatorShards:
             self._unload(partition, ErrorCode.NOT_COORDINATOR)
         session = self._zookeeper.session
         if session is None or self._stopped:
-            return  # once there is one
+            return  # loaded when a session is connected
         fence = ShardFence(
             self._zookeeper,
             session,
@@ -141,12 +140,12 @@ class CoordinatorShards:
         self._load_soon(shard)
 
     def on_resignation(self, partition: int) -> None:
-        """Let the groups of *partition* go: another broker leads, or the topic is deleted."""
+        """Unload the groups of *partition*: another broker leads, or the topic is deleted."""
         self._led.pop(partition, None)
         self._unload(partition, ErrorCode.NOT_COORDINATOR)
 
     def stop(self) -> None:
-        """Let everything go; the members look for the next coordinator."""
+        """Unload all shards; the members find the next coordinator."""
         self._stopped = True
         for partition in list(self.partitions):
             self._unload(partition, ErrorCode.NOT_COORDINATOR)
@@ -170,7 +169,7 @@ class CoordinatorShards:
                 pass
 
     def _unload_unconfirmed(self) -> None:
-        """Let the groups go that another broker may coordinate; look again as long as the session may be over."""
+        """Unload the shards that another broker may coordinate; repeat while the session may be over."""
         if not self._cut_off or self._stopped:
             return
         since = self._clock.seconds() - CUT_OFF_PATIENCE
@@ -185,11 +184,11 @@ class CoordinatorShards:
         self._clock.callLater(LOOK_AGAIN, self._unload_unconfirmed)
 
     def _on_lost(self, fence: ShardFence) -> None:
-        """Handle ZooKeeper's word that another broker leads, or that our session is over."""
+        """Handle a fence that is lost: another broker leads, or the session is over."""
         current = self.partitions.get(fence.partition)
         if current is not None and current.fence is fence:
             log.warn(
-                "this broker does not coordinate the groups of partition {partition} any more",
+                "the groups of partition {partition} are unloaded: this broker does not coordinate them any more",
                 partition=fence.partition,
             )
             self._unload(fence.partition, ErrorCode.NOT_COORDINATOR)
@@ -206,7 +205,7 @@ class CoordinatorShards:
     # --- loading ------------------------------------------------------------------------------
 
     def _load_soon(self, shard: CoordinatorShard) -> None:
-        """Load with all others that were taken over in this turn: they share one listing."""
+        """Load with all other shards of this turn: they share one listing."""
         if not self._to_load:
             self._clock.callLater(0, self._load_all)
         self._to_load.append(shard)
@@ -216,7 +215,7 @@ class CoordinatorShards:
         Deferred.fromCoroutine(self._load(batch)).addErrback(self._loading_failed, batch)
 
     def _loading_failed(self, failure: Any, batch: list[CoordinatorShard]) -> None:
-        log.failure("groups could not be loaded, trying again", failure=failure)
+        log.failure("groups could not be loaded, retrying", failure=failure)
         for shard in batch:
             if not shard.fence.resigned and not shard.loaded:
                 self._clock.callLater(RETRY_LOADING, self._load_soon, shard)
@@ -234,7 +233,7 @@ class CoordinatorShards:
                 return
 
     async def _load_connected(self, batch: list[CoordinatorShard]) -> None:
-        """Load the partitions of *batch*, which are of one session, unless they are not ours."""
+        """Load the shards of *batch*, all of one session, that this broker still leads."""
         zookeeper = batch[0].fence.zookeeper
         await zookeeper.sync(partition_state_path(OFFSETS_TOPIC, batch[0].fence.partition))
         ours = []
@@ -255,7 +254,7 @@ class CoordinatorShards:
     async def _load_partition(self, shard: CoordinatorShard, names: list[str]) -> None:
         states, problems = await read_states(shard.fence.zookeeper, names)
         for problem in problems:
-            log.error("{problem}: its members will have to rejoin", problem=problem)
+            log.error("{problem}: its members rejoin", problem=problem)
         if shard.fence.resigned:
             return
         shard.known.update(names)
@@ -271,7 +270,7 @@ class CoordinatorShards:
         )
 
     def add_group(self, shard: CoordinatorShard, group_id: str) -> GroupMetadata:
-        """Begin to hold a group, Empty as yet."""
+        """Add an Empty group to *shard*."""
         group = GroupMetadata(
             self._clock, shard.fence, group_id, self._limits, self.remove_group, self._now_ms
         )
@@ -281,7 +280,7 @@ class CoordinatorShards:
         return group
 
     def remove_group(self, group: GroupMetadata) -> None:
-        """Stop holding a group of which there is nothing, or which has to be read again."""
+        """Remove a group without any state; a Dead one is read again."""
         shard = self.partitions.get(group.fence.partition)
         if shard is None or shard.groups.get(group.group_id) is not group:
             return
@@ -291,7 +290,7 @@ class CoordinatorShards:
             self.reload(shard, group.group_id)
 
     def reload(self, shard: CoordinatorShard, group_id: str) -> None:
-        """Read one group anew; until then it is being loaded."""
+        """Read one group again; until then it is being loaded."""
         shard.loading.add(group_id)
         reading = Deferred.fromCoroutine(self._reload(shard, group_id))
         reading.addErrback(self._reading_failed, shard, group_id)
@@ -317,7 +316,7 @@ class CoordinatorShards:
         if not isinstance(failure.value, NotCoordinator | SessionExpired):
             log.failure("group {group} could not be read", failure=failure, group=group_id)
 
-    # --- finding a group ----------------------------------------------------------------------
+    # --- look-ups -------------------------------------------------------------------------
 
     def group(self, group_id: str) -> GroupMetadata | None:
         """Return the group if it is loaded here now."""
@@ -341,7 +340,7 @@ class CoordinatorShards:
         return shard
 
     def add_known(self, group: GroupMetadata) -> None:
-        """Note that *group* is about to have znodes."""
+        """Record that *group* is about to have znodes."""
         shard = self.partitions.get(group.fence.partition)
         if shard is not None:
             shard.known.add(group.group_id)

@@ -1,18 +1,18 @@
-"""One group on its coordinator: the machine, its timer, its waiting requests and its znodes.
+"""One group on its coordinator: the state machine, its timer, its waiting requests and its znodes.
 
-What the machine persists is written one snapshot at a time; while one is on its way only the
-newest of those that follow is kept, since each is whole. Outcomes of writes:
+The shell of `core.group.Group`. Snapshots are written one at a time. While one is in flight only the newest of the
+following is kept, because each is complete. Outcomes of a write:
 
-- acknowledged: the machine is told, and lets its answers go;
-- another coordinator (`NotCoordinator`): the partition lets all its groups go;
-- connection lost, outcome unknown: once ZooKeeper answers again, look at what is there and write
-  again. A snapshot is whole, and nobody else may write, so writing it twice is the same as once.
-  Requests that wait for the write are refused after `WRITE_PATIENCE`: their members ask again;
-- refused because a znode is or is not there: look at what is there and write again.
+- acknowledged: the machine gets `persisted`, and releases its answers;
+- another broker coordinates (`NotCoordinator`): the shard is unloaded;
+- connection lost, outcome unknown: after the reconnect, read which znodes exist and write again. A snapshot is
+  complete, and no other broker may write, so writing it twice has the effect of once. Requests that wait for the write
+  fail with a retriable error after `WRITE_PATIENCE`;
+- refused because a znode exists or is missing: read which znodes exist and write again.
 
-Some answers need no write: an assignment that a member asks for again, or a refusal. Such an answer
-leaves only after `ShardFence.confirm`: a coordinator that was stopped for a while, and was
-replaced meanwhile, must not send members back into an old generation, nor refuse those of a new one.
+Some answers need no write: an assignment that a member requests again, or an error. Such an answer leaves only after
+`ShardFence.confirm`. A coordinator that was paused and replaced must not send members back into an old generation, nor
+reject members of a new one.
 """
 
 from collections.abc import Callable
@@ -64,13 +64,13 @@ log = Logger()
 Value = TypeVar("Value", JoinGroupResult, SyncGroupResult, LeaveGroupResult)
 
 EPHEMERALS_PER_MULTI = 200
-"""Ephemerals made or deleted in one multi."""
+"""Ephemerals created or deleted in one multi."""
 
 LARGE_STATE = 500_000
-"""Bytes of state from which on nothing else is put into its multi."""
+"""Bytes of state above which its multi contains nothing else."""
 
 LATE_TIMER = 0.5
-"""Seconds that a timer may be late. Later than that the process was stopped or starved."""
+"""Seconds that a timer may be late. Above that the process was stopped or starved."""
 
 UNCONFIRMED = frozenset(
     {
@@ -81,23 +81,23 @@ UNCONFIRMED = frozenset(
         ErrorCode.INVALID_SESSION_TIMEOUT,
     }
 )
-"""Errors that do not depend on what this broker remembers of a group: they leave at once."""
+"""Errors that do not depend on the state of a group: they leave without a confirmation."""
 
 WRITE_PATIENCE = 5.0
 """Seconds for which requests wait for a write; `offsets.commit.timeout.ms` has the same default."""
 
 TICK_AGAIN = 0.5
-"""Seconds after which a tick that has to write is tried again, while ZooKeeper does not answer."""
+"""Seconds before a tick that has to write is retried, while ZooKeeper does not answer."""
 
 ATTEMPTS = 5
-"""How often a write is tried again because znodes are not as we thought."""
+"""How often a write is retried because znodes exist or are missing unexpectedly."""
 
 
 class GroupMetadata:
-    """The group *group_id*, held by right of *partition*.
+    """The group *group_id* of the shard with *fence*.
 
-    *forget* is called when there is no use in holding the group: nothing is known of it, or (with
-    the machine Dead) it cannot be persisted for a reason that is no other coordinator's.
+    *forget* is called when the group can be removed from memory: it has no state, or (with the machine Dead) it cannot
+    be persisted although this broker coordinates it.
     """
 
     def __init__(
@@ -116,33 +116,33 @@ class GroupMetadata:
         self.offsets_known = False
         """Whether *offsets* holds the committed offsets."""
         self.offsets_read = False
-        """Whether *offsets* has held them: it still holds what was acknowledged, if not what is in doubt."""
+        """Whether *offsets* has held them: it still holds every acknowledged offset, but none in doubt."""
         self.changed_ms = 0
-        """Wall clock (ms) at which the state in ZooKeeper was written; 0: there is none."""
+        """Wall clock (ms) of the last write of the state znode; 0: there is none."""
 
         self._clock = clock
         self._forget = forget
         self._now_ms = now_ms
         self._tokens = 0
         self._waiting_for_zookeeper = 0
-        """Requests that wait for ZooKeeper before the machine sees them."""
+        """Requests that wait for ZooKeeper before the machine handles them."""
         self._waiting: dict[Token, Deferred[Any]] = {}
         self._timer: Any = None
         self._newest: Persist | None = None
         self._writing = False
         self._late: Any = None
-        """The timer of the write that is on its way."""
+        """The timer of the write in flight."""
         self._has_state = False
         self._must_own_ephemerals = False
-        """Whether the ephemerals of the members are still those of the last coordinator."""
+        """Whether the ephemerals of the members still belong to the session of the last coordinator."""
         self._ephemerals: set[str] | None = set()
-        """Members whose ephemeral exists; None: unknown, so `ids` itself may be missing."""
+        """Members with an ephemeral; None: unknown, so `ids` itself may be missing."""
         self._reading_offsets: list[Deferred[None]] | None = None
 
     # --- requests -----------------------------------------------------------------------------
 
     def submit(self, event: Callable[[Token, float], list[Effect]]) -> Deferred[Any]:
-        """Feed the machine with a request; the Deferred fires with its answer."""
+        """Give a request to the machine; the Deferred fires with its answer."""
         self._tokens += 1
         token = Token(self._tokens)
         answer: Deferred[Any] = Deferred()
@@ -152,11 +152,14 @@ class GroupMetadata:
 
     @property
     def awaits_zookeeper(self) -> bool:
-        """Whether requests wait for `when_writable`; later ones have to wait behind them."""
+        """Whether requests wait for `when_writable`; later requests wait behind them."""
         return bool(self._waiting_for_zookeeper)
 
     def when_writable(self) -> Deferred[None]:
-        """Fire with NONE once ZooKeeper confirmed that this broker coordinates the group, in the order of calls."""
+        """Fire once ZooKeeper has confirmed that this broker coordinates the group, in the order of calls.
+
+        NotCoordinator, CoordinatorNotAvailable.
+        """
         self._waiting_for_zookeeper += 1
         return self.fence.confirm_writable().addBoth(self._answered_by_zookeeper)
 
@@ -166,7 +169,7 @@ class GroupMetadata:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing would be lost if the group was forgotten."""
+        """Whether the group has no state: it can be removed without a loss."""
         machine = self.machine
         return (
             machine.generation_id == 0
@@ -178,12 +181,12 @@ class GroupMetadata:
         )
 
     def subscribed_topics(self) -> set[str]:
-        """Return the topics that members subscribe to, as far as their protocol says."""
+        """Return the topics of the members' subscriptions, if their protocol has subscriptions."""
         name = self.machine.protocol_name
         return {t for m in self.machine.members for t in subscribed_topics(m.metadata(name))}
 
     def restore(self, snapshot: GroupSnapshot, written_ms: int) -> None:
-        """Take the group over as ZooKeeper has it since *written_ms*."""
+        """Restore the group from the snapshot that ZooKeeper has since *written_ms*."""
         self.changed_ms = written_ms
         self._has_state = True
         self.offsets.has_root = True
@@ -193,7 +196,7 @@ class GroupMetadata:
             self._write()
 
     def unload(self, error: ErrorCode) -> None:
-        """Let the group go: everybody who waits is answered with *error*."""
+        """Unload the group: every waiting request gets *error*."""
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
         self._timer = None
@@ -206,7 +209,7 @@ class GroupMetadata:
     # --- effects ------------------------------------------------------------------------------
 
     def _perform(self, effects: list[Effect], *, confirmed: bool = False) -> None:
-        """Do what the machine asks for; *confirmed*: ZooKeeper just let us write."""
+        """Perform *effects*; *confirmed*: ZooKeeper has just accepted a write of this shard."""
         answers: list[Answer] = []
         for effect in effects:
             match effect:
@@ -219,7 +222,7 @@ class GroupMetadata:
                     self._set_timer(at)
                 case LogLine(text):
                     log.info("{text}", text=text)
-        # Last, because whoever is answered may ask again at once.
+        # Last: an answered client may send its next request at once.
         for answer in answers:
             if not confirmed and self._is_from_memory(answer):
                 self.fence.confirm().addCallbacks(
@@ -229,7 +232,7 @@ class GroupMetadata:
                 self._answer(answer)
 
     def _is_from_memory(self, answer: Answer) -> bool:
-        """Return whether *answer* depends on what this broker remembers of the group."""
+        """Return whether *answer* depends on the state of the group in memory."""
         return answer.value.error not in UNCONFIRMED
 
     def _answer(self, answer: Answer) -> None:
@@ -253,7 +256,7 @@ class GroupMetadata:
     def _tick(self, due: float) -> None:
         now = self._clock.seconds()
         if now - due > LATE_TIMER:
-            # The members are not to blame: first read what they sent meanwhile.
+            # The broker was late, not the members: first handle their requests.
             self._set_timer(now + LATE_TIMER)
             return
         self._timer = None
@@ -288,7 +291,7 @@ class GroupMetadata:
             Deferred.fromCoroutine(self._write_all()).addErrback(self._cannot_write)
 
     def _write_is_late(self) -> None:
-        """Refuse the requests that wait for a write, and those that come meanwhile after as long again."""
+        """Fail the requests that wait for a write; repeat for later ones while it is in flight."""
         self._late = self._clock.callLater(WRITE_PATIENCE, self._write_is_late)
         self._perform(self.machine.persist_timed_out(self._clock.seconds()))
 
@@ -302,17 +305,17 @@ class GroupMetadata:
                 await self._store(persist.snapshot)
                 if self.fence.resigned:
                     return
-                told = self.machine.persisted(persist.sequence, self._clock.seconds())
-                self._perform(told, confirmed=True)
+                effects = self.machine.persisted(persist.sequence, self._clock.seconds())
+                self._perform(effects, confirmed=True)
         except NotCoordinator:
-            return  # whoever found out lets the groups of this partition go
+            return  # the fence is lost, and the shard unloaded
         finally:
             self._writing = False
             self._late.cancel()
 
     def _cannot_write(self, failure: Any) -> None:
         log.failure(
-            "group {group}: its state cannot be kept in ZooKeeper; its members will rejoin",
+            "group {group}: its state cannot be written to ZooKeeper; its members rejoin",
             failure=failure,
             group=self.group_id,
         )
@@ -333,10 +336,10 @@ class GroupMetadata:
                 if attempts == ATTEMPTS:
                     raise
             await self._read_existing()
-        raise NotCoordinator  # or deleted: it must not be written again
+        raise NotCoordinator  # unloaded or deleted: it must not be written again
 
     def _multis(self, snapshot: GroupSnapshot) -> list[list[Operation]]:
-        """Return what writes *snapshot* and its live members, in multis of a bearable size."""
+        """Return the multis that write *snapshot* and the ephemerals of its members."""
         self.changed_ms = now_ms = self._now_ms()
         state = encode_snapshot(snapshot, now_ms)
         path = group_state_path(self.group_id)
@@ -373,7 +376,7 @@ class GroupMetadata:
         return changes
 
     async def _read_existing(self) -> None:
-        """Find out which of the group's znodes exist."""
+        """Read which of the group's znodes exist."""
         while True:
             zookeeper = self.fence.zookeeper
             try:
@@ -392,7 +395,7 @@ class GroupMetadata:
                 await self.fence.reconnected()
 
     async def _own_ephemerals(self) -> None:
-        """Own the ephemerals of the members: those of the last coordinator go with its session."""
+        """Create the ephemerals of the members in this session; those of the last coordinator end with its session."""
         attempts = 0
         while self._must_own_ephemerals and self.machine.state is not GroupState.DEAD:
             await self._read_existing()
@@ -420,7 +423,7 @@ class GroupMetadata:
     # --- offsets ------------------------------------------------------------------------------
 
     async def load_offsets(self) -> None:
-        """Read the committed offsets unless they are known. CoordinatorMoved, ConnectionLoss."""
+        """Read the committed offsets unless they are known. NotCoordinator, ZooKeeperError."""
         if self.offsets_known:
             return
         if self._reading_offsets is not None:

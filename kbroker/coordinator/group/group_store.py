@@ -27,7 +27,7 @@ async def group_ids(zookeeper: ZooKeeper) -> list[str]:
 async def read_states(
     zookeeper: ZooKeeper, groups: list[str]
 ) -> tuple[dict[str, tuple[GroupSnapshot, int]], list[str]]:
-    """Read what the last coordinators of *groups* left, and when (ms); also what was wrong with some."""
+    """Read the snapshots of *groups*, each with its time (ms); also return the problems of unreadable ones."""
     states: dict[str, tuple[GroupSnapshot, int]] = {}
     problems: list[str] = []
     for start in range(0, len(groups), READS_AT_ONCE):
@@ -45,7 +45,7 @@ async def read_states(
 
 
 async def delete_tree(fence: ShardFence, group_id: str) -> None:
-    """Delete all znodes of a group. CoordinatorMoved; ConnectionLoss: perhaps not all are gone."""
+    """Delete all znodes of a group. NotCoordinator; ConnectionLoss: some may remain."""
     paths = await _paths_below(fence.zookeeper, group_path(group_id))
     for start in range(0, len(paths), DELETES_AT_ONCE):
         operations: list[Operation] = [

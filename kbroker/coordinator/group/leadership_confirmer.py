@@ -2,22 +2,20 @@
 
 Theory of operation
 ===================
-A coordinator that was stopped for a while (SIGSTOP, a long collection) does not know that it was
-replaced. What it remembers may be past: another coordinator may have acknowledged later commits, or
-begun another generation. So no answer about a group leaves before a confirmation that began after
-the request was received. Two sources can confirm:
+A coordinator that was paused (SIGSTOP, a long collection) does not know that it was replaced. Its memory may be stale:
+another coordinator may have acknowledged later commits, or begun another generation. So no answer about a group leaves
+before a confirmation that began after the request arrived. Two sources can confirm:
 
-- ZooKeeper: a multi of one `Check` per partition, on the version of its state. Reads in ZooKeeper
-  are not linearizable, a multi is. All requests of one turn of the reactor share a multi, and one
-  multi is in flight at a time.
-- The followers, while ZooKeeper does not answer: another coordinator would be one of the in-sync
-  replicas, and a replica that leads stops fetching from us. `no_successor_at` gives the time up to
-  which the fetches of all of them rule this out (docs/design/groups-without-zookeeper.md).
+- ZooKeeper: a multi of one `Check` per shard, on the version of the partition's state. Reads in ZooKeeper are not
+  linearizable, a multi is. All requests of one turn of the reactor share a multi; one multi is in flight at a time.
+- The followers, while ZooKeeper does not answer: the next coordinator would be one of the in-sync replicas, and a
+  replica that leads stops fetching from this broker. `no_successor_at` returns the time up to which the fetches of all
+  of them rule out a successor (docs/design/groups-without-zookeeper.md).
 
-What has to be written (a rebalance, a member that leaves) is not begun unless ZooKeeper itself
-confirms: `confirm_writable`.
+A change that has to be written (a rebalance, a member that leaves) needs a confirmation by ZooKeeper itself:
+`confirm_writable`.
 
-In: rights to confirm, outcomes of multis, time   Out: error codes   Owner: the reactor's thread
+In: fences, outcomes of multis, time   Out: confirmations, KafkaError   Owner: the reactor's thread
 """
 
 from collections.abc import Callable, Iterable
@@ -34,29 +32,26 @@ from kclient.wire.errors import CoordinatorNotAvailable, KafkaError, NotCoordina
 log = Logger()
 
 CHECK_PATIENCE = 1.0
-"""Seconds after which ZooKeeper counts as silent, and the followers are relied upon."""
+"""Seconds after which ZooKeeper counts as silent, and the followers confirm."""
 
 FOLLOWERS_PATIENCE = 3.0
-"""Seconds to wait for the followers' fetches; they wait at us for replica.fetch.wait.max.ms."""
+"""Seconds to wait for the followers' fetches; each may wait here for replica.fetch.wait.max.ms."""
 
 FOLLOWERS_GONE = 2.0
-"""Seconds without a confirmation after which the followers have probably turned to another leader."""
+"""Seconds without a confirmation after which the followers probably follow another leader."""
 
 GONE_PATIENCE = 0.5
-"""Seconds to wait for them then: members are to find the next coordinator within their session timeout."""
+"""Seconds to wait for them then: members must find the next coordinator within their session timeout."""
 
 ZOOKEEPER_PATIENCE = 5.0
 """Seconds to wait for a slow ZooKeeper where no follower can confirm: the leader is alone in the ISR."""
 
 LOOK_AGAIN = 0.02
-"""Seconds between two looks at the followers, while a request waits for them."""
+"""Seconds between two checks of the followers' fetches, while a request waits for them."""
 
 
 class _Request:
-    """A request that waits for a confirmation of *right*, which has to begin at *since* or later.
-
-    *to_write*: only ZooKeeper can confirm.
-    """
+    """A request that waits for a confirmation of *fence* at *since* or later; *to_write*: by ZooKeeper only."""
 
     __slots__ = ("done", "fence", "since", "to_write")
 
@@ -76,7 +71,7 @@ class _Request:
 
 
 class LeadershipConfirmer:
-    """Confirms rights to coordinate.
+    """Confirms the fences of shards.
 
     *no_successor_at* and *is_alone* take a partition and its leader epoch. *is_alone* returns whether no other
     replica can be in the ISR.
@@ -104,14 +99,14 @@ class LeadershipConfirmer:
         self._looking = False
 
     def confirm(self, fence: ShardFence) -> Deferred[None]:
-        """Fire with NONE once *right* is confirmed, NOT_COORDINATOR if it is lost.
+        """Fire once *fence* is confirmed.
 
-        COORDINATOR_NOT_AVAILABLE if neither ZooKeeper nor the followers confirm it in time.
+        NotCoordinator if it is lost; CoordinatorNotAvailable if neither ZooKeeper nor the followers confirm it in time.
         """
         return self._confirm(fence, to_write=False)
 
     def confirm_writable(self, fence: ShardFence) -> Deferred[None]:
-        """Do as `confirm`, but by ZooKeeper only: COORDINATOR_NOT_AVAILABLE while it does not answer."""
+        """Do as `confirm`, but by ZooKeeper only: CoordinatorNotAvailable while it does not answer."""
         return self._confirm(fence, to_write=True)
 
     def _confirm(self, fence: ShardFence, *, to_write: bool) -> Deferred[None]:
@@ -126,13 +121,13 @@ class LeadershipConfirmer:
         return request.done
 
     def confirmed_at(self, fence: ShardFence) -> float:
-        """Return the latest time at which *right* certainly held, as far as known already."""
+        """Return the latest time at which *fence* certainly held."""
         by_followers = self._no_successor_at(fence.partition, fence.leader_epoch)
         fence.confirmed_at = max(fence.confirmed_at, by_followers)
         return fence.confirmed_at
 
     def answers(self, fence: ShardFence) -> bool:
-        """Return whether ZooKeeper answers, as far as known."""
+        """Return whether ZooKeeper answered its last request in time."""
         return fence.zookeeper.connected and not self._is_silent
 
     # --- by ZooKeeper -------------------------------------------------------------------------
@@ -162,7 +157,7 @@ class LeadershipConfirmer:
             except ZooKeeperError as error:
                 if error.index is None:
                     raise
-                # The version grows with every change of the ISR, too: `still_ours` tells.
+                # The version also grows with every change of the ISR: `still_ours` reads the leader.
                 await fences[error.index].still_ours()
             else:
                 for fence in fences:
@@ -173,15 +168,15 @@ class LeadershipConfirmer:
             request.settle(NotCoordinator() if lost else None)
 
     def _failed(self, failure: Any, requests: list[_Request]) -> bool:
-        """Leave *requests* to the followers; return False: ZooKeeper did not answer."""
+        """Have the followers confirm *requests*; return False: ZooKeeper did not answer."""
         if not isinstance(failure.value, ZooKeeperError):
-            log.failure("coordinated partitions could not be checked", failure=failure)
+            log.failure("shards could not be checked", failure=failure)
         if not self._is_silent:
             self._ask_followers(requests)
         return False
 
     def _silent(self) -> None:
-        """Rely on the followers until the multi in flight is answered."""
+        """Have the followers confirm until the multi in flight is answered."""
         self._is_silent = True
         waiting, self._queued = self._queued, []
         self._ask_followers([*self._checked, *waiting])
@@ -193,7 +188,7 @@ class LeadershipConfirmer:
         self._checked = []
         if (
             result is not False
-        ):  # it is slow, and the next multi may confirm what waits for followers
+        ):  # slow: the next multi may confirm the requests that wait for followers
             waiting, self._by_followers = self._by_followers, []
             self._queued += [request for request in waiting if not request.done.called]
         if self._queued:

@@ -1,12 +1,12 @@
-"""Offsets nobody needs any more: of groups that have been empty for long, and of deleted topics.
+"""The expiry of offsets: of groups that have been empty for long, and of deleted topics.
 
 As in Kafka (KIP-211) the offsets of a group that used the group protocol expire together,
 `offsets.retention.minutes` after it became empty or, if that was later, after the last commit; those
-of a simple consumer (assign()) each that long after its own commit. A group of which nothing is left
-is deleted. Groups are looked at one after the other, so that a sweep is never a burst.
+of a simple consumer (assign()) each that long after its own commit. A group without any offset left
+is deleted. Groups are checked one after the other, so that a sweep is never a burst.
 
 A topic that disappears from the metadata cache takes its offsets with it, once ZooKeeper confirms
-that it is gone: a new topic of that name must not begin where the old one ended (KAFKA-10545).
+that it is gone: a new topic of that name must not inherit the offsets of the old one (KAFKA-10545).
 """
 
 from collections.abc import Callable
@@ -51,12 +51,12 @@ class OffsetExpiry:
         self._stopped = False
 
     def start(self) -> None:
-        """Begin to sweep."""
+        """Start the sweeps."""
         self._known = self._topics()
         self._timer = self._clock.callLater(self._interval, self._sweep_and_again)
 
     def stop(self) -> None:
-        """Sweep no more."""
+        """Stop the sweeps."""
         self._stopped = True
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
@@ -86,7 +86,7 @@ class OffsetExpiry:
                 )
 
     def topics_changed(self) -> None:
-        """Notice topics that are gone from the metadata cache."""
+        """Handle topics that are gone from the metadata cache."""
         now = self._topics()
         gone, self._known = self._known - now, now
         if gone and not self._stopped:
@@ -95,7 +95,7 @@ class OffsetExpiry:
     async def forget_topics(self, gone: set[str]) -> None:
         """Delete the offsets of those topics in *gone* that ZooKeeper does not know either."""
         try:
-            # Our server may be behind: it may know the deletion of a topic, and not that it was created again.
+            # The server may be behind: it may have the deletion of a topic, but not its creation again.
             await self._zookeeper.sync(TOPICS)
             deleted = [t for t in gone if await self._zookeeper.exists(topic_path(t)) is None]
         except ZooKeeperError as error:

@@ -1,19 +1,18 @@
 """Committed offsets on their way to ZooKeeper: many commits, few multis.
 
-All commits that arrive in one turn of the reactor, of whatever groups, become the next multis;
-while several are in flight the next ones fill up. A multi begins with one check for every
-coordinated partition that it writes for. Outcomes:
+All commits of one turn of the reactor, of any group, become the next multis; while several are in flight, the next ones
+fill up. A multi begins with one check for every shard that it writes for. Outcomes:
 
 - done: the offsets are served from now on, and every commit is answered;
-- a check failed: that partition is looked into; its commits fail if another broker leads, all
-  others are sent again;
-- one operation was refused (a znode is or is not there, against what we thought): the offsets of
-  that group are read again, and everything is sent again;
-- no answer: the outcome is unknown. The commits fail with a retriable error, and the offsets of these
-  groups are read again before they are written again.
+- a check failed: the state of that partition is read. Its commits fail if another broker leads; all others are sent
+  again;
+- one operation was refused (a znode exists or is missing unexpectedly): the offsets of that group are read again, and
+  all commits are sent again;
+- no answer: the outcome is unknown. The commits fail with a retriable error, and the offsets of these groups are read
+  again before they are written again.
 
-A request that ZooKeeper does not answer for `offsets.commit.timeout.ms` is answered REQUEST_TIMED_OUT;
-its commits remain on their way.
+A request without an answer of ZooKeeper for `offsets.commit.timeout.ms` gets REQUEST_TIMED_OUT; its commits remain on
+their way.
 """
 
 from collections import deque
@@ -47,14 +46,14 @@ BYTES_AT_ONCE = 400_000
 """Bytes in one multi, about, at most: far enough from ZooKeeper's 1 MiB."""
 
 IN_FLIGHT = 6
-"""Multis on their way at a time."""
+"""Multis in flight at a time."""
 
 REFUSALS = 5
-"""How often a commit may make a multi fail before it alone is given up."""
+"""How often a commit may make a multi fail before that commit fails."""
 
 
 class _Request:
-    """One OffsetCommit request: what became of each of its offsets."""
+    """One OffsetCommit request, with the result of each of its offsets."""
 
     __slots__ = ("deadline", "done", "errors", "left")
 
@@ -83,7 +82,7 @@ class _Multi(NamedTuple):
 
 
 class OffsetWriter:
-    """Writes the offsets of all groups. *find* gives a held group; *timeout* is what a request waits, in seconds."""
+    """Writes the offsets of all groups. *find* returns a loaded group; a request waits *timeout* seconds at most."""
 
     def __init__(
         self,
@@ -107,7 +106,7 @@ class OffsetWriter:
     def commit(
         self, group_id: str, offsets: Sequence[tuple[str, int, OffsetCommit]]
     ) -> Deferred[list[ErrorCode]]:
-        """Write offsets of a held group whose offsets are known; answers an error for each."""
+        """Write offsets of a loaded group with known offsets; the result is an error for each."""
         if not offsets:
             return succeed([])
         request = _Request(len(offsets), self._clock.seconds() + self._timeout)
@@ -125,12 +124,12 @@ class OffsetWriter:
         return request.done
 
     def fail_queued(self, group_ids: Iterable[str], error: ErrorCode) -> None:
-        """Answer what is queued for these groups, which are not held any more."""
+        """Fail the queued commits of these groups, which are unloaded."""
         for commit in self._queue.take_groups(set(group_ids)):
             self._finish(self._queue.settle(commit, error), error)
 
     def _time_out(self) -> None:
-        """Answer the requests whose time is over, and come back for the next one."""
+        """Fail the requests past their deadline, and schedule the next deadline."""
         now = self._clock.seconds()
         requests = self._requests
         while requests and (requests[0].done.called or requests[0].deadline <= now):
@@ -160,7 +159,7 @@ class OffsetWriter:
                 ).addErrback(self._broken, multi)
 
     def _multis(self, commits: list[Commit]) -> list[_Multi]:
-        """Build the multis for *commits*; what cannot be sent now is answered or waits."""
+        """Build the multis for *commits*; a commit that cannot be sent now is answered or waits."""
         multis: list[_Multi] = []
         fences: dict[ShardFence, None] = {}
         operations: list[Create | SetData] = []
@@ -216,7 +215,7 @@ class OffsetWriter:
             self._refused(error, multi)
 
     def _broken(self, failure: Failure, multi: _Multi) -> None:
-        """Handle an error of our own: nobody may wait for ever because of it."""
+        """Handle an unexpected error: every commit of *multi* fails."""
         log.failure("offset commits failed", failure=failure)
         for commit in multi.commits:
             if commit.error is None:
@@ -228,13 +227,13 @@ class OffsetWriter:
             self._wake()
 
     def _undone(self, multi: _Multi) -> None:
-        """Forget what we assumed of groups for which the failed *multi* would have made znodes."""
+        """Have the offsets of groups read again if the failed *multi* would have created znodes for them."""
         for (_, group), operation in zip(multi.origins, multi.operations, strict=True):
             if isinstance(operation, Create):
                 group.offsets_known = False
 
     async def _look_into(self, fence: ShardFence, multi: _Multi) -> None:
-        """Send *multi* again, but for what belongs to *partition* if that is not ours any more."""
+        """Send *multi* again, without the commits of the shard of *fence* if it is lost."""
         try:
             error = ErrorCode.NONE if await fence.still_ours() else ErrorCode.NOT_COORDINATOR
         except ZooKeeperError:
@@ -263,7 +262,9 @@ class OffsetWriter:
                 del commits[commit]
                 self._settle(commit, ErrorCode.UNKNOWN_SERVER_ERROR)
         if not culprits:
-            log.error("a multi of {n} commits was refused: {error}", n=len(commits), error=error)
+            log.error(
+                "ZooKeeper refused a multi of {n} commits: {error}", n=len(commits), error=error
+            )
             for commit in commits:
                 self._settle(commit, ErrorCode.UNKNOWN_SERVER_ERROR)
             return

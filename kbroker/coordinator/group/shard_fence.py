@@ -1,13 +1,16 @@
-"""The right to coordinate the groups of one partition of ``__consumer_offsets``.
+"""The fence of one shard: only the leader of the partition of ``__consumer_offsets`` writes and answers for its groups.
 
-The leader of the partition coordinates. What it may write is decided by ZooKeeper alone: every
-write is a multi with a `Check` on the version of the partition's state znode, bound to the session
-in which the partition was taken over. Once another broker leads, or the session is over, nothing
-we send is executed.
+The leader of the partition coordinates. ZooKeeper enforces this: every write is a multi with a `Check` on the version
+of the partition's state znode, bound to the session of the election. Once another broker leads, or the session is
+over, ZooKeeper executes no write of this broker.
 
-The version also grows without a change of leader (a controller or the leader itself changes the
-ISR), so a failed check is looked into: `still_ours` reads the znode again. An answer from memory leaves only
-after `confirm` (`leadership_confirmer.py`).
+The version also grows without a change of leader (the controller or the leader itself changes the ISR). So after a
+failed check `still_ours` reads the znode again. An answer from memory leaves only after `confirm`
+(`leadership_confirmer.py`).
+
+The other fences compare numbers of requests (`kbroker.common.epoch_fences`): they need no ZooKeeper, because a request
+brings its epoch with it. This one fences the broker's own writes and answers, for which only ZooKeeper or the
+followers know a later epoch. So the two have no code in common.
 """
 
 from __future__ import annotations
@@ -28,25 +31,25 @@ log = Logger()
 
 
 class Confirmer(Protocol):
-    """Confirms a right; see `leadership_confirmer.py`."""
+    """Confirms fences; see `leadership_confirmer.py`."""
 
     def confirm(self, fence: ShardFence) -> Deferred[None]:
-        """Fire with NONE once *right* is confirmed."""
+        """Fire once *fence* is confirmed."""
 
     def confirm_writable(self, fence: ShardFence) -> Deferred[None]:
-        """Fire with NONE once ZooKeeper confirmed *right*."""
+        """Fire once ZooKeeper has confirmed *fence*."""
 
     def confirmed_at(self, fence: ShardFence) -> float:
-        """Return the latest time at which *right* certainly held."""
+        """Return the latest time at which *fence* certainly held."""
 
     def answers(self, fence: ShardFence) -> bool:
-        """Return whether ZooKeeper answers, as far as known."""
+        """Return whether ZooKeeper answered its last request in time."""
 
 
 class ShardFence:
-    """One partition taken over by *broker_id* in *leader_epoch* and *session*.
+    """The fence of *broker_id* for *partition*, elected in *leader_epoch* and *session*.
 
-    *moved* is called when ZooKeeper turns out to be of another mind; it shall give this up.
+    *on_lost* is called when ZooKeeper has another leader; it calls `resign`.
     """
 
     def __init__(
@@ -65,10 +68,10 @@ class ShardFence:
         self.session = session
         self.zookeeper = zookeeper.in_session(session)
         self.resigned = False
-        """Nothing is answered or written for these groups any more."""
+        """Whether the shard is unloaded: no answer and no write for its groups."""
 
         self.confirmed_at = float("-inf")
-        """When the last check was sent that ZooKeeper let pass; the fence keeps it."""
+        """Send time of the last check that passed; the confirmer updates it."""
 
         self._confirmer = confirmer
         self._broker_id = broker_id
@@ -77,17 +80,17 @@ class ShardFence:
         self._zk_version = -1
         self._reconnections: list[Deferred[None]] = []
         self._readers: list[Deferred[bool]] | None = None
-        """While the state is being read: who else wants to know."""
+        """The other callers of `still_ours` during a read; None without a read."""
 
     @property
     def check(self) -> Check:
-        """The condition to put first into every multi."""
+        """The first operation of every multi."""
         return Check(self._path, self._zk_version)
 
     async def still_ours(self) -> bool:
-        """Read the partition's state; True, and the check follows it, if we still lead.
+        """Read the partition's state; return whether this broker still leads, and update the check.
 
-        Errors: ConnectionLoss. Concurrent calls share one read. If not, *moved* has been called.
+        Errors: ConnectionLoss. Concurrent calls share one read. Without the lead, *on_lost* has been called.
         """
         if self._readers is not None:
             waiting: Deferred[bool] = Deferred()
@@ -107,24 +110,24 @@ class ShardFence:
         return ours
 
     def confirm(self) -> Deferred[None]:
-        """Fire with NONE if no other broker coordinates yet, else with what a client is to be answered."""
+        """Fire once no other broker can have coordinated at this call. NotCoordinator, CoordinatorNotAvailable."""
         return self._confirmer.confirm(self)
 
     def confirm_writable(self) -> Deferred[None]:
-        """Fire with NONE if ZooKeeper answers and no other broker coordinates yet."""
+        """Do as `confirm`, but only by ZooKeeper: a write would succeed."""
         return self._confirmer.confirm_writable(self)
 
     @property
     def zookeeper_answers(self) -> bool:
-        """Whether ZooKeeper answers, as far as known: without it nothing can be read or written."""
+        """Whether ZooKeeper answered its last request in time."""
         return self._confirmer.answers(self)
 
     def confirmed_since(self, since: float) -> bool:
-        """Return whether it is known already that no other broker coordinated at *since*."""
+        """Return whether a confirmation already covers *since*."""
         return not self.resigned and self._confirmer.confirmed_at(self) >= since
 
     def lost(self) -> None:
-        """Handle that another broker leads, or that the session is over."""
+        """Handle another leader, or the end of the session."""
         if not self.resigned:
             self._on_lost(self)
 
@@ -144,9 +147,9 @@ class ShardFence:
         return not self.resigned
 
     async def write(self, operations: Sequence[Operation]) -> list[str | Stat | None]:
-        """Do all *operations* or none, if we still coordinate; else CoordinatorMoved.
+        """Do all *operations* or none. NotCoordinator if this broker does not coordinate any more.
 
-        Errors of ZooKeeper are as if the check were not there: `index` counts *operations*.
+        ZooKeeperError: its `index` counts *operations*, without the check.
         """
         while True:
             if self.resigned:
@@ -165,7 +168,7 @@ class ShardFence:
                     raise NotCoordinator from error
 
     async def reconnected(self) -> None:
-        """Wait until ZooKeeper answers again; CoordinatorMoved if that comes too late."""
+        """Wait until ZooKeeper answers again; NotCoordinator if the fence is lost before."""
         while not self.resigned:
             try:
                 await self.zookeeper.sync(self._path)
@@ -180,12 +183,12 @@ class ShardFence:
         raise NotCoordinator
 
     def connection_is_back(self) -> None:
-        """Let go on whoever waits in `reconnected`."""
+        """Resume the callers of `reconnected`."""
         waiting, self._reconnections = self._reconnections, []
         for deferred in waiting:
             deferred.callback(None)
 
     def resign(self) -> None:
-        """Stop coordinating; idempotent."""
+        """Stop answering and writing; idempotent."""
         self.resigned = True
         self.connection_is_back()

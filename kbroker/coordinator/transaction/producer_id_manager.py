@@ -1,14 +1,13 @@
-"""Producer ids, taken from the cluster's counter in ZooKeeper a block of 1000 at a time (KIP-98).
+"""Producer ids, taken from the cluster's counter in ZooKeeper in blocks of 1000 (KIP-98).
 
-The counter is /latest_producer_id_block: the newest block given to any broker. Taking the next one
-is a set conditional on the version that was read; whoever loses reads again. If the outcome of the
-set is unknown the block may be ours or not: it is not used, and the next one is taken. Ids are
-never given twice, and gaps do not matter.
+The counter is /latest_producer_id_block: the newest block of any broker. A broker takes the next block by a set
+conditional on the version that it read; after a lost race it reads again. If the outcome of the set is unknown, the
+broker does not use the block and takes the next one. An id is never given twice; gaps do not matter.
 
-A mirror copies batches with the producer ids of another cluster. If every cluster counted from 0,
-those would be the ids of our own producers too, and once these write to the copied topic their
-first records could pass for duplicates (redpanda#31659). So a cluster counts from a number of its
-own, far from any other's: its cluster id says which. A counter that Kafka left below moves there.
+A mirror copies batches with the producer ids of another cluster. If every cluster counted from 0, those ids would also
+be ids of this cluster's producers. If these producers then wrote to the copied topic, their first records could count
+as duplicates (redpanda#31659). So a cluster counts from a number of its own, computed from its cluster id and far from
+any other cluster's. A counter below that number, left by Kafka, moves there.
 """
 
 from zlib import crc32
@@ -29,7 +28,7 @@ BLOCK_SIZE = 1000
 LAST_ID = 2**63 - 1
 
 _RANGE_BITS = 28
-_RANGES = 1 << 23  # the greatest id is below 2^53: it stays what it is in a JSON number
+_RANGES = 1 << 23  # the greatest id is below 2^53: a JSON number holds it exactly
 
 
 def first_producer_id(cluster_id: str) -> int:
@@ -37,8 +36,8 @@ def first_producer_id(cluster_id: str) -> int:
     return crc32(cluster_id.encode()) % _RANGES << _RANGE_BITS
 
 
-class ProducerIds:
-    """Gives out producer ids for *broker_id*, from *first* on."""
+class ProducerIdManager:
+    """Generates producer ids for *broker_id*, from *first* on (Kafka's ProducerIdManager)."""
 
     def __init__(self, zookeeper: ZooKeeper, broker_id: int, *, first: int = 0) -> None:
         self._zookeeper = zookeeper
@@ -49,10 +48,10 @@ class ProducerIds:
         self._waiting: list[Deferred[None]] | None = None
 
     async def next(self) -> int:
-        """Return an id that nobody else has.
+        """Return an unused id.
 
         Errors: CoordinatorNotAvailable while ZooKeeper does not answer; UnknownServerError if
-        there are no more ids.
+        no id is left.
         """
         while self._next >= self._end:
             await self._take_block()
@@ -60,7 +59,7 @@ class ProducerIds:
         return self._next - 1
 
     async def _take_block(self) -> None:
-        """Take the next block, once for all who ask meanwhile."""
+        """Take the next block; concurrent calls share it."""
         if self._waiting is not None:
             waiting: Deferred[None] = Deferred()
             self._waiting.append(waiting)
@@ -101,7 +100,7 @@ class ProducerIds:
             except NoNode:
                 pass
             if first > LAST_ID - BLOCK_SIZE:
-                raise UnknownServerError("all producer ids of this cluster were given out")
+                raise UnknownServerError("all producer ids of this cluster are used")
             block = ProducerIdBlock(self._broker_id, first, first + BLOCK_SIZE - 1)
             data = encode_producer_id_block(block)
             try:
