@@ -47,7 +47,6 @@ UNFINISHED: dict[str, int] = {
     "kbroker/app": 11,
     "kbroker/common": 4,
     "kbroker/controller": 271,
-    "kbroker/coordinator": 35,
     "kbroker/log": 174,
     "kbroker/metadata": 101,
     "kbroker/replica": 339,
