@@ -40,7 +40,7 @@ def _acknowledged(events: Histories) -> list[Event]:
 
 
 def delete_a_record(events: Histories, chance: random.Random) -> Histories:
-    """One record is gone from what every reader saw; unless nobody was told that it is there."""
+    """One record is gone from what every reader saw; unless it was not acknowledged."""
     gone = chance.choice(_acknowledged(events)).v[0][2][1]
     result = []
     for event in events:
@@ -52,7 +52,7 @@ def delete_a_record(events: Histories, chance: random.Random) -> Histories:
 
 
 def leave_a_record_out_of_one_poll(events: Histories, chance: random.Random) -> Histories:
-    """One that was acknowledged: of another nobody else may know."""
+    """An acknowledged one: only its writer may know of another one."""
     acknowledged = {event.v[0][2][1] for event in _acknowledged(events)}
 
     def change(records: list[list[int]]) -> None:
