@@ -202,7 +202,10 @@ class _Wait:
     def start(self, replica_manager: ReplicaManager, seconds: float) -> Deferred[Answer]:
         """Begin to wait, for *seconds* at most."""
         keys: list[TopicPartition] = [each.partition.key for each in self._pending]
-        return replica_manager.waiting.wait(keys, seconds, self._attempt, self._expired)
+        purgatory = replica_manager.purgatory
+        return purgatory.delay(
+            purgatory.high_watermarks, keys, seconds, self._attempt, self._expired
+        )
 
     def _attempt(self) -> Answer:
         self._pending = [each for each in self._pending if not each.done()]

@@ -26,6 +26,7 @@ Kafka it reads, as any client with that id does, records that are not committed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 from uuid import UUID
 
 from twisted.internet.defer import Deferred
@@ -36,10 +37,9 @@ from kbroker.common.topic_partition import TopicPartition
 from kbroker.config import BrokerConfig
 from kbroker.network.service import Answer
 from kbroker.replica.core.fetch_session import CachedPartition, FetchSession
-from kbroker.replica.core.fetch_session_cache import FetchSessionCache
-from kbroker.replica.delayed_fetches import DelayedFetches
+from kbroker.replica.core.watchers import Watchers
 from kbroker.replica.fetch_reader import FetchReader
-from kbroker.replica.preferred_read_replica import ReplicaSelector
+from kbroker.replica.purgatory import DelayedOperation
 from kbroker.replica.replica_manager import ReplicaManager
 from kclient.wire import fetch
 from kclient.wire.error_codes import ErrorCode
@@ -56,7 +56,6 @@ from kclient.wire.fetch import (
 from kclient.wire.versions import ApiKey
 
 FIRST_WITH_ERROR_CODE = 7
-MAX_SESSION_ID = 0x7FFFFFFF
 
 LOOKED_AT_ONCE = 500
 """Partitions of a session that one fetch reads; the others that are due come first in the next fetch.
@@ -80,27 +79,16 @@ class Fetch:
         replica_manager: ReplicaManager,
         config: BrokerConfig,
         *,
-        random_below: Callable[[int], int],
         name_of: Callable[[UUID], str | None],
         trust: InterBrokerTrust,
-        replica_selector: ReplicaSelector | None = None,
     ) -> None:
         self.now: Callable[[], float] = replica_manager.reactor.seconds
         self.replica_manager = replica_manager
         self._max_bytes = config.fetch_max_bytes
         self._name_of = name_of
         self._trust = trust
-        self.replica_selector = replica_selector
-        self.waiting = DelayedFetches(replica_manager.reactor)
-        self.sessions = FetchSessionCache(
-            config.max_incremental_fetch_session_cache_slots,
-            lambda: random_below(MAX_SESSION_ID) + 1,
-            self.waiting.finish,
-            followers_hear_of_watermarks=replica_selector is not None,
-        )
-        self.waiting.listen(
-            self.sessions, replica_manager.waiting, replica_manager.waiting_followers
-        )
+        self.sessions = replica_manager.fetch_sessions
+        self.purgatory = replica_manager.purgatory
 
     def __call__(self, context: RequestContext, body: memoryview) -> Answer | Deferred[Answer]:
         """Answer with what there is, now if that is enough."""
@@ -128,7 +116,7 @@ class Fetch:
         if error is not ErrorCode.NONE or session is None:
             return encode(context, FetchResponse([], error_code=int(error)))
         epoch = session.accepted(self.now())
-        self.waiting.finish(session)
+        self.purgatory.expire(session)
         added, removed = session.update(request.topics, request.forgotten)
         self.sessions.unwatch(removed)
         if follower is not None:
@@ -155,7 +143,7 @@ class Fetch:
 
     def _close(self, session: FetchSession) -> None:
         self.sessions.remove(session)
-        self.waiting.finish(session)
+        self.purgatory.expire(session)
 
     def _may_follow(self, context: RequestContext, replica: int) -> bool:
         """Return whether the sender may fetch as broker *replica*: it proved to be that broker, and is not this one."""
@@ -231,7 +219,7 @@ class _Asking:
             self.follower,
             self.limit,
             again=again,
-            replica_selector=self.fetch.replica_selector,
+            replica_selector=self.fetch.replica_manager.replica_selector,
         )
 
     @property
@@ -244,7 +232,7 @@ class _Asking:
     @property
     def completes_on_high_watermark(self) -> bool:
         """Whether a new high watermark alone completes the fetch: consumers wait for it at the follower."""
-        return self.fetch.replica_selector is not None and self.owner is not None
+        return self.fetch.replica_manager.replica_selector is not None and self.owner is not None
 
     @property
     def seconds(self) -> float:
@@ -270,19 +258,18 @@ class _FullFetch:
         found = self._look(again=False, in_any_case=not self._topics)
         if found is not None:
             return found
-        replica_manager = asking.fetch.replica_manager
-        waiting = (
-            replica_manager.waiting
-            if asking.follower is None
-            else replica_manager.waiting_followers
-        )
-        return waiting.wait(
+        return asking.fetch.purgatory.delay(
+            self._watchers(),
             self._keys(),
             asking.seconds,
             lambda: self._look(again=True),
             lambda: self._look(again=True, in_any_case=True),
             held=asking.follower is not None,
         )
+
+    def _watchers(self) -> Watchers[TopicPartition, DelayedOperation[Any]]:
+        purgatory = self._asking.fetch.purgatory
+        return purgatory.high_watermarks if self._asking.follower is None else purgatory.log_ends
 
     def _keys(self) -> Iterable[TopicPartition]:
         return [
@@ -296,27 +283,28 @@ class _FullFetch:
         asking = self._asking
         reading = asking.reading(again=again)
         answers = []
-        clean = []
+        caught_up = []
         for name, topic in self._topics:
             partitions = []
             for asked in topic.partitions:
-                partitions.append(reading.read(name, topic.topic_id, asked))
-                clean.append(reading.is_clean)
+                answer, is_caught_up = reading.read(name, topic.topic_id, asked)
+                partitions.append(answer)
+                caught_up.append(is_caught_up)
             answers.append(FetchTopicResponse(topic.name, partitions, topic.topic_id))
         if not in_any_case and not reading.suffices:
             reading.release()
             return None
         response = FetchResponse(answers)
-        if asking.request.session_epoch == INITIAL_SESSION_EPOCH and clean:
-            response.session_id = self._begin_session(answers, clean)
+        if asking.request.session_epoch == INITIAL_SESSION_EPOCH and caught_up:
+            response.session_id = self._begin_session(answers, caught_up)
         return encode(asking.context, response)
 
-    def _begin_session(self, answers: list[FetchTopicResponse], clean: list[bool]) -> int:
+    def _begin_session(self, answers: list[FetchTopicResponse], caught_up: list[bool]) -> int:
         """Open a session that has sent these responses; return its id, 0 when there is no room."""
         asking, fetch = self._asking, self._asking.fetch
         session = fetch.sessions.begin(
             asking.owner,
-            len(clean),
+            len(caught_up),
             uses_topic_ids=asking.context.header.api_version >= FIRST_WITH_TOPIC_IDS,
             now=fetch.now(),
         )
@@ -330,9 +318,9 @@ class _FullFetch:
             for topic in answers
             for answer in topic.partitions
         )
-        for (called, answer), is_clean in zip(sent, clean, strict=True):
+        for (called, answer), is_caught_up in zip(sent, caught_up, strict=True):
             partition = session.partitions[called, answer.partition]
-            session.told(partition, answer, is_clean=is_clean)
+            session.told(partition, answer, is_caught_up=is_caught_up)
         return session.id
 
 
@@ -357,20 +345,16 @@ class _LargeFetch(_FullFetch):
         turns = asking.context.turns
         found = await self._read(again=False, in_any_case=not self._topics)
         if found is None:
-            replica_manager = asking.fetch.replica_manager
-            waiting = (
-                replica_manager.waiting
-                if asking.follower is None
-                else replica_manager.waiting_followers
+            await asking.fetch.purgatory.delay(
+                self._watchers(), self._keys(), asking.seconds, lambda: True, lambda: True
             )
-            await waiting.wait(self._keys(), asking.seconds, lambda: True, lambda: True)
             found = await self._read(again=True, in_any_case=True)
         assert found is not None
         await turns.next()
         response = FetchResponse(found)
         if asking.request.session_epoch == INITIAL_SESSION_EPOCH:
-            clean = [False] * sum(len(topic.partitions) for topic in found)
-            response.session_id = self._begin_session(found, clean) if clean else 0
+            caught_up = [False] * sum(len(topic.partitions) for topic in found)
+            response.session_id = self._begin_session(found, caught_up) if caught_up else 0
             await turns.next()
         return encode(asking.context, response)
 
@@ -387,7 +371,7 @@ class _LargeFetch(_FullFetch):
                 for asked in topic.partitions:
                     if share.is_over():
                         await share.next()
-                    partitions.append(reading.read(name, topic.topic_id, asked))
+                    partitions.append(reading.read(name, topic.topic_id, asked)[0])
                 answers.append(FetchTopicResponse(topic.name, partitions, topic.topic_id))
         except BaseException:
             reading.release()
@@ -413,11 +397,14 @@ class _IncrementalFetch:
         found = self._look(again=False)
         if found is not None:
             return found
-        return self._asking.fetch.waiting.wait(
-            self._session,
+        purgatory = self._asking.fetch.purgatory
+        return purgatory.delay(
+            purgatory.sessions,
+            (self._session,),
             self._asking.seconds,
             lambda: self._look(again=True),
             lambda: self._look(again=True, in_any_case=True),
+            held=True,
         )
 
     def _look(self, *, again: bool, in_any_case: bool = False) -> Answer:
@@ -438,10 +425,12 @@ class _IncrementalFetch:
                 session.defer(count - settled)
                 in_any_case = True
                 break
-            answer = reading.read(watch(partition), partition.topic_id, partition.asked)
-            if session.looked_at(partition, answer, is_clean=reading.is_clean):
-                responses.append((partition, answer, reading.is_clean))
-            elif reading.is_clean:
+            answer, is_caught_up = reading.read(
+                watch(partition), partition.topic_id, partition.asked
+            )
+            if session.looked_at(partition, answer, is_caught_up=is_caught_up):
+                responses.append((partition, answer, is_caught_up))
+            elif is_caught_up:
                 settled += 1
         if not (
             in_any_case or reading.suffices or (responses and asking.completes_on_high_watermark)
@@ -449,8 +438,8 @@ class _IncrementalFetch:
             reading.release()
             return None
         topics: dict[UUID | str, FetchTopicResponse] = {}
-        for partition, answer, is_clean in responses:
-            session.told(partition, answer, is_clean=is_clean)
+        for partition, answer, is_caught_up in responses:
+            session.told(partition, answer, is_caught_up=is_caught_up)
             called = partition.id[0]
             topic = topics.get(called)
             if topic is None:

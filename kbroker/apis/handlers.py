@@ -60,22 +60,14 @@ def produce(broker: HandlerDependencies) -> RawHandler:
 
 
 def fetch(broker: HandlerDependencies) -> RawHandler:
-    """Make the handler of Fetch; the class name in replica.selector.class decides about reading from followers."""
+    """Make the handler of Fetch."""
     from kbroker.apis.api01_fetch import Fetch
-    from kbroker.config.cluster import RACK_AWARE_SELECTOR
-    from kbroker.replica.preferred_read_replica import rack_aware_selector
 
-    metadata = broker.metadata
-    selector = broker.config.replica_selector_class.rpartition(".")[2]
     return Fetch(
         broker.replica_manager,
         broker.config,
-        random_below=broker.random_below,
-        name_of=metadata.topic_name,
+        name_of=broker.metadata.topic_name,
         trust=broker.trust,
-        replica_selector=rack_aware_selector(lambda: metadata.brokers)
-        if selector == RACK_AWARE_SELECTOR
-        else None,
     )
 
 

@@ -67,6 +67,7 @@ from kbroker.replica.alter_partition_manager import AlterPartitionManager
 from kbroker.replica.core.broker_epoch import Registration
 from kbroker.replica.core.replication_quota import ReplicationQuotas
 from kbroker.replica.log_dir_failure_channel import LogDirFailureChannel
+from kbroker.replica.preferred_read_replica import replica_selector
 from kbroker.replica.replica_fetcher_manager import ReplicaFetcherManager
 from kbroker.replica.replica_manager import ReplicaManager
 from kbroker.security.core.broker_proof import BrokerProofs
@@ -345,6 +346,10 @@ class Broker:
                 address=lambda other: self.metadata.address(other, config.inter_broker_listener),
                 dial=self._dial_broker,
             ),
+            replica_selector=replica_selector(
+                config.replica_selector_class, lambda: self.metadata.brokers
+            ),
+            random_below=self._world.random_below,
             log_dir_failures=LogDirFailureChannel(reactor, self.zookeeper, broker_id),
             topic_config=self._log_config,
             now_ms=self._world.now_ms,

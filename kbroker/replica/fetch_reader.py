@@ -6,6 +6,7 @@ released. Owner: the reactor's thread.
 
 from __future__ import annotations
 
+from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.network.transport import release
@@ -30,6 +31,14 @@ DEBUGGING_REPLICA = -2
 """Who compares replicas asks each of them: kafka-replica-verification. It reads what is committed, as others do."""
 
 
+class ReadResult(NamedTuple):
+    """The response for one partition."""
+
+    response: FetchPartitionResponse
+    is_caught_up: bool
+    """Whether the next news of the partition arrives as an event (`Read.is_caught_up`)."""
+
+
 class FetchReader:
     """What is found for *request*, in *limit* bytes altogether.
 
@@ -47,7 +56,6 @@ class FetchReader:
         "_request",
         "_throttled",
         "failed",
-        "is_clean",
         "size",
     )
 
@@ -74,8 +82,6 @@ class FetchReader:
         """Bytes of records."""
         self.failed = False
         """Whether a partition has something to say that must not wait: an error, a divergence, a nearer replica."""
-        self.is_clean = False
-        """Whether only an event can bring news of the partition read last."""
 
     @property
     def suffices(self) -> bool:
@@ -84,20 +90,17 @@ class FetchReader:
         enough = min(request.min_bytes, self._limit)
         return self.size >= enough or self.failed or request.max_wait_ms <= 0
 
-    def read(
-        self, name: str | None, topic_id: UUID | None, asked: FetchPartition
-    ) -> FetchPartitionResponse:
-        """Answer for one partition of topic *name*; None for a topic id nobody has."""
-        self.is_clean = False
+    def read(self, name: str | None, topic_id: UUID | None, asked: FetchPartition) -> ReadResult:
+        """Read one partition of topic *name*, which is None for an unknown topic id."""
         try:
-            return self._answer(name, topic_id, asked)
+            return self._read_one(name, topic_id, asked)
         except KafkaError as error:
             self.failed = True
-            return FetchPartitionResponse(asked.partition, int(code_of(error)))
+            return ReadResult(FetchPartitionResponse(asked.partition, int(code_of(error))), False)
 
-    def _answer(
+    def _read_one(
         self, name: str | None, topic_id: UUID | None, asked: FetchPartition
-    ) -> FetchPartitionResponse:
+    ) -> ReadResult:
         if name is None:
             raise UnknownTopicId(f"topic id {topic_id}")
         follower = self._follower
@@ -116,11 +119,11 @@ class FetchReader:
             if diverging is not None:
                 self.failed = True
                 response.diverging_epoch = EpochEndOffset(*diverging)
-                return response
+                return ReadResult(response, False)
         if follower is None and self._request.rack_id:
             elsewhere = self._sent_elsewhere(partition, asked)
             if elsewhere is not None:
-                return elsewhere
+                return ReadResult(elsewhere, False)
         room = max(min(asked.partition_max_bytes, self._limit - self.size), 0)
         read = (
             self._read_for_client(partition, asked, room)
@@ -132,11 +135,10 @@ class FetchReader:
         response.records, response.records_size = read.found
         if self._request.isolation_level == READ_COMMITTED:
             response.aborted_transactions = ()
-        self.is_clean = read.is_clean
         if response.records_size:
             self.size += response.records_size
             self._read.append(response)
-        return response
+        return ReadResult(response, read.is_caught_up)
 
     def _read_for_client(self, partition: Partition, asked: FetchPartition, room: int) -> Read:
         # Who says where it is, or compares, knows that followers answer, too, and takes their errors for what they are.

@@ -46,8 +46,8 @@ class Read(NamedTuple):
     found: LogSlice
     high_watermark: int
     log_start_offset: int
-    is_clean: bool
-    """Whoever fetched has all there is, and is what it wants to be: only an event can change that."""
+    is_caught_up: bool
+    """The reader has everything, and a follower is in the ISR; the next change arrives as an event."""
 
 
 class Partition:
@@ -411,8 +411,8 @@ class Partition:
                 )
             )
         # A follower that is not in the ISR tries to join with every fetch, until we try for it.
-        is_clean = offset >= log.log_end_offset and leader_state.has_place(replica)
-        return Read(found, leader_state.high_watermark, log.log_start_offset, is_clean)
+        is_caught_up = offset >= log.log_end_offset and leader_state.has_place(replica)
+        return Read(found, leader_state.high_watermark, log.log_start_offset, is_caught_up)
 
     def diverges(
         self, fetch_offset: int, last_fetched_epoch: int, *, follower: bool = False

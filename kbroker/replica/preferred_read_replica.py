@@ -9,12 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
+from kbroker.config.cluster import RACK_AWARE_SELECTOR
 from kbroker.metadata.metadata_cache import BrokerMetadata
 from kbroker.replica.core.leader_state import LeaderState
 from kbroker.replica.core.replica_selector import ReplicaView, select_replica
 
 ReplicaSelector: TypeAlias = Callable[[LeaderState, str, int], int | None]
 """(what the leader knows, the consumer's rack, offset) -> the follower to read from; None: the leader."""
+
+
+def replica_selector(
+    class_name: str, brokers: Callable[[], Mapping[int, BrokerMetadata]]
+) -> ReplicaSelector | None:
+    """Return the selector that replica.selector.class names; None: every consumer reads from the leader."""
+    if class_name.rpartition(".")[2] != RACK_AWARE_SELECTOR:
+        return None
+    return rack_aware_selector(brokers)
 
 
 def rack_aware_selector(brokers: Callable[[], Mapping[int, BrokerMetadata]]) -> ReplicaSelector:

@@ -8,7 +8,8 @@ The composition root gives every dependency, and none is replaced later. The rep
 | --- | --- |
 | `registry` | finds a `Partition`; announces role changes to waiting requests, fetchers and the group coordinator |
 | `state_changes` | applies LeaderAndIsr and StopReplica of the controller to roles and logs |
-| `delayed_client_requests`, `delayed_follower_fetches` | hold requests until a watermark or a log end advances |
+| `purgatory` | delays requests until a high watermark, a log end or a fetch session changes |
+| `fetch_sessions` | the incremental fetch sessions (KIP-227) |
 | `log_schedule`, `isr_expiration` | timers: retention, flushes, checkpoints; followers that lag |
 | `followers` | which followers' brokers are alive |
 
@@ -36,15 +37,17 @@ from kbroker.log.log_manager import LogManager
 from kbroker.metadata.metadata_cache import MetadataCache
 from kbroker.replica.become_leader_or_follower import ReplicaStateChanges
 from kbroker.replica.core.broker_epoch import Registration
+from kbroker.replica.core.fetch_session_cache import FetchSessionCache
 from kbroker.replica.core.leader_state import LeaderState
 from kbroker.replica.core.remote_replicas import NEVER, FollowerLiveness
 from kbroker.replica.core.replication_quota import ReplicationQuotas
-from kbroker.replica.delayed_requests import DelayedRequests
 from kbroker.replica.isr_expiration import IsrExpiration
 from kbroker.replica.log_schedule import LogSchedule
 from kbroker.replica.partition import Partition
 from kbroker.replica.partition_dependencies import AlterPartition, Fetchers, PartitionDependencies
 from kbroker.replica.partition_registry import LeadershipListener, PartitionRegistry
+from kbroker.replica.preferred_read_replica import ReplicaSelector
+from kbroker.replica.purgatory import DelayedOperationPurgatory
 from kclient.wire.errors import (
     KafkaStorageError,
     NotLeaderOrFollower,
@@ -54,6 +57,8 @@ from kclient.wire.errors import (
 log = Logger()
 
 T = TypeVar("T")
+
+MAX_FETCH_SESSION_ID = 0x7FFFFFFF
 
 SHORTEST_LIVENESS_TIMEOUT = 3.0
 """Seconds; longer where followers' fetches wait for longer (replica.fetch.wait.max.ms)."""
@@ -91,6 +96,8 @@ class ReplicaManager:
         alter_partition: AlterPartition,
         fetchers: Fetchers,
         log_dir_failures: LogDirFailures,
+        replica_selector: ReplicaSelector | None,
+        random_below: Callable[[int], int],
         topic_config: Callable[[str], LogConfig],
         now_ms: Callable[[], int],
         on_leadership: LeadershipListener,
@@ -114,10 +121,15 @@ class ReplicaManager:
         self.followers = FollowerLiveness(
             max(SHORTEST_LIVENESS_TIMEOUT, 4 * config.replica_fetch_wait_max_ms / 1000)
         )
-        self.waiting = DelayedRequests(reactor)
-        """Requests of clients that wait for a high watermark."""
-        self.waiting_followers = DelayedRequests(reactor)
-        """Fetches of followers that wait for a log end."""
+        self.purgatory = DelayedOperationPurgatory(reactor)
+        self.replica_selector = replica_selector
+        """Selects the replica that a consumer reads from (replica.selector.class); None: the leader."""
+        self.fetch_sessions = FetchSessionCache(
+            config.max_incremental_fetch_session_cache_slots,
+            lambda: random_below(MAX_FETCH_SESSION_ID) + 1,
+            self.purgatory.expire,
+            followers_hear_of_watermarks=replica_selector is not None,
+        )
         self._dependencies = PartitionDependencies(
             now=reactor.seconds,
             lag_time_max=lag_time_max,
@@ -126,10 +138,10 @@ class ReplicaManager:
             may_join_isr=metadata.may_join_isr,
             alter_partition=alter_partition,
             fetchers=fetchers,
-            high_watermark_advanced=self.waiting.wake,
-            log_end_advanced=self.waiting_followers.wake,
+            high_watermark_advanced=self._high_watermark_advanced,
+            log_end_advanced=self._log_end_advanced,
         )
-        self.registry = PartitionRegistry(self._wake, fetchers.roles_changed, on_leadership)
+        self.registry = PartitionRegistry(self._role_changed, fetchers.roles_changed, on_leadership)
         self.state_changes = ReplicaStateChanges(
             reactor,
             self.registry,
@@ -144,9 +156,21 @@ class ReplicaManager:
         )
         self._isr_expiration = IsrExpiration(reactor, self.registry, lag_time_max)
 
-    def _wake(self, key: TopicPartition) -> None:
-        self.waiting.wake(key)
-        self.waiting_followers.wake(key)
+    def _high_watermark_advanced(self, key: TopicPartition) -> None:
+        purgatory = self.purgatory
+        purgatory.high_watermarks.notify(key)
+        for session in self.fetch_sessions.committed(key):
+            purgatory.sessions.notify(session)
+
+    def _log_end_advanced(self, key: TopicPartition) -> None:
+        purgatory = self.purgatory
+        purgatory.log_ends.notify(key)
+        for session in self.fetch_sessions.appended(key):
+            purgatory.sessions.notify(session)
+
+    def _role_changed(self, key: TopicPartition) -> None:
+        self._high_watermark_advanced(key)
+        self._log_end_advanced(key)
 
     def _new_partition(self, key: TopicPartition) -> Partition:
         return Partition(key, self.broker_id, self._dependencies)
@@ -295,7 +319,7 @@ class ReplicaManager:
             count=len(led),
         )
         for partition in led:
-            self.waiting.wake(partition.key)
+            self._high_watermark_advanced(partition.key)
 
     def expired(self) -> None:
         """Lead nothing any more: our session is over, and others were elected, or will be.

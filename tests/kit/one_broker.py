@@ -34,6 +34,7 @@ from kbroker.metadata.admin_manager import AdminManager
 from kbroker.network.socket_server import SocketServer
 from kbroker.replica.core.broker_epoch import Registration
 from kbroker.replica.core.replication_quota import ReplicationQuotas
+from kbroker.replica.preferred_read_replica import replica_selector
 from kbroker.replica.replica_manager import ReplicaManager
 from kclient.wire.interbroker import (
     LeaderAndIsrPartitionState,
@@ -109,6 +110,10 @@ class OneBroker:
             alter_partition=self.isr_writes,
             fetchers=self.fetchers,
             log_dir_failures=NoReports(),
+            replica_selector=replica_selector(
+                self.config.replica_selector_class, lambda: self.cache.brokers
+            ),
+            random_below=randrange,
             topic_config=self.topic_config,
             now_ms=self.now_ms,
             on_leadership=lambda *change: self.leadership_changed(*change),
@@ -140,7 +145,6 @@ class OneBroker:
             ApiKey.FETCH: lambda: Fetch(
                 replicas,
                 self.config,
-                random_below=randrange,
                 name_of=self.cache.topic_name,
                 trust=self.trust,
             ),

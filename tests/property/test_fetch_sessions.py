@@ -90,10 +90,10 @@ class Leader:
             return FetchResponse([])
         answers = []
         for partition in list(session.due):
-            answer, is_clean = self.read(partition.asked, room)
+            answer, is_caught_up = self.read(partition.asked, room)
             room -= answer.records_size
-            if session.looked_at(partition, answer, is_clean=is_clean):
-                session.told(partition, answer, is_clean=is_clean)
+            if session.looked_at(partition, answer, is_caught_up=is_caught_up):
+                session.told(partition, answer, is_caught_up=is_caught_up)
                 answers.append(answer)
         topics = [TopicResponse(TOPIC, answers)] if answers else []
         return FetchResponse(topics, session_id=session.id)
@@ -110,8 +110,10 @@ class Leader:
         if session is not None:
             added, _ = session.update([FetchTopic(TOPIC, asked)], ())
             self.watch(added)
-            for answer, is_clean in found:
-                session.told(session.partitions[TOPIC, answer.partition], answer, is_clean=is_clean)
+            for answer, is_caught_up in found:
+                session.told(
+                    session.partitions[TOPIC, answer.partition], answer, is_caught_up=is_caught_up
+                )
         answers = [answer for answer, _ in found]
         return FetchResponse(
             [TopicResponse(TOPIC, answers)], session_id=session.id if session else 0

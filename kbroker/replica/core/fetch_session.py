@@ -180,20 +180,20 @@ class FetchSession:
             self.due[partition] = None
 
     def looked_at(
-        self, partition: CachedPartition, answer: FetchPartitionResponse, *, is_clean: bool
+        self, partition: CachedPartition, answer: FetchPartitionResponse, *, is_caught_up: bool
     ) -> bool:
         """Say whether *answer* is to be said; one that is not, of a clean partition, ends its turn.
 
-        *is_clean*: whoever fetches has all there is, and only an event can change that.
+        *is_caught_up*: whoever fetches has all there is, and only an event can change that.
         """
         if partition.has_to_say(answer):
             return True
-        if is_clean:
+        if is_caught_up:
             self.due.pop(partition, None)
         return False
 
     def told(
-        self, partition: CachedPartition, answer: FetchPartitionResponse, *, is_clean: bool
+        self, partition: CachedPartition, answer: FetchPartitionResponse, *, is_caught_up: bool
     ) -> None:
         """Take note of an answer that leaves now."""
         partition.high_watermark = answer.high_watermark
@@ -201,5 +201,5 @@ class FetchSession:
         if answer.records_size:
             self.due.pop(partition, None)
             self.due[partition] = None
-        elif is_clean:
+        elif is_caught_up:
             self.due.pop(partition, None)

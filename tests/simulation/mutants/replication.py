@@ -191,7 +191,7 @@ def a_fetch_of_an_old_epoch_is_counted() -> list[Change]:
     Three checks stand in its way: of the epoch, of the last epoch in the follower's log, and of the epoch again where
     the high watermark is moved.
     """
-    answer = FetchReader._answer
+    answer = FetchReader._read_one
 
     def answered(self: FetchReader, name: Any, topic_id: Any, asked: Any) -> Any:
         partition = self._replica_manager.registry.partitions.get((name, asked.partition))
@@ -201,7 +201,7 @@ def a_fetch_of_an_old_epoch_is_counted() -> list[Change]:
                 asked = replace(asked, current_leader_epoch=epoch, last_fetched_epoch=-1)
         return answer(self, name, topic_id, asked)
 
-    return [(FetchReader, "_answer", answered)]
+    return [(FetchReader, "_read_one", answered)]
 
 
 @mutant

@@ -129,7 +129,7 @@ def test_a_long_poll_ends_empty_when_its_time_is_over(broker: ApiBroker) -> None
     broker.clock.advance(0.2)
     assert only(waiting.result).records_size == 0
     assert only(waiting.result).high_watermark == 2
-    assert len(broker.replica_manager.waiting) == 0
+    assert len(broker.replica_manager.purgatory) == 0
 
 
 def test_a_long_poll_that_is_cancelled_leaves_nothing(broker: ApiBroker) -> None:
@@ -137,7 +137,7 @@ def test_a_long_poll_that_is_cancelled_leaves_nothing(broker: ApiBroker) -> None
     waiting = broker.fetch(want(), max_wait_ms=5000)
     waiting.addErrback(lambda _: None)
     waiting.cancel()
-    assert len(broker.replica_manager.waiting) == 0
+    assert len(broker.replica_manager.purgatory) == 0
     assert not broker.clock.getDelayedCalls()
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kbroker.apis.api01_fetch import Fetch
 from kbroker.replica import follower_log
-from kbroker.replica.preferred_read_replica import rack_aware_selector
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.fetch import FetchPartition, FetchPartitionResponse
 from kclient.wire.interbroker import (
@@ -18,29 +17,20 @@ from kclient.wire.interbroker import (
     LeaderAndIsrRequest,
     LeaderAndIsrTopicState,
 )
-from kclient.wire.versions import ApiKey
 from tests.kit.logs import batch_of
-from tests.unit.apis.kit import ApiBroker
+from tests.unit.apis.kit import ApiBroker, broker_in
+
+SELECTOR = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
 
 
 @pytest.fixture
-def near(broker: ApiBroker) -> ApiBroker:
+def near(tmp_path: Path) -> Iterator[ApiBroker]:
     """Broker 1 in the east, with a selector; brokers 2 in the west and 3 in the east are alive."""
-    known = broker.cache.brokers
-    for broker_id, rack in ((2, "west"), (3, "east"), (1, "east")):
-        known[broker_id] = replace(known[1], broker_id=broker_id, rack=rack)
-    broker.serve(
-        ApiKey.FETCH,
-        lambda: Fetch(
-            broker.replica_manager,
-            broker.config,
-            random_below=lambda n: 4,
-            name_of=lambda _: None,
-            trust=broker.trust,
-            replica_selector=rack_aware_selector(lambda: known),
-        ),
-    )
-    return broker
+    with broker_in(tmp_path / "near", SELECTOR) as broker:
+        known = broker.cache.brokers
+        for broker_id, rack in ((2, "west"), (3, "east"), (1, "east")):
+            known[broker_id] = replace(known[1], broker_id=broker_id, rack=rack)
+        yield broker
 
 
 def take(broker: ApiBroker, leader: int = 1, epoch: int = 0, isr: tuple[int, ...] = (1, 2)) -> None:
@@ -93,21 +83,12 @@ def test_and_serves_everybody_else_itself(near: ApiBroker, rack: str) -> None:
 
 
 def test_old_consumers_and_brokers_without_a_selector_know_nothing_of_it(
-    near: ApiBroker, tmp_path: Path
+    near: ApiBroker, broker: ApiBroker
 ) -> None:
     led(near)
     assert only(consume(near, 0, version=10)).records_size > 0
-    near.serve(
-        ApiKey.FETCH,
-        lambda: Fetch(
-            near.replica_manager,
-            near.config,
-            random_below=lambda n: 4,
-            name_of=lambda _: None,
-            trust=near.trust,
-        ),
-    )
-    assert only(consume(near, 0)).records_size > 0
+    led(broker)
+    assert only(consume(broker, 0)).records_size > 0
 
 
 def test_a_follower_that_lacks_the_offset_or_is_out_of_sync_is_not_named(near: ApiBroker) -> None:

@@ -126,7 +126,7 @@ def test_waiting_in_a_session_watches_no_partition_by_itself(broker: ApiBroker) 
     fetcher = Fetcher(broker, 20)
     waiting = fetcher.fetch(max_wait_ms=500)
     assert not waiting.called
-    assert len(broker.replica_manager.waiting) == 0
+    assert len(broker.replica_manager.purgatory.high_watermarks) == 0
     waiting.addErrback(lambda _: None)
     waiting.cancel()
     broker.replica_manager.partition("t", 1).append(batch_of(1000), 1, 1000)

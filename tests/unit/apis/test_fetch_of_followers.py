@@ -77,9 +77,9 @@ def test_a_follower_of_a_later_epoch_is_told_that_we_do_not_know_it(leader: ApiB
 
 def test_nothing_waits_once_all_is_answered(leader: ApiBroker) -> None:
     follow(leader, 0)
-    assert len(leader.replica_manager.waiting_followers) == 1
+    assert len(leader.replica_manager.purgatory.log_ends) == 1
     leader.clock.advance(0.5)
-    assert len(leader.replica_manager.waiting_followers) == 0
+    assert len(leader.replica_manager.purgatory.log_ends) == 0
 
 
 def test_s11_whoever_was_silent_may_follow_a_leader_that_is_cut_off_again(

@@ -101,7 +101,7 @@ def test_an_append_under_acks_none_waits_for_nothing(broker: ApiBroker, pool: Po
     broker.lead("t", 1)
     assert broker.produce(batch_of(1), acks=0) is None
     assert len(pool.waiting) == 1
-    assert len(broker.replica_manager.waiting) == 0
+    assert len(broker.replica_manager.purgatory) == 0
 
 
 def test_appends_during_a_sync_share_the_next_one(broker: ApiBroker, pool: Pool) -> None:
@@ -206,7 +206,7 @@ def test_a_sync_that_takes_longer_than_the_timeout_is_a_timeout(
     broker.clock.advance(0.6)
     assert ErrorCode(answer.result[0].error_code) is ErrorCode.REQUEST_TIMED_OUT
     assert answer.result[0].base_offset == -1
-    assert len(broker.replica_manager.waiting) == 0
+    assert len(broker.replica_manager.purgatory) == 0
 
 
 def test_an_append_that_waits_for_its_sync_is_refused_when_leadership_goes(

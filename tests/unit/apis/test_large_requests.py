@@ -100,9 +100,9 @@ def test_a_large_fetch_whose_connection_dies_lets_go_of_its_files(led: ApiBroker
     answer = led.fetch(*(want(n % 3) for n in range(MANY)), max_wait_ms=500)
     answer.addErrback(lambda _: None)
     led.clock.advance(0.01)
-    assert len(led.replica_manager.waiting) == 1
+    assert len(led.replica_manager.purgatory) == 1
     answer.cancel()
-    assert len(led.replica_manager.waiting) == 0
+    assert len(led.replica_manager.purgatory) == 0
 
 
 @pytest.mark.parametrize("version", [0, 5])

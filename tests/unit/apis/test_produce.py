@@ -139,7 +139,7 @@ def test_acks_all_times_out(broker: ApiBroker) -> None:
     waiting = broker.produce(batch_of(1), topic="r", acks=-1, timeout_ms=500)
     broker.clock.advance(0.6)
     assert code(waiting.result[0]) is ErrorCode.REQUEST_TIMED_OUT
-    assert len(broker.replica_manager.waiting) == 0
+    assert len(broker.replica_manager.purgatory) == 0
 
 
 def test_acks_all_ends_when_leadership_goes(broker: ApiBroker) -> None:
@@ -166,7 +166,7 @@ def test_a_client_that_goes_while_it_waits_leaves_nothing(broker: ApiBroker) -> 
     waiting = broker.produce(batch_of(1), topic="r", acks=-1)
     waiting.addErrback(lambda _: None)
     waiting.cancel()
-    assert len(broker.replica_manager.waiting) == 0
+    assert len(broker.replica_manager.purgatory) == 0
     assert not broker.clock.getDelayedCalls()
 
 

@@ -1,69 +1,127 @@
-"""Waiting requests are completed once, by an event at a key they watch."""
+"""Delayed operations complete once: by an event at a key that they watch, their timeout, or their cancellation."""
 
 from __future__ import annotations
 
-from kbroker.replica.core.purgatory import DelayedOperation, Purgatory
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import Clock
+
+from kbroker.replica.purgatory import DelayedOperationPurgatory
+
+A, B = ("a", 0), ("b", 0)
 
 
-def make() -> tuple[Purgatory[str], list[Exception]]:
-    errors: list[Exception] = []
-    return Purgatory(errors.append), errors
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
 
 
-def test_only_those_who_watch_a_key_are_asked() -> None:
-    purgatory, _ = make()
-    asked: list[str] = []
-    for name in ("a", "b"):
-        purgatory.add(DelayedOperation([name], lambda name=name: bool(asked.append(name)) or True))  # type: ignore[misc]
-    assert purgatory.happened("a") == 1
-    assert asked == ["a"]
+@pytest.fixture
+def purgatory(clock: Clock) -> DelayedOperationPurgatory:
+    return DelayedOperationPurgatory(clock)
+
+
+def delay(
+    purgatory: DelayedOperationPurgatory,
+    *keys: tuple[str, int],
+    attempt: Callable[[], str | None] = lambda: "done",
+    expired: Callable[[], str] = lambda: "expired",
+) -> list[Any]:
+    """Return the list that receives the result."""
+    results: list[Any] = []
+    answer: Deferred[str] = purgatory.delay(purgatory.high_watermarks, keys, 5.0, attempt, expired)
+    answer.addBoth(results.append)
+    return results
+
+
+def test_only_operations_that_watch_the_key_are_tried(
+    purgatory: DelayedOperationPurgatory, clock: Clock
+) -> None:
+    one, other = delay(purgatory, A), delay(purgatory, B)
+    purgatory.high_watermarks.notify(A)
+    assert one == [], "no operation runs inside the change"
+    clock.advance(0)
+    assert (one, other) == (["done"], [])
     assert len(purgatory) == 1
 
 
-def test_who_is_not_done_waits_on() -> None:
-    purgatory, _ = make()
-    answers = iter([False, True, True])
-    purgatory.add(DelayedOperation(["a", "b"], lambda: next(answers)))
-    assert [purgatory.happened(key) for key in ("a", "b", "a")] == [0, 1, 0]
-    assert not purgatory.watched("a")
+def test_events_of_one_turn_try_an_operation_once(
+    purgatory: DelayedOperationPurgatory, clock: Clock
+) -> None:
+    tries: list[int] = []
+    result = delay(purgatory, A, B, attempt=lambda: tries.append(1))
+    for key in (A, B, A):
+        purgatory.high_watermarks.notify(key)
+    clock.advance(0)
+    assert (tries, result) == ([1], [])
+    assert len(purgatory) == 1
 
 
-def test_who_is_removed_is_not_completed() -> None:
-    purgatory, _ = make()
-    waiting = DelayedOperation(["a"], lambda: True)
-    purgatory.add(waiting)
-    purgatory.remove(waiting)
-    assert purgatory.happened("a") == 0
+def test_the_kinds_of_events_are_apart(purgatory: DelayedOperationPurgatory, clock: Clock) -> None:
+    result = delay(purgatory, A)
+    purgatory.log_ends.notify(A)
+    clock.advance(0)
+    assert result == []
+
+
+def test_a_timeout_completes_even_an_operation_without_keys(
+    purgatory: DelayedOperationPurgatory, clock: Clock
+) -> None:
+    result, without_keys = delay(purgatory, A, attempt=lambda: None), delay(purgatory)
+    clock.advance(5.0)
+    assert (result, without_keys) == (["expired"], ["expired"])
+    purgatory.high_watermarks.notify(A)
+    clock.advance(0)
     assert len(purgatory) == 0
+    assert not clock.getDelayedCalls()
 
 
-def test_one_that_breaks_does_not_break_the_others() -> None:
-    purgatory, errors = make()
-    asked = []
+def test_a_cancelled_operation_is_not_tried(
+    purgatory: DelayedOperationPurgatory, clock: Clock
+) -> None:
+    tries: list[int] = []
+    answer: Deferred[str | None] = purgatory.delay(
+        purgatory.high_watermarks, [A], 5.0, lambda: tries.append(1), lambda: None
+    )
+    answer.addErrback(lambda failure: failure.trap(CancelledError))
+    purgatory.high_watermarks.notify(A)
+    answer.cancel()
+    clock.advance(5.0)
+    assert tries == []
+    assert not clock.getDelayedCalls()
 
-    def broken() -> bool:
+
+def test_an_operation_that_raises_does_not_affect_the_others(
+    purgatory: DelayedOperationPurgatory, clock: Clock
+) -> None:
+    def broken() -> str:
         raise RuntimeError("broken")
 
-    purgatory.add(DelayedOperation(["a"], broken))
-    purgatory.add(DelayedOperation(["a"], lambda: bool(asked.append(1)) or True))
-    assert purgatory.happened("a") == 2
-    assert asked == [1]
-    assert [str(error) for error in errors] == ["broken"]
+    one, other = delay(purgatory, A, attempt=broken), delay(purgatory, A)
+    purgatory.high_watermarks.notify(A)
+    clock.advance(0)
+    assert (str(one[0].value), other) == ("broken", ["done"])
 
 
-def test_one_that_is_removed_while_another_completes_is_left_alone() -> None:
-    purgatory, _ = make()
-    completed: list[str] = []
-    waiting: dict[str, DelayedOperation[str]] = {}
+def test_an_operation_may_end_another_one(
+    purgatory: DelayedOperationPurgatory, clock: Clock
+) -> None:
+    second: Deferred[str]
+    results: list[Any] = []
 
-    def complete(name: str, other: str) -> bool:
-        completed.append(name)
-        purgatory.remove(waiting[other])
-        return True
+    def first_attempt() -> str:
+        second.cancel()
+        return "first"
 
-    waiting["x"] = DelayedOperation(["a"], lambda: complete("x", "y"))
-    waiting["y"] = DelayedOperation(["a"], lambda: complete("y", "x"))
-    purgatory.add(waiting["x"])
-    purgatory.add(waiting["y"])
-    purgatory.happened("a")
-    assert len(completed) == 1
+    first = purgatory.delay(purgatory.high_watermarks, [A], 5.0, first_attempt, lambda: "expired")
+    second = purgatory.delay(
+        purgatory.high_watermarks, [A], 5.0, lambda: "second", lambda: "expired"
+    )
+    first.addBoth(results.append)
+    second.addErrback(lambda _failure: results.append("cancelled"))
+    purgatory.high_watermarks.notify(A)
+    clock.advance(0)
+    assert results == ["cancelled", "first"]

@@ -1,0 +1,144 @@
+"""DelayedOperationPurgatory: the requests that wait for a partition or for a fetch session.
+
+Theory of operation
+===================
+A request that cannot be answered yet becomes a `DelayedOperation`: a Deferred, one timer, and the keys that it watches.
+
+| watchers | operations | events |
+| --- | --- | --- |
+| `high_watermarks`, by partition | acks=all produces, flush waits, full fetches of consumers | watermark, role, start |
+| `log_ends`, by partition | full fetches of followers | log end, role, log start |
+| `sessions`, by fetch session | its incremental fetch (KIP-227): at most one waits | one of its partitions is due |
+
+An event only marks its key. The operations are tried later in the same turn of the reactor, after the responses that
+caused the event have left: many appends of one turn wake a long poll once, and no operation runs inside a change (T9).
+
+Invariants:
+1. An operation completes once: by an event, its timeout, its cancellation, or `expire`, whichever comes first.
+2. A completed operation is no longer referred to from here.
+3. An operation that raises completes with that error and does not affect the others (T7).
+
+Owner: the reactor's thread
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, Generic, TypeVar
+
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
+from kbroker.common.topic_partition import TopicPartition
+from kbroker.network.service import HeldResponse
+from kbroker.replica.core.fetch_session import FetchSession
+from kbroker.replica.core.watchers import Watchers
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+
+
+class DelayedOperation(Generic[T]):
+    """One request that waits: *attempt* returns its response or None, *expired* its response in any case."""
+
+    __slots__ = ("_attempt", "_expired", "_keys", "_watchers", "answer", "is_completed", "timer")
+
+    answer: Deferred[T]
+    timer: Any
+
+    def __init__(
+        self,
+        watchers: Watchers[Any, DelayedOperation[Any]],
+        keys: tuple[Hashable, ...],
+        attempt: Callable[[], T | None],
+        expired: Callable[[], T],
+    ) -> None:
+        self._watchers = watchers
+        self._keys = keys
+        self._attempt = attempt
+        self._expired = expired
+        self.is_completed = False
+        """Whether it has a result, or was cancelled."""
+
+    def try_complete(self) -> None:
+        """Complete with what *attempt* returns, unless that is None."""
+        self._run(self._attempt)
+
+    def expire(self) -> None:
+        """Complete with what *expired* returns."""
+        self._run(self._expired)
+
+    def cancel(self, _answer: Any = None) -> None:
+        """Stop waiting."""
+        self._end()
+
+    def _run(self, work: Callable[[], T | None]) -> None:
+        if self.is_completed:
+            return
+        result: Any
+        try:
+            result = work()
+        except Exception:
+            result = Failure()
+        if result is not None and not self.is_completed:
+            self._end()
+            self.answer.callback(result)
+
+    def _end(self) -> None:
+        self.is_completed = True
+        self._watchers.remove(self, self._keys)
+        if self.timer.active():
+            self.timer.cancel()
+
+
+class DelayedOperationPurgatory:
+    """All delayed operations of the replica manager."""
+
+    def __init__(self, reactor: Any) -> None:
+        self._reactor = reactor
+        self._is_scheduled = False
+        self.high_watermarks: Watchers[TopicPartition, DelayedOperation[Any]] = Watchers(self._wake)
+        self.log_ends: Watchers[TopicPartition, DelayedOperation[Any]] = Watchers(self._wake)
+        self.sessions: Watchers[FetchSession, DelayedOperation[Any]] = Watchers(self._wake)
+
+    def __len__(self) -> int:
+        return len(self.high_watermarks) + len(self.log_ends) + len(self.sessions)
+
+    def delay(
+        self,
+        watchers: Watchers[K, DelayedOperation[Any]],
+        keys: Iterable[K],
+        seconds: float,
+        attempt: Callable[[], T | None],
+        expired: Callable[[], T],
+        *,
+        held: bool = False,
+    ) -> Deferred[T]:
+        """Fire with what *attempt* returns after an event at *keys*, once that is not None.
+
+        After *seconds* it fires with what *expired* returns. An error of either is the Deferred's. Cancel the Deferred
+        to stop waiting. With *held* the operation expires when the connection's next request arrives.
+        """
+        operation: DelayedOperation[T] = DelayedOperation(watchers, tuple(keys), attempt, expired)
+        operation.answer = (
+            HeldResponse(operation.cancel, operation.expire) if held else Deferred(operation.cancel)
+        )
+        operation.timer = self._reactor.callLater(max(seconds, 0), operation.expire)
+        watchers.add(operation, operation._keys)  # type: ignore[arg-type]  # of K
+        return operation.answer
+
+    def expire(self, session: FetchSession) -> None:
+        """Complete the fetch of *session* that waits, if one does, with what there is."""
+        for operation in self.sessions.of(session):
+            operation.expire()
+
+    def _wake(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._reactor.callLater(0, self._try_woken)
+
+    def _try_woken(self) -> None:
+        self._is_scheduled = False
+        woken = self.high_watermarks.collect() + self.log_ends.collect() + self.sessions.collect()
+        for operation in woken:
+            operation.try_complete()
