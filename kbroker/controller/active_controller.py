@@ -27,7 +27,7 @@ from kbroker.controller.controller_events import (
     Request,
     Startup,
 )
-from kbroker.controller.core.context import Assignment, ControllerContext
+from kbroker.controller.core.context import ControllerContext, ReplicaAssignment
 from kbroker.controller.core.events import Event
 from kbroker.controller.core.reassignment import targets_of
 from kbroker.controller.core.state_machine import ControllerStateMachine
@@ -111,7 +111,7 @@ class ActiveController:
         """The state machine's tables."""
         return self._machine.context
 
-    def reassignments(self) -> Mapping[TopicPartition, Assignment]:
+    def reassignments(self) -> Mapping[TopicPartition, ReplicaAssignment]:
         """Return the partitions that are being reassigned."""
         return targets_of(self._machine.context)
 

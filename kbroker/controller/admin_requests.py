@@ -91,7 +91,7 @@ class ZkAdminRequests:
         left = {
             partition: target
             for partition, target in self._listed.items()
-            if partition in current and current[partition].target == target
+            if partition in current and current[partition].target_replicas == target
         }
         if not left:
             await self._performer.unless_ended(

@@ -26,7 +26,7 @@ from kbroker.controller.controller_events import (
     ReplicaLeaderElection,
     Request,
 )
-from kbroker.controller.core.context import Assignment, ControllerContext
+from kbroker.controller.core.context import ControllerContext, ReplicaAssignment
 from kbroker.controller.core.events import ElectionType
 from kbroker.controller.zk_client import ControllerZkClient
 from kbroker.zk.interface import ZooKeeper
@@ -124,7 +124,7 @@ class KafkaController:
         self._enqueue(request)
         return request.answer
 
-    def reassignments(self) -> Mapping[TopicPartition, Assignment]:
+    def reassignments(self) -> Mapping[TopicPartition, ReplicaAssignment]:
         """Return the partitions that are being reassigned. NotController."""
         return self._active_controller().reassignments()
 

@@ -22,7 +22,7 @@ from kbroker.common.log_dir_integrity import LogDirCondition
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.common.turns import Turns
 from kbroker.controller.controller_election import ControllerEpoch
-from kbroker.controller.core.context import ALWAYS, Assignment, Broker, LeaderAndIsr, Topic
+from kbroker.controller.core.context import ALWAYS, Broker, LeaderAndIsr, ReplicaAssignment, Topic
 from kbroker.zk import znodes
 from kbroker.zk.errors import (
     ConnectionLoss,
@@ -104,7 +104,7 @@ class ControllerZkReads:
             read.topic_id,
             {p: a.replicas for p, a in read.partitions.items()},
             {
-                p: Assignment(a.replicas, a.adding, a.removing)
+                p: ReplicaAssignment(a.replicas, a.adding, a.removing)
                 for p, a in read.partitions.items()
                 if a.adding or a.removing
             },

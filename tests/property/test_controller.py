@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from kbroker.common.log_dir_integrity import LogDirCondition
 from kbroker.controller.core import effects, events, reassignment
-from kbroker.controller.core.context import Assignment, Broker, LeaderAndIsr, Topic
+from kbroker.controller.core.context import Broker, LeaderAndIsr, ReplicaAssignment, Topic
 from kbroker.controller.core.state_machine import ControllerStateMachine
 from kbroker.controller.core.states import PartitionState, ReplicaState
 from kbroker.metadata.core.replica_assignment import assign_replicas
@@ -201,8 +201,8 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
         for partition, result in effect.results.items():
             if result.outcome is effects.ReassignmentOutcome.ACCEPTED:
                 topic = self.topics[partition[0]]
-                now = topic.moving.get(partition[1])
-                target = topic.assignment[partition[1]] if now is None else now.target
+                now = topic.being_reassigned.get(partition[1])
+                target = topic.assignment[partition[1]] if now is None else now.target_replicas
                 wish = asked[partition]
                 assert now is None if wish is None else target == wish
 
@@ -455,18 +455,18 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
             if topic is None or topic.topic_id != self.assignment.topics[name]:
                 gone.add(name)
                 continue
-            before = topic.moving.get(index) or Assignment(topic.assignment[index])
-            allowed = {before.target, before.origin, *self.wishes[partition]}
-            assert now.target in allowed
+            before = topic.being_reassigned.get(index) or ReplicaAssignment(topic.assignment[index])
+            allowed = {before.target_replicas, before.origin_replicas, *self.wishes[partition]}
+            assert now.target_replicas in allowed
             assert partition not in self.states or set(self.states[partition].isr) <= set(
                 now.replicas
             )
-            self.goals[partition] = now.target
-            moving = {i: a for i, a in topic.moving.items() if i != index}
-            if now.is_moving:
+            self.goals[partition] = now.target_replicas
+            moving = {i: a for i, a in topic.being_reassigned.items() if i != index}
+            if now.is_being_reassigned:
                 moving[index] = now
             replicas = {**topic.assignment, index: now.replicas}
-            self.topics[name] = replace(topic, assignment=replicas, moving=moving)
+            self.topics[name] = replace(topic, assignment=replicas, being_reassigned=moving)
         self.assigned = events.AssignmentsWritten(frozenset(gone))
 
     @precondition(lambda self: self.assigned is not None)
@@ -628,12 +628,18 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
             topic = self.topics[partition[0]]
             now = context.assignment(partition)
             assert now.replicas == topic.assignment[partition[1]]
-            assert (now if now.is_moving else None) == topic.moving.get(partition[1])
-            assert now.is_moving == (partition in context.moving)
-            assert now.target == self.goals.get(partition, now.target)
+            assert (now if now.is_being_reassigned else None) == topic.being_reassigned.get(
+                partition[1]
+            )
+            assert now.is_being_reassigned == (partition in context.being_reassigned)
+            assert now.target_replicas == self.goals.get(partition, now.target_replicas)
             state = self.states.get(partition)
-            if now.is_moving and state is not None and set(now.target) <= set(state.isr):
-                assert not any(context.is_online(r, partition) for r in now.target)
+            if (
+                now.is_being_reassigned
+                and state is not None
+                and set(now.target_replicas) <= set(state.isr)
+            ):
+                assert not any(context.is_online(r, partition) for r in now.target_replicas)
             if state is None or state.leader < 0:
                 continue
             for broker in self.brokers.keys() - set(now.replicas):

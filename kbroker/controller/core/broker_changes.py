@@ -4,7 +4,7 @@ Theory of operation
 ===================
 The registrations as they were read are compared with the tables (`changes`). A broker of another epoch is another
 incarnation: it died and then joined (KIP-380), so that it is first taken out of every ISR; only when that has settled,
-and was told, does the machine have it join, as an event of its own (`Joined`).
+and was told, does the machine have it join, as an event of its own (`BrokersJoined`).
 
 *Died*: all that was known of the broker goes, and its partitions are evaluated in two rounds: first those that nobody
 leads who lives, which are written and announced, then those that only lost a follower.
@@ -40,7 +40,7 @@ from kbroker.controller.core.state_writes import StateWrites, partitions_without
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class BrokersJoined:
     """The second half of BrokersChanged, once the deaths have settled."""
 
     brokers: tuple[Broker, ...]
@@ -48,7 +48,7 @@ class Joined:
 
 def changes(
     context: ControllerContext, event: BrokersChanged, writes: StateWrites
-) -> tuple[set[int], Joined | None]:
+) -> tuple[set[int], BrokersJoined | None]:
     """Return who died and who is to join; takes in what changed of those that stay."""
     died, joined = set(), []
     for broker_id, known in context.brokers.items():
@@ -62,20 +62,22 @@ def changes(
             # The same incarnation with other endpoints (KAFKA-3334's dynamic listeners).
             context.brokers[broker_id] = present
             writes.request_batch.brokers_changed = True
-    return died, Joined(tuple(joined)) if joined else None
+    return died, BrokersJoined(tuple(joined)) if joined else None
 
 
-def brokers_died(context: ControllerContext, died: set[int], writes: StateWrites) -> Steps[None]:
+def on_broker_failure(
+    context: ControllerContext, died: set[int], writes: StateWrites
+) -> Steps[None]:
     """Have others lead what they led, and take them out of every ISR."""
     for broker_id in sorted(died):
         del context.brokers[broker_id]
         context.shutting_down.discard(broker_id)
-        context.failed_dirs.pop(broker_id, None)
+        context.replicas_on_offline_dirs.pop(broker_id, None)
         context.incomplete.pop(broker_id, None)
         context.log_ends.pop(broker_id, None)
         writes.effects.append(CloseChannel(broker_id))
     writes.request_batch.brokers_changed = True
-    topic_deletion.brokers_died(context, died)
+    topic_deletion.on_broker_failure(context, died)
     touched = context.partitions_on(died)
     unled = yield from partitions_without_live_leader(context, touched)
     if not unled:
@@ -104,7 +106,9 @@ def _shrink(
     yield from writes.evaluate(context, touched)
 
 
-def brokers_joined(context: ControllerContext, event: Joined, writes: StateWrites) -> Steps[None]:
+def on_broker_startup(
+    context: ControllerContext, event: BrokersJoined, writes: StateWrites
+) -> Steps[None]:
     """Tell newcomers everything; have led what waited for them."""
     ids = {b.broker_id for b in event.brokers}
     for broker in event.brokers:
@@ -119,7 +123,7 @@ def brokers_joined(context: ControllerContext, event: Joined, writes: StateWrite
             writes.request_batch.leader_and_isr.setdefault(broker_id, set()).add(partition)
     writes.request_batch.metadata |= set(touched)
     yield from writes.evaluate(context, touched)
-    topic_deletion.brokers_joined(context, ids, writes.request_batch)
+    topic_deletion.on_broker_startup(context, ids, writes.request_batch)
 
 
 def controlled_shutdown(

@@ -109,7 +109,7 @@ class LeaderAndIsr:
 
 
 @dataclass(frozen=True, slots=True)
-class Assignment:
+class ReplicaAssignment:
     """A partition's replicas, preferred leader first, while they change (KIP-455).
 
     *replicas* are all that hold the partition now: those it shall have first, in their new order, then those it had.
@@ -120,25 +120,25 @@ class Assignment:
     removing: tuple[int, ...] = ()
 
     @property
-    def origin(self) -> tuple[int, ...]:
+    def origin_replicas(self) -> tuple[int, ...]:
         """The replicas before the reassignment."""
         return tuple(r for r in self.replicas if r not in self.adding)
 
     @property
-    def target(self) -> tuple[int, ...]:
+    def target_replicas(self) -> tuple[int, ...]:
         """The replicas after it."""
         return tuple(r for r in self.replicas if r not in self.removing)
 
     @property
-    def is_moving(self) -> bool:
+    def is_being_reassigned(self) -> bool:
         """Whether a reassignment is under way."""
         return bool(self.adding or self.removing)
 
-    def towards(self, target: Sequence[int]) -> Assignment:
+    def reassign_to(self, target: Sequence[int]) -> ReplicaAssignment:
         """Return the assignment that leads from the origin to *target*, whatever is under way now."""
-        origin = self.origin
+        origin = self.origin_replicas
         every = tuple(dict.fromkeys((*target, *origin)))
-        return Assignment(
+        return ReplicaAssignment(
             every,
             tuple(r for r in every if r not in origin),
             tuple(r for r in every if r not in target),
@@ -152,7 +152,7 @@ class Topic:
     name: str
     topic_id: UUID
     assignment: Mapping[int, tuple[int, ...]]
-    moving: Mapping[int, Assignment] = field(default_factory=dict)
+    being_reassigned: Mapping[int, ReplicaAssignment] = field(default_factory=dict)
     """The partitions that are being reassigned, with the same replicas as above."""
 
 
@@ -168,19 +168,19 @@ class ControllerContext:
     leader_and_isr: dict[TopicPartition, LeaderAndIsr] = field(default_factory=dict)
     partition_states: dict[TopicPartition, PartitionState] = field(default_factory=dict)
     replica_states: dict[tuple[TopicPartition, int], ReplicaState] = field(default_factory=dict)
-    failed_dirs: dict[int, set[TopicPartition]] = field(default_factory=dict)
+    replicas_on_offline_dirs: dict[int, set[TopicPartition]] = field(default_factory=dict)
     """Replicas whose log directory failed, by (live) broker."""
     incomplete: dict[int, set[TopicPartition]] = field(default_factory=dict)
     """Replicas that said that they lack records they should have, by (live) broker."""
     log_ends: dict[int, dict[TopicPartition, LogEnd]] = field(default_factory=dict)
     """Where logs of leaderless partitions end, and what they kept, by (live) broker: those it found when it started."""
     deleting: set[str] = field(default_factory=set)
-    moving: set[TopicPartition] = field(default_factory=set)
+    being_reassigned: set[TopicPartition] = field(default_factory=set)
     """The partitions that are being reassigned."""
 
     def __post_init__(self) -> None:
         for topic in self.topics.values():
-            self.moving.update((topic.name, index) for index in topic.moving)
+            self.being_reassigned.update((topic.name, index) for index in topic.being_reassigned)
 
     # -- queries -----------------------------------------------------------------------------
 
@@ -189,14 +189,18 @@ class ControllerContext:
         topic = self.topics.get(partition[0])
         return topic.assignment.get(partition[1], ()) if topic is not None else ()
 
-    def assignment(self, partition: TopicPartition) -> Assignment:
+    def assignment(self, partition: TopicPartition) -> ReplicaAssignment:
         """Return the assigned replicas and how they change; KeyError for an unknown partition."""
         topic = self.topics[partition[0]]
-        return topic.moving.get(partition[1]) or Assignment(topic.assignment[partition[1]])
+        return topic.being_reassigned.get(partition[1]) or ReplicaAssignment(
+            topic.assignment[partition[1]]
+        )
 
     def is_online(self, broker_id: int, partition: TopicPartition) -> bool:
         """Say whether the replica's broker is alive and its log directory has not failed."""
-        return broker_id in self.brokers and partition not in self.failed_dirs.get(broker_id, ())
+        return broker_id in self.brokers and partition not in self.replicas_on_offline_dirs.get(
+            broker_id, ()
+        )
 
     def epoch_of(self, broker_id: int) -> int:
         """Return the broker epoch of a live broker, -1 of any other."""
@@ -255,18 +259,22 @@ class ControllerContext:
 
     # -- moves -------------------------------------------------------------------------------
 
-    def assign(self, assignments: Mapping[TopicPartition, Assignment]) -> None:
+    def assign(self, assignments: Mapping[TopicPartition, ReplicaAssignment]) -> None:
         """Give known partitions other replicas, as their topics' znodes say now."""
-        changes: dict[str, dict[int, Assignment]] = {}
+        changes: dict[str, dict[int, ReplicaAssignment]] = {}
         for (name, index), assignment in assignments.items():
             changes.setdefault(name, {})[index] = assignment
         for name, change in changes.items():
             topic = self.topics[name]
             replicas = {**topic.assignment, **{p: a.replicas for p, a in change.items()}}
-            moving = {p: a for p, a in {**topic.moving, **change}.items() if a.is_moving}
-            self.topics[name] = replace(topic, assignment=replicas, moving=moving)
-            self.moving.difference_update((name, index) for index in change)
-            self.moving.update((name, index) for index in change if index in moving)
+            moving = {
+                p: a
+                for p, a in {**topic.being_reassigned, **change}.items()
+                if a.is_being_reassigned
+            }
+            self.topics[name] = replace(topic, assignment=replicas, being_reassigned=moving)
+            self.being_reassigned.difference_update((name, index) for index in change)
+            self.being_reassigned.update((name, index) for index in change if index in moving)
 
     def move_partition(self, partition: TopicPartition, state: PartitionState) -> None:
         """Enter *state*; InvalidStateChangeError when the table forbids it."""
@@ -298,9 +306,9 @@ class ControllerContext:
             self.move_replica(partition, replica, ReplicaState.NEW)
         if state is not None:
             self.leader_and_isr[partition] = state
-            self.place(partition)
+            self.update_states(partition)
 
-    def place(self, partition: TopicPartition) -> None:
+    def update_states(self, partition: TopicPartition) -> None:
         """Bring the state tables in line with what is known of *partition* and of who lives."""
         state = self.leader_and_isr.get(partition)
         if state is None:
@@ -313,7 +321,7 @@ class ControllerContext:
                 partition, replica, ReplicaState.ONLINE if online else ReplicaState.OFFLINE
             )
 
-    def forget_topic(self, name: str) -> None:
+    def remove_topic(self, name: str) -> None:
         """Drop every trace of topic *name* (its znodes are gone)."""
         topic = self.topics.pop(name, None)
         self.deleting.discard(name)
@@ -321,10 +329,10 @@ class ControllerContext:
             return
         for index, replicas in topic.assignment.items():
             partition = (name, index)
-            self.moving.discard(partition)
+            self.being_reassigned.discard(partition)
             self.leader_and_isr.pop(partition, None)
             self.partition_states.pop(partition, None)
             for replica in replicas:
                 self.replica_states.pop((partition, replica), None)
-                self.failed_dirs.get(replica, set()).discard(partition)
+                self.replicas_on_offline_dirs.get(replica, set()).discard(partition)
                 self.incomplete.get(replica, set()).discard(partition)

@@ -269,11 +269,11 @@ def event_for(pending: PendingRequest, response: Response, broker: Broker) -> Ev
                             partition.log_end_offset,
                             (partition.intact_since, partition.intact_until),
                         )
-        failed_dirs, incomplete = map(frozenset, errors.values())
-        if not failed_dirs and not incomplete and not ends and not online:
+        storage_errors, incomplete = map(frozenset, errors.values())
+        if not storage_errors and not incomplete and not ends and not online:
             return None
         return LeaderAndIsrAcked(
-            broker.broker_id, broker.epoch, failed_dirs, incomplete, ends, frozenset(online)
+            broker.broker_id, broker.epoch, storage_errors, incomplete, ends, frozenset(online)
         )
     if isinstance(pending, PendingStopReplica) and isinstance(response, StopReplicaResponse):
         failed: set[TopicPartition] = {

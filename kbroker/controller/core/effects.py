@@ -8,7 +8,7 @@ from enum import Enum
 from uuid import UUID
 
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.controller.core.context import Assignment, Broker, LeaderAndIsr
+from kbroker.controller.core.context import Broker, LeaderAndIsr, ReplicaAssignment
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class WriteAssignments:
     """
 
     topics: Mapping[str, UUID]
-    assignments: Mapping[TopicPartition, Assignment]
+    assignments: Mapping[TopicPartition, ReplicaAssignment]
 
 
 @dataclass(frozen=True, slots=True)

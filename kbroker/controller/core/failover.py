@@ -2,9 +2,9 @@
 
 Theory of operation
 ===================
-All states were read before (BecameController). `introduce` takes them into the tables and has the brokers told at once
-who lives where, and nothing else: a broker learns where everyone is before it is told whom to follow (KAFKA-4443).
-Deletions that were asked for begin next. Then `govern`, in two rounds:
+All states were read before (BecameController). `initialize_context` takes them into the tables and has the brokers
+told at once who lives where, and nothing else: a broker learns where everyone is before it is told whom to follow
+(KAFKA-4443). Deletions that were asked for begin next. Then `startup`, in two rounds:
 
 1. partitions that nobody leads who lives get leaders; that is written and announced;
 2. all others are evaluated too (their ISR may hold the dead), and whatever came of it their replicas are told their
@@ -32,7 +32,7 @@ from kbroker.controller.core.events import BecameController
 from kbroker.controller.core.state_writes import StateWrites, partitions_without_live_leader
 
 
-def introduce(
+def initialize_context(
     context: ControllerContext, event: BecameController, writes: StateWrites
 ) -> Steps[None]:
     """Take in what was read; say to the brokers, before anything else, who lives."""
@@ -49,17 +49,17 @@ def introduce(
     writes.request_batch.full_metadata_to |= context.brokers.keys()
 
 
-def govern(context: ControllerContext, writes: StateWrites) -> Steps[None]:
+def startup(context: ControllerContext, writes: StateWrites) -> Steps[None]:
     """Have everything led, written and told, those first who have no leader."""
     unled = yield from partitions_without_live_leader(context, context.partitions())
     if unled:
-        writes.then(lambda context: _the_rest(context, unled, writes))
+        writes.then(lambda context: _others(context, unled, writes))
         yield from writes.evaluate(context, unled)
     else:
-        yield from _confirm(context, (), writes)
+        yield from _send_leader_and_isr(context, (), writes)
 
 
-def _the_rest(
+def _others(
     context: ControllerContext, done: list[TopicPartition], writes: StateWrites
 ) -> Steps[None]:
     for partition in done:
@@ -69,10 +69,10 @@ def _the_rest(
                 context, partition
             )  # also of those where nothing was written
     yield from writes.take_requests(context)
-    yield from _confirm(context, done, writes)
+    yield from _send_leader_and_isr(context, done, writes)
 
 
-def _confirm(
+def _send_leader_and_isr(
     context: ControllerContext, done: Iterable[TopicPartition], writes: StateWrites
 ) -> Steps[None]:
     """Tell the replicas of all partitions but these what their state is, once it is what it should be."""

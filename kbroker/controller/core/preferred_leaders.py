@@ -20,13 +20,15 @@ from kbroker.common.topic_partition import TopicPartition
 from kbroker.controller.core.context import ControllerContext, LeaderAndIsr
 
 
-def misplaced(context: ControllerContext, percentage: int) -> Steps[list[TopicPartition]]:
+def imbalanced_partitions(
+    context: ControllerContext, percentage: int
+) -> Steps[list[TopicPartition]]:
     """Return the partitions that shall go back, of brokers that lack more than *percentage* of theirs."""
     owned: dict[int, int] = defaultdict(int)
     elsewhere: dict[int, list[TopicPartition]] = defaultdict(list)
     for partition in context.partitions():
         yield
-        if partition in context.moving:
+        if partition in context.being_reassigned:
             continue
         preferred = context.replicas(partition)[0]
         owned[preferred] += 1

@@ -51,7 +51,7 @@ from dataclasses import dataclass, replace
 
 from kbroker.common.steps import Steps
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.controller.core.context import Assignment, ControllerContext, LeaderAndIsr
+from kbroker.controller.core.context import ControllerContext, LeaderAndIsr, ReplicaAssignment
 from kbroker.controller.core.effects import (
     AnswerReassignment,
     ReassignmentOutcome,
@@ -76,7 +76,7 @@ PART_OF_WHAT_MOVES = 4
 _ACCEPTED = ReassignmentResult(ReassignmentOutcome.ACCEPTED)
 
 
-class RefusedError(Exception):
+class RejectedError(Exception):
     """The change cannot be made now; the text says why."""
 
 
@@ -84,7 +84,7 @@ class RefusedError(Exception):
 class _Change:
     """A partition on its way to *wanted*."""
 
-    wanted: Assignment
+    wanted: ReplicaAssignment
     state_out: bool = False
     """Whether the write that is under way is ours: an election may have to write the same partition first."""
     state_written: bool = False
@@ -95,7 +95,7 @@ class Reassignments:
     """The changes under way. Nothing is, between events that have settled."""
 
     def __init__(self) -> None:
-        self._queue: dict[TopicPartition, Assignment] = {}
+        self._queue: dict[TopicPartition, ReplicaAssignment] = {}
         """What was asked for and is not begun."""
         self._changes: dict[TopicPartition, _Change] = {}
         self._writing: WriteAssignments | None = None
@@ -135,21 +135,21 @@ class Reassignments:
             return ReassignmentResult(ReassignmentOutcome.UNKNOWN, "there is no such partition")
         now = context.assignment(partition)
         if target is None:
-            if not now.is_moving:
+            if not now.is_being_reassigned:
                 return ReassignmentResult(
                     ReassignmentOutcome.NOTHING_TO_CANCEL, "it is not being reassigned"
                 )
-            target = now.origin
-        wanted = now.towards(target)
+            target = now.origin_replicas
+        wanted = now.reassign_to(target)
         try:
             _check(context, target)
             if wanted == now:
                 return _ACCEPTED
             _check_alive(context, wanted)
             if is_complete(context, partition, wanted):
-                wanted = Assignment(wanted.target)
+                wanted = ReplicaAssignment(wanted.target_replicas)
             state_for(context, partition, wanted)
-        except RefusedError as error:
+        except RejectedError as error:
             return ReassignmentResult(ReassignmentOutcome.INVALID, str(error))
         self._queue[partition] = wanted
         return None
@@ -185,7 +185,7 @@ class Reassignments:
                 continue
             try:
                 state = state_for(context, partition, change.wanted)
-            except RefusedError as error:
+            except RejectedError as error:
                 self._drop(partition, ReassignmentOutcome.INVALID, str(error))
                 continue
             change.state_out = True
@@ -203,7 +203,7 @@ class Reassignments:
         written = {name for name, _ in self._changes}
         complete: list[tuple[TopicPartition, tuple[int, ...]]] = []
         moving: Counter[str] = Counter()
-        for partition in context.moving:
+        for partition in context.being_reassigned:
             yield
             moving[partition[0]] += 1
             if (
@@ -213,7 +213,7 @@ class Reassignments:
                 and partition[0] not in context.deleting
                 and is_complete(context, partition, now := context.assignment(partition))
             ):
-                complete.append((partition, now.target))
+                complete.append((partition, now.target_replicas))
                 if len(complete) == CHANGES_AT_ONCE:
                     break
         ended = Counter(name for (name, _), _ in complete)
@@ -222,7 +222,7 @@ class Reassignments:
         for partition, target in sorted(complete):
             name = partition[0]
             if at_once or name in written or ended[name] * PART_OF_WHAT_MOVES >= moving[name]:
-                self._changes[partition] = _Change(Assignment(target))
+                self._changes[partition] = _Change(ReplicaAssignment(target))
             else:
                 self.held_back += 1
 
@@ -299,7 +299,7 @@ class Reassignments:
 
 
 def is_complete(
-    context: ControllerContext, partition: TopicPartition, assignment: Assignment
+    context: ControllerContext, partition: TopicPartition, assignment: ReplicaAssignment
 ) -> bool:
     """Say whether *assignment* needs nothing more but to be cut down to its target."""
     state = context.leader_and_isr.get(partition)
@@ -308,18 +308,18 @@ def is_complete(
     for replica in assignment.replicas:  # asked of all that move, again and again: most end here
         if replica not in state.isr and replica not in assignment.removing:
             return False
-    target = assignment.target
+    target = assignment.target_replicas
     if not target:
         return False
     try:
-        state_for(context, partition, Assignment(target))
-    except RefusedError:
+        state_for(context, partition, ReplicaAssignment(target))
+    except RejectedError:
         return False
     return any(context.is_online(r, partition) for r in target)
 
 
 def state_for(
-    context: ControllerContext, partition: TopicPartition, wanted: Assignment
+    context: ControllerContext, partition: TopicPartition, wanted: ReplicaAssignment
 ) -> LeaderAndIsr:
     """Return the state *partition* must be in before its replicas are *wanted*.
 
@@ -331,7 +331,7 @@ def state_for(
         return LeaderAndIsr(NO_LEADER, 0, (), context.controller_epoch)
     isr = tuple(r for r in current.isr if r in wanted.replicas)
     if not isr:
-        raise RefusedError(
+        raise RejectedError(
             f"only {_brokers(current.isr)} are in sync: without them committed records are lost"
         )
     isr_epoch_by_member = current.isr_epoch_by_member
@@ -350,7 +350,7 @@ def state_for(
     elif eligible_replicas:
         leader = eligible_replicas[0]
     elif context.is_online(current.leader, partition):
-        raise RefusedError(
+        raise RejectedError(
             f"of {_brokers(isr)}, who would be left in sync, none is alive to take over from the"
             f" leader {current.leader}"
         )
@@ -370,18 +370,18 @@ def state_for(
 def _check(context: ControllerContext, target: Sequence[int]) -> None:
     """Raise RefusedError for a list that cannot be one of replicas."""
     if not target:
-        raise RefusedError("the list of replicas is empty")
+        raise RejectedError("the list of replicas is empty")
     if len(set(target)) != len(target):
-        raise RefusedError(f"a broker is named more than once: {list(target)[:100]}")
+        raise RejectedError(f"a broker is named more than once: {list(target)[:100]}")
     if min(target) < 0:
-        raise RefusedError(f"{min(target)} is no broker id")
+        raise RejectedError(f"{min(target)} is no broker id")
 
 
-def _check_alive(context: ControllerContext, wanted: Assignment) -> None:
+def _check_alive(context: ControllerContext, wanted: ReplicaAssignment) -> None:
     """Raise RefusedError for new replicas on brokers that are not alive."""
     dead = [r for r in wanted.adding if r not in context.brokers]
     if dead:
-        raise RefusedError(
+        raise RejectedError(
             f"{_brokers(dead)} are not alive; alive are {_brokers(sorted(context.brokers))}"
         )
 
@@ -421,12 +421,14 @@ def _remove(
         ReplicaState.NON_EXISTENT,
     ):
         context.move_replica(partition, replica, state)
-    context.failed_dirs.get(replica, set()).discard(partition)
+    context.replicas_on_offline_dirs.get(replica, set()).discard(partition)
     context.incomplete.get(replica, set()).discard(partition)
     request_batch.leader_and_isr.get(replica, set()).discard(partition)
     request_batch.add_stop_replica(replica, partition, delete=True)
 
 
-def targets_of(context: ControllerContext) -> Mapping[TopicPartition, Assignment]:
+def targets_of(context: ControllerContext) -> Mapping[TopicPartition, ReplicaAssignment]:
     """Return the reassignments under way, for a listing."""
-    return {partition: context.assignment(partition) for partition in sorted(context.moving)}
+    return {
+        partition: context.assignment(partition) for partition in sorted(context.being_reassigned)
+    }

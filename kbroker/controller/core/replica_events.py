@@ -74,7 +74,7 @@ def leader_and_isr_acked(
     broker = context.brokers.get(event.broker_id)
     if broker is None or broker.epoch != event.broker_epoch:
         return
-    failed = context.failed_dirs.setdefault(event.broker_id, set())
+    failed = context.replicas_on_offline_dirs.setdefault(event.broker_id, set())
     fresh = [
         p
         for p in sorted(event.storage_errors - failed)
@@ -91,7 +91,7 @@ def leader_and_isr_acked(
         if event.broker_id in context.replicas(p) and p[0] not in context.deleting
     ]
     context.incomplete.setdefault(event.broker_id, set()).update(lacking)
-    again = [*fresh, *(p for p in lacking if not _has_place(context, p, event.broker_id))]
+    again = [*fresh, *(p for p in lacking if not _is_in_isr_or_elr(context, p, event.broker_id))]
     if again:
         writes.request_batch.leader_and_isr.setdefault(event.broker_id, set()).update(again)
     ends = {
@@ -105,17 +105,22 @@ def leader_and_isr_acked(
     known = [
         p
         for p in ends
-        if _stands(context, p, broker) or _longest_log_leader(context, p) != NO_LEADER
+        if _is_vouched_by_its_log(context, p, broker)
+        or _longest_log_leader(context, p) != NO_LEADER
     ]
     yield from writes.evaluate(context, dict.fromkeys([*fresh, *lacking, *known, *online]))
 
 
-def _has_place(context: ControllerContext, partition: TopicPartition, broker_id: int) -> bool:
+def _is_in_isr_or_elr(
+    context: ControllerContext, partition: TopicPartition, broker_id: int
+) -> bool:
     current = context.leader_and_isr.get(partition)
     return current is not None and broker_id in (*current.isr, *dict(current.elr))
 
 
-def _stands(context: ControllerContext, partition: TopicPartition, broker: Broker) -> bool:
+def _is_vouched_by_its_log(
+    context: ControllerContext, partition: TopicPartition, broker: Broker
+) -> bool:
     """Say whether a replica's own log, and not its broker's registration, stands for its place."""
     current = context.leader_and_isr.get(partition)
     if current is None:

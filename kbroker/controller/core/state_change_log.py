@@ -20,7 +20,12 @@ from typing import Final
 
 from kbroker.common.steps import Steps
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.controller.core.context import Assignment, Broker, ControllerContext, LeaderAndIsr
+from kbroker.controller.core.context import (
+    Broker,
+    ControllerContext,
+    LeaderAndIsr,
+    ReplicaAssignment,
+)
 from kbroker.controller.core.effects import StateWrite
 from kclient.wire.interbroker import NO_LEADER
 
@@ -96,7 +101,7 @@ def state_change_lines(changes: Sequence[StateChange]) -> list[str]:
     return lines
 
 
-def reassignment_lines(moved: Mapping[TopicPartition, Assignment]) -> list[str]:
+def reassignment_lines(moved: Mapping[TopicPartition, ReplicaAssignment]) -> list[str]:
     """Return the lines to be logged of replicas that were written: one for each, or one for each kind of step."""
     if len(moved) <= LINES_LOGGED:
         return [
@@ -106,7 +111,7 @@ def reassignment_lines(moved: Mapping[TopicPartition, Assignment]) -> list[str]:
         ]
     kinds: dict[str, list[TopicPartition]] = {}
     for partition, now in moved.items():
-        step = "are being moved" if now.is_moving else "have the replicas they shall have"
+        step = "are being moved" if now.is_being_reassigned else "have the replicas they shall have"
         kinds.setdefault(step, []).append(partition)
     return [
         f"{len(alike)} partitions ({', '.join(map(_name, alike[:NAMES_LOGGED]))}, ...) {step}"
@@ -181,7 +186,7 @@ def _why(
         return f"broker {before.leader} is shutting down"
     if after.leader == before.leader:
         return _why_it_stays(context, partition, before, after)
-    target = context.assignment(partition).target
+    target = context.assignment(partition).target_replicas
     if before.leader not in target:
         return f"the partition moves away from broker {before.leader}"
     if before.leader not in after.isr:
@@ -207,7 +212,7 @@ def _why_it_stays(
         return f"the partition moves away from broker {gone[0]}"
     if gone:
         return f"broker {gone[0]} came back and may lack committed records"
-    if context.assignment(partition).is_moving:
+    if context.assignment(partition).is_being_reassigned:
         return "its replicas are being moved"
     return "its replicas are told anew"
 

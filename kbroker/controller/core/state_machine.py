@@ -47,7 +47,7 @@ from kbroker.controller.core import (
 )
 from kbroker.controller.core.context import ControllerContext
 from kbroker.controller.core.effects import AnswerElection, Effect, Resign
-from kbroker.controller.core.preferred_leaders import misplaced
+from kbroker.controller.core.preferred_leaders import imbalanced_partitions
 from kbroker.controller.core.reassignment import Reassignments
 from kbroker.controller.core.requested_election import RequestedElection
 from kbroker.controller.core.state_writes import StateWrites
@@ -61,7 +61,7 @@ class ControllerStateMachine:
 
     def __init__(self, min_insync_replicas: Callable[[str], int] = lambda _topic: 1) -> None:
         self._context: ControllerContext | None = None
-        self._joined: broker_changes.Joined | None = None
+        self._joined: broker_changes.BrokersJoined | None = None
         """Brokers that join when the failure of their predecessors has settled."""
         self._writes = StateWrites(min_insync_replicas)
         self._reassignments = Reassignments()
@@ -154,7 +154,7 @@ class ControllerStateMachine:
         yield from self._settle()
         if self._joined is not None and not self.is_writing and not self._resigned:
             joined, self._joined = self._joined, None
-            yield from broker_changes.brokers_joined(self.context, joined, self._writes)
+            yield from broker_changes.on_broker_startup(self.context, joined, self._writes)
             yield from self._settle()
 
     # -- taking office -----------------------------------------------------------------------
@@ -164,11 +164,11 @@ class ControllerStateMachine:
         context = self._context = ControllerContext(
             event.controller_epoch, brokers=dict(event.brokers), topics=dict(event.topics)
         )
-        yield from failover.introduce(context, event, self._writes)
+        yield from failover.initialize_context(context, event, self._writes)
         if event.deletions:
             asked = events.TopicDeletionRequested(event.deletions)
             yield from self._deletion_requested(context, asked)
-        yield from failover.govern(context, self._writes)
+        yield from failover.startup(context, self._writes)
 
     # -- brokers -----------------------------------------------------------------------------
 
@@ -178,14 +178,16 @@ class ControllerStateMachine:
         died, joined = broker_changes.changes(context, event, self._writes)
         self._joined = joined
         if died:
-            yield from broker_changes.brokers_died(context, died, self._writes)
+            yield from broker_changes.on_broker_failure(context, died, self._writes)
 
     # -- topics ------------------------------------------------------------------------------
 
     def _topics_changed(
         self, context: ControllerContext, event: events.TopicsChanged
     ) -> Steps[None]:
-        yield from topic_changes.changed(context, event, self._writes, self._reassignments)
+        yield from topic_changes.on_topics_changed(
+            context, event, self._writes, self._reassignments
+        )
 
     def _deletion_requested(
         self, context: ControllerContext, event: events.TopicDeletionRequested
@@ -199,7 +201,7 @@ class ControllerStateMachine:
     ) -> Steps[None]:
         yield
         if event.topic in context.deleting:
-            context.forget_topic(event.topic)
+            context.remove_topic(event.topic)
 
     def _stop_replica_acked(
         self, context: ControllerContext, event: events.StopReplicaAcked
@@ -220,7 +222,7 @@ class ControllerStateMachine:
         self, context: ControllerContext, event: events.PreferredLeaderElectionDue
     ) -> Steps[None]:
         yield from self._writes.elect_preferred(
-            context, (yield from misplaced(context, event.percentage))
+            context, (yield from imbalanced_partitions(context, event.percentage))
         )
 
     def _election_requested(
@@ -263,7 +265,7 @@ class ControllerStateMachine:
         )
         for partition in changed:
             yield
-            context.place(partition)
+            context.update_states(partition)
         # A partition that could not be led may have got replicas that can.
         yield from self._writes.evaluate(context, changed)
         if not self._writes.is_writing:

@@ -117,7 +117,7 @@ class StateWrites:
                     leaderless.add(partition[0])
                 self._report(context, partition, current, wanted or current)
             if wanted is None:
-                context.place(partition)
+                context.update_states(partition)
             else:
                 expected = None if current is None else current.zk_version
                 writes.append(StateWrite(partition, wanted, expected))
@@ -173,7 +173,7 @@ class StateWrites:
                 found = event.conflicts.get(partition)
                 if found is None:
                     # The znode, or its whole topic, is gone: the topic's own watch will say so.
-                    context.place(partition)
+                    context.update_states(partition)
                     continue
                 if found.controller_epoch > context.controller_epoch:
                     return (
@@ -189,7 +189,7 @@ class StateWrites:
             if state.leader_recovery_state == RECOVERING:
                 context.incomplete.get(state.leader, set()).discard(partition)
             self.request_batch.add_partition(context, partition)
-            context.place(partition)
+            context.update_states(partition)
         yield from self.evaluate(context, again)
         return None
 

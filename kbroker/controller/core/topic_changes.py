@@ -27,7 +27,7 @@ from kbroker.controller.core.reassignment import Reassignments
 from kbroker.controller.core.state_writes import StateWrites
 
 
-def changed(
+def on_topics_changed(
     context: ControllerContext,
     event: TopicsChanged,
     writes: StateWrites,
@@ -35,29 +35,29 @@ def changed(
 ) -> Steps[None]:
     """Take in topics as they are now; have their new partitions led."""
     for name in sorted(event.vanished):
-        yield from _forget(context, name, writes, reassignments)
+        yield from _remove_topic(context, name, writes, reassignments)
     created: list[TopicPartition] = []
     for topic in event.topics:
         reassignments.topic_changed(topic.name)
         known = context.topics.get(topic.name)
         if known is not None and known.topic_id != topic.topic_id:
-            yield from _forget(context, topic.name, writes, reassignments)
+            yield from _remove_topic(context, topic.name, writes, reassignments)
             known = None
         if topic.name in context.deleting:
             continue
-        created += yield from _grow(context, topic, known)
+        created += yield from _add_partitions(context, topic, known)
     writes.request_batch.new_partitions |= set(created)
     yield from writes.evaluate(context, created)
 
 
-def _grow(
+def _add_partitions(
     context: ControllerContext, topic: Topic, known: Topic | None
 ) -> Steps[list[TopicPartition]]:
     """Take in *topic*'s partitions that are not known yet; a known one keeps its replicas."""
     if known is not None:
         # Replicas of known partitions move by reassignment, never because a znode says so.
         assignment = {**topic.assignment, **known.assignment}
-        topic = replace(topic, assignment=assignment, moving=known.moving)
+        topic = replace(topic, assignment=assignment, being_reassigned=known.being_reassigned)
     context.topics[topic.name] = topic
     fresh = [
         (topic.name, index)
@@ -70,7 +70,7 @@ def _grow(
     return fresh
 
 
-def _forget(
+def _remove_topic(
     context: ControllerContext, name: str, writes: StateWrites, reassignments: Reassignments
 ) -> Steps[None]:
     """Drop a topic whose znodes vanished; brokers are told so that they stop serving it."""
@@ -82,4 +82,4 @@ def _forget(
         context.deleting.add(name)
         writes.request_batch.metadata |= set(context.partitions_of(name))
         yield from writes.take_requests(context)
-    context.forget_topic(name)
+    context.remove_topic(name)

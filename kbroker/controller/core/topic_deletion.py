@@ -68,14 +68,14 @@ def _try_replica(
         context.move_replica(partition, replica, ReplicaState.DELETION_INELIGIBLE)
 
 
-def brokers_died(context: ControllerContext, died: set[int]) -> None:
+def on_broker_failure(context: ControllerContext, died: set[int]) -> None:
     """Replicas that were to delete on a broker that died have to be asked again."""
     for partition, replica in _replicas_on(context, died):
         if context.replica_states[partition, replica] is ReplicaState.DELETION_STARTED:
             context.move_replica(partition, replica, ReplicaState.DELETION_INELIGIBLE)
 
 
-def brokers_joined(
+def on_broker_startup(
     context: ControllerContext, joined: set[int], request_batch: ControllerBrokerRequestBatch
 ) -> None:
     """Ask the brokers that came back to delete what they still hold."""

@@ -71,7 +71,7 @@ _emit_connected = SessionState._emit_connected
 
 
 @mutant
-def orders_of_any_controller() -> list[Change]:
+def requests_of_any_controller() -> list[Change]:
     """A broker obeys a deposed controller (KAFKA-1188).
 
     Leader epochs cover what LeaderAndIsr says. Nothing else covers a StopReplica that deletes: its leader epoch is
@@ -106,7 +106,7 @@ def every_disk_is_believed() -> list[Change]:
 
 
 @mutant
-def anybody_may_lead() -> list[Change]:
+def any_live_replica_may_lead() -> list[Change]:
     """Any live replica is elected where nobody in the ISR can lead, though nobody allowed it (S18)."""
     original = state_writes.elect  # type: ignore[attr-defined]
 
@@ -117,13 +117,13 @@ def anybody_may_lead() -> list[Change]:
 
 
 @mutant
-def failed_disks_are_kept_secret() -> list[Change]:
+def failed_log_dirs_are_not_announced() -> list[Change]:
     """A broker that lost one of its disks says so to nobody, as before 8ff1aa8."""
     return [(LogDirFailureChannel, "report", lambda _self: None)]
 
 
 @mutant
-def a_failed_disk_is_told_once() -> list[Change]:
+def a_failed_log_dir_is_announced_once() -> list[Change]:
     """The news of a failed disk is written once, whether or not ZooKeeper took it."""
 
     def not_told(self: LogDirFailureChannel, _failure: Any) -> None:
@@ -133,7 +133,7 @@ def a_failed_disk_is_told_once() -> list[Change]:
 
 
 @mutant
-def news_of_failed_disks_is_thrown_away() -> list[Change]:
+def log_dir_events_are_ignored() -> list[Change]:
     """A controller takes the news of a failed disk away and does nothing about it."""
 
     def nothing(_context: Any, _event: Any, _rounds: Any) -> Iterator[None]:

@@ -8,7 +8,7 @@ from kbroker.common.steps import at_once
 from kbroker.controller.core import effects as fx
 from kbroker.controller.core import events
 from kbroker.controller.core.context import Broker, LeaderAndIsr, Topic
-from kbroker.controller.core.preferred_leaders import misplaced
+from kbroker.controller.core.preferred_leaders import imbalanced_partitions
 from kbroker.controller.core.state_machine import ControllerStateMachine
 from tests.kit.state_machine import handle
 
@@ -78,5 +78,5 @@ def test_balancing_again_and_again_writes_only_what_there_is_to_move() -> None:
 def test_partitions_that_move_are_left_alone_and_others_are_not() -> None:
     machine = controller(2, 2)
     handle(machine, events.ReassignmentRequested({("t", 0): (1,)}))
-    machine.context.moving.add(("t", 0))
-    assert at_once(misplaced(machine.context, 0)) == [("t", 1)]
+    machine.context.being_reassigned.add(("t", 0))
+    assert at_once(imbalanced_partitions(machine.context, 0)) == [("t", 1)]

@@ -10,7 +10,7 @@ import pytest
 
 from kbroker.controller.core import effects as fx
 from kbroker.controller.core import events, reassignment
-from kbroker.controller.core.context import Assignment, Broker, LeaderAndIsr, Topic
+from kbroker.controller.core.context import Broker, LeaderAndIsr, ReplicaAssignment, Topic
 from kbroker.controller.core.effects import ReassignmentOutcome
 from kbroker.controller.core.state_machine import ControllerStateMachine
 from kclient.wire.interbroker import EPOCH_DURING_DELETE, NO_LEADER
@@ -29,17 +29,22 @@ class World:
         live: tuple[int, ...] = (1, 2, 3, 4, 5, 6),
         isr: tuple[int, ...] | None = None,
         leader: int | None = None,
-        moving: Assignment | None = None,
+        being_reassigned: ReplicaAssignment | None = None,
     ) -> None:
         self.machine = ControllerStateMachine()
         self.state = LeaderAndIsr(
             replicas[0] if leader is None else leader, 5, isr or replicas, 1, 10
         )
-        self.assignment = moving or Assignment(replicas)
+        self.assignment = being_reassigned or ReplicaAssignment(replicas)
         self.sent: list[fx.Effect] = []
         self.order: list[str] = []
         self.live = live
-        topic = Topic("t", ID, {0: self.assignment.replicas}, {0: moving} if moving else {})
+        topic = Topic(
+            "t",
+            ID,
+            {0: self.assignment.replicas},
+            {0: being_reassigned} if being_reassigned else {},
+        )
         brokers = {n: Broker(n, 100 + n, ()) for n in live}
         self.feed(events.BecameController(2, brokers, {"t": topic}, {T0: self.state}))
 
@@ -105,18 +110,18 @@ class World:
 
 
 def test_the_assignment_towards_a_target_names_who_comes_and_who_goes() -> None:
-    moving = Assignment((1, 2, 3)).towards((4, 2, 5))
-    assert moving == Assignment((4, 2, 5, 1, 3), (4, 5), (1, 3))
-    assert moving.target == (4, 2, 5)
-    assert set(moving.origin) == {1, 2, 3}
-    assert moving.towards((6,)) == Assignment((6, 2, 1, 3), (6,), (2, 1, 3))
-    assert not moving.towards(moving.origin).is_moving
+    moving = ReplicaAssignment((1, 2, 3)).reassign_to((4, 2, 5))
+    assert moving == ReplicaAssignment((4, 2, 5, 1, 3), (4, 5), (1, 3))
+    assert moving.target_replicas == (4, 2, 5)
+    assert set(moving.origin_replicas) == {1, 2, 3}
+    assert moving.reassign_to((6,)) == ReplicaAssignment((6, 2, 1, 3), (6,), (2, 1, 3))
+    assert not moving.reassign_to(moving.origin_replicas).is_being_reassigned
 
 
 def test_new_replicas_are_told_to_follow_and_the_znode_says_so_first() -> None:
     world = World(1, 2, 3)
     assert world.ask(4, 5, 6) is ReassignmentOutcome.ACCEPTED
-    assert world.assignment == Assignment((4, 5, 6, 1, 2, 3), (4, 5, 6), (1, 2, 3))
+    assert world.assignment == ReplicaAssignment((4, 5, 6, 1, 2, 3), (4, 5, 6), (1, 2, 3))
     assert (world.state.leader, world.state.leader_epoch, world.state.isr) == (1, 6, (1, 2, 3))
     assert world.told.keys() == {1, 2, 3, 4, 5, 6}
     update = world.told[4]
@@ -130,14 +135,14 @@ def test_it_is_completed_when_all_of_the_target_are_in_sync() -> None:
     world = World(1, 2, 3)
     world.ask(4, 5, 6)
     world.isr_becomes(1, 2, 3, 4, 6)
-    assert world.assignment.is_moving
+    assert world.assignment.is_being_reassigned
     world.isr_becomes(1, 2, 3, 4, 5, 6)
     assert world.order == ["state", "assignment"]
-    assert world.assignment == Assignment((4, 5, 6))
+    assert world.assignment == ReplicaAssignment((4, 5, 6))
     assert (world.state.leader, world.state.isr, world.state.leader_epoch) == (4, (4, 5, 6), 7)
     assert world.told.keys() == {4, 5, 6}
     assert world.deleted == {1: 7, 2: 7, 3: 7}
-    assert world.machine.context.moving == set()
+    assert world.machine.context.being_reassigned == set()
 
 
 def test_the_leader_stays_if_it_is_in_the_target() -> None:
@@ -145,7 +150,7 @@ def test_the_leader_stays_if_it_is_in_the_target() -> None:
     world.ask(4, 1)
     world.isr_becomes(1, 2, 3, 4)
     assert (world.state.leader, world.state.isr) == (1, (1, 4))
-    assert world.assignment == Assignment((4, 1))
+    assert world.assignment == ReplicaAssignment((4, 1))
     assert world.deleted.keys() == {2, 3}
 
 
@@ -153,7 +158,7 @@ def test_fewer_replicas_need_one_step() -> None:
     world = World(1, 2, 3)
     assert world.ask(2, 3) is ReassignmentOutcome.ACCEPTED
     assert world.order == ["state", "assignment"]
-    assert world.assignment == Assignment((2, 3))
+    assert world.assignment == ReplicaAssignment((2, 3))
     assert (world.state.leader, world.state.isr, world.state.leader_epoch) == (2, (2, 3), 6)
     assert world.deleted == {1: 6}
 
@@ -162,14 +167,14 @@ def test_more_replicas_delete_nothing() -> None:
     world = World(1)
     world.ask(1, 2, 3)
     world.isr_becomes(1, 2, 3)
-    assert world.assignment == Assignment((1, 2, 3))
+    assert world.assignment == ReplicaAssignment((1, 2, 3))
     assert world.deleted == {}
 
 
 def test_another_order_of_the_same_replicas_moves_no_leader() -> None:
     world = World(1, 2, 3)
     world.ask(3, 2, 1)
-    assert world.assignment == Assignment((3, 2, 1))
+    assert world.assignment == ReplicaAssignment((3, 2, 1))
     assert (world.state.leader, world.state.leader_epoch) == (1, 6)
 
 
@@ -187,7 +192,7 @@ def test_calling_it_off_restores_the_replicas_and_deletes_the_new_ones() -> None
     world.ask(4, 5)
     world.isr_becomes(1, 2, 3, 4)
     assert world.cancel() is ReassignmentOutcome.ACCEPTED
-    assert world.assignment == Assignment((1, 2, 3))
+    assert world.assignment == ReplicaAssignment((1, 2, 3))
     assert world.state.isr == (1, 2, 3)
     assert world.deleted == {4: world.state.leader_epoch, 5: world.state.leader_epoch}
     assert world.told.keys() == {1, 2, 3}
@@ -222,11 +227,11 @@ def test_another_target_replaces_the_one_under_way() -> None:
     world.ask(3, 4)
     world.isr_becomes(1, 2, 3)
     assert world.ask(3, 5) is ReassignmentOutcome.ACCEPTED
-    assert world.assignment == Assignment((3, 5, 1, 2), (3, 5), (1, 2))
+    assert world.assignment == ReplicaAssignment((3, 5, 1, 2), (3, 5), (1, 2))
     assert world.state.isr == (1, 2, 3)
     assert world.deleted.keys() == {4}
     world.isr_becomes(1, 2, 3, 5)
-    assert world.assignment == Assignment((3, 5))
+    assert world.assignment == ReplicaAssignment((3, 5))
     assert world.deleted.keys() == {1, 2}
 
 
@@ -272,7 +277,7 @@ def test_a_race_with_the_leader_is_judged_again() -> None:
     found = replace(lost, isr=(1, 2), zk_version=lost.zk_version + 1)
     effects = handle(world.machine, events.StatesWritten(conflicts={T0: found}))
     assert not [e for e in effects if isinstance(e, fx.WriteStates | fx.WriteAssignments)]
-    assert world.machine.context.assignment(T0).is_moving
+    assert world.machine.context.assignment(T0).is_being_reassigned
 
 
 def test_a_wish_that_a_race_made_dangerous_is_refused() -> None:
@@ -292,15 +297,15 @@ def test_a_wish_that_a_race_made_dangerous_is_refused() -> None:
 
 
 def test_the_next_controller_goes_on_where_the_last_one_died() -> None:
-    moving = Assignment((3, 4, 1, 2), (3, 4), (1, 2))
-    begun = World(1, 2, moving=moving)
+    moving = ReplicaAssignment((3, 4, 1, 2), (3, 4), (1, 2))
+    begun = World(1, 2, being_reassigned=moving)
     begun.isr_becomes(1, 2, 3, 4)
-    assert begun.assignment == Assignment((3, 4))
-    in_sync = World(1, 2, moving=moving, isr=(1, 2, 3, 4))
+    assert begun.assignment == ReplicaAssignment((3, 4))
+    in_sync = World(1, 2, being_reassigned=moving, isr=(1, 2, 3, 4))
     assert in_sync.order == ["state", "assignment"]
     assert in_sync.deleted.keys() == {1, 2}
-    state_written = World(3, 4, moving=moving)
-    assert state_written.assignment == Assignment((3, 4))
+    state_written = World(3, 4, being_reassigned=moving)
+    assert state_written.assignment == ReplicaAssignment((3, 4))
 
 
 def test_a_target_that_is_down_is_waited_for() -> None:
@@ -311,11 +316,11 @@ def test_a_target_that_is_down_is_waited_for() -> None:
     world.ask(3, 4)
     world.brokers_become(1, 2, 3)
     world.isr_becomes(1, 2, 3)
-    assert world.assignment.is_moving
+    assert world.assignment.is_being_reassigned
     world.brokers_become(1, 2, 3, 4)
     assert world.told[4].replicas == (3, 4, 1, 2)
     world.isr_becomes(1, 2, 3, 4)
-    assert world.assignment == Assignment((3, 4))
+    assert world.assignment == ReplicaAssignment((3, 4))
 
 
 def test_a_replica_to_go_that_is_down_holds_nothing_up() -> None:
@@ -323,7 +328,7 @@ def test_a_replica_to_go_that_is_down_holds_nothing_up() -> None:
     world.brokers_become(2, 3, 4)
     world.ask(3, 4)
     world.isr_becomes(2, 3, 4)
-    assert world.assignment == Assignment((3, 4))
+    assert world.assignment == ReplicaAssignment((3, 4))
     assert world.deleted.keys() == {2}
     world.brokers_become(1, 2, 3, 4)
     full = [e for e in world.all_said(fx.SendUpdateMetadata) if e.full]
@@ -335,7 +340,7 @@ def test_a_partition_without_a_leader_gets_one_from_new_replicas_only_if_it_neve
     world = World(1, 2, live=(3, 4), leader=NO_LEADER)
     assert world.ask(3, 4) is ReassignmentOutcome.ACCEPTED
     assert world.state.leader == NO_LEADER
-    assert world.assignment.is_moving
+    assert world.assignment.is_being_reassigned
     assert world.state.isr == (1, 2)
 
 
@@ -362,7 +367,7 @@ def test_leaders_are_not_balanced_while_replicas_move() -> None:
     world.feed(events.PreferredLeaderElectionDue(0))
     assert world.order == []
     world.isr_becomes(1, 2, 3)
-    assert (world.state.leader, world.assignment) == (3, Assignment((3, 2)))
+    assert (world.state.leader, world.assignment) == (3, ReplicaAssignment((3, 2)))
 
 
 def test_a_partition_that_never_had_a_leader_gets_one_from_its_new_replicas() -> None:
@@ -371,7 +376,7 @@ def test_a_partition_that_never_had_a_leader_gets_one_from_its_new_replicas() ->
     handle(machine, events.BecameController(2, {1: Broker(1, 101, ())}, {"t": topic}, {}))
     (order,) = handle(machine, events.ReassignmentRequested({T0: (1,)}))
     assert isinstance(order, fx.WriteAssignments)
-    assert order.assignments[T0] == Assignment((1, 8, 9), (1,), (8, 9))
+    assert order.assignments[T0] == ReplicaAssignment((1, 8, 9), (1,), (8, 9))
     (write,) = handle(machine, events.AssignmentsWritten())
     assert isinstance(write, fx.WriteStates)
     assert (write.writes[0].state.leader, write.writes[0].expected_version) == (1, None)
@@ -430,7 +435,7 @@ def test_thousands_are_moved_in_rounds_and_answered_at_the_end(
     (answer,) = [e for e in effects if isinstance(e, fx.AnswerReassignment)]
     assert {r.outcome for r in answer.results.values()} == {ReassignmentOutcome.ACCEPTED}
     assert answer.results.keys() == set(partitions)
-    assert machine.context.moving == set(partitions)
+    assert machine.context.being_reassigned == set(partitions)
 
 
 def moving_to_broker_3(
@@ -438,7 +443,7 @@ def moving_to_broker_3(
 ) -> tuple[ControllerStateMachine, dict[tuple[str, int], LeaderAndIsr]]:
     """A controller of partitions on their way from brokers 1 and 2 to 2 and 3, and their states."""
     states = {("t", n): LeaderAndIsr(2, 5, (1, 2), 1, 10) for n in range(count)}
-    moving = Assignment((1, 2)).towards((2, 3))
+    moving = ReplicaAssignment((1, 2)).reassign_to((2, 3))
     topic = Topic(
         "t", ID, dict.fromkeys(range(count), moving.replicas), dict.fromkeys(range(count), moving)
     )
@@ -478,7 +483,7 @@ def test_what_ends_one_by_one_is_written_by_the_dozen() -> None:
     rounds = [n for p in states for n in rounds_of(machine, joined(states, p))]
     assert sum(rounds) == 400
     assert len(rounds) < 30
-    assert not machine.context.moving
+    assert not machine.context.being_reassigned
     assert not machine.held_back
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from kbroker.common.steps import at_once
 from kbroker.controller.core.context import (
-    Assignment,
     Broker,
     ControllerContext,
     LeaderAndIsr,
+    ReplicaAssignment,
     Topic,
 )
 from kbroker.controller.core.effects import StateWrite
@@ -81,7 +81,7 @@ def test_shutdowns_and_failed_directories_are_not_deaths():
     leaving.shutting_down.add(1)
     assert "broker 1 is shutting down" in line(leaving, (1, (1, 2)), (2, (2,)))
     broken = context_of()
-    broken.failed_dirs[1] = {("t", 0)}
+    broken.replicas_on_offline_dirs[1] = {("t", 0)}
     assert "broker 1 lost its log directory" in line(broken, (1, (1, 2)), (2, (2,)))
 
 
@@ -143,7 +143,7 @@ def test_brokers_come_go_and_come_back():
 
 
 def test_moves_are_told_by_partition_or_by_step():
-    moving, done = Assignment((3, 1), (3,), (1,)), Assignment((3,))
+    moving, done = ReplicaAssignment((3, 1), (3,), (1,)), ReplicaAssignment((3,))
     assert reassignment_lines({("t", 0): moving, ("t", 1): done}) == [
         "t-0 is on brokers 3,1 (adding 3, removing 1)",
         "t-1 is on brokers 3 (adding none, removing none)",
