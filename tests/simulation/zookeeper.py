@@ -465,6 +465,8 @@ class ZkConnection:
         if self._stopped:
             self._ended()
             return
+        if self.live:
+            return  # it was lost twice before it was made again; another attempt would drop what is under way now
         if self._cut_off():
             self._process.callLater(self._rng.uniform(0.05, 0.5), self._connect)
             return
