@@ -382,7 +382,12 @@ class Observer:
         self.losses.pending.discard(key)
         if is_granted:
             # Even where nothing is lost yet: a predecessor that does not know it may still acknowledge something.
-            self._cut(where, copy.agreed, epoch)
+            left = copy.agreed
+            if key[0] in self.losses.flushed:
+                # A record that was not synced is not a copy of this replica: the leader commits it again after a sync.
+                synced = synced_end(node.disk, copy, ledger)
+                left = min(left, max(synced, partition.high_watermark))
+            self._cut(where, left, epoch)
         elif copy.agreed < len(ledger):
             raise Broken(
                 f"LeaderCompleteness: {name} begins to lead in epoch {epoch}:"
