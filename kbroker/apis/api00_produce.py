@@ -140,7 +140,7 @@ class Produce:
         )
         if acks == ALL_IN_SYNC and partition.high_watermark <= result.last_offset:
             pending.append(
-                _Pending(partition, result.last_offset + 1, outcome, partition.committed)
+                _Pending(partition, result.last_offset + 1, outcome, partition.is_committed)
             )
         elif acks and partition.awaits_flush(result.last_offset):
             pending.append(

@@ -102,7 +102,7 @@ class Fetch:
         asking = _Asking(self, context, request, follower, limit)
         is_full = request.session_epoch in (INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH)
         if follower is not None:
-            self.replica_manager.followers.heard(follower, self.now(), anew=is_full)
+            self.replica_manager.followers.fetch_received(follower, self.now(), is_full=is_full)
         if is_full:
             former = self._session_of(asking)
             if former is not None:
@@ -120,9 +120,9 @@ class Fetch:
         added, removed = session.update(request.topics, request.forgotten)
         self.sessions.unwatch(removed)
         if follower is not None:
-            self.replica_manager.unfollowed(follower, [partition.key for partition in removed])
+            self.replica_manager.follower_left(follower, [partition.key for partition in removed])
             if session.owner is not None and session.owner[0] == follower:
-                self.replica_manager.followers.received_answer(follower, session.answered_at)
+                self.replica_manager.followers.response_received(follower, session.answered_at)
         if not session.partitions:
             self._close(session)
             return encode(context, FetchResponse([]))
@@ -302,7 +302,7 @@ class _FullFetch:
     def _begin_session(self, answers: list[FetchTopicResponse], caught_up: list[bool]) -> int:
         """Open a session that has sent these responses; return its id, 0 when there is no room."""
         asking, fetch = self._asking, self._asking.fetch
-        session = fetch.sessions.begin(
+        session = fetch.sessions.maybe_create(
             asking.owner,
             len(caught_up),
             uses_topic_ids=asking.context.header.api_version >= FIRST_WITH_TOPIC_IDS,
@@ -320,7 +320,7 @@ class _FullFetch:
         )
         for (called, answer), is_caught_up in zip(sent, caught_up, strict=True):
             partition = session.partitions[called, answer.partition]
-            session.told(partition, answer, is_caught_up=is_caught_up)
+            session.sent(partition, answer, is_caught_up=is_caught_up)
         return session.id
 
 
@@ -428,7 +428,7 @@ class _IncrementalFetch:
             answer, is_caught_up = reading.read(
                 watch(partition), partition.topic_id, partition.asked
             )
-            if session.looked_at(partition, answer, is_caught_up=is_caught_up):
+            if session.was_read(partition, answer, is_caught_up=is_caught_up):
                 responses.append((partition, answer, is_caught_up))
             elif is_caught_up:
                 settled += 1
@@ -439,7 +439,7 @@ class _IncrementalFetch:
             return None
         topics: dict[UUID | str, FetchTopicResponse] = {}
         for partition, answer, is_caught_up in responses:
-            session.told(partition, answer, is_caught_up=is_caught_up)
+            session.sent(partition, answer, is_caught_up=is_caught_up)
             called = partition.id[0]
             topic = topics.get(called)
             if topic is None:

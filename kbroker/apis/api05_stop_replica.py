@@ -23,7 +23,7 @@ class StopReplica:
         self, context: RequestContext, request: StopReplicaRequest
     ) -> StopReplicaResponse:
         """Answer one error code per partition."""
-        response = await self._replica_manager.state_changes.stop_replicas_in_turns(request)
+        response = await self._replica_manager.state_changes.stop_replicas(request)
         if response.error_code == ErrorCode.NONE:
             deleted = {
                 topic.topic_name

@@ -46,5 +46,5 @@ class UpdateMetadata:
         if is_whole:
             await strays.remove(request)
         else:
-            await strays.give_up_namesakes(request)
+            await strays.stop_recreated_topics(request)
         return UpdateMetadataResponse()

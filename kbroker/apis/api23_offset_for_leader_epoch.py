@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from kbroker.apis.inter_broker import InterBrokerTrust
 from kbroker.apis.request import RequestContext
-from kbroker.replica.offset_lookup import epoch_end
+from kbroker.replica.offset_lookup import last_offset_for_leader_epoch
 from kbroker.replica.replica_manager import ReplicaManager
 from kclient.wire.errors import ClusterAuthorizationFailed, KafkaError, code_of
 from kclient.wire.schema.offset_for_leader_epoch import (
@@ -61,7 +61,7 @@ class OffsetForLeaderEpoch:
             if is_refused:
                 raise ClusterAuthorizationFailed(f"not a request of broker {replica_id}")
             partition = self._replica_manager.partition(topic, asked.partition)
-            response.leader_epoch, response.end_offset = epoch_end(
+            response.leader_epoch, response.end_offset = last_offset_for_leader_epoch(
                 partition, asked.leader_epoch, asked.current_leader_epoch, replica_id
             )
         except KafkaError as error:

@@ -341,7 +341,7 @@ class Broker:
                 config,
                 broker_id=broker_id,
                 registration=registration,
-                quota=quotas.as_follower,
+                quota=quotas.follower,
                 now_ms=self._world.now_ms,
                 address=lambda other: self.metadata.address(other, config.inter_broker_listener),
                 dial=self._dial_broker,

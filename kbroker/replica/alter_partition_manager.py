@@ -61,7 +61,7 @@ PARTITIONS_PER_ANNOUNCEMENT = 3000
 RETRY_SECONDS = 1.0
 
 
-CHANGES_TOLD = 20
+CHANGES_LOGGED = 20
 """So many changes are logged one by one; more, as when a broker is back, by kind."""
 
 NAMES_LOGGED = 5
@@ -73,7 +73,7 @@ IsrChange: TypeAlias = tuple[str, int, frozenset[int], frozenset[int]]
 
 def isr_change_lines(changes: Sequence[IsrChange]) -> list[str]:
     """Return the lines to be logged: one for each change, or one for each kind."""
-    if len(changes) <= CHANGES_TOLD:
+    if len(changes) <= CHANGES_LOGGED:
         return [
             f"ISR of {name} in epoch {epoch}: {sorted(before)} -> {sorted(after)}"
             for name, epoch, before, after in changes
@@ -173,7 +173,7 @@ class AlterPartitionManager:
                 if partition.leader_state is not leader_state or self._stopped:
                     return
                 effects = leader_state.isr_found(found)
-                if leader_state.deposed:
+                if leader_state.is_fenced:
                     log.info(
                         "the ISR of {partition} is no longer ours to write: {error}",
                         partition=partition, error=error,
@@ -184,7 +184,7 @@ class AlterPartitionManager:
                 write = again[0]
                 continue
             if not wrote:
-                partition.isr_was_otherwise()
+                partition.isr_write_failed()
             self._written(partition, leader_state, before)
             if partition.leader_state is leader_state:
                 partition.perform([e for e in effects if isinstance(e, HighWatermarkAdvanced)])

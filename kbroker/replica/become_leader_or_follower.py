@@ -60,7 +60,7 @@ from kclient.wire.interbroker import (
 
 log = Logger()
 
-PARTITIONS_TOLD = 20
+PARTITIONS_LOGGED = 20
 """Of so many partitions in one order each has its line in the log; of more there is one for all."""
 
 T = TypeVar("T")
@@ -99,47 +99,49 @@ class ReplicaStateChanges:
 
     # -- orders --------------------------------------------------------------------------------
 
-    def apply_leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
+    def become_leader_or_follower_at_once(
+        self, request: LeaderAndIsrRequest
+    ) -> LeaderAndIsrResponse:
         """Become leader or follower as the controller says; one error code per partition."""
         return at_once(self._lead_and_follow(request))
 
-    def stop_replicas(self, request: StopReplicaRequest) -> StopReplicaResponse:
+    def stop_replicas_at_once(self, request: StopReplicaRequest) -> StopReplicaResponse:
         """Give replicas up, and delete those that are to be deleted; one error code per partition."""
-        return at_once(self._give_up(request))
+        return at_once(self._stop_replicas(request))
 
     async def become_leader_or_follower(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
-        """Do as `apply_leader_and_isr`, some partitions in every turn of the reactor."""
+        """Do as `become_leader_or_follower_at_once`, some partitions in every turn of the reactor."""
         return await in_turns(self._reactor, self._lead_and_follow(request))
 
-    async def stop_replicas_in_turns(self, request: StopReplicaRequest) -> StopReplicaResponse:
-        """Do as `stop_replicas`, some partitions in every turn of the reactor."""
-        return await in_turns(self._reactor, self._give_up(request))
+    async def stop_replicas(self, request: StopReplicaRequest) -> StopReplicaResponse:
+        """Do as `stop_replicas_at_once`, some partitions in every turn of the reactor."""
+        return await in_turns(self._reactor, self._stop_replicas(request))
 
-    async def give_up_unconfirmed(self, request: UpdateMetadataRequest) -> None:
+    async def stop_unconfirmed(self, request: UpdateMetadataRequest) -> None:
         """Neither lead nor follow what the controller, who has told everything, did not name; logs stay.
 
         Some partitions in every turn of the reactor. What is named meanwhile is kept.
         """
         if request.broker_epoch == self._registration.broker_epoch:
-            await in_turns(self._reactor, self._give_up_unconfirmed(request))
+            await in_turns(self._reactor, self._stop_unconfirmed(request))
 
-    def _give_up_unconfirmed(self, request: UpdateMetadataRequest) -> Generator[None, None, None]:
+    def _stop_unconfirmed(self, request: UpdateMetadataRequest) -> Generator[None, None, None]:
         keys = list(self._registry.unconfirmed)
-        told = len(keys) <= PARTITIONS_TOLD
+        told = len(keys) <= PARTITIONS_LOGGED
         given_up = 0
 
         def give_up(key: TopicPartition, changed: Changed) -> None:
             nonlocal given_up
             if key in self._registry.unconfirmed:
                 before = len(changed)
-                self._give_up_role(key, changed, told=told)
+                self._stop_hosting(key, changed, told=told)
                 given_up += len(changed) - before
 
-        yield from self._obey(request, keys, give_up)
+        yield from self._apply_each(request, keys, give_up)
         if given_up and not told:
             log.warn("{count} partitions are not ours any more", count=given_up)
 
-    async def give_up_namesakes(self, request: UpdateMetadataRequest) -> None:
+    async def stop_recreated_topics(self, request: UpdateMetadataRequest) -> None:
         """Neither lead nor follow partitions of a deleted topic whose name has another topic id by now; logs stay.
 
         The deletion may have reached this broker too late, or never. Until it gives the role up, its leader would write
@@ -158,14 +160,14 @@ class ReplicaStateChanges:
         def give_up(key: TopicPartition, changed: Changed) -> None:
             partition = self._registry.partitions.get(key)
             if partition is not None and partition.topic_id not in (None, ids[key[0]]):
-                self._give_up_role(key, changed)
+                self._stop_hosting(key, changed)
 
-        await in_turns(self._reactor, self._obey(request, keys, give_up))
+        await in_turns(self._reactor, self._apply_each(request, keys, give_up))
 
     def _is_known(self, topic: str, topic_id: UUID | None) -> bool:
         return topic_id is None or self._registry.topic_name(topic_id) == topic
 
-    def _give_up_role(self, key: TopicPartition, changed: Changed, *, told: bool = True) -> None:
+    def _stop_hosting(self, key: TopicPartition, changed: Changed, *, told: bool = True) -> None:
         """Host a partition no longer, as if we had been restarted."""
         self._registry.unconfirmed.pop(key, None)
         partition = self._registry.partitions.get(key)
@@ -183,9 +185,9 @@ class ReplicaStateChanges:
     def _lead_and_follow(
         self, request: LeaderAndIsrRequest
     ) -> Generator[None, None, LeaderAndIsrResponse]:
-        """Apply LeaderAndIsr, as `_obey` does."""
+        """Apply LeaderAndIsr, as `_apply_each` does."""
         count = sum(len(topic.partition_states) for topic in request.topic_states)
-        told = count <= PARTITIONS_TOLD
+        told = count <= PARTITIONS_LOGGED
         codes: Counter[str] = Counter()
         answers = [LeaderAndIsrTopicError(topic.topic_id, []) for topic in request.topic_states]
 
@@ -198,7 +200,9 @@ class ReplicaStateChanges:
             topic, answer, state = order
             topic_id = topic.topic_id if topic.topic_id and topic.topic_id.int else None
             if topic_id is not None and request.request_number >= 0:
-                self._replace_namesake((topic.topic_name, state.partition_index), topic_id, changed)
+                self._stop_recreated_topic(
+                    (topic.topic_name, state.partition_index), topic_id, changed
+                )
             code = self._apply(topic.topic_name, topic_id, state, changed, told=told)
             codes[code.name] += 1
             partition = self._registry.partitions.get((topic.topic_name, state.partition_index))
@@ -212,7 +216,7 @@ class ReplicaStateChanges:
             for topic, answer in zip(request.topic_states, answers, strict=True)
             for state in topic.partition_states
         )
-        refused = yield from self._obey(request, orders, apply)
+        refused = yield from self._apply_each(request, orders, apply)
         if refused is not ErrorCode.NONE:
             return LeaderAndIsrResponse(error_code=int(refused))
         if not told:
@@ -223,8 +227,10 @@ class ReplicaStateChanges:
             )  # fmt: skip
         return LeaderAndIsrResponse(topics=answers)
 
-    def _give_up(self, request: StopReplicaRequest) -> Generator[None, None, StopReplicaResponse]:
-        """Apply StopReplica, as `_obey` does."""
+    def _stop_replicas(
+        self, request: StopReplicaRequest
+    ) -> Generator[None, None, StopReplicaResponse]:
+        """Apply StopReplica, as `_apply_each` does."""
         answers: list[StopReplicaPartitionError] = []
 
         def stop(order: tuple[str, StopReplicaPartitionState], changed: Changed) -> None:
@@ -237,12 +243,12 @@ class ReplicaStateChanges:
             for topic in request.topic_states
             for state in topic.partition_states
         )
-        refused = yield from self._obey(request, orders, stop)
+        refused = yield from self._apply_each(request, orders, stop)
         if refused is not ErrorCode.NONE:
             return StopReplicaResponse(error_code=int(refused))
         return StopReplicaResponse(partition_errors=answers)
 
-    def _obey(
+    def _apply_each(
         self,
         request: LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest,
         orders: Iterable[T],
@@ -252,7 +258,7 @@ class ReplicaStateChanges:
 
         Who waits and listens hears of it at the end of each turn. Returns what refused the rest.
         """
-        if (refused := self._refused(request)) is not ErrorCode.NONE:
+        if (refused := self._check_epochs(request)) is not ErrorCode.NONE:
             return refused
         changed: Changed = []
         turn = Turn(self._reactor.seconds)
@@ -263,7 +269,7 @@ class ReplicaStateChanges:
                     self._registry.announce(told)
                     yield
                     turn = Turn(self._reactor.seconds)
-                    if (refused := self._refused(request)) is not ErrorCode.NONE:
+                    if (refused := self._check_epochs(request)) is not ErrorCode.NONE:
                         return refused
                 one(order, changed)
         finally:
@@ -271,7 +277,7 @@ class ReplicaStateChanges:
             self._registry.announce(changed)
         return ErrorCode.NONE
 
-    def _refused(
+    def _check_epochs(
         self, request: LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest
     ) -> ErrorCode:
         if self._closed:
@@ -313,17 +319,17 @@ class ReplicaStateChanges:
         told: bool,
     ) -> ErrorCode:
         key = (topic, state.partition_index)
-        partition, stray = self._ordered(key, topic_id, state, changed)
+        partition, stray = self._partition_for(key, topic_id, state, changed)
         if partition.offline is not None or key in self._log_manager.failed:
             return ErrorCode.KAFKA_STORAGE_ERROR
-        code = partition.role.judge(state, topic_id)
+        code = partition.role.check_leader_and_isr(state, topic_id)
         if code is not ErrorCode.NONE:
             if told:
                 log.info("LeaderAndIsr for {topic}-{number}: {code}",
                          topic=topic, number=state.partition_index, code=code.name)  # fmt: skip
             return code
         led = partition.leader_state is not None
-        lacks = found_logs.lacking(self._log_manager, partition, state)
+        lacks = found_logs.missing_records(self._log_manager, partition, state)
         if stray:  # there cannot be any records yet of a partition that is new
             lacks = "" if state.is_new else stray
         if lacks and (refused := self._refused_for(lacks, partition, state, stray)) is not None:
@@ -343,9 +349,9 @@ class ReplicaStateChanges:
         partition.take_role(state, topic_id, found, checkpointed)
         if told and not state.is_new:
             log.info(
-                "{partition}: {standing} in epoch {epoch} (leader {leader}, ISR {isr}, log end {end},"
+                "{partition}: {role} in epoch {epoch} (leader {leader}, ISR {isr}, log end {end},"
                 " high watermark {mark})",
-                partition=partition, standing=partition.role.standing.value,
+                partition=partition, role=partition.role.current.value,
                 epoch=state.leader_epoch, leader=state.leader, isr=sorted(state.isr),
                 end=found.log_end_offset, mark=partition.high_watermark,
             )  # fmt: skip
@@ -378,16 +384,16 @@ class ReplicaStateChanges:
                  partition=partition, lacks=lacks)  # fmt: skip
         return ErrorCode.NONE
 
-    def _replace_namesake(self, key: TopicPartition, topic_id: UUID, changed: Changed) -> None:
+    def _stop_recreated_topic(self, key: TopicPartition, topic_id: UUID, changed: Changed) -> None:
         """Give the role of a partition of another topic id up: the latest request of the controller names *topic_id*.
 
         A request without a number may be a late one of the earlier topic. It gets INCONSISTENT_TOPIC_ID, as in Kafka.
         """
         partition = self._registry.partitions.get(key)
         if partition is not None and partition.role.topic_id not in (None, topic_id):
-            self._give_up_role(key, changed)
+            self._stop_hosting(key, changed)
 
-    def _ordered(
+    def _partition_for(
         self,
         key: TopicPartition,
         topic_id: UUID | None,
@@ -399,7 +405,7 @@ class ReplicaStateChanges:
             if topic_id in (None, self._registry.partitions[key].topic_id):
                 del self._registry.unconfirmed[key]
             else:  # a namesake: the topic that we had was deleted behind our back
-                self._give_up_role(key, changed)
+                self._stop_hosting(key, changed)
         partition = self._registry.partitions.get(key) or self._new_partition(key)
         on_disk = self._log_manager.get(*key)
         stray = ""
@@ -449,7 +455,7 @@ class ReplicaStateChanges:
         if partition is not None:
             if partition.offline is not None:
                 return ErrorCode.KAFKA_STORAGE_ERROR
-            code = partition.role.judge_stop(state.leader_epoch)
+            code = partition.role.check_stop_replica(state.leader_epoch)
             if code is not ErrorCode.NONE:
                 return code
             led = partition.leader_state is not None
@@ -459,7 +465,7 @@ class ReplicaStateChanges:
             return ErrorCode.NONE
         self._log_manager.vanished.discard(key)
         if partition is not None:
-            partition.role.standing = Role.NONE
+            partition.role.current = Role.NONE
             partition.log = partition.follower_state = None
             self._registry.remove(partition)
         found = self._log_manager.get(*key)

@@ -38,7 +38,7 @@ def append_copied(
     sent twice, late or behind a lost append never is in the log.
     Producer ids are those of another cluster: they say nothing about our own producers.
     """
-    log, leader_state = partition.led_for_append(acks)
+    log, leader_state = partition.require_leader_for_append(acks)
     if not log.config.kbroker_mirror_source_cluster_id:
         raise PolicyViolation(
             f"{partition}: the topic is no mirror: conditional appends need {MIRROR_SOURCE_CONFIG},"
@@ -69,7 +69,7 @@ def append_copied(
     # An empty log begins where the first batch does: nothing below is waited for.
     leader_state.high_watermark = max(leader_state.high_watermark, result.log_start_offset)
     partition.last_copied = (partition.role.leader_epoch, result.last_offset + 1, batches[-1].crc)
-    partition.log_grew(leader_state, result.last_offset + 1)
+    partition.log_end_advanced(leader_state, result.last_offset + 1)
     return result
 
 

@@ -110,10 +110,10 @@ class FetchReader:
         response = FetchPartitionResponse(asked.partition)
         if asked.last_fetched_epoch >= 0:
             if follower is None:
-                partition.led(asked.current_leader_epoch)
+                partition.require_leader(asked.current_leader_epoch)
             else:
-                partition.led_for_follower(follower, asked.current_leader_epoch)
-            diverging = partition.diverges(
+                partition.require_leader_for_follower(follower, asked.current_leader_epoch)
+            diverging = partition.diverging_epoch(
                 asked.fetch_offset, asked.last_fetched_epoch, follower=follower is not None
             )
             if diverging is not None:
@@ -170,7 +170,7 @@ class FetchReader:
         if named:
             size = read.found[1]
             self._throttled += size
-            self._replica_manager.quotas.as_leader.record(size, self._now())
+            self._replica_manager.quotas.leader.record(size, self._now())
         return read
 
     def _sent_elsewhere(
@@ -179,7 +179,7 @@ class FetchReader:
         """Return an answer that names a follower in place of records; None if we should serve."""
         if self._replica_selector is None or partition.leader_state is None:
             return None
-        log, leader_state = partition.led(asked.current_leader_epoch)
+        log, leader_state = partition.require_leader(asked.current_leader_epoch)
         replica = self._replica_selector(leader_state, self._request.rack_id, asked.fetch_offset)
         if replica is None:
             return None
@@ -193,13 +193,17 @@ class FetchReader:
     def _throttle(self, partition: Partition, follower: int) -> tuple[bool, bool]:
         """Say whether the leader's throttle names *partition*, and holds *follower* back."""
         throttle, log, leader_state = (
-            self._replica_manager.quotas.as_leader,
+            self._replica_manager.quotas.leader,
             partition.log,
             partition.leader_state,
         )
-        if log is None or leader_state is None or not throttle.names(partition.key, log.config):
+        if (
+            log is None
+            or leader_state is None
+            or not throttle.is_throttled(partition.key, log.config)
+        ):
             return False, False
-        return True, follower not in leader_state.isr and throttle.is_exceeded(self._now())
+        return True, follower not in leader_state.isr and throttle.is_quota_exceeded(self._now())
 
     def _now(self) -> float:
         now: float = self._replica_manager.reactor.seconds()
@@ -208,6 +212,6 @@ class FetchReader:
     def release(self) -> None:
         """Let go of the file slices: they will not be sent, and count for no throttle."""
         if self._throttled:
-            self._replica_manager.quotas.as_leader.record(-self._throttled, self._now())
+            self._replica_manager.quotas.leader.record(-self._throttled, self._now())
         for response in self._read:
             release(response.records)  # type: ignore[arg-type]  # slices, from `read`

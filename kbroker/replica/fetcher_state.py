@@ -47,10 +47,10 @@ FIRST_PAUSE = 0.05
 LONGEST_THROTTLE_SECONDS = 1.0
 """After so long a throttled partition looks again: the rate may be another one by then."""
 
-NEWCOMERS_PER_FETCH = 250
+NEW_PARTITIONS_PER_FETCH = 250
 """How many partitions a fetch asks for that the session does not know yet."""
 
-TOLD_AFTER_FAILURES: Final = 4
+REPORTED_AFTER_FAILURES: Final = 4
 """Partitions that failed so often in a row are told of."""
 
 
@@ -74,7 +74,7 @@ class PartitionFetchState:
         "failures",
         "follower_state",
         "in_sync",
-        "is_asked",
+        "is_requested",
         "not_before",
         "partition",
         "topic_id",
@@ -84,7 +84,7 @@ class PartitionFetchState:
         self.partition = partition
         self.follower_state = follower_state
         self.topic_id = partition.topic_id
-        self.is_asked = False
+        self.is_requested = False
         """Whether a fetch has asked for it."""
         self.in_sync = False
         """Whether it had all that is committed, by the last answer."""
@@ -114,22 +114,22 @@ class FetcherState:
         self._flushing: dict[PartitionFetchState, bool] = {}
         """Those whose appends wait for a sync, and whether the session does not name them any more."""
         self.session = FetchSessionHandler()
-        self.troubled: list[tuple[PartitionFetchState, Exception]] = []
+        self.failing: list[tuple[PartitionFetchState, Exception]] = []
         """Those that fail again and again, until somebody told of them."""
 
     def __len__(self) -> int:
         return len(self._followed)
 
-    def follow(self, partition: Partition) -> None:
+    def add_partition(self, partition: Partition) -> None:
         """Follow *partition* in the role it has now."""
         assert partition.follower_state is not None
-        self.unfollow(partition.key)
+        self.remove_partition(partition.key)
         each = PartitionFetchState(partition, partition.follower_state)
         self._followed[partition.key] = each
         self._by_id[each.topic_id, partition.key[1]] = each
         self._moved[each] = None
 
-    def ask_again(self, key: TopicPartition) -> None:
+    def log_start_advanced(self, key: TopicPartition) -> None:
         """Say with the next fetch what there is of a partition now: its log begins elsewhere."""
         each = self._followed.get(key)
         if each is not None and each not in self._pausing:
@@ -149,7 +149,7 @@ class FetcherState:
         """Whether the last answer brought records that wait for a sync."""
         return bool(self._flushing) and not all(self._flushing.values())
 
-    def unfollow(self, key: TopicPartition) -> None:
+    def remove_partition(self, key: TopicPartition) -> None:
         """Fetch a partition no more."""
         each = self._followed.pop(key, None)
         if each is None:
@@ -163,9 +163,9 @@ class FetcherState:
     def clear(self) -> None:
         """Follow nothing any more."""
         for key in list(self._followed):
-            self.unfollow(key)
+            self.remove_partition(key)
 
-    def next_due(self, now: float) -> float | None:
+    def seconds_until_fetch(self, now: float) -> float | None:
         """Return the seconds until something is to be fetched; None: nothing is followed, or all waits for syncs."""
         if not self._followed:
             return None
@@ -177,7 +177,7 @@ class FetcherState:
 
     # -- what is asked -------------------------------------------------------------------------
 
-    def request(self, broker_epoch: int, now: float) -> FetchRequest | None:
+    def build_fetch(self, broker_epoch: int, now: float) -> FetchRequest | None:
         """Return what is to be asked next, in our life of *broker_epoch* (KIP-903); None: nothing."""
         settings = self._settings
         if self._pausing:
@@ -190,12 +190,12 @@ class FetcherState:
         moved, self._moved = self._moved, {}
         for each in moved:
             try:
-                self._ask_for(each, now)
+                self._request(each, now)
             except Exception as error:
-                self.failed(each, error, now)
+                self.delay_partition(each, error, now)
         if not self.session:
             return None
-        request_data = self.session.request(NEWCOMERS_PER_FETCH)
+        request_data = self.session.request(NEW_PARTITIONS_PER_FETCH)
         return FetchRequest(
             0 if self.session.is_behind else settings.max_wait_ms,
             settings.min_bytes,
@@ -208,28 +208,28 @@ class FetcherState:
             forgotten=request_data.forgotten,
         )
 
-    def _ask_for(self, each: PartitionFetchState, now: float) -> None:
+    def _request(self, each: PartitionFetchState, now: float) -> None:
         if not each.current:
-            self.unfollow(each.partition.key)
+            self.remove_partition(each.partition.key)
         elif each.partition.flush_is_due:
             self._leave_until_flushed(each)
-        elif not self._held_back(each, now):
+        elif not self._is_throttled(each, now):
             asked = follower_log.build_fetch(each.partition, self._settings.partition_max_bytes)
             self.session.add(each.topic_id, asked)
-            each.is_asked = True
+            each.is_requested = True
 
     def _leave_until_flushed(self, each: PartitionFetchState) -> None:
         self._flushing[each] = True
         self.session.remove(each.topic_id, each.partition.key[1])
 
-    def _held_back(self, each: PartitionFetchState, now: float) -> bool:
+    def _is_throttled(self, each: PartitionFetchState, now: float) -> bool:
         """Let a partition pause that is throttled (KIP-73), unless it is in sync."""
         throttle, log_of = self._throttle, each.partition.log
         if each.in_sync or log_of is None:
             return False
-        if not throttle.names(each.partition.key, log_of.config):
+        if not throttle.is_throttled(each.partition.key, log_of.config):
             return False
-        wait = throttle.wait(now)
+        wait = throttle.throttle_time(now)
         if wait <= 0:
             return False
         each.not_before = now + min(wait, LONGEST_THROTTLE_SECONDS)
@@ -239,26 +239,33 @@ class FetcherState:
 
     # -- what is answered ----------------------------------------------------------------------
 
-    def take(self, response: FetchResponse, now: float, now_ms: int) -> list[PartitionFetchState]:
+    def process_fetch_response(
+        self, response: FetchResponse, now: float, now_ms: int
+    ) -> list[PartitionFetchState]:
         """Append what came; return those that our log is out of the leader's range of."""
         out_of_range = []
         for topic in response.topics:
             for answer in topic.partitions:
                 each = self._by_id.get((topic.topic_id, answer.partition))
-                if each is None or not each.is_asked or each in self._pausing or not each.current:
+                if (
+                    each is None
+                    or not each.is_requested
+                    or each in self._pausing
+                    or not each.current
+                ):
                     continue
                 if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                     out_of_range.append(each)
                 elif answer.error_code:
-                    self.failed(each, for_code(answer.error_code)(), now)
+                    self.delay_partition(each, for_code(answer.error_code)(), now)
                 else:
                     try:
-                        self._take_one(each, answer, now, now_ms)
+                        self._process_partition_data(each, answer, now, now_ms)
                     except Exception as error:
-                        self.failed(each, error, now)
+                        self.delay_partition(each, error, now)
         return out_of_range
 
-    def _take_one(
+    def _process_partition_data(
         self, each: PartitionFetchState, answer: FetchPartitionResponse, now: float, now_ms: int
     ) -> None:
         partition = each.partition
@@ -269,7 +276,7 @@ class FetcherState:
         each.failures = 0
         if log_of is not None:
             each.in_sync = log_of.log_end_offset >= answer.high_watermark
-            if size and self._throttle.names(partition.key, log_of.config):
+            if size and self._throttle.is_throttled(partition.key, log_of.config):
                 self._throttle.record(size, now)
         moved_start = log_of is not None and log_of.log_start_offset != start
         if partition.flush_is_due:
@@ -284,11 +291,11 @@ class FetcherState:
                 id=self._leader, epoch=each.follower_state.leader_epoch,
             )  # fmt: skip
 
-    def asks_anew(self, each: PartitionFetchState) -> None:
+    def resume(self, each: PartitionFetchState) -> None:
         """Ask with the next fetch for what comes after the end of its log now."""
         self._moved[each] = None
 
-    def failed(self, each: PartitionFetchState, error: Exception, now: float) -> None:
+    def delay_partition(self, each: PartitionFetchState, error: Exception, now: float) -> None:
         """Let one partition pause; tell of an *error* that nobody foresaw when it is the first in a row."""
         if not isinstance(error, KafkaError) and not each.failures:
             log.failure("following {p} failed", Failure(error), p=each.partition)
@@ -301,5 +308,5 @@ class FetcherState:
         self._flushing.pop(each, None)
         self._pausing[each] = None
         self.session.remove(each.topic_id, each.partition.key[1])
-        if each.failures == TOLD_AFTER_FAILURES:
-            self.troubled.append((each, error))
+        if each.failures == REPORTED_AFTER_FAILURES:
+            self.failing.append((each, error))

@@ -69,8 +69,8 @@ def process_partition_data(
     start = min(answer.log_start_offset, log.log_end_offset)
     if start > log.log_start_offset:
         log.advance_log_start(start)
-    if follower_state.heard(answer.high_watermark, log.log_end_offset):
-        partition.committed_grew()
+    if follower_state.update_high_watermark(answer.high_watermark, log.log_end_offset):
+        partition.high_watermark_advanced()
     return size
 
 
@@ -107,4 +107,4 @@ def fetch_offset_and_truncate(
     if log.log_end_offset < leader_start:
         log.truncate_fully_and_start_at(leader_start, now_ms)
         follower_state.truncated(leader_start)
-        follower_state.heard(leader_start, leader_start)
+        follower_state.update_high_watermark(leader_start, leader_start)

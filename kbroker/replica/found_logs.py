@@ -47,7 +47,7 @@ def stray(
     return "its directory holds a log that has lost its topic id" if is_doubtful else ""
 
 
-def lacking(
+def missing_records(
     log_manager: LogManager, partition: Partition, state: LeaderAndIsrPartitionState
 ) -> str:
     """Say what is wrong with a log that does not hold what it held once; "" if nothing is known to be."""
@@ -69,7 +69,7 @@ def lacking(
     return ""
 
 
-NOT_TOLD: Final = (-1, -1, -1, -1)
+NOT_REPORTED: Final = (-1, -1, -1, -1)
 
 
 def end_of_leaderless(
@@ -77,16 +77,16 @@ def end_of_leaderless(
 ) -> tuple[int, int, int, int]:
     """Return last epoch and end of a leaderless partition's log, first and last broker epoch that it stands for.
 
-    The latter are -1 where it stands for none; NOT_TOLD for any other partition. A log that ends too early is told
+    The latter are -1 where it stands for none; NOT_REPORTED for any other partition. A log that ends too early is told
     all the same: after a power loss of all machines it may be the longest.
     """
     if state.leader >= 0 or partition is None or partition.offline is not None:
-        return NOT_TOLD
+        return NOT_REPORTED
     found = log_manager.get(*partition.key)
     there = log_manager.histories.found_logs
     if found is None or (there is not None and partition.key not in there):
-        return NOT_TOLD  # made anew since: what was here may be in a directory that is missing
+        return NOT_REPORTED  # made anew since: what was here may be in a directory that is missing
     if partition.lacks_records and found.missing_below is None:
-        return NOT_TOLD  # what was here is not here, and may come back
+        return NOT_REPORTED  # what was here is not here, and may come back
     claim = None if partition.lacks_records else log_manager.vouched_for(partition.key)
     return found.leader_epochs.latest, found.log_end_offset, *(claim or (-1, -1))

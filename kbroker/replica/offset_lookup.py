@@ -146,7 +146,7 @@ def _range_of(
 def _log_of_any_replica(partition: Partition, current_leader_epoch: int) -> UnifiedLog:
     """Return the log whether we lead or follow; raise what says why there is none."""
     if partition.log is None:
-        partition.led_for_followers()  # says why
+        partition.require_leader_for_followers()  # says why
         raise NotLeaderOrFollower(f"{partition} has no log here")
     partition.check_epoch(current_leader_epoch)
     return partition.log
@@ -158,11 +158,11 @@ def _led_for(
     """Return log and leader's view for who asks as *replica_id*, a broker's id or a negative number."""
     role = partition.role
     if replica_id in role.replicas and replica_id != role.broker_id and current_leader_epoch >= 0:
-        return partition.led_for_followers(current_leader_epoch)
-    return partition.led(current_leader_epoch)
+        return partition.require_leader_for_followers(current_leader_epoch)
+    return partition.require_leader(current_leader_epoch)
 
 
-def epoch_end(
+def last_offset_for_leader_epoch(
     partition: Partition,
     leader_epoch: int,
     current_leader_epoch: int,

@@ -111,7 +111,7 @@ class Partition:
         self.log = log
         role.take(state, topic_id)
         log.hold_unflushed()
-        if role.standing is not Role.LEADER:
+        if role.current is not Role.LEADER:
             self.leader_state = None
             self.follower_state = FollowerState(
                 role.leader, role.leader_epoch, min(known, log.log_end_offset)
@@ -137,10 +137,10 @@ class Partition:
             previous=previous,
             epochs=dict(zip(state.isr, state.isr_epochs, strict=False)),
             elr=dict(zip(state.elr, state.elr_epochs, strict=False)),
-            recovers=state.leader_recovery_state != 0,
+            is_recovering=state.leader_recovery_state != 0,
             durable_end=log.held_at,
         )
-        self.perform(self.leader_state.begin())
+        self.perform(self.leader_state.propose_again())
 
     def _known_high_watermark(self, otherwise: int) -> int:
         if self.leader_state is not None:
@@ -152,7 +152,7 @@ class Partition:
         mark = self.high_watermark
         self.leader_state = None
         self.follower_state = FollowerState(-1, self.role.leader_epoch, mark)
-        self.role.standing = Role.FOLLOWER
+        self.role.current = Role.FOLLOWER
 
     def perform(self, effects: Iterable[Effect]) -> None:
         """Do what the leader's machine wants."""
@@ -162,14 +162,14 @@ class Partition:
             else:
                 self._dependencies.high_watermark_advanced(self.key)
 
-    def isr_was_otherwise(self) -> None:
+    def isr_write_failed(self) -> None:
         """Have the followers' next fetches ask again for a place: a write of the ISR may have come to nothing."""
         self._dependencies.log_end_advanced(self.key)
 
     def maybe_shrink_isr(self) -> None:
         """Propose an ISR without the followers that lag."""
         if self.leader_state is not None:
-            self.perform(self.leader_state.time_passed(self._dependencies.now()))
+            self.perform(self.leader_state.maybe_shrink_isr(self._dependencies.now()))
 
     def go_offline(self, cause: str) -> None:
         """Give the replica up: its log directory failed."""
@@ -179,9 +179,9 @@ class Partition:
         self.follower_state = None
         self._dependencies.high_watermark_advanced(self.key)
 
-    def led(self, current_leader_epoch: int = -1) -> tuple[UnifiedLog, LeaderState]:
+    def require_leader(self, current_leader_epoch: int = -1) -> tuple[UnifiedLog, LeaderState]:
         """Return log and leader's view; raise what a client gets that asks the wrong broker or epoch."""
-        log, leader_state = self._leads()
+        log, leader_state = self._require_leader_state()
         dependencies = self._dependencies
         if dependencies.registration.is_cut_off and not leader_state.is_backed(
             dependencies.followers, dependencies.now()
@@ -192,26 +192,28 @@ class Partition:
         self.check_epoch(current_leader_epoch)
         return log, leader_state
 
-    def led_for_followers(self, current_leader_epoch: int = -1) -> tuple[UnifiedLog, LeaderState]:
+    def require_leader_for_followers(
+        self, current_leader_epoch: int = -1
+    ) -> tuple[UnifiedLog, LeaderState]:
         """Return log and leader's view, cut off or not: who follows us in our epoch has elected nobody else."""
-        found = self._leads()
+        found = self._require_leader_state()
         self.check_epoch(current_leader_epoch)
         return found
 
-    def led_for_follower(
+    def require_leader_for_follower(
         self, replica: int, current_leader_epoch: int
     ) -> tuple[UnifiedLog, LeaderState]:
         """Return log and leader's view for the fetch of *replica*, which must be an assigned replica.
 
         Kafka's errors for any other: both are retriable, for the assignment may be older here than at the follower.
         """
-        found = self.led_for_followers(current_leader_epoch)
+        found = self.require_leader_for_followers(current_leader_epoch)
         if replica not in self.role.replicas:
             error = NotLeaderOrFollower if current_leader_epoch < 0 else UnknownLeaderEpoch
             raise error(f"broker {replica} is no replica of {self}")
         return found
 
-    def _leads(self) -> tuple[UnifiedLog, LeaderState]:
+    def _require_leader_state(self) -> tuple[UnifiedLog, LeaderState]:
         log, leader_state = self.log, self.leader_state
         if log is None or leader_state is None:
             if self.offline is not None:
@@ -240,7 +242,7 @@ class Partition:
 
     def append(self, buf: Buffer, acks: int, now_ms: int) -> AppendResult:
         """Check the one batch in *buf* and append it as leader."""
-        log, leader_state = self.led_for_append(acks)
+        log, leader_state = self.require_leader_for_append(acks)
         config = log.config
         info = check_produced(buf, max_batch_bytes=config.max_message_bytes)
         if (
@@ -259,10 +261,10 @@ class Partition:
             if repeated is not None:
                 return repeated
         result = log.append_as_leader(buf, info, self.role.leader_epoch, now_ms)
-        self.log_grew(leader_state, result.last_offset + 1)
+        self.log_end_advanced(leader_state, result.last_offset + 1)
         return result
 
-    def log_grew(self, leader_state: LeaderState, log_end_offset: int) -> None:
+    def log_end_advanced(self, leader_state: LeaderState, log_end_offset: int) -> None:
         """Tell the leader's view, and who waits for that, how far the log goes now."""
         held_at = self.log.held_at if self.log is not None else None
         if leader_state.log_end(log_end_offset, self._dependencies.now(), held_at):
@@ -270,10 +272,10 @@ class Partition:
         if leader_state.is_followed:
             self._dependencies.log_end_advanced(self.key)
 
-    def led_for_append(self, acks: int) -> tuple[UnifiedLog, LeaderState]:
+    def require_leader_for_append(self, acks: int) -> tuple[UnifiedLog, LeaderState]:
         """Return log and leader's view; NotEnoughReplicas when acks=all cannot be kept."""
-        log, leader_state = self.led()
-        if acks == -1 and not leader_state.enough_in_sync:
+        log, leader_state = self.require_leader()
+        if acks == -1 and not leader_state.has_min_insync_replicas:
             raise NotEnoughReplicas(
                 f"{self} has {len(leader_state.isr)} in-sync replicas,"
                 f" min.insync.replicas asks for {leader_state.min_insync_replicas}"
@@ -322,23 +324,23 @@ class Partition:
 
         NotLeaderOrFollower if another broker may have led since: the record need not be in the log any more.
         """
-        _, leader_state = self.led()
+        _, leader_state = self.require_leader()
         if leader_epoch < leader_state.led_since_epoch:
             raise NotLeaderOrFollower(f"{self} changed its leader while a sync was awaited")
         return not self.awaits_flush(offset - 1)
 
-    def committed(self, offset: int, leader_epoch: int) -> bool:
+    def is_committed(self, offset: int, leader_epoch: int) -> bool:
         """Say whether the record before *offset*, appended in *leader_epoch*, is committed.
 
         NotLeaderOrFollower if another broker may have led since; NotEnoughReplicasAfterAppend when it is on
         fewer replicas than it should be.
         """
-        _, leader_state = self.led()
+        _, leader_state = self.require_leader()
         if leader_epoch < leader_state.led_since_epoch:
             raise NotLeaderOrFollower(f"{self} changed its leader while acks=all was awaited")
         if leader_state.high_watermark < offset:
             return False
-        if not leader_state.enough_in_sync:
+        if not leader_state.has_min_insync_replicas:
             raise NotEnoughReplicasAfterAppend(
                 f"{self} has only {len(leader_state.isr)} in-sync replicas left"
             )
@@ -350,7 +352,7 @@ class Partition:
         self, offset: int, max_bytes: int, *, min_one_batch: bool, current_leader_epoch: int = -1
     ) -> Read:
         """Return committed batches from *offset* on."""
-        log, leader_state = self.led(current_leader_epoch)
+        log, leader_state = self.require_leader(current_leader_epoch)
         high_watermark = leader_state.high_watermark
         found = log.read(
             offset, max_bytes, up_to_offset=high_watermark, min_one_batch=min_one_batch
@@ -366,7 +368,7 @@ class Partition:
         """
         log, follower_state = self.log, self.follower_state
         if log is None or follower_state is None:
-            self.led(current_leader_epoch)
+            self.require_leader(current_leader_epoch)
             raise NotLeaderOrFollower(f"{self} has no log here")
         self.check_epoch(current_leader_epoch)
         high_watermark = follower_state.high_watermark
@@ -375,7 +377,7 @@ class Partition:
         )
         return Read(found, high_watermark, log.log_start_offset, offset >= high_watermark)
 
-    def committed_grew(self) -> None:
+    def high_watermark_advanced(self) -> None:
         """Tell who waits that this follower heard of a higher watermark."""
         self._dependencies.high_watermark_advanced(self.key)
 
@@ -395,7 +397,7 @@ class Partition:
         *broker_epoch* is the life in which it fetches (KIP-903). *again*: for a fetch that waited. That its sender is
         alive was noted when it came.
         """
-        log, leader_state = self.led_for_follower(replica, current_leader_epoch)
+        log, leader_state = self.require_leader_for_follower(replica, current_leader_epoch)
         found = log.read(offset, max_bytes, min_one_batch=min_one_batch)
         if not again:
             dependencies = self._dependencies
@@ -411,10 +413,10 @@ class Partition:
                 )
             )
         # A follower that is not in the ISR tries to join with every fetch, until we try for it.
-        is_caught_up = offset >= log.log_end_offset and leader_state.has_place(replica)
+        is_caught_up = offset >= log.log_end_offset and leader_state.is_in_proposed_isr(replica)
         return Read(found, leader_state.high_watermark, log.log_start_offset, is_caught_up)
 
-    def diverges(
+    def diverging_epoch(
         self, fetch_offset: int, last_fetched_epoch: int, *, follower: bool = False
     ) -> tuple[int, int] | None:
         """Return (epoch, end offset) up to which a reader agrees with us, if it does not all the way.
@@ -423,7 +425,7 @@ class Partition:
         ends where we begin, with an epoch that is older than all that we know, has nothing that we have, and nobody
         can say any more whether it ever agreed: OffsetOutOfRange, so that it begins anew there.
         """
-        log, _ = self._leads()
+        log, _ = self._require_leader_state()
         if follower and fetch_offset == log.log_start_offset > 0:
             entries = log.leader_epochs.entries
             if entries and last_fetched_epoch < entries[0].epoch:
@@ -437,7 +439,7 @@ class Partition:
 
     def delete_records(self, before_offset: int) -> int:
         """Hide everything below *before_offset* (-1: the high watermark); return the log start offset."""
-        log, leader_state = self.led()
+        log, leader_state = self.require_leader()
         if not log.config.deletes:
             raise PolicyViolation(
                 f"{self}: records can only be deleted where cleanup.policy contains delete"

@@ -56,7 +56,7 @@ SESSION_ERRORS = (
 )
 """The next fetch begins another session."""
 
-TROUBLE_SECONDS = 0.5
+REPORT_SECONDS = 0.5
 """How long partitions that cannot be followed are gathered into one line of the log."""
 
 GATHER_SECONDS = 0.01
@@ -92,18 +92,18 @@ class ReplicaFetcher:
         self._address = address
         self._broker_epoch = broker_epoch
         self._now_ms = now_ms
-        self._plan = FetcherState(leader, settings, throttle)
+        self._state = FetcherState(leader, settings, throttle)
         self._connection: Connection | None = None
-        self._is_out = False
+        self._fetch_in_flight = False
         """Whether a fetch is out."""
-        self._newcomers = False
+        self._new_partitions = False
         """Whether something began to be followed that it does not ask for."""
         self._failures = 0
-        self._telling = False
+        self._report_is_due = False
         """Whether partitions that cannot be followed are about to be told of."""
         self._sleeping: Deferred[None] | None = None
         self._waking = False
-        self._gathering: Any = None
+        self._interrupt_timer: Any = None
         self._closed = False
         self._ended = Deferred.fromCoroutine(self._run())
         self._ended.addErrback(
@@ -111,54 +111,54 @@ class ReplicaFetcher:
         )
 
     def __len__(self) -> int:
-        return len(self._plan)
+        return len(self._state)
 
-    def follow(self, partition: Partition) -> None:
+    def add_partition(self, partition: Partition) -> None:
         """Follow *partition* in the role it has now."""
-        self._plan.follow(partition)
+        self._state.add_partition(partition)
         if self._sleeping is not None and not self._waking:
             self._waking = True
             self._reactor.callLater(0, self._wake)  # those of one order come together
-        if self._is_out:
-            self._ask_for_newcomers()
+        if self._fetch_in_flight:
+            self._interrupt_fetch_soon()
 
-    def _ask_for_newcomers(self) -> None:
-        self._newcomers = True
-        if self._gathering is None:
-            self._gathering = self._reactor.callLater(GATHER_SECONDS, self._gathered)
+    def _interrupt_fetch_soon(self) -> None:
+        self._new_partitions = True
+        if self._interrupt_timer is None:
+            self._interrupt_timer = self._reactor.callLater(GATHER_SECONDS, self._interrupt_fetch)
 
-    def ask_again(self, key: TopicPartition) -> None:
+    def log_start_advanced(self, key: TopicPartition) -> None:
         """Say with the next fetch what there is of a partition now: its log begins elsewhere."""
-        self._plan.ask_again(key)
+        self._state.log_start_advanced(key)
 
     def log_flushed(self, key: TopicPartition) -> None:
         """Fetch on what waited for a sync of its log, which has ended."""
-        if not self._plan.log_flushed(key):
+        if not self._state.log_flushed(key):
             return
-        if self._is_out:
-            self._ask_for_newcomers()
-        elif self._sleeping is not None and not self._plan.awaits_flush:
+        if self._fetch_in_flight:
+            self._interrupt_fetch_soon()
+        elif self._sleeping is not None and not self._state.awaits_flush:
             self._wake()
 
-    def unfollow(self, key: TopicPartition) -> None:
+    def remove_partition(self, key: TopicPartition) -> None:
         """Fetch a partition no more."""
-        self._plan.unfollow(key)
+        self._state.remove_partition(key)
 
     def close(self) -> None:
         """Follow nothing any more."""
         self._closed = True
-        self._plan.clear()
-        if self._gathering is not None:
-            self._gathering.cancel()
-            self._gathering = None
+        self._state.clear()
+        if self._interrupt_timer is not None:
+            self._interrupt_timer.cancel()
+            self._interrupt_timer = None
         self._drop_connection()
         self._wake()
 
-    def _gathered(self) -> None:
+    def _interrupt_fetch(self) -> None:
         """Have a waiting fetch answered that does not ask for all that is to be asked."""
-        self._gathering = None
+        self._interrupt_timer = None
         connection = self._connection
-        if self._is_out and self._newcomers and connection is not None:
+        if self._fetch_in_flight and self._new_partitions and connection is not None:
             request = ApiVersionsRequest()
             behind = connection.request(ApiKey.API_VERSIONS, API_VERSIONS_VERSION, request)
             behind.addErrback(lambda _failure: None)  # the fetch fails, too
@@ -173,14 +173,14 @@ class ReplicaFetcher:
     async def _run(self) -> None:
         await self._sleep(0.0)  # the first partitions come together
         while not self._closed:
-            pause = self._plan.next_due(self._reactor.seconds())
+            pause = self._state.seconds_until_fetch(self._reactor.seconds())
             if pause is None or pause > 0:
                 await self._sleep(pause)
                 continue
             try:
                 await self._fetch()
                 self._failures = 0
-                if self._plan.awaits_flush:
+                if self._state.awaits_flush:
                     await self._sleep(FLUSH_SECONDS)
             except CancelledError:
                 return
@@ -195,7 +195,7 @@ class ReplicaFetcher:
         if self._closed:
             return
         self._drop_connection()
-        self._plan.session.lost()
+        self._state.session.lost()
         self._failures += 1
         if self._failures == 3:
             log.warn(
@@ -245,31 +245,33 @@ class ReplicaFetcher:
     async def _fetch(self) -> None:
         """Ask for all that is due, and take the answer."""
         connection = await self._connected()
-        request = self._plan.request(self._broker_epoch(), self._reactor.seconds())
+        request = self._state.build_fetch(self._broker_epoch(), self._reactor.seconds())
         if request is None:
             return
-        self._is_out, self._newcomers = True, False
+        self._fetch_in_flight, self._new_partitions = True, False
         try:
             response: FetchResponse = await connection.request(ApiKey.FETCH, FETCH_VERSION, request)
         finally:
-            self._is_out = False
-        self._plan.session.answered(response)
+            self._fetch_in_flight = False
+        self._state.session.answered(response)
         if response.error_code in SESSION_ERRORS:
             return
         if response.error_code:
             raise for_code(response.error_code)(f"Fetch from broker {self._leader}")
-        out_of_range = self._plan.take(response, self._reactor.seconds(), self._now_ms())
+        out_of_range = self._state.process_fetch_response(
+            response, self._reactor.seconds(), self._now_ms()
+        )
         for each in out_of_range:
             await self._start_over(each)
-        if self._plan.troubled and not self._telling:
-            self._telling = True
-            self._reactor.callLater(TROUBLE_SECONDS, self._tell_of_trouble)
+        if self._state.failing and not self._report_is_due:
+            self._report_is_due = True
+            self._reactor.callLater(REPORT_SECONDS, self._report_failing)
 
-    def _tell_of_trouble(self) -> None:
+    def _report_failing(self) -> None:
         """Say in one line which partitions cannot be followed for a while now."""
-        self._telling = False
-        troubled, self._plan.troubled = self._plan.troubled, []
-        (first, error), count = troubled[0], len(troubled)
+        self._report_is_due = False
+        failing, self._state.failing = self._state.failing, []
+        (first, error), count = failing[0], len(failing)
         log.warn(
             "cannot follow {partition}{others} on broker {id}: {error}; trying on",
             partition=first.partition, id=self._leader, error=error,
@@ -289,11 +291,11 @@ class ReplicaFetcher:
                 return
             old = partition.log.log_end_offset
             follower_log.fetch_offset_and_truncate(partition, start, end, self._now_ms())
-            self._plan.asks_anew(each)
+            self._state.resume(each)
         except (CancelledError, ConnectionClosed):
             raise
         except Exception as error:
-            self._plan.failed(each, error, self._reactor.seconds())
+            self._state.delay_partition(each, error, self._reactor.seconds())
             return
         log.warn(
             "{partition} ended at {old}, outside {start}..{end} of its leader, broker {id}; goes on at {new}",

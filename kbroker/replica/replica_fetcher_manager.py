@@ -72,7 +72,7 @@ class ReplicaFetcherManager:
         """Send the new log start offset of *key* to its leader with the next fetch."""
         fetcher = self._fetchers.get(self._leaders.get(key, -1))
         if fetcher is not None:
-            fetcher.ask_again(key)
+            fetcher.log_start_advanced(key)
 
     def log_flushed(self, key: TopicPartition) -> None:
         """Fetch on after a sync of the log of *key*."""
@@ -96,7 +96,7 @@ class ReplicaFetcherManager:
         leader = follower_state.leader if follower_state is not None else -1
         before = self._leaders.pop(key, -1)
         if before != leader and before in self._fetchers:
-            self._fetchers[before].unfollow(key)
+            self._fetchers[before].remove_partition(key)
         if leader < 0 or leader == self._broker_id:
             return
         self._leaders[key] = leader
@@ -112,4 +112,4 @@ class ReplicaFetcherManager:
                 throttle=self._quota,
                 dial=self._dial,
             )
-        fetcher.follow(partition)
+        fetcher.add_partition(partition)

@@ -128,7 +128,7 @@ class ReplicaManager:
             config.max_incremental_fetch_session_cache_slots,
             lambda: random_below(MAX_FETCH_SESSION_ID) + 1,
             self.purgatory.expire,
-            followers_hear_of_watermarks=replica_selector is not None,
+            notifies_followers_of_high_watermark=replica_selector is not None,
         )
         self._dependencies = PartitionDependencies(
             now=reactor.seconds,
@@ -159,13 +159,13 @@ class ReplicaManager:
     def _high_watermark_advanced(self, key: TopicPartition) -> None:
         purgatory = self.purgatory
         purgatory.high_watermarks.notify(key)
-        for session in self.fetch_sessions.committed(key):
+        for session in self.fetch_sessions.high_watermark_advanced(key):
             purgatory.sessions.notify(session)
 
     def _log_end_advanced(self, key: TopicPartition) -> None:
         purgatory = self.purgatory
         purgatory.log_ends.notify(key)
-        for session in self.fetch_sessions.appended(key):
+        for session in self.fetch_sessions.log_end_advanced(key):
             purgatory.sessions.notify(session)
 
     def _role_changed(self, key: TopicPartition) -> None:
@@ -267,7 +267,7 @@ class ReplicaManager:
             raise NotLeaderOrFollower(f"{topic}-{partition} has no replica on this broker")
         raise UnknownTopicOrPartition(f"{topic}-{partition}")
 
-    def leads(self, topic: str, partition: int) -> bool:
+    def is_leader(self, topic: str, partition: int) -> bool:
         """Say whether this broker leads a partition."""
         found = self.registry.partitions.get((topic, partition))
         return found is not None and found.leader_state is not None
@@ -337,12 +337,12 @@ class ReplicaManager:
             log.warn("gave up {count} partitions: the session is over", count=len(changed))
         self.registry.announce(changed)
 
-    def unfollowed(self, follower: int, keys: Iterable[TopicPartition | None]) -> None:
+    def follower_left(self, follower: int, keys: Iterable[TopicPartition | None]) -> None:
         """Take note that broker *follower* does not fetch these from us any more."""
         for key in keys:
             partition = self.registry.partitions.get(key) if key is not None else None
             if partition is not None and partition.leader_state is not None:
-                partition.leader_state.unfollowed(follower)
+                partition.leader_state.follower_left(follower)
 
     # -- settings and failures -----------------------------------------------------------------
 
@@ -357,13 +357,13 @@ class ReplicaManager:
             config = configs.get(topic)
             if config is not None and partition.leader_state is not None:
                 required = min(config.min_insync_replicas, len(partition.role.replicas))
-                partition.perform(partition.leader_state.require(required))
+                partition.perform(partition.leader_state.set_min_insync_replicas(required))
 
     def throttle(self, config: BrokerConfig) -> None:
         """Take the broker's replication rates."""
         self.quotas.limit(
-            as_leader=config.leader_replication_throttled_rate,
-            as_follower=config.follower_replication_throttled_rate,
+            leader=config.leader_replication_throttled_rate,
+            follower=config.follower_replication_throttled_rate,
         )
 
     def log_dir_failed(self, path: str, error: Exception, lost: list[TopicPartition]) -> None:

@@ -22,7 +22,7 @@ from twisted.logger import Logger
 
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.metadata.metadata_cache import MetadataCache, TopicMetadata
-from kbroker.replica.become_leader_or_follower import PARTITIONS_TOLD
+from kbroker.replica.become_leader_or_follower import PARTITIONS_LOGGED
 from kbroker.replica.replica_manager import ReplicaManager
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.interbroker import (
@@ -42,14 +42,14 @@ class StrayReplicas:
         self._replica_manager = replica_manager
         self._cache = cache
 
-    async def give_up_namesakes(self, told: UpdateMetadataRequest) -> None:
+    async def stop_recreated_topics(self, told: UpdateMetadataRequest) -> None:
         """Give up the roles of a deleted topic whose name *told* gives to another topic."""
-        await self._replica_manager.state_changes.give_up_namesakes(told)
+        await self._replica_manager.state_changes.stop_recreated_topics(told)
 
     async def remove(self, told: UpdateMetadataRequest) -> None:
         """Delete what *told*, which the cache has taken in, does not assign to us; some in every turn."""
-        await self._replica_manager.state_changes.give_up_unconfirmed(told)
-        await self._replica_manager.state_changes.give_up_namesakes(told)
+        await self._replica_manager.state_changes.stop_unconfirmed(told)
+        await self._replica_manager.state_changes.stop_recreated_topics(told)
         topics: dict[str, StopReplicaTopicState] = {}
         for key in list(self._replica_manager.log_manager):
             topic = self._cache.topic(key[0])
@@ -59,7 +59,7 @@ class StrayReplicas:
                 state.partition_states.append(StopReplicaPartitionState(key[1], epoch, True))
         if not topics:
             return
-        answer = await self._replica_manager.state_changes.stop_replicas_in_turns(
+        answer = await self._replica_manager.state_changes.stop_replicas(
             StopReplicaRequest(
                 controller_id=told.controller_id,
                 controller_epoch=told.controller_epoch,
@@ -67,7 +67,7 @@ class StrayReplicas:
                 topic_states=list(topics.values()),
             )
         )
-        if len(answer.partition_errors) > PARTITIONS_TOLD:
+        if len(answer.partition_errors) > PARTITIONS_LOGGED:
             codes = Counter(ErrorCode(done.error_code).name for done in answer.partition_errors)
             log.warn(
                 "deleting {count} partitions, which were moved to other brokers: {codes}",

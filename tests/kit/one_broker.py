@@ -176,7 +176,7 @@ class OneBroker:
     def lead(self, topic: str, partitions: int, *, leader_epoch: int = 0) -> list[int]:
         """Become leader of every partition of *topic*; return the error codes."""
         topic_id = uuid5(CLUSTER, topic)
-        response = self.replica_manager.state_changes.apply_leader_and_isr(
+        response = self.replica_manager.state_changes.become_leader_or_follower_at_once(
             LeaderAndIsrRequest(
                 controller_id=BROKER,
                 controller_epoch=1,

@@ -92,9 +92,9 @@ def fetch(follower: HostedPartition, leader: HostedPartition, max_bytes: int = 1
     asked = follower_log.build_fetch(follower, max_bytes)
     answer = FetchPartitionResponse(0)
     try:
-        leader.led_for_followers(asked.current_leader_epoch)
+        leader.require_leader_for_followers(asked.current_leader_epoch)
         diverging = (
-            leader.diverges(asked.fetch_offset, asked.last_fetched_epoch, follower=True)
+            leader.diverging_epoch(asked.fetch_offset, asked.last_fetched_epoch, follower=True)
             if asked.last_fetched_epoch >= 0
             else None
         )

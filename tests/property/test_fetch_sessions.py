@@ -55,9 +55,9 @@ class Leader:
         self.now = 0.0
 
     def happened(self, index: int) -> None:
-        for _ in self.sessions.appended((TOPIC, index)):
+        for _ in self.sessions.log_end_advanced((TOPIC, index)):
             pass
-        self.sessions.committed((TOPIC, index))
+        self.sessions.high_watermark_advanced((TOPIC, index))
 
     def read(self, asked: FetchPartition, room: int) -> tuple[FetchPartitionResponse, bool]:
         log = self.logs[asked.partition]
@@ -92,8 +92,8 @@ class Leader:
         for partition in list(session.due):
             answer, is_caught_up = self.read(partition.asked, room)
             room -= answer.records_size
-            if session.looked_at(partition, answer, is_caught_up=is_caught_up):
-                session.told(partition, answer, is_caught_up=is_caught_up)
+            if session.was_read(partition, answer, is_caught_up=is_caught_up):
+                session.sent(partition, answer, is_caught_up=is_caught_up)
                 answers.append(answer)
         topics = [TopicResponse(TOPIC, answers)] if answers else []
         return FetchResponse(topics, session_id=session.id)
@@ -106,12 +106,14 @@ class Leader:
             room -= found[-1][0].records_size
         session = None
         if asked:
-            session = self.sessions.begin(None, len(asked), uses_topic_ids=False, now=self.now)
+            session = self.sessions.maybe_create(
+                None, len(asked), uses_topic_ids=False, now=self.now
+            )
         if session is not None:
             added, _ = session.update([FetchTopic(TOPIC, asked)], ())
             self.watch(added)
             for answer, is_caught_up in found:
-                session.told(
+                session.sent(
                     session.partitions[TOPIC, answer.partition], answer, is_caught_up=is_caught_up
                 )
         answers = [answer for answer, _ in found]
@@ -223,7 +225,7 @@ class SessionsAgree(RuleBasedStateMachine):
     def others_take_all_slots(self) -> None:
         self.leader.now += 1000
         for _ in range(3):
-            self.leader.sessions.begin((7, str(self.leader.now)), 9, uses_topic_ids=False,
+            self.leader.sessions.maybe_create((7, str(self.leader.now)), 9, uses_topic_ids=False,
                                        now=self.leader.now)  # fmt: skip
             self.leader.now += 1000
 

@@ -194,14 +194,14 @@ class ReplicatedPartition(RuleBasedStateMachine):
         assert me.log == leader.log[: me.end], "the logs part below the follower's end"
         self.perform(leader, leader.role.follower_fetched(me.id, me.end, me.epoch, self.now))
         me.log += leader.log[me.end : me.end + count]
-        me.role.heard(leader.role.high_watermark, me.end)
+        me.role.update_high_watermark(leader.role.high_watermark, me.end)
 
     @rule(seconds=st.integers(1, 12))
     def time_passes(self, seconds):
         self.now += seconds
         for replica in self.replicas.values():
             if isinstance(replica.role, LeaderState):
-                self.perform(replica, replica.role.time_passed(self.now))
+                self.perform(replica, replica.role.maybe_shrink_isr(self.now))
 
     # -- writes of the ISR --------------------------------------------------------------------
 
@@ -299,8 +299,8 @@ class CommittedIsrOnly(LeaderState):
 
     __slots__ = ()
 
-    def _settle(self):
-        super()._settle()
+    def _update_maximal_isr(self):
+        super()._update_maximal_isr()
         self.maximal_isr = self.isr
         self._alone = self.isr == {self.broker_id}
 

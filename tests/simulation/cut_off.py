@@ -79,7 +79,7 @@ class CutOff:
             or partition.role.leader_epoch >= epoch
         ):
             return
-        silence = broker.replica_manager.followers.silence + GRACE
+        silence = broker.replica_manager.followers.timeout + GRACE
         quiet_since = max(self.arrived.get((leader, number), 0.0), process.resumed_at)
         if now - quiet_since > silence:
             raise Broken(

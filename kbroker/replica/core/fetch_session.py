@@ -77,7 +77,7 @@ class CachedPartition:
         topic = self.name if self.topic_id is None else self.topic_id
         return topic, self.asked.partition
 
-    def asks_again(self, asked: FetchPartition) -> None:
+    def update_request(self, asked: FetchPartition) -> None:
         """Take another question. One that does not go on from the last answer shows that it was not taken.
 
         A follower drops an answer that comes when its role has changed: what that said is to be said again.
@@ -89,7 +89,7 @@ class CachedPartition:
         ):
             self.high_watermark = self.log_start_offset = -1
 
-    def has_to_say(self, answer: FetchPartitionResponse) -> bool:
+    def has_changed(self, answer: FetchPartitionResponse) -> bool:
         """Say whether the fetcher must hear *answer*, knowing what it was told."""
         return bool(
             answer.records_size
@@ -155,7 +155,7 @@ class FetchSession:
                     self.partitions[called, asked.partition] = partition
                     added.append(partition)
                 else:
-                    partition.asks_again(asked)
+                    partition.update_request(asked)
                 self.due[partition] = None
         removed = []
         for gone in forgotten:
@@ -179,20 +179,20 @@ class FetchSession:
             del self.due[partition]
             self.due[partition] = None
 
-    def looked_at(
+    def was_read(
         self, partition: CachedPartition, answer: FetchPartitionResponse, *, is_caught_up: bool
     ) -> bool:
         """Say whether *answer* is to be said; one that is not, of a clean partition, ends its turn.
 
         *is_caught_up*: whoever fetches has all there is, and only an event can change that.
         """
-        if partition.has_to_say(answer):
+        if partition.has_changed(answer):
             return True
         if is_caught_up:
             self.due.pop(partition, None)
         return False
 
-    def told(
+    def sent(
         self, partition: CachedPartition, answer: FetchPartitionResponse, *, is_caught_up: bool
     ) -> None:
         """Take note of an answer that leaves now."""

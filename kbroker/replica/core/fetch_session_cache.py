@@ -40,12 +40,12 @@ class FetchSessionCache:
         new_id: Callable[[], int],
         evicted: Callable[[FetchSession], None] = lambda _session: None,
         *,
-        followers_hear_of_watermarks: bool = False,
+        notifies_followers_of_high_watermark: bool = False,
     ) -> None:
         self._slots = slots
         self._new_id = new_id
         self._evicted = evicted
-        self._followers_hear = followers_hear_of_watermarks
+        self._notifies_followers = notifies_followers_of_high_watermark
         self._sessions: dict[int, FetchSession] = {}
         # In the order of their last use, the oldest first.
         self._of_owner: dict[tuple[int, str], FetchSession] = {}
@@ -59,7 +59,7 @@ class FetchSessionCache:
         """Return a session that is in the cache."""
         return self._sessions.get(session_id)
 
-    def begin(
+    def maybe_create(
         self, owner: tuple[int, str] | None, size: int, *, uses_topic_ids: bool, now: float
     ) -> FetchSession | None:
         """Return a new session for *size* partitions; None if all the others matter more."""
@@ -131,18 +131,18 @@ class FetchSessionCache:
                 if not watching:
                     del watchers[key]
 
-    def appended(self, key: TopicPartition) -> Iterable[FetchSession]:
+    def log_end_advanced(self, key: TopicPartition) -> Iterable[FetchSession]:
         """Handle *key*'s log growing, or its role changing; return the followers' sessions it concerns."""
         return _due(self._followers.get(key))
 
-    def committed(self, key: TopicPartition) -> Iterable[FetchSession]:
+    def high_watermark_advanced(self, key: TopicPartition) -> Iterable[FetchSession]:
         """Handle *key*'s watermark moving, or its role changing; return the clients' sessions it concerns.
 
         Followers hear of the watermark with the next answer: it is no reason for one, unless consumers read there.
         """
         followers = _due(self._followers.get(key))
         clients = _due(self._clients.get(key))
-        return [*followers, *clients] if self._followers_hear else clients
+        return [*followers, *clients] if self._notifies_followers else clients
 
 
 def _worth(session: FetchSession) -> tuple[bool, int]:

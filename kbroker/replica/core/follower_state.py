@@ -63,7 +63,7 @@ class FollowerState:
         """Handle our log ending at *log_end_offset* now."""
         self.high_watermark = min(self.high_watermark, log_end_offset)
 
-    def heard(self, high_watermark: int, log_end_offset: int) -> bool:
+    def update_high_watermark(self, high_watermark: int, log_end_offset: int) -> bool:
         """Handle the leader's watermark, after what came with it was appended; return whether ours rose.
 
         KAFKA-14704: it is bounded by what was appended, not by what was there before.

@@ -92,13 +92,14 @@ class LeaderState:
         "_joining",
         "_pending_write",
         "broker_id",
-        "deposed",
         "durable_end",
         "elr",
         "epoch_start_offset",
         "epochs",
         "high_watermark",
+        "is_fenced",
         "is_followed",
+        "is_recovering",
         "isr",
         "lag_time_max",
         "leader_epoch",
@@ -108,7 +109,6 @@ class LeaderState:
         "maximal_isr",
         "min_insync_replicas",
         "pending",
-        "recovers",
         "zk_version",
     )
 
@@ -128,7 +128,7 @@ class LeaderState:
         previous: LeaderState | None = None,
         epochs: Mapping[int, int] | None = None,
         elr: Mapping[int, int] | None = None,
-        recovers: bool = False,
+        is_recovering: bool = False,
         durable_end: int | None = None,
     ) -> None:
         self.broker_id = broker_id
@@ -150,9 +150,9 @@ class LeaderState:
         """The broker epoch under which each member is in the ISR; unknown of those that are missing."""
         self.elr = dict(elr or {})
         """Replicas out of the ISR that ZooKeeper holds for eligible to lead, by their broker epochs."""
-        self.recovers = recovers
+        self.is_recovering = is_recovering
         """ZooKeeper holds leader_recovery_state RECOVERING; every ISR write of ours resets it."""
-        self.deposed = False
+        self.is_fenced = False
         """ZooKeeper knows a later epoch than ours: no more writes."""
         self.min_insync_replicas = min_insync_replicas
         self.lag_time_max = lag_time_max
@@ -172,13 +172,13 @@ class LeaderState:
                     known.follows = False
         self._joining: set[int] = set()
         self.high_watermark = min(high_watermark, log_end_offset)
-        self._settle()
+        self._update_maximal_isr()
         self.advance()
 
     # -- what is known -------------------------------------------------------------------------
 
     @property
-    def enough_in_sync(self) -> bool:
+    def has_min_insync_replicas(self) -> bool:
         """Whether acks=all may be served: the ISR holds min.insync.replicas."""
         return len(self.isr) >= self.min_insync_replicas
 
@@ -189,13 +189,13 @@ class LeaderState:
         known = self._followers.get(replica)
         return known.end if known is not None else -1
 
-    def unfollowed(self, replica: int) -> None:
+    def follower_left(self, replica: int) -> None:
         """Handle *replica* saying that it does not fetch this partition from us any more."""
         follower = self._followers.get(replica)
         if follower is not None:
             follower.follows = False
 
-    def is_backed(self, heard: FollowerLiveness, now: float) -> bool:
+    def is_backed(self, liveness: FollowerLiveness, now: float) -> bool:
         """Say whether nobody else can have been elected: all who could still follow us (S11).
 
         A successor comes out of the ISR, and follows us no more from then on. Where there is no other replica
@@ -207,7 +207,7 @@ class LeaderState:
         if self.maximal_isr <= {self.broker_id} or self.elr:
             return False
         return all(
-            known.follows and heard.lately(replica, known.fetched_at, now)
+            known.follows and liveness.is_live(replica, known.fetched_at, now)
             for replica, known in self._followers.items()
             if replica in self.maximal_isr
         )
@@ -217,26 +217,26 @@ class LeaderState:
         """Whether no other replica can be in the ISR."""
         return self.maximal_isr <= {self.broker_id}
 
-    def no_successor_at(self, heard: FollowerLiveness, now: float) -> float:
+    def no_successor_at(self, liveness: FollowerLiveness, now: float) -> float:
         """Return a time at which certainly no other broker had begun to lead, as late as known; or `NEVER`.
 
         Unlike `is_backed` this holds after a stop of the process, too (docs/design/groups-without-zookeeper.md).
         """
-        if self.deposed:
+        if self.is_fenced:
             return NEVER
         if not self.is_followed:
             return now
         if self.is_alone or self.elr:
             return NEVER
         return min(
-            heard.followed_at(replica, known.fetched_at) if known.follows else NEVER
+            liveness.followed_at(replica, known.fetched_at) if known.follows else NEVER
             for replica, known in self._followers.items()
             if replica in self.maximal_isr
         )
 
     # -- the log and the followers -------------------------------------------------------------
 
-    def has_place(self, replica: int) -> bool:
+    def is_in_proposed_isr(self, replica: int) -> bool:
         """Say whether *replica* is in the ISR, or the write on its way says so: it has nothing to ask for."""
         return replica in (self.isr if self.pending is None else self.pending)
 
@@ -296,55 +296,57 @@ class LeaderState:
         follower = self._followers.get(replica)
         if follower is None or leader_epoch != self.leader_epoch:
             return []
-        follower.fetched(fetch_offset, self.log_end_offset, now)
+        follower.update_fetch_state(fetch_offset, self.log_end_offset, now)
         effects: list[Effect] = []
         if replica not in self.maximal_isr:
-            if may_join and follower.in_sync(self.log_end_offset, now, self.lag_time_max):
+            if may_join and follower.is_caught_up(self.log_end_offset, now, self.lag_time_max):
                 self._joining.add(replica)
             else:
                 self._joining.discard(replica)
             if may_join and fetch_offset >= max(self.high_watermark, self.epoch_start_offset):
                 effects += self._propose(self.isr | {replica}, {replica: broker_epoch})
-            self._settle()
+            self._update_maximal_isr()
         if self.advance():
             effects.append(HighWatermarkAdvanced(self.high_watermark))
         return effects
 
-    def time_passed(self, now: float) -> list[Effect]:
+    def maybe_shrink_isr(self, now: float) -> list[Effect]:
         """Handle time: followers that lag for too long leave the ISR."""
         lagging = {
             replica
             for replica in self.isr
             if replica != self.broker_id and not self._in_sync(replica, now)
         }
-        effects: list[Effect] = self._propose(self.isr - lagging, {}) if lagging else self.begin()
+        effects: list[Effect] = (
+            self._propose(self.isr - lagging, {}) if lagging else self.propose_again()
+        )
         if self._joining:
             self._joining = {replica for replica in self._joining if self._in_sync(replica, now)}
-            self._settle()
+            self._update_maximal_isr()
             if self.advance():
                 effects.append(HighWatermarkAdvanced(self.high_watermark))
         return effects
 
-    def require(self, min_insync_replicas: int) -> list[Effect]:
+    def set_min_insync_replicas(self, min_insync_replicas: int) -> list[Effect]:
         """Take another min.insync.replicas."""
         self.min_insync_replicas = min_insync_replicas
-        self._settle()
-        effects = self.begin()
+        self._update_maximal_isr()
+        effects = self.propose_again()
         if self.advance():
             effects.append(HighWatermarkAdvanced(self.high_watermark))
         return effects
 
-    def begin(self) -> list[Effect]:
+    def propose_again(self) -> list[Effect]:
         """Write the ISR again where ZooKeeper holds more than that: a recovery to end, or eligible replicas.
 
         Eligible replicas are removed when the ISR is large enough to commit without them.
         """
-        needed = self.recovers or (self.elr and self.enough_in_sync)
+        needed = self.is_recovering or (self.elr and self.has_min_insync_replicas)
         return self._propose(self.isr, {}) if needed else []
 
     def _in_sync(self, replica: int, now: float) -> bool:
         follower = self._followers.get(replica)
-        return follower is not None and follower.in_sync(
+        return follower is not None and follower.is_caught_up(
             self.log_end_offset, now, self.lag_time_max
         )
 
@@ -352,13 +354,13 @@ class LeaderState:
 
     def _propose(self, isr: frozenset[int], joining: Mapping[int, int]) -> list[Effect]:
         """Ask for another ISR; *joining* gives the broker epochs of who joins."""
-        if self.pending is not None or self.deposed:
+        if self.pending is not None or self.is_fenced:
             return []
         epochs = {**self.epochs, **joining}
         known = sorted((r, epochs[r]) for r in isr if epochs.get(r, -1) >= 0)
         write = WriteIsr(isr, self.zk_version, tuple(known), self._eligible_beside(isr))
         self.pending, self._pending_write = isr, write
-        self._settle()
+        self._update_maximal_isr()
         return [write]
 
     def _eligible_beside(self, isr: frozenset[int]) -> tuple[tuple[int, int], ...]:
@@ -389,7 +391,7 @@ class LeaderState:
             or found.leader != self.broker_id
         ):
             # What is pending stays so: the watermark goes on counting everybody.
-            self.deposed = True
+            self.is_fenced = True
             return []
         if found.zk_version <= self.zk_version:
             return [write]
@@ -403,27 +405,27 @@ class LeaderState:
         elr: tuple[tuple[int, int], ...] = (),
     ) -> list[Effect]:
         self.isr, self.zk_version, self.pending, self._pending_write = isr, zk_version, None, None
-        self.epochs, self.elr, self.recovers = dict(epochs), dict(elr), False
-        self._settle()
+        self.epochs, self.elr, self.is_recovering = dict(epochs), dict(elr), False
+        self._update_maximal_isr()
         return [HighWatermarkAdvanced(self.high_watermark)] if self.advance() else []
 
     # -- the watermark -------------------------------------------------------------------------
 
-    def _settle(self) -> None:
+    def _update_maximal_isr(self) -> None:
         """Work out what follows from the ISR."""
         self.maximal_isr = self.isr if self.pending is None else self.isr | self.pending
         self._joining -= self.maximal_isr
         self._alone = (
             self.maximal_isr <= {self.broker_id}
             and not self._joining
-            and self.enough_in_sync
+            and self.has_min_insync_replicas
             and not self.elr
-            and not self.recovers
+            and not self.is_recovering
         )
 
     def advance(self) -> bool:
         """Move the watermark to what all of `maximal_isr` have; return whether it moved."""
-        if not self.enough_in_sync or self.elr or self.recovers:
+        if not self.has_min_insync_replicas or self.elr or self.is_recovering:
             return False
         committed = self.durable_end
         for replica, follower in self._followers.items():

@@ -31,7 +31,7 @@ class RemoteReplica:
         """Whether it has fetched under our epoch, and did not say that it does no more."""
         self._leader_end_then = -1
 
-    def fetched(self, offset: int, leader_end: int, now: float) -> None:
+    def update_fetch_state(self, offset: int, leader_end: int, now: float) -> None:
         """Handle a fetch from *offset* on: all below is in its log."""
         if offset >= leader_end:
             self.caught_up_at = now
@@ -42,7 +42,7 @@ class RemoteReplica:
         self.fetched_at = now
         self.follows = True
 
-    def in_sync(self, leader_end: int, now: float, lag_time_max: float) -> bool:
+    def is_caught_up(self, leader_end: int, now: float, lag_time_max: float) -> bool:
         """Whether it has everything, or had all there was not too long ago (S32: no flapping)."""
         return self.end == leader_end or now - self.caught_up_at <= lag_time_max
 
@@ -53,23 +53,23 @@ class FollowerLiveness:
     In a fetch session idle partitions are not named (KIP-227): what was fetched once in it is still followed.
     """
 
-    __slots__ = ("_begun_at", "_followed_at", "_heard_at", "silence")
+    __slots__ = ("_begun_at", "_followed_at", "_last_fetch_at", "timeout")
 
-    def __init__(self, silence: float = 3.0) -> None:
+    def __init__(self, timeout: float = 3.0) -> None:
         self._begun_at: dict[int, float] = {}
         self._followed_at: dict[int, float] = {}
-        self._heard_at: dict[int, float] = {}
-        self.silence = silence
+        self._last_fetch_at: dict[int, float] = {}
+        self.timeout = timeout
         """Seconds after which nothing is known of a broker; a fetch waits for less."""
 
-    def heard(self, broker_id: int, now: float, *, anew: bool) -> None:
+    def fetch_received(self, broker_id: int, now: float, *, is_full: bool) -> None:
         """Handle a fetch of a follower's broker; one that begins *anew* names everything that it follows."""
-        self._heard_at[broker_id] = now
-        if anew:
+        self._last_fetch_at[broker_id] = now
+        if is_full:
             self._begun_at[broker_id] = now
             self._followed_at.pop(broker_id, None)
 
-    def received_answer(self, broker_id: int, answered_at: float) -> None:
+    def response_received(self, broker_id: int, answered_at: float) -> None:
         """Handle a fetch that a broker sent after it received our answer of *answered_at*, in the same session.
 
         The time of a fetch itself proves nothing: it may have waited in our socket while this process was stopped.
@@ -82,8 +82,8 @@ class FollowerLiveness:
             return NEVER
         return self._followed_at.get(broker_id, NEVER)
 
-    def lately(self, broker_id: int, fetched_at: float, now: float) -> bool:
+    def is_live(self, broker_id: int, fetched_at: float, now: float) -> bool:
         """Say whether a broker is heard of, and fetches what it fetched last at *fetched_at*."""
-        if now - self._heard_at.get(broker_id, NEVER) > self.silence:
+        if now - self._last_fetch_at.get(broker_id, NEVER) > self.timeout:
             return False
         return fetched_at >= self._begun_at.get(broker_id, NEVER)

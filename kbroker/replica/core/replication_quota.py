@@ -75,7 +75,7 @@ class ReplicationQuota:
         self._setting = setting
         self._named: dict[tuple[str, int], tuple[LogConfig, bool]] = {}
 
-    def names(self, key: tuple[str, int], config: LogConfig) -> bool:
+    def is_throttled(self, key: tuple[str, int], config: LogConfig) -> bool:
         """Say whether our replica of partition *key* is named in its topic's *config*."""
         listed: tuple[str, ...] = getattr(config, self._setting)
         if not listed:
@@ -90,11 +90,11 @@ class ReplicationQuota:
         """Count *size* bytes of a replica that is named."""
         self._rate.record(size, now)
 
-    def is_exceeded(self, now: float) -> bool:
+    def is_quota_exceeded(self, now: float) -> bool:
         """Say whether replicas that are named and out of sync are to be held back."""
-        return self.wait(now) > 0
+        return self.throttle_time(now) > 0
 
-    def wait(self, now: float) -> float:
+    def throttle_time(self, now: float) -> float:
         """Return the seconds until it is worth looking again, if nothing is recorded meanwhile; 0: not exceeded."""
         if self.bytes_per_second == UNLIMITED:
             return 0.0
@@ -109,13 +109,13 @@ class ReplicationQuota:
 class ReplicationQuotas:
     """Both sides of one broker."""
 
-    __slots__ = ("as_follower", "as_leader")
+    __slots__ = ("follower", "leader")
 
     def __init__(self, broker_id: int) -> None:
-        self.as_leader = ReplicationQuota(broker_id, "leader_replication_throttled_replicas")
-        self.as_follower = ReplicationQuota(broker_id, "follower_replication_throttled_replicas")
+        self.leader = ReplicationQuota(broker_id, "leader_replication_throttled_replicas")
+        self.follower = ReplicationQuota(broker_id, "follower_replication_throttled_replicas")
 
-    def limit(self, *, as_leader: int, as_follower: int) -> None:
+    def limit(self, *, leader: int, follower: int) -> None:
         """Take the rates, in bytes per second; UNLIMITED for none."""
-        self.as_leader.bytes_per_second = as_leader
-        self.as_follower.bytes_per_second = as_follower
+        self.leader.bytes_per_second = leader
+        self.follower.bytes_per_second = follower

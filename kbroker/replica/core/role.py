@@ -38,7 +38,7 @@ class PartitionRole:
     """The role of the local replica *broker_id* in one partition."""
 
     broker_id: int
-    standing: Role = Role.NONE
+    current: Role = Role.NONE
     topic_id: UUID | None = None
     leader: int = -1
     leader_epoch: int = -1
@@ -51,9 +51,11 @@ class PartitionRole:
     @property
     def leads(self) -> bool:
         """Whether this broker leads the partition."""
-        return self.standing is Role.LEADER
+        return self.current is Role.LEADER
 
-    def judge(self, state: LeaderAndIsrPartitionState, topic_id: UUID | None) -> ErrorCode:
+    def check_leader_and_isr(
+        self, state: LeaderAndIsrPartitionState, topic_id: UUID | None
+    ) -> ErrorCode:
         """Say how *state* is answered, before anything is done; NONE: it is to be applied.
 
         STALE_CONTROLLER_EPOCH also stands for an order applied before, as in Kafka: the controller
@@ -68,7 +70,7 @@ class PartitionRole:
         return ErrorCode.NONE
 
     def take(self, state: LeaderAndIsrPartitionState, topic_id: UUID | None) -> None:
-        """Take the role that *state* gives; `judge` found nothing against it."""
+        """Take the role that *state* gives; `check_leader_and_isr` found nothing against it."""
         self.topic_id = topic_id or self.topic_id
         self.leader = state.leader
         self.leader_epoch = state.leader_epoch
@@ -76,15 +78,15 @@ class PartitionRole:
         self.partition_epoch = state.partition_epoch
         self.isr = frozenset(state.isr)
         self.replicas = tuple(state.replicas)
-        self.standing = Role.LEADER if state.leader == self.broker_id else Role.FOLLOWER
+        self.current = Role.LEADER if state.leader == self.broker_id else Role.FOLLOWER
 
-    def judge_stop(self, leader_epoch: int) -> ErrorCode:
+    def check_stop_replica(self, leader_epoch: int) -> ErrorCode:
         """Say how a StopReplica with *leader_epoch* is answered (KIP-570)."""
         if leader_epoch in (NO_EPOCH, EPOCH_DURING_DELETE) or leader_epoch >= self.leader_epoch:
             return ErrorCode.NONE
         return ErrorCode.FENCED_LEADER_EPOCH
 
-    def judge_epoch(self, current_leader_epoch: int) -> ErrorCode:
+    def check_epoch(self, current_leader_epoch: int) -> ErrorCode:
         """Compare the leader epoch that a client goes by with ours (KIP-320); -1: it has none."""
         if current_leader_epoch in (-1, self.leader_epoch):
             return ErrorCode.NONE

@@ -43,7 +43,7 @@ def condition_unchecked() -> list[Change]:
     """A leader appends copied batches wherever its log ends."""
 
     def append(partition: Partition, buf: Any, _follows: Any, acks: int, now_ms: int) -> Any:
-        log, _ = partition.led_for_append(acks)
+        log, _ = partition.require_leader_for_append(acks)
         return append_copied(partition, buf, _end_of(partition, log), acks, now_ms)
 
     return [(api00_produce, "append_copied", append)]
@@ -54,7 +54,7 @@ def previous_crc_unchecked() -> list[Change]:
     """A conditional append compares the log end, and not the batch that ends there."""
 
     def append(partition: Partition, buf: Any, follows: Any, acks: int, now_ms: int) -> Any:
-        log, _ = partition.led_for_append(acks)
+        log, _ = partition.require_leader_for_append(acks)
         crc = _end_of(partition, log)[1]
         return append_copied(partition, buf, (follows[0], crc), acks, now_ms)
 

@@ -105,7 +105,7 @@ def answer_before_the_watermark() -> list[Change]:
 @mutant
 def no_divergence() -> list[Change]:
     """A leader never tells a follower that its log is another one."""
-    return [(Partition, "diverges", lambda *_args, **_more: None)]
+    return [(Partition, "diverging_epoch", lambda *_args, **_more: None)]
 
 
 @mutant
@@ -114,7 +114,7 @@ def lost_answer_taken_for_a_refusal() -> list[Change]:
 
     def found(self: LeaderState, *_found: Any) -> Any:
         self.pending = None
-        self._settle()
+        self._update_maximal_isr()
         return []
 
     return [(LeaderState, "isr_found", found)]
@@ -123,7 +123,7 @@ def lost_answer_taken_for_a_refusal() -> list[Change]:
 @frequent_mutant
 def no_min_isr_at_append() -> list[Change]:
     """A leader appends acks=all batches while its ISR is under min.insync.replicas."""
-    return [(Partition, "led_for_append", lambda self, _acks: self.led())]
+    return [(Partition, "require_leader_for_append", lambda self, _acks: self.require_leader())]
 
 
 @frequent_mutant
@@ -132,7 +132,7 @@ def watermark_under_min_isr() -> list[Change]:
 
     The leader remembers the replicas that left such an ISR (`elr`), and waits for them: the second guard goes, too.
     """
-    advance, settle = LeaderState.advance, LeaderState._settle
+    advance, settle = LeaderState.advance, LeaderState._update_maximal_isr
 
     def unguarded(original: Any) -> Any:
         def method(self: LeaderState) -> Any:
@@ -147,7 +147,7 @@ def watermark_under_min_isr() -> list[Change]:
 
     return [
         (LeaderState, "advance", unguarded(advance)),
-        (LeaderState, "_settle", unguarded(settle)),
+        (LeaderState, "_update_maximal_isr", unguarded(settle)),
     ]
 
 
@@ -207,7 +207,7 @@ def a_fetch_of_an_old_epoch_is_counted() -> list[Change]:
 @mutant
 def a_cut_off_leader_serves() -> list[Change]:
     """A leader whose session is over serves clients until it receives its successor's epoch (S11)."""
-    return [(Partition, "led", Partition.led_for_followers)]
+    return [(Partition, "require_leader", Partition.require_leader_for_followers)]
 
 
 @mutant
@@ -230,16 +230,16 @@ def broker_epoch_unchecked() -> list[Change]:
 @mutant
 def any_epoch_in_leader_and_isr() -> list[Change]:
     """A broker takes the role of an earlier leader epoch."""
-    judge = PartitionRole.judge
+    check_leader_and_isr = PartitionRole.check_leader_and_isr
 
     def judged(self: PartitionRole, *given: Any) -> ErrorCode:
         epoch, self.leader_epoch = self.leader_epoch, -1
         try:
-            return judge(self, *given)
+            return check_leader_and_isr(self, *given)
         finally:
             self.leader_epoch = epoch
 
-    return [(PartitionRole, "judge", judged)]
+    return [(PartitionRole, "check_leader_and_isr", judged)]
 
 
 @mutant
@@ -248,7 +248,7 @@ def any_epoch_in_stop_replica() -> list[Change]:
 
     The numbers of requests are a second guard for what one controller sends: StopReplica is not numbered, either.
     """
-    original = ReplicaStateChanges._refused
+    original = ReplicaStateChanges._check_epochs
 
     def refused(self: ReplicaStateChanges, request: Any) -> ErrorCode:
         if isinstance(request, StopReplicaRequest):
@@ -256,8 +256,8 @@ def any_epoch_in_stop_replica() -> list[Change]:
         return original(self, request)
 
     return [
-        (PartitionRole, "judge_stop", lambda _self, _epoch: ErrorCode.NONE),
-        (ReplicaStateChanges, "_refused", refused),
+        (PartitionRole, "check_stop_replica", lambda _self, _epoch: ErrorCode.NONE),
+        (ReplicaStateChanges, "_check_epochs", refused),
     ]
 
 

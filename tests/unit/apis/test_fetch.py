@@ -151,7 +151,7 @@ def test_a_long_poll_hears_of_deletion(broker: ApiBroker) -> None:
     broker.fill(0)
     waiting = broker.fetch(want(), max_wait_ms=5000)
     stop = StopReplicaTopicState("t", [StopReplicaPartitionState(0, -2, True)])
-    broker.replica_manager.state_changes.stop_replicas(
+    broker.replica_manager.state_changes.stop_replicas_at_once(
         StopReplicaRequest(controller_epoch=1, topic_states=[stop])
     )
     broker.clock.advance(0)

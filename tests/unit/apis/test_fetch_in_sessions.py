@@ -25,7 +25,7 @@ def want(partition: int, offset: int = 0) -> FetchPartition:
     return FetchPartition(partition, offset, 1 << 20)
 
 
-def told(response: Any) -> dict[int, tuple[int, int]]:
+def partitions_in(response: Any) -> dict[int, tuple[int, int]]:
     """Return partition -> (bytes of records, high watermark)."""
     return {
         each.partition: (each.records_size, each.high_watermark)
@@ -65,25 +65,25 @@ def test_only_partitions_with_news_are_in_an_answer(broker: ApiBroker, version: 
     broker.fill(0, 0, 0)
     fetcher = Fetcher(broker, 3, version)
     assert fetcher.id > 0
-    assert told(fetcher.full) == {0: (0, 0), 1: (0, 0), 2: (0, 0)}
-    assert told(fetcher.fetch()) == {}
+    assert partitions_in(fetcher.full) == {0: (0, 0), 1: (0, 0), 2: (0, 0)}
+    assert partitions_in(fetcher.fetch()) == {}
     broker.replica_manager.partition("t", 1).append(batch_of(1000), 1, 1000)
-    assert told(fetcher.fetch()) == {1: (BATCH, 1)}
-    assert told(fetcher.fetch(want(1, 1))) == {}
+    assert partitions_in(fetcher.fetch()) == {1: (BATCH, 1)}
+    assert partitions_in(fetcher.fetch(want(1, 1))) == {}
 
 
 def test_records_that_were_not_taken_come_again(broker: ApiBroker) -> None:
     broker.fill(1, 0)
     fetcher = Fetcher(broker, 2)
-    assert told(fetcher.full)[0] == (BATCH, 1)
-    assert told(fetcher.fetch()) == told(fetcher.fetch()) == {0: (BATCH, 1)}
+    assert partitions_in(fetcher.full)[0] == (BATCH, 1)
+    assert partitions_in(fetcher.fetch()) == partitions_in(fetcher.fetch()) == {0: (BATCH, 1)}
 
 
 def test_partitions_come_and_go(broker: ApiBroker) -> None:
     broker.fill(1, 1, 1)
     fetcher = Fetcher(broker, 1)
-    assert told(fetcher.fetch(want(2), forget=[0])) == {2: (BATCH, 1)}
-    assert told(fetcher.fetch(want(2, 1))) == {}
+    assert partitions_in(fetcher.fetch(want(2), forget=[0])) == {2: (BATCH, 1)}
+    assert partitions_in(fetcher.fetch(want(2, 1))) == {}
     assert fetcher.fetch(forget=[2]).session_id == 0
     assert fetcher.fetch().error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
@@ -92,7 +92,7 @@ def test_a_log_start_that_moved_is_told(broker: ApiBroker) -> None:
     broker.fill(3)
     fetcher = Fetcher(broker, 1)
     fetcher.fetch(want(0, 3))
-    assert told(fetcher.fetch()) == {}
+    assert partitions_in(fetcher.fetch()) == {}
     broker.replica_manager.partition("t", 0).delete_records(2)
     (answer,) = fetcher.fetch().topics[0].partitions
     assert answer.log_start_offset == 2
@@ -104,7 +104,7 @@ def test_an_error_is_told_every_time_until_it_is_over(broker: ApiBroker) -> None
     for _ in range(2):
         (answer,) = fetcher.fetch(want(0, 9), max_wait_ms=5000).topics[0].partitions
         assert answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-    assert told(fetcher.fetch(want(0, 3))) == {0: (0, 3)}
+    assert partitions_in(fetcher.fetch(want(0, 3))) == {0: (0, 3)}
 
 
 def test_a_fetch_that_waits_is_woken_by_what_it_does_not_name(broker: ApiBroker) -> None:
@@ -115,10 +115,10 @@ def test_a_fetch_that_waits_is_woken_by_what_it_does_not_name(broker: ApiBroker)
     assert not waiting.called
     broker.replica_manager.partition("t", 1).append(batch_of(1000), 1, 1000)
     broker.clock.advance(0)
-    assert told(waiting.result) == {1: (BATCH, 1)}
+    assert partitions_in(waiting.result) == {1: (BATCH, 1)}
     empty = fetcher.fetch(want(1, 1), max_wait_ms=500)
     broker.clock.advance(0.5)
-    assert told(empty.result) == {}
+    assert partitions_in(empty.result) == {}
 
 
 def test_waiting_in_a_session_watches_no_partition_by_itself(broker: ApiBroker) -> None:
@@ -131,7 +131,7 @@ def test_waiting_in_a_session_watches_no_partition_by_itself(broker: ApiBroker) 
     waiting.cancel()
     broker.replica_manager.partition("t", 1).append(batch_of(1000), 1, 1000)
     broker.clock.advance(0)
-    assert told(fetcher.fetch()) == {1: (BATCH, 1)}
+    assert partitions_in(fetcher.fetch()) == {1: (BATCH, 1)}
 
 
 def test_a_request_of_another_epoch_is_refused_and_the_right_one_is_not(broker: ApiBroker) -> None:
@@ -176,9 +176,9 @@ def test_of_thousands_that_have_records_an_answer_has_some_and_the_next_one_the_
     fetcher = Fetcher(broker, count)
     for index in range(count):
         broker.replica_manager.partition("t", index).append(batch_of(1000), 1, 1000)
-    first = told(fetcher.fetch())
+    first = partitions_in(fetcher.fetch())
     assert len(first) == LOOKED_AT_ONCE
-    second = told(fetcher.fetch(*(want(index, 1) for index in first)))
+    second = partitions_in(fetcher.fetch(*(want(index, 1) for index in first)))
     assert second.keys() == set(range(count)) - first.keys()
 
 
@@ -190,7 +190,7 @@ def test_thousands_that_have_nothing_to_say_are_looked_at_some_at_a_time(broker:
     session = handler.sessions.get(fetcher.id)
     for each in session.partitions.values():
         session.due[each] = None
-    assert told(fetcher.fetch(max_wait_ms=500)) == {}
+    assert partitions_in(fetcher.fetch(max_wait_ms=500)) == {}
     assert [each.asked.partition for each in session.due] == list(range(LOOKED_AT_ONCE, count))
     assert not fetcher.fetch(max_wait_ms=500).called
     assert not session.due
@@ -201,7 +201,10 @@ def test_partitions_that_fail_again_and_again_do_not_starve_the_others(broker: A
     fetcher = Fetcher(broker, LOOKED_AT_ONCE + 1)
     fetcher.fetch(*(want(index, 99) for index in range(LOOKED_AT_ONCE)))
     broker.replica_manager.partition("t", LOOKED_AT_ONCE).append(batch_of(1000), 1, 1000)
-    assert told(fetcher.fetch()).keys() | told(fetcher.fetch()).keys() >= {0, LOOKED_AT_ONCE}
+    assert partitions_in(fetcher.fetch()).keys() | partitions_in(fetcher.fetch()).keys() >= {
+        0,
+        LOOKED_AT_ONCE,
+    }
 
 
 # -- followers -------------------------------------------------------------------------------------
@@ -211,7 +214,7 @@ def take(broker: ApiBroker, epoch: int, isr: list[int]) -> None:
     states = [
         LeaderAndIsrPartitionState(index, 1, 1, epoch, isr, 0, [1, 2, 3]) for index in range(2)
     ]
-    broker.replica_manager.state_changes.apply_leader_and_isr(
+    broker.replica_manager.state_changes.become_leader_or_follower_at_once(
         LeaderAndIsrRequest(
             controller_epoch=1,
             topic_states=[LeaderAndIsrTopicState("t", uuid5(CLUSTER, "t"), states)],
@@ -245,13 +248,13 @@ def test_followers_commit_and_hear_of_it_with_their_next_answer(leader: ApiBroke
     waiting = two.fetch(max_wait_ms=500)
     leader.replica_manager.partition("t", 1).append(batch_of(1000), 1, 1000)
     leader.clock.advance(0)
-    assert told(waiting.result) == told(three.fetch()) == {1: (BATCH, 0)}
+    assert partitions_in(waiting.result) == partitions_in(three.fetch()) == {1: (BATCH, 0)}
     waiting = two.fetch(want(1, 1), max_wait_ms=500)
-    assert told(three.fetch(want(1, 1))) == {1: (0, 1)}
+    assert partitions_in(three.fetch(want(1, 1))) == {1: (0, 1)}
     leader.clock.advance(0)
     assert not waiting.called
     leader.clock.advance(0.5)
-    assert told(waiting.result) == {1: (0, 1)}
+    assert partitions_in(waiting.result) == {1: (0, 1)}
     assert leader.replica_manager.partition("t", 1).high_watermark == 1
 
 
@@ -261,7 +264,7 @@ def test_a_follower_that_is_idle_in_its_session_is_not_late_with_the_next_record
     two, three = Follower(leader, 2), Follower(leader, 3)
     for _ in range(100):
         leader.clock.advance(1.0)
-        assert told(two.fetch()) == told(three.fetch()) == {}
+        assert partitions_in(two.fetch()) == partitions_in(three.fetch()) == {}
     partition = leader.replica_manager.partition("t", 0)
     partition.append(batch_of(1000), 1, 1000)
     written = leader.isr_writes.submitted
@@ -288,7 +291,7 @@ def test_every_fetch_of_one_that_is_not_in_the_isr_is_an_attempt_to_join(leader:
         assert partition.leader_state is not None
         assert partition.leader_state.pending == {1, 2, 3}
         partition.leader_state._adopt(frozenset({1, 3}), 5)
-        partition.isr_was_otherwise()
+        partition.isr_write_failed()
     two.fetch()
     assert len(written) == 4
 
@@ -327,4 +330,4 @@ def test_the_session_of_a_follower_is_used_and_closed_by_that_follower_only(
     handler: Any = leader.pipeline.handler(ApiKey.FETCH)
     assert len(handler.sessions.get(two.id).partitions) == 2
     leader.replica_manager.partition("t", 1).append(batch_of(1000), 1, 1000)
-    assert told(two.fetch()) == {1: (BATCH, 0)}
+    assert partitions_in(two.fetch()) == {1: (BATCH, 0)}

@@ -101,7 +101,7 @@ def ahead(broker: ApiBroker) -> ApiBroker:
 def be(broker: ApiBroker, leader: int, epoch: int) -> None:
     state = LeaderAndIsrPartitionState(0, 1, leader, epoch, [1, 2], 0, [1, 2])
     topic = LeaderAndIsrTopicState("r", None, [state])
-    broker.replica_manager.state_changes.apply_leader_and_isr(
+    broker.replica_manager.state_changes.become_leader_or_follower_at_once(
         LeaderAndIsrRequest(controller_epoch=1, topic_states=[topic])
     )
 
@@ -124,7 +124,9 @@ def test_the_debugging_consumer_is_told_a_followers_log_end(ahead: ApiBroker) ->
     assert stale.error_code == ErrorCode.FENCED_LEADER_EPOCH
 
 
-def epoch_end(broker: ApiBroker, topic: str, leader_epoch: int, **asking: int) -> Any:
+def last_offset_for_leader_epoch(
+    broker: ApiBroker, topic: str, leader_epoch: int, **asking: int
+) -> Any:
     """Ask OffsetForLeaderEpoch, *asking* with a current_leader_epoch and a replica_id."""
     partition = offset_for_leader_epoch.OffsetForLeaderPartition(
         partition=0,
@@ -154,7 +156,9 @@ def test_s11_a_leader_that_is_cut_off_tells_its_range_to_who_follows_in_its_epoc
 ) -> None:
     ahead.replica_manager.cut_off()
     (start,) = ask(ahead, (0, -2), replica_id=replica_id, epoch=epoch, topic="r")
-    end = epoch_end(ahead, "r", 0, current_leader_epoch=epoch, replica_id=replica_id)
+    end = last_offset_for_leader_epoch(
+        ahead, "r", 0, current_leader_epoch=epoch, replica_id=replica_id
+    )
     assert (start.error_code, end.error_code) == (error, error)
     if error is ErrorCode.NONE:
         assert (start.offset, end.end_offset) == (0, 3)
@@ -207,7 +211,7 @@ def test_the_end_of_a_leader_epoch_is_told(
 ) -> None:
     filled.lead("t", 1, leader_epoch=3)
     filled.produce(batch_of(1))
-    found = epoch_end(filled, "t", epoch, current_leader_epoch=3)
+    found = last_offset_for_leader_epoch(filled, "t", epoch, current_leader_epoch=3)
     assert (found.error_code, (found.leader_epoch, found.end_offset)) == (0, answer)
 
 

@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred
 
 from kbroker.config import LogConfig
 from kbroker.replica.core.leader_state import WriteIsr
-from kbroker.replica.offset_lookup import epoch_end
+from kbroker.replica.offset_lookup import last_offset_for_leader_epoch
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import (
     KafkaError,
@@ -67,7 +67,7 @@ def lead(
         elr=list(elr),
         elr_epochs=[10] * len(elr),
     )
-    response = broker.replica_manager.state_changes.apply_leader_and_isr(
+    response = broker.replica_manager.state_changes.become_leader_or_follower_at_once(
         LeaderAndIsrRequest(
             controller_id=9,
             controller_epoch=controller_epoch,
@@ -90,7 +90,7 @@ def stop(
     controller_epoch: int = 1,
     number: int = -1,
 ) -> ErrorCode:
-    response = broker.replica_manager.state_changes.stop_replicas(
+    response = broker.replica_manager.state_changes.stop_replicas_at_once(
         StopReplicaRequest(
             controller_epoch=controller_epoch,
             topic_states=[
@@ -223,7 +223,7 @@ def test_metadata_of_a_namesake_ends_the_role_in_the_deleted_topic(broker: ApiBr
 
     def update(*topics: UpdateMetadataTopicState) -> None:
         request = UpdateMetadataRequest(controller_epoch=1, topic_states=list(topics))
-        coroutine = broker.replica_manager.state_changes.give_up_namesakes(request)
+        coroutine = broker.replica_manager.state_changes.stop_recreated_topics(request)
         Deferred.fromCoroutine(coroutine)
 
     here = UpdateMetadataPartitionState(0, leader=2, replicas=[2])
@@ -455,7 +455,7 @@ def test_records_and_epochs_survive_a_restart(tmp_path: Path) -> None:
         lead(broker, leader_epoch=3)
         partition = broker.replica_manager.partition("t", 0)
         assert (append(broker), partition.high_watermark) == (1, 2)
-        assert epoch_end(partition, 2, 3) == (2, 1)
+        assert last_offset_for_leader_epoch(partition, 2, 3) == (2, 1)
 
 
 def test_a_deleted_topic_can_be_made_anew_at_once(broker: ApiBroker) -> None:
@@ -536,7 +536,7 @@ def test_a_listener_that_breaks_does_not_break_the_order(broker: ApiBroker) -> N
 
     broker.leadership_changed = broken  # type: ignore[method-assign]
     assert lead(broker) is ErrorCode.NONE
-    assert broker.replica_manager.leads("t", 0)
+    assert broker.replica_manager.is_leader("t", 0)
 
 
 def test_a_failed_directory_takes_its_partitions_offline_and_no_others(tmp_path: Path) -> None:
@@ -600,9 +600,9 @@ def test_thousands_have_their_turn_a_hundred_at_a_time(broker: ApiBroker) -> Non
         broker.replica_manager.state_changes.become_leader_or_follower(many(250))
     )
     assert not answer.called
-    assert sum(broker.replica_manager.leads("t", index) for index in range(250)) == 100
+    assert sum(broker.replica_manager.is_leader("t", index) for index in range(250)) == 100
     broker.clock.advance(0)
-    assert sum(broker.replica_manager.leads("t", index) for index in range(250)) == 250
+    assert sum(broker.replica_manager.is_leader("t", index) for index in range(250)) == 250
     errors = answer.result.topics[0].partition_errors
     assert [(each.partition_index, each.error_code) for each in errors] == [
         (index, 0) for index in range(250)
@@ -612,7 +612,7 @@ def test_thousands_have_their_turn_a_hundred_at_a_time(broker: ApiBroker) -> Non
         controller_epoch=1, topic_states=[StopReplicaTopicState("t", stops)]
     )
     stopped: Any = Deferred.fromCoroutine(
-        broker.replica_manager.state_changes.stop_replicas_in_turns(request)
+        broker.replica_manager.state_changes.stop_replicas(request)
     )
     assert len(list(broker.replica_manager.registry)) == 150
     broker.clock.advance(0)
@@ -636,7 +636,7 @@ def test_what_was_done_is_told_although_the_rest_fails(broker: ApiBroker) -> Non
         LeaderAndIsrTopicState("u", B, request.topic_states[0].partition_states)
     ]
     with pytest.raises(RuntimeError):
-        broker.replica_manager.state_changes.apply_leader_and_isr(request)
+        broker.replica_manager.state_changes.become_leader_or_follower_at_once(request)
     assert broker.fetchers.roles == [("t", 0), ("t", 1)]
 
 
@@ -644,12 +644,12 @@ def test_an_order_is_broken_off_when_a_later_controller_has_spoken(broker: ApiBr
     answer: Any = Deferred.fromCoroutine(
         broker.replica_manager.state_changes.become_leader_or_follower(many(250))
     )
-    broker.replica_manager.state_changes.apply_leader_and_isr(
+    broker.replica_manager.state_changes.become_leader_or_follower_at_once(
         many(1, controller_epoch=2, leader_epoch=1)
     )
     broker.clock.advance(0)
     assert answer.result.error_code == ErrorCode.STALE_CONTROLLER_EPOCH
-    assert not broker.replica_manager.leads("t", 100)
+    assert not broker.replica_manager.is_leader("t", 100)
 
 
 def test_and_fewer_where_each_takes_long(broker: ApiBroker) -> None:
@@ -665,6 +665,6 @@ def test_and_fewer_where_each_takes_long(broker: ApiBroker) -> None:
         broker.replica_manager.state_changes.become_leader_or_follower(many(5))
     )
     assert not answer.called
-    assert sum(broker.replica_manager.leads("t", index) for index in range(5)) == 2
+    assert sum(broker.replica_manager.is_leader("t", index) for index in range(5)) == 2
     broker.clock.advance(0)
     assert [each.error_code for each in answer.result.topics[0].partition_errors] == [0] * 5

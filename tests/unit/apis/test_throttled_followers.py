@@ -24,7 +24,7 @@ def lead(broker: ApiBroker, *listed: str, isr: tuple[int, ...] = (1,)) -> None:
     config = replace(broker.config.log_defaults, leader_replication_throttled_replicas=listed)
     broker.topic_configs["r"] = config
     states = [LeaderAndIsrPartitionState(p, 1, 1, 0, list(isr), 0, [1, 2, 3]) for p in (0, 1)]
-    broker.replica_manager.state_changes.apply_leader_and_isr(
+    broker.replica_manager.state_changes.become_leader_or_follower_at_once(
         LeaderAndIsrRequest(
             controller_epoch=1, topic_states=[LeaderAndIsrTopicState("r", None, states)]
         )
@@ -34,7 +34,7 @@ def lead(broker: ApiBroker, *listed: str, isr: tuple[int, ...] = (1,)) -> None:
     for index in (0, 1):
         for _ in range(10):
             broker.replica_manager.partition("r", index).append(batch_of(1000), 1, 1000)
-    broker.replica_manager.quotas.limit(as_leader=RATE, as_follower=RATE)
+    broker.replica_manager.quotas.limit(leader=RATE, follower=RATE)
 
 
 def sizes(broker: ApiBroker, *offsets: int, replica: int = 2, **fields: Any) -> list[int]:
@@ -93,5 +93,5 @@ def test_a_fetch_that_waited_is_answered_when_the_rate_allows_it(named: ApiBroke
 
 def test_another_rate_counts_at_once(named: ApiBroker) -> None:
     sizes(named, 0)
-    named.replica_manager.quotas.limit(as_leader=10**9, as_follower=RATE)
+    named.replica_manager.quotas.limit(leader=10**9, follower=RATE)
     assert sizes(named, 5)[0] > 0

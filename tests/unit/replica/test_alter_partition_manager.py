@@ -122,7 +122,7 @@ def test_a_newer_leader_epoch_ends_it(scene: Scene) -> None:
     scene.zookeeper.version = 9
     scene.follower_catches_up()
     assert scene.zookeeper.state.leader == 2
-    assert scene.leader_state.deposed
+    assert scene.leader_state.is_fenced
     assert scene.leader_state.maximal_isr == {1, 2}
     scene.clock.advance(10)
     assert scene.zookeeper.announced == []
@@ -131,7 +131,7 @@ def test_a_newer_leader_epoch_ends_it(scene: Scene) -> None:
 def test_a_topic_that_is_gone_ends_it(scene: Scene) -> None:
     scene.zookeeper.state = None
     scene.follower_catches_up()
-    assert scene.leader_state.deposed
+    assert scene.leader_state.is_fenced
 
 
 def test_a_write_that_is_refused_for_ever_does_not_spin(scene: Scene) -> None:

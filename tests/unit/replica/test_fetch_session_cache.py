@@ -25,7 +25,7 @@ class Cache(FetchSessionCache):
     def make(
         self, size: int, now: float, owner: tuple[int, str] | None = None
     ) -> FetchSession | None:
-        session = self.begin(owner, size, uses_topic_ids=True, now=now)
+        session = self.maybe_create(owner, size, uses_topic_ids=True, now=now)
         if session is not None:
             wanted = [FetchPartition(index, 0, 1) for index in range(size)]
             for partition in session.update([FetchTopic("t", wanted)], ())[0]:
@@ -83,14 +83,14 @@ def test_a_follower_that_comes_anew_takes_its_own_former_place() -> None:
 def test_an_evicted_session_hears_of_nothing_any_more() -> None:
     cache = Cache(1)
     former = cache.make(1, 0.0, owner=(2, "f"))
-    assert list(cache.appended(("t", 0))) == [former]
-    assert not cache.committed(("t", 0))
+    assert list(cache.log_end_advanced(("t", 0))) == [former]
+    assert not cache.high_watermark_advanced(("t", 0))
     now = cache.make(1, 1.0, owner=(2, "f"))
-    assert list(cache.appended(("t", 0))) == [now]
+    assert list(cache.log_end_advanced(("t", 0))) == [now]
     assert former is not None
     assert now is not None
     cache.remove(now)
-    assert not cache.appended(("t", 0))
+    assert not cache.log_end_advanced(("t", 0))
 
 
 def test_epochs_go_round_without_coming_to_zero() -> None:
@@ -178,11 +178,11 @@ def test_what_was_said_is_said_again_to_one_who_asks_in_another_epoch() -> None:
     session = FetchSession(1, (2, "f"), uses_topic_ids=True, now=0.0)
     (partition,), _ = session.update([FetchTopic("t", [FetchPartition(0, 5, 1, 3)])], ())
     answer = FetchPartitionResponse(0, high_watermark=5, log_start_offset=0)
-    session.told(partition, answer, is_caught_up=True)
-    assert not session.looked_at(partition, answer, is_caught_up=True)
+    session.sent(partition, answer, is_caught_up=True)
+    assert not session.was_read(partition, answer, is_caught_up=True)
     # It became a follower in epoch 4 while that answer was on its way, and dropped it.
     session.update([FetchTopic("t", [FetchPartition(0, 5, 1, 4)])], ())
-    assert session.looked_at(partition, answer, is_caught_up=True)
-    session.told(partition, answer, is_caught_up=True)
+    assert session.was_read(partition, answer, is_caught_up=True)
+    session.sent(partition, answer, is_caught_up=True)
     session.update([FetchTopic("t", [FetchPartition(0, 6, 1, 4)])], ())
-    assert not session.looked_at(partition, answer, is_caught_up=True)
+    assert not session.was_read(partition, answer, is_caught_up=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.replica.core.replication_quota import ReplicationQuotas
-from kbroker.replica.fetcher_state import TOLD_AFTER_FAILURES, FetcherSettings, FetcherState
+from kbroker.replica.fetcher_state import REPORTED_AFTER_FAILURES, FetcherSettings, FetcherState
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.fetch import FetchPartitionResponse, FetchResponse, FetchTopicResponse
 from tests.kit.partitions import HostedPartition
@@ -17,107 +17,107 @@ Follow = Callable[[int], HostedPartition]
 
 
 @pytest.fixture
-def plan() -> FetcherState:
+def state() -> FetcherState:
     settings = FetcherSettings(2, 500, 1, 1 << 20, 1 << 20, max_pause=1.0, request_timeout=30.0)
-    return FetcherState(1, settings, ReplicationQuotas(2).as_follower)
+    return FetcherState(1, settings, ReplicationQuotas(2).follower)
 
 
 @pytest.fixture
-def follow(plan: FetcherState, tmp_path: Path) -> Follow:
+def follow(state: FetcherState, tmp_path: Path) -> Follow:
     def follow(index: int) -> HostedPartition:
         place = tmp_path / str(index)
         place.mkdir()
         partition = HostedPartition(place, 2)
         partition.key = ("t", index)
         partition.take(1, 0)
-        plan.follow(partition)
+        state.add_partition(partition)
         return partition
 
     return follow
 
 
-def asked(plan: FetcherState, now: float) -> list[int]:
+def asked(state: FetcherState, now: float) -> list[int]:
     """Return the partitions that the next fetch names."""
-    request = plan.request(5, now)
+    request = state.build_fetch(5, now)
     if request is None:
         return []
     return [each.partition for topic in request.topics for each in topic.partitions]
 
 
-def answer(plan: FetcherState, index: int, error: ErrorCode, now: float) -> None:
+def answer(state: FetcherState, index: int, error: ErrorCode, now: float) -> None:
     partition = FetchPartitionResponse(index, int(error), 0, 0, 0)
     response = FetchResponse([FetchTopicResponse("", [partition])], session_id=77)
-    plan.session.answered(response)
-    plan.take(response, now, 0)
+    state.session.answered(response)
+    state.process_fetch_response(response, now, 0)
 
 
-def test_nothing_is_due_where_nothing_is_followed(plan: FetcherState, follow: Follow) -> None:
-    assert plan.next_due(0.0) is None
+def test_nothing_is_due_where_nothing_is_followed(state: FetcherState, follow: Follow) -> None:
+    assert state.seconds_until_fetch(0.0) is None
     partition = follow(0)
-    assert plan.next_due(0.0) == 0.0
-    plan.unfollow(partition.key)
-    assert plan.next_due(0.0) is None
+    assert state.seconds_until_fetch(0.0) == 0.0
+    state.remove_partition(partition.key)
+    assert state.seconds_until_fetch(0.0) is None
 
 
 def test_the_pauses_of_a_partition_that_fails_grow_and_are_told_of_once(
-    plan: FetcherState, follow: Follow
+    state: FetcherState, follow: Follow
 ) -> None:
     follow(0)
     now, pauses = 0.0, []
-    for _ in range(2 * TOLD_AFTER_FAILURES):
-        assert plan.request(5, now) is not None
-        answer(plan, 0, ErrorCode.UNKNOWN_LEADER_EPOCH, now)
-        assert plan.request(5, now) is None  # all pause, and the session is empty
-        pause = plan.next_due(now)
+    for _ in range(2 * REPORTED_AFTER_FAILURES):
+        assert state.build_fetch(5, now) is not None
+        answer(state, 0, ErrorCode.UNKNOWN_LEADER_EPOCH, now)
+        assert state.build_fetch(5, now) is None  # all pause, and the session is empty
+        pause = state.seconds_until_fetch(now)
         assert pause is not None
         pauses.append(pause)
         now += pause
     assert pauses[:5] == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8])
     assert max(pauses) <= 1.0
-    assert [each.partition.key for each, _ in plan.troubled] == [("t", 0)]
+    assert [each.partition.key for each, _ in state.failing] == [("t", 0)]
 
 
-def test_what_fails_holds_up_nobody_else(plan: FetcherState, follow: Follow) -> None:
+def test_what_fails_holds_up_nobody_else(state: FetcherState, follow: Follow) -> None:
     follow(0), follow(1)
-    assert asked(plan, 0.0) == [0, 1]
-    answer(plan, 1, ErrorCode.UNKNOWN_LEADER_EPOCH, 0.0)
-    assert plan.next_due(0.0) == 0.0
-    assert asked(plan, 0.04) == []
-    assert asked(plan, 0.05) == [1]
+    assert asked(state, 0.0) == [0, 1]
+    answer(state, 1, ErrorCode.UNKNOWN_LEADER_EPOCH, 0.0)
+    assert state.seconds_until_fetch(0.0) == 0.0
+    assert asked(state, 0.04) == []
+    assert asked(state, 0.05) == [1]
 
 
 def test_what_fails_in_a_way_that_nobody_foresaw_holds_up_nobody_else(
-    plan: FetcherState, follow: Follow
+    state: FetcherState, follow: Follow
 ) -> None:
     first, second = follow(0), follow(1)
-    assert asked(plan, 0.0) == [0, 1]
+    assert asked(state, 0.0) == [0, 1]
     answers = [FetchPartitionResponse(index, 0, 3, 0, 0) for index in range(2)]
     answers[0].log_start_offset = "no number"  # type: ignore[assignment]
     response = FetchResponse([FetchTopicResponse("", answers)], session_id=77)
-    plan.session.answered(response)
-    plan.take(response, 0.0, 0)
-    assert asked(plan, 0.0) == []
+    state.session.answered(response)
+    state.process_fetch_response(response, 0.0, 0)
+    assert asked(state, 0.0) == []
     first.log = second.log
     second.log = object()  # type: ignore[assignment]
-    plan.ask_again(second.key)
-    plan.ask_again(follow(2).key)
-    assert asked(plan, 0.0) == [2]
-    assert asked(plan, 0.05) == [0]
-    assert plan.next_due(0.05) == 0.0
+    state.log_start_advanced(second.key)
+    state.log_start_advanced(follow(2).key)
+    assert asked(state, 0.0) == [2]
+    assert asked(state, 0.05) == [0]
+    assert state.seconds_until_fetch(0.05) == 0.0
 
 
 def test_a_partition_with_another_role_is_dropped_when_it_is_met(
-    plan: FetcherState, follow: Follow
+    state: FetcherState, follow: Follow
 ) -> None:
     first = follow(0)
     follow(1)
     first.take(2, 1)
-    assert asked(plan, 0.0) == [1]
-    assert len(plan) == 1
+    assert asked(state, 0.0) == [1]
+    assert len(state) == 1
 
 
-def test_no_answer_is_taken_before_it_was_asked_for(plan: FetcherState, follow: Follow) -> None:
+def test_no_answer_is_taken_before_it_was_asked_for(state: FetcherState, follow: Follow) -> None:
     follow(0)
-    answer(plan, 0, ErrorCode.UNKNOWN_LEADER_EPOCH, 0.0)
-    assert plan.next_due(0.0) == 0.0
-    assert asked(plan, 0.0) == [0]
+    answer(state, 0, ErrorCode.UNKNOWN_LEADER_EPOCH, 0.0)
+    assert state.seconds_until_fetch(0.0) == 0.0
+    assert asked(state, 0.0) == [0]

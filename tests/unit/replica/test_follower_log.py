@@ -122,22 +122,22 @@ def test_a_log_start_within_a_batch_is_reached_with_the_whole_batch(host: Host) 
 def test_what_ends_where_the_leader_begins_and_may_never_have_agreed_does_not_stay(
     host: Host,
 ) -> None:
-    deposed, leader = host(1), host(2)
-    deposed.take(1, 0)
-    deposed.put(*range(3), value=b"nobody has this")
+    is_fenced, leader = host(1), host(2)
+    is_fenced.take(1, 0)
+    is_fenced.put(*range(3), value=b"nobody has this")
     leader.take(2, 1, (2,))
     leader.put(*range(3))
     leader.delete_records(3)
-    deposed.take(2, 1, (2,))
-    fetch(deposed, leader)
-    assert deposed.content() == b""
-    assert deposed.log is not None
-    assert (deposed.log.log_start_offset, deposed.end) == (3, 3)
+    is_fenced.take(2, 1, (2,))
+    fetch(is_fenced, leader)
+    assert is_fenced.content() == b""
+    assert is_fenced.log is not None
+    assert (is_fenced.log.log_start_offset, is_fenced.end) == (3, 3)
     assert leader.leader_state is not None
     assert 1 not in leader.leader_state.maximal_isr, "it has not fetched since"
     leader.put(4)
-    fetch_all(deposed, leader)
-    assert deposed.end == 4
+    fetch_all(is_fenced, leader)
+    assert is_fenced.end == 4
 
 
 def test_a_deletion_of_records_reaches_the_follower(host: Host) -> None:
@@ -179,7 +179,7 @@ def test_a_replica_that_is_not_assigned_gets_kafkas_error(
     with pytest.raises(expected, match="broker 9 is no replica"):
         leader.read_as_follower(9, 0, 1000, min_one_batch=True, current_leader_epoch=epoch)
     with pytest.raises(expected, match="broker 9 is no replica"):
-        leader.led_for_follower(9, epoch)
+        leader.require_leader_for_follower(9, epoch)
 
 
 def test_a_fetch_that_waited_does_not_say_that_its_sender_lives(host: Host) -> None:
@@ -202,12 +202,12 @@ def test_acks_all_needs_enough_replicas_before_and_after(host: Host) -> None:
     leader.take(1, 1, (1, 2), replicas=(1, 2))
     follower.take(1, 1, (1, 2), replicas=(1, 2))
     leader.put(1, acks=-1)
-    assert not leader.committed(1, 1)
+    assert not leader.is_committed(1, 1)
     fetch_all(follower, leader)
-    assert leader.committed(1, 1)
+    assert leader.is_committed(1, 1)
     leader.take(1, 2, (1,), replicas=(1, 2))
     with pytest.raises(NotEnoughReplicasAfterAppend):
-        leader.committed(1, 1)
+        leader.is_committed(1, 1)
 
 
 def test_who_waits_goes_on_waiting_while_the_leader_stays(host: Host) -> None:
@@ -215,10 +215,10 @@ def test_who_waits_goes_on_waiting_while_the_leader_stays(host: Host) -> None:
     leader.take(1, 3)
     leader.put(1)
     leader.take(1, 4, (1, 2))
-    assert not leader.committed(1, 3)
+    assert not leader.is_committed(1, 3)
     leader.take(1, 6, (1, 2))  # somebody else may have led in epoch 5
     with pytest.raises(NotLeaderOrFollower):
-        leader.committed(1, 3)
+        leader.is_committed(1, 3)
 
 
 def latest_offset(partition: HostedPartition, leader_epoch: int) -> int:
@@ -268,7 +268,7 @@ def test_a_stopped_replica_keeps_its_watermark(host: Host) -> None:
     leader.stop()
     assert leader.high_watermark == 1
     with pytest.raises(NotLeaderOrFollower):
-        leader.led()
+        leader.require_leader()
 
 
 def test_truncation_takes_the_watermark_along(host: Host) -> None:

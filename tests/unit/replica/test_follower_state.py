@@ -36,9 +36,9 @@ def test_nothing_is_cut_behind_the_end() -> None:
 
 def test_the_watermark_is_heard_of_as_far_as_the_log_reaches() -> None:
     follower_state = follower(mark=5)
-    follower_state.heard(20, 8)
+    follower_state.update_high_watermark(20, 8)
     assert follower_state.high_watermark == 8
-    follower_state.heard(6, 9)
+    follower_state.update_high_watermark(6, 9)
     assert follower_state.high_watermark == 8
     follower_state.truncated(7)
     assert follower_state.high_watermark == 7

@@ -52,10 +52,10 @@ def test_an_append_is_not_committed_before_the_followers_fetched_it() -> None:
 
 def test_it_does_not_advance_under_min_insync_replicas() -> None:
     leader_state = leader(1, end=0, min_isr=2)
-    assert not leader_state.enough_in_sync
+    assert not leader_state.has_min_insync_replicas
     assert not leader_state.log_end(5)
     assert leader_state.high_watermark == 0
-    assert leader_state.require(1) == [HighWatermarkAdvanced(5)]
+    assert leader_state.set_min_insync_replicas(1) == [HighWatermarkAdvanced(5)]
     assert leader_state.high_watermark == 5
 
 
@@ -86,7 +86,7 @@ def test_one_that_is_to_leave_holds_the_watermark_until_it_has_left() -> None:
     for replica in (2, 3):
         leader_state.follower_fetched(replica, 10, 5, 0)
     leader_state.follower_fetched(2, 20, 5, 9)
-    assert leader_state.time_passed(11) == [WriteIsr(frozenset({1, 2}), 7)]
+    assert leader_state.maybe_shrink_isr(11) == [WriteIsr(frozenset({1, 2}), 7)]
     assert leader_state.high_watermark == 10
     assert leader_state.isr_written(8) == [HighWatermarkAdvanced(20)]
 
@@ -137,14 +137,14 @@ def test_a_newer_epoch_ends_the_writing_but_not_the_caution() -> None:
     leader_state.log_end(30)
     assert leader_state.high_watermark <= 10
     assert leader_state.follower_fetched(3, 30, 5, 0) == []
-    assert leader_state.time_passed(1000) == []
+    assert leader_state.maybe_shrink_isr(1000) == []
 
 
 def test_a_follower_at_the_log_end_never_lags_however_long_it_is_silent() -> None:
     leader_state = leader(mark=10)
     for replica in (2, 3):
         leader_state.follower_fetched(replica, 10, 5, 0)
-    assert leader_state.time_passed(1000) == []
+    assert leader_state.maybe_shrink_isr(1000) == []
 
 
 def test_a_follower_that_reads_all_there_was_at_its_last_fetch_is_in_sync() -> None:
@@ -152,13 +152,13 @@ def test_a_follower_that_reads_all_there_was_at_its_last_fetch_is_in_sync() -> N
     for second in range(1, 40):
         leader_state.log_end(10 * second + 10)
         leader_state.follower_fetched(2, 10 * second, 5, second)
-        assert leader_state.time_passed(second) == []
+        assert leader_state.maybe_shrink_isr(second) == []
 
 
 def test_a_follower_that_never_fetches_leaves() -> None:
     leader_state = leader(mark=10)
-    assert leader_state.time_passed(10) == []
-    assert leader_state.time_passed(10.5) == [WriteIsr(frozenset({1}), 7)]
+    assert leader_state.maybe_shrink_isr(10) == []
+    assert leader_state.maybe_shrink_isr(10.5) == [WriteIsr(frozenset({1}), 7)]
 
 
 def test_a_follower_that_caught_up_holds_the_watermark_while_its_turn_to_join_has_not_come() -> (
@@ -224,11 +224,11 @@ def test_who_leaves_under_min_insync_replicas_is_eligible_and_nothing_is_committ
     leader_state = known_leader(1, 2, min_isr=2)
     leader_state.log_end(12)
     leader_state.follower_fetched(2, 10, 5, 0, 20)
-    (write,) = leader_state.time_passed(11)
+    (write,) = leader_state.maybe_shrink_isr(11)
     assert write == WriteIsr(frozenset({1}), 7, ((1, 10),), ((2, 20),))
     leader_state.isr_written(8)
     assert leader_state.elr == {2: 20}
-    assert leader_state.require(1) == [WriteIsr(frozenset({1}), 8, ((1, 10),))]
+    assert leader_state.set_min_insync_replicas(1) == [WriteIsr(frozenset({1}), 8, ((1, 10),))]
     assert (
         leader_state.high_watermark == 10
     )  # ZooKeeper may still hold that broker 2 has everything
@@ -239,7 +239,7 @@ def test_a_new_leader_has_those_forgotten_who_are_eligible_before_it_commits_wit
     leader_state = known_leader(1, elr={2: 20})
     leader_state.log_end(12)
     assert leader_state.high_watermark == 10
-    assert leader_state.begin() == [WriteIsr(frozenset({1}), 7, ((1, 10),))]
+    assert leader_state.propose_again() == [WriteIsr(frozenset({1}), 7, ((1, 10),))]
     assert leader_state.isr_written(8) == [HighWatermarkAdvanced(12)]
 
 
@@ -254,32 +254,34 @@ def test_s08_a_leader_ends_its_recovery_before_it_commits_anything() -> None:
         log_end_offset=4,
         high_watermark=2,
         epochs={1: 10},
-        recovers=True,
+        is_recovering=True,
     )
     leader_state.log_end(5)
     assert leader_state.high_watermark == 2
-    assert leader_state.begin() == [WriteIsr(frozenset({1}), 7, ((1, 10),))]
+    assert leader_state.propose_again() == [WriteIsr(frozenset({1}), 7, ((1, 10),))]
     leader_state.log_end(6)
     assert leader_state.high_watermark == 2
     assert leader_state.isr_written(8) == [HighWatermarkAdvanced(6)]
-    assert leader_state.begin() == []
+    assert leader_state.propose_again() == []
     assert leader_state.log_end(7)
 
 
 def test_s08_the_only_replica_ends_its_recovery_too() -> None:
-    leader_state = LeaderState(1, frozenset({1}), log_end_offset=0, high_watermark=0, recovers=True)
-    (write,) = leader_state.begin()
+    leader_state = LeaderState(
+        1, frozenset({1}), log_end_offset=0, high_watermark=0, is_recovering=True
+    )
+    (write,) = leader_state.propose_again()
     assert not leader_state.log_end(1)
     # The answer was lost: the znode shows the write.
     assert leader_state.isr_found(FoundState(1, 0, frozenset({1}), write.zk_version + 1)) == [
         HighWatermarkAdvanced(1)
     ]
-    assert leader_state.time_passed(1.0) == []
+    assert leader_state.maybe_shrink_isr(1.0) == []
 
 
 def test_the_isr_that_is_whole_again_forgets_who_was_eligible() -> None:
     leader_state = known_leader(1, min_isr=2, elr={2: 20})
-    assert leader_state.begin() == []
+    assert leader_state.propose_again() == []
     (write,) = leader_state.follower_fetched(2, 10, 5, 0, 21)
     assert write == WriteIsr(frozenset({1, 2}), 7, ((1, 10), (2, 21)))
 
@@ -297,14 +299,14 @@ def test_s05_what_was_found_brings_its_epochs() -> None:
 
 
 class Backing:
-    """Broker 1 leads 2 and 3, and hears their fetches; a broker's silence counts from 3 seconds on."""
+    """Broker 1 leads 2 and 3, and hears their fetches; a broker's timeout counts from 3 seconds on."""
 
     def __init__(self, *isr: int) -> None:
         self.leader_state = leader(*(isr or (1, 2, 3)))
         self.heard = FollowerLiveness(3.0)
 
-    def fetch(self, replica: int, now: float, *, anew: bool = False, epoch: int = 5) -> None:
-        self.heard.heard(replica, now, anew=anew)
+    def fetch(self, replica: int, now: float, *, is_full: bool = False, epoch: int = 5) -> None:
+        self.heard.fetch_received(replica, now, is_full=is_full)
         self.leader_state.follower_fetched(replica, 10, epoch, now)
 
     def backed(self, now: float) -> bool:
@@ -313,13 +315,13 @@ class Backing:
 
 def test_s11_a_leader_is_backed_while_all_in_sync_replicas_follow_it() -> None:
     world = Backing()
-    world.fetch(2, 1, anew=True)
+    world.fetch(2, 1, is_full=True)
     assert not world.backed(1)
-    world.fetch(3, 1, anew=True)
+    world.fetch(3, 1, is_full=True)
     assert world.backed(4)
-    world.heard.heard(2, 5, anew=False)  # a session in which this partition is idle
+    world.heard.fetch_received(2, 5, is_full=False)  # a session in which this partition is idle
     assert not world.backed(5)
-    world.heard.heard(3, 5, anew=False)
+    world.heard.fetch_received(3, 5, is_full=False)
     assert world.backed(8)
     assert not world.backed(8.1)
 
@@ -327,20 +329,20 @@ def test_s11_a_leader_is_backed_while_all_in_sync_replicas_follow_it() -> None:
 def test_s11_who_follows_no_more_may_follow_another() -> None:
     world = Backing()
     for replica in (2, 3):
-        world.fetch(replica, 1, anew=True)
-    world.leader_state.unfollowed(2)
+        world.fetch(replica, 1, is_full=True)
+    world.leader_state.follower_left(2)
     assert not world.backed(1)
     world.fetch(2, 2)
     assert world.backed(2)
-    world.heard.heard(
-        2, 3, anew=True
+    world.heard.fetch_received(
+        2, 3, is_full=True
     )  # another session, in which it does not ask for this partition
     assert not world.backed(3)
 
 
 def test_s11_a_fetch_of_another_epoch_backs_nobody() -> None:
     world = Backing(1, 2)
-    world.fetch(2, 1, anew=True, epoch=4)
+    world.fetch(2, 1, is_full=True, epoch=4)
     assert not world.backed(1)
 
 
@@ -352,7 +354,7 @@ def test_s11_alone_in_the_isr_a_leader_is_not_backed_and_the_only_replica_is() -
 
 def test_s11_what_followed_an_earlier_epoch_has_to_ask_again() -> None:
     world = Backing(1, 2)
-    world.fetch(2, 1, anew=True)
+    world.fetch(2, 1, is_full=True)
     later = LeaderState(
         1, frozenset({1, 2}), log_end_offset=10, high_watermark=0, leader_epoch=6,
         previous=world.leader_state,

@@ -18,56 +18,58 @@ def leader(isr: set[int], replicas: set[int] | None = None, **changes: object) -
     )
 
 
-def followed(leader_state: LeaderState, heard: FollowerLiveness, *brokers: int, at: float) -> None:
+def followed(
+    leader_state: LeaderState, liveness: FollowerLiveness, *brokers: int, at: float
+) -> None:
     """Have *brokers* begin a session, in which they follow."""
     for broker in brokers:
-        heard.heard(broker, at, anew=True)
+        liveness.fetch_received(broker, at, is_full=True)
         leader_state.follower_fetched(broker, 0, 5, at)
 
 
 def test_the_slowest_follower_decides() -> None:
-    leader_state, heard = leader({1, 2, 3}), FollowerLiveness()
-    followed(leader_state, heard, 2, 3, at=10.0)
-    heard.received_answer(2, 10.5)
-    assert leader_state.no_successor_at(heard, 20.0) == NEVER
-    heard.received_answer(3, 10.2)
-    assert leader_state.no_successor_at(heard, 20.0) == 10.2
+    leader_state, liveness = leader({1, 2, 3}), FollowerLiveness()
+    followed(leader_state, liveness, 2, 3, at=10.0)
+    liveness.response_received(2, 10.5)
+    assert leader_state.no_successor_at(liveness, 20.0) == NEVER
+    liveness.response_received(3, 10.2)
+    assert leader_state.no_successor_at(liveness, 20.0) == 10.2
 
 
 def test_a_fetch_that_was_just_received_does_not_count_as_sent_now() -> None:
     """After a pause of this process: the fetch waited in a socket."""
-    leader_state, heard = leader({1, 2}), FollowerLiveness()
-    followed(leader_state, heard, 2, at=10.0)
-    heard.heard(2, 19.0, anew=False)
-    heard.received_answer(2, 10.0)
-    assert leader_state.is_backed(heard, 19.0)
-    assert leader_state.no_successor_at(heard, 19.0) == 10.0
+    leader_state, liveness = leader({1, 2}), FollowerLiveness()
+    followed(leader_state, liveness, 2, at=10.0)
+    liveness.fetch_received(2, 19.0, is_full=False)
+    liveness.response_received(2, 10.0)
+    assert leader_state.is_backed(liveness, 19.0)
+    assert leader_state.no_successor_at(liveness, 19.0) == 10.0
 
 
 def test_a_new_session_proves_nothing_before_its_second_fetch() -> None:
-    leader_state, heard = leader({1, 2}), FollowerLiveness()
-    followed(leader_state, heard, 2, at=10.0)
-    heard.received_answer(2, 10.5)
-    followed(leader_state, heard, 2, at=11.0)
-    assert leader_state.no_successor_at(heard, 11.0) == NEVER
-    heard.received_answer(2, 11.0)
-    assert leader_state.no_successor_at(heard, 12.0) == 11.0
+    leader_state, liveness = leader({1, 2}), FollowerLiveness()
+    followed(leader_state, liveness, 2, at=10.0)
+    liveness.response_received(2, 10.5)
+    followed(leader_state, liveness, 2, at=11.0)
+    assert leader_state.no_successor_at(liveness, 11.0) == NEVER
+    liveness.response_received(2, 11.0)
+    assert leader_state.no_successor_at(liveness, 12.0) == 11.0
 
 
 def test_a_session_that_does_not_name_the_partition_proves_nothing() -> None:
-    leader_state, heard = leader({1, 2}), FollowerLiveness()
-    followed(leader_state, heard, 2, at=10.0)
-    heard.heard(2, 11.0, anew=True)
-    heard.received_answer(2, 11.0)
-    assert leader_state.no_successor_at(heard, 12.0) == NEVER
+    leader_state, liveness = leader({1, 2}), FollowerLiveness()
+    followed(leader_state, liveness, 2, at=10.0)
+    liveness.fetch_received(2, 11.0, is_full=True)
+    liveness.response_received(2, 11.0)
+    assert leader_state.no_successor_at(liveness, 12.0) == NEVER
 
 
 def test_a_follower_that_forgot_the_partition_may_lead_it() -> None:
-    leader_state, heard = leader({1, 2}), FollowerLiveness()
-    followed(leader_state, heard, 2, at=10.0)
-    heard.received_answer(2, 10.5)
-    leader_state.unfollowed(2)
-    assert leader_state.no_successor_at(heard, 11.0) == NEVER
+    leader_state, liveness = leader({1, 2}), FollowerLiveness()
+    followed(leader_state, liveness, 2, at=10.0)
+    liveness.response_received(2, 10.5)
+    leader_state.follower_left(2)
+    assert leader_state.no_successor_at(liveness, 11.0) == NEVER
 
 
 def test_the_only_replica_has_no_successor() -> None:
@@ -79,25 +81,25 @@ def test_the_last_member_of_the_isr_may_have_a_successor() -> None:
 
 
 def test_an_eligible_replica_may_succeed() -> None:
-    leader_state, heard = leader({1, 2}, {1, 2, 3}, elr={3: 9}), FollowerLiveness()
-    followed(leader_state, heard, 2, at=10.0)
-    heard.received_answer(2, 10.5)
-    assert leader_state.no_successor_at(heard, 11.0) == NEVER
+    leader_state, liveness = leader({1, 2}, {1, 2, 3}, elr={3: 9}), FollowerLiveness()
+    followed(leader_state, liveness, 2, at=10.0)
+    liveness.response_received(2, 10.5)
+    assert leader_state.no_successor_at(liveness, 11.0) == NEVER
 
 
 def test_a_joining_replica_counts_before_zookeeper_answered() -> None:
-    leader_state, heard = leader({1, 2}, {1, 2, 3}), FollowerLiveness()
-    followed(leader_state, heard, 2, 3, at=10.0)
-    heard.received_answer(2, 10.5)
+    leader_state, liveness = leader({1, 2}, {1, 2, 3}), FollowerLiveness()
+    followed(leader_state, liveness, 2, 3, at=10.0)
+    liveness.response_received(2, 10.5)
     assert leader_state.pending == {1, 2, 3}
-    assert leader_state.no_successor_at(heard, 11.0) == NEVER
+    assert leader_state.no_successor_at(liveness, 11.0) == NEVER
 
 
 def test_a_leader_that_knows_of_a_later_epoch_has_a_successor() -> None:
-    leader_state, heard = leader({1, 2}, {1, 2, 3}), FollowerLiveness()
-    followed(leader_state, heard, 2, 3, at=10.0)
-    heard.received_answer(2, 10.5)
-    heard.received_answer(3, 10.5)
-    assert leader_state.no_successor_at(heard, 11.0) == 10.5
+    leader_state, liveness = leader({1, 2}, {1, 2, 3}), FollowerLiveness()
+    followed(leader_state, liveness, 2, 3, at=10.0)
+    liveness.response_received(2, 10.5)
+    liveness.response_received(3, 10.5)
+    assert leader_state.no_successor_at(liveness, 11.0) == 10.5
     leader_state.isr_found(FoundState(2, 6, frozenset({2, 3}), 4))
-    assert leader_state.no_successor_at(heard, 11.0) == NEVER
+    assert leader_state.no_successor_at(liveness, 11.0) == NEVER

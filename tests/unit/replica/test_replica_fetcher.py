@@ -11,7 +11,7 @@ from twisted.internet.task import Clock
 
 from kbroker.config import LogConfig
 from kbroker.replica.core.replication_quota import ReplicationQuotas
-from kbroker.replica.fetcher_state import NEWCOMERS_PER_FETCH, FetcherSettings
+from kbroker.replica.fetcher_state import NEW_PARTITIONS_PER_FETCH, FetcherSettings
 from kbroker.replica.replica_fetcher import ReplicaFetcher
 from kclient.errors import ConnectionClosed
 from kclient.wire.batches import parse
@@ -76,7 +76,7 @@ class World:
             address=lambda _broker: ("127.0.0.1", 1),
             broker_epoch=lambda: 5,
             now_ms=lambda: 0,
-            throttle=ReplicationQuotas(2).as_follower,
+            throttle=ReplicationQuotas(2).follower,
             dial=self.dial,  # type: ignore[arg-type]  # of paper
         )
 
@@ -90,7 +90,7 @@ class World:
         partition = HostedPartition(place, 2)
         partition.key = ("t", index)
         partition.take(1, 0)
-        self.fetcher.follow(partition)
+        self.fetcher.add_partition(partition)
         return partition
 
     def turn(self, seconds: float = 0.0) -> None:
@@ -169,7 +169,7 @@ def test_what_is_idle_is_named_once(world: World) -> None:
 
 
 def test_thousands_are_named_some_at_a_time_without_a_pause(world: World) -> None:
-    count = 2 * NEWCOMERS_PER_FETCH + 3
+    count = 2 * NEW_PARTITIONS_PER_FETCH + 3
     for index in range(count):
         world.follow(index)
     world.turn()
@@ -179,7 +179,7 @@ def test_thousands_are_named_some_at_a_time_without_a_pause(world: World) -> Non
         request = world.fetches[number]
         seen += named(request)
         waits.append(request.max_wait_ms)
-        assert len(named(request)) <= NEWCOMERS_PER_FETCH
+        assert len(named(request)) <= NEW_PARTITIONS_PER_FETCH
         world.answer(*(FetchPartitionResponse(index, 0, 0, 0, 0) for index in named(request)))
     assert sorted(seen) == list(range(count))
     assert waits == [0, 0, 500]
@@ -222,7 +222,7 @@ def test_one_that_fails_alone_is_waited_for(world: World) -> None:
 def test_an_answer_is_not_taken_for_a_role_that_it_was_not_asked_in(world: World) -> None:
     (partition,) = begin(world, 1)
     partition.take(1, 1)
-    world.fetcher.follow(partition)
+    world.fetcher.add_partition(partition)
     world.answer(records(0, 0))
     assert partition.end == 0
     (asked,) = world.fetches[-1].topics[0].partitions
@@ -231,7 +231,7 @@ def test_an_answer_is_not_taken_for_a_role_that_it_was_not_asked_in(world: World
 
 def test_what_is_followed_no_more_is_forgotten(world: World) -> None:
     begin(world, 2)
-    world.fetcher.unfollow(("t", 0))
+    world.fetcher.remove_partition(("t", 0))
     world.answer(records(0, 0))
     assert forgotten(world.fetches[-1]) == [0]
 
@@ -278,7 +278,7 @@ def test_a_log_that_begins_elsewhere_is_told_of(world: World) -> None:
     world.answer()
     assert first.log is not None
     first.log.advance_log_start(1)
-    world.fetcher.ask_again(first.key)
+    world.fetcher.log_start_advanced(first.key)
     world.answer()
     (asked,) = world.fetches[-1].topics[0].partitions
     assert (asked.partition, asked.log_start_offset) == (0, 1)

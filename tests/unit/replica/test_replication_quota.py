@@ -33,47 +33,47 @@ def config(*listed: str) -> LogConfig:
 
 def test_only_replicas_on_this_broker_that_are_named_are_throttled() -> None:
     made, named = throttle(), config("0:3", "1:4", "13:3")
-    assert made.names(T0, named)
-    assert not made.names(T1, named)
-    assert not made.names(("t", 3), named)
-    assert not made.names(T0, config())
-    assert made.names(T1, config("*"))
+    assert made.is_throttled(T0, named)
+    assert not made.is_throttled(T1, named)
+    assert not made.is_throttled(("t", 3), named)
+    assert not made.is_throttled(T0, config())
+    assert made.is_throttled(T1, config("*"))
 
 
 def test_other_settings_are_seen_at_once() -> None:
     made = throttle()
-    assert made.names(T0, config("0:3"))
-    assert not made.names(T0, config("0:4"))
-    assert made.names(T0, config("*"))
+    assert made.is_throttled(T0, config("0:3"))
+    assert not made.is_throttled(T0, config("0:4"))
+    assert made.is_throttled(T0, config("*"))
 
 
 def test_each_side_has_settings_and_a_rate_of_its_own() -> None:
     both = ReplicationQuotas(3)
-    both.limit(as_leader=10, as_follower=UNLIMITED)
+    both.limit(leader=10, follower=UNLIMITED)
     listed = replace(LogConfig(), follower_replication_throttled_replicas=("0:3",))
-    assert both.as_follower.names(T0, listed)
-    assert not both.as_leader.names(T0, listed)
-    both.as_leader.record(100, 0.0)
-    both.as_follower.record(10**12, 0.0)
-    assert both.as_leader.is_exceeded(1.0)
-    assert not both.as_follower.is_exceeded(1.0)
+    assert both.follower.is_throttled(T0, listed)
+    assert not both.leader.is_throttled(T0, listed)
+    both.leader.record(100, 0.0)
+    both.follower.record(10**12, 0.0)
+    assert both.leader.is_quota_exceeded(1.0)
+    assert not both.follower.is_quota_exceeded(1.0)
 
 
 def test_what_went_over_is_waited_for() -> None:
     made = throttle(1000)
     made.record(5000, 10.0)
-    assert made.is_exceeded(10.0)
-    assert made.wait(10.0) == pytest.approx(5.0)
-    assert made.is_exceeded(14.9)
-    assert not made.is_exceeded(15.0)
-    assert made.wait(15.0) == 0
+    assert made.is_quota_exceeded(10.0)
+    assert made.throttle_time(10.0) == pytest.approx(5.0)
+    assert made.is_quota_exceeded(14.9)
+    assert not made.is_quota_exceeded(15.0)
+    assert made.throttle_time(15.0) == 0
 
 
 def test_a_rate_of_nothing_lets_nothing_through() -> None:
     made = throttle(0)
-    assert not made.is_exceeded(0.0)
+    assert not made.is_quota_exceeded(0.0)
     made.record(1, 0.0)
-    assert made.wait(5.0) == math.inf
+    assert made.throttle_time(5.0) == math.inf
 
 
 def test_old_bytes_are_forgotten() -> None:
@@ -89,7 +89,7 @@ def test_what_was_not_sent_after_all_does_not_count() -> None:
     made = throttle(100)
     made.record(1000, 0.0)
     made.record(-1000, 0.0)
-    assert not made.is_exceeded(0.0)
+    assert not made.is_quota_exceeded(0.0)
 
 
 @given(
@@ -103,7 +103,7 @@ def test_over_a_long_time_no_more_goes_than_the_rate_allows(
     made, now, sent, largest = throttle(rate), 0.0, 0, 0
     for pause, size in answers:
         now += pause
-        if not made.is_exceeded(now):
+        if not made.is_quota_exceeded(now):
             made.record(size, now)
             sent += size
             largest = max(largest, size)
@@ -118,8 +118,8 @@ def test_after_the_wait_the_average_is_right(answers: list[tuple[float, int]]) -
         now += pause
         made.record(size, now)
     for _ in range(12):  # a sample that is forgotten meanwhile leaves a shorter window
-        now += made.wait(now) + 1e-6
-    assert not made.is_exceeded(now)
+        now += made.throttle_time(now) + 1e-6
+    assert not made.is_quota_exceeded(now)
 
 
 @pytest.mark.parametrize("listed", [(), ("*",), ("0:1",), ("0:1", "12:345")])

@@ -22,7 +22,7 @@ def state(
 
 def leader() -> PartitionRole:
     role = PartitionRole(1)
-    assert role.judge(state(), A) is ErrorCode.NONE
+    assert role.check_leader_and_isr(state(), A) is ErrorCode.NONE
     role.take(state(), A)
     return role
 
@@ -42,14 +42,14 @@ def test_only_an_earlier_life_of_the_broker_is_fenced(theirs: int, ours: int, fe
 
 def test_the_first_order_makes_a_leader_or_a_follower() -> None:
     role = leader()
-    assert (role.standing, role.leader_epoch, role.partition_epoch, role.isr) == (
+    assert (role.current, role.leader_epoch, role.partition_epoch, role.isr) == (
         Role.LEADER,
         5,
         7,
         {1, 2},
     )
     role.take(state(leader=2, leader_epoch=6), A)
-    assert role.standing is Role.FOLLOWER
+    assert role.current is Role.FOLLOWER
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_the_first_order_makes_a_leader_or_a_follower() -> None:
 def test_orders_are_judged_by_epoch_identity_and_assignment(
     order: LeaderAndIsrPartitionState, topic_id: UUID | None, verdict: ErrorCode
 ) -> None:
-    assert leader().judge(order, topic_id) is verdict
+    assert leader().check_leader_and_isr(order, topic_id) is verdict
 
 
 @pytest.mark.parametrize(
@@ -80,4 +80,4 @@ def test_orders_are_judged_by_epoch_identity_and_assignment(
     ],
 )
 def test_a_stop_of_an_older_epoch_is_fenced(epoch: int, verdict: ErrorCode) -> None:
-    assert leader().judge_stop(epoch) is verdict
+    assert leader().check_stop_replica(epoch) is verdict
