@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 from kclient.wire.versions import SERVED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from kbroker.apis.inter_broker import InterBrokerTrust
     from kbroker.apis.request import Handler, RawHandler
     from kbroker.config import BrokerConfig
@@ -36,7 +34,6 @@ class HandlerDependencies:
     reactor: Any
     config: BrokerConfig
     broker_id: int
-    random_below: Callable[[int], int]
     trust: InterBrokerTrust
     broker_epoch: BrokerEpoch
     replica_manager: ReplicaManager

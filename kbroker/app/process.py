@@ -12,10 +12,14 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kbroker.app import collector
 from kbroker.config import BrokerConfig, ConfigError
+
+if TYPE_CHECKING:
+    from kbroker.apis.pipeline import RequestPipeline
+    from kbroker.app.running import RunningBroker
 
 SHUTDOWN_SECONDS = 25.0
 """Longest shutdown; then the process exits, which is safe because every start recovers."""
@@ -92,20 +96,20 @@ class Process:
         started = Deferred.fromCoroutine(self._broker.start())
         started.addCallbacks(self._started, self._start_failed)
 
-    def _started(self, ready: str) -> None:
+    def _started(self, broker: RunningBroker) -> None:
         if not self._stopping:
             with suppress(OSError):  # stdout is closed: the broker serves all the same
-                print(ready, flush=True)  # noqa: T201
+                print(broker.ready_line, flush=True)  # noqa: T201
             collector.begin()
-            self._reactor.callLater(SETTLING_SECONDS, self._make_handlers)
+            self._reactor.callLater(SETTLING_SECONDS, self._make_handlers, broker.pipeline)
 
-    def _make_handlers(self) -> None:
+    def _make_handlers(self, pipeline: RequestPipeline) -> None:
         from twisted.internet.defer import Deferred
 
         from kbroker.common.turns import in_turns
 
         if not self._stopping:
-            Deferred.fromCoroutine(in_turns(self._reactor, self._broker.pipeline.make_handlers()))
+            Deferred.fromCoroutine(in_turns(self._reactor, pipeline.make_handlers()))
 
     def _start_failed(self, failure: Any) -> None:
         from kbroker.app.broker import CannotStartError

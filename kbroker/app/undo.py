@@ -32,6 +32,10 @@ class Undo:
         """Run *steps* before those that were added earlier, the last of them first."""
         self._steps += steps
 
+    def add_last(self, step: Step) -> None:
+        """Run *step* after all others."""
+        self._steps.insert(0, step)
+
     async def run(self) -> None:
         """Run all steps, one after the other; one that fails does not stop the others."""
         begun = self._seconds()
@@ -45,9 +49,14 @@ class Undo:
                     await result
             except Exception:
                 log.failure("a part of the broker did not stop properly")
-            took.append((self._seconds() - step_begun, step.__qualname__))
+            took.append((self._seconds() - step_begun, _name(step)))
         log.info(
             "stopped in {total:.2f} s: {steps}",
             total=self._seconds() - begun,
             steps=", ".join(f"{name} {s:.2f}" for s, name in took if s >= LOGGED_SECONDS),
         )
+
+
+def _name(step: Step) -> str:
+    name: str = getattr(step, "func", step).__qualname__  # of a partial, that of its function
+    return name

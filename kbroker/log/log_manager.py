@@ -18,25 +18,23 @@ uses the logs.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from functools import partial
-from resource import RLIMIT_NOFILE, getrlimit
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from kbroker.common.log_dir_integrity import LogDirCondition, LogDirIntegrity
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.config.log import LogConfig
-from kbroker.log import identity, log_segment, names, ownership
+from kbroker.log import identity, names
 from kbroker.log.checkpoint_contents import CheckpointContents
 from kbroker.log.closing import close_all
-from kbroker.log.disk import OS_DISK, Disk
-from kbroker.log.identity import MetaProperties, PartitionMetadata
+from kbroker.log.identity import PartitionMetadata
 from kbroker.log.log_dir import LoadedLogDir, LogDir, PendingDelete
 from kbroker.log.log_dir_histories import LogDirHistories
 from kbroker.log.log_dir_history import LogDirHistory
 from kbroker.log.log_flusher import LogFlusher
+from kbroker.log.ownership import ClaimedLogDirs
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.errors import (
     KafkaError,
@@ -54,29 +52,27 @@ class LogManager:
 
     def __init__(
         self,
-        paths: tuple[str, ...],
+        log_dirs: ClaimedLogDirs,
         *,
         config_of: Callable[[str], LogConfig],
         executor: Executor,
         call_owner: Callable[[Callable[[], None]], object],
         now_ms: Callable[[], int],
         on_failure: Callable[[str, Exception, list[TopicPartition]], None],
-        disk: Disk = OS_DISK,
         recovery_threads: int = 2,
-        new_uuid: Callable[[], UUID] = uuid4,
         boot_id: str = "",
         on_flush: Callable[[TopicPartition], None] = lambda _partition: None,
     ) -> None:
-        self._disk = disk
-        self._new_uuid = new_uuid
-        self._paths = tuple(os.path.abspath(os.path.expanduser(path)) for path in paths)
+        self._log_dirs = log_dirs
+        self._disk = log_dirs.disk
+        self._new_uuid = log_dirs.new_uuid
         self._config_of = config_of
         self._executor = executor
         self._call_owner = call_owner
         self._now_ms = now_ms
         self._on_failure = on_failure
         self._recovery_threads = recovery_threads
-        self._directories: list[LogDir] = []
+        self._directories: Sequence[LogDir] = log_dirs.directories
         self._logs: dict[TopicPartition, UnifiedLog] = {}
         self._where: dict[TopicPartition, LogDir] = {}
         self._pending_deletes: list[PendingDelete] = []
@@ -109,32 +105,6 @@ class LogManager:
         """What loading found and did, for the broker's log."""
 
     # Start
-
-    def claim(self) -> None:
-        """Lock every directory, creating what is missing; raise KafkaStorageError, all let go."""
-        log_segment.max_open_files = getrlimit(RLIMIT_NOFILE)[0] // 2
-        if len(set(self._paths)) != len(self._paths):
-            raise KafkaStorageError(f"log.dirs names a directory twice: {', '.join(self._paths)}")
-        try:
-            for path in self._paths:
-                self._directories.append(LogDir.claim(self._disk, path))
-        except KafkaError:
-            self.release()
-            raise
-
-    def stored_identity(self) -> MetaProperties:
-        """Return what the directories say of their owner, None where none does.
-
-        Raise KafkaStorageError when they disagree or one cannot be read.
-        """
-        return ownership.stored(self._directories)
-
-    def take_identity(self, broker_id: int, cluster_id: str) -> None:
-        """Check that the directories are this broker's and this cluster's; write it into new ones.
-
-        Raise InconsistentClusterId or KafkaStorageError; nothing is written then.
-        """
-        ownership.take(self._directories, broker_id, cluster_id, self._new_uuid)
 
     def load(self) -> None:
         """Open every log, recovering where the last shutdown was not clean. Slow.
@@ -526,6 +496,4 @@ class LogManager:
 
     def release(self) -> None:
         """Give the directories up without a word (a crash, or a start that failed)."""
-        for directory in self._directories:
-            directory.release()
-        self._directories.clear()
+        self._log_dirs.release()

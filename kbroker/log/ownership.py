@@ -1,20 +1,71 @@
-"""Whether the log directories are this broker's and this cluster's (S24, S43).
+"""The log directories of a broker, locked, and whether they are this broker's and this cluster's (S24, S43).
 
-Two brokers, or two clusters, in one directory would write over each other's records: the id of both
-is kept in each directory's meta.properties and compared before anything else is touched.
+Two brokers, or two clusters, in one directory would write over each other's records. So a process locks all of its
+directories before it does anything else, and compares the ids in their meta.properties before any other file is read.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from resource import RLIMIT_NOFILE, getrlimit
 from uuid import UUID, uuid4
 
+from kbroker.log import log_segment
+from kbroker.log.disk import OS_DISK, Disk
 from kbroker.log.identity import MetaProperties, encode_uuid
 from kbroker.log.log_dir import LogDir
-from kclient.wire.errors import InconsistentClusterId, KafkaStorageError
+from kclient.wire.errors import InconsistentClusterId, KafkaError, KafkaStorageError
 
 
-def stored(directories: Sequence[LogDir]) -> MetaProperties:
+class ClaimedLogDirs:
+    """The directories of log.dirs, locked by this process until `release`."""
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        *,
+        disk: Disk = OS_DISK,
+        new_uuid: Callable[[], UUID] = uuid4,
+    ) -> None:
+        """Lock every directory, and create those that are missing; raise KafkaStorageError with none locked."""
+        log_segment.max_open_files = getrlimit(RLIMIT_NOFILE)[0] // 2
+        paths = [os.path.abspath(os.path.expanduser(path)) for path in paths]
+        if len(set(paths)) != len(paths):
+            raise KafkaStorageError(f"log.dirs names a directory twice: {', '.join(paths)}")
+        self.disk = disk
+        self.new_uuid = new_uuid
+        self.directories: list[LogDir] = []
+        """In the order of log.dirs; none after `release`."""
+        try:
+            for path in paths:
+                self.directories.append(LogDir.claim(disk, path))
+        except KafkaError:
+            self.release()
+            raise
+
+    def stored_identity(self) -> MetaProperties:
+        """Return the owner in the directories' meta.properties, with None for what no directory has.
+
+        Raise KafkaStorageError when they disagree or one cannot be read.
+        """
+        return _stored(self.directories)
+
+    def take_identity(self, broker_id: int, cluster_id: str) -> None:
+        """Check that the directories are this broker's and this cluster's; write it into new ones.
+
+        Raise InconsistentClusterId or KafkaStorageError; nothing is written then.
+        """
+        _take(self.directories, broker_id, cluster_id, self.new_uuid)
+
+    def release(self) -> None:
+        """Unlock the directories, and write nothing: after `LogManager.close`, or when the start failed."""
+        for directory in self.directories:
+            directory.release()
+        self.directories.clear()
+
+
+def _stored(directories: Sequence[LogDir]) -> MetaProperties:
     """Return what the directories say of their owner, None where none does.
 
     Raise KafkaStorageError when they disagree or one cannot be read.
@@ -42,17 +93,17 @@ def stored(directories: Sequence[LogDir]) -> MetaProperties:
     return MetaProperties(broker_id, cluster_id, None)
 
 
-def take(
+def _take(
     directories: Sequence[LogDir],
     broker_id: int,
     cluster_id: str,
-    new_uuid: Callable[[], UUID] = uuid4,
+    new_uuid: Callable[[], UUID],
 ) -> None:
     """Check that *directories* are of this broker and cluster, and write it into new ones.
 
     Raise InconsistentClusterId or KafkaStorageError; nothing is written then.
     """
-    found = stored(directories)
+    found = _stored(directories)
     paths = ", ".join(directory.path for directory in directories)
     if found.broker_id not in (None, broker_id):
         raise KafkaStorageError(

@@ -18,6 +18,7 @@ from kbroker.config.log import LogConfig
 from kbroker.local.processes import start_bound_to_us
 from kbroker.local.zookeeper import free_ports
 from kbroker.log.log_manager import LogManager
+from kbroker.log.ownership import ClaimedLogDirs
 from kclient.wire.batches import parse
 from tests.kit.apache_kafka import CLASSPATH, with_kafka
 from tests.kit.logs import append, batch_of, open_log, records
@@ -141,19 +142,19 @@ class ApacheKafka:
 
 
 def open_dirs(directory: Path, settings: LogConfig) -> LogManager:
+    log_dirs = ClaimedLogDirs((str(directory),))
     dirs = LogManager(
-        (str(directory),),
+        log_dirs,
         config_of=lambda topic: settings,
         executor=ThreadPoolExecutor(1),
         call_owner=lambda call: call(),
         now_ms=lambda: int(time.time() * 1000),
         on_failure=lambda *what: pytest.fail(str(what)),
     )
-    dirs.claim()
-    owner = dirs.stored_identity()
+    owner = log_dirs.stored_identity()
     assert owner.broker_id == 1
     assert owner.cluster_id is not None
-    dirs.take_identity(1, owner.cluster_id)
+    log_dirs.take_identity(1, owner.cluster_id)
     dirs.load()
     return dirs
 

@@ -1,7 +1,7 @@
 """The largest requests of every API, made from its schema and its budget.
 
-`_by_schema` walks the arrays of a request: for each, as many elements as the budget allows are in it, once as small as they
-can be, once so large that the budget's bytes are used up. What a value has to be so that a handler does work, and
+`_by_schema` walks the arrays of a request: for each, as many elements as the budget allows are in it, once as small as
+they can be, once so large that the budget's bytes are used up. What a value has to be so that a handler does work, and
 does not refuse it at once, is in `VALUES`.
 """
 

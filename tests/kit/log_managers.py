@@ -14,6 +14,7 @@ import pytest
 
 from kbroker.log.disk import OS_DISK, Disk, OsDisk
 from kbroker.log.log_manager import LogManager
+from kbroker.log.ownership import ClaimedLogDirs
 from kclient.wire.errors import KafkaError
 from tests.kit.logs import FaultyDisk, append, config
 
@@ -59,21 +60,20 @@ class Broker:
         self.failures: list[tuple[str, list[tuple[str, int]]]] = []
         self.pool = Pool(holds=holds)
         self.config = config(**settings)
+        self.log_dirs = ClaimedLogDirs(tuple(map(str, paths)), disk=disk)
         self.dirs = LogManager(
-            tuple(map(str, paths)),
+            self.log_dirs,
             config_of=lambda topic: self.config,
             executor=self.pool,
             call_owner=lambda call: call(),
             now_ms=lambda: self.now_ms,
             on_failure=lambda path, error, logs: self.failures.append((path, logs)),
-            disk=disk,
             boot_id="this-boot",
         )
 
     def start(self, broker_id: int = 1, cluster_id: str = "east") -> LogManager:
-        self.dirs.claim()
         try:
-            self.dirs.take_identity(broker_id, cluster_id)
+            self.log_dirs.take_identity(broker_id, cluster_id)
             self.dirs.load()
         except KafkaError:
             self.dirs.release()
@@ -119,18 +119,17 @@ class Synced(OsDisk):
 
 def start(path: str, disk: Any, *, threads: int = 1) -> LogManager:
     """Start the logs of a broker."""
+    log_dirs = ClaimedLogDirs((path,), disk=disk)
     dirs = LogManager(
-        (path,),
+        log_dirs,
         config_of=lambda _topic: config(),
         executor=Pool(),
         call_owner=lambda call: call(),
         now_ms=lambda: 0,
         on_failure=lambda *what: pytest.fail(f"{what}"),
-        disk=disk,
         recovery_threads=threads,
     )
-    dirs.claim()
-    dirs.take_identity(1, "east")
+    log_dirs.take_identity(1, "east")
     dirs.load()
     return dirs
 

@@ -30,6 +30,7 @@ from kbroker.common.shared_turns import SharedTurns
 from kbroker.config import BrokerConfig, LogConfig
 from kbroker.log.disk import OS_DISK, Disk
 from kbroker.log.log_manager import LogManager
+from kbroker.log.ownership import ClaimedLogDirs
 from kbroker.metadata.admin_manager import AdminManager
 from kbroker.network.socket_server import SocketServer
 from kbroker.replica.core.broker_epoch import Registration
@@ -52,6 +53,7 @@ from tests.kit.open_gates import OpenGates
 from tests.kit.replica_fakes import CacheOfOneBroker, NoFetchers, NoReports, RecordedIsrWrites
 
 CLUSTER = UUID(int=0x5EED)
+CLUSTER_ID = "one-broker-cluster-idx"
 BROKER = 1
 
 
@@ -85,8 +87,10 @@ class OneBroker:
         """What the leadership listener received."""
         self.wall_clock: Callable[[], float] = time.time
         fence = ControllerFence()
-        self.cache = CacheOfOneBroker("one-broker-cluster-idx", fence)
+        self.cache = CacheOfOneBroker(CLUSTER_ID, fence)
         self.disk_pool = pool or ThreadPoolExecutor(self.config.background_threads, "disk")
+        log_dirs = ClaimedLogDirs(self.config.directories, disk=disk)
+        log_dirs.take_identity(BROKER, CLUSTER_ID)
         self.replica_manager = ReplicaManager(
             reactor,
             self.config,
@@ -95,14 +99,13 @@ class OneBroker:
             controller_fence=fence,
             metadata=self.cache,
             log_manager=LogManager(
-                self.config.directories,
+                log_dirs,
                 config_of=self.topic_config,
                 executor=self.disk_pool,
                 call_owner=reactor.callFromThread,
                 now_ms=self.now_ms,
                 on_failure=lambda *failure: self.replica_manager.log_dir_failed(*failure),
                 on_flush=lambda key: self.replica_manager.log_flushed(key),
-                disk=disk,
                 recovery_threads=self.config.num_recovery_threads_per_data_dir,
             ),
             disk_pool=self.disk_pool,
@@ -164,8 +167,6 @@ class OneBroker:
 
     def start(self) -> Deferred[int]:
         """Load the logs and listen; fires with the port."""
-        self.replica_manager.log_manager.claim()
-        self.replica_manager.log_manager.take_identity(BROKER, self.cache.cluster_id)
         return self.replica_manager.load().addCallback(lambda _: self._listen())
 
     def _listen(self) -> int:

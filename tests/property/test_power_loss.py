@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from kbroker.config.log import LogConfig
 from kbroker.log.log_manager import LogManager
+from kbroker.log.ownership import ClaimedLogDirs
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import iterate, parse
 from tests.kit.producer_batches import numbered_batch
@@ -51,18 +52,17 @@ class PowerLoss(RuleBasedStateMachine):
         self.dirs = self.start()
 
     def start(self) -> LogManager:
+        log_dirs = ClaimedLogDirs(("/data",), disk=self.disk)
         dirs = LogManager(
-            ("/data",),
+            log_dirs,
             config_of=lambda topic: self.config,
             executor=AtOnce(),
             call_owner=lambda call: call(),
             now_ms=lambda: 0,
             on_failure=lambda *what: self.fail(what),
-            disk=self.disk,
             recovery_threads=1,
         )
-        dirs.claim()
-        dirs.take_identity(1, "east")
+        log_dirs.take_identity(1, "east")
         dirs.load()
         return dirs
 

@@ -211,10 +211,7 @@ class Clients:
         found = [
             number
             for number, node in self.nodes.items()
-            if node.running
-            and node.broker is not None
-            and hasattr(node.broker, "controller")
-            and node.broker.controller.is_active
+            if node.running and node.parts is not None and node.parts.controller.is_active
         ]
         return self.rng.choice(found) if found else None
 
@@ -333,8 +330,9 @@ class Clients:
         request = FindCoordinatorRequest(coordinator_keys=[GROUP])
         while OFFSETS_TOPIC not in self.observer.topics:
             for number, node in self.nodes.items():
-                metadata = getattr(node.broker, "metadata", None)
-                if not node.running or metadata is None or len(metadata.brokers) < len(self.nodes):
+                if not node.running or node.parts is None:
+                    continue
+                if len(node.parts.metadata.brokers) < len(self.nodes):
                     continue
                 try:
                     connection = await self.connection(number, "admin")

@@ -68,7 +68,7 @@ class CutOff:
             return
         node = self._nodes[number]
         process, broker, session = node.process, node.broker, node.zookeeper()
-        if process is None or not process.alive or broker is None:
+        if process is None or not process.alive or broker is None or node.parts is None:
             return
         if session is not None and now - session.knows_at < GRACE:
             return
@@ -79,7 +79,7 @@ class CutOff:
             or partition.role.leader_epoch >= epoch
         ):
             return
-        silence = broker.replica_manager.followers.timeout + GRACE
+        silence = node.parts.replica_manager.followers.timeout + GRACE
         quiet_since = max(self.arrived.get((leader, number), 0.0), process.resumed_at)
         if now - quiet_since > silence:
             raise Broken(

@@ -329,11 +329,10 @@ class GroupRules:
 
     def holds_later(self, node: int, group: str, generation: int) -> Any:
         """Return a broker's own group if it is in a later generation there, else None."""
-        broker = self._nodes[node].broker
-        if not self._nodes[node].running or not hasattr(broker, "groups"):
+        parts = self._nodes[node].parts
+        if not self._nodes[node].running or parts is None:
             return None
-        assert broker is not None
-        held = broker.groups._group(group)
+        held = parts.groups._group(group)
         return held if held is not None and held.machine.generation_id > generation else None
 
     def heartbeat_ends(

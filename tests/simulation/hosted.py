@@ -10,6 +10,6 @@ from kbroker.replica.partition import Partition
 
 
 def hosted_by(broker: Broker) -> Mapping[TopicPartition, Partition]:
-    """Return the partitions of *broker*; none before its replica manager is made."""
-    made = getattr(broker, "replica_manager", None)
-    return made.registry.partitions if made is not None else {}
+    """Return the partitions of *broker*; none before it has loaded its logs."""
+    parts = broker.bootstrapped
+    return parts.replica_manager.registry.partitions if parts is not None else {}

@@ -301,7 +301,7 @@ class MirrorSimulation(Simulation):
         if missing is not None:
             return missing
         for node in self.targets.values():
-            if not node.running or not hasattr(node.broker, "registration"):
+            if not node.listens:
                 return f"broker {node.number} does not run yet"
         missing = self.target.not_whole(self.target_ensemble.tree, self.clients.topics)
         missing = missing or self.target.differs()

@@ -15,7 +15,9 @@ from uuid import UUID
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
+from kbroker.app.bootstrapped import BootstrappedBroker
 from kbroker.app.broker import Broker, CannotStartError
+from kbroker.app.running import RunningBroker
 from kbroker.app.world import World
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.config import BrokerConfig
@@ -132,16 +134,30 @@ class Node:
         return self.process is not None and self.process.alive and self.process.paused
 
     @property
+    def parts(self) -> BootstrappedBroker | None:
+        """The parts of the broker that was started last, once it has loaded its logs."""
+        return self.broker.bootstrapped if self.broker is not None else None
+
+    @property
+    def listens(self) -> bool:
+        """Whether the broker runs and has bound its listeners."""
+        return (
+            self.running
+            and self.broker is not None
+            and isinstance(self.broker.stage, RunningBroker)
+        )
+
+    @property
     def has_failed_disk(self) -> bool:
         """Whether the broker gave up one of its log directories."""
-        return self.running and self.broker is not None and bool(self.broker.log_manager.offline)
+        return self.running and self.parts is not None and bool(self.parts.log_manager.offline)
 
     @property
     def failed_logs(self) -> list[TopicPartition]:
         """The partitions with logs that the broker could not open, in directories that work."""
-        if not self.running or self.broker is None or not self.broker._logs_loaded:
+        if not self.running or self.parts is None:
             return []
-        logs = self.broker.log_manager
+        logs = self.parts.log_manager
         return [] if logs.offline else sorted(logs.failed)
 
     def zookeeper(self) -> ZkConnection | None:
@@ -268,8 +284,8 @@ class Node:
         return not is_clean
 
     def _check_disks(self, *, is_clean: bool) -> None:
-        if self.broker is not None and self.broker._logs_loaded:
-            offline = self.broker.log_manager.offline
+        if self.parts is not None:
+            offline = self.parts.log_manager.offline
             directories = [each for each in DIRECTORIES[: self._disks] if each not in offline]
             self.wrong = self.wrong or wrong_at_the_end(self.disk, directories, is_clean=is_clean)
 

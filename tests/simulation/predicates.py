@@ -346,9 +346,9 @@ class Observer:
         write = leader_state._pending_write
         if write is None or (before and before[7] is seen[7]):
             return
-        assert node.broker is not None
+        assert node.parts is not None
         for member, epoch in write.epochs:
-            known = node.broker.metadata.brokers.get(member)
+            known = node.parts.metadata.brokers.get(member)
             if member not in leader_state.isr and known is not None and epoch < known.epoch:
                 raise Broken(
                     f"FormerLife: {name} proposes {member} by its broker epoch {epoch}, and knows"
@@ -581,8 +581,8 @@ class Observer:
             if held.leader_state is None and held.high_watermark != len(ledger):
                 return f"broker {number} knows {held.high_watermark} of {len(ledger)}"
         for number, node in self._nodes.items():
-            assert node.broker is not None
-            published = node.broker.metadata.partition(topic, partition)
+            assert node.parts is not None
+            published = node.parts.metadata.partition(topic, partition)
             if (
                 published is None
                 or published.leader != state.leader
@@ -594,7 +594,8 @@ class Observer:
     def _leftovers(self, controller: int) -> str | None:
         for number, node in self._nodes.items():
             assert node.broker is not None
-            metadata = node.broker.metadata
+            assert node.parts is not None
+            metadata = node.parts.metadata
             if (
                 metadata.controller_id != controller
                 or metadata.brokers.keys() != self._nodes.keys()
@@ -608,7 +609,7 @@ class Observer:
                     return f"broker {number} still has {partition} of {partition.topic_id}"
                 if number not in self.replicas.get(partition.key, ()):
                     return f"broker {number} still has {partition}, which was moved"
-            for name in node.broker.metadata.topics:
+            for name in metadata.topics:
                 if name not in self.topics:
                     return f"broker {number} still has {name} in its metadata"
         return None

@@ -230,7 +230,7 @@ class Simulation:
 
     def _missing(self) -> str | None:
         for node in self.nodes.values():
-            if not node.running or not hasattr(node.broker, "registration"):
+            if not node.listens:
                 return f"broker {node.number} does not run yet"
         unfinished = self.clients.unfinished
         if unfinished is not None:

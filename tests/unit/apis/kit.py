@@ -47,8 +47,6 @@ class ApiBroker(OneBroker):
     ) -> None:
         self.clock = TestReactor()
         super().__init__(self.clock, str(directory), settings, **parts)
-        self.replica_manager.log_manager.claim()
-        self.replica_manager.log_manager.take_identity(1, self.cache.cluster_id)
         self.replica_manager.log_manager.load()
         self._update()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from twisted.internet.defer import Deferred
 
@@ -23,6 +24,15 @@ def test_what_was_started_last_is_stopped_first() -> None:
     undo.add(step("network"), step("groups"))
     assert running(undo).called
     assert done == ["groups", "network", "logs"]
+
+
+def test_a_step_may_be_added_that_runs_after_all_others() -> None:
+    undo, done = Undo(lambda: 0.0), list[str]()
+    undo.add(lambda: done.append("session"))
+    undo.add_last(partial(done.append, "logs"))
+    undo.add(lambda: done.append("network"))
+    assert running(undo).called
+    assert done == ["network", "session", "logs"]
 
 
 def test_every_step_is_waited_for() -> None:

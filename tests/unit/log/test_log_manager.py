@@ -104,9 +104,7 @@ def test_directories_of_two_brokers_are_not_mixed(brokers: Brokers) -> None:
 
 def test_the_stored_broker_id_is_known_before_the_cluster_is(brokers: Brokers) -> None:
     brokers().start(broker_id=8).close()
-    dirs = brokers().dirs
-    dirs.claim()
-    assert dirs.stored_identity()[:2] == (8, "east")
+    assert brokers().log_dirs.stored_identity()[:2] == (8, "east")
 
 
 @pytest.mark.parametrize(

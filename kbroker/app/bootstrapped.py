@@ -1,0 +1,325 @@
+"""Stage 3 of a broker: all of its parts are made, and its logs are loaded. No client can reach it yet.
+
+`bootstrap` makes the parts in the order in which they need each other. Two pairs need each other both ways, and find
+each other in a closure: the log manager and the replica manager, the replica manager and the group coordinator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import partial
+from uuid import UUID
+
+from twisted.logger import Logger
+
+from kbroker.apis.inter_broker import InterBrokerTrust
+from kbroker.app.configured import CannotContinueError
+from kbroker.app.identified import IdentifiedBroker
+from kbroker.app.undo import Undo
+from kbroker.common.epoch_fences import ControllerFence
+from kbroker.config import BrokerConfig
+from kbroker.controller.controller import ControllerSettings, KafkaController
+from kbroker.coordinator.group.core.limits import GroupLimits
+from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC
+from kbroker.coordinator.group.group_coordinator import GroupCoordinator
+from kbroker.coordinator.group.offset_expiry import OffsetExpiry
+from kbroker.coordinator.transaction.producer_id_manager import ProducerIdManager, first_producer_id
+from kbroker.log.log_manager import LogManager
+from kbroker.metadata.admin_manager import AdminManager, random_topic_id
+from kbroker.metadata.broker_epoch import BrokerEpoch
+from kbroker.metadata.config_admin_manager import ConfigAdminManager
+from kbroker.metadata.controller_epochs import ControllerEpochs
+from kbroker.metadata.dynamic_config import DynamicConfig
+from kbroker.metadata.metadata_cache import MetadataCache
+from kbroker.metadata.registered_addresses import RegisteredAddresses
+from kbroker.network.broker_connections import BrokerConnections
+from kbroker.network.broker_dial import BrokerDial
+from kbroker.replica.alter_partition_manager import AlterPartitionManager
+from kbroker.replica.core.broker_epoch import Registration
+from kbroker.replica.core.replication_quota import ReplicationQuotas
+from kbroker.replica.log_dir_failure_channel import LogDirFailureChannel
+from kbroker.replica.preferred_read_replica import replica_selector
+from kbroker.replica.replica_fetcher_manager import ReplicaFetcherManager
+from kbroker.replica.replica_manager import ReplicaManager
+from kbroker.security.core.broker_proof import BrokerProofs
+from kbroker.security.inter_broker_secret import InterBrokerSecret
+from kbroker.zk.interface import Expired, Lapsed, SessionEvent
+from kclient.errors import Address
+from kclient.net.dial import resolve
+
+log = Logger(namespace="kbroker.broker")
+
+
+@dataclass(frozen=True, slots=True)
+class BootstrappedBroker:
+    """The parts of a broker."""
+
+    identified: IdentifiedBroker
+    trust: InterBrokerTrust
+    broker_epoch: BrokerEpoch
+    controller_epochs: ControllerEpochs
+    dynamic_config: DynamicConfig
+    config_admin_manager: ConfigAdminManager
+    metadata: MetadataCache
+    admin_manager: AdminManager
+    connections: BrokerConnections
+    controller: KafkaController
+    log_manager: LogManager
+    replica_manager: ReplicaManager
+    groups: GroupCoordinator
+    producer_ids: ProducerIdManager
+
+
+async def bootstrap(broker: IdentifiedBroker, undo: Undo) -> BootstrappedBroker:
+    """Make all parts, read what they need from ZooKeeper, and load the logs."""
+    configured, zookeeper, reconnect = broker.configured, broker.zookeeper, broker.reconnect
+    reactor, config, world = configured.reactor, configured.config, configured.world
+
+    def new_topic_id() -> UUID:
+        return random_topic_id(world.new_uuid)
+
+    dynamic_config = DynamicConfig(
+        zookeeper, reconnect, config, broker_id=broker.broker_id, now_ms=world.now_ms
+    )
+    await dynamic_config.start()
+    undo.add(dynamic_config.stop)
+    dial, trust = await _trust_brokers(broker, undo)
+    fence = ControllerFence()
+    metadata = MetadataCache(broker.cluster_id, fence)
+    connections = BrokerConnections(
+        broker_id=broker.broker_id,
+        request_timeout=config.controller_socket_timeout_ms / 1000,
+        dial=dial,
+    )
+    undo.add(connections.close)
+    replica_manager, groups = _make_replicas_and_groups(
+        broker, dynamic_config, metadata, fence, dial, undo
+    )
+    _expire_offsets(broker, groups, metadata, undo)
+    bootstrapped = BootstrappedBroker(
+        identified=broker,
+        trust=trust,
+        broker_epoch=BrokerEpoch(),
+        controller_epochs=ControllerEpochs(zookeeper, reconnect),
+        dynamic_config=dynamic_config,
+        config_admin_manager=ConfigAdminManager(
+            zookeeper, reconnect, lambda: dynamic_config.broker_config
+        ),
+        metadata=metadata,
+        admin_manager=AdminManager(
+            reactor,
+            zookeeper,
+            reconnect,
+            metadata,
+            lambda: dynamic_config.broker_config,
+            new_topic_id=new_topic_id,
+            random_below=world.random_below,
+        ),
+        connections=connections,
+        controller=KafkaController(
+            reactor,
+            zookeeper,
+            _controller_settings(broker.broker_id, config, dynamic_config),
+            connections,
+            now_ms=world.now_ms,
+            new_topic_id=new_topic_id,
+            reconnect=reconnect,
+        ),
+        log_manager=replica_manager.log_manager,
+        replica_manager=replica_manager,
+        groups=groups,
+        producer_ids=ProducerIdManager(
+            zookeeper, broker.broker_id, first=first_producer_id(broker.cluster_id)
+        ),
+    )
+    await dynamic_config.load_all_topics()
+    await replica_manager.load()
+    undo.add_last(partial(_close_logs, replica_manager))
+    return bootstrapped
+
+
+async def _close_logs(replica_manager: ReplicaManager) -> None:
+    if not await replica_manager.close():
+        log.warn("not every log was closed cleanly; the next start will recover them")
+
+
+# -- trust between brokers -----------------------------------------------------------------------
+
+
+async def _trust_brokers(
+    broker: IdentifiedBroker, undo: Undo
+) -> tuple[BrokerDial, InterBrokerTrust]:
+    """Read the secret that broker proofs are made with (docs/design/inter-broker-trust.md)."""
+    reactor, config = broker.configured.reactor, broker.configured.config
+    world = broker.configured.world
+    proofs = BrokerProofs(broker.cluster_id, broker.broker_id)
+    secret = InterBrokerSecret(
+        broker.zookeeper, broker.reconnect, proofs, random_bytes=world.random_bytes
+    )
+    await secret.start()
+    undo.add(secret.stop)
+    trust = InterBrokerTrust(
+        proofs,
+        config.inter_broker_listener,
+        reactor.seconds,
+        None
+        if config.kbroker_inter_broker_proof_required
+        else await _registered_addresses(broker, undo),
+    )
+    return BrokerDial(reactor, world.dial, proofs), trust
+
+
+async def _registered_addresses(
+    broker: IdentifiedBroker, undo: Undo
+) -> Callable[[str], Collection[int]]:
+    """Return the function from an address to the brokers registered at it."""
+    log.warn(
+        "kbroker.inter.broker.proof.required=false: every program on a broker's host may act as that broker"
+    )
+    reactor = broker.configured.reactor
+    addresses = RegisteredAddresses(
+        broker.zookeeper,
+        broker.reconnect,
+        broker.configured.config.inter_broker_listener,
+        lambda host: resolve(reactor, Address(host, 0)),
+    )
+    await addresses.start()
+    undo.add(addresses.stop)
+    return addresses.brokers_at
+
+
+# -- replicas, groups, controller ------------------------------------------------------------------
+
+
+def _make_replicas_and_groups(
+    broker: IdentifiedBroker,
+    dynamic_config: DynamicConfig,
+    metadata: MetadataCache,
+    fence: ControllerFence,
+    dial: BrokerDial,
+    undo: Undo,
+) -> tuple[ReplicaManager, GroupCoordinator]:
+    """Make the log manager, the replica manager and the group coordinator, and begin to replicate."""
+    configured, broker_id, zookeeper = broker.configured, broker.broker_id, broker.zookeeper
+    reactor, config, world = configured.reactor, configured.config, configured.world
+    registration, quotas = Registration(), ReplicationQuotas(broker_id)
+    disk_pool = world.disk_pool(config.background_threads)
+    replica_manager: ReplicaManager
+    groups: GroupCoordinator
+    log_manager = LogManager(
+        broker.log_dirs,
+        config_of=dynamic_config.log_config,
+        executor=disk_pool,
+        call_owner=reactor.callFromThread,
+        now_ms=world.now_ms,
+        on_failure=lambda *failure: replica_manager.log_dir_failed(*failure),
+        on_flush=lambda key: replica_manager.log_flushed(key),
+        boot_id=world.boot_id(),
+        recovery_threads=config.num_recovery_threads_per_data_dir,
+    )
+    replica_manager = ReplicaManager(
+        reactor,
+        config,
+        broker_id=broker_id,
+        registration=registration,
+        controller_fence=fence,
+        metadata=metadata,
+        log_manager=log_manager,
+        disk_pool=disk_pool,
+        quotas=quotas,
+        alter_partition=AlterPartitionManager(reactor, zookeeper, broker.reconnect),
+        fetchers=ReplicaFetcherManager(
+            reactor,
+            config,
+            broker_id=broker_id,
+            registration=registration,
+            quota=quotas.follower,
+            now_ms=world.now_ms,
+            address=lambda other: metadata.address(other, config.inter_broker_listener),
+            dial=dial,
+        ),
+        replica_selector=replica_selector(config.replica_selector_class, lambda: metadata.brokers),
+        random_below=world.random_below,
+        log_dir_failures=LogDirFailureChannel(reactor, zookeeper, broker_id),
+        topic_config=dynamic_config.log_config,
+        now_ms=world.now_ms,
+        on_leadership=lambda *change: groups.on_leadership(*change),
+        fatal=lambda cause: configured.on_fatal(CannotContinueError(cause)),
+    )
+    zookeeper.on_session(partial(_session_changed, replica_manager))
+    dynamic_config.on_topic_config(replica_manager.reconfigure)
+    dynamic_config.on_broker_config(replica_manager.log_schedule.reconfigure)
+    replica_manager.log_schedule.reconfigure(dynamic_config.broker_config)
+    dynamic_config.on_broker_config(replica_manager.throttle)
+    replica_manager.throttle(dynamic_config.broker_config)
+    replica_manager.start_replication()
+    undo.add(replica_manager.stop_replication)
+    groups = GroupCoordinator(
+        reactor,
+        zookeeper,
+        broker_id=broker_id,
+        limits=_group_limits(config),
+        now_ms=world.now_ms,
+        offset_metadata_max_bytes=config.offset_metadata_max_bytes,
+        offsets_commit_timeout=config.offsets_commit_timeout_ms / 1000,
+        no_successor_at=partial(replica_manager.no_successor_at, OFFSETS_TOPIC),
+        is_alone=partial(replica_manager.is_alone_in_isr, OFFSETS_TOPIC),
+        new_uuid=world.new_uuid,
+    )
+    return replica_manager, groups
+
+
+def _session_changed(replica_manager: ReplicaManager, event: SessionEvent) -> None:
+    if isinstance(event, Lapsed):
+        replica_manager.cut_off()
+    elif isinstance(event, Expired):
+        replica_manager.expired()
+
+
+def _expire_offsets(
+    broker: IdentifiedBroker, groups: GroupCoordinator, metadata: MetadataCache, undo: Undo
+) -> None:
+    config = broker.configured.config
+    expiry = OffsetExpiry(
+        broker.configured.reactor,
+        broker.zookeeper,
+        groups,
+        retention_ms=config.offsets_retention_minutes * 60_000,
+        interval=config.offsets_retention_check_interval_ms / 1000,
+        topics=lambda: set(metadata.topics),
+        now_ms=broker.configured.world.now_ms,
+    )
+    metadata.on_change(expiry.topics_changed)
+    expiry.start()
+    undo.add(expiry.stop)
+
+
+def _controller_settings(
+    broker_id: int, config: BrokerConfig, dynamic_config: DynamicConfig
+) -> ControllerSettings:
+    return ControllerSettings(
+        broker_id,
+        config.inter_broker_listener,
+        config.delete_topic_enable,
+        rebalance_seconds=(
+            config.leader_imbalance_check_interval_seconds
+            if config.auto_leader_rebalance_enable
+            else None
+        ),
+        imbalance_percentage=config.leader_imbalance_per_broker_percentage,
+        unclean_leader_election=(
+            lambda: dynamic_config.broker_config.unclean_leader_election_enable
+        ),
+        min_insync_replicas=dynamic_config.min_insync_replicas,
+        is_extended=config.extends_inter_broker_protocol,
+    )
+
+
+def _group_limits(config: BrokerConfig) -> GroupLimits:
+    return GroupLimits(
+        min_session_timeout=config.group_min_session_timeout_ms / 1000,
+        max_session_timeout=config.group_max_session_timeout_ms / 1000,
+        initial_rebalance_delay=config.group_initial_rebalance_delay_ms / 1000,
+        max_size=config.group_max_size,
+    )
