@@ -18,11 +18,10 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from kbroker.common.gather import all_of, outcomes_of
-from kbroker.common.log_dir_integrity import LogDirCondition
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.common.turns import Turns
 from kbroker.controller.controller_election import ControllerEpoch
-from kbroker.controller.core.context import ALWAYS, Broker, LeaderAndIsr, ReplicaAssignment, Topic
+from kbroker.controller.core.context import Broker, LeaderAndIsr, ReplicaAssignment, Topic
 from kbroker.zk import znodes
 from kbroker.zk.errors import (
     ConnectionLoss,
@@ -38,7 +37,6 @@ from kbroker.zk.reconnect import Reconnect
 log = Logger()
 
 READS_AT_ONCE = 1000
-_STARTS = frozenset(start.value for start in LogDirCondition)
 K = TypeVar("K")
 T = TypeVar("T")
 
@@ -79,9 +77,7 @@ class ControllerZkReads:
             self._report(error)
             return None
         # A registration of an earlier version does not have these fields: the broker is trusted, as in classic Kafka.
-        start = LogDirCondition(read.start) if read.start in _STARTS else LogDirCondition.UNKNOWN
-        intact = read.intact if read.start else ALWAYS
-        return Broker(broker_id, node.stat.czxid, read.endpoints, read.rack, intact, start)
+        return Broker(broker_id, node.stat.czxid, read.endpoints, read.rack, read.integrity)
 
     async def read_topic_znode(self, name: str) -> tuple[znodes.TopicAssignment, int] | None:
         """Read a topic's znode and its version; None for one that does not exist or cannot be decoded."""

@@ -1,80 +1,71 @@
-"""What the log directories of a broker, together, know of its lives: which places in an ISR they stand for (KIP-966).
+"""What the log directories of one broker vouch for: all of them together, and each for the logs in it (KIP-966).
 
 Theory of operation
 ===================
-Each directory remembers by itself since which broker epoch it has kept everything (`kbroker.log.log_dir_history`). Two
-claims follow. With the registration goes what holds for *every* replica, wherever it is or was: the epochs that all
-directories cover. And of a partition that nobody leads the controller asks each replica; the answer says since when
-*its* directory has kept everything, for more than the first claim may be true of it: a directory that lost something
-takes nothing away from what was in another one.
+Each directory has its history (`kbroker.log.log_dir_history`). Two statements follow:
 
-Why the second claim is sound. A place was granted under epoch E: so in that life, or before it while nothing was
-lost, the replica was in some directory X of this broker, and had all that is committed. Now its log was found, at
-the start, in D, whose own range covers E, and D lost nothing since E. Were X not D, then the log in D was begun after
-X had lost it, or X had gone. In that start, or before, the loss was told, under an epoch later than E: every directory
-remembers the last such epoch (`lost`). And **before a log that may have been elsewhere is begun in a directory
-whose range reaches further back, the range is cut to begin at `lost`**: D would not cover E. (While a directory cannot
-be read no such log is begun at all: it may be there.) A life in which D could not be read, or failed before its
-registration, wrote nothing in it, and the others remember that it was *absent*: so D's range has no end by then,
-for a place that was renewed meanwhile was renewed for what D had before.
+- The registration has what holds for *every* replica of the broker: the broker epochs that all directories cover.
+- The controller asks each replica of a leaderless partition. The answer has what *its* directory covers, which may be
+  more: a loss in one directory takes nothing away from another one.
 
-Where one of several directories is missing, or is another disk (the files name them all), nobody can say which
-replicas were in it: such a start is *partial*, and every range begins with the next epoch. What is still there is told
-one by one, in that life. A directory whose range ends before another's, and that was not absent, is of the past (a
-restored copy, an older disk): another one was in its place meanwhile, and after the next epoch it claims nothing older.
+A start that misses a directory is *partial*: no other directory shows which replicas were in the missing one. A
+directory that ends before another one, and was not absent, is an old copy: after the next registration it covers
+nothing older. docs/design/log-integrity.md has the table of cases, a worked example, the proof, and what is not
+detected.
 
-What is not seen: that *all* directories of a broker are of the past, together. The first registration after they were
-put back claims nothing of the lives that they missed, but the range that is remembered with it spans them, and the
-next start claims it. A list of the epochs that were lived under, in the files and in the registration, would tell. And
-a copy that was made in the midst of a life, and is put back on a machine that has not gone down since, looks
-like what that life itself left behind.
+Invariants:
+1. A statement covers only epochs under which the present log was written, or lay untouched, with nothing lost since.
+2. A broker that did not lose power and has its directories covers all its epochs.
+3. A directory that kept everything covers the ISR broker epochs of the replicas in it, whatever another one lost.
 
-Invariants: 1. a claim covers only epochs under which the log that is there now was written, or lay untouched, with
-nothing lost since; 2. a broker that did not lose power and has its directories claims all its epochs; 3. a directory
-in which a replica's log lies, and that kept everything, claims that replica's place, whatever befell the others.
-
-In: what each directory held, registrations, logs begun   Out: claims, and what each file is to say   Owner: LogManager
+In: what each directory held, registrations, new logs   Out: statements, and the content of each file
+Owner: LogManager
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kbroker.common.log_dir_integrity import MAX_BROKER_EPOCH, LogDirCondition, LogDirIntegrity
+from kbroker.common.log_dir_integrity import (
+    MAX_BROKER_EPOCH,
+    BrokerEpochs,
+    LogDirCondition,
+    LogDirIntegrity,
+    broker_epochs,
+)
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.log.log_dir_history import LogDirHistory, combine
 
-Range = tuple[int, int]
-"""First and last broker epoch."""
-
 
 class LogDirHistories:
-    """The pasts of a broker's directories, by their paths, and the life that it has now."""
+    """The histories of a broker's directories, by their paths, and its present registration."""
 
     def __init__(self, boot_id: str) -> None:
         self.integrity = LogDirIntegrity(LogDirCondition.NEW, None)
-        """What holds for all directories: what the registration says."""
+        """What all directories vouch for: the content of the registration."""
         self.missing_directories: set[str] = set()
-        """Ids of log directories that the broker had in its last life, and that it does not have now."""
+        """Ids of log directories that the broker had in its last run, and that it does not have now."""
         self.found_logs: frozenset[TopicPartition] | None = None
-        """Where directories are missing: the partitions that were found in the others; None: none is missing."""
+        """Where directories are missing: the partitions that the others hold; None: none is missing."""
         self.boot_id = boot_id
         self._ids: dict[str, str] = {}
         self._integrities: dict[str, LogDirIntegrity] = {}
         self._histories: dict[str, LogDirHistory] = {}
         self._unread = 0
-        self._lost = -1
-        """The broker epoch of the last life that told of a loss in any directory."""
+        self._lost_at = -1
+        """The broker epoch of the last registration that reported a loss in any directory."""
         self._found_at_start: set[TopicPartition] = set()
-        """Partitions whose logs were found at the start, and are still those."""
-        self._registered: dict[str, Range | None] = {}
-        """What was claimed with the last registration."""
+        """Partitions whose logs lay in the directories at the start, and still do."""
+        self._published: dict[str, BrokerEpochs | None] = {}
+        """What each directory covered at the last registration."""
         self._first: int | None = None
         """The first broker epoch of this process."""
-        self._registering = False
-        """Whether an epoch may have been given to us that we do not know yet."""
+        self._is_registering = False
+        """Whether ZooKeeper may hold a registration whose broker epoch is not known here."""
+        self._has_unknown_epoch = False
+        """Whether an attempt to register has ended without its broker epoch."""
 
-    # -- the start
+    # Start
 
     def add(
         self,
@@ -83,29 +74,27 @@ class LogDirHistories:
         integrity: LogDirIntegrity,
         history: LogDirHistory | None,
     ) -> None:
-        """Take what a directory holds."""
+        """Add a directory."""
         self._integrities[path] = integrity
         if directory_id is not None:
             self._ids[path] = directory_id
         if history is not None:
             self._histories[path] = history
             self.missing_directories.update(history.directories)
-            self._lost = max(self._lost, history.lost)
+            self._lost_at = max(self._lost_at, history.lost_at)
 
     def conclude(self, logs: Iterable[TopicPartition], unread: int) -> None:
-        """Conclude, when all directories were taken but the *unread* ones, and *logs* were found in them."""
+        """Conclude, when all directories but the *unread* ones were added, and *logs* lie in them."""
         self._unread = unread
         self._found_at_start = set(logs)
         newest = max(self._histories.values(), key=_end, default=None)
         for path, integrity in self._integrities.items():
             was_absent = newest is not None and self._ids.get(path) in newest.absent
             if was_absent and integrity.intact is not None:
-                self._integrities[path] = integrity._replace(
-                    intact=(integrity.intact[0], MAX_BROKER_EPOCH)
-                )
+                self._integrities[path] = integrity._replace(intact=integrity.intact.opened())
         self.integrity = combine(self._integrities.values())
         self.missing_directories.difference_update(self._ids.values())
-        if self._lost_a_directory():
+        if self._has_lost_directory():
             self.found_logs = frozenset(self._found_at_start)
         if self.missing_directories and self.integrity.condition in (
             LogDirCondition.CLEAN,
@@ -113,109 +102,112 @@ class LogDirHistories:
         ):
             self.integrity = LogDirIntegrity(LogDirCondition.PARTIAL, self.integrity.intact)
 
-    def _lost_a_directory(self) -> bool:
-        """Say whether a directory is missing that is not just one that cannot be read now."""
+    def _has_lost_directory(self) -> bool:
+        """Return whether a directory is missing beside those that cannot be read now."""
         return len(self.missing_directories) > self._unread
 
     def directory_id(self, path: str) -> str | None:
-        """Return the directory.id of a directory that was taken."""
+        """Return the directory.id of a directory that was added."""
         return self._ids.get(path)
 
     def had(self, directory_id: str) -> bool:
-        """Say whether the broker has a directory of that id, or had it in its last life."""
+        """Return whether the broker has a directory of that id, or had it in its last run."""
         return directory_id in self.missing_directories or directory_id in self._ids.values()
 
-    # -- registrations
+    # Registrations
 
     def registering(self) -> LogDirIntegrity:
-        """Return what the registration is to say; whatever epoch it gets, the next life may claim it."""
-        self._registering = True
-        self._registered = {path: integrity.intact for path, integrity in self._integrities.items()}
+        """Return the content of the next registration; the files get an open end with it."""
+        self._has_unknown_epoch = self._is_registering
+        self._is_registering = True
+        self._published = {path: each.intact for path, each in self._integrities.items()}
         return self.integrity
 
     def registered(self, broker_epoch: int) -> None:
-        """Take the broker epoch that we live under from now on; what was lost has been told with it."""
-        since = {path: self._since(path) for path in self._integrities}
-        if any(each is None for each in since.values()):
-            self._lost = broker_epoch
-        for path, each in since.items():
-            low = broker_epoch if each is None else each
-            self._integrities[path] = LogDirIntegrity(LogDirCondition.CLEAN, (low, broker_epoch))
-        start = LogDirCondition.PARTIAL if self._unread else LogDirCondition.CLEAN
-        self.integrity = LogDirIntegrity(start, combine(self._integrities.values()).intact)
-        self._registering = False
+        """Handle a registration under *broker_epoch*: what was lost is reported now."""
+        kept = {path: self._kept(path) for path in self._integrities}
+        if any(each is None for each in kept.values()):
+            self._lost_at = broker_epoch
+        for path, each in kept.items():
+            if each is not None and self._has_unknown_epoch:
+                each = each.opened()
+            intact = broker_epochs(broker_epoch) if each is None else each.registered(broker_epoch)
+            self._integrities[path] = LogDirIntegrity(LogDirCondition.CLEAN, intact)
+        condition = LogDirCondition.PARTIAL if self._unread else LogDirCondition.CLEAN
+        self.integrity = LogDirIntegrity(condition, combine(self._integrities.values()).intact)
+        self._is_registering = self._has_unknown_epoch = False
         if self._first is None:
             self._first = broker_epoch
 
-    def _since(self, path: str) -> int | None:
-        """Return since which broker epoch a directory claims; None: since the next registration."""
+    def _kept(self, path: str) -> BrokerEpochs | None:
+        """Return the epochs that a directory covers beyond the next registration; None: only that one."""
         integrity = self._integrities[path]
         if self._first is not None and integrity.intact is not None:
-            return integrity.intact[0]
-        if self._lost_a_directory():
+            return integrity.intact
+        if self._has_lost_directory():
             return None
         if (
             integrity.condition is LogDirCondition.NEW
             and self.integrity.condition is not LogDirCondition.NEW
         ):
-            # It was added to others: nothing was ever in it.
-            known = [p.intact[0] for p in self._integrities.values() if p.intact is not None]
-            return max(known, default=None)
-        if integrity.intact is None or integrity.intact[1] < self._last():
+            # A new directory beside others: nothing was ever in it.
+            known = [each.intact for each in self._integrities.values() if each.intact is not None]
+            return max(known, key=_first_epoch, default=None)
+        if integrity.intact is None or integrity.intact.last < self._last():
             return None
-        return integrity.intact[0]
+        return integrity.intact
 
     def _last(self) -> int:
-        """Return the last broker epoch that any directory is known to have lived under."""
-        ends = [history.until for history in self._histories.values() if history.until is not None]
+        """Return the last broker epoch that is known of any directory."""
+        ends = [each.intact.last for each in self._histories.values() if each.intact is not None]
         return max([end for end in ends if end < MAX_BROKER_EPOCH], default=-1)
 
-    # -- claims
+    # Statements for one log
 
     def before_new_log(self, path: str) -> bool:
-        """Take note that a log that may have been elsewhere is begun in a directory.
+        """Handle the begin of a log that may have been in another directory.
 
-        Return whether the directory's file is to be written first.
+        Return whether the directory's file must be written first.
         """
-        intact = self._integrities[path].intact
-        if intact is None or intact[0] >= self._lost:
+        integrity = self._integrities[path]
+        if integrity.intact is None or integrity.intact.first >= self._lost_at:
             return False
-        self._integrities[path] = self._integrities[path]._replace(intact=(self._lost, intact[1]))
+        self._integrities[path] = integrity._replace(intact=integrity.intact.since(self._lost_at))
         return True
 
     def removed(self, partition: TopicPartition) -> None:
-        """Take note that the log of a partition was deleted, or set aside."""
+        """Handle the deletion of a partition's log, or its move to a stray directory."""
         self._found_at_start.discard(partition)
 
-    def vouched_for(self, path: str, partition: TopicPartition) -> Range | None:
-        """Return the epochs of which the log of a partition, in that directory, kept everything."""
+    def vouched_for(self, path: str, partition: TopicPartition) -> BrokerEpochs | None:
+        """Return the epochs under which a partition's log, in that directory, kept everything."""
         if partition in self._found_at_start:
-            return self._registered.get(path)
-        last = self._integrities[path].intact
-        return (self._first, last[1]) if self._first is not None and last is not None else None
+            return self._published.get(path)
+        intact = self._integrities[path].intact
+        return None if self._first is None or intact is None else intact.since(self._first)
 
-    # -- what the files are to say
+    # Files
 
     def history_of(self, path: str, failed: Iterable[str]) -> LogDirHistory:
-        """Return what the file of a directory is to say now, when those at the paths *failed* have failed."""
-        integrity, since = self._integrities[path], self._since(path)
-        until = integrity.intact[1] if integrity.intact is not None else MAX_BROKER_EPOCH
-        unknown = self._registering or since is None or until == MAX_BROKER_EPOCH
-        away = set() if self._lost_a_directory() else self.missing_directories
-        absent = away.union(self._ids[one] for one in failed if one in self._ids)
-        pending_loss = (
-            self.integrity.condition if integrity.intact is not None else integrity.condition
-        )
+        """Return the present content of a directory's file, while the directories at the paths *failed* have failed."""
+        integrity, intact = self._integrities[path], self._kept(path)
+        is_unknown = self._is_registering or integrity.intact is None
+        away = set() if self._has_lost_directory() else self.missing_directories
+        absent = away.union(self._ids[each] for each in failed if each in self._ids)
+        loss = self.integrity.condition if integrity.intact is not None else integrity.condition
         return LogDirHistory(
             self.boot_id,
-            since,
-            None if unknown else until,
+            intact.opened() if intact is not None and is_unknown else intact,
             tuple(sorted(away.union(self._ids.values()))),
-            pending_loss if since is None else None,
+            loss if intact is None else None,
             tuple(sorted(absent)),
-            self._lost,
+            self._lost_at,
         )
 
 
 def _end(history: LogDirHistory) -> int:
-    return MAX_BROKER_EPOCH if history.until is None else history.until
+    return MAX_BROKER_EPOCH if history.intact is None else history.intact.last
+
+
+def _first_epoch(epochs: BrokerEpochs) -> int:
+    return epochs.first

@@ -23,7 +23,7 @@ from concurrent.futures import Executor, Future
 from functools import partial
 from uuid import UUID
 
-from kbroker.common.log_dir_integrity import LogDirCondition, LogDirIntegrity
+from kbroker.common.log_dir_integrity import BrokerEpochs, LogDirCondition, LogDirIntegrity
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.config.log import LogConfig
 from kbroker.log import identity, names
@@ -178,21 +178,21 @@ class LogManager:
         log.on_flush_due(lambda: self._flushing.appended(partition))
         log.on_truncate(lambda: self._before_reuse(partition, directory))
 
-    # Lives of the broker
+    # Registrations of the broker
 
     def registering(self) -> LogDirIntegrity:
-        """Return what the registration is to say of us; whatever epoch it gets, the next life may claim it."""
+        """Return what the directories vouch for, for the registration. The next start covers the epoch of it."""
         integrity = self.histories.registering()
         self._write_histories()
         return integrity
 
     def registered(self, broker_epoch: int) -> None:
-        """Note the broker epoch that we live under from now on. Quick: nothing is synced."""
+        """Write the broker epoch of a registration into the directories. Quick: nothing is synced."""
         self.histories.registered(broker_epoch)
         self._write_histories()
 
-    def vouched_for(self, partition: TopicPartition) -> tuple[int, int] | None:
-        """Return the first and last broker epoch since which a partition's log has kept everything."""
+    def vouched_for(self, partition: TopicPartition) -> BrokerEpochs | None:
+        """Return the broker epochs under which a partition's log has kept everything."""
         where = self._where.get(partition)
         return self.histories.vouched_for(where.path, partition) if where is not None else None
 
@@ -209,7 +209,7 @@ class LogManager:
         return self.histories.history_of(directory.path, self.offline)
 
     def _before_new_log(self, directory: LogDir) -> None:
-        """Have a directory claim no more than it may when it holds a log that was, perhaps, elsewhere before."""
+        """Reduce what a directory covers before a log begins in it that may have been in another one."""
         if self.histories.before_new_log(directory.path):
             try:
                 directory.write_history(self._memory(directory), durable=False)

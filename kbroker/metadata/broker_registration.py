@@ -287,7 +287,7 @@ class BrokerRegistration:
         integrity = self._history.registering()
         if not self._is_extended:
             return self._registration
-        return replace(self._registration, start=integrity.condition.value, intact=integrity.intact)
+        return replace(self._registration, integrity=integrity)
 
     def _registered(self, czxid: int, session: Session) -> int:
         self._epoch = czxid

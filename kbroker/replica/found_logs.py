@@ -11,6 +11,8 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
+from kbroker.common.isr_epochs import UNKNOWN_EPOCH, before_void, is_void
+from kbroker.common.log_dir_integrity import BrokerEpochs
 from kbroker.log.log_manager import LogManager
 from kbroker.log.unified_log import UnifiedLog
 from kbroker.replica.partition import Partition
@@ -75,18 +77,33 @@ NOT_REPORTED: Final = (-1, -1, -1, -1)
 def end_of_leaderless(
     log_manager: LogManager, partition: Partition | None, state: LeaderAndIsrPartitionState
 ) -> tuple[int, int, int, int]:
-    """Return last epoch and end of a leaderless partition's log, first and last broker epoch that it stands for.
+    """Return last epoch and end of a leaderless partition's log, and the first and last broker epoch that it covers.
 
-    The latter are -1 where it stands for none; NOT_REPORTED for any other partition. A log that ends too early is told
-    all the same: after a power loss of all machines it may be the longest.
+    The latter are -1 where the log does not cover the broker epoch under which this replica joined the ISR. All are -1
+    for any other partition. A log that ends too early is reported all the same: after a power loss of all machines it
+    may be the longest.
     """
     if state.leader >= 0 or partition is None or partition.offline is not None:
         return NOT_REPORTED
     found = log_manager.get(*partition.key)
     there = log_manager.histories.found_logs
     if found is None or (there is not None and partition.key not in there):
-        return NOT_REPORTED  # made anew since: what was here may be in a directory that is missing
+        return NOT_REPORTED  # a new log: the earlier one may be in a directory that is missing
     if partition.lacks_records and found.missing_below is None:
-        return NOT_REPORTED  # what was here is not here, and may come back
-    claim = None if partition.lacks_records else log_manager.vouched_for(partition.key)
-    return found.leader_epochs.latest, found.log_end_offset, *(claim or (-1, -1))
+        return NOT_REPORTED  # the earlier log is not here, and may come back
+    intact = None if partition.lacks_records else log_manager.vouched_for(partition.key)
+    if intact is None or not _is_covered(intact, state, partition.role.broker_id):
+        return found.leader_epochs.latest, found.log_end_offset, -1, -1
+    return found.leader_epochs.latest, found.log_end_offset, intact.first, intact.last
+
+
+def _is_covered(intact: BrokerEpochs, state: LeaderAndIsrPartitionState, broker_id: int) -> bool:
+    """Return whether *intact* covers the broker epoch under which the replica joined the ISR; true if none is known."""
+    isr_epochs = {
+        **dict(zip(state.elr, state.elr_epochs, strict=False)),
+        **dict(zip(state.isr, state.isr_epochs, strict=False)),
+    }
+    isr_epoch = isr_epochs.get(broker_id, UNKNOWN_EPOCH)
+    if is_void(isr_epoch):
+        isr_epoch = before_void(isr_epoch)
+    return isr_epoch == UNKNOWN_EPOCH or intact.covers(isr_epoch)

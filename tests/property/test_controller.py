@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kbroker.common.log_dir_integrity import LogDirCondition
+from kbroker.common.log_dir_integrity import LogDirCondition, LogDirIntegrity, broker_epochs
 from kbroker.controller.core import effects, events, reassignment
 from kbroker.controller.core.context import Broker, LeaderAndIsr, ReplicaAssignment, Topic
 from kbroker.controller.core.state_machine import ControllerStateMachine
@@ -83,10 +83,12 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
             self.disks.pop(broker, None)
             for holders in self.holders.values():
                 holders.discard(broker)
-        intact = None if wiped else (self.since[broker], lives[-1])
-        start = LogDirCondition.NEW if wiped else LogDirCondition.CRASHED
+        intact = None if wiped else broker_epochs((self.since[broker], lives[-1]))
+        condition = LogDirCondition.NEW if wiped else LogDirCondition.CRASHED
         lives.append(epoch)
-        self.brokers[broker] = Broker(broker, epoch, (), None, intact, start)
+        self.brokers[broker] = Broker(
+            broker, epoch, (), integrity=LogDirIntegrity(condition, intact)
+        )
 
     # -- performing effects ------------------------------------------------------------------
 

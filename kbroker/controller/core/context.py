@@ -7,11 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.common.endpoint import Endpoint
-from kbroker.common.log_dir_integrity import LogDirCondition
+from kbroker.common.isr_epochs import before_void, is_void
+from kbroker.common.log_dir_integrity import (
+    UNKNOWN_INTEGRITY,
+    BrokerEpochs,
+    LogDirCondition,
+    LogDirIntegrity,
+)
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.controller.core.states import (
     PARTITION_VALID_FROM,
@@ -31,36 +37,12 @@ class LogEnd(NamedTuple):
     last_epoch: int
     """That of the last record."""
     offset: int
-    intact: tuple[int, int] = (-1, -1)
-    """First and last broker epoch under which this very log was written, or lay there, and kept everything."""
+    intact: BrokerEpochs | None = None
+    """The broker epochs under which this very log was written, or lay untouched, and kept everything."""
 
     def keeps(self, isr_epoch: int) -> bool:
         """Say whether what it had as *granted* is still there (-1: unknown)."""
-        return self.intact[0] >= 0 and (
-            isr_epoch == -1 or self.intact[0] <= isr_epoch <= self.intact[1]
-        )
-
-
-ALWAYS: Final = (0, 2**63 - 1)
-"""`Broker.intact` of one that says nothing of itself: it is believed, as in classic Kafka."""
-
-VOID_EPOCH: Final = -2
-"""In place of a broker epoch: the member itself said that it lacks records, and its epoch is not known."""
-
-
-def void(isr_epoch: int) -> int:
-    """Return what is in place of the broker epoch *granted* once the member said that it lacks records."""
-    return isr_epoch if is_void(isr_epoch) else VOID_EPOCH - 1 - isr_epoch
-
-
-def is_void(isr_epoch: int) -> bool:
-    """Say whether *granted* is in place of a broker epoch."""
-    return isr_epoch <= VOID_EPOCH
-
-
-def before_void(voided: int) -> int:
-    """Return the broker epoch that `void` made *voided* of; -1: unknown."""
-    return VOID_EPOCH - 1 - voided
+        return self.intact is not None and (isr_epoch == -1 or self.intact.covers(isr_epoch))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +54,8 @@ class Broker:
     """The czxid of its /brokers/ids znode (KIP-380): another epoch is another incarnation."""
     endpoints: tuple[Endpoint, ...]
     rack: str | None = None
-    intact: tuple[int, int] | None = ALWAYS
-    """First and last broker epoch under which its log directories were written and have kept all since."""
-    start: LogDirCondition = LogDirCondition.UNKNOWN
+    integrity: LogDirIntegrity = UNKNOWN_INTEGRITY
+    """What its log directories vouch for."""
     is_shutting_down: bool = False
     """Set in what brokers are told of it while its controlled shutdown is under way."""
 
@@ -82,7 +63,7 @@ class Broker:
         """Say whether what it had as *granted* is still there: in its life of that broker epoch (-1: unknown)."""
         if isr_epoch in (-1, self.epoch):
             return True
-        return self.intact is not None and self.intact[0] <= isr_epoch <= self.intact[1]
+        return self.integrity.covers(isr_epoch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,18 +203,18 @@ class ControllerContext:
             )
         if isr_epoch == broker.epoch or (end is not None and end.keeps(isr_epoch)):
             return True
-        return broker.start is not LogDirCondition.PARTIAL and broker.keeps(isr_epoch)
+        return broker.integrity.condition is not LogDirCondition.PARTIAL and broker.keeps(isr_epoch)
 
     def is_empty(self, broker_id: int, partition: TopicPartition) -> bool:
         """Say whether a live replica is known to have lost its log as a whole."""
         broker = self.brokers.get(broker_id)
         lost = partition in self.incomplete.get(broker_id, ())
-        return lost or (broker is not None and broker.start is LogDirCondition.NEW)
+        return lost or (broker is not None and broker.integrity.condition is LogDirCondition.NEW)
 
     def end_after_power_loss(self, broker_id: int, partition: TopicPartition) -> LogEnd | None:
         """Return where the log of a live replica ends whose machine went down; None for others, or while unknown."""
         broker = self.brokers.get(broker_id)
-        if broker is None or broker.start is not LogDirCondition.POWER_LOSS:
+        if broker is None or broker.integrity.condition is not LogDirCondition.POWER_LOSS:
             return None
         return self.log_ends.get(broker_id, {}).get(partition)
 

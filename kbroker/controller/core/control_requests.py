@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from kbroker.common.log_dir_integrity import BrokerEpochs, broker_epochs
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.controller.core.broker_request_queue import (
     PendingLeaderAndIsr,
@@ -24,6 +25,7 @@ from kclient.wire.interbroker import (
     EPOCH_DURING_DELETE,
     NO_LEADER,
     LeaderAndIsrLiveLeader,
+    LeaderAndIsrPartitionError,
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
@@ -267,7 +269,7 @@ def event_for(pending: PendingRequest, response: Response, broker: Broker) -> Ev
                             epochs[key],
                             partition.last_epoch,
                             partition.log_end_offset,
-                            (partition.intact_since, partition.intact_until),
+                            _intact(partition),
                         )
         storage_errors, incomplete = map(frozenset, errors.values())
         if not storage_errors and not incomplete and not ends and not online:
@@ -291,3 +293,10 @@ def event_for(pending: PendingRequest, response: Response, broker: Broker) -> Ev
         if asked:
             return StopReplicaAcked(broker.broker_id, broker.epoch, asked - failed, asked & failed)
     return None
+
+
+def _intact(partition: LeaderAndIsrPartitionError) -> BrokerEpochs | None:
+    """Return what the log of a leaderless partition's replica covers."""
+    if partition.intact_since < 0:
+        return None
+    return broker_epochs((partition.intact_since, partition.intact_until))

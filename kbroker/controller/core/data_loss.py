@@ -40,7 +40,9 @@ def warning_for(
         if after.leader in before.isr and after.leader != replica:
             continue
         lacks = partition in context.incomplete.get(replica, ()) or isr_epoch < 0
-        found.append((replica, _INCOMPLETE if lacks else _WHY.get(broker.start, _OLDER)))
+        found.append(
+            (replica, _INCOMPLETE if lacks else _WHY.get(broker.integrity.condition, _OLDER))
+        )
     if not found:
         return None
     return WarnOfDataLoss(

@@ -40,9 +40,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from kbroker.common.isr_epochs import is_void, void
 from kbroker.common.log_dir_integrity import LogDirCondition
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.controller.core.context import ControllerContext, LeaderAndIsr, LogEnd, is_void, void
+from kbroker.controller.core.context import ControllerContext, LeaderAndIsr, LogEnd
 from kclient.wire.interbroker import NO_LEADER, RECOVERING
 
 
@@ -89,7 +90,7 @@ def candidates_of(context: ControllerContext, partition: TopicPartition) -> Cand
         # Nobody can have more than the only replica, unless it has nothing at all: an empty directory may
         # be a disk that was not mounted.
         broker = context.brokers.get(replica)
-        return alone and broker is not None and broker.start is LogDirCondition.POWER_LOSS and (
+        return alone and broker is not None and broker.integrity.condition is LogDirCondition.POWER_LOSS and (
             not is_void(isr_epoch) and not context.is_empty(replica, partition)
         )  # fmt: skip
 

@@ -23,11 +23,12 @@ In: IsrChanged, LogDirsFailed, LeaderAndIsrAcked, the tables   Out: the tables, 
 
 from __future__ import annotations
 
+from kbroker.common.isr_epochs import VOID_EPOCH
 from kbroker.common.log_dir_integrity import LogDirCondition
 from kbroker.common.steps import Steps
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.controller.core import topic_deletion
-from kbroker.controller.core.context import VOID_EPOCH, Broker, ControllerContext
+from kbroker.controller.core.context import Broker, ControllerContext
 from kbroker.controller.core.election import candidates_of, longest_log
 from kbroker.controller.core.events import IsrChanged, LeaderAndIsrAcked, LogDirsFailed
 from kbroker.controller.core.state_writes import StateWrites
@@ -127,7 +128,7 @@ def _is_vouched_by_its_log(
         return False
     places = {**dict(current.elr), **current.isr_epoch_by_member}
     isr_epoch = places.get(broker.broker_id, VOID_EPOCH)
-    is_known = broker.start is not LogDirCondition.PARTIAL and broker.keeps(isr_epoch)
+    is_known = broker.integrity.condition is not LogDirCondition.PARTIAL and broker.keeps(isr_epoch)
     return not is_known and context.holds(broker.broker_id, partition, isr_epoch)
 
 

@@ -10,6 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kbroker.common.endpoint import Endpoint
+from kbroker.common.log_dir_integrity import (
+    UNKNOWN_INTEGRITY,
+    EpochRange,
+    LogDirCondition,
+    LogDirIntegrity,
+    broker_epochs,
+)
 from kbroker.zk.errors import PoisonZnode
 from kbroker.zk.znodes.fields import INT32_MAX, Fields, decode_json, decode_number, encode_json
 from kbroker.zk.znodes.names import (
@@ -28,9 +35,9 @@ SECRET_BYTES: Final = 32
 class BrokerInfo:
     """The content of /brokers/ids/N; *timestamp* in ms. The broker epoch is the znode's czxid.
 
-    Two fields of ours, which Kafka's tools ignore (KIP-966): *start*, how the broker found its log directories
-    ("" if it does not say: clean, crashed, power-loss or new), and *intact*, the first and the last broker epoch
-    under which they were written and have kept everything since.
+    *integrity* is in three fields of ours, which Kafka's tools ignore (KIP-966): "start", the condition of the log
+    directories; "intact", the first and the last broker epoch that they cover; and "epochs", all ranges of these broker
+    epochs, where there are several. A controller that does not know the third takes all epochs between the two.
     """
 
     broker_id: int
@@ -39,8 +46,7 @@ class BrokerInfo:
     timestamp: int = 0
     jmx_port: int = -1
     features: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    start: str = ""
-    intact: tuple[int, int] | None = None
+    integrity: LogDirIntegrity = UNKNOWN_INTEGRITY
 
 
 def broker_path(broker_id: int) -> str:
@@ -65,9 +71,12 @@ def encode_broker(broker: BrokerInfo) -> bytes:
     }
     if broker.rack is not None:
         value["rack"] = broker.rack
-    if broker.start:
-        value["start"] = broker.start
-        value["intact"] = broker.intact
+    condition, intact = broker.integrity
+    if condition is not LogDirCondition.UNKNOWN:
+        value["start"] = condition.value
+        value["intact"] = None if intact is None else (intact.first, intact.last)
+        if intact is not None and len(intact.ranges) > 1:
+            value["epochs"] = intact.ranges
     return encode_json(value)
 
 
@@ -98,17 +107,34 @@ def decode_broker(broker_id: int, data: bytes) -> BrokerInfo:
             for name, span in features.values.items()
             if isinstance(span, dict)
         },
-        start=fields.text("start") if fields.has("start") else "",
-        intact=_intact(fields),
+        integrity=_integrity(fields),
     )
 
 
-def _intact(fields: Fields) -> tuple[int, int] | None:
+_CONDITIONS = {condition.value: condition for condition in LogDirCondition}
+
+
+def _integrity(fields: Fields) -> LogDirIntegrity:
+    start = fields.text("start") if fields.has("start") else ""
+    if not start:
+        return UNKNOWN_INTEGRITY
+    condition = _CONDITIONS.get(start, LogDirCondition.UNKNOWN)
     if not fields.has("intact"):
-        return None
-    found = [fields.long("intact", item) for item in fields.items("intact")]
+        return LogDirIntegrity(condition, None)
+    span = _epoch_range(fields, "intact", fields.items("intact"))
+    ranges = [span]
+    if fields.has("epochs"):
+        ranges = [_epoch_range(fields, "epochs", item) for item in fields.items("epochs")]
+    epochs = [epoch for each in ranges for epoch in each]
+    if not epochs or epochs != sorted(epochs):
+        raise fields.poison("the broker epochs do not ascend")
+    return LogDirIntegrity(condition, broker_epochs(*ranges))
+
+
+def _epoch_range(fields: Fields, name: str, value: Any) -> EpochRange:
+    found = [fields.long(name, item) for item in value] if isinstance(value, list) else []
     if len(found) != 2:
-        raise fields.poison('field "intact" is not a pair of broker epochs')
+        raise fields.poison(f'field "{name}" is not made of pairs of broker epochs')
     return found[0], found[1]
 
 

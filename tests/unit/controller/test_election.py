@@ -4,14 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from kbroker.controller.core.context import (
-    VOID_EPOCH,
-    LeaderAndIsr,
-    LogEnd,
-    before_void,
-    is_void,
-    void,
-)
+from kbroker.common.isr_epochs import VOID_EPOCH, before_void, is_void, void
+from kbroker.controller.core.context import LeaderAndIsr, LogEnd
 from kbroker.controller.core.election import Candidates, elect, elect_first
 
 

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kbroker.common.log_dir_integrity import MAX_BROKER_EPOCH, LogDirCondition, LogDirIntegrity
+from kbroker.common.log_dir_integrity import (
+    MAX_BROKER_EPOCH,
+    LogDirCondition,
+    LogDirIntegrity,
+    broker_epochs,
+)
 from kbroker.log.log_dir_histories import LogDirHistories
 from kbroker.log.log_dir_history import LogDirHistory, assess
 
@@ -34,8 +39,8 @@ def after_a_loss_in_b() -> LogDirHistories:
     """Return a broker of which a lay untouched in the life in which b lost power: not absent to itself."""
     return histories(
         {
-            "a": LogDirHistory("boot", 120, 120, BOTH, None, ("B",), 120),
-            "b": LogDirHistory("boot", 169, 169, BOTH, None, ("A",), 169),
+            "a": LogDirHistory("boot", broker_epochs((120, 120)), BOTH, None, ("B",), 120),
+            "b": LogDirHistory("boot", broker_epochs((169, 169)), BOTH, None, ("A",), 169),
         },
         [T0],
     )
@@ -43,10 +48,12 @@ def after_a_loss_in_b() -> LogDirHistories:
 
 def test_a_directory_stands_for_what_lies_in_it_whatever_another_lost() -> None:
     made = after_a_loss_in_b()
-    assert made.registering() == LogDirIntegrity(LogDirCondition.CRASHED, (169, 169))
+    assert made.registering() == LogDirIntegrity(LogDirCondition.CRASHED, broker_epochs((169, 169)))
     made.registered(200)
-    assert made.vouched_for("a", T0) == (120, MAX_BROKER_EPOCH)
-    assert made.vouched_for("a", T1) == (200, 200), "its log was not there at the start"
+    assert made.vouched_for("a", T0) == broker_epochs((120, MAX_BROKER_EPOCH))
+    assert made.vouched_for("a", T1) == broker_epochs((200, 200)), (
+        "its log was not there at the start"
+    )
 
 
 def test_what_a_directory_stands_for_outlives_the_life_that_said_so() -> None:
@@ -54,12 +61,12 @@ def test_what_a_directory_stands_for_outlives_the_life_that_said_so() -> None:
     made.registering()
     half_way = histories(files_of(made, *"ab"), [T0])
     half_way.registering()
-    assert half_way.vouched_for("a", T0) == (120, MAX_BROKER_EPOCH)
+    assert half_way.vouched_for("a", T0) == broker_epochs((120, MAX_BROKER_EPOCH))
     half_way.registered(200)
     later = histories(files_of(half_way, *"ab"), [T0])
     later.registering()
-    assert later.vouched_for("a", T0) == (120, 200)
-    assert later.integrity == LogDirIntegrity(LogDirCondition.CRASHED, (169, 200))
+    assert later.vouched_for("a", T0) == broker_epochs((120, 200))
+    assert later.integrity == LogDirIntegrity(LogDirCondition.CRASHED, broker_epochs((169, 200)))
 
 
 def test_before_a_log_that_another_directory_lost_is_begun_nothing_older_is_claimed() -> None:
@@ -71,7 +78,7 @@ def test_before_a_log_that_another_directory_lost_is_begun_nothing_older_is_clai
     assert not made.before_new_log("a"), "it was written once"
     later = histories(files_of(made, *"ab"), [T0, T1])
     later.registering()
-    assert later.vouched_for("a", T1) == (169, 200)
+    assert later.vouched_for("a", T1) == broker_epochs((169, 200))
 
 
 def test_a_log_that_was_deleted_and_begun_again_is_another() -> None:
@@ -79,44 +86,61 @@ def test_a_log_that_was_deleted_and_begun_again_is_another() -> None:
     made.registering()
     made.registered(200)
     made.removed(T0)
-    assert made.vouched_for("a", T0) == (200, 200)
+    assert made.vouched_for("a", T0) == broker_epochs((200, 200))
 
 
 def test_a_directory_of_the_past_claims_nothing_older_once_it_has_lived_again() -> None:
     made = histories(
-        {"a": LogDirHistory("boot", 10, 63, BOTH), "b": LogDirHistory("boot", 10, 150, BOTH)}, [T0]
-    )  # fmt: skip
+        {
+            "a": LogDirHistory("boot", broker_epochs((10, 63)), BOTH),
+            "b": LogDirHistory("boot", broker_epochs((10, 150)), BOTH),
+        },
+        [T0],
+    )
     made.registering()
-    assert made.vouched_for("a", T0) == (10, 63)
+    assert made.vouched_for("a", T0) == broker_epochs((10, 63))
     made.registered(200)
     later = histories(files_of(made, *"ab"), [T0])
     later.registering()
-    assert later.vouched_for("a", T0) == (200, 200)
+    assert later.vouched_for("a", T0) == broker_epochs((200, 200))
 
 
 def test_who_is_stopped_while_he_registers_does_not_know_which_epoch_he_has() -> None:
-    made = histories({"a": LogDirHistory("boot", 10, 63, ("A",))}, [T0])
+    made = histories({"a": LogDirHistory("boot", broker_epochs((10, 63)), ("A",))}, [T0])
     made.registering()
     history = made.history_of("a", ())
-    assert (history.since, history.until) == (10, None)
+    assert history.intact == broker_epochs((10, MAX_BROKER_EPOCH))
 
 
 def test_a_directory_that_was_added_claims_what_the_others_do() -> None:
-    made = histories({"a": LogDirHistory("boot", 10, 63, ("A",)), "b": None}, [T0])
-    assert made.registering() == LogDirIntegrity(LogDirCondition.CRASHED, (10, 63))
+    made = histories({"a": LogDirHistory("boot", broker_epochs((10, 63)), ("A",)), "b": None}, [T0])
+    assert made.registering() == LogDirIntegrity(LogDirCondition.CRASHED, broker_epochs((10, 63)))
     made.registered(70)
     assert histories(files_of(made, *"ab")).registering() == LogDirIntegrity(
-        LogDirCondition.CRASHED, (10, 70)
+        LogDirCondition.CRASHED, broker_epochs((10, 63), 70)
     )
 
 
 def test_of_a_directory_that_is_missing_nobody_knows_what_was_in_it() -> None:
     made = LogDirHistories("boot")
-    history = LogDirHistory("boot", 10, 63, BOTH)
+    history = LogDirHistory("boot", broker_epochs((10, 63)), BOTH)
     made.add("a", "A", assess(history, None, "boot", is_new=False), history)
     made.conclude([T0], 0)
-    assert made.registering() == LogDirIntegrity(LogDirCondition.PARTIAL, (10, 63))
-    assert made.vouched_for("a", T0) == (10, 63)
+    assert made.registering() == LogDirIntegrity(LogDirCondition.PARTIAL, broker_epochs((10, 63)))
+    assert made.vouched_for("a", T0) == broker_epochs((10, 63))
     assert made.history_of("a", ()).pending_loss is LogDirCondition.PARTIAL
     made.registered(70)
-    assert made.history_of("a", ()) == LogDirHistory("boot", 70, 70, ("A",), None, (), 70)
+    assert made.history_of("a", ()) == LogDirHistory(
+        "boot", broker_epochs((70, 70)), ("A",), None, (), 70
+    )
+
+
+def test_an_attempt_to_register_without_an_outcome_leaves_its_epoch_covered() -> None:
+    made = histories({"a": LogDirHistory("boot", broker_epochs(10), ("A",))}, [T0])
+    made.registering()
+    made.registering()  # the session of the first attempt expired
+    made.registered(70)
+    assert made.history_of("a", ()).intact == broker_epochs((10, 70))
+    made.registering()
+    made.registered(80)
+    assert made.history_of("a", ()).intact == broker_epochs((10, 70), 80)

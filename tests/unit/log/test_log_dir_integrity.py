@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.common.log_dir_integrity import LogDirCondition
+from kbroker.common.log_dir_integrity import LogDirCondition, LogDirIntegrity, broker_epochs
 from kbroker.log.log_manager import LogManager
 from kclient.wire.errors import (
     KafkaStorageError,
@@ -23,15 +23,18 @@ def test_s08_a_broker_says_since_when_its_directories_kept_everything(brokers: B
     first.registered(10)
     assert first.registering() == (
         LogDirCondition.CLEAN,
-        (10, 10),
+        broker_epochs(10),
     )  # a new session of the same process
     first.registered(15)
     first.release()
     killed = brokers().start()
-    assert killed.registering() == (LogDirCondition.CRASHED, (10, 15))
+    assert killed.registering() == (LogDirCondition.CRASHED, broker_epochs(10, 15))
     killed.registered(20)
     assert killed.close(broker_epoch=20)
-    assert brokers().start().histories.integrity == (LogDirCondition.CLEAN, (10, 20))
+    assert brokers().start().histories.integrity == (
+        LogDirCondition.CLEAN,
+        broker_epochs(10, 15, 20),
+    )
 
 
 def test_s08_a_partition_or_a_directory_that_is_gone_is_missed(
@@ -50,7 +53,7 @@ def test_s08_a_partition_or_a_directory_that_is_gone_is_missed(
     dirs.release()
     shutil.rmtree(tmp_path / "b")
     dirs = brokers("a", "b").start()
-    assert dirs.registering() == (LogDirCondition.PARTIAL, (10, 10))
+    assert dirs.registering() == (LogDirCondition.PARTIAL, broker_epochs(10))
     assert len(dirs.histories.missing_directories) == 1
     assert dirs.histories.found_logs == frozenset(dirs)
     for index in range(4):
@@ -60,7 +63,7 @@ def test_s08_a_partition_or_a_directory_that_is_gone_is_missed(
     dirs.release()
     # What was made anew is not what was there: nothing granted before that life is claimed any more.
     again = brokers("a", "b").start()
-    assert again.registering() == (LogDirCondition.CRASHED, (20, 20))
+    assert again.registering() == (LogDirCondition.CRASHED, broker_epochs(20))
     assert again.histories.found_logs is None
 
 
@@ -79,12 +82,12 @@ def test_s08_directories_whose_meta_properties_were_exchanged_lose_nothing(
     dirs = brokers("a", "b").start()
     assert not dirs.histories.missing_directories
     assert not dirs.vanished
-    assert dirs.registering() == (LogDirCondition.CLEAN, (10, 10))
+    assert dirs.registering() == (LogDirCondition.CLEAN, broker_epochs(10))
     for key in dirs:
         log = dirs.get(*key)
         assert log is not None
         assert (log.log_end_offset, dirs.is_copied(log)) == (1, False)
-        assert dirs.vouched_for(key) == (10, 10)
+        assert dirs.vouched_for(key) == broker_epochs(10)
 
 
 def test_s08_a_directory_stays_missed_until_the_broker_has_said_so(
@@ -123,7 +126,7 @@ def test_s17_a_loss_is_told_by_the_next_life_if_this_one_could_not(
     assert dirs.registering() == (LogDirCondition.POWER_LOSS, None)
     dirs.registered(20)
     dirs.release()
-    assert start("two").histories.integrity == (LogDirCondition.CRASHED, (20, 20))
+    assert start("two").histories.integrity == (LogDirCondition.CRASHED, broker_epochs(20))
 
 
 def test_s15_a_directory_that_failed_and_works_again_takes_nothing_away(
@@ -139,7 +142,10 @@ def test_s15_a_directory_that_failed_and_works_again_takes_nothing_away(
     assert len(dirs.online) == 1
     dirs.registered(20)
     dirs.release()
-    assert brokers("a", "b").start().registering() == (LogDirCondition.CRASHED, (10, 20))
+    assert brokers("a", "b").start().registering() == (
+        LogDirCondition.CRASHED,
+        broker_epochs(10, 20),
+    )
 
 
 def test_s15_a_directory_that_could_not_be_read_is_away_and_no_more(
@@ -149,12 +155,15 @@ def test_s15_a_directory_that_could_not_be_read_is_away_and_no_more(
     dirs.registered(10)
     dirs.release()
     dirs = brokers("a", "b", disk=Unreadable(tmp_path / "a")).start()
-    assert dirs.registering() == (LogDirCondition.PARTIAL, (10, 10))
+    assert dirs.registering() == (LogDirCondition.PARTIAL, broker_epochs(10))
     dirs.registered(20)
     dirs.registering()  # in another session
     dirs.registered(30)
     dirs.release()
-    assert brokers("a", "b").start().registering() == (LogDirCondition.CRASHED, (10, 30))
+    assert brokers("a", "b").start().registering() == (
+        LogDirCondition.CRASHED,
+        broker_epochs(10, 20, 30),
+    )
 
 
 def test_s15_while_a_directory_cannot_be_read_nothing_is_made_that_may_be_in_it(
@@ -216,3 +225,28 @@ def test_s17_after_a_power_loss_a_high_watermark_is_believed_up_to_the_recovery_
     broker = brokers()
     broker.dirs.histories.boot_id = boot_id
     assert broker.start().high_watermarks == {("t", 0): believed}
+
+
+def test_s08_directories_that_are_all_restored_from_a_copy_vouch_for_no_run_that_they_missed(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    def run(broker_epoch: int) -> LogDirIntegrity:
+        dirs = brokers("a", "b").start()
+        integrity = dirs.registering()
+        dirs.registered(broker_epoch)
+        assert dirs.close(broker_epoch=broker_epoch)
+        return integrity
+
+    run(10)
+    for name in "ab":
+        shutil.copytree(tmp_path / name, tmp_path / "copy" / name)
+    run(20)
+    run(30)
+    for name in "ab":
+        shutil.rmtree(tmp_path / name)
+        shutil.copytree(tmp_path / "copy" / name, tmp_path / name)
+    restored = run(40)
+    assert restored.covers(10)
+    assert not restored.covers(20), "what was written under it is in the directories that are gone"
+    after = run(50)
+    assert [each for each in (10, 20, 30, 40) if after.covers(each)] == [10, 40]

@@ -12,6 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.common.endpoint import Endpoint
+from kbroker.common.log_dir_integrity import (
+    UNKNOWN_INTEGRITY,
+    LogDirCondition,
+    LogDirIntegrity,
+    broker_epochs,
+)
 from kbroker.zk import znodes
 from kbroker.zk.errors import PoisonZnode, UnsafeName
 from kbroker.zk.interface import Stat
@@ -49,6 +55,31 @@ def test_a_broker_registered_by_kafka_is_read() -> None:
 def test_our_registration_is_what_kafka_writes() -> None:
     broker = znodes.decode_broker(1, KAFKA_BROKER)
     assert json.loads(znodes.encode_broker(broker)) == json.loads(KAFKA_BROKER)
+
+
+def test_a_registration_states_what_the_log_directories_vouch_for() -> None:
+    def stored(integrity: LogDirIntegrity) -> dict[str, object]:
+        data = znodes.encode_broker(znodes.BrokerInfo(1, (), integrity=integrity))
+        assert znodes.decode_broker(1, data).integrity == integrity
+        value = json.loads(data)
+        return {name: value[name] for name in ("start", "intact", "epochs") if name in value}
+
+    clean = LogDirCondition.CLEAN
+    assert stored(UNKNOWN_INTEGRITY) == {}
+    assert stored(LogDirIntegrity(clean, None)) == {"start": "clean", "intact": None}
+    span = {"start": "clean", "intact": [10, 50]}
+    assert stored(LogDirIntegrity(clean, broker_epochs((10, 50)))) == span
+    several = {**span, "epochs": [[10, 10], [20, 30], [50, 50]]}
+    assert stored(LogDirIntegrity(clean, broker_epochs(10, (20, 30), 50))) == several
+
+
+@pytest.mark.parametrize(
+    "epochs", ['"intact":[5]', '"intact":[9,5]', '"intact":[5,9],"epochs":[[5,5],[4,9]]', '"intact":[5,9],"epochs":[7]']
+)  # fmt: skip
+def test_broker_epochs_that_make_no_set_are_poison(epochs: str) -> None:
+    data = f'{{"version":1,"host":"h","port":1,"start":"clean",{epochs}}}'
+    with pytest.raises(PoisonZnode):
+        znodes.decode_broker(1, data.encode())
 
 
 def test_a_version_1_registration_has_one_plaintext_endpoint() -> None:
