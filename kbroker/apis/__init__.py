@@ -9,9 +9,9 @@ order:
     stage         what it does                                                    where
     ------------  --------------------------------------------------------------  -----------------------------
     decode        header and version; the bytes and elements of the API's budget  pipeline, budgets
-    authenticate  once per connection: ApiVersions with a broker proof            inter_broker, api18_api_versions
-    authorize     a connection without the proof may not send what brokers send   inter_broker
-    gate          waits: this broker is registered; it has the cluster's metadata  gates
+    authenticate  once per connection: ApiVersions with a broker proof            api18_api_versions
+    authorize     only connections of brokers may send what brokers send          inter_broker_authorizer
+    gate          wait until this broker is registered, or has the metadata       gates
     handle        the handler of `apiNN_*.py`                                     handlers
     encode        response, or error response; large ones in steps                responses
 

@@ -31,7 +31,7 @@ from uuid import UUID
 
 from twisted.internet.defer import Deferred
 
-from kbroker.apis.inter_broker import InterBrokerTrust
+from kbroker.apis.inter_broker_authorizer import InterBrokerAuthorizer
 from kbroker.apis.request import RequestContext
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.config import BrokerConfig
@@ -80,13 +80,13 @@ class Fetch:
         config: BrokerConfig,
         *,
         name_of: Callable[[UUID], str | None],
-        trust: InterBrokerTrust,
+        authorizer: InterBrokerAuthorizer,
     ) -> None:
         self.now: Callable[[], float] = replica_manager.reactor.seconds
         self.replica_manager = replica_manager
         self._max_bytes = config.fetch_max_bytes
         self._name_of = name_of
-        self._trust = trust
+        self._authorizer = authorizer
         self.sessions = replica_manager.fetch_sessions
         self.purgatory = replica_manager.purgatory
 
@@ -147,7 +147,7 @@ class Fetch:
 
     def _may_follow(self, context: RequestContext, replica: int) -> bool:
         """Return whether the sender may fetch as broker *replica*: it proved to be that broker, and is not this one."""
-        proved = self._trust.admits_as(context.peer, replica, ApiKey.FETCH)
+        proved = self._authorizer.authorize_as(context.peer, replica, ApiKey.FETCH)
         return proved and replica != self.replica_manager.broker_id
 
     def resolve(self, name: str, topic_id: UUID | None) -> str | None:

@@ -14,7 +14,7 @@ from collections import Counter
 from itertools import islice
 from typing import Final
 
-from kbroker.apis.inter_broker import InterBrokerTrust
+from kbroker.apis.inter_broker_authorizer import InterBrokerAuthorizer
 from kbroker.apis.request import RequestContext
 from kbroker.common.shared_turns import for_each
 from kbroker.replica.offset_lookup import (
@@ -54,9 +54,9 @@ PARTITIONS_AT_ONCE: Final = 8
 class ListOffsets:
     """Looks offsets up in the logs."""
 
-    def __init__(self, replica_manager: ReplicaManager, trust: InterBrokerTrust) -> None:
+    def __init__(self, replica_manager: ReplicaManager, authorizer: InterBrokerAuthorizer) -> None:
         self._replica_manager = replica_manager
-        self._trust = trust
+        self._authorizer = authorizer
         self._lookup = OffsetLookup(replica_manager.in_pool)
 
     async def __call__(
@@ -64,7 +64,7 @@ class ListOffsets:
     ) -> ListOffsetsResponse:
         """Answer every partition with its offset or its error."""
         replica = request.replica_id
-        is_refused = replica >= 0 and not self._trust.admits_as(
+        is_refused = replica >= 0 and not self._authorizer.authorize_as(
             context.peer, replica, ApiKey.LIST_OFFSETS
         )
         asked = [

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from kbroker.apis.inter_broker import InterBrokerTrust
+from kbroker.apis.inter_broker_authorizer import InterBrokerAuthorizer
 from kbroker.apis.request import RequestContext
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.produce import CONDITIONAL_APPEND, CONDITIONAL_APPEND_VERSION
@@ -31,11 +31,13 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 class ApiVersions:
-    """Lists the APIs and versions that are *served*, and passes the proofs of brokers to *trust*."""
+    """Lists the APIs and versions that are *served*, and passes the proofs of brokers to *authorizer*."""
 
-    def __init__(self, served: Mapping[ApiKey, VersionRange], trust: InterBrokerTrust) -> None:
+    def __init__(
+        self, served: Mapping[ApiKey, VersionRange], authorizer: InterBrokerAuthorizer
+    ) -> None:
         self._served = served
-        self._trust = trust
+        self._authorizer = authorizer
 
     def unsupported_version(self) -> ApiVersionsResponse:
         """Return the response to a version that is not served."""
@@ -55,7 +57,9 @@ class ApiVersions:
             and _SOFTWARE.fullmatch(request.client_software_version)
         ):
             return ApiVersionsResponse(error_code=int(ErrorCode.INVALID_REQUEST))
-        if request.broker_proof and not self._trust.prove(context.peer, request.broker_proof):
+        if request.broker_proof and not self._authorizer.authenticate(
+            context.peer, request.broker_proof
+        ):
             return ApiVersionsResponse(error_code=int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
         return ApiVersionsResponse(
             api_keys=self._ranges(),

@@ -8,7 +8,7 @@ on a connection that proved to come from that broker, else every partition has C
 
 from __future__ import annotations
 
-from kbroker.apis.inter_broker import InterBrokerTrust
+from kbroker.apis.inter_broker_authorizer import InterBrokerAuthorizer
 from kbroker.apis.request import RequestContext
 from kbroker.replica.offset_lookup import last_offset_for_leader_epoch
 from kbroker.replica.replica_manager import ReplicaManager
@@ -26,16 +26,16 @@ from kclient.wire.versions import ApiKey
 class OffsetForLeaderEpoch:
     """Looks leader epochs up in the logs."""
 
-    def __init__(self, replica_manager: ReplicaManager, trust: InterBrokerTrust) -> None:
+    def __init__(self, replica_manager: ReplicaManager, authorizer: InterBrokerAuthorizer) -> None:
         self._replica_manager = replica_manager
-        self._trust = trust
+        self._authorizer = authorizer
 
     async def __call__(
         self, context: RequestContext, request: OffsetForLeaderEpochRequest
     ) -> OffsetForLeaderEpochResponse:
         """Answer every partition with an epoch and its end, or its error."""
         replica = request.replica_id
-        is_refused = replica >= 0 and not self._trust.admits_as(
+        is_refused = replica >= 0 and not self._authorizer.authorize_as(
             context.peer, replica, ApiKey.OFFSET_FOR_LEADER_EPOCH
         )
         topics = []

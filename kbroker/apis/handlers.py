@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kclient.wire.versions import SERVED
 
 if TYPE_CHECKING:
-    from kbroker.apis.inter_broker import InterBrokerTrust
+    from kbroker.apis.inter_broker_authorizer import InterBrokerAuthorizer
     from kbroker.apis.request import Handler, RawHandler
     from kbroker.config import BrokerConfig
     from kbroker.controller.controller import KafkaController
@@ -34,7 +34,7 @@ class HandlerDependencies:
     reactor: Any
     config: BrokerConfig
     broker_id: int
-    trust: InterBrokerTrust
+    authorizer: InterBrokerAuthorizer
     broker_epoch: BrokerEpoch
     replica_manager: ReplicaManager
     metadata: MetadataCache
@@ -64,7 +64,7 @@ def fetch(broker: HandlerDependencies) -> RawHandler:
         broker.replica_manager,
         broker.config,
         name_of=broker.metadata.topic_name,
-        trust=broker.trust,
+        authorizer=broker.authorizer,
     )
 
 
@@ -72,7 +72,7 @@ def list_offsets(broker: HandlerDependencies) -> Handler:
     """Make the handler of ListOffsets."""
     from kbroker.apis.api02_list_offsets import ListOffsets
 
-    return ListOffsets(broker.replica_manager, broker.trust)
+    return ListOffsets(broker.replica_manager, broker.authorizer)
 
 
 def delete_records(broker: HandlerDependencies) -> Handler:
@@ -93,7 +93,7 @@ def offset_for_leader_epoch(broker: HandlerDependencies) -> Handler:
     """Make the handler of OffsetForLeaderEpoch."""
     from kbroker.apis.api23_offset_for_leader_epoch import OffsetForLeaderEpoch
 
-    return OffsetForLeaderEpoch(broker.replica_manager, broker.trust)
+    return OffsetForLeaderEpoch(broker.replica_manager, broker.authorizer)
 
 
 def describe_log_dirs(broker: HandlerDependencies) -> Handler:
@@ -156,7 +156,7 @@ def api_versions(broker: HandlerDependencies) -> Handler:
     """Make the handler of ApiVersions."""
     from kbroker.apis.api18_api_versions import ApiVersions
 
-    return ApiVersions(SERVED, broker.trust)
+    return ApiVersions(SERVED, broker.authorizer)
 
 
 def metadata(broker: HandlerDependencies) -> RawHandler:

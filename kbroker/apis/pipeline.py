@@ -21,7 +21,7 @@ from twisted.python.failure import Failure
 
 from kbroker.apis.api_specs import API_SPECS, ApiSpec
 from kbroker.apis.gates import Gate, Gates
-from kbroker.apis.inter_broker import InterBrokerTrust
+from kbroker.apis.inter_broker_authorizer import InterBrokerAuthorizer
 from kbroker.apis.request import WITHOUT_TURNS, AnyHandler, HandlerFactory, RequestContext
 from kbroker.apis.responses import encode, encode_error, encode_in_steps, has_error_code
 from kbroker.common.shared_turns import Turns
@@ -60,7 +60,7 @@ class _Api:
 class RequestPipeline:
     """Answers requests by *handlers*, which are made when they are first needed.
 
-    *trust* decides which connections may send what is reserved to brokers, *gates* what a request waits for. Large
+    *authorizer* decides which connections may send what is reserved to brokers, *gates* what a request waits for. Large
     requests wait for their turn among *turns*.
     """
 
@@ -68,12 +68,12 @@ class RequestPipeline:
         self,
         handlers: Mapping[ApiKey, HandlerFactory],
         *,
-        trust: InterBrokerTrust,
+        authorizer: InterBrokerAuthorizer,
         gates: Gates,
         turns: Turns = WITHOUT_TURNS,
     ) -> None:
         self._factories = handlers
-        self._trust = trust
+        self._authorizer = authorizer
         self._gates = gates
         self._turns = turns
         self._logged_at = -1
@@ -116,7 +116,7 @@ class RequestPipeline:
         context = RequestContext(header, peer, api.spec.budget, self._turns)
         if header.api_version not in api.versions:
             return self._unsupported_version(context, api)
-        if api.sender is not None and not self._trust.admits(peer, header.api_key):
+        if api.sender is not None and not self._authorizer.authorize(peer, header.api_key):
             return encode_error(context, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None)
         if len(frame) > api.at_once:
             if len(frame) > context.budget.max_bytes:
@@ -194,7 +194,7 @@ class RequestPipeline:
         """Have the handler answer the decoded request, behind its gate, and encode the response."""
         if api.sender is not None:
             broker_id = getattr(request, api.sender)
-            if not self._trust.admits_as(context.peer, broker_id, api.key):
+            if not self._authorizer.authorize_as(context.peer, broker_id, api.key):
                 return encode_error(context, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None)
         try:
             opening = None if api.gate is Gate.NONE else self._gates.wait(api.gate, request)

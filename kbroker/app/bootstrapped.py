@@ -13,7 +13,7 @@ from uuid import UUID
 
 from twisted.logger import Logger
 
-from kbroker.apis.inter_broker import InterBrokerTrust
+from kbroker.apis.inter_broker_authorizer import InterBrokerAuthorizer
 from kbroker.app.configured import CannotContinueError
 from kbroker.app.identified import IdentifiedBroker
 from kbroker.app.undo import Undo
@@ -56,7 +56,7 @@ class BootstrappedBroker:
     """The parts of a broker."""
 
     identified: IdentifiedBroker
-    trust: InterBrokerTrust
+    authorizer: InterBrokerAuthorizer
     broker_epoch: BrokerEpoch
     controller_epochs: ControllerEpochs
     dynamic_config: DynamicConfig
@@ -84,7 +84,7 @@ async def bootstrap(broker: IdentifiedBroker, undo: Undo) -> BootstrappedBroker:
     )
     await dynamic_config.start()
     undo.add(dynamic_config.stop)
-    dial, trust = await _trust_brokers(broker, undo)
+    dial, authorizer = await _authenticate_brokers(broker, undo)
     fence = ControllerFence()
     metadata = MetadataCache(broker.cluster_id, fence)
     connections = BrokerConnections(
@@ -99,7 +99,7 @@ async def bootstrap(broker: IdentifiedBroker, undo: Undo) -> BootstrappedBroker:
     _expire_offsets(broker, groups, metadata, undo)
     bootstrapped = BootstrappedBroker(
         identified=broker,
-        trust=trust,
+        authorizer=authorizer,
         broker_epoch=BrokerEpoch(),
         controller_epochs=ControllerEpochs(zookeeper, reconnect),
         dynamic_config=dynamic_config,
@@ -144,12 +144,12 @@ async def _close_logs(replica_manager: ReplicaManager) -> None:
         log.warn("not every log was closed cleanly; the next start will recover them")
 
 
-# -- trust between brokers -----------------------------------------------------------------------
+# -- authentication between brokers -----------------------------------------------------------------------
 
 
-async def _trust_brokers(
+async def _authenticate_brokers(
     broker: IdentifiedBroker, undo: Undo
-) -> tuple[BrokerDial, InterBrokerTrust]:
+) -> tuple[BrokerDial, InterBrokerAuthorizer]:
     """Read the secret that broker proofs are made with (docs/design/inter-broker-trust.md)."""
     reactor, config = broker.configured.reactor, broker.configured.config
     world = broker.configured.world
@@ -159,7 +159,7 @@ async def _trust_brokers(
     )
     await secret.start()
     undo.add(secret.stop)
-    trust = InterBrokerTrust(
+    authorizer = InterBrokerAuthorizer(
         proofs,
         config.inter_broker_listener,
         reactor.seconds,
@@ -167,7 +167,7 @@ async def _trust_brokers(
         if config.kbroker_inter_broker_proof_required
         else await _registered_addresses(broker, undo),
     )
-    return BrokerDial(reactor, world.dial, proofs), trust
+    return BrokerDial(reactor, world.dial, proofs), authorizer
 
 
 async def _registered_addresses(

@@ -60,7 +60,7 @@ def listen(broker: BootstrappedBroker, undo: Undo) -> RunningBroker:
     world = identified.configured.world
     pipeline = RequestPipeline(
         handler_factories(_handler_dependencies(broker)),
-        trust=broker.trust,
+        authorizer=broker.authorizer,
         gates=BrokerGates(
             reactor,
             identified.broker_id,
@@ -119,7 +119,7 @@ def _handler_dependencies(broker: BootstrappedBroker) -> HandlerDependencies:
         reactor=configured.reactor,
         config=configured.config,
         broker_id=broker.identified.broker_id,
-        trust=broker.trust,
+        authorizer=broker.authorizer,
         broker_epoch=broker.broker_epoch,
         replica_manager=broker.replica_manager,
         metadata=broker.metadata,

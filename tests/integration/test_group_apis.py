@@ -75,7 +75,7 @@ from kclient.wire.schema.offset_fetch import (
 from kclient.wire.schema.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from kclient.wire.versions import SERVED, ApiKey
 from tests.kit.groups import LIMITS
-from tests.kit.inter_broker import trust_of
+from tests.kit.inter_broker import authorizer_of
 from tests.kit.open_gates import OpenGates
 from tests.kit.waiting import until
 
@@ -123,7 +123,7 @@ class Client:
                 ApiKey.DELETE_GROUPS: lambda: DeleteGroups(groups),
                 ApiKey.OFFSET_DELETE: lambda: OffsetDelete(groups),
             },
-            trust=trust_of(1),
+            authorizer=authorizer_of(1),
             gates=OpenGates(),
         )
 

@@ -1,12 +1,12 @@
 """Broker proofs in tests: what a broker accepts, and how a test presents itself as a broker.
 
-`trust_of` is for a pipeline without a cluster. `prove` makes a socket to a real broker a broker's connection,
+`authorizer_of` is for a pipeline without a cluster. `prove` makes a socket to a real broker a broker's connection,
 by the secret in ZooKeeper.
 """
 
 from __future__ import annotations
 
-from kbroker.apis.inter_broker import InterBrokerTrust
+from kbroker.apis.inter_broker_authorizer import InterBrokerAuthorizer
 from kbroker.security.core.broker_proof import BrokerProofs
 from kbroker.zk import znodes
 from kclient.wire.schema.api_versions import ApiVersionsRequest
@@ -25,9 +25,9 @@ def proofs_of(broker_id: int, secret: bytes = SECRET, cluster_id: str = "cluster
     return proofs
 
 
-def trust_of(broker_id: int, listener: str | None = "PLAINTEXT") -> InterBrokerTrust:
-    """Return the trust of broker *broker_id*; its clock stands still."""
-    return InterBrokerTrust(proofs_of(broker_id), listener, lambda: 0.0)
+def authorizer_of(broker_id: int, listener: str | None = "PLAINTEXT") -> InterBrokerAuthorizer:
+    """Return the authorizer of broker *broker_id*; its clock stands still."""
+    return InterBrokerAuthorizer(proofs_of(broker_id), listener, lambda: 0.0)
 
 
 def introduction(proof: bytes) -> ApiVersionsRequest:

@@ -48,7 +48,7 @@ from kclient.wire.interbroker import (
     UpdateMetadataTopicState,
 )
 from kclient.wire.versions import SERVED, ApiKey
-from tests.kit.inter_broker import trust_of
+from tests.kit.inter_broker import authorizer_of
 from tests.kit.open_gates import OpenGates
 from tests.kit.replica_fakes import CacheOfOneBroker, NoFetchers, NoReports, RecordedIsrWrites
 
@@ -122,7 +122,7 @@ class OneBroker:
             on_leadership=lambda *change: self.leadership_changed(*change),
             fatal=self.fatal.append,
         )
-        self.trust = trust_of(BROKER)
+        self.authorizer = authorizer_of(BROKER)
         self.handlers = self._handlers()
         """The factories of the handlers."""
         self.pipeline = self.make_pipeline()
@@ -149,21 +149,23 @@ class OneBroker:
                 replicas,
                 self.config,
                 name_of=self.cache.topic_name,
-                trust=self.trust,
+                authorizer=self.authorizer,
             ),
-            ApiKey.LIST_OFFSETS: lambda: ListOffsets(replicas, self.trust),
+            ApiKey.LIST_OFFSETS: lambda: ListOffsets(replicas, self.authorizer),
             ApiKey.METADATA: lambda: Metadata(self.cache, topics, lambda: False, time.monotonic),
             ApiKey.API_VERSIONS: lambda: ApiVersions(
-                {api: SERVED[api] for api in self.handlers}, self.trust
+                {api: SERVED[api] for api in self.handlers}, self.authorizer
             ),
             ApiKey.DELETE_RECORDS: lambda: DeleteRecords(replicas),
-            ApiKey.OFFSET_FOR_LEADER_EPOCH: lambda: OffsetForLeaderEpoch(replicas, self.trust),
+            ApiKey.OFFSET_FOR_LEADER_EPOCH: lambda: OffsetForLeaderEpoch(replicas, self.authorizer),
         }
 
     def make_pipeline(self) -> RequestPipeline:
         """Return a pipeline without handlers that are made already."""
         turns = SharedTurns(self.reactor)
-        return RequestPipeline(self.handlers, trust=self.trust, gates=OpenGates(), turns=turns)
+        return RequestPipeline(
+            self.handlers, authorizer=self.authorizer, gates=OpenGates(), turns=turns
+        )
 
     def start(self) -> Deferred[int]:
         """Load the logs and listen; fires with the port."""

@@ -29,7 +29,7 @@ from kclient.wire.schema.offset_fetch import (
     OffsetFetchResponse,
 )
 from kclient.wire.versions import ApiKey
-from tests.kit.inter_broker import trust_of
+from tests.kit.inter_broker import authorizer_of
 from tests.kit.open_gates import OpenGates
 from tests.unit.apis.kit import PEER, joined
 
@@ -43,7 +43,7 @@ def ask(sent: bytes, answer: Any = None, turns: Any = None) -> Any:
     options = {} if turns is None else {"turns": turns}
     pipeline = RequestPipeline(
         {api: lambda: lambda context, request: answer},
-        trust=trust_of(1),
+        authorizer=authorizer_of(1),
         gates=OpenGates(),
         **options,
     )
@@ -126,7 +126,7 @@ def test_a_fetch_and_a_produce_have_so_many_partitions_and_no_more() -> None:
     read.raw = True  # type: ignore[attr-defined]
     pipeline = RequestPipeline(
         dict.fromkeys((ApiKey.FETCH, ApiKey.PRODUCE), lambda: read),
-        trust=trust_of(1),
+        authorizer=authorizer_of(1),
         gates=OpenGates(),
     )
     for api, make in ((ApiKey.FETCH, fetching), (ApiKey.PRODUCE, producing)):

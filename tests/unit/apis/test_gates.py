@@ -23,7 +23,7 @@ from kclient.wire.interbroker import (
 from kclient.wire.messages import RequestHeader
 from kclient.wire.schema.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from kclient.wire.versions import SERVED, ApiKey
-from tests.kit.inter_broker import trust_of
+from tests.kit.inter_broker import authorizer_of
 from tests.unit.apis.kit import joined
 
 CONTROLLER = Peer("10.0.0.2", 1234, "PLAINTEXT", broker_id=2)
@@ -58,7 +58,7 @@ class Receiver:
                     lambda _context, _request: DescribeClusterResponse()
                 ),
             },
-            trust=trust_of(1),
+            authorizer=authorizer_of(1),
             gates=gates,
         )
 

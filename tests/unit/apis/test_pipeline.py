@@ -20,15 +20,17 @@ from kclient.wire.schema.api_versions import ApiVersionsRequest
 from kclient.wire.schema.heartbeat import HeartbeatRequest, HeartbeatResponse
 from kclient.wire.schema.metadata import MetadataRequest
 from kclient.wire.versions import SERVED, ApiKey
-from tests.kit.inter_broker import trust_of
+from tests.kit.inter_broker import authorizer_of
 from tests.kit.open_gates import OpenGates
 from tests.unit.apis.kit import PEER, ApiBroker, joined
 
-TRUST = trust_of(1)
+TRUST = authorizer_of(1)
 
 
 def heartbeat(handler: Any, version: int = 3) -> Any:
-    pipeline = RequestPipeline({ApiKey.HEARTBEAT: lambda: handler}, trust=TRUST, gates=OpenGates())
+    pipeline = RequestPipeline(
+        {ApiKey.HEARTBEAT: lambda: handler}, authorizer=TRUST, gates=OpenGates()
+    )
     frame = messages.encode_request(
         RequestHeader(12, version, 7, "c"), HeartbeatRequest(group_id="g")
     )
@@ -90,7 +92,7 @@ def test_handlers_without_a_request_are_made_one_at_a_time() -> None:
             ApiKey.FETCH: factory("raw"),
             ApiKey.HEARTBEAT: factory("good"),
         },
-        trust=TRUST,
+        authorizer=TRUST,
         gates=OpenGates(),
     )
     steps = pipeline.make_handlers()
@@ -114,7 +116,7 @@ def test_a_handler_that_was_made_needs_its_file_no_more(
     def factory() -> Any:
         return import_module("a_handler_on_its_own").Handler()
 
-    pipeline = RequestPipeline({ApiKey.HEARTBEAT: factory}, trust=TRUST, gates=OpenGates())
+    pipeline = RequestPipeline({ApiKey.HEARTBEAT: factory}, authorizer=TRUST, gates=OpenGates())
     assert list(pipeline.make_handlers()) == [None]
     file.unlink()
     frame = messages.encode_request(RequestHeader(12, 3, 7, "c"), HeartbeatRequest(group_id="g"))

@@ -1,13 +1,13 @@
-"""Which requests are reserved to brokers, and which connections may send them: a stage before the handlers.
+"""Authorizes the requests that are reserved to brokers: CLUSTER_ACTION on the cluster, in the words of Kafka's ACLs.
 
-Reserved are the controller's requests and ControlledShutdown, and Fetch, ListOffsets and OffsetForLeaderEpoch with a
-broker's id as replica id (CVE-2018-1288). A connection may send them after it proved to come from that broker
-(`kbroker.security.core.broker_proof`), on the inter-broker listener. Everything else is answered with
-CLUSTER_AUTHORIZATION_FAILED, before the request's body is read where the API alone decides.
+Reserved are the controller's requests and ControlledShutdown (`ApiSpec.broker_field`), and Fetch, ListOffsets and
+OffsetForLeaderEpoch with a broker's id as replica id (CVE-2018-1288). Only a connection on the inter-broker listener
+that proved to come from that broker (`kbroker.security.core.broker_proof`) may send them. Others get
+CLUSTER_AUTHORIZATION_FAILED; where the API alone decides, before the body is decoded.
 
 During a rolling upgrade from a version without proofs (kbroker.inter.broker.proof.required=false) a connection without
-a proof may also send them from the address of that broker's registration. One from elsewhere is closed, not answered:
-an older controller takes every answer for the end of its request, and would not repeat it.
+a proof may send them, too, from the address of that broker's registration. A connection from elsewhere is closed
+without a response: an older controller takes every response for the end of its request, and would not resend it.
 
 docs/design/inter-broker-trust.md has the table.
 
@@ -31,8 +31,8 @@ LOG_SECONDS: Final = 1.0
 """Time between two log lines about refused requests."""
 
 
-class InterBrokerTrust:
-    """Decides what a connection may send as a broker; *seconds* is a monotonic clock."""
+class InterBrokerAuthorizer:
+    """Decides which requests a connection may send as a broker; *seconds* is a monotonic clock."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class InterBrokerTrust:
         seconds: Callable[[], float],
         brokers_at: Callable[[str], Collection[int]] | None = None,
     ) -> None:
-        """*brokers_at* gives the brokers registered at an address; None: only a proof counts."""
+        """*brokers_at* returns the brokers registered at an address; None: only a proof counts."""
         self._proofs = proofs
         self._brokers_at = brokers_at
         self._listener = listener
@@ -49,8 +49,8 @@ class InterBrokerTrust:
         self._last_line = float("-inf")
         self._unlogged = 0
 
-    def prove(self, peer: Peer, proof: bytes) -> bool:
-        """Verify the proof that *peer* presents; return whether it holds here."""
+    def authenticate(self, peer: Peer, proof: bytes) -> bool:
+        """Verify the *proof* that *peer* presents, and set its broker id; return whether it holds."""
         broker_id = self._proofs.verify(proof) if self._is_inter_broker(peer) else None
         if broker_id is None:
             self._refused(peer, "its broker proof")
@@ -58,13 +58,13 @@ class InterBrokerTrust:
         peer.broker_id = broker_id
         return True
 
-    def admits(self, peer: Peer, api_key: int) -> bool:
+    def authorize(self, peer: Peer, api_key: int) -> bool:
         """Return whether *peer* may send requests of *api_key*, which only brokers may send."""
         if peer.broker_id >= 0 or self._registered_at(peer):
             return True
         return self._refused(peer, ApiKey(api_key).name)
 
-    def admits_as(self, peer: Peer, broker_id: int, api_key: int) -> bool:
+    def authorize_as(self, peer: Peer, broker_id: int, api_key: int) -> bool:
         """Return whether *peer* may send a request of *api_key* as broker *broker_id*."""
         if broker_id >= 0 and peer.broker_id == broker_id:
             return True

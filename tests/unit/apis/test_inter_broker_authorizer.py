@@ -8,7 +8,7 @@ import pytest
 
 from kbroker.apis.api18_api_versions import ApiVersions
 from kbroker.apis.api_specs import API_SPECS
-from kbroker.apis.inter_broker import InterBrokerTrust
+from kbroker.apis.inter_broker_authorizer import InterBrokerAuthorizer
 from kbroker.apis.pipeline import RequestPipeline
 from kbroker.network.service import Peer, RequestRefusedError
 from kclient.wire import messages
@@ -20,7 +20,7 @@ from kclient.wire.schema.list_offsets import (
     ListOffsetsTopic,
 )
 from kclient.wire.versions import SERVED, ApiKey
-from tests.kit.inter_broker import introduction, proofs_of, trust_of
+from tests.kit.inter_broker import authorizer_of, introduction, proofs_of
 from tests.kit.open_gates import OpenGates
 from tests.unit.apis.kit import ApiBroker, joined
 
@@ -48,10 +48,13 @@ class Receiver:
     def __init__(self, api: ApiKey, listener: str | None = "INTERNAL") -> None:
         self.api = api
         self.handler = Counted(api)
-        trust = trust_of(1, listener)
+        authorizer = authorizer_of(1, listener)
         self.pipeline = RequestPipeline(
-            {api: lambda: self.handler, ApiKey.API_VERSIONS: lambda: ApiVersions(SERVED, trust)},
-            trust=trust,
+            {
+                api: lambda: self.handler,
+                ApiKey.API_VERSIONS: lambda: ApiVersions(SERVED, authorizer),
+            },
+            authorizer=authorizer,
             gates=OpenGates(),
         )
 
@@ -117,23 +120,23 @@ def test_a_body_of_a_stranger_is_not_decoded(receiver: Receiver) -> None:
 
 def test_while_proofs_are_not_required_the_address_of_a_registered_broker_will_do() -> None:
     registered = {"10.0.0.9": {2, 3}}
-    trust = InterBrokerTrust(
+    authorizer = InterBrokerAuthorizer(
         proofs_of(1), "INTERNAL", lambda: 0.0, lambda ip: registered.get(ip, ())
     )
     inside = peer()
-    assert trust.admits(inside, ApiKey.STOP_REPLICA)
-    assert trust.admits_as(inside, 2, ApiKey.FETCH)
+    assert authorizer.authorize(inside, ApiKey.STOP_REPLICA)
+    assert authorizer.authorize_as(inside, 2, ApiKey.FETCH)
     elsewhere = Peer("10.0.0.8", 1, "INTERNAL")
     outside = peer("EXTERNAL")
     proved = peer()
-    assert trust.prove(proved, proofs_of(3).make(1))
-    assert trust.admits_as(proved, 3, ApiKey.FETCH)
+    assert authorizer.authenticate(proved, proofs_of(3).make(1))
+    assert authorizer.authorize_as(proved, 3, ApiKey.FETCH)
     for sender, broker_id in ((inside, 4), (elsewhere, 2), (outside, 2), (proved, 2)):
         with pytest.raises(RequestRefusedError, match="no such broker is registered"):
-            trust.admits_as(sender, broker_id, ApiKey.FETCH)
+            authorizer.authorize_as(sender, broker_id, ApiKey.FETCH)
     for sender in (elsewhere, outside):
         with pytest.raises(RequestRefusedError, match="no such broker is registered"):
-            trust.admits(sender, ApiKey.STOP_REPLICA)
+            authorizer.authorize(sender, ApiKey.STOP_REPLICA)
 
 
 def test_every_api_between_brokers_names_its_sender() -> None:
@@ -159,15 +162,15 @@ def test_of_many_refused_requests_one_a_second_is_logged(
 ) -> None:
     now = [0.0]
     lines: list[dict[str, Any]] = []
-    trust = InterBrokerTrust(proofs_of(1), None, lambda: now[0])
+    authorizer = InterBrokerAuthorizer(proofs_of(1), None, lambda: now[0])
     from twisted.logger import globalLogPublisher
 
     globalLogPublisher.addObserver(lines.append)
     try:
         for _ in range(1000):
-            assert not trust.admits(peer(), ApiKey.STOP_REPLICA)
+            assert not authorizer.authorize(peer(), ApiKey.STOP_REPLICA)
         now[0] = 1.0
-        assert not trust.admits_as(peer(), 2, ApiKey.FETCH)
+        assert not authorizer.authorize_as(peer(), 2, ApiKey.FETCH)
     finally:
         globalLogPublisher.removeObserver(lines.append)
     assert len(lines) == 2
