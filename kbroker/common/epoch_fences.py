@@ -1,4 +1,16 @@
-"""The fences of controller epoch and broker epoch: which requests of a controller come too late.
+"""The fences of controller epoch and broker epoch: which requests of a controller arrive too late.
+
+All fences of a broker compare an epoch of a request with the latest one, and differ in where the latest epoch is kept:
+
+- controller epoch: one number per broker, which every accepted request may raise: `ControllerFence`;
+- broker epoch: the broker's own registration, which requests never raise: `fences_broker`;
+- leader epoch: one number per partition, inside the state that it protects (`kbroker.replica.core.role`), because the
+  role, the log and the epoch change together;
+- the coordinator of a group fences its own writes, not requests: only ZooKeeper knows a later leader
+  (`kbroker.coordinator.group.shard_fence`).
+
+A common abstraction would be the one comparison `<`; the rules around it (equal epochs, unknown epochs, what is
+remembered) differ for each. So there is one fence per kind of epoch, and no base class.
 
 In: epochs of requests   Out: verdicts   Owner: the reactor's thread
 """
@@ -7,22 +19,22 @@ from __future__ import annotations
 
 
 class ControllerFence:
-    """Refuses requests of a controller that a later request of a controller has overtaken.
+    """Rejects requests of a deposed controller, and requests that a later one of the same controller has overtaken.
 
-    Requests of a lower controller epoch than the highest known are refused (KAFKA-1188). A controller numbers its
-    requests, has one on its way to a broker at a time, and sends it again by another connection if no answer came. The
-    first copy may still arrive, after requests with higher numbers: leader epochs fence a late LeaderAndIsr, but a
-    late StopReplica that deletes, or a late full UpdateMetadata, would undo what came since.
+    Requests with a lower controller epoch than the highest known are rejected (KAFKA-1188). A controller numbers its
+    requests. It has one in flight to a broker, and sends it again by another connection if the answer is missing. The
+    first copy may still arrive after requests with higher numbers. Leader epochs fence a late LeaderAndIsr, but a late
+    StopReplica that deletes, or a late full UpdateMetadata, would undo the later requests.
     """
 
     def __init__(self) -> None:
         self.epoch = 0
         self._sender = (-1, -1)
-        """Controller epoch, and broker epoch that the requests are meant for."""
+        """Controller epoch and broker epoch of the last numbered request."""
         self._number = -1
 
     def admits(self, controller_epoch: int) -> bool:
-        """Say whether a controller of *controller_epoch* may still give orders, and remember it."""
+        """Return whether *controller_epoch* is the highest so far; remember it if so."""
         if controller_epoch < self.epoch:
             return False
         self.epoch = controller_epoch
@@ -31,7 +43,7 @@ class ControllerFence:
     def is_overtaken(self, controller_epoch: int, broker_epoch: int, number: int) -> bool:
         """Return whether a request with a higher *number* arrived before this one; remember *number* if not.
 
-        The highest number again is a request that was sent again: it is handled again. -1 is not numbered.
+        The highest number again is a repeated request: it is handled again. -1 is not numbered.
         """
         if number < 0:
             return False
@@ -43,9 +55,9 @@ class ControllerFence:
 
 
 def fences_broker(request_epoch: int, broker_epoch: int) -> bool:
-    """Say whether a request was meant for an earlier life of this broker (KIP-380).
+    """Return whether a request is for an earlier registration of this broker (KIP-380).
 
-    One for a *newer* life than known is accepted: the controller may have seen our registration
-    before its answer reached us (S9). -1 is unknown, on either side.
+    A later epoch than known is accepted: the controller may have read the registration before its answer reached the
+    broker (S9). -1 is unknown, on either side.
     """
     return -1 < request_epoch < broker_epoch

@@ -1,13 +1,13 @@
-"""Creating, deleting and growing topics: znode writes that any broker may do and the controller acts upon.
+"""The admin manager: any broker creates, deletes and grows topics by znode writes; the controller acts on them.
 
-A topic is born by one multi: its settings and its assignment, never one without the other. A
-deletion is a wish under /admin/delete_topics. More partitions are a new version of the topic's znode,
-conditional on the one that was read. The controller's watches do the rest; who wants to wait until it is
-done waits for this broker's metadata (`until_led`, `until_gone`).
+One multi creates a topic: its settings and its assignment, never one without the other. A deletion is a znode under
+/admin/delete_topics. More partitions are a new version of the topic's znode, conditional on the version that was read.
+The controller's watches do the rest; a caller that waits for the result waits for this broker's metadata cache
+(`until_led`, `until_gone`).
 
-Each is written in the session in which it was asked for, or not at all. Who was cut off for longer does not know
-what others did meanwhile: the client may have asked another broker, and have undone it there since. An attempt
-whose session is over fails with RequestTimedOut, unless what it was to bring about is found done.
+Every write belongs to the session of its request. A broker that was cut off for longer does not know the writes of
+others: the client may have sent its request to another broker, and undone it there since. An attempt in an expired
+session fails with RequestTimedOut, unless its result is found in ZooKeeper.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ log = Logger()
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 ATTEMPTS: Final = 10
 NAME_FREE_SECONDS: Final = 1.0
-"""How long a deletion that everybody has heard of waits for its znodes to go, too."""
+"""How long a deletion that this broker has in its cache waits for its znodes to go, too."""
 NAME_LOOK_SECONDS: Final = 0.02
 
 
 def random_topic_id(new_uuid: Callable[[], UUID] = uuid4) -> UUID:
-    """Make up a topic id that does not begin with a dash, which command lines take for an option."""
+    """Generate a topic id that does not begin with a dash: a command line would take that for an option."""
     while True:
         topic_id = new_uuid()
         if not znodes.encode_uuid(topic_id).startswith("-"):
@@ -67,7 +67,7 @@ def random_topic_id(new_uuid: Callable[[], UUID] = uuid4) -> UUID:
 
 @dataclass(frozen=True, slots=True)
 class CreatedTopic:
-    """A topic as made, or as it would be made."""
+    """A topic as created, or as it would be created."""
 
     name: str
     topic_id: UUID | None
@@ -82,7 +82,7 @@ class CreatedTopic:
 
 
 class AdminManager:
-    """The topics of the cluster, to be changed."""
+    """Changes to the topics of the cluster (Kafka's ZkAdminManager)."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class AdminManager:
             raise LeaderNotAvailable("no live broker is known yet")
         factor = min(config.offsets_topic_replication_factor, live)
         if factor < config.offsets_topic_replication_factor:
-            # Kafka refuses, so that nobody can use a group: a single broker needs the setting changed there.
+            # Kafka refuses: with a single broker no group works until the setting is changed.
             log.warn(
                 "{topic} is created with {factor} replicas, not offsets.topic.replication.factor={wanted}:"
                 " no more brokers are alive",
@@ -173,7 +173,7 @@ class AdminManager:
             raise TopicAlreadyExists(f"topic {name} already exists")
 
     def _in_this_session(self) -> ZooKeeper:
-        """Return ZooKeeper for what one request writes."""
+        """Return the client for the writes of one request."""
         session = self._zookeeper.session
         if session is None:
             raise RequestTimedOut("this broker is cut off from ZooKeeper", hint="try again")
@@ -204,7 +204,7 @@ class AdminManager:
             except NodeExists as error:
                 if error.path == path or await self._exists(path):
                     if await self._topic_id(name) == topic_id:
-                        return  # ours, of an attempt whose answer was lost and which nobody saw yet
+                        return  # an earlier attempt with a lost answer has written it
                     raise TopicAlreadyExists(f"topic {name} already exists") from None
                 # Settings left by a creation or a deletion that broke off: the new ones replace them.
                 settings = SetData(config_path, data)
@@ -251,7 +251,7 @@ class AdminManager:
             try:
                 await ours.create(path)
             except NodeExists:
-                return  # asked for already, by us or another
+                return  # requested already, by this broker or another
             except SessionExpired:
                 await self._reconnect.connected()
                 if await self._exists(path):
@@ -329,8 +329,9 @@ class AdminManager:
     async def until_gone(self, name: str, topic_id: UUID | None, timeout: float) -> bool:
         """Wait until this broker does not know the topic any more; False after *timeout* seconds.
 
-        Then, for a moment, until its name is free: who deletes a topic often makes it again at once. While a
-        broker that holds replicas is down the name stays taken (S27), so this part is not insisted on.
+        Then, for at most `NAME_FREE_SECONDS`, until its name is free: clients often create a deleted topic again at
+        once. While a broker with replicas is down the name stays taken (S27), so this part has no effect on the
+        result.
         """
 
         def gone() -> bool:

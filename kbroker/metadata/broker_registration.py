@@ -1,27 +1,26 @@
-"""This broker's place in the cluster: the cluster's id, and our ephemeral znode in /brokers/ids.
+"""The broker's registration: the cluster's id, and the broker's ephemeral znode in /brokers/ids.
 
 Theory of operation
 ===================
-A broker is a member of the cluster while /brokers/ids/N exists in *its own* session. It registers
-once its listeners are bound, again in every new session, and again should somebody delete the
-znode by hand. The znode's czxid is the broker epoch (KIP-380): it rises with every registration,
-so that requests meant for an earlier incarnation can be told from ours.
+A broker is registered while /brokers/ids/N exists in *its own* session. It registers once its listeners are bound,
+again in every new session, and again if the znode is deleted by hand. The znode's czxid is the broker epoch (KIP-380).
+It rises with every registration: requests for an earlier registration can be rejected.
 
-Creating an ephemeral znode has three ways to meet one that exists (Kafka's CheckedEphemeral;
-KAFKA-1387, KAFKA-7165):
-- its owner is our session: our own create succeeded and only the answer was lost;
-- it is the rest of a session of ours that the server has not buried yet: same endpoints as ours.
-  We wait until it goes, no longer than a session can live;
+The create of an ephemeral znode meets an existing one in three cases (Kafka's CheckedEphemeral; KAFKA-1387,
+KAFKA-7165):
+- its owner is the broker's session: the create succeeded and only its answer was lost;
+- it belongs to a previous session of this broker that the server has not expired yet: it has the same endpoints. The
+  broker waits until it goes, no longer than a session can last;
 - it belongs to another broker: two brokers have the same broker.id, and the second must not run.
 
-With the registration goes what this life of the broker still holds of what earlier ones had (KIP-966): `History`
-says it, and hears of every broker epoch before anybody else here.
+The registration also holds what the log directories vouch for (KIP-966). `History` returns it, and gets every broker
+epoch before the listeners of events.
 
 Invariants
 1. `broker_epoch` is the czxid of a znode owned by the current session, or None.
 2. `Registered` and `Unregistered` alternate.
 
-In: session events, watch on our znode   Out: Registered, Unregistered   Owner: the reactor's thread
+In: session events, watch on the broker's znode   Out: Registered, Unregistered   Owner: the reactor's thread
 """
 
 from __future__ import annotations
@@ -55,20 +54,20 @@ log = Logger()
 
 RETRY_DELAY = 0.2
 MAX_SESSION = 60.0
-"""Seconds: no session of a former self is waited for longer than this."""
+"""Seconds: the longest wait for the expiry of a previous session."""
 
 
 class DuplicateBrokerError(Exception):
-    """Another running broker has our broker.id."""
+    """Another running broker has this broker.id."""
 
 
 class WrongClusterError(Exception):
-    """ZooKeeper does not hold our cluster any more."""
+    """ZooKeeper does not hold the cluster of this broker any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """We are a member, with this broker epoch, in this session."""
+    """The broker is registered, with this broker epoch, in this session."""
 
     broker_epoch: int
     session: Session
@@ -76,20 +75,20 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class Unregistered:
-    """Our session is over, or may be: others may think us dead."""
+    """The session is over, or may be: the controller may count this broker as dead."""
 
 
 RegistrationEvent = Registered | Unregistered
 
 
 class History(Protocol):
-    """The log directories, as they remember the broker's lives."""
+    """The history of the log directories: which registrations of the broker wrote them."""
 
     def registering(self) -> LogDirIntegrity:
-        """Return what the next registration is to say."""
+        """Return the part of the next registration that the log directories determine."""
 
     def registered(self, broker_epoch: int) -> None:
-        """Remember the broker epoch that we live under from now on."""
+        """Record the broker epoch of the registration."""
 
 
 async def ensure_paths(zk: ZooKeeper) -> None:
@@ -107,7 +106,7 @@ async def ensure_paths(zk: ZooKeeper) -> None:
 
 
 async def obtain_cluster_id(zk: ZooKeeper) -> str:
-    """Return the id in /cluster/id; the first broker of a cluster makes it up."""
+    """Return the id in /cluster/id; the first broker of a cluster generates it."""
     proposal = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
     try:
         node = await zk.get(znodes.CLUSTER_ID)
@@ -133,13 +132,13 @@ async def enter_cluster(zk: ZooKeeper, reconnect: Reconnect) -> str:
 
 
 async def generate_broker_id(zk: ZooKeeper, reserved_max: int) -> int:
-    """Make up a broker.id (-1 in the configuration), above *reserved_max*, as Kafka does."""
+    """Generate a broker.id (-1 in the configuration) above *reserved_max*, as Kafka does."""
     stat = await zk.set(znodes.BROKER_SEQUENCE, b"", -1)
     return reserved_max + stat.version
 
 
 class BrokerRegistration:
-    """Keeps us registered."""
+    """Keeps the broker registered."""
 
     def __init__(
         self,
@@ -170,11 +169,11 @@ class BrokerRegistration:
 
     @property
     def broker_epoch(self) -> int | None:
-        """The czxid of our znode, None while we are not registered."""
+        """The czxid of the broker's znode, None while it is not registered."""
         return self._epoch
 
     def on_event(self, callback: Callable[[RegistrationEvent], None]) -> None:
-        """Call *callback* whenever we become a member or cease to be one."""
+        """Call *callback* with every `Registered` and `Unregistered`."""
         self._listeners.append(callback)
 
     async def register(self) -> int:
@@ -207,7 +206,7 @@ class BrokerRegistration:
 
     def _on_znode(self, node: Node | None) -> None:
         if node is None and self._epoch is not None and self._wanted and self._zk.connected:
-            log.warn("somebody deleted {path}: registering again", path=self._path)
+            log.warn("{path} was deleted: registering again", path=self._path)
             self._lost()
             self._register_again()
 
@@ -230,7 +229,7 @@ class BrokerRegistration:
             except ZooKeeperError as error:
                 if not isinstance(error, (ConnectionLoss, SessionExpired)):
                     log.error("cannot register at {path}: {why}", path=self._path, why=error)
-                # Whatever it was: the next Connected event or this timer brings us back here.
+                # In every case the next Connected event or this timer tries again.
                 self._reactor.callLater(RETRY_DELAY, self._retry)
             finally:
                 self._registering = False
@@ -244,7 +243,7 @@ class BrokerRegistration:
             self._register_again()
 
     async def _check_cluster(self) -> None:
-        """Refuse to join what is not our cluster: ZooKeeper was wiped, or replaced (S24)."""
+        """Raise WrongClusterError if ZooKeeper was wiped, or replaced (S24)."""
         await self._zk.sync("/")
         try:
             found = znodes.decode_cluster_id((await self._zk.get(znodes.CLUSTER_ID)).data)
@@ -298,7 +297,7 @@ class BrokerRegistration:
         return czxid
 
     def _refuse_or_wait_until(self, node: Node, session: Session, deadline: float | None) -> float:
-        """Decide about a znode that is not ours: a deadline to wait until, or DuplicateBrokerError."""
+        """Decide about the znode of another session: return a deadline to wait for, or raise DuplicateBrokerError."""
         number = self._registration.broker_id
         owner = node.stat.ephemeral_owner
         try:
@@ -310,7 +309,7 @@ class BrokerRegistration:
         if deadline is None and theirs == self._registration.endpoints:
             wait = min(MAX_SESSION, 2 * session.timeout)
             log.warn(
-                "{path} is still held by ZooKeeper session {owner:#x}, which looks like a former self "
+                "{path} is still held by ZooKeeper session {owner:#x}, with the endpoints "
                 "of this broker: waiting up to {wait:g} s for it to expire",
                 path=self._path,
                 owner=owner,
@@ -327,7 +326,7 @@ class BrokerRegistration:
         )
 
     def _until_free(self, deadline: float) -> Deferred[None]:
-        """Fire when our path is free, or at *deadline*."""
+        """Fire when the broker's path is free, or at *deadline*."""
         free: Deferred[None] = Deferred()
 
         def finish() -> None:

@@ -1,13 +1,13 @@
-"""Changing the settings of topics and brokers: /config/topics/T, /config/brokers/N and <default>.
+"""Changes to the settings of topics and brokers: /config/topics/T, /config/brokers/N and <default>.
 
 Theory of operation
 ===================
 A change is one multi: the resource's znode, conditional on the version that was read, and a sequential notification
-under /config/changes, which every broker watches (`dynamic_config.py`). What is wanted is worked out from what was
-read, and again when somebody else was faster, so no two changes lose each other. A value that cannot be used is refused
-before anything is written. A lost answer is looked into by reading again: a change that was applied asks for no more.
+under /config/changes, which every broker watches (`dynamic_config.py`). The new settings are computed from the ones
+that were read, and computed again after a lost race, so no change overwrites another. An invalid value is rejected
+before anything is written. After a lost answer the settings are read again: an applied change has no difference left.
 
-In: changes asked for by clients   Out: znodes   Owner: the reactor's thread
+In: changes of clients   Out: znodes   Owner: the reactor's thread
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from kbroker.zk.reconnect import Reconnect
 from kclient.wire.errors import InvalidConfig, UnknownServerError, UnknownTopicOrPartition
 
 ATTEMPTS: Final = 10
-"""How often a change that lost a race is tried again."""
+"""How often a change that lost a race is retried."""
 
 TOPICS: Final = "topics"
 BROKERS: Final = "brokers"
 
 Settings = Mapping[str, str]
 Changing = Callable[[Settings], dict[str, str]]
-"""Makes the settings that are wanted of those that are there; raises what is wrong with them."""
+"""Computes the new settings from the present ones; raises KafkaError for invalid ones."""
 
 
 class ConfigAdminManager:
-    """Writes settings. *in_force* is what this broker goes by: the defaults of what is not set."""
+    """Writes settings, like the class of this name in Kafka. *in_force* returns this broker's configuration."""
 
     def __init__(
         self, zookeeper: ZooKeeper, reconnect: Reconnect, in_force: Callable[[], BrokerConfig]
@@ -135,9 +135,9 @@ class ConfigAdminManager:
             try:
                 await self._zookeeper.multi([*conditions, write, notice])
             except (BadVersion, NodeExists):
-                continue  # somebody else changed it meanwhile: look again
+                continue  # another client changed it meanwhile: read again
             except (ConnectionLoss, SessionExpired):
-                # Applied or not: reading again tells, as the change asks for no more then.
+                # Applied or not: after the next read an applied change has no difference left.
                 await self._reconnect.connected()
             except NoNode as error:
                 if error.path == path and version is not None:
@@ -162,7 +162,7 @@ class ConfigAdminManager:
 
 
 def _replacement(there: Settings, values: Settings) -> list[Change]:
-    """List the changes after which the resource has just *values*."""
+    """List the changes after which the resource has exactly *values*."""
     changes = [Change(key, ConfigOperation.SET, value) for key, value in values.items()]
     gone = [key for key in there if key not in values]
     return changes + [Change(key, ConfigOperation.DELETE, None) for key in gone]

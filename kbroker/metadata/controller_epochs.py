@@ -1,13 +1,14 @@
-"""Which controller epochs exist: a request that claims a later one than known is checked against /controller_epoch.
+"""Checks that the controller epoch of a request exists: a later epoch than known is looked up in /controller_epoch.
 
-A controller writes its epoch to ZooKeeper before it sends anything (`controller_election`). So an epoch that ZooKeeper
-does not hold, after a sync, is none, and a request of it is refused before any fence rises. One read is under way at a
-time, whatever the number of claims; an epoch that is known costs nothing.
+A controller writes its epoch to ZooKeeper before it sends any request (`controller_election`). So an epoch that
+ZooKeeper does not hold, after a sync, does not exist. Its request is rejected before `ControllerFence` remembers the
+epoch: otherwise one forged request would fence the real controller. One read is in flight at a time, for any number of
+requests; a known epoch needs none.
 
-While ZooKeeper cannot be read a request of a later epoch is not answered (`RequestRefusedError`): the controller sends
-it again. An error code would be an answer, and the controller would not repeat the request.
+While ZooKeeper cannot be read, a request of a later epoch is not answered (`RequestRefusedError`): the controller sends
+it again. After an error code the controller would not repeat the request.
 
-In: claimed epochs   Out: verdicts   Owner: the reactor's thread
+In: epochs of requests   Out: errors   Owner: the reactor's thread
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from kclient.wire.errors import ClusterAuthorizationFailed, RequestTimedOut
 
 
 class ControllerEpochs:
-    """The latest controller epoch that ZooKeeper was seen to hold."""
+    """The latest controller epoch read from ZooKeeper."""
 
     def __init__(self, zookeeper: ZooKeeper, reconnect: Reconnect) -> None:
         self._zookeeper = zookeeper
         self._reconnect = reconnect
         self._known = 0
         self._waiting: list[Deferred[None]] | None = None
-        """Those that share the read under way; None while there is none."""
+        """The requests that share the read in flight; None without a read."""
 
     async def confirm(self, claimed: int) -> None:
         """Return if ZooKeeper holds controller epoch *claimed* or a later one.
@@ -38,7 +39,7 @@ class ControllerEpochs:
         ClusterAuthorizationFailed if it does not, RequestRefusedError if it cannot be read.
         """
         if claimed > self._known and self._waiting is not None:
-            await self._read()  # this one began before the claim, and may have missed its epoch
+            await self._read()  # a read that began before the request may have missed its epoch
         if claimed > self._known:
             await self._read()
         if claimed > self._known:
@@ -47,7 +48,7 @@ class ControllerEpochs:
             )
 
     async def _read(self) -> None:
-        """Read the epoch, or wait for the read that is under way."""
+        """Read the epoch, or wait for the read in flight."""
         if self._waiting is not None:
             shared: Deferred[None] = Deferred()
             self._waiting.append(shared)

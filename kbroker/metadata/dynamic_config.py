@@ -2,16 +2,17 @@
 
 Theory of operation
 ===================
-Who changes a resource (`config_changes.py`) leaves a notification under /config/changes. All brokers watch these, and
-re-read the resources they name. A watch may miss nothing for good: after every reconnect all that is held here is read
-again (S21). What is read is kept at once, not when all that was asked for with it is there: so answers are kept in
-the order in which ZooKeeper gave them, and nothing older replaces what is newer, however many changes are on their way.
-Topics are loaded when this broker is told to host a partition of them (`load_topics`, before the log is
-made), keyed by topic id so that a namesake does not inherit. A value in ZooKeeper that cannot be used
-is reported once and ignored. Topics whose settings could not be read, because ZooKeeper is away, go by the defaults
-until it is back, but for flush.messages=1: a record that was counted as a copy without a sync cannot be taken back.
+`config_admin_manager.py` leaves a notification under /config/changes for every change. All brokers watch these, and
+read the named resources again. After every reconnect all settings that are held here are read again (S21): a watch may
+have missed a change. Every setting is kept as soon as it is read. So the order of ZooKeeper's answers is kept, and no
+older value replaces a newer one, however many changes are in flight.
 
-Notifications are purged by whoever handles one once they are a quarter of an hour old, as in Kafka.
+Topics are loaded before this broker creates the log of a partition of them (`load_topics`). They are keyed by topic id:
+a topic of the same name does not inherit. An unusable value in ZooKeeper is logged once and ignored. While ZooKeeper
+does not answer, a topic without readable settings has the defaults, except flush.messages=1: a record that was counted
+as a copy without a sync cannot be taken back.
+
+The broker that handles a notification purges those that are 15 minutes old, as in Kafka.
 
 In: watches, session events   Out: callbacks on changed topics and brokers   Owner: the reactor's thread
 """
@@ -46,13 +47,13 @@ from kclient.wire.errors import RequestTimedOut
 log = Logger()
 
 READS_AT_ONCE: Final = 500
-"""Topics whose settings are asked for at a time."""
+"""Topics with settings being read at a time."""
 _AT_ONCE: Final = WithoutTurns()
 PURGE_AFTER_MS: Final = 15 * 60 * 1000
 
 
 class DynamicConfig:
-    """What this broker goes by, kept up to date."""
+    """The configuration of this broker and its topics, kept up to date."""
 
     def __init__(
         self,
@@ -70,12 +71,12 @@ class DynamicConfig:
         self._now_ms = now_ms
         self._topics: dict[str, tuple[UUID | None, dict[str, str]]] = {}
         self._unread: dict[str, None] = {}
-        """Topics whose settings could not be read yet."""
+        """Topics without readable settings yet."""
         self._brokers: dict[str, dict[str, str]] = {str(broker_id): {}, znodes.DEFAULT_ENTITY: {}}
         self._applied = dict(self._brokers)
-        """Those of which `_effective` was made."""
+        """The settings that `_effective` was built from."""
         self._unannounced: dict[str, None] = {}
-        """Topics whose settings changed, until the callbacks have heard of it."""
+        """Topics with changed settings, until the callbacks have run."""
         self._effective = static
         self._seen: str | None = None
         self._watch: Watch | None = None
@@ -83,7 +84,7 @@ class DynamicConfig:
         self._topic_callbacks: list[Callable[[Collection[str]], None]] = []
         self._broker_callbacks: list[Callable[[BrokerConfig], None]] = []
 
-    # -- life --------------------------------------------------------------------------------
+    # -- start and stop--------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Read the brokers' settings, then watch for changes."""
@@ -98,14 +99,14 @@ class DynamicConfig:
             self._watch = None
 
     def on_topic_config(self, callback: Callable[[Collection[str]], None]) -> None:
-        """Call *callback* with the loaded topics that go by other settings now, many at a time."""
+        """Call *callback* with the loaded topics that have other settings now, many at a time."""
         self._topic_callbacks.append(callback)
 
     def on_broker_config(self, callback: Callable[[BrokerConfig], None]) -> None:
         """Call *callback* when this broker's own settings changed."""
         self._broker_callbacks.append(callback)
 
-    # -- what is known -----------------------------------------------------------------------
+    # -- look-ups --------------------------------------------------------------------------
 
     @property
     def broker_config(self) -> BrokerConfig:
@@ -114,7 +115,7 @@ class DynamicConfig:
 
     @property
     def layers(self) -> BrokerLayers:
-        """Where they come from."""
+        """The sources of the broker's settings."""
         return BrokerLayers(
             self._static,
             self._brokers[str(self._broker_id)],
@@ -122,13 +123,13 @@ class DynamicConfig:
         )
 
     def log_config(self, topic: str) -> LogConfig:
-        """Return what *topic* goes by; the broker's defaults for a topic that is not loaded."""
+        """Return the settings of *topic*; the broker's defaults for a topic that is not loaded."""
         _, overrides = self._topics.get(topic, (None, {}))
         config = self.resolve(topic, overrides)
         return replace(config, flush_messages=1) if topic in self._unread else config
 
     def min_insync_replicas(self, topic: str) -> int:
-        """Return a topic's min.insync.replicas: alone, for a controller asks it of every partition."""
+        """Return a topic's min.insync.replicas: by itself, because a controller reads it for every partition."""
         _, overrides = self._topics.get(topic, (None, {}))
         text = overrides.get("min.insync.replicas", "")
         if text.isdecimal():
@@ -136,7 +137,7 @@ class DynamicConfig:
         return self._effective.log_defaults.min_insync_replicas
 
     def resolve(self, topic: str, overrides: Mapping[str, str]) -> LogConfig:
-        """Resolve *overrides*, leaving out (and reporting once) what cannot be used."""
+        """Resolve *overrides* without the unusable ones, which are logged once."""
         defaults = self._effective.log_defaults
         if not overrides:
             return defaults
@@ -168,9 +169,9 @@ class DynamicConfig:
         await self.load_topics(dict.fromkeys(names))
 
     async def load_topics(self, topics: Mapping[str, UUID | None], turns: Turns = _AT_ONCE) -> None:
-        """Make sure that the settings of *topics* (name -> id) are known, before their logs are made.
+        """Have the settings of *topics* (name -> id) in memory, before their logs are created.
 
-        Does not wait for ZooKeeper to come back: what is known, or the defaults, must do until then.
+        Does not wait for a reconnect: until then the known settings or the defaults apply.
         """
         missing = {
             name: topic_id
@@ -189,12 +190,12 @@ class DynamicConfig:
             self._topics[name] = (topic_id, overrides)
             self._unread.pop(name, None)
         else:
-            # Read, like everything here, once we are connected again.
+            # Read with all others after the reconnect.
             self._topics.setdefault(name, (None, {}))
             self._unread[name] = None
 
     async def _read_now(self, topic: str) -> dict[str, str] | None:
-        """Read a topic's settings, even if our ZooKeeper server lags; None while we are cut off."""
+        """Read a topic's settings, even if the ZooKeeper server lags; None without a connection."""
         path = znodes.config_path(TOPICS, topic)
         try:
             try:
@@ -235,7 +236,7 @@ class DynamicConfig:
             self._run(self._reload_all())
 
     async def _reload_all(self) -> None:
-        """Read again whatever may have changed while nobody watched."""
+        """Read again all settings that may have changed without a watch."""
         await self._reload_brokers()
         await self._reload_topics(list(self._topics))
 

@@ -1,17 +1,16 @@
-"""What every broker knows of the cluster: live brokers, topics, leaders. Fed by UpdateMetadata only.
+"""The metadata cache: live brokers, topics and leaders, as the controller sends them by UpdateMetadata.
 
 Theory of operation
 ===================
-The controller sends what changed, and everything to a broker that just joined (`type` FULL, which
-replaces the cache; of thousands of partitions it comes in parts, see `_Parts`).
-Requests of an older controller epoch are refused (KAFKA-1188). A topic that comes
-with another topic id is another topic: the old one's partitions are dropped first. A partition whose
-leader is -2 is being deleted and disappears. A new controller says who lives before it says of what, so
-what a broker does not find here says nothing until it has been told everything once (`is_whole`).
+The controller sends changes to every broker, and the whole metadata to a broker that just registered (`type` FULL,
+which replaces the cache; thousands of partitions come in parts, see `_Parts`). Requests of an older controller epoch
+are refused (KAFKA-1188). A topic with another topic id is another topic: the partitions of the old one are dropped
+first. A partition with leader -2 is being deleted and disappears. A new controller sends the live brokers before the
+partitions. So a missing topic means nothing until one controller has sent the whole metadata (`is_whole`).
 
-Answers to clients are built from parts that are kept until the next update: the answer of a big
-cluster is not built for every client that asks (`parts`). What is made of a partition is kept for longer, until it is
-described in another way (`TopicMetadata.answers`): after an update of some nobody makes anew what is said of thousands.
+Answers to clients are built from parts that are kept until the next update: a large answer is not built for every
+client (`parts`). A part of a single partition is kept until the partition changes (`TopicMetadata.answers`): an update
+of a few partitions rebuilds only their parts.
 
 Invariants: 1. the controller epoch never falls; 2. `generation` rises with every change; 3. a topic has
 one id, and each id one topic.
@@ -28,7 +27,7 @@ from uuid import UUID
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 
-from kbroker.common.epoch_fences import ControllerFence
+from kbroker.common.epoch_fences import ControllerFence, fences_broker
 from kbroker.common.reactor import Clock
 from kclient.wire.errors import (
     InvalidRequest,
@@ -72,9 +71,9 @@ class TopicMetadata:
     name: str
     topic_id: UUID | None
     partitions: dict[int, PartitionMetadata] = field(default_factory=dict)
-    """As long as a partition is described in the same way it is the same object."""
+    """A partition that an update does not change remains the same object."""
     answers: dict[Any, dict[int, tuple[PartitionMetadata, Any]]] = field(default_factory=dict)
-    """What was made of partitions for those who ask, by the maker's key; and of which description."""
+    """Parts of answers by key and partition, each with the partition's metadata that it was built from."""
 
     @property
     def is_internal(self) -> bool:
@@ -97,7 +96,7 @@ class BrokerMetadata:
     """(host, port) by listener name."""
     rack: str | None = None
     epoch: int = -1
-    """Its broker epoch; -1 if the controller does not say."""
+    """Its broker epoch; -1 if the controller does not send it."""
     is_shutting_down: bool = False
 
 
@@ -108,10 +107,10 @@ class _Topics:
         self.by_name: dict[str, TopicMetadata] = {}
         self.names: dict[UUID, str] = {}
 
-    def update(self, told: Iterable[UpdateMetadataTopicState], known: _Topics) -> None:
-        """Take in what is *told*; a partition that is *known* just so stays the same object."""
-        # Ends before beginnings: a name may be in the request twice, with its old and its new id.
-        for topic in sorted(told, key=_is_alive):
+    def update(self, states: Iterable[UpdateMetadataTopicState], known: _Topics) -> None:
+        """Apply *states*; a partition that equals its *known* one remains the same object."""
+        # Deletions first: a name may be in the request twice, with its old and its new id.
+        for topic in sorted(states, key=_is_alive):
             self._update_topic(topic, known.by_name.get(topic.topic_name))
 
     def _update_topic(self, update: UpdateMetadataTopicState, former: TopicMetadata | None) -> None:
@@ -120,7 +119,7 @@ class _Topics:
         topic = self.by_name.get(update.topic_name)
         if topic is not None and topic.topic_id != update.topic_id:
             if not _is_alive(update):
-                return  # the end of a namesake that is gone already
+                return  # the deletion of a topic of that name that is gone already
             self._forget(topic)
             topic = None
         for state in update.partition_states:
@@ -135,9 +134,9 @@ class _Topics:
                 self.by_name[topic.name] = topic
                 if topic.topic_id is not None:
                     self.names[topic.topic_id] = topic.name
-            told = _partition(state)
-            known = former.partitions.get(told.partition) if former is not None else None
-            topic.partitions[told.partition] = known if known == told else told
+            fresh = _partition(state)
+            known = former.partitions.get(fresh.partition) if former is not None else None
+            topic.partitions[fresh.partition] = known if known == fresh else fresh
         if topic is not None and not topic.partitions:
             self._forget(topic)
 
@@ -148,32 +147,32 @@ class _Topics:
 
 
 class _Parts:
-    """Full updates in parts, of which nothing is believed before the last is there.
+    """Full updates in parts: they take effect when the last part has arrived.
 
-    The parts that one controller tells one life of a broker are numbered from 0, all through: each is taken once, in
-    its order, however often it comes and by whatever connection. Parts of two full updates are never mixed: one begins
-    where the one before ended, and another life or another controller begins anew.
+    The parts of one controller epoch for one broker epoch are numbered from 0, across all of its full updates. Each
+    part is taken once and in order, however often and by whichever connection it arrives. Parts of two full updates
+    are never mixed: one update begins where the last one ended, and another epoch begins at 0.
     """
 
     def __init__(self) -> None:
-        self._whose = (-1, -1)
-        """Controller epoch, and our broker epoch, of the parts that come."""
+        self._epochs = (-1, -1)
+        """Controller epoch and broker epoch of the current parts."""
         self._next = 0
         self._topics = _Topics()
 
     def expects(self, request: UpdateMetadataRequest) -> bool:
-        """Say whether a part is the next one. InvalidRequest if those before it did not come."""
-        whose = (request.controller_epoch, request.broker_epoch)
-        if whose > self._whose:
-            self._whose, self._next, self._topics = whose, 0, _Topics()
-        if whose < self._whose or request.part < self._next:
-            return False  # its sender is over, or its answer was lost
+        """Return whether a part is the next one. InvalidRequest if an earlier one is missing."""
+        epochs = (request.controller_epoch, request.broker_epoch)
+        if epochs > self._epochs:
+            self._epochs, self._next, self._topics = epochs, 0, _Topics()
+        if epochs < self._epochs or request.part < self._next:
+            return False  # of an earlier epoch, or sent again after a lost answer
         if request.part > self._next:
             raise InvalidRequest(f"part {request.part} of a full update came before {self._next}")
         return True
 
     def take(self, request: UpdateMetadataRequest, known: _Topics) -> _Topics | None:
-        """Take the part that was expected; return all topics if it is the last."""
+        """Take the next part; return all topics if it is the last."""
         self._next += 1
         self._topics.update(request.topic_states, known)
         if request.has_more:
@@ -183,7 +182,7 @@ class _Parts:
 
 
 class MetadataCache:
-    """The cluster as this broker knows it. *fence* refuses deposed controllers, whatever the newer one said first."""
+    """The cluster's metadata at this broker; *fence* is shared with LeaderAndIsr and StopReplica."""
 
     def __init__(self, cluster_id: str, fence: ControllerFence | None = None) -> None:
         self.cluster_id = cluster_id
@@ -192,7 +191,7 @@ class MetadataCache:
         self.controller_epoch = 0
         self.generation = 0
         self.is_whole = False
-        """Whether a controller has told everything: a topic that is not here is none."""
+        """Whether a controller has sent the whole metadata: a topic that is not here does not exist."""
         self.brokers: dict[int, BrokerMetadata] = {}
         self._known = _Topics()
         self._coming = _Parts()
@@ -231,10 +230,10 @@ class MetadataCache:
         return broker.endpoints.get(listener) if broker is not None else None
 
     def may_join_isr(self, broker_id: int, broker_epoch: int) -> bool:
-        """Say whether a broker in its life of *broker_epoch* may be taken into an ISR.
+        """Return whether a broker registered in *broker_epoch* may join an ISR.
 
-        Not in a life that is over (KIP-903; a later one than is known here is news) nor when it is about to go
-        (KAFKA-14140), which it says itself by giving no epoch.
+        Not with an earlier epoch than is known here (KIP-903; a later one is accepted), nor during a controlled
+        shutdown (KAFKA-14140), when the broker sends no epoch.
         """
         broker = self.brokers.get(broker_id)
         if broker is None or broker.is_shutting_down:
@@ -247,7 +246,7 @@ class MetadataCache:
         return self.controller_id if self.controller_id in self.brokers else -1
 
     def is_led(self, topic: str, partitions: Iterable[int]) -> bool:
-        """Say whether each of *partitions* has a live leader."""
+        """Return whether each of *partitions* has a live leader."""
         for index in partitions:
             known = self.partition(topic, index)
             if known is None or known.leader not in self.brokers:
@@ -255,7 +254,7 @@ class MetadataCache:
         return True
 
     def parts(self, key: Any, build: Callable[[], Any]) -> Any:
-        """Return what *build* made for *key* since the last update; made on demand."""
+        """Return the part for *key*, built by *build* once per update."""
         found = self._parts.get(key)
         if found is None:
             found = self._parts[key] = build()
@@ -264,15 +263,14 @@ class MetadataCache:
     # -- updates -----------------------------------------------------------------------------
 
     def update(self, request: UpdateMetadataRequest, broker_epoch: int | None = None) -> bool:
-        """Take in what the controller says; return whether all there is has been told by it.
+        """Apply *request*; return whether it completes the whole metadata.
 
         StaleControllerEpoch, StaleBrokerEpoch; InvalidUpdateVersion (a later request arrived before this one);
         InvalidRequest (a part came without those before).
 
-        *broker_epoch* is this broker's own; a request for an earlier life of it is refused (KIP-380),
-        one for a later is not: the controller may know of our registration before we do (S9).
+        *broker_epoch* is this broker's own; `fences_broker` refuses a request for an earlier one (KIP-380).
         """
-        if broker_epoch is not None and -1 < request.broker_epoch < broker_epoch:
+        if broker_epoch is not None and fences_broker(request.broker_epoch, broker_epoch):
             raise StaleBrokerEpoch(
                 f"meant for broker epoch {request.broker_epoch}, not {broker_epoch}"
             )
@@ -295,9 +293,9 @@ class MetadataCache:
             whole = self._coming.take(request, self._known)
         else:
             return False
-        told = (request.controller_id, request.controller_epoch, brokers)
-        if request.has_more and told == (self.controller_id, self.controller_epoch, self.brokers):
-            return False  # nothing that anybody sees has changed
+        sent = (request.controller_id, request.controller_epoch, brokers)
+        if request.has_more and sent == (self.controller_id, self.controller_epoch, self.brokers):
+            return False  # no visible change
         self.controller_id = request.controller_id
         self.controller_epoch = request.controller_epoch
         self.brokers = brokers
@@ -305,7 +303,7 @@ class MetadataCache:
             self._known, self.is_whole = whole, True
         self.generation += 1
         self._parts.clear()
-        self._tell()
+        self._notify()
         return whole is not None
 
     # -- waiting -----------------------------------------------------------------------------
@@ -324,7 +322,7 @@ class MetadataCache:
         return waiting
 
     async def holds_within(self, seconds: float, clock: Any, condition: Callable[[], bool]) -> bool:
-        """Wait until *condition* holds, at most *seconds* of the reactor *clock*; say whether it does."""
+        """Wait until *condition* holds, at most *seconds* of the reactor *clock*; return whether it does."""
         if condition():
             return True
         if seconds <= 0:
@@ -349,7 +347,7 @@ class MetadataCache:
     def _cancelled(self, deferred: Deferred[None]) -> None:
         self._waiting = [entry for entry in self._waiting if entry[1] is not deferred]
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for callback in list(self._callbacks):
             try:
                 callback()

@@ -1,9 +1,9 @@
-"""The IP addresses of registered brokers: what counts while broker proofs are not required.
+"""The IP addresses of registered brokers: accepted as an identity while broker proofs are not required.
 
 For a rolling upgrade from a version without proofs (`kbroker.inter.broker.proof.required=false`,
 docs/design/inter-broker-trust.md). The registrations in /brokers/ids are read at the start and after each change of the
 list, and the hosts of their inter-broker listener are resolved by the reactor's resolver, outside its thread. A host
-that cannot be resolved counts for nothing.
+that cannot be resolved is ignored.
 
 In: the children of /brokers/ids   Out: broker ids by IP address   Owner: the reactor's thread
 """
@@ -60,7 +60,7 @@ class RegisteredAddresses:
             self._watch = None
 
     def _have_brokers(self, _children: Children | None) -> None:
-        """Read the registrations anew; changes during a read make one more."""
+        """Read the registrations again; a change during a read causes one more."""
         self._changed = True
         if not self._reading:
             Deferred.fromCoroutine(self._read_changes()).addErrback(

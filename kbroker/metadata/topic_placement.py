@@ -1,8 +1,8 @@
-"""Where the replicas of new topics, and of new partitions of old ones, are placed; or what is wrong with the wish.
+"""The placement of replicas: brokers for new topics, and for new partitions of existing topics.
 
-Nothing is written here, and nothing waited for: the live brokers are those that this broker's metadata names.
+Nothing is written here, and nothing waited for: the live brokers are those of this broker's metadata cache.
 
-In: a topic as asked for, or as it is   Out: an assignment, or the KafkaError that says why there is none
+In: a new topic, or an existing one with a new count   Out: an assignment; KafkaError if there is none
 Owner: the reactor's thread
 """
 
@@ -35,18 +35,18 @@ log = Logger()
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic as asked for; -1 stands for the broker's default."""
+    """A topic to create; -1 stands for the broker's default."""
 
     name: str
     partitions: int = -1
     replication_factor: int = -1
     assignment: Mapping[int, Sequence[int]] = field(default_factory=dict)
-    """Given by hand: {partition: replicas}; then the two numbers above must be -1."""
+    """A manual assignment {partition: replicas}; then the two numbers above must be -1."""
     configs: Mapping[str, str | None] = field(default_factory=dict)
 
 
 class TopicPlacement:
-    """Places replicas on the brokers that *cache* knows to live; *random_below* says where to begin."""
+    """Places replicas on the live brokers of *cache*; *random_below* chooses the first broker."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class TopicPlacement:
     def _more(
         self, present: int, count: int, factor: int, first_leader: int | None
     ) -> dict[int, tuple[int, ...]]:
-        """Go on as Kafka does, from where the first partition began."""
+        """Continue as Kafka does, from the first replica of partition 0."""
         live = self._cache.brokers.keys()
         if factor > len(live):
             raise InvalidReplicationFactor(
@@ -164,11 +164,11 @@ class TopicPlacement:
         )
 
     def _racks(self) -> dict[int, str]:
-        """Return broker.rack of the live brokers; nothing unless all have one, for half the racks mislead."""
+        """Return broker.rack of the live brokers; nothing unless all have one, because a part of the racks misleads."""
         brokers = self._cache.brokers.values()
         racks = {broker.broker_id: broker.rack for broker in brokers if broker.rack}
         if racks and len(racks) < len(brokers):
-            # Kafka refuses: while racks are being given to the brokers, one by one, nobody could make a topic.
+            # Kafka refuses: while racks are being given to the brokers, one by one, no topic could be created.
             without = sorted(broker.broker_id for broker in brokers if not broker.rack)
             log.warn("replicas are assigned without racks: {ids} have no broker.rack", ids=without)
             return {}

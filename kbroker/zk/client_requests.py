@@ -24,7 +24,7 @@ from kbroker.zk.session_state import SessionState
 
 
 class ClientRequests:
-    """The requests of a client; those with a *session_id* are executed in that session or not at all (K4)."""
+    """The requests of a client; those with a *session_id* are executed in that session or not at all."""
 
     def __init__(self, state: SessionState, session_id: int | None) -> None:
         self._state = state
@@ -45,7 +45,7 @@ class ClientRequests:
         return read.addErrback(self._too_old, paths[0])
 
     def _too_old(self, failure: Failure, path: str) -> Failure:
-        """Ask otherwise from now on. The server hangs up after such an answer, so this read is lost."""
+        """Read one by one from now on. The server closes the connection after such an answer, so this read is lost."""
         if not failure.check(errors.Unimplemented):
             return failure
         self._state.reads_one_by_one = True
@@ -137,6 +137,6 @@ class ClientRequests:
 
 
 def _first_error(failure: Failure) -> Failure:
-    """Unpack what `gatherResults` failed with."""
+    """Unpack the failure of `gatherResults`."""
     error = failure.value
     return error.subFailure if isinstance(error, FirstError) else failure

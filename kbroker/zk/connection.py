@@ -1,20 +1,18 @@
-"""kazoo, cut down to one thread that speaks ZooKeeper's protocol and hands everything over.
+"""One thread with kazoo's implementation of ZooKeeper's protocol; the reactor's thread handles every result.
 
-kazoo's own layers above its connection (callback threads, recipes, retries, one wake-up byte and
-three system calls per request) are left out: they block, reorder, or hide what happened
-(reliability.md section 6, K1-K9). What is kept is its protocol, its reconnecting and its pings.
+kazoo's layers above its connection (callback threads, recipes, retries, one wake-up byte and three system calls per
+request) are left out: they block, reorder, or hide results. Its protocol, its reconnecting and its pings remain.
 
-- Every result, watch event and state change goes through one `Inbox`, in the order in which the
-  connection saw them, and is handled on the reactor's thread.
-- Every request carries the session it belongs to. The check is made here, in the thread that
-  writes to the socket, after the last moment at which the session can change: a request decided
-  in an expired session is refused, never sent in the next one (K4).
-- Queued requests leave in one write, and answers are read as many as there are: kazoo's loop costs about 150 us per
+- Every result, watch event and change of state passes through one `Inbox`, in the order in which the connection
+  received them. The reactor's thread handles them.
+- Every request carries its session. The connection thread checks it before it writes to the socket, after the last
+  moment at which the session can change: a request of an expired session is rejected, never sent in the next one.
+- Queued requests leave in one write, and all received answers are read together. kazoo's loop costs about 150 us per
   request, blocks its caller when a few hundred wake-up bytes fill the socket pair, and makes four system calls per
-  answer, at each of which it may lose the interpreter to the reactor for 5 ms.
-- The thread is woken behind what the reactor does now, once. Woken by the first of a thousand requests
-  it would compete for the interpreter with whoever queues the others, who loses it for 5 ms each
-  time that he lets go of it. And of the results that it brings, some are handled in every turn.
+  answer. At each of these it may lose the interpreter to the reactor for 5 ms.
+- The connection thread is woken once, after the reactor's current work. Woken by the first of a thousand requests, it
+  would compete for the interpreter with the code that queues the others, at 5 ms for each switch. Of the results, a
+  bounded number is handled in every turn.
 
 Owner: the connection thread; `enqueue`, `end_session` and the Inbox are for the reactor's thread.
 """
@@ -44,14 +42,14 @@ MAX_WRITE = 512 * 1024
 """Bytes of requests joined into one write."""
 
 MESSAGES_PER_TURN = 200
-"""How many results and events are handled before others have their turn."""
+"""Results and events handled in one turn of the reactor."""
 
 READ_SIZE = 64 * 1024
-"""Bytes of answers asked for in one read."""
+"""Bytes requested in one read."""
 
 
 class FromThreads(Protocol):
-    """The one call of the reactor that other threads may make, and one for its own."""
+    """The reactor's call for other threads, and one for its own."""
 
     def callFromThread(self, callable: Callable[..., Any], *args: Any) -> Any:  # noqa: N802
         """Run *callable* on the reactor's thread."""
@@ -76,11 +74,11 @@ class Inbox:
             self._reactor.callFromThread(self._drain)
 
     def behind(self, call: Callable[[], None]) -> None:
-        """Make *call* when what the reactor does now is done. For the reactor's own thread."""
+        """Make *call* after the reactor's current work. For the reactor's own thread."""
         self._reactor.callLater(0, call)
 
     def _drain(self) -> None:
-        # First lower the flag: whoever appends from now on either wakes us again or is seen below.
+        # First lower the flag: a later append either wakes the reactor again or is handled below.
         self._awake = False
         messages = self._messages
         for _ in range(min(len(messages), MESSAGES_PER_TURN)):
@@ -95,13 +93,13 @@ class Inbox:
 
 
 class Request(Protocol):
-    """What the connection needs to know of a request in flight, beside its bytes."""
+    """The part of a request in flight that the connection uses, besides its bytes."""
 
     session_id: int
     """The session in which it must be executed."""
 
     abandoned: bool
-    """Nobody waits any more: do not send it if it was not sent yet."""
+    """Its caller does not wait any more: it is not sent if it is still queued."""
 
     def set(self, value: Any) -> None:
         """Take the answer. Called on the connection thread."""
@@ -111,19 +109,19 @@ class Request(Protocol):
 
 
 class Listener(Protocol):
-    """Who is told about the connection, on the reactor's thread."""
+    """Handles the events of a connection, on the reactor's thread."""
 
     def connection_state(self, connection: Connection, state: ConnectionState) -> None:
         """Handle a change of state."""
 
     def connection_ended(self, connection: Connection, error: BaseException | None) -> None:
-        """Handle the end of the thread: this connection will never come back (K6)."""
+        """Handle the end of the thread: this connection never reconnects."""
 
 
 class ConnectionState:
     """A snapshot taken on the connection thread when its state changed."""
 
-    __slots__ = ("connected", "expired", "heard_at", "password", "session_id", "timeout")
+    __slots__ = ("connected", "expired", "password", "received_at", "session_id", "timeout")
 
     def __init__(
         self,
@@ -133,14 +131,14 @@ class ConnectionState:
         session_id: int,
         password: bytes,
         timeout: float,
-        heard_at: float,
+        received_at: float,
     ) -> None:
         self.connected = connected
         self.expired = expired
         self.session_id = session_id
         self.password = password
         self.timeout = timeout
-        self.heard_at = heard_at
+        self.received_at = received_at
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
@@ -151,7 +149,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self._connect_timeout = connect_timeout
 
     def start(self) -> None:
-        """Start nothing: callbacks only push into the Inbox, so they run where they arise."""
+        """Start nothing: callbacks only push into the Inbox, so they run on the connection thread."""
         self._running = True
 
     def stop(self) -> None:
@@ -163,14 +161,14 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         callback.func(*callback.args)
 
     def create_connection(self, *args: Any, **kwargs: Any) -> Any:
-        """Connect to one server, leaving time for the others (K8)."""
+        """Connect to one server, leaving time for the others."""
         kwargs["timeout"] = min(kwargs.get("timeout") or 1e9, self._connect_timeout)
         return super().create_connection(*args, **kwargs)
 
     def select(
         self, readers: list[Any], writers: list[Any], _errors: list[Any], timeout: float | None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Wait with poll(2): kazoo makes and closes an epoll object every time."""
+        """Wait with poll(2): kazoo creates and closes an epoll object for every call."""
         poll = select.poll()
         by_descriptor = {}
         for sources, event in ((readers, select.POLLIN), (writers, select.POLLOUT)):
@@ -220,11 +218,11 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
         self._is_stalled = is_stalled
         self._timeout = session_timeout
         self._identity: tuple[int, bytes] = resume or (0, b"")
-        self._heard_at = time.monotonic()
+        self._received_at = time.monotonic()
         self._wake_pending = False
         self._wake_planned = False
         self._unread = bytearray()
-        """What was read and not looked at yet: the answers behind the one that was asked for."""
+        """Bytes received and not parsed yet: the answers after the expected one."""
 
     # --- the reactor's side ---
 
@@ -234,7 +232,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
 
     @property
     def live(self) -> bool:
-        """Whether a request would be sent now."""
+        """Whether requests can be sent now."""
         return bool(self.client._live.is_set())
 
     def enqueue(self, message: Any, request: Request) -> None:
@@ -272,7 +270,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
             session_id=session_id,
             password=password,
             timeout=self._timeout,
-            heard_at=self._heard_at,
+            received_at=self._received_at,
         )
         self._inbox.push(self._listener.connection_state, self, snapshot)
 
@@ -282,25 +280,25 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
             answer = result[0]
             self._timeout = answer.time_out / 1000.0
             self._identity = (answer.session_id, answer.passwd)
-            self._heard_at = time.monotonic()
+            self._received_at = time.monotonic()
         return result
 
     def _connect(self, host: str, hostip: str, port: int) -> Any:
-        """Connect to one server; start a new session where the old one's history is lost.
+        """Connect to one server; start a new session if the ensemble lost the history of the old one.
 
-        A server refuses a client that has seen a newer transaction than itself. That is right for
-        one that lags, and for ever for an ensemble that was wiped or restored (kazoo#42). The
-        leader knows: if its last transaction is older than ours, ours never happened any more.
+        A server rejects a client that has seen a newer transaction than the server. That is right for a server that
+        lags, and endless for an ensemble that was wiped or restored (kazoo#42). The leader decides: if its last
+        transaction is older than the client's, the client's transaction is lost.
         """
-        self._refuse_to_live_for_the_dead()
+        self._drop_if_stalled()
         self._unread.clear()
         try:
             return super()._connect(host, hostip, port)
         except ConnectionDropped:
-            cut_off = time.monotonic() - self._heard_at
+            cut_off = time.monotonic() - self._received_at
             if cut_off > self._timeout and _has_lost_history(hostip, port, self.client.last_zxid):
                 log.error(
-                    "the ZooKeeper server {host}:{port} has lost what we have seen there: it was "
+                    "the ZooKeeper server {host}:{port} has lost transactions that this broker has seen: it was "
                     "wiped or restored. Starting a new session",
                     host=host,
                     port=port,
@@ -310,23 +308,23 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
             raise
 
     def _send_ping(self, connect_timeout: float) -> None:
-        self._refuse_to_live_for_the_dead()
+        self._drop_if_stalled()
         super()._send_ping(connect_timeout)
 
-    def _refuse_to_live_for_the_dead(self) -> None:
-        """Keep no session alive for a reactor that does nothing any more (S36).
+    def _drop_if_stalled(self) -> None:
+        """Keep no session alive for a stalled reactor (S36).
 
-        This thread would go on pinging, and the cluster would believe in a broker that answers
-        nobody. Without pings the session ends, and others take over.
+        This thread would continue to ping, and the cluster would count a broker as live that answers no request.
+        Without pings the session expires, and other brokers take over.
         """
         if self._is_stalled():
             raise ConnectionDropped("the reactor is stalled")
 
     def _read_socket(self, read_timeout: float) -> Any:
-        """Handle the answer that has arrived, and those that came with it: nobody would wake us for them."""
+        """Handle the received answer, and all answers after it: select does not report bytes that are read already."""
         while True:
             result = super()._read_socket(read_timeout)
-            self._heard_at = time.monotonic()
+            self._received_at = time.monotonic()
             if result is not None or not self._has_answer():
                 return result
 
@@ -350,9 +348,9 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
         return taken
 
     def _send_request(self, read_timeout: float, connect_timeout: float) -> None:
-        """Send everything that is queued, refusing what belongs to another session."""
+        """Send all queued requests; reject those of another session."""
         self._read_sock.recv(4096)
-        # Lower the flag before looking: whoever queues from now on sends another wake-up byte.
+        # Lower the flag before reading the queue: a later request sends another wake-up byte.
         self._wake_pending = False
         client = self.client
         output = bytearray()
@@ -394,17 +392,17 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
 
 
 def _has_lost_history(host: str, port: int, last_zxid: int) -> bool:
-    """Tell whether this server leads an ensemble that knows less than *last_zxid*."""
+    """Return whether this server leads an ensemble with a last transaction before *last_zxid*."""
     try:
         with socket.create_connection((host, port), 1.0) as asked:
             asked.settimeout(1.0)
             asked.sendall(b"srvr")
-            said = b""
+            answer = b""
             while part := asked.recv(65536):
-                said += part
+                answer += part
     except OSError:
         return False
-    text = said.decode(errors="replace")
+    text = answer.decode(errors="replace")
     zxid = re.search(r"^Zxid: 0x([0-9a-f]{1,16})$", text, re.MULTILINE)
     leads = re.search(r"^Mode: (leader|standalone)$", text, re.MULTILINE)
     return zxid is not None and leads is not None and int(zxid[1], 16) < last_zxid

@@ -1,19 +1,19 @@
-"""What can go wrong when talking to ZooKeeper, as exceptions of our own.
+"""The errors of ZooKeeper requests.
 
-kazoo's exceptions stop at `kbroker.zk.client`; everything above sees these, and the simulated
-ZooKeeper raises them too. The one distinction that matters for safety is the outcome of a write:
+kazoo's exceptions do not leave `kbroker.zk`; its callers get these, and the simulated ZooKeeper raises them too. The
+one distinction that matters for safety is the outcome of a write:
 
 - `NoNode`, `NodeExists`, `BadVersion`, `NotEmpty`, ...: ZooKeeper refused, nothing was written;
 - `Disconnected`, `SessionExpired`: it was never sent (see the classes), nothing was written;
 - `ConnectionLoss` itself: it was sent and no answer came. It may or may not have been applied,
-  and only reading back tells (compare `ephemeral_owner`, or value and version).
+  and only a read decides (compare `ephemeral_owner`, or value and version).
 """
 
 from __future__ import annotations
 
 
 class ZooKeeperError(Exception):
-    """Anything ZooKeeper or the way to it refused; *path* is the znode in question, or empty.
+    """A request that failed; *path* is its znode, or empty.
 
     *index* is the position of the operation that failed inside a `multi`, else None.
     """
@@ -40,7 +40,7 @@ class NodeExists(ZooKeeperError):
 
 
 class BadVersion(ZooKeeperError):
-    """A conditional write or check met another version: somebody wrote in between."""
+    """A conditional write or check met another version: another client wrote in between."""
 
 
 class NotEmpty(ZooKeeperError):
@@ -63,11 +63,11 @@ class ZnodeTooLarge(ZooKeeperError):
 
 
 class RequestRefused(ZooKeeperError):
-    """ZooKeeper refused for a reason not named by another class; *reason* has its words."""
+    """ZooKeeper refused for a reason without a class of its own; *reason* has its text."""
 
 
 class Unimplemented(ZooKeeperError):
-    """The server is of a version that does not know this kind of request, and hangs up."""
+    """The server's version does not have this kind of request; it closes the connection."""
 
 
 class ConnectionLoss(ZooKeeperError):
@@ -84,7 +84,7 @@ class Disconnected(ConnectionLoss):
 class SessionExpired(ZooKeeperError):
     """The session in which this was decided is over; the request was not executed.
 
-    Our ephemeral znodes are gone or going. What held in the old session must be decided anew.
+    Our ephemeral znodes are gone or going. Decisions of the old session must be made again.
     """
 
 
@@ -93,7 +93,7 @@ class CannotConnect(ZooKeeperError):
 
 
 class PoisonZnode(ZooKeeperError):
-    """A znode holds what we cannot read: wrong JSON, missing or ill-typed field (S25).
+    """A znode with invalid content: wrong JSON, missing or ill-typed field (S25).
 
     The reader logs it once, names the path, and goes on without that znode.
     """

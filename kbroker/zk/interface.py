@@ -1,21 +1,21 @@
-"""What the brokers ask of ZooKeeper, as a Protocol: kazoo behind it in real life, a simulation in tests.
+"""The ZooKeeper client of a broker, as a Protocol: kazoo implements it, and a simulation in tests.
 
 Theory of operation
 ===================
 All calls are made, and all Deferreds fire, on the reactor's thread. Requests are pipelined: they
 are sent, and take effect, in the order they were made; nothing waits for an earlier answer.
-Nothing is retried behind the caller's back: while there is no connection every request fails at
-once with `Disconnected`, one whose answer was lost fails with `ConnectionLoss`.
+The client retries nothing by itself: without a connection every request fails at once with
+`Disconnected`; a request with a lost answer fails with `ConnectionLoss`.
 
 Every write belongs to a session: the one current when the call was made or, through
-`in_session`, the one it was decided in. It is never executed in a later session (rule K4 of
-reliability.md section 6): it fails with `SessionExpired` instead.
+`in_session`, the one of its decision. It is never executed in a later session: it fails with
+`SessionExpired` instead.
 
 Reads are answered by the server we are connected to and may be behind; `sync` first where that
 matters (a new controller, a new coordinator).
 
-Standing watches (`watch_data`, `watch_children`) hide ZooKeeper's one-shot watches: they are
-re-armed and re-read after every change and every reconnect, and call back on every *state* they
+The watches `watch_data` and `watch_children` stand: they hide ZooKeeper's one-shot watches. They are
+armed and read again after every change and every reconnect, and call back on every *state* that they
 have not reported yet. Several quick changes may be reported as one.
 
 In: calls   Out: Deferreds, watch callbacks, session events   Owner: the reactor's thread
@@ -92,7 +92,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Demand that a znode exists with this version, else nothing of the `multi` is done."""
+    """Require that a znode exists with this version, else the whole `multi` fails."""
 
     path: str
     version: int
@@ -105,7 +105,7 @@ Operation = Create | SetData | Delete | Check
 class Session:
     """One ZooKeeper session of ours.
 
-    *timeout* is the negotiated one, in seconds: the server may have changed what we asked for.
+    *timeout* is the negotiated one, in seconds: the server may have changed the requested one.
     """
 
     id: int
@@ -132,11 +132,11 @@ class Suspended:
 
 @dataclass(frozen=True, slots=True)
 class Lapsed:
-    """Suspended for as long as the session may live: by our own clock it may be gone (K2).
+    """Suspended for the whole session timeout: by the broker's own clock the session may have expired.
 
-    ZooKeeper cannot tell us while we are cut off. Whoever acts by right of this session
-    (controller, coordinator) must stop now. The server's own word may differ once it is back:
-    then `Connected(is_new=False)` follows and the session lives on, else `Expired`.
+    ZooKeeper cannot notify a client without a connection. A component that acts in this session (controller,
+    coordinator) must stop now. After a reconnect the server decides: `Connected(is_new=False)` if the session has
+    survived, else `Expired`.
     """
 
     session: Session
@@ -144,7 +144,7 @@ class Lapsed:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """The server says that the session is over: our ephemeral znodes are gone."""
+    """The server has expired the session: its ephemeral znodes are gone."""
 
     session: Session
 
@@ -185,7 +185,7 @@ class ZooKeeper(Protocol):
     def get_all(self, paths: Sequence[str]) -> Deferred[list[Node | None]]:
         """Read some hundred znodes by one request; None for each that does not exist.
 
-        Not one moment's picture: others may write between two of them.
+        Not a consistent snapshot: other clients may write between two of them.
         """
 
     def exists(self, path: str) -> Deferred[Stat | None]:

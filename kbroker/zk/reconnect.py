@@ -1,9 +1,9 @@
-"""Waiting for ZooKeeper to be back, and reading through short breaks.
+"""Waiting for a connection to ZooKeeper, and reads that survive short breaks.
 
-A request that fails with ConnectionLoss says nothing about the session. Whoever may try again waits
-here until the same session is connected; when the session is over the wait fails with SessionExpired.
-Who does not care which session it is (an admin request of a client) waits for a bounded time and then
-fails with RequestTimedOut, which tells the client to try again (S22).
+A request that fails with ConnectionLoss leaves the state of the session open. A component that may retry waits here
+until the same session is connected; if the session is over, the wait fails with SessionExpired. A component that may
+use any session (an admin request of a client) waits for a bounded time, and then fails with the retriable
+RequestTimedOut (S22).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PAUSE_SECONDS: Final = 0.02
 
 
 class Reconnect:
-    """Tells who waits when ZooKeeper is connected (again)."""
+    """Resumes its waiters when ZooKeeper is connected (again)."""
 
     def __init__(self, zookeeper: ZooKeeper, clock: Clock) -> None:
         self._zookeeper = zookeeper
@@ -58,13 +58,13 @@ class Reconnect:
             )
 
     async def read(self, session: Session | None, request: Callable[[], Awaitable[T]]) -> T:
-        """Make *request*, which only reads, until its answer is heard."""
+        """Make *request*, which only reads, until it is answered."""
         while True:
             try:
                 return await request()
             except ConnectionLoss:
-                # Never at once: the connection may be gone and the word of it still be on its way to
-                # us, so that we seem connected. Without a turn of the reactor it would never arrive.
+                # Never at once: the event of the loss may still be queued, and the client seem connected.
+                # Without a turn of the reactor that event would never be handled.
                 await self._pause()
                 await self.connected(session)
             except SessionExpired:

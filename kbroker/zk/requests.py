@@ -1,4 +1,4 @@
-"""One request to ZooKeeper: from our operations to kazoo's messages, and its answer back to ours."""
+"""One request to ZooKeeper: operations to kazoo's messages, and answers to this package's types."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def our_error(error: Exception, path: str, index: int | None = None) -> errors.Z
 
 @dataclass(frozen=True, slots=True)
 class ReadMany:
-    """Read many znodes by one request (ZooKeeper's multiRead, since 3.6), of which kazoo does not know.
+    """Read many znodes by one request (ZooKeeper's multiRead, since 3.6), which kazoo does not have.
 
     As a multi: a header and a request for each znode. Each is answered by itself: with what it holds, or an error.
     """
@@ -157,7 +157,7 @@ class PendingRequest:
         self.deferred.callback(result)
 
     def _failure_in(self, results: list[Any]) -> errors.ZooKeeperError | None:
-        """Find the operation that made a multi fail: the others only say that they were undone."""
+        """Find the operation that made a multi fail: the errors of the others only report the rollback."""
         failures = [(i, r) for i, r in enumerate(results) if isinstance(r, Exception)]
         if not failures:
             return None
@@ -180,7 +180,7 @@ def message_of(operation: Operation, chroot: str) -> Any:
 
 
 def check_operation(operation: Operation) -> int:
-    """Refuse what ZooKeeper would only close the connection for; return its size in bytes."""
+    """Return the size of *operation* in bytes. UnsafeName for a path that makes ZooKeeper close the connection."""
     path = operation.path
     if (
         not path.startswith("/")
@@ -231,7 +231,7 @@ def to_stat_or_none(answer: tuple[int, ...] | None) -> Stat | None:
 
 
 def to_none(_answer: Any) -> None:
-    """Convert an answer that says nothing."""
+    """Convert an empty answer."""
 
 
 def inside(chroot: str, path: str) -> str:

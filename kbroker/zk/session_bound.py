@@ -1,4 +1,4 @@
-"""Session-bound requests (rule K4): a view of a client whose requests are executed in one session or not at all."""
+"""Session-bound requests: a view of a client with requests that are executed in one session or not at all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kbroker.zk.session_state import SessionState
 
 
 class SessionBoundClient(ClientRequests):
-    """A client whose requests fail with `SessionExpired` once another session is current."""
+    """Requests that fail with `SessionExpired` once another session is current."""
 
     def __init__(self, state: SessionState, session: Session) -> None:
         super().__init__(state, session.id)

@@ -5,13 +5,13 @@ Theory of operation
 `start` connects within a bounded time and creates the chroot if it is missing. After that the session keeps itself
 up until `stop`: it reconnects, and it opens a new session when the old one has expired.
 
-ZooKeeper cannot notify a client without a connection that its session expired (K2). So the client runs its own
+ZooKeeper cannot notify a client without a connection that its session expired. So the client runs its own
 monotonic clock from `Suspended` on. The clock starts at the last byte received and uses the *negotiated* timeout. At
 its end, less a margin, `Lapsed` is emitted. The connection thread pings only while the reactor ticks: the session of a
-stalled broker ends (S36). A connection thread that ends unexpectedly (K6) is replaced. The new one resumes the session.
+stalled broker ends (S36). A connection thread that ends unexpectedly is replaced. The new one resumes the session.
 
 Invariants
-1. A write is executed in the session it was tagged with or not at all (K4; see connection.py).
+1. A write is executed in the session it was tagged with or not at all (see connection.py).
 2. Every Deferred fires: at the latest when the connection it was waiting on is lost.
 3. After every (re)connect all standing watches are read again before `Connected` is emitted,
    and callbacks never run while a request is being made.
@@ -212,10 +212,10 @@ class SessionState:
         elif state.expired:
             self._on_expired()
         else:
-            self._on_suspended(state.heard_at)
+            self._on_suspended(state.received_at)
 
     def connection_ended(self, connection: Connection, error: BaseException | None) -> None:
-        """Replace a connection thread that ended unexpectedly (K6)."""
+        """Replace a connection thread that ended unexpectedly."""
         connection.close()
         if connection is not self._connection:
             return
@@ -263,7 +263,7 @@ class SessionState:
 
     @inlineCallbacks
     def _make_chroot(self) -> Any:
-        """Create the chroot (K10), whose own path is outside of it."""
+        """Create the chroot; its own path lies outside of it."""
         path = ""
         for element in self.chroot.split("/")[1:]:
             path += f"/{element}"
@@ -283,14 +283,14 @@ class SessionState:
             self._close()
             started.errback(failure)
 
-    def _on_suspended(self, heard_at: float) -> None:
+    def _on_suspended(self, received_at: float) -> None:
         if not self._connected or self._session is None:
             return
         self._connected = False
         self._fail_outstanding(errors.ConnectionLoss)
         log.warn("ZooKeeper session {id:#x} suspended", id=self._session.id)
         margin = LAPSE_MARGIN * self._session.timeout
-        left = heard_at + self._session.timeout - margin - self._now()
+        left = received_at + self._session.timeout - margin - self._now()
         self._lapse_timer = self._reactor.callLater(max(left, 0.0), self._on_lapsed)
         self._emit(Suspended(self._session))
 
@@ -394,7 +394,7 @@ class SessionState:
         convert: Callable[[Any], Any],
         session_id: int | None = None,
     ) -> Deferred[Any]:
-        """Send a request in the current session, or in *session_id* and no other (K4).
+        """Send a request in the current session, or in *session_id* and no other.
 
         Errors: Disconnected, SessionExpired; ConnectionLoss after it was sent.
         """

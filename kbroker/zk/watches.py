@@ -1,12 +1,11 @@
-"""Standing watches over ZooKeeper's one-shot ones.
+"""Watches that stand, built from ZooKeeper's one-shot watches.
 
-ZooKeeper's watches fire once, and all of them are dropped when the connection breaks, even if the
-session survives (K3). A standing watch is a small loop: read with a watch, report if the state is
-not the one reported last, read again when the watch fires or the connection is back. At most one
-read is on its way; changes meanwhile cause one more. So a callback may see several changes as one,
-but always sees the last state.
+A watch of ZooKeeper fires once, and kazoo drops all of them when the connection breaks, even if the session survives. A
+standing watch is a small loop: read with a watch, report a state that differs from the last report, read again when the
+watch fires or the connection is back. At most one read is in flight; changes meanwhile cause one more. So a callback
+may get several changes as one, but always gets the last state.
 
-Owner: the reactor's thread; `_fired` is called by the connection thread.
+Owner: the reactor's thread; the connection thread calls `_fired`.
 """
 
 from __future__ import annotations
@@ -85,10 +84,10 @@ class StandingWatch(Generic[State]):
     @staticmethod
     @abstractmethod
     def _mark(state: State) -> object:
-        """Give what two equal states share."""
+        """Return a value that is equal for equal states."""
 
     def _fired(self, event: Any) -> None:
-        # NONE only says that the connection broke: the reconnect refreshes anyway.
+        # NONE reports a broken connection: the reconnect refreshes anyway.
         if event.type != EventType.NONE:
             self._inbox.push(self.refresh)
 

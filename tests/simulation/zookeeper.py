@@ -509,7 +509,7 @@ class ZkConnection:
             session_id=number,
             password=password,
             timeout=self._timeout,
-            heard_at=self._received_at,
+            received_at=self._received_at,
         )
         self._inbox.push(self._listener.connection_state, self, state)
 

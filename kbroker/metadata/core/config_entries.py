@@ -1,9 +1,8 @@
 """Config resources as clients see them: entries with source and synonyms, and changes to them. Pure.
 
-A topic's value is its own, else the broker's dynamic one, else the cluster-wide dynamic default, else
-what server.properties says, else Kafka's default; a broker's value likewise, without the first. The
-*source* of an entry says where its value came from, its *synonyms* (KIP-226) list every place that has
-a say, the deciding one first.
+A topic's value is its own, else the broker's dynamic one, else the cluster-wide dynamic default, else the one of
+server.properties, else Kafka's default; a broker's value likewise, without the first. The *source* of an entry is the
+place of its value; its *synonyms* (KIP-226) list every place with a value for it, the deciding one first.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class ConfigOperation(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Synonym:
-    """One place that has a say in an entry's value; *value* None: secret, or unset."""
+    """One place with a value for an entry; *value* None: secret, or unset."""
 
     name: str
     value: str | None
@@ -77,7 +76,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class BrokerLayers:
-    """What a broker's settings come from, besides Kafka's defaults."""
+    """The sources of a broker's settings, besides Kafka's defaults."""
 
     static: BrokerConfig
     dynamic: Mapping[str, str]
@@ -86,7 +85,7 @@ class BrokerLayers:
     """/config/brokers/<default>."""
 
     def synonyms(self, name: str, *, with_default: bool = True) -> Iterator[Synonym]:
-        """All that is said of broker setting *name*, the deciding one first."""
+        """Return every place with a value of broker setting *name*, the deciding one first."""
         setting = BROKER_SETTINGS.get(name)
         if setting is None:
             return
@@ -115,7 +114,7 @@ def topic_entries(
     layers: BrokerLayers,
     names: Iterable[str] | None = None,
 ) -> list[Entry]:
-    """Describe a topic: *overrides* are its own settings, *effective* what it goes by."""
+    """Describe a topic: *overrides* are its own settings, *effective* all of them."""
     wanted = None if names is None else frozenset(names)
     return [
         _topic_entry(setting, overrides, effective, layers)
@@ -127,18 +126,18 @@ def topic_entries(
 def _topic_entry(
     setting: Setting, overrides: Mapping[str, str], effective: LogConfig, layers: BrokerLayers
 ) -> Entry:
-    said: list[Synonym] = []
+    synonyms: list[Synonym] = []
     if setting.name in overrides:
-        said.append(Synonym(setting.name, overrides[setting.name], ConfigSource.DYNAMIC_TOPIC))
+        synonyms.append(Synonym(setting.name, overrides[setting.name], ConfigSource.DYNAMIC_TOPIC))
     defaults: list[Synonym] = []
     for name in setting.synonyms:
         for synonym in layers.synonyms(name):
-            (defaults if synonym.source is ConfigSource.DEFAULT else said).append(synonym)
-    said.sort(key=lambda synonym: synonym.source)  # stable: nearer names stay first
+            (defaults if synonym.source is ConfigSource.DEFAULT else synonyms).append(synonym)
+    synonyms.sort(key=lambda synonym: synonym.source)  # stable: nearer names stay first
     # Kafka names the last synonym as the place of the default: log.retention.hours, 168.
-    said += defaults[-1:] or [Synonym(setting.name, _default(setting), ConfigSource.DEFAULT)]
+    synonyms += defaults[-1:] or [Synonym(setting.name, _default(setting), ConfigSource.DEFAULT)]
     value = show_value(getattr(effective, _attribute(setting.name)))
-    return Entry(setting, value, said[0].source, read_only=False, synonyms=tuple(said))
+    return Entry(setting, value, synonyms[0].source, read_only=False, synonyms=tuple(synonyms))
 
 
 def broker_entries(
@@ -149,9 +148,15 @@ def broker_entries(
     entries = []
     for name, setting in BROKER_SETTINGS.items():
         if wanted is None or name in wanted:
-            said = tuple(layers.synonyms(name))
+            synonyms = tuple(layers.synonyms(name))
             entries.append(
-                Entry(setting, effective.shown(name), said[0].source, not setting.dynamic, said)
+                Entry(
+                    setting,
+                    effective.shown(name),
+                    synonyms[0].source,
+                    not setting.dynamic,
+                    synonyms,
+                )
             )
     return entries
 
@@ -201,7 +206,7 @@ def changed_topic(
 
 
 def check_topic_config(overrides: Mapping[str, str], defaults: LogConfig) -> LogConfig:
-    """Resolve a topic's settings; InvalidConfig says all that is wrong."""
+    """Resolve a topic's settings; InvalidConfig lists all problems."""
     try:
         return defaults.overridden(overrides)
     except ConfigError as error:

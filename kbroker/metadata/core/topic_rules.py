@@ -37,7 +37,7 @@ def check_topic_name(name: str | None) -> str:
 
 
 def is_topic_name(name: str | None) -> bool:
-    """Say whether *name* is a legal topic name."""
+    """Return whether *name* is a legal topic name."""
     return (
         bool(name)
         and name is not None

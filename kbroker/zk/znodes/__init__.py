@@ -2,8 +2,8 @@
 
 Each kind of znode has `<kind>_path(...)` or a constant path and, where it holds something,
 `encode_<kind>` and `decode_<kind>`. Decoding raises `PoisonZnode` and nothing else, naming the
-path. Unknown fields are ignored: newer Kafkas and other tools add some. Names are made safe for
-paths as `names.py` says.
+path. Unknown fields are ignored: newer Kafkas and other tools add some. `names.py` makes names safe for
+paths.
 """
 
 from kbroker.zk.znodes.admin import (

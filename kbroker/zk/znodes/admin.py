@@ -1,4 +1,4 @@
-"""Znodes of dynamic configuration, administrative wishes and notifications."""
+"""Znodes of dynamic configuration, admin requests and notifications."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def decode_config_change(path: str, data: bytes) -> tuple[str, str]:
 
 
 def delete_topic_path(topic: str) -> str:
-    """Return /admin/delete_topics/T (empty): the wish that the controller delete the topic."""
+    """Return /admin/delete_topics/T (empty): requests the deletion of the topic by the controller."""
     return f"{DELETE_TOPICS}/{checked_topic(topic)}"
 
 
@@ -106,7 +106,7 @@ def decode_log_dir_event(path: str, data: bytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdBlock:
-    """A block of producer ids handed to a broker; both ends belong to it."""
+    """A block of producer ids of one broker; both ends belong to it."""
 
     broker_id: int
     first: int

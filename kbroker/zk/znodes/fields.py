@@ -32,7 +32,7 @@ class Fields:
         return PoisonZnode(self.path, reason)
 
     def has(self, name: str) -> bool:
-        """Tell whether the field is there and not null."""
+        """Return whether the field exists and is not null."""
         return self.values.get(name) is not None
 
     def _get(self, name: str) -> Any:

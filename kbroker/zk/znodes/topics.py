@@ -104,12 +104,12 @@ class PartitionState:
     """The content of a partition's state. *zk_version* is the version of the znode it was read from.
 
     *leader* is -1 while there is none and -2 while the topic is being deleted. *controller_epoch*
-    is that of the controller who wrote, or whom the writing leader obeyed.
+    is that of the writing controller, or of the last controller request at the writing leader.
     *leader_recovery_state* is 1 after an unclean election until the leader has recovered (KIP-704).
 
     Two fields of ours, which Kafka's tools ignore: *isr_epochs* are the broker epochs under which the members
     of *isr* are in it, in the same order, -1 where that is not known, () if it is for none (KIP-903); *elr* are
-    (broker, broker epoch) of those who left while the ISR was under min.insync.replicas (KIP-966).
+    (broker, broker epoch) of the replicas that left while the ISR was under min.insync.replicas (KIP-966).
     """
 
     leader: int
