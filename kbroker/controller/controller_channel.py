@@ -26,7 +26,7 @@ from kclient.wire.versions import ApiKey
 log = Logger()
 
 RESEND_SECONDS = 0.1
-"""Pause before a request whose connection failed is sent again."""
+"""Pause before a request is sent again after its connection failed."""
 
 
 class SendToBroker(Protocol):

@@ -1,16 +1,16 @@
-"""The election of the controller: who holds the ephemeral /controller, at which epoch.
+"""The election of the controller: the broker that holds the ephemeral /controller, and its epoch.
 
 Theory of operation
 ===================
-A candidate creates /controller and raises /controller_epoch in **one** multi, the epoch conditional on
-the version it read (Kafka's registerControllerAndIncrementControllerEpoch): two winners cannot share
-an epoch, and a winner's epoch is always the newest. The outcome of a lost answer is found by reading
-back: our session owns /controller and the epoch is the one we wrote, or we did not win. A term ends
-when the session lapses or expires, when another holds /controller, or by `resign`; what was decided
-in a term dies with it. Whoever finds /controller held by his own session without a term (after a
-lapse that was none) gives it up and stands again, so that the epoch rises.
+A candidate creates /controller and raises /controller_epoch in **one** multi, conditional on the version of the epoch
+that it read (Kafka's registerControllerAndIncrementControllerEpoch). So two winners cannot share an epoch, and the
+winner has the newest one. After a lost answer the candidate reads back: it has won if its session owns /controller and
+the epoch is the one it wrote. An epoch ends when the session lapses or expires, when another broker holds /controller,
+or by a resignation; decisions of an epoch end with it. A broker that finds /controller owned by its own session
+without being controller (after a lapse in which the session survived) deletes it and takes part in a new election, so
+that the epoch rises.
 
-In: session events, the watch on /controller   Out: elected, deposed, controller changed
+In: session events, the watch on /controller   Out: elected, resigned, controller changed
 """
 
 from __future__ import annotations
@@ -53,21 +53,21 @@ log = Logger()
 
 RETRY_SECONDS = 0.5
 CRASH_SECONDS = 2.0
-"""Pause before a broker whose controller failed by a bug stands again: others first."""
+"""Pause before the next election of a broker after a bug of its controller: the others are first."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerEpoch:
-    """One time in office."""
+    """An epoch in which this broker is the controller, and the session that won it."""
 
     session: Session
     number: int
     zk_version: int
-    """Version of /controller_epoch: every write of the term is conditional on it (KAFKA-6082)."""
+    """Version of /controller_epoch: every write of the epoch is conditional on it (KAFKA-6082)."""
 
 
 class ControllerElection:
-    """Stands for election whenever the office is free."""
+    """Takes part in an election whenever there is no controller."""
 
     def __init__(
         self,
@@ -93,34 +93,34 @@ class ControllerElection:
         self._stopped = False
         self.epoch: ControllerEpoch | None = None
         self.controller_id: int | None = None
-        """Who holds /controller, as last seen; None while nobody does."""
+        """The broker that holds /controller, as last seen; None while there is none."""
 
     def start(self) -> None:
-        """Stand for election now and whenever the office falls vacant."""
+        """Take part in elections from now on."""
         self._zookeeper.on_session(self._on_session)
         self._watch = self._zookeeper.watch_data(znodes.CONTROLLER, self._have_controller)
 
     def stop(self) -> None:
-        """Leave office and stand no more. The ephemeral goes with the session, or `resign`."""
+        """Resign and take part in no election any more. /controller goes with the session, or by `resign`."""
         self._stopped = True
         if self._watch is not None:
             self._watch.cancel()
         self._end_epoch("this broker is shutting down")
 
     def resign_and_reelect(self, reason: str) -> None:
-        """End the term: somebody else governs, or nobody knows. Stand again when it is free."""
+        """End the epoch without deleting /controller, which may have another owner; take part in the next election."""
         self._end_epoch(reason)
         self._elect_later()
 
     async def resign(self, reason: str) -> None:
-        """End the term and free the office for anyone, ourselves included."""
+        """End the epoch and delete /controller; the next election is open to this broker, too."""
         elected = self.epoch
         self._end_epoch(reason)
         if elected is not None:
             await self._delete_controller_znode(elected.session)
 
     async def resign_after_crash(self, reason: str) -> None:
-        """Abdicate, and let others stand first."""
+        """Resign, and leave the next election to the others for some seconds."""
         self._crashed = True
         self._clock.callLater(CRASH_SECONDS, self._crash_pause_over)
         await self.resign(reason)
@@ -129,7 +129,7 @@ class ControllerElection:
         self._crashed = False
         self._maybe_elect()
 
-    # -- what happens to us ------------------------------------------------------------------
+    # -- session and watch -------------------------------------------------------------------
 
     def _on_session(self, event: SessionEvent) -> None:
         if isinstance(event, Lapsed):
@@ -138,7 +138,7 @@ class ControllerElection:
             self._end_epoch("the ZooKeeper session expired")
             self.controller_id = None
         elif isinstance(event, Connected) and self.epoch is None:
-            # The watch says nothing new if /controller stayed ours over a lapse.
+            # The watch reports nothing if /controller stayed ours over a lapse.
             self._maybe_elect()
 
     def _have_controller(self, node: Node | None) -> None:
@@ -158,7 +158,7 @@ class ControllerElection:
             self._end_epoch(f"broker {self.controller_id} is the controller now")
         session = self._zookeeper.session
         if self.epoch is None and session is not None and node.stat.ephemeral_owner == session.id:
-            self._elect_later()  # ours, and we do not govern by it: nobody else can
+            self._elect_later()  # ours without being controller: no other broker can be
 
     def _end_epoch(self, reason: str) -> None:
         elected, self.epoch = self.epoch, None
@@ -173,7 +173,7 @@ class ControllerElection:
         )
         self._on_deposed(reason)
 
-    # -- standing ----------------------------------------------------------------------------
+    # -- elections ---------------------------------------------------------------------------
 
     def _maybe_elect(self) -> None:
         if self._electing or self._crashed or self._stopped or self.epoch is not None:
@@ -195,7 +195,7 @@ class ControllerElection:
             self._elect_later()
 
     async def _elect(self) -> bool:
-        """Try to win; True if there is nothing more to do until /controller changes."""
+        """Try to win; return whether there is nothing more to do until /controller changes."""
         session = self._zookeeper.session
         if session is None or not self._zookeeper.connected:
             return False
@@ -218,9 +218,9 @@ class ControllerElection:
                 ]
             )
         except NodeExists:
-            return True  # lost; the watch tells to whom
+            return True  # lost; the watch reports the winner
         except BadVersion:
-            return False  # somebody else is standing too
+            return False  # another candidate is in this election
         except ConnectionLoss:
             elected = await self._read_election_outcome(session, epoch)
             if elected is None:
@@ -248,7 +248,7 @@ class ControllerElection:
         return znodes.decode_controller_epoch(node.data), node.stat.version
 
     async def _read_election_outcome(self, session: Session, epoch: int) -> ControllerEpoch | None:
-        """Find out whether the multi whose answer was lost made us controller."""
+        """Find out whether the multi without an answer made this broker the controller."""
         await self._reconnect.connected(session)
         ours = self._zookeeper.in_session(session)
         await ours.sync(znodes.CONTROLLER)  # the connection may be to a server that is behind (S23)
@@ -268,12 +268,12 @@ class ControllerElection:
         self._on_elected(elected)
 
     async def _delete_controller_znode(self, session: Session) -> None:
-        """Delete /controller if *session* owns it; failing is no harm."""
+        """Delete /controller if *session* owns it; an error is logged only."""
         ours = self._zookeeper.in_session(session)
         try:
             holder = await ours.exists(znodes.CONTROLLER)
             if holder is not None and holder.ephemeral_owner == session.id:
-                # No other can own it at this version: a new node would have to replace ours.
+                # No other session can own it at this version: a new znode would have to replace ours.
                 await ours.delete(znodes.CONTROLLER, holder.version)
         except ZooKeeperError as error:
             log.info("could not free /controller: {error}", error=error)

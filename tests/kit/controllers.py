@@ -1,4 +1,4 @@
-"""Controllers on a real ZooKeeper, with brokers that are nothing but a registration and good answers."""
+"""Controllers on a real ZooKeeper, with brokers that only register and answer the controller's requests."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The controller's state machines: no I/O, no clock.
 
-How to read it: `states` (two tables of states), `context` (what the controller knows), `events` (facts in), `effects`
-(actions out), `election`, `topic_deletion`, `reassignment`, `requested_election`, `machine` (all of it together),
-`broker_request_queue` (requests pending to one broker), `control_requests` (effects as wire messages).
+Read `states` (two tables of states) and `context` (the controller's tables) first, then `events` (facts in) and
+`effects` (actions out), `election`, `topic_deletion`, `reassignment`, `requested_election`, and `state_machine`, which
+has all of them together. `broker_request_queue` has the requests pending to one broker, `control_requests` their wire
+messages.
 """

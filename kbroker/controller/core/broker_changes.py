@@ -1,23 +1,23 @@
-"""Brokers that come and go: what their partitions need when they die, join, or ask whether they may leave.
+"""Brokers that fail, start, or ask to shut down: what their partitions need.
 
 Theory of operation
 ===================
-The registrations as they were read are compared with the tables (`changes`). A broker of another epoch is another
-incarnation: it died and then joined (KIP-380), so that it is first taken out of every ISR; only when that has settled,
-and was told, does the machine have it join, as an event of its own (`BrokersJoined`).
+The registrations that were read are compared with the tables (`changes`). A broker with another epoch has restarted: it
+failed and then started (KIP-380). Its previous registration is first taken out of every ISR; when that has settled and
+its requests have left, the machine processes the start (`BrokersJoined`).
 
-*Died*: all that was known of the broker goes, and its partitions are evaluated in two rounds: first those that nobody
-leads who lives, which are written and announced, then those that only lost a follower.
-*Joined*: it is told about all partitions, and what it shall lead and follow; its partitions are evaluated, for it may
-be the leader that some wait for; topics whose deletion waited for it go on.
-*Leaving* (controlled shutdown): it counts as dead wherever others can take over. When that has settled its replicas
-that follow are stopped, so that they do not rejoin an ISR, and the answer names what it still leads; it asks again
-until that is nothing. Partitions of which it is the only replica are left out: nobody can take them.
+*Failure*: all that was known of the broker is dropped. Its partitions are evaluated in two rounds: first those without
+a live leader, which are written and sent, then those that lost a follower. *Start*: the broker is sent all partitions,
+and those it leads and follows. Its partitions are evaluated, as some may have waited for it. Topic deletions that
+waited for it continue. *Controlled shutdown*: the broker counts as failed wherever another replica can lead. When that
+has settled, its followers are stopped, so that they do not rejoin an ISR. The answer has the partitions that it still
+leads; the broker asks again until there are none. Partitions with one replica are left out, since no other replica can
+lead them.
 
-Invariants: 1. a broker in the tables has a channel, and no other has; 2. nothing that was said by one incarnation
-counts for the next; 3. who is shutting down is so until that incarnation is gone.
+Invariants: 1. a broker in the tables has a channel, and no other has; 2. nothing that was reported under one broker
+epoch counts for the next; 3. a broker is shutting down until its registration is gone.
 
-In: BrokersChanged, Joined, ControlledShutdownRequested, the tables   Out: the tables, `writes`   Owner: machine
+In: BrokersChanged, ControlledShutdownRequested, the tables   Out: the tables, `writes`   Owner: state_machine
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from kbroker.controller.core.state_writes import StateWrites, partitions_without
 
 @dataclass(frozen=True, slots=True)
 class BrokersJoined:
-    """The second half of BrokersChanged, once the deaths have settled."""
+    """The second half of BrokersChanged, when the failures have settled."""
 
     brokers: tuple[Broker, ...]
 
@@ -49,7 +49,7 @@ class BrokersJoined:
 def changes(
     context: ControllerContext, event: BrokersChanged, writes: StateWrites
 ) -> tuple[set[int], BrokersJoined | None]:
-    """Return who died and who is to join; takes in what changed of those that stay."""
+    """Return the brokers that failed and those to start; update the endpoints of the others."""
     died, joined = set(), []
     for broker_id, known in context.brokers.items():
         present = event.brokers.get(broker_id)
@@ -59,7 +59,7 @@ def changes(
         if broker_id not in context.brokers or broker_id in died:
             joined.append(present)
         elif present != context.brokers[broker_id]:
-            # The same incarnation with other endpoints (KAFKA-3334's dynamic listeners).
+            # The same registration with other endpoints (KAFKA-3334's dynamic listeners).
             context.brokers[broker_id] = present
             writes.request_batch.brokers_changed = True
     return died, BrokersJoined(tuple(joined)) if joined else None
@@ -68,7 +68,7 @@ def changes(
 def on_broker_failure(
     context: ControllerContext, died: set[int], writes: StateWrites
 ) -> Steps[None]:
-    """Have others lead what they led, and take them out of every ISR."""
+    """Elect other leaders, and remove the brokers that *died* from every ISR."""
     for broker_id in sorted(died):
         del context.brokers[broker_id]
         context.shutting_down.discard(broker_id)
@@ -109,7 +109,7 @@ def _shrink(
 def on_broker_startup(
     context: ControllerContext, event: BrokersJoined, writes: StateWrites
 ) -> Steps[None]:
-    """Tell newcomers everything; have led what waited for them."""
+    """Send the new brokers everything; elect leaders of partitions that waited for them."""
     ids = {b.broker_id for b in event.brokers}
     for broker in event.brokers:
         context.brokers[broker.broker_id] = broker
@@ -129,7 +129,7 @@ def on_broker_startup(
 def controlled_shutdown(
     context: ControllerContext, event: ControlledShutdownRequested, writes: StateWrites
 ) -> Steps[None]:
-    """Move away what the broker leads; answer when that has settled."""
+    """Move leadership off the broker; answer when that has settled."""
     broker = context.brokers.get(event.broker_id)
     if broker is None:
         outcome = ShutdownOutcome.BROKER_NOT_AVAILABLE
@@ -138,7 +138,7 @@ def controlled_shutdown(
     else:
         context.shutting_down.add(event.broker_id)
         writes.request_batch.brokers_changed = (
-            True  # leaders take it into no ISR any more (KAFKA-14140)
+            True  # leaders add it to no ISR any more (KAFKA-14140)
         )
         writes.then(lambda context: _shutdown_settled(context, event, writes))
         touched = [
@@ -152,7 +152,7 @@ def controlled_shutdown(
 def _shutdown_settled(
     context: ControllerContext, event: ControlledShutdownRequested, writes: StateWrites
 ) -> Steps[None]:
-    """Stop the replicas that follow, so that they do not rejoin the ISR, and answer."""
+    """Stop the followers on the broker, so that they do not rejoin an ISR, and answer."""
     remaining: list[TopicPartition] = []
     for partition in context.partitions_on([event.broker_id]):
         yield

@@ -1,19 +1,19 @@
-"""What one broker still has to be told, in the order it has to be told it.
+"""The requests pending to one broker, in the order in which they are sent.
 
 Theory of operation
 ===================
-Orders wait in rounds. Within a round the broker hears, as from Kafka's controller, LeaderAndIsr, then
-UpdateMetadata, then StopReplica; rounds follow each other. An order joins the last round if that has
-not been begun and the order of things is kept (a replica stopped in a round is not started again in
-the same one), and there replaces what the round said of the same partition before: a broker that is
-slow is told the latest state once, not every state in turn. One request is out at a time; it is sent
-again until it is answered (S20: dropping it and sending the next is the bug) or the channel is closed.
-A request speaks of some hundred partitions at most, so that no broker is busy with one for long. The parts of a full
-UpdateMetadata are numbered: they replace what the broker knew when all are there.
+Requests wait in batches. Within a batch the broker gets, as from Kafka's controller, LeaderAndIsr, then UpdateMetadata,
+then StopReplica; batches follow each other. A new request joins the last batch if no request of that was sent and the
+order is kept: a replica that is stopped in a batch is not started again in the same one. There it replaces the states
+of the same partitions: a slow broker gets the latest state once, not every state in turn. One request is unanswered at
+a time. It is sent again until it is answered (S20: dropping it and sending the next is the bug) or the channel is
+closed. A request has some hundred partitions at most, so that a broker handles it in some milliseconds. The parts of a
+full UpdateMetadata are numbered: they replace the broker's metadata when all have arrived.
 
-Invariants: 1. per partition, states are told in the order they were decided; 2. the last state decided
-is told; 3. one request at a time.
-In: orders, answers   Out: requests   Owner: controller.controller
+Invariants: 1. per partition, states are sent in the order in which they were decided; 2. the last state decided is
+sent;
+3. one request is unanswered at a time.
+In: requests, responses   Out: the next request   Owner: controller_channel
 """
 
 from __future__ import annotations
@@ -31,54 +31,54 @@ from kbroker.controller.core.effects import PartitionUpdate, ReplicaStop
 
 @dataclass(frozen=True, slots=True)
 class PendingLeaderAndIsr:
-    """One LeaderAndIsr request to be."""
+    """A pending LeaderAndIsr request."""
 
     partitions: tuple[PartitionUpdate, ...]
     live_leaders: tuple[Broker, ...]
     number: int = field(default=-1, compare=False)
-    """Of the request; rises within a controller's term."""
+    """The number of the request; it rises within a controller epoch."""
 
     @property
     def size(self) -> int:
-        """How many partitions it speaks of."""
+        """The number of partitions in it."""
         return len(self.partitions)
 
 
 @dataclass(frozen=True, slots=True)
 class PendingUpdateMetadata:
-    """One UpdateMetadata request to be; *full* replaces all the broker knew, once the last *part* is there."""
+    """A pending UpdateMetadata request; a *full* one replaces the broker's metadata with its last *part*."""
 
     partitions: tuple[PartitionUpdate, ...]
     live_brokers: tuple[Broker, ...]
     full: bool = False
     part: int = -1
-    """Counted from 0 through all of a channel; -1 if it comes in one."""
+    """Counted from 0 in each channel; -1 if it is one request."""
     has_more: bool = False
     number: int = field(default=-1, compare=False)
 
     @property
     def size(self) -> int:
-        """How many partitions it speaks of."""
+        """The number of partitions in it."""
         return len(self.partitions)
 
 
 @dataclass(frozen=True, slots=True)
 class PendingStopReplica:
-    """One StopReplica request to be."""
+    """A pending StopReplica request."""
 
     stops: tuple[ReplicaStop, ...]
     number: int = field(default=-1, compare=False)
 
     @property
     def size(self) -> int:
-        """How many partitions it speaks of."""
+        """The number of partitions in it."""
         return len(self.stops)
 
 
 PendingRequest = PendingLeaderAndIsr | PendingUpdateMetadata | PendingStopReplica
 
 PARTITIONS_PER_REQUEST = 500
-"""Written and read in some 5 ms, during which controller and broker hear nothing else."""
+"""Encoded and decoded in some 5 ms, during which the reactors of controller and broker do nothing else."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -88,22 +88,22 @@ _TopicKey = tuple[TopicPartition, object]
 
 @dataclass(slots=True)
 class _Batch:
-    """Orders that may be told together."""
+    """Requests that may be sent together."""
 
     leaders: dict[TopicPartition, PartitionUpdate] = field(default_factory=dict)
     live_leaders: dict[int, Broker] = field(default_factory=dict)
     metadata: dict[_TopicKey, PartitionUpdate] = field(default_factory=dict)
     live_brokers: tuple[Broker, ...] | None = None
-    """None: nothing to say by UpdateMetadata."""
+    """None: no UpdateMetadata."""
     full: bool = False
     in_parts: bool = False
-    """Whether it takes more than one request to be full."""
+    """Whether the full UpdateMetadata takes more than one request."""
     stops: dict[TopicPartition, ReplicaStop] = field(default_factory=dict)
     closed: bool = False
-    """Begun, or complete by order: nothing may join."""
+    """A request of it was sent, or it was closed by its sender: nothing may join."""
 
     def take(self, most: int, numbers: Iterator[int] | None) -> PendingRequest | None:
-        """Take the next request, of *most* partitions, out of this round.
+        """Take the next request, of *most* partitions, out of this batch.
 
         *numbers* are for the parts of a full UpdateMetadata; without them it is one request, of any size.
         """
@@ -126,7 +126,7 @@ class _Batch:
 
 
 class BrokerRequestQueue:
-    """The queue of orders for one incarnation of a broker. Requests take their numbers from *request_numbers*."""
+    """The requests pending to one registration of a broker. They take their numbers from *request_numbers*."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class BrokerRequestQueue:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the broker has been told everything and has answered."""
+        """Whether every request was sent and answered."""
         return self._out is None and not self._rounds
 
     def leader_and_isr(
@@ -156,8 +156,8 @@ class BrokerRequestQueue:
         if not last.stops.keys().isdisjoint(updates):
             last = self._new_round()
         for partition, update in updates.items():
-            told = last.leaders.get(partition)
-            if told is not None and told.is_new and told.topic_id == update.topic_id:
+            earlier = last.leaders.get(partition)
+            if earlier is not None and earlier.is_new and earlier.topic_id == update.topic_id:
                 update = replace(update, is_new=True)
             last.leaders[partition] = update
         last.live_leaders.update((b.broker_id, b) for b in live_leaders)
@@ -170,12 +170,12 @@ class BrokerRequestQueue:
         full: bool = False,
         alone: bool = False,
     ) -> None:
-        """Queue an UpdateMetadata; *alone* keeps later orders out of its round (KAFKA-4443)."""
+        """Queue an UpdateMetadata; *alone* keeps later requests out of its batch (KAFKA-4443)."""
         last = self._new_round() if alone else self._open_round()
         if full:
             last.metadata, last.full = {}, True
         for update in partitions:
-            # By id as well: an old topic's end and its namesake's beginning are both told.
+            # By id as well: the end of an old topic and the beginning of a new one of the same name are both sent.
             last.metadata[(update.topic, update.partition), update.topic_id] = update
         last.live_brokers = live_brokers
         last.closed = alone
@@ -184,12 +184,12 @@ class BrokerRequestQueue:
         """Queue a StopReplica; a delete is never weakened to a mere stop."""
         last = self._open_round()
         for stop in stops:
-            told = last.stops.get(stop.partition)
-            if told is None or stop.delete or not told.delete:
+            earlier = last.stops.get(stop.partition)
+            if earlier is None or stop.delete or not earlier.delete:
                 last.stops[stop.partition] = stop
 
     def next_request(self) -> PendingRequest | None:
-        """Return the request to send now; None while one is out, or when there is none."""
+        """Return the request to send now; None while one is unanswered, or if there is none."""
         if self._out is not None:
             return None
         while self._rounds:
@@ -201,15 +201,15 @@ class BrokerRequestQueue:
         return None
 
     def answered(self) -> None:
-        """Note that the request that is out was answered."""
+        """Take note that the unanswered request was answered."""
         self._out = None
         while self._rounds and self._rounds[0].closed and _is_empty(self._rounds[0]):
             self._rounds.popleft()
 
     def unanswered(self) -> PendingRequest:
-        """Return the request that is out, to be sent again after its connection failed."""
+        """Return the unanswered request, to be sent again after its connection failed."""
         if self._out is None:
-            raise RuntimeError("no request is out")
+            raise RuntimeError("no request is unanswered")
         return self._out
 
     def _open_round(self) -> _Batch:

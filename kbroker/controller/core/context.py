@@ -1,6 +1,6 @@
-"""What the controller knows: brokers, topics, leaders, and the state of everything, in plain tables.
+"""The controller's tables: brokers, topics, leaders and ISRs, and the states of partitions and replicas.
 
-Only the machine writes here. Values that leave (LeaderAndIsr, Broker, Topic) are frozen.
+Only the state machine writes here. Values that leave (LeaderAndIsr, Broker, Topic) are frozen.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from kclient.wire.interbroker import NO_LEADER
 
 
 class LogEnd(NamedTuple):
-    """Where the log of a replica of a leaderless partition ends, as its broker said."""
+    """Where the log of a replica of a leaderless partition ends, as its broker reported."""
 
     leader_epoch: int
-    """The partition's leader epoch when it said so."""
+    """The partition's leader epoch at the time of the report."""
     last_epoch: int
     """That of the last record."""
     offset: int
@@ -41,26 +41,26 @@ class LogEnd(NamedTuple):
     """The broker epochs under which this very log was written, or lay untouched, and kept everything."""
 
     def keeps(self, isr_epoch: int) -> bool:
-        """Say whether what it had as *granted* is still there (-1: unknown)."""
+        """Return whether the log still has all that it had in the ISR under *isr_epoch* (-1: unknown)."""
         return self.intact is not None and (isr_epoch == -1 or self.intact.covers(isr_epoch))
 
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A registered broker: one incarnation of one id."""
+    """A registered broker: one registration of one id."""
 
     broker_id: int
     epoch: int
-    """The czxid of its /brokers/ids znode (KIP-380): another epoch is another incarnation."""
+    """The czxid of its /brokers/ids znode (KIP-380): each registration has its own."""
     endpoints: tuple[Endpoint, ...]
     rack: str | None = None
     integrity: LogDirIntegrity = UNKNOWN_INTEGRITY
     """What its log directories vouch for."""
     is_shutting_down: bool = False
-    """Set in what brokers are told of it while its controlled shutdown is under way."""
+    """Set in UpdateMetadata while its controlled shutdown is under way."""
 
     def keeps(self, isr_epoch: int) -> bool:
-        """Say whether what it had as *granted* is still there: in its life of that broker epoch (-1: unknown)."""
+        """Return whether it still has all that it had under the broker epoch *isr_epoch* (-1: unknown)."""
         if isr_epoch in (-1, self.epoch):
             return True
         return self.integrity.covers(isr_epoch)
@@ -79,7 +79,7 @@ class LeaderAndIsr:
     isr_epochs: tuple[int, ...] = ()
     """The broker epochs under which the members of *isr* are in it, -1 unknown; () for none known (KIP-903)."""
     elr: tuple[tuple[int, int], ...] = ()
-    """(broker, its epoch) of replicas out of the ISR that have all that is committed (KIP-966)."""
+    """(broker, its epoch) of replicas outside the ISR that have every committed record (KIP-966)."""
     leader_recovery_state: int = 0
     """1 after an unclean election (KIP-704)."""
 
@@ -91,9 +91,10 @@ class LeaderAndIsr:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaAssignment:
-    """A partition's replicas, preferred leader first, while they change (KIP-455).
+    """A partition's replicas, preferred leader first, and how a reassignment changes them (KIP-455).
 
-    *replicas* are all that hold the partition now: those it shall have first, in their new order, then those it had.
+    *replicas* are all that hold the partition now: the target replicas first, in their new order, then the original
+    ones.
     """
 
     replicas: tuple[int, ...]
@@ -116,7 +117,7 @@ class ReplicaAssignment:
         return bool(self.adding or self.removing)
 
     def reassign_to(self, target: Sequence[int]) -> ReplicaAssignment:
-        """Return the assignment that leads from the origin to *target*, whatever is under way now."""
+        """Return the assignment of a reassignment from the original replicas to *target*."""
         origin = self.origin_replicas
         every = tuple(dict.fromkeys((*target, *origin)))
         return ReplicaAssignment(
@@ -150,11 +151,11 @@ class ControllerContext:
     partition_states: dict[TopicPartition, PartitionState] = field(default_factory=dict)
     replica_states: dict[tuple[TopicPartition, int], ReplicaState] = field(default_factory=dict)
     replicas_on_offline_dirs: dict[int, set[TopicPartition]] = field(default_factory=dict)
-    """Replicas whose log directory failed, by (live) broker."""
+    """Replicas on a log directory that failed, by (live) broker."""
     incomplete: dict[int, set[TopicPartition]] = field(default_factory=dict)
-    """Replicas that said that they lack records they should have, by (live) broker."""
+    """Replicas that were reported to lack records they should have, by (live) broker."""
     log_ends: dict[int, dict[TopicPartition, LogEnd]] = field(default_factory=dict)
-    """Where logs of leaderless partitions end, and what they kept, by (live) broker: those it found when it started."""
+    """Log ends of leaderless partitions, by (live) broker: of the logs that it found when it started."""
     deleting: set[str] = field(default_factory=set)
     being_reassigned: set[TopicPartition] = field(default_factory=set)
     """The partitions that are being reassigned."""
@@ -178,7 +179,7 @@ class ControllerContext:
         )
 
     def is_online(self, broker_id: int, partition: TopicPartition) -> bool:
-        """Say whether the replica's broker is alive and its log directory has not failed."""
+        """Return whether the replica's broker is alive and its log directory has not failed."""
         return broker_id in self.brokers and partition not in self.replicas_on_offline_dirs.get(
             broker_id, ()
         )
@@ -189,13 +190,13 @@ class ControllerContext:
         return broker.epoch if broker is not None else -1
 
     def holds(self, broker_id: int, partition: TopicPartition, isr_epoch: int) -> bool:
-        """Say whether a live replica still has all that it had when it was in sync as *granted*."""
+        """Return whether a live replica still has all that it had when it was in sync under *isr_epoch*."""
         broker = self.brokers.get(broker_id)
         if broker is None or partition in self.incomplete.get(broker_id, ()):
             return False
         end = self.log_ends.get(broker_id, {}).get(partition)
         if is_void(isr_epoch):
-            # The log was not there, or not whole. The broker has been restarted, and found it whole again.
+            # The log was missing or incomplete. The broker has been restarted since, and found it complete.
             return (
                 before_void(isr_epoch) >= 0
                 and end is not None
@@ -206,13 +207,13 @@ class ControllerContext:
         return broker.integrity.condition is not LogDirCondition.PARTIAL and broker.keeps(isr_epoch)
 
     def is_empty(self, broker_id: int, partition: TopicPartition) -> bool:
-        """Say whether a live replica is known to have lost its log as a whole."""
+        """Return whether a live replica is known to have lost its whole log."""
         broker = self.brokers.get(broker_id)
         lost = partition in self.incomplete.get(broker_id, ())
         return lost or (broker is not None and broker.integrity.condition is LogDirCondition.NEW)
 
     def end_after_power_loss(self, broker_id: int, partition: TopicPartition) -> LogEnd | None:
-        """Return where the log of a live replica ends whose machine went down; None for others, or while unknown."""
+        """Return the log end of a live replica after a power loss of its machine; None for others, or while unknown."""
         broker = self.brokers.get(broker_id)
         if broker is None or broker.integrity.condition is not LogDirCondition.POWER_LOSS:
             return None
@@ -241,7 +242,7 @@ class ControllerContext:
     # -- moves -------------------------------------------------------------------------------
 
     def assign(self, assignments: Mapping[TopicPartition, ReplicaAssignment]) -> None:
-        """Give known partitions other replicas, as their topics' znodes say now."""
+        """Give known partitions the replicas that their topics' znodes have now."""
         changes: dict[str, dict[int, ReplicaAssignment]] = {}
         for (name, index), assignment in assignments.items():
             changes.setdefault(name, {})[index] = assignment
@@ -281,7 +282,7 @@ class ControllerContext:
             self.replica_states[key] = state
 
     def load(self, partition: TopicPartition, state: LeaderAndIsr | None) -> None:
-        """Take in a partition of a known topic, and its state if it has one."""
+        """Add a partition of a known topic, with its state if it has one."""
         self.move_partition(partition, PartitionState.NEW)
         for replica in self.replicas(partition):
             self.move_replica(partition, replica, ReplicaState.NEW)
@@ -290,7 +291,7 @@ class ControllerContext:
             self.update_states(partition)
 
     def update_states(self, partition: TopicPartition) -> None:
-        """Bring the state tables in line with what is known of *partition* and of who lives."""
+        """Update the states of *partition* and its replicas by its leader and the live brokers."""
         state = self.leader_and_isr.get(partition)
         if state is None:
             return
@@ -303,7 +304,7 @@ class ControllerContext:
             )
 
     def remove_topic(self, name: str) -> None:
-        """Drop every trace of topic *name* (its znodes are gone)."""
+        """Remove topic *name* from every table (its znodes are gone)."""
         topic = self.topics.pop(name, None)
         self.deleting.discard(name)
         if topic is None:

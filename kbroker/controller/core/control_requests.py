@@ -1,7 +1,8 @@
-"""The controller's orders as wire messages, and their answers as events.
+"""Pending requests as wire messages, and the responses to them as events.
 
-LeaderAndIsr 7, UpdateMetadata 8, StopReplica 4: the newest of the ZooKeeper era, for all brokers of a
-cluster are of one kind here.
+LeaderAndIsr 7, UpdateMetadata 8, StopReplica 4: the newest versions with a ZooKeeper controller. All brokers of a
+cluster know them. Fields beyond Kafka's are gated by inter.broker.protocol.version
+(docs/design/inter-broker-versions.md).
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def request_for(
     listener: str,
     is_extended: bool = True,
 ) -> tuple[ApiKey, int, Request]:
-    """Build the request that carries *order* to *broker*: (api key, version, request).
+    """Build the wire message of a *pending* request to *broker*: (api key, version, request).
 
     *listener* is the inter-broker listener, by which brokers find each other. Without *is_extended* (see
     inter.broker.protocol.version) the request has Kafka's own fields only.
@@ -234,7 +235,7 @@ def _stop_replica_topics(pending: PendingStopReplica) -> list[StopReplicaTopicSt
 
 
 def event_for(pending: PendingRequest, response: Response, broker: Broker) -> Event | None:
-    """Read the answer to *order*: the event to tell the machine, or None when it says nothing.
+    """Convert the response to a *pending* request: the event for the state machine, or None if it reports nothing.
 
     Errors of the whole request (STALE_CONTROLLER_EPOCH, STALE_BROKER_EPOCH) are the caller's.
     """
@@ -283,8 +284,8 @@ def event_for(pending: PendingRequest, response: Response, broker: Broker) -> Ev
             for error in response.partition_errors
             if error.error_code != ErrorCode.NONE
         }
-        # Only deletions of topics wait for this: replicas that were moved away are forgotten already, and an
-        # answer about them must not be taken for one about a deletion that came later.
+        # Only deletions of topics wait for this: replicas that were moved away are not in the tables any more, and a
+        # response about them must not count for a deletion that came later.
         asked = frozenset(
             s.partition for s in pending.stops if s.delete and s.leader_epoch == EPOCH_DURING_DELETE
         )

@@ -1,7 +1,7 @@
-"""Replicas that should have every committed record and may not: what the operator is told of them (S8).
+"""Replicas that should have every committed record and may not: the data-loss warning (S8).
 
-A partition waits without a leader when all that ZooKeeper knows to be in sync are dead, or back without what they
-had. The dead may come back; of the others only a person can say that what they have is enough.
+A partition waits without a leader when every member of its ISR is down, or back without the records that it had. A
+member that is down may come back. Of the others only an operator can decide that the records they have are enough.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _INCOMPLETE: Final = "its log of this partition is gone, or ends before what it 
 def warning_for(
     context: ControllerContext, partition: TopicPartition, before: LeaderAndIsr, after: LeaderAndIsr
 ) -> WarnOfDataLoss | None:
-    """Return what is to be told of *partition*, whose state becomes *after*; None if there is no doubt."""
+    """Return the warning for *partition*, with the state *after* from now on; None if nothing may be lost."""
     if after.leader == before.leader != NO_LEADER:
         return None
     if after.leader not in (NO_LEADER, *before.isr) and after.leader_recovery_state != RECOVERING:
@@ -53,14 +53,14 @@ def warning_for(
 def _reason(
     context: ControllerContext, partition: TopicPartition, before: LeaderAndIsr, after: LeaderAndIsr
 ) -> str:
-    """Say why the leader of *after* leads, whatever it may lack."""
+    """Return why the leader of *after* leads, whatever it may lack."""
     replicas = context.replicas(partition)
     if after.leader == NO_LEADER:
         return ""
     if len(replicas) == 1:
         return "its only replica"
     if longest_log(replicas, before, candidates_of(context, partition)) == after.leader:
-        return "the longest log of those in sync, whose machines all went down: nobody has more"
+        return "the longest log of those in sync, after a power loss of all their machines: no replica has more"
     return "an unclean election"
 
 

@@ -1,4 +1,4 @@
-"""Orders the controller machine gives, to be performed in the order given."""
+"""What the controller's state machine has performed, in the order given."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class StateWrite:
 class WriteStates:
     """Write the states, each conditional on its version and all on /controller_epoch.
 
-    Answered by one StatesWritten; until then the machine keeps other events waiting. A write fenced
-    by /controller_epoch is answered by Resigned.
+    Answered by one StatesWritten; until then the machine rejects other events. A write that is
+    fenced by /controller_epoch ends the epoch.
     """
 
     writes: tuple[StateWrite, ...]
@@ -37,7 +37,7 @@ class WriteAssignments:
     """Write the replicas of these partitions, of *topics* by name, into the topics' znodes.
 
     Under the fence of /controller_epoch, and keeping partitions that were added meanwhile. Answered by one
-    AssignmentsWritten; until then the machine keeps other events waiting.
+    AssignmentsWritten; until then the machine rejects other events.
     """
 
     topics: Mapping[str, UUID]
@@ -46,7 +46,7 @@ class WriteAssignments:
 
 @dataclass(frozen=True, slots=True)
 class PartitionUpdate:
-    """What brokers are told of one partition."""
+    """One partition as LeaderAndIsr and UpdateMetadata carry it."""
 
     topic: str
     topic_id: UUID
@@ -61,21 +61,21 @@ class PartitionUpdate:
 
 @dataclass(frozen=True, slots=True)
 class OpenChannel:
-    """Start talking to *broker* (a new incarnation: forget what the old one was to be told)."""
+    """Open a channel to *broker*; requests pending to an earlier registration are dropped."""
 
     broker: Broker
 
 
 @dataclass(frozen=True, slots=True)
 class CloseChannel:
-    """The broker died: forget what it was to be told."""
+    """The broker's registration is gone: drop the requests pending to it."""
 
     broker_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class SendLeaderAndIsr:
-    """Tell *broker_id* to lead or follow *partitions*; *live_leaders* say where the leaders are."""
+    """Send *broker_id* the *partitions* that it leads or follows; *live_leaders* have the leaders' addresses."""
 
     broker_id: int
     partitions: tuple[PartitionUpdate, ...]
@@ -84,15 +84,15 @@ class SendLeaderAndIsr:
 
 @dataclass(frozen=True, slots=True)
 class SendUpdateMetadata:
-    """Tell *broker_ids* what changed, and who lives now."""
+    """Send *broker_ids* the *partitions* that changed, and all live brokers."""
 
     broker_ids: tuple[int, ...]
     partitions: tuple[PartitionUpdate, ...]
     live_brokers: tuple[Broker, ...]
     full: bool = False
-    """*partitions* are all there are: whatever else a broker remembers does not exist."""
+    """*partitions* are all that exist: they replace the broker's metadata."""
     before_leaders: bool = False
-    """Deliver this before any LeaderAndIsr that follows, not merged with later ones (KAFKA-4443)."""
+    """Send this before any LeaderAndIsr that follows, not merged with later ones (KAFKA-4443)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class ReplicaStop:
 
 @dataclass(frozen=True, slots=True)
 class SendStopReplica:
-    """Tell *broker_id* to stop, and maybe delete, replicas. Deletions: StopReplicaAcked."""
+    """Send *broker_id* replicas to stop, and perhaps to delete. Deletions are answered by StopReplicaAcked."""
 
     broker_id: int
     stops: tuple[ReplicaStop, ...]
@@ -145,26 +145,26 @@ class AnswerControlledShutdown:
 
 @dataclass(frozen=True, slots=True)
 class CheckUncleanElection:
-    """Look whether *topics* may be led by a replica out of the ISR: UncleanElectionEnabled for those."""
+    """Read whether *topics* allow an unclean election: UncleanElectionEnabled for those that do."""
 
     topics: tuple[str, ...]
 
 
 class ElectionOutcome(Enum):
-    """How the election that an operator asked for ended, for one partition."""
+    """How a requested election ended, for one partition."""
 
     ELECTED = "elected"
     NOT_NEEDED = "not needed"
-    """The preferred replica leads; or, for an unclean election, somebody does."""
+    """The preferred replica leads; or, for an unclean election, any replica does."""
     NOT_AVAILABLE = "not available"
-    """Whoever could be elected is down or, if only a preferred leader will do, not in the ISR."""
+    """No replica can be elected: all are down or, for a preferred election, the preferred one is not in the ISR."""
     UNKNOWN = "unknown"
     BEING_DELETED = "being deleted"
 
 
 @dataclass(frozen=True, slots=True)
 class ElectionResult:
-    """What became of one partition; *leader* is who was elected."""
+    """The outcome for one partition; *leader* is the replica that was elected."""
 
     outcome: ElectionOutcome
     leader: int = -1
@@ -180,10 +180,10 @@ class AnswerElection:
 
 
 class ReassignmentOutcome(Enum):
-    """What became of a wish for other replicas, for one partition."""
+    """How a requested reassignment ended, for one partition."""
 
     ACCEPTED = "accepted"
-    """It is in ZooKeeper: it will be done, by whoever is the controller then."""
+    """It is in ZooKeeper: this controller or the next one completes it."""
     INVALID = "invalid"
     NOTHING_TO_CANCEL = "nothing to cancel"
     UNKNOWN = "unknown"
@@ -191,7 +191,7 @@ class ReassignmentOutcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentResult:
-    """What became of one partition; *why* says what is wrong with the wish."""
+    """The outcome for one partition; *why* is the reason of a rejection."""
 
     outcome: ReassignmentOutcome
     why: str = ""
@@ -206,20 +206,20 @@ class AnswerReassignment:
 
 @dataclass(frozen=True, slots=True)
 class WarnOfDataLoss:
-    """Tell the operator that replicas which should have everything may lack acknowledged records (S8)."""
+    """Log that replicas which should have every acknowledged record may lack some (S8)."""
 
     partition: TopicPartition
     leader: int
-    """Who leads all the same; -1: nobody, until somebody decides."""
+    """The replica that leads all the same; -1: none, until an operator decides."""
     untrusted: tuple[tuple[int, str], ...]
-    """Broker, and why it is not trusted."""
+    """Brokers, and why each may lack records."""
     reason: str = ""
     """Why *leader* leads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resign:
-    """A newer controller exists: give up the office. The machine is already silent."""
+    """A newer controller exists: resign. The machine returns no effect any more."""
 
     reason: str
 

@@ -1,38 +1,43 @@
-"""Who leads: one rule, applied again whenever something that it depends on changed.
+"""Leader election: one rule, applied again whenever something that it depends on has changed.
 
 Theory of operation
 ===================
-`elect` looks at a partition's replicas, its present state and who is alive, and says what its state
-should be. It is a function of the present only, so asking again after a lost race (the partition's
-leader changed the ISR meanwhile) or by another controller gives the right answer. Kafka spreads the
-same rule over four leader selectors and the replica state machine.
+`elect` looks at a partition's replicas, its present state and the live brokers, and returns the state that it should
+have. It is a function of the present only. So it gives the right answer again after a lost race (the leader changed the
+ISR meanwhile), and in another controller. Kafka has the same rule in four election algorithms and the replica state
+machine.
 
 - A new partition is led by its first live replica; its ISR is its live replicas.
-- A leader that is alive stays (preferred election is a separate request).
-- Otherwise: the first replica in assignment order that is alive and in the ISR. None: the partition
-  has no leader and **keeps its ISR**, whose members alone are known to hold every committed record.
+- A live leader stays (preferred election is a separate request).
+- Otherwise the first replica in assignment order leads that is alive and in the ISR. If there is none, the partition
+has
+  no leader and **keeps its ISR**: only its members are known to have every committed record.
 - With unclean election any live replica may lead, alone in the ISR.
-- Dead members leave an ISR that has a living one. A broker that is shutting down counts as dead as
-  far as others can take over, and as alive where none can: controlled shutdown with RF=1 moves nothing.
+- Dead members leave an ISR that has a live one. A broker that is shutting down counts as dead where another replica can
+  lead, and as alive where none can: a controlled shutdown with RF=1 moves nothing.
 - Every change takes leader epoch + 1.
 
-Where classic Kafka loses (S8, S9) this does not. **To be in the ISR is worth as much as the log is that earned it.**
-The state remembers under which broker epoch each member was granted its place; a member that came back counts only
-if its broker says that its log directories kept everything since that epoch (`Replica.is_complete`): so after a
-restart, and after kill -9 on a machine that lived on; not after a power loss, nor with a wiped or another disk
-(KIP-903, KIP-966). A member that said itself that its log lacks records has its grant voided; the state keeps the
-epoch, and the grant counts again when the broker has been restarted and found that very log whole (`LogEnd.intact`).
-One exception is loud, and loses nothing that waiting could save: after a power loss the only replica of a partition
-leads again, and so does, of an ISR all of whose members, two or more, lost power, or of replicas all of which did, the
-one with the longest log, once all are back and have said where theirs ends: nobody can have more. (A last replica
-standing waits while others live: it shared its last records with nobody, and a person may have another choice.) And
-who leaves an ISR that is under min.insync.replicas then has all that will be committed until the ISR is whole again,
-for the leader commits nothing meanwhile: such replicas are remembered, and lead where no member of the ISR can
+Where classic Kafka loses records (S8, S9) this does not. **A place in the ISR is worth what the log is worth that
+earned it.** The state has the broker epoch under which each member joined the ISR. A member that came back counts only
+if its broker's registration vouches that its log directories kept everything since that epoch
+(`Candidates.is_complete`): after a clean restart, and after kill -9 while the machine kept running; not after a power
+loss, nor with a wiped or another disk (KIP-903, KIP-966). A member that itself reported missing records has its epoch
+voided. The state keeps the epoch; it counts again when the broker has been restarted and found that very log complete
+(`LogEnd.intact`).
+
+After a power loss there is one exception, which is logged as a warning and loses nothing that waiting could save. The
+only replica of a partition leads again. Of an ISR of two or more members that all lost power, or of replicas that all
+did, the one with the longest log leads, when all are back and have reported their log ends: no replica can have more.
+(The last member of an ISR waits while other replicas are alive: it may have records that no other replica has, and an
+operator may prefer to wait for it.)
+
+A replica that leaves an ISR below min.insync.replicas has all that will be committed until the ISR is large enough
+again: the leader commits nothing meanwhile. Such replicas are remembered, and lead where no member of the ISR can
 (eligible leader replicas, KIP-966).
 
-Invariants: 1. the leader is in the ISR, or there is none; 2. the ISR is never empty and is a subset
-of the replicas once the state was written by us; 3. a new leader epoch is the old one + 1; 4. a leader that was
-elected without *unclean* holds all that was committed, as far as any replica still does.
+Invariants: 1. the leader is in the ISR, or there is none; 2. an ISR that the controller wrote is not empty, and is a
+subset of the replicas; 3. a new leader epoch is the old one + 1; 4. a leader that was elected without *unclean* has
+every committed record, as far as any replica still has it.
 """
 
 from __future__ import annotations
@@ -49,22 +54,22 @@ from kclient.wire.interbroker import NO_LEADER, RECOVERING
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """What is known of the replicas of one partition. By default: who is online has all it ever had."""
+    """What is known of the replicas of one partition. By default an online replica has all that it ever had."""
 
     online: Callable[[int], bool]
     epoch_of: Callable[[int], int] = lambda _replica: -1
-    """The broker epoch of a live broker, -1 of another."""
+    """The broker epoch of a live broker, else -1."""
     holds: Callable[[int, int], bool] = lambda _replica, _granted: True
-    """Whether a live replica still has what it had when it was in sync under a broker epoch."""
+    """Whether a live replica still has all that it had when it was in sync under a broker epoch."""
     is_empty: Callable[[int], bool] = lambda _replica: False
-    """Whether a live replica is known to have lost its log as a whole."""
+    """Whether a live replica is known to have lost its whole log."""
     is_incomplete: Callable[[int], bool] = lambda _replica: False
-    """Whether a live replica itself said that it lacks records."""
+    """Whether a live replica itself reported that it lacks records."""
     end_after_power_loss: Callable[[int], LogEnd | None] = lambda _replica: None
-    """Where the log of a live replica ends whose machine went down, as far as it said."""
+    """The log end of a live replica after a power loss of its machine, if it has reported it."""
 
     def is_complete(self, replica: int, isr_epoch: int) -> bool:
-        """Say whether *replica* is online and has all that it had under the broker epoch *granted*."""
+        """Return whether *replica* is online and has all that it had under the broker epoch *isr_epoch*."""
         return self.online(replica) and self.holds(replica, isr_epoch)
 
     def isr_epochs(self, isr: Sequence[int], old: dict[int, int]) -> tuple[int, ...]:
@@ -87,8 +92,8 @@ def candidates_of(context: ControllerContext, partition: TopicPartition) -> Cand
     def holds(replica: int, isr_epoch: int) -> bool:
         if context.holds(replica, partition, isr_epoch):
             return True
-        # Nobody can have more than the only replica, unless it has nothing at all: an empty directory may
-        # be a disk that was not mounted.
+        # No replica has more than the only one, unless that has nothing at all: an empty directory may be a
+        # disk that was not mounted.
         broker = context.brokers.get(replica)
         return alone and broker is not None and broker.integrity.condition is LogDirCondition.POWER_LOSS and (
             not is_void(isr_epoch) and not context.is_empty(replica, partition)
@@ -111,7 +116,7 @@ def elect_first(
     live = tuple(filter(candidates.online, replicas))
     if not live:
         return None
-    # There is nothing yet that a member could have lost, whatever became of its log directories before.
+    # The partition has no records yet that a member could have lost.
     epochs = tuple(map(candidates.epoch_of, live))
     isr_epochs = epochs if any(epoch != -1 for epoch in epochs) else ()
     return LeaderAndIsr(live[0], 0, live, controller_epoch, isr_epochs=isr_epochs)
@@ -127,7 +132,7 @@ def elect(
     min_insync_replicas: int = 1,
     controller_epoch: int,
 ) -> LeaderAndIsr | None:
-    """Return the state that *current* should become; None when it is right as it is."""
+    """Return the state that *current* should become; None if it is right."""
     isr_epoch_by_member = current.isr_epoch_by_member
     members = [
         r
@@ -143,7 +148,7 @@ def elect(
         # In assignment order, so that leadership goes to the most preferred replica left.
         leader, isr = next(r for r in replicas if r in staying), staying
     elif current.leader in members:
-        # Only brokers on their way out are left: the leader leads until it is gone.
+        # Only brokers that shut down are left: the leader leads until it is gone.
         leader, isr = current.leader, members
     elif members:
         leader, isr = next(r for r in replicas if r in members), members
@@ -161,7 +166,7 @@ def elect(
         leader, isr = successor, [successor] if successor != NO_LEADER else list(current.isr)
     isr_epochs, elr = candidates.isr_epochs(isr, {**eligible, **isr_epoch_by_member}), current.elr
     if accepts_data_loss:
-        # Whatever it lacks, it is accepted now: nobody else has the same.
+        # Whatever it lacks is accepted now: no other replica has the same log.
         isr_epochs, elr = (candidates.epoch_of(leader),), ()
     elif leader != NO_LEADER:
         left = {
@@ -199,11 +204,11 @@ def elect(
 
 
 def longest_log(replicas: Sequence[int], current: LeaderAndIsr, candidates: Candidates) -> int:
-    """Return who leads when all who may have most lost power and are back; NO_LEADER if that is not known.
+    """Return the replica with the longest log after a power loss of all that may have it; else NO_LEADER.
 
-    Those are the members of the ISR if it has several; else all replicas: of machines that go down together, ZooKeeper
-    holds some for dead before others, so that the last one seems to have been alone for a moment, and was not. The
-    longest log is known once each of them has said, since nobody leads, where its own ends.
+    Those are the members of the ISR if it has several, else all replicas: of machines that lose power together, the
+    sessions expire one after the other, so that the last member of the ISR may not have been alone at all. The
+    longest log is known when each of them has reported its log end since the partition lost its leader.
     """
     epochs = {**dict(current.elr), **current.isr_epoch_by_member}
     known = {}
@@ -233,7 +238,7 @@ def _without(
 
 
 def _most_complete(replicas: Sequence[int], current: LeaderAndIsr, candidates: Candidates) -> int:
-    """Return the live replica that likely lacks least: once in sync before others, the emptied last."""
+    """Return the live replica that likely lacks the least: former members first, emptied ones last."""
     once = {*current.isr, *(r for r, _ in current.elr)}
     online = [r for r in replicas if candidates.online(r)]
     return min(online, key=lambda r: (candidates.is_empty(r), r not in once), default=NO_LEADER)

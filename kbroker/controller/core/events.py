@@ -1,4 +1,4 @@
-"""Facts the controller machine is told. Levels rather than edges: an event carries what was read."""
+"""Facts for the controller's state machine. Levels rather than edges: an event carries what was read."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class BecameController:
 
 @dataclass(frozen=True, slots=True)
 class BrokersChanged:
-    """All of /brokers/ids as it is now; who joined, died or bounced is the machine's to find out."""
+    """All of /brokers/ids as it is now; the machine finds out which brokers failed, started or restarted."""
 
     brokers: Mapping[int, Broker]
 
 
 @dataclass(frozen=True, slots=True)
 class TopicsChanged:
-    """Topics that appeared, or whose assignment grew, as read; and names that vanished."""
+    """Topics that are new or have more partitions, as read; and names without a znode."""
 
     topics: tuple[Topic, ...] = ()
     vanished: frozenset[str] = frozenset()
@@ -72,25 +72,25 @@ class IsrChanged:
 
 @dataclass(frozen=True, slots=True)
 class LogDirsFailed:
-    """Brokers that live announced a log directory that failed (/log_dir_event_notification)."""
+    """Live brokers announced a log directory that failed (/log_dir_event_notification)."""
 
     brokers: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsrAcked:
-    """A broker answered a LeaderAndIsr, and not only with good news."""
+    """A broker answered a LeaderAndIsr, and reported more than success."""
 
     broker_id: int
     broker_epoch: int
     storage_errors: frozenset[TopicPartition] = frozenset()
-    """Partitions whose log directory failed there."""
+    """Partitions on a log directory that failed there."""
     incomplete: frozenset[TopicPartition] = frozenset()
-    """Partitions it was to lead and does not: its log is gone, or ends before what it had (S8)."""
+    """Partitions that it should lead and does not: its log is gone, or ends before what it had (S8)."""
     log_ends: Mapping[TopicPartition, LogEnd] = field(default_factory=dict)
-    """Where its logs of partitions end that nobody leads."""
+    """The log ends of its replicas of partitions without a leader."""
     online: frozenset[TopicPartition] = frozenset()
-    """Partitions whose replica there was offline when the request was made, and that it leads or follows now."""
+    """Partitions that it leads or follows now, with a replica that was offline when the request was made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class StopReplicaAcked:
 
 @dataclass(frozen=True, slots=True)
 class ControlledShutdownRequested:
-    """A broker wants to leave: move its leadership, then AnswerControlledShutdown."""
+    """A broker asks to shut down: move its leadership, then AnswerControlledShutdown."""
 
     broker_id: int
     broker_epoch: int
@@ -121,28 +121,28 @@ class UncleanElectionEnabled:
 
 @dataclass(frozen=True, slots=True)
 class PreferredLeaderElectionDue:
-    """It is time to look at who leads: brokers that lack more than *percentage* get their own back."""
+    """A preferred leader election is due for brokers that lack more than *percentage* of their partitions."""
 
     percentage: int
 
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentsDue:
-    """It is time to complete what `Controller.held_back` reassignments wait for."""
+    """The reassignments that `ControllerStateMachine.held_back` counts are to be completed."""
 
 
 class ElectionType(Enum):
-    """What an operator wants elected, by Kafka's numbers (KIP-460)."""
+    """The type of an election, by Kafka's numbers (KIP-460)."""
 
     PREFERRED = 0
     """The first of the replicas."""
     UNCLEAN = 1
-    """Anybody, where nobody leads: records may be lost, whatever the topic's settings say."""
+    """Any live replica, where there is no leader: records may be lost, whatever the topic's settings are."""
 
 
 @dataclass(frozen=True, slots=True)
 class ElectionRequested:
-    """An operator wants leaders elected; answered by AnswerElection."""
+    """An operator requests elections; answered by AnswerElection."""
 
     election: ElectionType
     partitions: frozenset[TopicPartition] | None = None
@@ -151,15 +151,15 @@ class ElectionRequested:
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentRequested:
-    """An operator wants other replicas; answered by AnswerReassignment."""
+    """An operator requests other replicas; answered by AnswerReassignment."""
 
     targets: Mapping[TopicPartition, tuple[int, ...] | None]
-    """The replicas wanted, preferred leader first; None calls the reassignment off."""
+    """The target replicas, preferred leader first; None cancels the reassignment."""
 
 
 @dataclass(frozen=True, slots=True)
 class AssignmentsWritten:
-    """The outcome of one WriteAssignments: all of it was written but what belongs to topics that are gone."""
+    """The outcome of one WriteAssignments: all of it was written, except for topics that are gone."""
 
     gone: frozenset[str] = frozenset()
 

@@ -1,22 +1,22 @@
-"""How a controller takes over: it looks at everything, serves who has no leader, then tells everybody everything once.
+"""How an elected controller takes over: load the tables, elect missing leaders, send everything to every broker.
 
 Theory of operation
 ===================
-All states were read before (BecameController). `initialize_context` takes them into the tables and has the brokers
-told at once who lives where, and nothing else: a broker learns where everyone is before it is told whom to follow
-(KAFKA-4443). Deletions that were asked for begin next. Then `startup`, in two rounds:
+All states were read before (BecameController). `initialize_context` loads the tables and sends every broker the live
+brokers, and nothing else: a broker knows every address before it gets a leader to follow (KAFKA-4443). Requested topic
+deletions begin next. Then `startup` has two rounds:
 
-1. partitions that nobody leads who lives get leaders; that is written and announced;
-2. all others are evaluated too (their ISR may hold the dead), and whatever came of it their replicas are told their
-   state: the predecessor may have died between a write and its announcement.
+1. Partitions without a live leader get one. That is written, and sent to the brokers.
+2. All other partitions are evaluated: their ISR may have dead members. Every replica is sent its partition's state,
+   changed or not, since the previous controller may have failed between a write and its requests.
 
-Nobody without a leader waits until everybody who has one was confirmed. (Kafka tells all partitions at once, and those
-that it changed again.)
+So a partition without a leader does not wait for those with one. (Kafka sends all partitions at once, and those that it
+changed a second time.)
 
-Invariants: 1. every broker is told of every partition, with what the first round wrote, by the end of that round;
-2. every replica is told its partition's state by a LeaderAndIsr of this epoch.
+Invariants: 1. every broker has been sent every partition, with what the first round wrote, by the end of that round;
+2. every replica is sent its partition's state by a LeaderAndIsr of this epoch.
 
-In: BecameController, the tables   Out: the tables, `writes`   Owner: machine
+In: BecameController, the tables   Out: the tables, `writes`   Owner: state_machine
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from kbroker.controller.core.state_writes import StateWrites, partitions_without
 def initialize_context(
     context: ControllerContext, event: BecameController, writes: StateWrites
 ) -> Steps[None]:
-    """Take in what was read; say to the brokers, before anything else, who lives."""
+    """Load what was read; send the live brokers to every broker before anything else."""
     for partition in context.partitions():
         yield
         context.load(partition, event.leader_and_isr.get(partition))
@@ -50,7 +50,7 @@ def initialize_context(
 
 
 def startup(context: ControllerContext, writes: StateWrites) -> Steps[None]:
-    """Have everything led, written and told, those first who have no leader."""
+    """Elect, write and send: partitions without a live leader first."""
     unled = yield from partitions_without_live_leader(context, context.partitions())
     if unled:
         writes.then(lambda context: _others(context, unled, writes))
@@ -65,9 +65,7 @@ def _others(
     for partition in done:
         yield
         if partition in context.leader_and_isr:
-            writes.request_batch.add_partition(
-                context, partition
-            )  # also of those where nothing was written
+            writes.request_batch.add_partition(context, partition)  # also where nothing was written
     yield from writes.take_requests(context)
     yield from _send_leader_and_isr(context, done, writes)
 
@@ -75,7 +73,7 @@ def _others(
 def _send_leader_and_isr(
     context: ControllerContext, done: Iterable[TopicPartition], writes: StateWrites
 ) -> Steps[None]:
-    """Tell the replicas of all partitions but these what their state is, once it is what it should be."""
+    """Evaluate all partitions but *done*, and send their state to their replicas."""
     but = frozenset(done)
     rest = [partition for partition in context.partitions() if partition not in but]
     for partition in rest:

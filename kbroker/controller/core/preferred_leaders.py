@@ -1,13 +1,14 @@
-"""Leadership back to the preferred replicas: which brokers lead too little of what is theirs.
+"""Preferred leader election: which brokers lead too few of their partitions, and the state that changes it.
 
 The first of a partition's replicas is its preferred leader; assignment spreads those evenly. After a failover others
-lead, and a broker that came back leads nothing. Every leader.imbalance.check.interval.seconds the share of a
-broker's preferred partitions that it does not lead is compared with leader.imbalance.per.broker.percentage;
-above it they go back, each only to a replica that is alive and in the ISR (KAFKA-9866: never to a lagging one).
-Partitions that are being reassigned are left alone until that is done: their first replica is one to come, or one that
-takes over anyway. (Kafka leaves everything alone while anything is reassigned, which in a large cluster is always.)
+lead, and a broker that came back leads nothing. Every leader.imbalance.check.interval.seconds the share of a broker's
+preferred partitions that it does not lead is compared with leader.imbalance.per.broker.percentage. Above it leadership
+goes back, each partition only to a replica that is alive and in the ISR (KAFKA-9866: never to a lagging one).
+Partitions that are being reassigned are left out until that is completed: their first replica is a new one, or one
+that becomes leader then anyway. (Kafka leaves out everything while anything is being reassigned, which in a large
+cluster is always.)
 
-Pure: looks at the controller's tables, changes nothing.
+Pure: reads the controller's tables, changes nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from kbroker.controller.core.context import ControllerContext, LeaderAndIsr
 def imbalanced_partitions(
     context: ControllerContext, percentage: int
 ) -> Steps[list[TopicPartition]]:
-    """Return the partitions that shall go back, of brokers that lack more than *percentage* of theirs."""
+    """Return the partitions to elect, of brokers that do not lead more than *percentage* of theirs."""
     owned: dict[int, int] = defaultdict(int)
     elsewhere: dict[int, list[TopicPartition]] = defaultdict(list)
     for partition in context.partitions():

@@ -1,11 +1,11 @@
-"""Other replicas for a partition, without a record lost and whoever dies on the way (KIP-455).
+"""Reassignments: other replicas for a partition, without losing a committed record (KIP-455).
 
 Theory of operation
 ===================
-A reassignment is a state in ZooKeeper: the topic's znode names all replicas, old and new, those that are *adding* and
-those that are *removing*. What is to be done next follows from that and from the partition's state alone, so that a
-controller which takes over goes on without knowing how far its predecessor came, and nothing is remembered here beyond
-the writes that are under way. With origin {1,2,3} and target {4,5,6}:
+A reassignment is a state in ZooKeeper: the topic's znode has all replicas, old and new, those that are *adding* and
+those that are *removing*. The next step follows from that and the partition's state alone. So a new controller
+continues without knowing how far the previous one came, and nothing is kept here but the writes that are unanswered.
+With the original replicas {1,2,3} and the target {4,5,6}:
 
     replicas        adding   removing  leader  ISR
     1,2,3                              1       1,2,3
@@ -13,34 +13,35 @@ the writes that are under way. With origin {1,2,3} and target {4,5,6}:
     4,5,6,1,2,3     4,5,6    1,2,3     1       1,2,3,4,5,6     the leader took them into the ISR
     4,5,6                              4       4,5,6           completed in one step, old ones deleted
 
-Every step is a *change* of a partition's replicas and is made in one order: first its state, with leader epoch + 1, an
-ISR without the replicas that go, and a leader that stays; then the topic's znode; then it is announced, and who is
-no replica any more is told to delete. The state first, because that write is conditional: if the leader changed the
-ISR meanwhile, the step is judged again before anything was done that cannot be undone. Until the announcement the old
-leader cannot change the ISR back, for it does not know the new epoch.
+Every step is a *change* of a partition's replicas, in one order. First its state: leader epoch + 1, an ISR without the
+replicas that are removed, and a leader that stays. Then the topic's znode. Then the requests to brokers, with a
+deletion for each removed replica. The state is first because its write is conditional: if the leader changed the ISR
+meanwhile, the step is decided again before anything irreversible was done. Until it gets its request the old leader
+cannot change the ISR back, as it does not know the new epoch.
 
-Completed is a reassignment when all of the target are in the ISR and one of them is alive to lead. Calling it off is
-a change like another: back to the origin, now. No change is made that takes the last replicas of an ISR away: these
-alone have every committed record (KRaft refuses that too; Kafka's ZooKeeper controller goes on without a leader).
+A reassignment is complete when all target replicas are in the ISR and one of them is alive to lead. Cancelling it is a
+change like another: back to the original replicas, at once. No change removes the last members of an ISR: only they
+have every committed record (KRaft rejects that, too; Kafka's ZooKeeper controller goes on without a leader).
 
-A topic's znode names the replicas of all its partitions and is written whole, so it is not written for each partition
-that came to its end: they wait for each other until they are a fourth of what still moves of the topic, or something
-else is written of it, or for ReassignmentsDue, which the owner is to say soon if some are `held_back`. So thousands
-of partitions take some dozen writes, however they come.
+A topic's znode has the replicas of all its partitions and is written whole. So it is not written for each partition
+that could be completed: they wait for each other until they are a fourth of the topic's partitions that are being
+reassigned, or something else is written to the znode, or until ReassignmentsDue, which is to follow soon while some
+are `held_back`. So thousands of partitions take some dozen writes.
 
-Kafka tells the replicas that go to delete themselves before it writes the topic's znode, as a reminder for the next
-controller. Here they are told afterwards, and whoever did not hear it (it was down, or the controller died) finds out
-by the full UpdateMetadata that every new controller and every start of a broker brings (`replica.stray_replicas`).
+Kafka sends the removed replicas their deletion before it writes the topic's znode, as a reminder for the next
+controller. Here it is sent afterwards. A replica that misses it (its broker was down, or the controller failed) is
+found by the full UpdateMetadata of every new controller and every start of a broker (`replica/stray_replicas.py`).
 
 Invariants
 ----------
 1. A replica leaves the assignment only when it is in no ISR that ZooKeeper may hold.
 2. A change never leaves an ISR empty, nor a partition without a leader that had one.
-3. Replicas are told to delete only after the znode without them was written.
-4. A wish is answered only after it was written, and then it is done: by this controller or the next.
-5. A partition of a topic that is being deleted is not moved: all its replicas, old and new, delete it.
+3. Replicas are deleted only after the znode without them was written.
+4. A request is answered only after it was written, and then it is completed: by this controller or the next.
+5. A partition of a topic that is being deleted is not reassigned: all its replicas, old and new, are deleted.
 
-In: ReassignmentRequested, outcomes of writes, the tables   Out: writes, announcements, answers   Owner: machine
+In: ReassignmentRequested, outcomes of writes, the tables   Out: writes, requests to brokers, answers   Owner:
+state_machine
 """
 
 from __future__ import annotations
@@ -65,38 +66,38 @@ from kbroker.controller.core.states import ReplicaState
 from kclient.wire.interbroker import NO_LEADER
 
 ATTEMPTS = 5
-"""Races with the leader's own writes that a wish may lose before it is refused."""
+"""Races with the leader's own writes that a request may lose before it is rejected."""
 
 CHANGES_AT_ONCE = 500
-"""More are made one round after another, so that nobody has to wait for thousands to be written and told."""
+"""The most changes of one round: the first of thousands need not wait until all are written and sent."""
 
 PART_OF_WHAT_MOVES = 4
-"""So much of what moves of a topic, or more, is completed at once: the fourth part."""
+"""A fourth of a topic's partitions that are being reassigned, or more, is completed at once."""
 
 _ACCEPTED = ReassignmentResult(ReassignmentOutcome.ACCEPTED)
 
 
 class RejectedError(Exception):
-    """The change cannot be made now; the text says why."""
+    """The change cannot be made now; the text is the reason."""
 
 
 @dataclass(slots=True)
 class _Change:
-    """A partition on its way to *wanted*."""
+    """A partition that is being changed to *wanted*."""
 
     wanted: ReplicaAssignment
     state_out: bool = False
-    """Whether the write that is under way is ours: an election may have to write the same partition first."""
+    """Whether the unanswered write is of this change: an election may have to write the same partition first."""
     state_written: bool = False
     races_lost: int = 0
 
 
 class Reassignments:
-    """The changes under way. Nothing is, between events that have settled."""
+    """The changes of the event that is being processed. There is none when it has settled."""
 
     def __init__(self) -> None:
         self._queue: dict[TopicPartition, ReplicaAssignment] = {}
-        """What was asked for and is not begun."""
+        """Requested changes that have not begun."""
         self._changes: dict[TopicPartition, _Change] = {}
         self._writing: WriteAssignments | None = None
         self._is_requested = False
@@ -104,21 +105,21 @@ class Reassignments:
         self._asked: frozenset[TopicPartition] = frozenset()
         self._results: dict[TopicPartition, ReassignmentResult] = {}
         self._lost: set[TopicPartition] = set()
-        """Partitions whose state znode is gone: their topic's watch will say what became of it."""
+        """Partitions without a state znode: their topic's watch reports what became of it."""
         self._due = False
-        """Whether nothing is to be held back in the next round."""
+        """Whether the next round holds nothing back."""
         self.held_back = 0
-        """How many partitions came to their end and wait for others of their topic."""
+        """The number of partitions that could be completed and wait for others of their topic."""
 
     @property
     def is_writing(self) -> bool:
         """Whether a WriteAssignments awaits its AssignmentsWritten."""
         return self._writing is not None
 
-    # -- what is wanted ----------------------------------------------------------------------
+    # -- requests ---------------------------------------------------------------------------
 
     def request(self, context: ControllerContext, event: ReassignmentRequested) -> Steps[None]:
-        """Take in what an operator wants; `answer` says what became of it."""
+        """Check a request and queue its changes; `answer` returns the outcome."""
         self._is_requested, self._results = True, {}
         self._asked = frozenset(event.targets)
         for partition, target in event.targets.items():
@@ -130,7 +131,7 @@ class Reassignments:
     def _ask(
         self, context: ControllerContext, partition: TopicPartition, target: Sequence[int] | None
     ) -> ReassignmentResult | None:
-        """Return the answer to one wish if there is nothing to be done, else note what is."""
+        """Return the answer for one partition if there is nothing to change, else queue the change."""
         if not context.replicas(partition) or partition[0] in context.deleting:
             return ReassignmentResult(ReassignmentOutcome.UNKNOWN, "there is no such partition")
         now = context.assignment(partition)
@@ -155,7 +156,7 @@ class Reassignments:
         return None
 
     def answer(self) -> AnswerReassignment | None:
-        """Return the answer to the request, once and when all of it was written."""
+        """Return the answer to the request, once, when all of it has been written."""
         if not self._is_requested or self._queue:
             return None
         answer = AnswerReassignment(self._results)
@@ -181,7 +182,7 @@ class Reassignments:
                 continue
             current = context.leader_and_isr.get(partition)
             if current is None:
-                change.state_written = True  # it never had a leader: there is nothing to keep
+                change.state_written = True  # it never had a leader, and has no records
                 continue
             try:
                 state = state_for(context, partition, change.wanted)
@@ -193,11 +194,11 @@ class Reassignments:
         return writes
 
     def due(self) -> None:
-        """Have all that came to its end completed in the next round, however few they are."""
+        """Complete in the next round all that could be completed, however few they are."""
         self._due = True
 
     def _begin_round(self, context: ControllerContext) -> Steps[None]:
-        """Take up what was asked for, and the reassignments whose target is in sync, if they are enough."""
+        """Begin queued changes, and complete the reassignments with a target that is in sync, if they are enough."""
         for partition in list(self._queue)[:CHANGES_AT_ONCE]:
             self._changes[partition] = _Change(self._queue.pop(partition))
         written = {name for name, _ in self._changes}
@@ -227,7 +228,7 @@ class Reassignments:
                 self.held_back += 1
 
     def states_written(self, event: StatesWritten) -> None:
-        """Note which states were written; a change whose write lost a race is judged again."""
+        """Take note of the states that were written; a change with a write that lost a race is decided again."""
         for partition, change in list(self._changes.items()):
             ours, change.state_out = change.state_out, False
             if not ours:
@@ -260,7 +261,7 @@ class Reassignments:
         event: AssignmentsWritten,
         request_batch: ControllerBrokerRequestBatch,
     ) -> Steps[list[TopicPartition]]:
-        """Take in that the znodes hold what was wanted; return the partitions that changed."""
+        """Adopt the replicas that were written; return the partitions that changed."""
         self._writing = None
         changes, self._changes = self._changes, {}
         known = {}
@@ -281,7 +282,7 @@ class Reassignments:
         return list(known)
 
     def topic_changed(self, name: str) -> None:
-        """Look at the partitions of a topic again that was seen in ZooKeeper."""
+        """Consider the partitions of a topic again that was read from ZooKeeper."""
         self._lost = {partition for partition in self._lost if partition[0] != name}
 
     # -- answers -----------------------------------------------------------------------------
@@ -301,11 +302,11 @@ class Reassignments:
 def is_complete(
     context: ControllerContext, partition: TopicPartition, assignment: ReplicaAssignment
 ) -> bool:
-    """Say whether *assignment* needs nothing more but to be cut down to its target."""
+    """Return whether *assignment* can be replaced by its target replicas."""
     state = context.leader_and_isr.get(partition)
     if state is None:
         return False
-    for replica in assignment.replicas:  # asked of all that move, again and again: most end here
+    for replica in assignment.replicas:  # a hot loop over every reassignment: most end here
         if replica not in state.isr and replica not in assignment.removing:
             return False
     target = assignment.target_replicas
@@ -344,14 +345,14 @@ def state_for(
     ]
     eligible_replicas.sort(
         key=lambda r: r in context.shutting_down
-    )  # stable: in their order, the leaving last
+    )  # stable: in their order, those that shut down last
     if current.leader in eligible_replicas:
         leader = current.leader
     elif eligible_replicas:
         leader = eligible_replicas[0]
     elif context.is_online(current.leader, partition):
         raise RejectedError(
-            f"of {_brokers(isr)}, who would be left in sync, none is alive to take over from the"
+            f"of {_brokers(isr)}, which would be left in sync, none is alive to take over from the"
             f" leader {current.leader}"
         )
     else:
@@ -396,7 +397,7 @@ def _replace_replicas(
     before: Sequence[int],
     request_batch: ControllerBrokerRequestBatch,
 ) -> None:
-    """Bring the tables in line with replicas that were *before* others, and have everybody told."""
+    """Update the tables for replicas that were *before* the change, and send it to every broker."""
     now = context.replicas(partition)
     for replica in now:
         if replica not in before:
@@ -413,7 +414,7 @@ def _remove(
     replica: int,
     request_batch: ControllerBrokerRequestBatch,
 ) -> None:
-    """Have *replica* delete what it holds, and forget it."""
+    """Send *replica* its deletion, and remove it from the tables."""
     for state in (
         ReplicaState.OFFLINE,
         ReplicaState.DELETION_STARTED,
@@ -428,7 +429,7 @@ def _remove(
 
 
 def targets_of(context: ControllerContext) -> Mapping[TopicPartition, ReplicaAssignment]:
-    """Return the reassignments under way, for a listing."""
+    """Return the partitions that are being reassigned, sorted."""
     return {
         partition: context.assignment(partition) for partition in sorted(context.being_reassigned)
     }

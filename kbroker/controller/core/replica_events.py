@@ -1,24 +1,24 @@
-"""What brokers say of replicas: leaders of their ISRs, each broker of what it found when it was told to lead or follow.
+"""What brokers report of replicas: leaders their ISR changes, and each broker the outcome of LeaderAndIsr.
 
 Theory of operation
 ===================
-*IsrChanged*: leaders write their partitions' states themselves, and tell that they did. What was read is adopted if it
-is newer than what is known. A leader cannot know all that the controller knows: a member that it took in may have been
-on its way out (KAFKA-14140), or may not have what it was granted its place for; such partitions are evaluated.
-*LogDirsFailed*: a broker lost a log directory and says not which (KIP-112). All its replicas are ordered anew; the
-answers name those that are offline.
-*LeaderAndIsrAcked*: a broker's answer names the replicas whose log directory failed, those that lack records they
-should have (S8), and where the logs of partitions without a leader end, with what they have kept. Each may change who
-leads, now that it is known; but an answer that changes nothing is not worth an evaluation, of which each may ask
-ZooKeeper for a topic's settings. A replica whose log could not be created because a directory failed is created in
-another one by the next request: the answer to that request ends its being offline. A replica that was reported offline
-is sent a request again, since another one may have been on its way. So is a replica that lacks records and has no place
-in the state any more: it did not follow because the request that it answered was older.
+*IsrChanged*: leaders write the states of their partitions themselves and announce that. A state that was read is
+adopted if it is newer than the known one. A leader does not know all that the controller knows: a member that it added
+may have been shutting down (KAFKA-14140), or may lack what it had when it was in sync. Such partitions are evaluated.
+*LogDirsFailed*: a broker lost a log directory; the notification does not name it (KIP-112). All replicas on the broker
+are sent a LeaderAndIsr again; the responses name those that are offline. *LeaderAndIsrAcked*: the response names the
+replicas on a failed log directory, those that lack records they should have (S8), and the log end offsets of
+partitions without a leader, with the epochs under which these logs kept everything. Each may change the election. A
+response that changes nothing is not evaluated: an evaluation may read a topic's settings from ZooKeeper. A replica
+with a log that could not be created because a directory failed is created in another one by the next request: the
+response to that request ends its being offline. A replica that was reported offline is sent a request again, since
+another one may have been on its way. So is a replica that lacks records and has no place in the state any more: it did
+not follow because the request that it answered was older.
 
-Invariants: 1. an older state never replaces a newer one; 2. an answer counts for the incarnation that gave it, and for
-replicas that are still assigned, of topics that stay.
+Invariants: 1. an older state never replaces a newer one; 2. a response counts for the broker epoch that sent it, and
+for assigned replicas of topics that are not being deleted.
 
-In: IsrChanged, LogDirsFailed, LeaderAndIsrAcked, the tables   Out: the tables, `writes`   Owner: machine
+In: IsrChanged, LogDirsFailed, LeaderAndIsrAcked, the tables   Out: the tables, `writes`   Owner: state_machine
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ def isr_changed(context: ControllerContext, event: IsrChanged, writes: StateWrit
             writes.request_batch.metadata.add(partition)
             for replica, isr_epoch in state.isr_epoch_by_member.items():
                 if replica not in known.isr and isr_epoch == context.epoch_of(replica):
-                    # It has caught up anew, whatever it lacked.
+                    # It has caught up again, whatever it lacked.
                     context.incomplete.get(replica, set()).discard(partition)
                 elif not context.holds(replica, partition, isr_epoch):
                     doubtful.append(partition)
                 if replica in context.shutting_down:
-                    doubtful.append(partition)  # its leader did not know (KAFKA-14140)
+                    doubtful.append(partition)  # unknown to its leader (KAFKA-14140)
     yield from writes.evaluate(context, dict.fromkeys(doubtful))
 
 
 def log_dirs_failed(
     context: ControllerContext, event: LogDirsFailed, writes: StateWrites
 ) -> Steps[None]:
-    """Order all replicas there anew: the answers name those that are offline (KIP-112)."""
+    """Send LeaderAndIsr for all replicas there: the responses name those that are offline (KIP-112)."""
     ids = event.brokers & context.brokers.keys()
     for partition in context.partitions_on(ids):
         yield
@@ -71,7 +71,7 @@ def log_dirs_failed(
 def leader_and_isr_acked(
     context: ControllerContext, event: LeaderAndIsrAcked, writes: StateWrites
 ) -> Steps[None]:
-    """Take in what a broker found of the replicas that it was told of."""
+    """Update the tables with what a broker reports of its replicas."""
     broker = context.brokers.get(event.broker_id)
     if broker is None or broker.epoch != event.broker_epoch:
         return
@@ -101,8 +101,8 @@ def leader_and_isr_acked(
         if event.broker_id in context.replicas(p) and p[0] not in context.deleting
     }
     context.log_ends.setdefault(event.broker_id, {}).update(ends)
-    # Only a replica that stands for its place now, or the last end to be known, changes who leads; each evaluation
-    # of the others asks ZooKeeper for settings.
+    # Only a replica with a log that now vouches for its place, or the last log end to be known, changes the election.
+    # An evaluation of the others would read settings from ZooKeeper in vain.
     known = [
         p
         for p in ends
@@ -122,7 +122,7 @@ def _is_in_isr_or_elr(
 def _is_vouched_by_its_log(
     context: ControllerContext, partition: TopicPartition, broker: Broker
 ) -> bool:
-    """Say whether a replica's own log, and not its broker's registration, stands for its place."""
+    """Return whether a replica's own log, and not its broker's registration, vouches for its place."""
     current = context.leader_and_isr.get(partition)
     if current is None:
         return False

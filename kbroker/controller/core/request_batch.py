@@ -1,7 +1,7 @@
-"""What is to be told to whom, collected while an event is handled, handed out when it has settled.
+"""The requests to brokers that an event adds up, as effects when it has settled (Kafka's ControllerBrokerRequestBatch).
 
-Values are looked up when the announcement leaves, not when it was asked for, so that a partition
-touched three times by one event is announced once, in its final state.
+States are looked up when the requests leave, not when they are added: a partition that one event changes three times is
+sent once, in its final state.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ class ControllerBrokerRequestBatch:
 
     leader_and_isr: dict[int, set[TopicPartition]] = field(default_factory=dict)
     new_partitions: set[TopicPartition] = field(default_factory=set)
-    """Partitions created by this event: told with is_new."""
+    """Partitions created by this event: sent with is_new."""
     metadata: set[TopicPartition] = field(default_factory=set)
-    """Partitions that every broker is told about."""
+    """Partitions of the UpdateMetadata to every broker."""
     full_metadata_to: set[int] = field(default_factory=set)
-    """Brokers that are told about all partitions."""
+    """Brokers that get a full UpdateMetadata."""
     brokers_changed: bool = False
-    """Every broker is told, if only who lives."""
+    """Whether every broker gets an UpdateMetadata, if only with the live brokers."""
     stops: dict[int, dict[TopicPartition, bool]] = field(default_factory=dict)
     """Partition -> delete, per broker."""
 
     def add_partition(self, context: ControllerContext, partition: TopicPartition) -> None:
-        """Tell *partition*'s state to its replicas, and to everybody as metadata."""
+        """Send *partition*'s state to its replicas, and to every broker as metadata."""
         self.add_leader_and_isr(context, partition)
         self.metadata.add(partition)
 
     def add_leader_and_isr(self, context: ControllerContext, partition: TopicPartition) -> None:
-        """Tell *partition*'s state to its replicas."""
+        """Send *partition*'s state to its replicas."""
         for replica in context.replicas(partition):
             self.leader_and_isr.setdefault(replica, set()).add(partition)
 
     def add_stop_replica(self, broker_id: int, partition: TopicPartition, *, delete: bool) -> None:
-        """Tell *broker_id* to stop its replica of *partition*."""
+        """Have *broker_id* stop its replica of *partition*."""
         stops = self.stops.setdefault(broker_id, {})
         stops[partition] = stops.get(partition, False) or delete
 
     def take_effects(self, context: ControllerContext) -> Steps[list[Effect]]:
-        """Hand out the effects, in Kafka's order: leaders, metadata, stops. Empties itself."""
+        """Return the effects, in Kafka's order (LeaderAndIsr, UpdateMetadata, StopReplica), and start empty again."""
         effects: list[Effect] = []
         memo: dict[TopicPartition, PartitionUpdate | None] = {}
         live = tuple(
@@ -141,7 +141,7 @@ class ControllerBrokerRequestBatch:
         partition: TopicPartition,
         memo: dict[TopicPartition, PartitionUpdate | None],
     ) -> PartitionUpdate | None:
-        """Say what is told of *partition*; None while it has no state (or is gone)."""
+        """Return *partition* as it is sent; None while it has no state (or is gone)."""
         if partition not in memo:
             memo[partition] = partition_update(
                 context, partition, is_new=partition in self.new_partitions
@@ -152,7 +152,7 @@ class ControllerBrokerRequestBatch:
 def partition_update(
     context: ControllerContext, partition: TopicPartition, *, is_new: bool = False
 ) -> PartitionUpdate | None:
-    """Say what is told of *partition*; None while it has no state and is not being deleted."""
+    """Return *partition* as it is sent; None while it has no state and is not being deleted."""
     topic = context.topics.get(partition[0])
     if topic is None:
         return None

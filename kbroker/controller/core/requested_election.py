@@ -1,18 +1,18 @@
-"""An election that an operator asks for (KIP-183, KIP-460): what there is to do, and what is answered.
+"""An election that an operator requests (KIP-183, KIP-460): the partitions to elect, and the answer.
 
 Theory of operation
 ===================
-*Preferred*: the first replica shall lead, which it can when it is alive and in the ISR. *Unclean*: where nobody leads
-somebody shall, out of the ISR if it must be, whatever unclean.leader.election.enable says: the operator has decided
-that a partition that is there is worth more than its last records. A partition that has a leader is not touched.
+*Preferred*: the first replica shall lead. It can when it is alive and in the ISR. *Unclean*: a partition without a
+leader gets one, out of the ISR if need be, whatever unclean.leader.election.enable is: the operator has decided that
+the partition is worth more than its last records. A partition with a leader is not changed.
 
-The election itself is the machine's (`election.elect`, `preferred.elect_preferred`). A write that loses a race with the
-leader's own change of the ISR is tried again, for the answer must not depend on what the leader did just then.
+The state machine elects (`election.elect`, `preferred_leaders.elect_preferred`). A write that loses a race with the
+leader's own ISR change is repeated, so that the answer does not depend on what the leader did at that moment.
 
-Invariant: an operator's wish takes leadership from a living leader only for the preferred replica, and only if that
-one is in the ISR.
+Invariant: a request takes leadership from a live leader only for the preferred replica, and only if that one is in the
+ISR.
 
-In: ElectionRequested, the tables   Out: partitions to elect, results   Owner: machine
+In: ElectionRequested, the tables   Out: partitions to elect, results   Owner: state_machine
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RequestedElection:
         self._isr_before: dict[TopicPartition, tuple[int, ...]] = {}
 
     def begin(self, context: ControllerContext) -> Steps[None]:
-        """Find out what is to be done."""
+        """Find the partitions to elect."""
         asked = context.partitions() if self._asked is None else self._asked
         for partition in sorted(asked):
             yield
@@ -54,7 +54,7 @@ class RequestedElection:
     def _at_once(
         self, context: ControllerContext, partition: TopicPartition
     ) -> ElectionOutcome | None:
-        """Return what can be answered without an election."""
+        """Return the outcome if it takes no election."""
         if partition[0] in context.deleting:
             return ElectionOutcome.BEING_DELETED
         if not context.replicas(partition):
@@ -62,7 +62,7 @@ class RequestedElection:
         return ElectionOutcome.NOT_NEEDED if self._is_led(context, partition) else None
 
     def _is_led(self, context: ControllerContext, partition: TopicPartition) -> bool:
-        """Say whether *partition* has the leader that is asked for."""
+        """Return whether *partition* has the requested leader."""
         state = context.leader_and_isr.get(partition)
         if state is None or state.leader == NO_LEADER:
             return False
@@ -71,7 +71,7 @@ class RequestedElection:
         return context.is_online(state.leader, partition)
 
     def left(self, context: ControllerContext) -> Steps[list[TopicPartition]]:
-        """Return what is still to be elected, and can be; [] ends the request."""
+        """Return the partitions that remain and can be elected; [] ends the request."""
         if not self.attempts_left:
             return []
         self.attempts_left -= 1
@@ -88,7 +88,7 @@ class RequestedElection:
         return any(context.is_online(r, partition) for r in context.replicas(partition))
 
     def results(self, context: ControllerContext) -> Steps[dict[TopicPartition, ElectionResult]]:
-        """Return what became of every partition, when nothing is left to be tried."""
+        """Return the outcome of every partition, when nothing remains to be tried."""
         results = dict(self._decided)
         for partition, isr in self._isr_before.items():
             yield
@@ -96,7 +96,7 @@ class RequestedElection:
             if state is None or not self._is_led(context, partition):
                 results[partition] = ElectionResult(ElectionOutcome.NOT_AVAILABLE)
                 continue
-            # A member of the ISR that may have lost its log is no better than one that was not in it (KIP-704).
+            # A member of the ISR that may have lost its log is no better than a replica outside it (KIP-704).
             lost = isr if state.leader not in isr or state.leader_recovery_state else ()
             results[partition] = ElectionResult(ElectionOutcome.ELECTED, state.leader, lost)
         return results

@@ -1,14 +1,13 @@
-"""The controller's changes in words: who leads where, in which epoch, and why; so that a failover can be read back.
+"""The controller's state changes as lines of the log (Kafka's StateChangeLogger): leader, ISR, epoch and reason.
 
 Theory of operation
 ===================
-When a round of states has been written, each is compared with what was before. A partition has an entry if it has
-another leader or ISR; the reason is found in the tables, which are those of the moment of the decision. Up to
-`LINES_LOGGED` entries are a line each. More, as when a broker with thousands of partitions dies, are told by kind: how
-many, from whom to whom and why, with the first few by name. Partitions that are new are always told together. The
-office has every entry for who logs at DEBUG.
+When a round of states has been written, each is compared with the one before. A partition has a `StateChange`; its
+reason follows from the tables, which are those of the decision. Up to `LINES_LOGGED` changes are a line each. More, as
+after the failure of a broker with thousands of partitions, become a line for each kind of change: the number, the
+leaders and the reason, and the first few names. New partitions always share a line. At DEBUG every change is logged.
 
-In: what was written, the tables before it is taken over   Out: lines   Owner: controller.event_manager. Pure.
+In: what was written, the tables before they hold it   Out: lines   Owner: controller.effect_performer. Pure.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ from kbroker.controller.core.effects import StateWrite
 from kclient.wire.interbroker import NO_LEADER
 
 LINES_LOGGED: Final = 20
-"""So many changes of one round are told one by one."""
+"""The most changes of one round that have a line each."""
 NAMES_LOGGED: Final = 5
-"""So many partitions of a kind are named."""
+"""The most partitions of a kind that are named."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """What was written of one partition."""
+    """The written change of one partition's state."""
 
     partition: TopicPartition
     before: LeaderAndIsr | None
@@ -46,7 +45,7 @@ class StateChange:
 
     @property
     def kind(self) -> tuple[str, str]:
-        """What it has in common with others: the leaders, and the reason."""
+        """The leaders and the reason, which many changes share."""
         return self._leaders, self.why
 
     @property
@@ -71,7 +70,7 @@ class StateChange:
 def state_changes(
     context: ControllerContext, writes: Iterable[StateWrite]
 ) -> Steps[list[StateChange]]:
-    """Return an entry for each of *writes*, which succeeded; *context* does not know of them yet."""
+    """Return the change of each of *writes*, which succeeded; *context* does not hold them yet."""
     changes = []
     for write in writes:
         yield
@@ -85,7 +84,7 @@ def state_changes(
 
 
 def state_change_lines(changes: Sequence[StateChange]) -> list[str]:
-    """Return the lines to be logged: one for each, or one for each kind; new partitions by topic."""
+    """Return the lines for *changes*: one for each, or one for each kind; new partitions by topic."""
     new = [change for change in changes if change.before is None]
     known = [change for change in changes if change.before is not None]
     lines = _new_partition_lines(new) if new else []
@@ -102,7 +101,7 @@ def state_change_lines(changes: Sequence[StateChange]) -> list[str]:
 
 
 def reassignment_lines(moved: Mapping[TopicPartition, ReplicaAssignment]) -> list[str]:
-    """Return the lines to be logged of replicas that were written: one for each, or one for each kind of step."""
+    """Return the lines for replicas that were written: one for each partition, or one for each kind of step."""
     if len(moved) <= LINES_LOGGED:
         return [
             f"{_name(partition)} is on brokers {_listed(now.replicas)}"
@@ -111,7 +110,7 @@ def reassignment_lines(moved: Mapping[TopicPartition, ReplicaAssignment]) -> lis
         ]
     kinds: dict[str, list[TopicPartition]] = {}
     for partition, now in moved.items():
-        step = "are being moved" if now.is_being_reassigned else "have the replicas they shall have"
+        step = "are being reassigned" if now.is_being_reassigned else "have their target replicas"
         kinds.setdefault(step, []).append(partition)
     return [
         f"{len(alike)} partitions ({', '.join(map(_name, alike[:NAMES_LOGGED]))}, ...) {step}"
@@ -120,7 +119,7 @@ def reassignment_lines(moved: Mapping[TopicPartition, ReplicaAssignment]) -> lis
 
 
 def outcome_lines(outcomes: Mapping[TopicPartition, str]) -> list[str]:
-    """Return the lines to be logged of what became of wishes: one for each, or one for each outcome."""
+    """Return the lines for the outcomes of a request: one for each partition, or one for each outcome."""
     if len(outcomes) <= LINES_LOGGED:
         return [f"{_name(partition)}: {outcome}" for partition, outcome in outcomes.items()]
     kinds: dict[str, list[TopicPartition]] = {}
@@ -152,7 +151,7 @@ def broker_change_line(before: Mapping[int, Broker], after: Mapping[int, Broker]
             ("gone", before.keys() - after.keys()),
             ("joined", after.keys() - before.keys()),
             (
-                "registered anew",
+                "registered again",
                 {n for n, b in after.items() if n in before and b.epoch != before[n].epoch},
             ),
         )
@@ -178,7 +177,7 @@ def _why(
         return f"UNCLEAN, broker {after.leader} may lack committed records: they are lost"
     if before.leader == NO_LEADER:
         if after.leader == NO_LEADER:
-            return "nobody who may lead is alive"
+            return "no replica that may lead is alive"
         return f"broker {after.leader}, which has all that is committed, is alive"
     if not context.is_online(before.leader, partition):
         return _trouble(context, before.leader)
@@ -188,7 +187,7 @@ def _why(
         return _why_it_stays(context, partition, before, after)
     target = context.assignment(partition).target_replicas
     if before.leader not in target:
-        return f"the partition moves away from broker {before.leader}"
+        return f"the partition is reassigned away from broker {before.leader}"
     if before.leader not in after.isr:
         return f"broker {before.leader} may lack committed records"
     if after.leader == target[0]:
@@ -209,16 +208,16 @@ def _why_it_stays(
         if broker_id in context.shutting_down:
             return f"broker {broker_id} is shutting down"
     if gone and not _came_back(context, gone[0], before):
-        return f"the partition moves away from broker {gone[0]}"
+        return f"the partition is reassigned away from broker {gone[0]}"
     if gone:
         return f"broker {gone[0]} came back and may lack committed records"
     if context.assignment(partition).is_being_reassigned:
-        return "its replicas are being moved"
-    return "its replicas are told anew"
+        return "its replicas are being reassigned"
+    return "its replicas are sent its state again"
 
 
 def _came_back(context: ControllerContext, broker_id: int, before: LeaderAndIsr) -> bool:
-    """Say whether *broker_id*, which is online, registered again since it was granted its place in the ISR."""
+    """Return whether *broker_id*, which is online, has registered again since it joined the ISR."""
     isr_epoch = dict(zip(before.isr, before.isr_epochs, strict=False))
     now = context.brokers[broker_id].epoch
     return isr_epoch.get(broker_id, now) != now

@@ -1,34 +1,34 @@
-"""The controller: one machine that keeps every partition led by a live replica, if there is one.
+"""The controller's state machine: every partition has a live leader, if it has a replica that can lead.
 
 Theory of operation
 ===================
-Events are taken one at a time, as by Kafka's controller thread. Handling one moves states in the
-tables and collects two things: partitions whose state should change (asked of `election`, written by
-one WriteStates) and announcements (LeaderAndIsr, UpdateMetadata, StopReplica). While a write is under
-way further events wait in a queue; the announcements leave when the writes have settled, so nobody
-hears of a state that ZooKeeper does not hold. That much of an event is a *round* (`writes`); who waits for a leader is
-served in the first, and what is led all the while in a second.
-When an event has settled the reassignments are looked at (`reassignment`): the next step of each is written likewise.
-An event is worked on in steps of a partition or less (`process`), so that thousands of partitions hold nobody up; its
-effects leave together when all steps are done, and the next event begins only then. `handle` takes all steps at once.
+The machine processes one event at a time, as Kafka's controller thread does. An event changes the tables and collects
+two things: partitions that need another state, which `election` decides and one WriteStates writes, and requests to
+brokers (LeaderAndIsr, UpdateMetadata, StopReplica). The requests leave when the writes have settled, so no broker
+learns of a state that ZooKeeper does not hold. That is one *round* of writes (`state_writes`). Partitions without a
+leader are in the first round of an event, partitions with a leader in a second one.
 
-Here are the queue, the order, and the table of who knows what to do about which event: `failover` (a term begins),
-`membership` (brokers come and go), `topics` and `topic_deletion`, `replica_events` (what brokers say of replicas),
-`requested_election` and `preferred_leaders`, `reassignment`. Each moves the tables (`context`) and gives its
-partitions to the rounds; none knows of the queue, nor of the others but `topic_deletion`. Where no member of the ISR
-lives the topic's setting is asked for (AskUncleanElection); until it is known to allow more, nobody leads.
+When an event has settled, `reassignment` decides the next step of each reassignment, which is written likewise.
+An event is processed in steps of a partition or less (`process`), so that an event of thousands of partitions does not
+block the reactor. Its effects are returned together after the last step.
+
+This module has the order, and the table of handlers: `failover` (an epoch begins), `broker_changes`, `topic_changes`,
+`topic_deletion`, `replica_events` (what brokers report of replicas), `requested_election`, `preferred_leaders` and
+`reassignment`. Each changes the tables (`context`) and gives its partitions to the writes. Where no member of the ISR
+is alive the topic's setting is read (CheckUncleanElection); without its permission the partition stays without a
+leader.
 
 Invariants
 ----------
 1. A leader is a member of its ISR; an ISR is a subset of the replicas.
 2. Leader epochs of a partition only grow.
-3. Nothing is announced that was not written; nothing at all after Resigned.
-4. At rest, a partition whose ISR has an online member is led by one.
-5. At most one WriteStates or WriteAssignments is unanswered.
-6. A topic's znodes go only after every replica confirmed its deletion, once.
-7. What comes out does not depend on how the steps were spread over time.
+3. Requests to brokers carry written states only; after `resign` there is no effect at all.
+4. At rest, a partition with an online member in its ISR has a leader.
+5. At most one WriteStates or WriteAssignments is unanswered. Another event is rejected until then.
+6. A topic's znodes are deleted only after every replica confirmed its deletion, once.
+7. The effects do not depend on how the steps were spread over time.
 
-In: kbroker.controller.core.events   Out: kbroker.controller.core.effects   Owner: controller.controller (reactor)
+In: kbroker.controller.core.events   Out: kbroker.controller.core.effects   Owner: effect_performer (reactor)
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ from kbroker.controller.core.requested_election import RequestedElection
 from kbroker.controller.core.state_writes import StateWrites
 
 EventHandler: TypeAlias = Callable[[ControllerContext, Any], Steps[None]]
-"""What is done about one kind of event."""
+"""Handles one kind of event."""
 
 
 class ControllerStateMachine:
-    """The controller's decisions. Feed events to `handle` or `process`, perform what they return, in order."""
+    """The controller's decisions: events to `process`, effects to perform in order."""
 
     def __init__(self, min_insync_replicas: Callable[[str], int] = lambda _topic: 1) -> None:
         self._context: ControllerContext | None = None
@@ -94,14 +94,14 @@ class ControllerStateMachine:
 
     @property
     def context(self) -> ControllerContext:
-        """The tables (to look at). RuntimeError before BecameController."""
+        """The tables, to be read only. RuntimeError before BecameController."""
         if self._context is None:
             raise RuntimeError("not the controller yet")
         return self._context
 
     @property
     def is_resigned(self) -> bool:
-        """Whether the machine has fallen silent for good."""
+        """Whether `resign` was called."""
         return self._resigned
 
     @property
@@ -111,7 +111,7 @@ class ControllerStateMachine:
 
     @property
     def held_back(self) -> int:
-        """How many reassignments could be completed and wait for others, or for ReassignmentsDue."""
+        """The number of reassignments that could be completed and wait for others, or for ReassignmentsDue."""
         return self._reassignments.held_back
 
     def resign(self) -> None:
@@ -119,9 +119,9 @@ class ControllerStateMachine:
         self._resigned = True
 
     def process(self, event: events.Event) -> Steps[list[Effect]]:
-        """Take *event* in steps; the result is what `handle` returns.
+        """Process *event* in steps; return the effects to perform, in order.
 
-        One event at a time; only Resigned may come between the steps of another, which then comes to nothing.
+        RuntimeError for an event that comes between the steps of another, or while a write is unanswered.
         """
         if self._resigned:
             return []
@@ -157,7 +157,7 @@ class ControllerStateMachine:
             yield from broker_changes.on_broker_startup(self.context, joined, self._writes)
             yield from self._settle()
 
-    # -- taking office -----------------------------------------------------------------------
+    # -- failover ---------------------------------------------------------------------------
 
     def _became_controller(self, event: events.BecameController) -> Steps[None]:
         self._delete_topic_enable = event.delete_topic_enable
@@ -266,13 +266,13 @@ class ControllerStateMachine:
         for partition in changed:
             yield
             context.update_states(partition)
-        # A partition that could not be led may have got replicas that can.
+        # A partition without a leader may have new replicas that can lead.
         yield from self._writes.evaluate(context, changed)
         if not self._writes.is_writing:
-            yield from self._writes.take_requests(context)  # now, for another round may follow
+            yield from self._writes.take_requests(context)  # now: another round may follow
 
     def _go_on_reassigning(self, context: ControllerContext) -> Steps[None]:
-        """Write what the next step of the reassignments needs, or answer who asked for them."""
+        """Write what the next step of the reassignments needs, or answer the request."""
         self._writes.write((yield from self._reassignments.state_writes(context)))
         if self._writes.is_writing:
             return
@@ -284,7 +284,7 @@ class ControllerStateMachine:
     # -- the end of an event -----------------------------------------------------------------
 
     def _settle(self) -> Steps[None]:
-        """Let the announcements go, unless writes are under way."""
+        """Release the requests to brokers, unless writes are unanswered."""
         if self._context is None or self._resigned:
             return
         yield from self._writes.run_next(self._context)

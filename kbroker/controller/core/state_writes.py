@@ -1,26 +1,27 @@
-"""A round: partitions are looked at, what should change is written, and then it is so.
+"""Rounds of state writes: evaluate partitions, write the states that should change, adopt the outcome.
 
 Theory of operation
 ===================
-Whatever happens to the controller comes down to partitions that may need another state. They are *evaluated*: the
-election says what each should be, and all that should change is written at once. When the outcome is back the tables
-are brought up to it. A write that lost a race returned with what the znode holds: that is adopted, and the election
-is asked again (KAFKA-2729: never retry with a stale version), which is a write more in the same round. What is to be
-told is collected meanwhile in `request_batch`, what else is to be done in `out`.
+Every event comes down to partitions that may need another state. They are *evaluated*: `election` decides the state of
+each, and all states that should change are written together (WriteStates). The outcome then updates the tables. A write
+that lost a race returns what the znode holds: that state is adopted and evaluated again (KAFKA-2729: never retry with a
+stale version), which adds a write to the same round. Requests to brokers are collected meanwhile in `request_batch`,
+other effects in `effects`.
 
-An event that touches much has a second round (`then`): the first is for those that wait for a leader
-(`partitions_without_live_leader`), it is written and told; then everything else, which is led all the while. How an
-event begins and what its rounds are about say `failover`, `membership`, `topics` and `replica_events`; when its last
-is over the machine lets `request_batch` go.
+A large event has a second round (`then`). The first is for partitions without a live leader: it is written, and the
+brokers get their requests. The second is for all others, which have a leader all the while. `failover`,
+`broker_changes`, `topic_changes` and `replica_events` decide what their rounds contain. After the last round the
+machine takes the requests.
 
 Invariants
 ----------
-1. At most one WriteStates is unanswered; it holds every partition whose outcome is not known.
-2. The tables hold states that were read or written, never such as are only wanted; and so does what is told.
-3. The next round begins when nothing of this one is unanswered.
-4. An operator is told of a doubt once, until it is another or none.
+1. At most one WriteStates is unanswered; it holds every partition with an unknown outcome.
+2. The tables, and requests to brokers, hold states that were read or written, never states that are only wanted.
+3. The next round begins when no write of this one is unanswered.
+4. A data-loss warning is logged once, until it is another or none.
 
-In: partitions to look at, StatesWritten, the tables   Out: `out`, `request_batch`, the tables   Owner: machine
+In: partitions to evaluate, StatesWritten, the tables   Out: `effects`, `request_batch`, the tables   Owner:
+state_machine
 """
 
 from __future__ import annotations
@@ -51,11 +52,11 @@ class StateWrites:
 
     def __init__(self, min_insync_replicas: Callable[[str], int]) -> None:
         self._min_insync_replicas = min_insync_replicas
-        """A topic's min.insync.replicas, as far as known: leaders decide what it means (KIP-966)."""
+        """A topic's min.insync.replicas, as far as known: leaders decide with it what is committed (KIP-966)."""
         self.request_batch = ControllerBrokerRequestBatch()
-        """What is to be told once this round, or the event, has settled."""
+        """Requests to brokers that leave when this round, or the event, has settled."""
         self.effects: list[Effect] = []
-        """What is to be done, in order, since the machine last handed its effects out."""
+        """The effects, in order, since the machine last returned them."""
         self._writing: dict[TopicPartition, StateWrite] = {}
         self._then: Callable[[ControllerContext], Steps[None]] | None = None
         self._reported: dict[TopicPartition, WarnOfDataLoss] = {}
@@ -68,20 +69,20 @@ class StateWrites:
     # -- rounds ------------------------------------------------------------------------------
 
     def then(self, work: Callable[[ControllerContext], Steps[None]]) -> None:
-        """Have *work* begin the next round, when the writes of this one have settled."""
+        """Begin the next round with *work* when the writes of this one have settled."""
         self._then = work
 
     def run_next(self, context: ControllerContext) -> Steps[None]:
-        """Begin the rounds that are left, until one has to wait for what it writes."""
+        """Begin the remaining rounds, until one has a write that is unanswered."""
         while self._then is not None and not self._writing:
             work, self._then = self._then, None
             yield from work(context)
 
     def take_requests(self, context: ControllerContext) -> Steps[None]:
-        """Let go what is to be told."""
+        """Turn the collected requests to brokers into effects."""
         self.effects += yield from self.request_batch.take_effects(context)
 
-    # -- what should change ------------------------------------------------------------------
+    # -- evaluation -----------------------------------------------------------------------
 
     def evaluate(
         self,
@@ -90,7 +91,7 @@ class StateWrites:
         *,
         unclean: bool = False,
     ) -> Steps[None]:
-        """Ask the election about *partitions*; write what should change, place the rest."""
+        """Elect leaders of *partitions*; write the states that should change."""
         leaderless: set[str] = set()
         writes = []
         for partition in partitions:
@@ -128,7 +129,7 @@ class StateWrites:
     def elect_preferred(
         self, context: ControllerContext, partitions: Iterable[TopicPartition]
     ) -> Steps[None]:
-        """Have the preferred replicas lead those of *partitions* where they can and do not."""
+        """Elect the preferred replicas of *partitions* where they can lead and do not."""
         writes = []
         for partition in partitions:
             yield
@@ -139,7 +140,7 @@ class StateWrites:
         self.write(writes)
 
     def write(self, writes: Iterable[StateWrite]) -> None:
-        """Have *writes*, if there are any, written together."""
+        """Write *writes* together, if there are any."""
         self._writing.update((write.partition, write) for write in writes)
         if self._writing:
             self.effects.append(WriteStates(tuple(self._writing.values())))
@@ -151,7 +152,7 @@ class StateWrites:
         before: LeaderAndIsr,
         after: LeaderAndIsr,
     ) -> None:
-        """Have the operator told, once, of replicas that may lack what they should have."""
+        """Log once that replicas may lack records they should have."""
         warning = data_loss.warning_for(context, partition, before, after)
         if warning is None:
             self._reported.pop(partition, None)
@@ -159,10 +160,10 @@ class StateWrites:
             self._reported[partition] = warning
             self.effects.append(warning)
 
-    # -- what became of it -------------------------------------------------------------------
+    # -- outcomes ----------------------------------------------------------------------------
 
     def states_written(self, context: ControllerContext, event: StatesWritten) -> Steps[str | None]:
-        """Take in what became of the writes; returns why another controller governs, if it does."""
+        """Adopt the outcomes of the writes; return how it is known that a newer controller exists, if one does."""
         again: list[TopicPartition] = []
         writing, self._writing = self._writing, {}
         for partition, write in writing.items():
@@ -172,7 +173,7 @@ class StateWrites:
             else:
                 found = event.conflicts.get(partition)
                 if found is None:
-                    # The znode, or its whole topic, is gone: the topic's own watch will say so.
+                    # The znode, or its whole topic, is gone: the topic's own watch reports that.
                     context.update_states(partition)
                     continue
                 if found.controller_epoch > context.controller_epoch:
@@ -197,7 +198,7 @@ class StateWrites:
 def partitions_without_live_leader(
     context: ControllerContext, partitions: Iterable[TopicPartition]
 ) -> Steps[list[TopicPartition]]:
-    """List those of *partitions* that nobody leads who lives."""
+    """Return those of *partitions* without a live leader."""
     unled = []
     for partition in partitions:
         yield

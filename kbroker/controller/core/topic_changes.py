@@ -1,18 +1,17 @@
-"""Topics that are created, grow, or vanish, as their znodes say.
+"""Topics that are created, get more partitions, or vanish, as their znodes show.
 
 Theory of operation
 ===================
-TopicsChanged carries what was read of topics that are new or not as they were, and the names of those whose znodes are
-gone. A partition that was not known gets its first state: its first live replica leads, all live ones are the ISR. A
-known partition keeps its replicas whatever the znode says now: they move by reassignment alone (`reassignment`).
-A topic under another id is another topic: the old one is forgotten first. Forgotten is also a topic whose znodes
-somebody removed by hand; then the brokers are told that it is gone, so that they stop serving it. The orderly way is
-`topic_deletion`: what is being deleted does not grow, nor come back, until its znodes are gone.
+TopicsChanged carries topics that are new or changed, and the names of topics without a znode. A new partition gets its
+first state: its first live replica leads, all live replicas are the ISR. A known partition keeps its replicas whatever
+the znode holds: only `reassignment` changes them. A topic with another id is another topic: the old one is removed
+first. A topic with znodes that were removed by hand is removed, too, and the brokers stop serving it. The orderly way
+is `topic_deletion`: a topic that is being deleted does not grow, nor come back, until its znodes are gone.
 
-Invariants: 1. replicas of a known partition are not changed here; 2. a name under another id begins
-anew: without the states and replicas of its predecessor.
+Invariants: 1. the replicas of a known partition are not changed here; 2. a name with another topic id starts without
+the states and replicas of its predecessor.
 
-In: TopicsChanged, the tables   Out: the tables, `writes`   Owner: machine
+In: TopicsChanged, the tables   Out: the tables, `writes`   Owner: state_machine
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def on_topics_changed(
     writes: StateWrites,
     reassignments: Reassignments,
 ) -> Steps[None]:
-    """Take in topics as they are now; have their new partitions led."""
+    """Update the topics; elect first leaders of their new partitions."""
     for name in sorted(event.vanished):
         yield from _remove_topic(context, name, writes, reassignments)
     created: list[TopicPartition] = []
@@ -53,9 +52,9 @@ def on_topics_changed(
 def _add_partitions(
     context: ControllerContext, topic: Topic, known: Topic | None
 ) -> Steps[list[TopicPartition]]:
-    """Take in *topic*'s partitions that are not known yet; a known one keeps its replicas."""
+    """Add the partitions of *topic* that are not known; known ones keep their replicas."""
     if known is not None:
-        # Replicas of known partitions move by reassignment, never because a znode says so.
+        # Only a reassignment changes the replicas of a known partition, never the znode's content.
         assignment = {**topic.assignment, **known.assignment}
         topic = replace(topic, assignment=assignment, being_reassigned=known.being_reassigned)
     context.topics[topic.name] = topic
@@ -73,12 +72,12 @@ def _add_partitions(
 def _remove_topic(
     context: ControllerContext, name: str, writes: StateWrites, reassignments: Reassignments
 ) -> Steps[None]:
-    """Drop a topic whose znodes vanished; brokers are told so that they stop serving it."""
+    """Remove a topic without znodes; brokers are sent its end, so that they stop serving it."""
     reassignments.topic_changed(name)
     if name not in context.topics:
         return
     if name not in context.deleting:
-        # Somebody removed the znodes by hand, past the controller.
+        # The znodes were removed by hand, not by the controller.
         context.deleting.add(name)
         writes.request_batch.metadata |= set(context.partitions_of(name))
         yield from writes.take_requests(context)

@@ -1,11 +1,11 @@
-"""How a topic goes: every replica deletes it and says so, then its znodes are removed.
+"""How a topic is deleted: every replica deletes its log and confirms it, then the znodes are deleted.
 
 Theory of operation
 ===================
-`/admin/delete_topics/T` asks for it. The topic leaves the metadata at once; its replicas on live
-brokers are told to stop and delete, with a leader epoch that overrides all others (KIP-570). Replicas
-of dead brokers are *ineligible*: the deletion waits for them (S27), or the bytes of the old topic
-would turn up under a new one of the same name. When the last replica confirmed, the znodes go.
+`/admin/delete_topics/T` requests it. The topic leaves the metadata at once. Its replicas on live brokers get a
+StopReplica with delete, with a leader epoch that is above all others (KIP-570). Replicas on dead brokers are
+*ineligible*: the deletion waits for them (S27), as the old topic's records would otherwise turn up under a new topic
+of the same name. When the last replica has confirmed, the znodes are deleted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def request(
     *,
     enabled: bool,
 ) -> Steps[list[Effect]]:
-    """Begin the deletion of *topics*; requests that cannot be honoured are dropped."""
+    """Begin the deletion of *topics*; requests that cannot be fulfilled are removed."""
     wanted = sorted(set(topics) - context.deleting)
     dropped = tuple(t for t in wanted if not enabled or t not in context.topics)
     effects: list[Effect] = [DeleteTopicDeletions(dropped)] if dropped else []
@@ -60,7 +60,7 @@ def _try_replica(
     replica: int,
     request_batch: ControllerBrokerRequestBatch,
 ) -> None:
-    """Tell the replica (OFFLINE) to delete, or mark it ineligible."""
+    """Send a StopReplica with delete to the replica (OFFLINE), or mark it ineligible."""
     if context.is_online(replica, partition):
         context.move_replica(partition, replica, ReplicaState.DELETION_STARTED)
         request_batch.add_stop_replica(replica, partition, delete=True)
@@ -69,7 +69,7 @@ def _try_replica(
 
 
 def on_broker_failure(context: ControllerContext, died: set[int]) -> None:
-    """Replicas that were to delete on a broker that died have to be asked again."""
+    """Mark replicas ineligible that had not confirmed their deletion when their broker died."""
     for partition, replica in _replicas_on(context, died):
         if context.replica_states[partition, replica] is ReplicaState.DELETION_STARTED:
             context.move_replica(partition, replica, ReplicaState.DELETION_INELIGIBLE)
@@ -78,7 +78,7 @@ def on_broker_failure(context: ControllerContext, died: set[int]) -> None:
 def on_broker_startup(
     context: ControllerContext, joined: set[int], request_batch: ControllerBrokerRequestBatch
 ) -> None:
-    """Ask the brokers that came back to delete what they still hold."""
+    """Send the brokers that are back a StopReplica for what they still hold."""
     for partition, replica in _replicas_on(context, joined):
         _try_again(context, partition, replica, request_batch)
 
@@ -89,7 +89,7 @@ def replicas_online(
     partitions: Iterable[TopicPartition],
     request_batch: ControllerBrokerRequestBatch,
 ) -> None:
-    """Ask a broker to delete replicas that were offline, and are not any more."""
+    """Send a broker a StopReplica for replicas that were offline, and are not any more."""
     for partition in partitions:
         if partition[0] in context.deleting:
             _try_again(context, partition, broker_id, request_batch)
@@ -107,7 +107,7 @@ def _try_again(
 
 
 def replicas_stopped(context: ControllerContext, event: StopReplicaAcked) -> list[Effect]:
-    """Note which replicas are gone; the znodes of topics that have none left go too."""
+    """Update the replicas that were deleted; delete the znodes of topics with no replica left."""
     touched: dict[str, None] = {}
     verdicts = [(p, ReplicaState.DELETION_SUCCESSFUL) for p in sorted(event.deleted)]
     verdicts += [(p, ReplicaState.DELETION_INELIGIBLE) for p in sorted(event.failed)]
@@ -130,7 +130,7 @@ def _is_gone(context: ControllerContext, name: str) -> bool:
 def _replicas_on(
     context: ControllerContext, broker_ids: set[int]
 ) -> list[tuple[TopicPartition, int]]:
-    """Replicas of topics being deleted that live on *broker_ids*."""
+    """Return the replicas on *broker_ids* of topics that are being deleted."""
     return [
         (partition, replica)
         for name in sorted(context.deleting)

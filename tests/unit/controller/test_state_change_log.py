@@ -89,13 +89,13 @@ def test_a_partition_that_moves_away_says_so():
     context = context_of()
     context.topics["t"] = replace(context.topics["t"], assignment={0: (2, 3)})
     text = line(context, (1, (1, 2)), (2, (1, 2)))
-    assert "the partition moves away from broker 1" in text
+    assert "the partition is reassigned away from broker 1" in text
 
 
 @pytest.mark.parametrize(
     ("isr_epoch", "words"),
     [
-        (1, "leader 1 stays in leader epoch 7, ISR 1,2,3 -> 1,2: the partition moves away from broker 3"),
+        (1, "leader 1 stays in leader epoch 7, ISR 1,2,3 -> 1,2: the partition is reassigned away from broker 3"),
         (0, "ISR 1,2,3 -> 1,2: broker 3 came back and may lack committed records"),
     ],
 )  # fmt: skip
@@ -136,7 +136,7 @@ def test_brokers_come_go_and_come_back():
     one, two = {1: broker(1), 2: broker(2)}, {2: broker(2), 3: broker(3)}
     assert broker_change_line(one, two) == "live brokers are 2,3: gone 1; joined 3"
     assert broker_change_line(one, {1: broker(1, 5), 2: broker(2)}) == (
-        "live brokers are 1,2: registered anew 1"
+        "live brokers are 1,2: registered again 1"
     )
     assert broker_change_line(one, {}) == "live brokers are none: gone 1,2"
     assert broker_change_line(one, dict(one)) is None
@@ -150,6 +150,6 @@ def test_moves_are_told_by_partition_or_by_step():
     ]
     many = {("t", n): done if n % 7 == 0 else moving for n in range(50)}
     assert reassignment_lines(many) == [
-        "8 partitions (t-0, t-7, t-14, t-21, t-28, ...) have the replicas they shall have",
-        "42 partitions (t-1, t-2, t-3, t-4, t-5, ...) are being moved",
+        "8 partitions (t-0, t-7, t-14, t-21, t-28, ...) have their target replicas",
+        "42 partitions (t-1, t-2, t-3, t-4, t-5, ...) are being reassigned",
     ]
