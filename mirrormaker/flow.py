@@ -147,7 +147,7 @@ class Flow:
                 known.pop(tp, None)
 
     def recreated(self, tp: TopicPartition, detail: str) -> None:
-        """Stop a partition whose topic was deleted and created again."""
+        """Stop a partition after its topic was deleted and created again."""
         link = self.links[tp]
         self._apply(link, link.recreated, detail)
 

@@ -54,7 +54,7 @@ def is_checked(links: Iterable[PartitionLink]) -> bool:
 
 
 def first_without_prefix(links: Iterable[PartitionLink]) -> PartitionLink | None:
-    """Return the first link whose target partition is not a prefix of the source's, if any."""
+    """Return the first link with a target partition that is not a prefix of the source's, if any."""
     for link in links:
         if link.problem is not None and link.problem.cause in NO_PREFIX:
             return link

@@ -42,7 +42,7 @@ class Run:
 
 
 def read_run(data: memoryview, asked: int, end: int | None = None) -> Run | None:
-    """Return the whole batches of *data* from the one that holds *asked*, without those that begin at or above *end*.
+    """Return the whole batches of *data* from offset *asked* on, without those that begin at or above *end*.
 
     None if there are none. Raise CorruptMessage if the first batch is damaged. Batches before a damaged one are
     returned, and the next fetch begins with the damaged one.

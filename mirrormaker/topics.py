@@ -62,7 +62,7 @@ class Topic:
 
 
 EFFECTIVE = ("cleanup.policy", "max.message.bytes")
-"""The configs whose effective value the plan needs."""
+"""The configs of which the plan needs the effective value."""
 
 
 @dataclass(frozen=True, slots=True)

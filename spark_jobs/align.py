@@ -10,7 +10,7 @@ content, in four steps; each works on the records that the step before left unpa
    on either side stay unmatched.
 3. *Order.* Of the matched pairs the longest run in increasing order on both sides (patience sorting, as in
    patience diff) kept its position; every other pair was REORDERED.
-4. *Classify.* An unmatched target record whose content occurs elsewhere in the target is a DUPLICATE. The pairs
+4. *Classify.* An unmatched target record is a DUPLICATE if its content occurs elsewhere in the target. The pairs
    that kept their position cut both sequences into the same gaps. Inside one gap an unmatched source record and an
    unmatched target record that are alike enough (`_LIKENESS`) are one CORRUPT record, the most alike first. Of the
    rest, a source record is MISSING and a target record is EXTRA.
@@ -93,7 +93,7 @@ def _match(source: Sequence[RecordDigest], target: Sequence[RecordDigest]) -> li
 
 
 def _longest_increasing(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the longest run of *pairs* whose target indexes increase (patience sorting)."""
+    """Return the longest run of *pairs* with increasing target indexes (patience sorting)."""
     tops: list[int] = []  # the smallest target index that ends a run of each length
     top_pairs: list[int] = []
     before: list[int] = []

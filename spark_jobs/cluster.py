@@ -31,7 +31,7 @@ class ClusterUnreadable(Exception):
 
 
 def matching_topics(bootstrap: str, pattern: str) -> list[str]:
-    """Return the topics of the cluster whose whole name matches *pattern*, without internal ones."""
+    """Return the topics of the cluster of which the whole name matches *pattern*, without internal ones."""
     with AdminClient({"bootstrap.servers": bootstrap}) as admin:
         return [name for name in admin.list_topics() if re.fullmatch(pattern, name)]
 

@@ -64,7 +64,7 @@ def find_differences(source: DataFrame, target: DataFrame) -> list[Finding]:
 def first_copies(target: DataFrame, findings: Iterable[Finding]) -> dict[tuple[str, int, int], int]:
     """Return the first offset of each EXTRA finding's content in all of *target*.
 
-    Keys are (topic, partition, content hash). An extra record whose first copy is in a window that was equal is
+    Keys are (topic, partition, content hash). An extra record with its first copy in an equal window is
     a duplicate, so this reads the whole target.
     """
     wanted = {f.target_hash for f in findings if f.finding_class is FindingClass.EXTRA}

@@ -160,7 +160,7 @@ class DrillPlan:
     source: list[OffsetRange]
     target: list[OffsetRange]
     tails: frozenset[TopicPartition]
-    """Partitions whose source is read to its end: only there can lag and loss be distinguished."""
+    """Partitions in which the source is read to its end: only there can lag and loss be distinguished."""
 
 
 def plan_drill(

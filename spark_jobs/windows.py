@@ -47,7 +47,7 @@ class Digest:
 
     @classmethod
     def from_row(cls, row: Mapping[str, int]) -> Digest:
-        """Build from a row of `window_digests`, whose hash sums come as two halves."""
+        """Build from a row of `window_digests`, which has hash sums as two halves."""
         return cls(
             row["records"],
             row["bytes"],

@@ -4,7 +4,7 @@
     python -m tools.generate_schema --check    exit 1 if a file is not what would be written
 
 kio has one class per struct and version. Here they are merged: one dataclass per struct, with the
-fields of every version in `SPOKEN`, and a WIRE line per field that says which versions have it
+fields of every version in `SUPPORTED`, and a WIRE line per field that says which versions have it
 (`kclient.wire.codec`). What is a timedelta, datetime or enum in kio is a plain int here, so that
 every value a peer may send (-1, an error code newer than us) survives.
 """
@@ -22,7 +22,7 @@ from pathlib import Path
 from kio.index import load_entity_schema
 from kio.static.constants import EntityType
 
-from kclient.wire.versions import SPOKEN, ApiKey, VersionRange, is_flexible
+from kclient.wire.versions import SUPPORTED, ApiKey, VersionRange, is_flexible
 
 TARGET = Path(__file__).resolve().parent.parent / "kclient" / "wire" / "schema"
 BY_HAND = {
@@ -312,7 +312,7 @@ def modules() -> dict[str, str]:
     found = {
         "__init__.py": '"""The messages as plain dataclasses, one module per API (generated)."""\n'
     }
-    for key, versions in SPOKEN.items():
+    for key, versions in SUPPORTED.items():
         if key in BY_HAND:
             continue
         name = key.name.lower()

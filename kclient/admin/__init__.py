@@ -1,1 +1,1 @@
-"""Administration: topics, configs, groups and offsets; one answer per name asked about."""
+"""Administration: topics, configs, groups and offsets; one result per name."""

@@ -1,18 +1,18 @@
-"""Which brokers hold a new partition: Kafka's round robin with a growing shift, over racks where they are known.
+"""Kafka's replica assignment for new partitions: round robin with an increasing shift, rack-aware if racks are known.
 
 Theory of operation
 ===================
-The brokers stand in a row: by id, or, when every broker has a rack, so that neighbours are in different racks
-(KIP-36: the first of each rack, then the second of each, ...). First replicas go round the row from *start_index*.
-Further replicas of partition p follow at a distance that grows by one each time the first replicas have gone round
-once, so that the partitions of a lost broker spread over all others. With racks a follower is passed over whose rack
-has a replica already while another rack has none.
+The brokers are in a list: by id, or, if every broker has a rack, so that neighbours are in different racks (KIP-36:
+the first of each rack, then the second of each, ...). First replicas go round the list from *start_index*. Further
+replicas of a partition follow at a distance that grows by one each time the first replicas have gone round once, so
+that the partitions of a failed broker spread over all others. With racks, a follower is skipped if its rack already
+has a replica while another rack has none.
 
-The controller uses this for topics and partitions that are made, `kclient reassign generate` for those to be moved.
+The controller uses this for new topics and partitions, `kclient reassign generate` for partitions to move.
 
 Invariants: 1. the replicas of a partition are distinct; 2. first replicas are even: no broker has two more than
 another; 3. with racks, a partition's replicas are in min(replication factor, number of racks) racks; 4. the first
-replicas of partitions that are added later, from the same row and start, are where they would have been. Pure.
+replicas of partitions that are added later, with the same list and start, are where they would have been. Pure.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Racks = Mapping[int, str]
 
 
 class InvalidAssignmentError(ValueError):
-    """No assignment can be made of what was asked, or the one given is not valid. Says why."""
+    """The requested assignment is impossible, or the given one is invalid; the text has the reason."""
 
 
 def row_of(broker_ids: Collection[int], racks: Racks | None = None) -> list[int]:
     """Return the brokers in the order in which first replicas go round them.
 
-    *racks* counts only if it names every broker.
+    *racks* counts only if it contains every broker.
     """
     row = sorted(broker_ids)
     if not _know_all(racks, row):
@@ -55,11 +55,11 @@ def assign_replicas(
     first_partition: int = 0,
     racks: Racks | None = None,
 ) -> dict[int, tuple[int, ...]]:
-    """Spread *partitions* new partitions over *broker_ids*: {partition: replicas}.
+    """Assign *partitions* new partitions to *broker_ids*; return {partition: replicas}.
 
-    The caller draws *start_index* (0 <= start_index < number of brokers) at random for a new topic
-    and passes the place of partition 0's first replica in `row_of` for an existing one; *start_shift*
-    defaults to it. InvalidAssignmentError for numbers that cannot be.
+    The caller draws *start_index* (0 <= start_index < number of brokers) at random for a new topic. For an existing
+    topic it passes the index of partition 0's first replica in `row_of`. *start_shift* defaults to *start_index*. Raise
+    InvalidAssignmentError for invalid numbers.
     """
     row = row_of(broker_ids, racks)
     if partitions <= 0:
@@ -84,7 +84,7 @@ def assign_replicas(
 def _replicas(
     row: Sequence[int], first: int, shift: int, factor: int, rack_of: Racks
 ) -> tuple[int, ...]:
-    """Return the replicas of one partition, the broker at place *first* leading."""
+    """Return the replicas of one partition, with the broker at index *first* as preferred leader."""
     others = len(row) - 1
     if not rack_of:
         distances = ((shift + n) % others for n in range(factor - 1))
@@ -92,11 +92,11 @@ def _replicas(
     racks = len(set(rack_of.values()))
     chosen = [row[first]]
     used = {rack_of[row[first]]}
-    # Twice round at most: the first time takes one broker of each rack, the second whoever is left.
+    # At most twice round: first one broker of each rack, then any other broker.
     for n in range(2 * others):
         if len(chosen) == factor:
             break
-        # A shift of one would, in a row of alternating racks, exchange racks; by all racks it exchanges brokers.
+        # In a list of alternating racks a shift of one would change racks; a shift by all racks changes brokers.
         broker = row[(first + 1 + (shift * racks + n) % others) % len(row)]
         if broker in chosen or (rack_of[broker] in used and len(used) < racks):
             continue

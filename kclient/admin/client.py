@@ -1,8 +1,7 @@
-"""The admin client: its methods answer with Deferreds, which may be awaited.
+"""The admin client: its methods return Deferreds, which may be awaited.
 
-Methods over several names return one dictionary, name -> result. The first error among the answers
-is raised, unless ``raise_errors=False``: then errors stand in the dictionary beside the results.
-*timeout* is in seconds, ``default.api.timeout.ms`` if None.
+Methods about several names return one dictionary, name -> result. They raise the first error among the results; with
+``raise_errors=False`` an error is the result of its name. *timeout* is in seconds, ``default.api.timeout.ms`` if None.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _NAMED_TIMES = {"earliest": EARLIEST, "latest": LATEST, "max_timestamp": MAX_TIM
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """The cluster: its id, controller (-1 if none) and brokers by id."""
+    """The cluster: its id, the controller's broker id (-1 if none) and the live brokers by id."""
 
     cluster_id: str | None
     controller_id: int
@@ -45,7 +44,11 @@ class ClusterDescription:
 
 
 class AdminClient:
-    """Administers one cluster. Owned by the reactor's thread; see `kclient` for plain threads."""
+    """Administers one cluster, on the reactor's thread; `kclient.blocking` is for programs with threads.
+
+    admin = AdminClient({"bootstrap.servers": "localhost:9092"})
+    await admin.create_topics({"orders": {"num_partitions": 6, "replication_factor": 3}})
+    """
 
     def __init__(
         self,
@@ -72,26 +75,26 @@ class AdminClient:
 
     @deferring
     async def start(self) -> Self:
-        """Make the first contact; `BootstrapError` with each address and its cause if it fails."""
+        """Connect and fetch metadata; raise `BootstrapError` with each address and its cause if that fails."""
         await self.cluster.start()
         return self
 
     @deferring
     async def close(self) -> None:
-        """Close every connection."""
+        """Close all connections."""
         await self.cluster.close()
 
     # --- cluster and topics
 
     @deferring
     async def describe_cluster(self) -> ClusterDescription:
-        """Return the cluster's id, controller and brokers, as of now."""
+        """Return the cluster id, the controller and the live brokers, from fresh metadata."""
         metadata = await self.cluster.refresh()
         return ClusterDescription(metadata.cluster_id, metadata.controller_id, metadata.brokers)
 
     @deferring
     async def describe_health(self, *, timeout: float | None = None) -> Health:
-        """Return what is wrong with the cluster: brokers, log directories, leaders, replicas."""
+        """Return the cluster's problems: brokers, log directories, leaders, replicas."""
         return await describe_health(self.cluster, timeout=self._time(timeout))
 
     @deferring
@@ -103,7 +106,7 @@ class AdminClient:
         timeout: float | None = None,
         raise_errors: bool = True,
     ) -> dict[int, LogDirs | KafkaError]:
-        """Return {path: LogDir} of each of *brokers* (None: all), with all replicas or those of *tps*."""
+        """Return {path: LogDir} per broker of *brokers* (None: all), with all replicas or those of *tps*."""
         if brokers is None:
             brokers = sorted((await self.cluster.refresh()).brokers)
         answers = await describe_log_dirs(
@@ -113,7 +116,7 @@ class AdminClient:
 
     @deferring
     async def list_topics(self, *, internal: bool = False) -> list[str]:
-        """Return the names of all topics, in order."""
+        """Return the names of all topics, sorted."""
         return sorted(await self._all_topics(internal))
 
     @deferring
@@ -149,7 +152,7 @@ class AdminClient:
         timeout: float | None = None,
         raise_errors: bool = True,
     ) -> dict[str, CreatedTopic | KafkaError]:
-        """Create topics: {name: {num_partitions, replication_factor, configs}}, names, NewTopics."""
+        """Create topics, given as {name: {num_partitions, replication_factor, configs}}, names or NewTopics."""
         answers = await topics.create_topics(
             self.cluster, new, validate_only=validate_only, timeout=self._time(timeout)
         )
@@ -172,7 +175,7 @@ class AdminClient:
         timeout: float | None = None,
         raise_errors: bool = True,
     ) -> dict[str, KafkaError | None]:
-        """Raise topics to a total number of partitions."""
+        """Increase the partition counts of topics to the given totals."""
         answers = await topics.create_partitions(
             self.cluster, totals, validate_only=validate_only, timeout=self._time(timeout)
         )
@@ -217,7 +220,7 @@ class AdminClient:
         timeout: float | None = None,
         raise_errors: bool = True,
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Have leaders elected for *tps*, None for every partition that needs one of this *kind*."""
+        """Elect leaders for *tps*; None: for every partition that needs an election of this *kind*."""
         answers = await elections.elect_leaders(
             self.cluster, kind, tps, timeout=self._time(timeout)
         )
@@ -231,7 +234,7 @@ class AdminClient:
         timeout: float | None = None,
         raise_errors: bool = True,
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Begin to move partitions to new replicas; None calls off a move that is under way."""
+        """Start reassignments to the given replicas; None cancels a reassignment."""
         answers = await elections.alter_reassignments(
             self.cluster, targets, timeout=self._time(timeout)
         )
@@ -241,7 +244,7 @@ class AdminClient:
     async def list_partition_reassignments(
         self, tps: Iterable[TopicPartition] | None = None, *, timeout: float | None = None
     ) -> dict[TopicPartition, Reassignment]:
-        """Return the moves under way, all or those of *tps*."""
+        """Return the active reassignments, all or those of *tps*."""
         return await elections.list_reassignments(self.cluster, tps, timeout=self._time(timeout))
 
     # --- configs
@@ -256,7 +259,7 @@ class AdminClient:
         timeout: float | None = None,
         raise_errors: bool = True,
     ) -> dict[ConfigResource, ConfigDescription | KafkaError]:
-        """Return {name: entry} of each topic or broker."""
+        """Return {name: entry} per topic or broker."""
         answers = await configs.describe_configs(
             self.cluster,
             resources,
@@ -275,7 +278,7 @@ class AdminClient:
         timeout: float | None = None,
         raise_errors: bool = True,
     ) -> dict[ConfigResource, KafkaError | None]:
-        """Set the named configs, None to put one back to its default; others stay as they are."""
+        """Set the named configs; None resets one to its default; others do not change."""
         answers = await configs.alter_configs(
             self.cluster, changes, validate_only=validate_only, timeout=self._time(timeout)
         )
@@ -309,7 +312,7 @@ class AdminClient:
         timeout: float | None = None,
         raise_errors: bool = True,
     ) -> dict[TopicPartition, int | KafkaError]:
-        """Delete the records before an offset (-1: all); return each log's new start offset."""
+        """Delete the records below an offset (-1: all); return the new log start offsets."""
         answers = await delete_records(self.cluster, before, timeout=self._time(timeout))
         return settle(answers, raise_errors)
 
@@ -334,7 +337,7 @@ class AdminClient:
     async def delete_groups(
         self, names: Iterable[str], *, timeout: float | None = None, raise_errors: bool = True
     ) -> dict[str, KafkaError | None]:
-        """Delete groups that have no members."""
+        """Delete groups without members."""
         answers = await groups.delete_groups(self.cluster, names, timeout=self._time(timeout))
         return settle(answers, raise_errors)
 
@@ -346,7 +349,7 @@ class AdminClient:
         *,
         timeout: float | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return what *group* has committed; partitions without a commit are left out."""
+        """Return the committed offsets of *group*, without partitions that have no commit."""
         return await committed_offsets(self.cluster, group, tps, timeout=self._time(timeout))
 
     @deferring
@@ -373,7 +376,7 @@ class AdminClient:
         timeout: float | None = None,
         raise_errors: bool = True,
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Forget committed offsets."""
+        """Delete committed offsets."""
         answers = await groups.delete_group_offsets(
             self.cluster, group, tps, timeout=self._time(timeout)
         )

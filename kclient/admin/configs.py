@@ -1,4 +1,4 @@
-"""Configs of topics and brokers: described by anyone, a broker's own by that broker (KIP-226)."""
+"""Configs of topics and brokers: any broker describes a topic's, each broker its own (KIP-226)."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from kclient.wire.versions import ApiKey
 
 
 class ResourceType(IntEnum):
-    """What has configs."""
+    """The kinds of resources with configs."""
 
     TOPIC = 2
     BROKER = 4
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from, the closest first."""
+    """The source of a value, the most specific first."""
 
     UNKNOWN = 0
     TOPIC = 1
@@ -39,7 +39,7 @@ class ConfigSource(IntEnum):
 
 
 class ConfigResource(NamedTuple):
-    """A topic by name, or a broker by its id as text ("" for the defaults of all brokers)."""
+    """A topic by name, or a broker by its id as text ("" for the default of all brokers)."""
 
     type: ResourceType
     name: str
@@ -50,7 +50,7 @@ class ConfigResource(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One config; *value* is None where it is sensitive or unset."""
+    """A config; *value* is None if it is sensitive or unset."""
 
     name: str
     value: str | None
@@ -61,7 +61,7 @@ class ConfigEntry:
 
     @property
     def is_default(self) -> bool:
-        """Whether nobody set it."""
+        """Whether the value is the built-in default."""
         return self.source is ConfigSource.DEFAULT
 
 
@@ -76,7 +76,7 @@ async def describe_configs(
     documentation: bool,
     timeout: float,
 ) -> dict[ConfigResource, ConfigDescription | KafkaError]:
-    """Return the configs of *resources*; *names* limits them."""
+    """Return the configs of *resources*, or only *names* of them."""
     keys = None if names is None else list(names)
     answers: dict[ConfigResource, ConfigDescription | KafkaError] = {}
     for node, group in _by_broker(resources).items():
@@ -123,7 +123,7 @@ async def alter_configs(
     validate_only: bool,
     timeout: float,
 ) -> dict[ConfigResource, KafkaError | None]:
-    """Set the named configs, those with None back to their default; others stay (KIP-339)."""
+    """Set the named configs, reset those with None to their default; others do not change (KIP-339)."""
     answers: dict[ConfigResource, KafkaError | None] = {}
     for node, group in _by_broker(changes).items():
         request = IncrementalAlterConfigsRequest(

@@ -1,4 +1,4 @@
-"""Moves of leaders and replicas: elections (KIP-183, KIP-460) and reassignments (KIP-455), at the controller."""
+"""Changes of leaders and replicas at the controller: elections (KIP-183, KIP-460), reassignments (KIP-455)."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from kclient.wire.versions import ApiKey
 
 
 class ElectionType(IntEnum):
-    """Who may be elected: the first replica, if it is in sync; or, where nobody leads, any live replica.
+    """The election: the preferred replica, if it is in sync; or, for a partition without a leader, any live replica.
 
-    An unclean leader may lack records that were acknowledged: they are lost.
+    An unclean leader may lack acknowledged records: they are lost.
     """
 
     PREFERRED = 0
@@ -44,7 +44,7 @@ async def elect_leaders(
     *,
     timeout: float,
 ) -> dict[TopicPartition, KafkaError | None]:
-    """Have leaders elected for *tps*, None for every partition that needs it."""
+    """Elect leaders for *tps*; None: for every partition that needs an election."""
     wanted = None if tps is None else [TopicPartitions(*each) for each in by_topic(tps).items()]
     request = ElectLeadersRequest(int(kind), wanted, int(timeout * 1000))
 
@@ -74,7 +74,7 @@ async def alter_reassignments(
     *,
     timeout: float,
 ) -> dict[TopicPartition, KafkaError | None]:
-    """Begin to move partitions to new replicas; None calls off a move that is under way."""
+    """Start reassignments to the given replicas; None cancels a reassignment."""
     topics: dict[str, ReassignableTopic] = {}
     for tp, replicas in targets.items():
         topic = topics.setdefault(tp.topic, ReassignableTopic(tp.topic))
@@ -103,7 +103,7 @@ async def alter_reassignments(
 async def list_reassignments(
     cluster: Cluster, tps: Iterable[TopicPartition] | None, *, timeout: float
 ) -> dict[TopicPartition, Reassignment]:
-    """Return the moves under way, all or those of *tps*."""
+    """Return the active reassignments, all or those of *tps*."""
     wanted = (
         None
         if tps is None

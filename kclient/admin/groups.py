@@ -1,4 +1,4 @@
-"""Consumer groups: list at every broker; describe, delete, forget offsets at the group's coordinator."""
+"""Consumer groups: listed at every broker; described, deleted, and their offsets deleted, at the coordinator."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from kclient.wire.versions import ApiKey
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """A group as listed; *state* is "" where the broker is too old to tell (before KIP-518)."""
+    """A listed group; *state* is "" if the broker is too old to return it (before KIP-518)."""
 
     group_id: str
     protocol_type: str
@@ -45,7 +45,7 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """One member and what it was assigned."""
+    """A member and its assignment."""
 
     member_id: str
     client_id: str
@@ -56,7 +56,7 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group in the words of its coordinator; state Dead means that there is no such group."""
+    """A group as its coordinator describes it; state Dead means that the group does not exist."""
 
     group_id: str
     state: str
@@ -71,7 +71,7 @@ async def list_groups(
 ) -> list[GroupListing]:
     """Return the groups of every broker, by name; *states* limits them (KIP-518).
 
-    Raise if a broker cannot be asked, for the list would be short of its groups.
+    Raise if a broker does not answer, because the list would be incomplete.
     """
     await cluster.retrying(cluster.start, timeout=timeout, what="listing groups")
     wanted = list(states)
@@ -122,7 +122,7 @@ async def describe_groups(
 async def delete_groups(
     cluster: Cluster, groups: Iterable[str], *, timeout: float
 ) -> dict[str, KafkaError | None]:
-    """Delete groups without members, their offsets with them."""
+    """Delete groups without members, and their offsets."""
 
     async def one(group: str) -> KafkaError | None:
         async def ask(connection: Connection) -> KafkaError | None:
@@ -144,7 +144,7 @@ async def delete_groups(
 async def delete_group_offsets(
     cluster: Cluster, group: str, tps: Iterable[TopicPartition], *, timeout: float
 ) -> dict[TopicPartition, KafkaError | None]:
-    """Forget the offsets of partitions that no member is subscribed to (KIP-496)."""
+    """Delete the offsets of partitions that no member is subscribed to (KIP-496)."""
     request = OffsetDeleteRequest(
         group_id=group,
         topics=[
@@ -187,7 +187,7 @@ def _description(answer: Any, coordinator: int) -> GroupDescription:
 
 
 def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
-    """Read a member's assignment; a protocol that is not the consumer's has nothing to show."""
+    """Parse a member's assignment; empty for another protocol than the consumer's."""
     if not data:
         return ()
     try:

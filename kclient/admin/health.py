@@ -1,9 +1,9 @@
-"""What is wrong with a cluster, as far as its metadata tell. Pure.
+"""The health of a cluster, computed from its metadata. Pure.
 
-Kafka's terms, as `kafka-topics --describe` uses them: a partition is *under-replicated* when its ISR lacks a
-replica (those that a reassignment is only adding do not count), *under min ISR* when the ISR is smaller than
-min.insync.replicas or nobody leads, *at min ISR* when the loss of one more replica would stop acks=all, and
-*unavailable* when nobody alive leads it.
+The terms are Kafka's, as in `kafka-topics --describe`. A partition is *under-replicated* if its ISR lacks a replica;
+replicas that a reassignment is adding do not count. It is *under min ISR* if the ISR is smaller than
+min.insync.replicas or there is no leader, *at min ISR* if the loss of one more replica would stop acks=all, and
+*unavailable* without a live leader.
 
 In: a metadata snapshot, min.insync.replicas by topic   Out: `Health`
 """
@@ -18,28 +18,28 @@ from kclient.types import TopicPartition
 
 
 def is_under_replicated(p: PartitionMetadata, adding: Collection[int] = ()) -> bool:
-    """Say whether a replica is missing from the ISR; those in *adding* may be."""
+    """Return whether the ISR lacks a replica; those in *adding* do not count."""
     return len(p.isr) < len(set(p.replicas) - set(adding))
 
 
 def is_under_min_isr(p: PartitionMetadata, min_isr: int) -> bool:
-    """Say whether acks=all is refused."""
+    """Return whether acks=all is rejected."""
     return p.leader < 0 or len(p.isr) < min_isr
 
 
 def is_at_min_isr(p: PartitionMetadata, min_isr: int) -> bool:
-    """Say whether acks=all would be refused if one more replica failed."""
+    """Return whether acks=all would be rejected if one more replica failed."""
     return len(p.isr) == min_isr
 
 
 def is_unavailable(p: PartitionMetadata, live: Collection[int]) -> bool:
-    """Say whether no live broker leads."""
+    """Return whether there is no live leader."""
     return p.leader < 0 or p.leader not in live
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The state of a cluster. *expected* are the brokers alive and those that replicas are assigned to."""
+    """The state of a cluster. *expected* are the live brokers and those that have replicas."""
 
     controller: int
     """-1: none."""
@@ -49,23 +49,26 @@ class Health:
     under_replicated: tuple[TopicPartition, ...] = ()
     under_min_isr: tuple[TopicPartition, ...] = ()
     offline_log_dirs: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    """Log directories that failed, by broker."""
+    """Failed log directories, by broker."""
     silent: tuple[int, ...] = ()
-    """Brokers that are registered, but did not answer."""
+    """Registered brokers that did not answer."""
     leaderless_isr: Mapping[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
-    """Who may lead each leaderless partition without loss: it waits for one of them."""
+    """The replicas that may lead each leaderless partition without data loss: it waits for one of them."""
 
     def hope_of(self, tp: TopicPartition) -> str:
-        """Say of leaderless *tp* whom it waits for; one that is alive is not trusted, and the controller says why."""
+        """Return which brokers the leaderless *tp* waits for.
+
+        A live one is not eligible, because its log lacks records; the controller's log has the reason.
+        """
         isr = self.leaderless_isr.get(tp, ())
         back = [broker for broker in isr if broker not in self.down]
         if back:
-            return f"ISR {_listed(isr)}: {_listed(back)} alive, but not elected: see the controller's log"
+            return f"ISR {_listed(isr)}: {_listed(back)} live, but not eligible: see the controller's log"
         return f"waits for broker {' or '.join(map(str, isr))}" if isr else "has no ISR"
 
     @property
     def reasons(self) -> list[str]:
-        """Why the cluster is not healthy, the worst first; empty if it is."""
+        """The problems of the cluster, the worst first; empty if it is healthy."""
         found = []
         if self.controller < 0:
             found.append("no controller")
@@ -85,7 +88,7 @@ class Health:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there are no problems."""
         return not self.reasons
 
 
@@ -97,9 +100,9 @@ def health_of(
     offline_log_dirs: Mapping[int, tuple[str, ...]] | None = None,
     silent: Iterable[int] = (),
 ) -> Health:
-    """Judge all topics of *metadata*; *adding* are the replicas that reassignments are adding.
+    """Compute the health of all topics of *metadata*; *adding* are the replicas that reassignments are adding.
 
-    A topic that *min_isr* does not name has 1.
+    A topic that is missing in *min_isr* has 1.
     """
     live = metadata.brokers.keys()
     partitions = list(_partitions(metadata.topics.values()))

@@ -1,4 +1,4 @@
-"""Asks a cluster what `health` judges: metadata, min.insync.replicas, and each broker for its log directories."""
+"""Requests the input of `health` from a cluster: metadata, min.insync.replicas, log directories of each broker."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from kclient.wire.errors import NotController, UnsupportedVersion
 
 MIN_ISR = "min.insync.replicas"
 ANSWER_TIMEOUT_S = 3.0
-"""How long a registered broker may take to answer before it is called silent."""
+"""Seconds after which a registered broker counts as not answering."""
 
 
 async def describe_health(cluster: Cluster, *, timeout: float) -> Health:
-    """Return what is wrong with *cluster*."""
+    """Return the health of *cluster*."""
     cluster.want_all()
     metadata = await cluster.refresh()
     directories = await describe_log_dirs(
@@ -44,7 +44,7 @@ async def describe_health(cluster: Cluster, *, timeout: float) -> Health:
 
 
 async def min_isr_of(cluster: Cluster, topics: Iterable[str], *, timeout: float) -> dict[str, int]:
-    """Return min.insync.replicas of each of *topics* that is still there."""
+    """Return min.insync.replicas of each of *topics* that still exists."""
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
     answers = await describe_configs(
         cluster, resources, names=[MIN_ISR], documentation=False, timeout=timeout
@@ -59,7 +59,7 @@ async def min_isr_of(cluster: Cluster, topics: Iterable[str], *, timeout: float)
 async def replicas_being_added(
     cluster: Cluster, *, timeout: float
 ) -> dict[TopicPartition, tuple[int, ...]]:
-    """Return the replicas that reassignments add; none where the cluster cannot tell."""
+    """Return the replicas that reassignments are adding; none if the cluster does not support it."""
     try:
         moving = await list_reassignments(cluster, None, timeout=min(timeout, ANSWER_TIMEOUT_S))
     except (UnsupportedVersion, NotController, KafkaTimeoutError):

@@ -1,4 +1,4 @@
-"""Log directories: each broker tells its own (KIP-113)."""
+"""Log directories, requested from each broker (KIP-113)."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from kclient.wire.versions import ApiKey
 class ReplicaInfo:
     """A replica in a log directory.
 
-    *size* in bytes; *offset_lag* is how far its log ends below the high watermark (of a future
-    replica: below the one it will replace), -1 if unknown.
+    *size* in bytes. *offset_lag* is the distance of its log end below the high watermark, for a future replica below
+    its current replica; -1 if unknown.
     """
 
     size: int
@@ -34,7 +34,7 @@ class ReplicaInfo:
 
 @dataclass(frozen=True, slots=True)
 class LogDir:
-    """A log directory with the replicas in it; *error* if it failed. Bytes are -1 if not known."""
+    """A log directory with its replicas; *error* if it failed. Sizes are in bytes, -1 if unknown."""
 
     path: str
     replicas: Mapping[TopicPartition, ReplicaInfo]
@@ -44,7 +44,7 @@ class LogDir:
 
     @property
     def size(self) -> int:
-        """Bytes of all replicas told."""
+        """Bytes of all replicas in the response."""
         return sum(replica.size for replica in self.replicas.values())
 
 
@@ -59,7 +59,7 @@ async def describe_log_dirs(
     tps: Iterable[TopicPartition] | None,
     timeout: float,
 ) -> dict[int, LogDirs | KafkaError]:
-    """Ask each of *brokers* for its directories and the replicas in them, all or those of *tps*."""
+    """Request the directories of each of *brokers*, with all replicas or those of *tps*."""
     topics = (
         None if tps is None else [DescribableLogDirTopic(*each) for each in by_topic(tps).items()]
     )

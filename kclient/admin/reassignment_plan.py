@@ -1,9 +1,9 @@
-"""Plans of which replicas go where: Kafka's JSON files read and written, and what has to be set for a throttle. Pure.
+"""Reassignment plans: reads and writes the JSON files of Kafka's tool, and computes throttles. Pure.
 
 The files are those of kafka-reassign-partitions:
 
-    {"version": 1, "topics": [{"topic": "t"}]}                                                what to move
-    {"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2]}]}        where to
+    {"version": 1, "topics": [{"topic": "t"}]}                                                topics to move
+    {"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2]}]}        target replicas
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ TOPIC_THROTTLES = (LEADER_REPLICAS, FOLLOWER_REPLICAS)
 
 
 class PlanError(ValueError):
-    """A plan that makes no sense; the text says where."""
+    """An invalid plan; the text has the place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reassignment:
-    """A partition on its way: *replicas* are all it has now, those it gets and those it will lose too."""
+    """An active reassignment: *replicas* are all current ones, with those being added and removed."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -47,7 +47,7 @@ class Reassignment:
 
 
 def read_topics(text: str) -> list[str]:
-    """Read a file of topics to move."""
+    """Parse a file of topics to move."""
     topics = [
         _get(entry, "topic", str, f"topics[{n}]")
         for n, entry in enumerate(_entries(text, "topics"))
@@ -59,7 +59,7 @@ def read_topics(text: str) -> list[str]:
 
 
 def read_plan(text: str) -> dict[TopicPartition, tuple[int, ...]]:
-    """Read a file of partitions and their replicas; nothing in it may be empty or there twice."""
+    """Parse a file of partitions and their replicas; nothing may be empty or duplicate."""
     plan: dict[TopicPartition, tuple[int, ...]] = {}
     named: list[TopicPartition] = []
     for n, entry in enumerate(_entries(text, "partitions")):
@@ -81,7 +81,7 @@ def read_plan(text: str) -> dict[TopicPartition, tuple[int, ...]]:
 
 
 def plan_as_json(plan: Plan) -> str:
-    """Write *plan* as Kafka's tool does, to be read by it or by `read_plan`."""
+    """Write *plan* in the format of Kafka's tool, which `read_plan` reads."""
     partitions = [
         {
             "topic": tp.topic,
@@ -98,12 +98,12 @@ def _entries(text: str, name: str) -> list[dict[str, Any]]:
     try:
         content = json.loads(text)
     except ValueError as problem:
-        raise PlanError(f"this is not JSON: {problem}") from None
+        raise PlanError(f"invalid JSON: {problem}") from None
     if not isinstance(content, dict):
         raise PlanError(f"expected a JSON object, found {_kind(content)}")
     version = content.get("version", 1)
     if type(version) is not int or version != 1:
-        raise PlanError(f"version {version!r} is not known, only 1")
+        raise PlanError(f"version {version!r} is unknown, only 1 is supported")
     return _list(content, name, dict, "")
 
 
@@ -123,7 +123,7 @@ def _get(content: Mapping[str, Any], name: str, kind: type, place: str) -> Any:
 
 
 def _check(value: Any, kind: type, path: str) -> Any:
-    if type(value) is not kind:  # True is no number
+    if type(value) is not kind:  # True is not a number
         raise PlanError(f"{path}: expected {_NAMES[kind]}, found {_kind(value)}")
     return value
 
@@ -151,23 +151,23 @@ def _check_log_dirs(
         )
     if set(log_dirs) != {ANY_LOG_DIR}:
         raise PlanError(
-            f"{place}: replicas of {tp} cannot be moved to a log directory of choice, only to "
+            f"{place}: replicas of {tp} cannot be moved to a given log directory, only to "
             f'"{ANY_LOG_DIR}"'
         )
 
 
-# --- judgement
+# --- validation
 
 
 def check_plan(plan: Plan, current: Plan, live: Iterable[int]) -> None:
-    """Raise PlanError for partitions that are not in *current* and brokers that are not alive."""
+    """Raise PlanError for partitions that are missing in *current*, and for brokers that are not live."""
     unknown = [str(tp) for tp in sorted(plan) if tp not in current]
     if unknown:
         raise PlanError(f"there is no partition {', '.join(unknown)}")
     absent = sorted({broker for replicas in plan.values() for broker in replicas} - set(live))
     if absent:
         raise PlanError(
-            f"there is no live broker {', '.join(map(str, absent))}; there are "
+            f"there is no live broker {', '.join(map(str, absent))}; the live brokers are "
             f"{', '.join(map(str, sorted(live)))}"
         )
 
@@ -180,9 +180,9 @@ def propose(
     start_index: int,
     replication_factor: int | None = None,
 ) -> dict[TopicPartition, tuple[int, ...]]:
-    """Spread every topic of *current* over *brokers*, with as many replicas as it has or as asked for.
+    """Assign every topic of *current* evenly to *brokers*, with its own replication factor or the given one.
 
-    InvalidAssignmentError when there are too few brokers.
+    Raise InvalidAssignmentError if there are too few brokers.
     """
     topics: dict[str, list[TopicPartition]] = {}
     for tp in sorted(current):
@@ -201,7 +201,7 @@ def propose(
 
 @dataclass(frozen=True, slots=True)
 class Throttles:
-    """What has to be set so that just the replicas that move are throttled (KIP-73)."""
+    """The settings that throttle only the replicas that move (KIP-73)."""
 
     topics: Mapping[str, Mapping[str, str]]
     """Settings by topic."""
@@ -212,7 +212,7 @@ class Throttles:
 def throttles_of(
     plan: Plan, current: Plan, under_way: Mapping[TopicPartition, Reassignment]
 ) -> Throttles:
-    """Return the throttles for *plan* and for what is *under_way*: sources as leaders, the added as followers."""
+    """Return the throttles for *plan* and *under_way*: sources are throttled as leaders, added ones as followers."""
     moves: dict[TopicPartition, tuple[set[int], set[int]]] = {
         tp: (set(each.replicas) - set(each.adding), set(each.adding))
         for tp, each in under_way.items()
@@ -239,17 +239,17 @@ def throttles_of(
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far one partition of a plan is."""
+    """The progress of one partition of a plan."""
 
     tp: TopicPartition
     wanted: tuple[int, ...]
     replicas: tuple[int, ...]
-    """Those it has; empty if there is no such partition."""
+    """The current replicas; empty if the partition does not exist."""
     under_way: bool
 
     @property
     def is_done(self) -> bool:
-        """Whether it is as planned."""
+        """Whether the replicas are as planned."""
         return not self.under_way and self.replicas == self.wanted
 
     def __str__(self) -> str:
@@ -266,7 +266,7 @@ class Progress:
 def progress_of(
     plan: Plan, current: Plan, under_way: Mapping[TopicPartition, Reassignment]
 ) -> list[Progress]:
-    """Compare *plan* with what is."""
+    """Compare *plan* with the current replicas."""
     return [
         Progress(tp, tuple(wanted), tuple(current.get(tp, ())), tp in under_way)
         for tp, wanted in sorted(plan.items())
@@ -275,14 +275,14 @@ def progress_of(
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """Bytes that the replicas to be added have, of those that they need."""
+    """Bytes in the replicas being added, and the bytes that they need."""
 
     done: int
     total: int
 
 
 def copied_of(moving: Reassignment, sizes: Mapping[int, int]) -> Copied:
-    """Compare the replicas that *moving* adds with the largest of the others; *sizes* in bytes, by broker."""
+    """Compare the replicas that *moving* adds with the largest other one; *sizes* in bytes, by broker."""
     added = set(moving.adding)
     whole = max(
         (sizes.get(broker, 0) for broker in moving.replicas if broker not in added), default=0

@@ -1,4 +1,4 @@
-"""DeleteRecords: move a log's start offset forward, at the partition's leader (KIP-107)."""
+"""DeleteRecords: moves log start offsets forward, at the partitions' leaders (KIP-107)."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Answers = dict[TopicPartition, int | KafkaError]
 async def delete_records(
     cluster: Cluster, before: Mapping[TopicPartition, int], *, timeout: float
 ) -> Answers:
-    """Delete what lies before each offset (-1: up to the high watermark); return log start offsets.
+    """Delete the records below each offset (-1: up to the high watermark); return the log start offsets.
 
-    Partitions whose leader moved are asked again within *timeout* seconds.
+    Partitions with a new leader are retried within *timeout* seconds.
     """
     answers: Answers = {}
     left = dict(before)
@@ -41,7 +41,7 @@ async def delete_records(
                 else:
                     del left[tp]
         if retriable is not None or left:
-            raise retriable or LeaderUnavailable(f"{next(iter(left))} has no leader now")
+            raise retriable or LeaderUnavailable(f"{next(iter(left))} has no leader")
 
     try:
         await cluster.retrying(attempt, timeout=timeout, what="deleting records")

@@ -1,4 +1,4 @@
-"""Topics: create, delete, add partitions. All go to the controller, which alone may say yes."""
+"""Topics: create, delete, add partitions. All requests go to the controller."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TopicsToCreate = Mapping[str, Mapping[str, Any]] | Iterable[NewTopic | str] | Ne
 
 @dataclass(frozen=True, slots=True)
 class CreatedTopic:
-    """What was created; -1 and None where the broker is too old to tell."""
+    """A created topic; -1 and None if the broker is too old to return a value."""
 
     name: str
     topic_id: UUID | None = None
@@ -38,7 +38,7 @@ class CreatedTopic:
 
 
 def new_topics(topics: TopicsToCreate) -> list[NewTopic]:
-    """Read any of the accepted ways to say which topics to create."""
+    """Convert the accepted forms of topics to NewTopics."""
     if isinstance(topics, str | NewTopic):
         topics = [topics]
     if isinstance(topics, Mapping):
@@ -52,7 +52,7 @@ def new_topics(topics: TopicsToCreate) -> list[NewTopic]:
 async def at_controller(
     cluster: Cluster, ask: Callable[[Connection], Awaitable[Any]], *, timeout: float, what: str
 ) -> Any:
-    """Await ask(connection to the controller), finding the new one when it has moved."""
+    """Await ask(connection to the controller); find the new controller if it has moved."""
 
     async def attempt() -> Any:
         connection = await cluster.controller()
@@ -66,7 +66,7 @@ async def at_controller(
 
 
 def raise_if_moved(codes: Iterable[int]) -> None:
-    """Raise NotController if any of *codes* is NOT_CONTROLLER: then nothing was done."""
+    """Raise NotController if any of *codes* is NOT_CONTROLLER: then nothing was changed."""
     if ErrorCode.NOT_CONTROLLER in codes:
         raise NotController("the controller moved")
 
@@ -74,7 +74,7 @@ def raise_if_moved(codes: Iterable[int]) -> None:
 async def create_topics(
     cluster: Cluster, topics: TopicsToCreate, *, validate_only: bool, timeout: float
 ) -> dict[str, CreatedTopic | KafkaError]:
-    """Create *topics*; they exist when this returns, brokers may need a moment to lead them."""
+    """Create *topics*; they exist when this returns, but may have no leaders for a moment."""
     wanted = new_topics(topics)
     request = CreateTopicsRequest(
         topics=[_creatable(topic) for topic in wanted],
@@ -105,7 +105,7 @@ async def create_topics(
 async def delete_topics(
     cluster: Cluster, names: Iterable[str], *, timeout: float
 ) -> dict[str, KafkaError | None]:
-    """Delete topics by name; brokers drop their logs soon after."""
+    """Delete topics by name; brokers delete their logs soon after."""
     wanted = list(names)
     request = DeleteTopicsRequest(
         topic_names=wanted,
@@ -127,7 +127,7 @@ async def delete_topics(
 async def create_partitions(
     cluster: Cluster, totals: Mapping[str, int], *, validate_only: bool, timeout: float
 ) -> dict[str, KafkaError | None]:
-    """Raise topics to a total number of partitions each; keyed records change their place."""
+    """Increase topics to a total number of partitions; keys may move to other partitions."""
     request = CreatePartitionsRequest(
         topics=[
             CreatePartitionsTopic(name=name, count=count, assignments=None)
@@ -149,7 +149,7 @@ async def create_partitions(
 
 
 def _problems(topics: Iterable[Any]) -> dict[str, KafkaError | None]:
-    """Say what is wrong with each of *topics*, as it was answered."""
+    """Return the error of each of *topics* in a response."""
     return {
         t.name: error_of(t.error_code, f"topic {t.name!r}", t.error_message)
         if t.error_code

@@ -40,15 +40,15 @@ def _parsed(schema: Schema) -> Any:
 
 
 def fingerprint(schema: Schema) -> bytes:
-    """Return the 8-byte CRC-64-AVRO fingerprint of *schema*, as it stands in single-object encoding."""
+    """Return the 8-byte CRC-64-AVRO fingerprint of *schema*, as in single-object encoding."""
     fastavro = _fastavro()
     canonical = fastavro.schema.to_parsing_canonical_form(_parsed(schema))
-    # fastavro gives the hex of the number's little-endian bytes, which is what travels.
+    # fastavro returns the hex of the number's little-endian bytes, the wire format.
     return bytes.fromhex(fastavro.schema.fingerprint(canonical, "CRC-64-AVRO"))
 
 
 class AvroSerializer:
-    """Turns values into framed Avro: Confluent's frame with a *schema_id*, single-object encoding without."""
+    """Converts values to framed Avro: Confluent's frame with a *schema_id*, single-object encoding without one."""
 
     def __init__(self, schema: Schema, *, schema_id: int | None = None) -> None:
         self._write = _fastavro().schemaless_writer
@@ -59,7 +59,7 @@ class AvroSerializer:
             self._frame = _CONFLUENT.pack(0, schema_id)
 
     def __call__(self, value: Any, context: Any = None) -> bytes | None:
-        """Return *value* as bytes, None (a tombstone) for None; SerializationError says what does not fit."""
+        """Return *value* as bytes, None (a tombstone) for None; raise SerializationError if it does not fit."""
         if value is None:
             return None
         out = io.BytesIO()
@@ -74,10 +74,10 @@ class AvroSerializer:
 
 
 class AvroDeserializer:
-    """Reads framed Avro into the shape of *schema*.
+    """Decodes framed Avro to the shape of *schema*.
 
-    *writers* are further schemas that may have written values (single-object encoding); *ids* are those that a
-    registry numbered (Confluent's frame). With one schema only, an unknown Confluent id is read by that one.
+    *writers* are further schemas of writers (single-object encoding); *ids* are the schemas of a registry by id
+    (Confluent's frame). With one schema only, an unknown Confluent id is decoded with that one.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class AvroDeserializer:
         self._by_id = None if ids is None else {key: _parsed(each) for key, each in ids.items()}
 
     def __call__(self, data: bytes | None, context: Any = None) -> Any:
-        """Return the value in *data*; SerializationError names an unknown schema or frame."""
+        """Return the value in *data*; raise SerializationError for an unknown schema or frame."""
         if data is None:
             return None
         writer, start = self._writer_of(data)
@@ -103,10 +103,9 @@ class AvroDeserializer:
             value = self._read(stream, writer, self._reader)
         except Exception as problem:
             raise SerializationError(f"not a value of its Avro schema: {problem!r}") from problem
-        if stream.tell() != len(data):
-            raise SerializationError(
-                f"{len(data) - stream.tell()} bytes are left over after the Avro value"
-            )
+        rest = stream.read()
+        if rest:
+            raise SerializationError(f"{len(rest)} bytes are left over after the Avro value")
         return value
 
     def _writer_of(self, data: bytes) -> tuple[Any, int]:
@@ -115,7 +114,7 @@ class AvroDeserializer:
             if mark not in self._by_fingerprint:
                 raise SerializationError(
                     f"written with an unknown schema (fingerprint {mark.hex()})",
-                    hint="pass the schema it was written with among writers",
+                    hint="pass the schema of its writer in *writers*",
                 )
             return self._by_fingerprint[mark], 2 + _FINGERPRINT_SIZE
         if data[:1] == b"\x00" and len(data) >= _CONFLUENT.size:
@@ -124,7 +123,7 @@ class AvroDeserializer:
                 return self._reader, _CONFLUENT.size
             if schema_id not in self._by_id:
                 raise SerializationError(
-                    f"written with schema id {schema_id}, which is not known", hint="add it to ids"
+                    f"written with schema id {schema_id}, which is unknown", hint="add it to ids"
                 )
             return self._by_id[schema_id], _CONFLUENT.size
         raise SerializationError(

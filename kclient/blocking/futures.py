@@ -16,7 +16,7 @@ from kclient.producer.batch import ProducerBatch
 from kclient.types import RecordMetadata
 
 Register = Callable[[ProducerBatch, int, int, Any], None]
-"""Have a batch tell a sink of record index with timestamp, on the reactor's thread; and hurry."""
+"""Registers a sink for (batch, record index, timestamp) in the reactor's thread; the batch does not linger."""
 
 
 class DeliveryFuture(Future[RecordMetadata]):

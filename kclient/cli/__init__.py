@@ -1,1 +1,1 @@
-"""`kclient`: topics, records and groups from the command line. Data on stdout, everything else on stderr."""
+"""`kclient`: topics, records and groups on the command line. Data go to stdout, messages to stderr."""

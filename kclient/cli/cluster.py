@@ -1,4 +1,4 @@
-"""`kclient cluster`: is it well, and who is in it."""
+"""`kclient cluster`: health, brokers and log directories."""
 
 from __future__ import annotations
 
@@ -24,25 +24,29 @@ _LABELS = {
     "under_min_isr_partitions": "Partitions under min ISR",
 }
 _LOOK_S = 0.5
-"""How often `health --watch` looks."""
+"""Seconds between two checks of `health --watch`."""
 
 
 @click.group()
 def cluster() -> None:
-    """Look after the cluster as a whole."""
+    """Inspect the cluster as a whole."""
 
 
 @cluster.command("health")
-@click.option("-w", "--watch", is_flag=True, help="Show every change until the time of -m is over.")
+@click.option("-w", "--watch", is_flag=True, help="Show every change until the timeout of -m.")
 @click.option(
-    "-e", "--exit-when-healthy", "patient", is_flag=True, help="Wait (as -w) until it is healthy."
+    "-e",
+    "--exit-when-healthy",
+    "patient",
+    is_flag=True,
+    help="Wait (as -w) until the cluster is healthy.",
 )
 @with_settings
 def health(settings: Settings, watch: bool, patient: bool) -> None:
-    """Say whether the cluster is healthy, and why not; exit code 4 if it is not.
+    """Show whether the cluster is healthy, and its problems; exit code 4 if it is not.
 
-    Unhealthy is: no controller, a broker that is down or does not answer, a log directory that failed, a
-    partition that is leaderless, under min ISR or under-replicated.
+    Problems are: no controller, a broker that is down or does not answer, a failed log directory, a partition that is
+    leaderless, under min ISR or under-replicated.
     """
 
     async def main(reactor: Any) -> int:
@@ -113,7 +117,7 @@ def _show_health(settings: Settings, found: Health) -> None:
 def brokers(settings: Settings) -> None:
     """List the brokers (the controller marked *) with the partitions that each holds and leads.
 
-    PREFERRED counts the partitions that a broker would lead were every leader the preferred one.
+    PREFERRED is the number of partitions that have the broker as preferred leader.
     """
 
     async def main(reactor: Any) -> None:
@@ -145,7 +149,7 @@ def brokers(settings: Settings) -> None:
 
 
 def _report_down_brokers(topics: Mapping[str, TopicMetadata], live: Collection[int]) -> None:
-    """Name the brokers that hold replicas, but are not there to be listed."""
+    """Print the brokers that hold replicas, but are not live."""
     holders = {n for t in topics.values() for p in t.partitions.values() for n in p.replicas}
     absent = sorted(holders - set(live))
     if absent:
@@ -160,7 +164,7 @@ def _report_down_brokers(topics: Mapping[str, TopicMetadata], live: Collection[i
 def log_dirs(
     settings: Settings, nodes: tuple[int, ...], topics: tuple[str, ...], replicas: bool
 ) -> None:
-    """Show each broker's log directories: replicas, bytes, space left; which failed."""
+    """Show each broker's log directories: replicas, bytes, free space, failures."""
 
     async def main(reactor: Any) -> int:
         from kclient.wire.errors import KafkaError
@@ -169,7 +173,9 @@ def log_dirs(
             live = admin.cluster.metadata.brokers.keys()
             unknown = sorted(set(nodes) - live)
             if unknown:
-                raise ValueError(f"no live broker {unknown[0]}; there are {sorted(live)}")
+                raise ValueError(
+                    f"no live broker {unknown[0]}; the live brokers are {sorted(live)}"
+                )
             tps = None
             if topics:
                 described = await admin.describe_topics(topics)

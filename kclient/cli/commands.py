@@ -1,4 +1,4 @@
-"""The command tree: global options here, each group of commands in a module of its own."""
+"""The command tree: global options here, each group of commands in its own module."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _GLOBAL: list[Callable[[Any], Any]] = [
         "--bootstrap-servers",
         "--brokers",
         "bootstrap",
-        help="Brokers to ask first: host:port,... (or KCLIENT_BOOTSTRAP_SERVERS).",
+        help="Bootstrap servers: host:port,... (or KCLIENT_BOOTSTRAP_SERVERS).",
     ),
     click.option(
         "-F",
@@ -39,7 +39,7 @@ _GLOBAL: list[Callable[[Any], Any]] = [
         "row_format",
         type=click.Choice(FORMATS),
         default=None,
-        help="How rows are printed.",
+        help="Format of rows.",
     ),
     click.option("-J", "--json", "as_json", is_flag=True, help="The same as --format json."),
     click.option(
@@ -47,15 +47,15 @@ _GLOBAL: list[Callable[[Any], Any]] = [
         "--timeout",
         type=float,
         default=None,
-        help=f"Seconds; never endless (default {DEFAULT_TIMEOUT_S:g}).",
+        help=f"Timeout in seconds (default {DEFAULT_TIMEOUT_S:g}).",
     ),
-    click.option("-q", "--quiet", is_flag=True, help="No messages beside the data."),
-    click.option("-y", "--yes", "assume_yes", is_flag=True, help="Do not ask."),
+    click.option("-q", "--quiet", is_flag=True, help="Print no messages beside the data."),
+    click.option("-y", "--yes", "assume_yes", is_flag=True, help="Do not ask for confirmation."),
 ]
 
 
 def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give *command* the global options, as one `Settings` in front of its own."""
+    """Give *command* the global options, as one `Settings` before its own."""
 
     @functools.wraps(command)
     @click.pass_context
@@ -96,7 +96,7 @@ _MODULES = {
 
 
 class _Lazy(click.Group):
-    """Loads a module of commands only when one of its commands is used: start-up is what people feel."""
+    """Imports a module of commands only when one of its commands is used, for a fast start."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(_MODULES)
@@ -118,7 +118,7 @@ class _Lazy(click.Group):
 @click.version_option(package_name="kbroker", prog_name="kclient")
 @click.pass_context
 def kclient(context: click.Context, /, **options: Any) -> None:
-    """Speak to a Kafka cluster: topics, records, consumer groups."""
+    """Work with a Kafka cluster: topics, records, consumer groups."""
     context.obj = Settings()
     _apply(context.obj, options)
 

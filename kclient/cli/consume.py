@@ -1,4 +1,4 @@
-"""`kclient consume`: records to standard output."""
+"""`kclient consume`: prints records to standard output."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ _DECODERS = ("bytes", "avro", "json", "hex")
 )
 @click.option("--from-beginning", is_flag=True, help="The same as -o start.")
 @click.option("-p", "--partitions", default=None, metavar="N,N", help="Only these partitions.")
-@click.option("-g", "--group", default=None, help="As a member of this group, committing.")
+@click.option(
+    "-g", "--group", default=None, help="Consume as a member of this group, with commits."
+)
 @click.option(
     "-n",
     "--max-messages",
@@ -40,9 +42,9 @@ _DECODERS = ("bytes", "avro", "json", "hex")
     "count",
     type=click.IntRange(0),
     default=None,
-    help="Stop after so many.",
+    help="Stop after this number of records.",
 )
-@click.option("-e", "--exit", "at_end", is_flag=True, help="Stop at what is the end now.")
+@click.option("-e", "--exit", "at_end", is_flag=True, help="Stop at the present log ends.")
 @click.option(
     "-f", "form", default=None, help="json (default), raw, or a template: '%t %p %o %k %v\\n'."
 )
@@ -51,13 +53,16 @@ _DECODERS = ("bytes", "avro", "json", "hex")
     "decoders",
     multiple=True,
     metavar="key=|value=DECODER",
-    help=f"How keys or values are read: {', '.join(_DECODERS)}.",
+    help=f"Decoder of keys or values: {', '.join(_DECODERS)}.",
 )
 @click.option(
     "--avro", "schema", type=click.Path(exists=True, dir_okay=False), help="Avro schema file."
 )
 @click.option(
-    "--idle-timeout", type=float, default=None, help="Stop after so many seconds without a record."
+    "--idle-timeout",
+    type=float,
+    default=None,
+    help="Stop after this many seconds without a record.",
 )
 @with_settings
 def consume(
@@ -76,15 +81,15 @@ def consume(
 ) -> None:
     """Consume TOPIC... and print every record.
 
-    With -g the group's committed offsets decide where to begin (-o start or end where there are none), and what was
-    printed is committed. With -p, -e or a range the partitions are read outside of the group's assignment.
+    With -g consumption starts at the group's committed offsets (at -o start or end if there are none), and commits what
+    was printed. With -p, -e or a range the partitions are read without group assignment.
     """
     as_member = group is not None and partitions is None and not at_end
     spec = _offsets(offset, from_beginning=from_beginning, at_end=at_end, group=group)
     as_member = as_member and spec.last is None
     if as_member and spec.first.anchor not in _FOR_MEMBERS:
         raise click.UsageError(
-            f"-o {offset}: a member of a group begins where the group is; give start or end, "
+            f"-o {offset}: a member of a group starts at the committed offsets; give start or end, "
             "or choose partitions with -p"
         )
     try:
@@ -101,7 +106,7 @@ def consume(
         values = settings.client(ConsumerConfig)
         values["auto.offset.reset"] = "earliest" if spec.first.anchor is Anchor.START else "latest"
         values.setdefault("max.poll.records", 5000)
-        # A mistyped name should be an error here, not a new topic.
+        # An unknown topic is an error and must not be created.
         values.setdefault("allow.auto.create.topics", "false")
         if group is not None:
             values["group.id"] = group
@@ -119,7 +124,7 @@ def consume(
             try:
                 await printer.run(consumer)
             finally:
-                # Ctrl-C and `-n` end it alike: what was printed is done with.
+                # After Ctrl-C and `-n` alike: printed records count as processed.
                 if group is not None and not as_member and not printer.broken:
                     await consumer.commit(printer.positions(consumer))
         if not settings.quiet:
@@ -131,11 +136,11 @@ def consume(
 
 _FOR_MEMBERS = (Anchor.START, Anchor.END, Anchor.STORED)
 _NO_SUCH_TOPIC_S = 3.0
-"""How long a topic may take to become known: one that was created just now does not take longer."""
+"""Seconds to wait for a topic's metadata: enough for one that was created just before."""
 
 
 def _offsets(offset: str | None, *, from_beginning: bool, at_end: bool, group: str | None) -> Any:
-    """Read -o, or what it is without: where the group is, else the start with -e, else the end."""
+    """Parse -o; its default is the group's position, else start with -e, else end."""
     if offset is None:
         offset = "stored" if group is not None and at_end else "start" if at_end else "end"
     if from_beginning:
@@ -146,14 +151,14 @@ def _offsets(offset: str | None, *, from_beginning: bool, at_end: bool, group: s
         raise click.UsageError(str(problem)) from None
     anchors = {spec.first.anchor, spec.last.anchor if spec.last else None}
     if Anchor.STORED in anchors and group is None:
-        raise click.UsageError("-o stored: whose? name the group with -g")
+        raise click.UsageError("-o stored: name the group with -g")
     return spec
 
 
 async def _places(
     consumer: Any, topics: tuple[str, ...], chosen: list[int] | None, timeout: float
 ) -> list[TopicPartition]:
-    """Return the partitions to read; an error names a topic or a partition that does not exist."""
+    """Return the partitions to read; raise an error for a topic or a partition that does not exist."""
     places = []
     for topic in topics:
         known = await consumer.partitions_for_topic(topic, timeout)
@@ -161,7 +166,7 @@ async def _places(
         if missing:
             raise ValueError(
                 f"topic {topic!r} has no partition {', '.join(map(str, missing))}; "
-                f"it has 0 to {len(known) - 1}"
+                f"its partitions are 0 to {len(known) - 1}"
             )
         places += [TopicPartition(topic, n) for n in known if chosen is None or n in chosen]
     return places
@@ -170,7 +175,7 @@ async def _places(
 async def _assign(
     consumer: Any, places: list[TopicPartition], spec: OffsetSpec, at_end: bool, printer: _Printer
 ) -> None:
-    """Assign and seek; tell *printer* for each partition the offset to stop before, if there is one."""
+    """Assign and seek; set the end offset of each partition in *printer*, if there is one."""
     consumer.assign(places)
     starts = await consumer.beginning_offsets(places)
     ends = await consumer.end_offsets(places)
@@ -207,7 +212,7 @@ async def _resolve(
 
 
 class _Printer:
-    """Polls and prints until it has printed enough."""
+    """Polls and prints until its limit is reached."""
 
     def __init__(
         self, write: Callable[[Any], bytes], count: int | None, idle_timeout: float | None
@@ -218,20 +223,20 @@ class _Printer:
         self._stops: dict[TopicPartition, int] | None = None
         self.printed = 0
         self.broken = False
-        """Whether what was polled could not be written."""
+        """Whether writing polled records failed."""
 
     def stop_before(self, stops: dict[TopicPartition, int]) -> None:
-        """Print nothing of a partition from these offsets on, and end when all are reached."""
+        """Print no records at or above these offsets, and end when all are reached."""
         self._stops = stops or None
 
     def positions(self, consumer: Any) -> dict[TopicPartition, int]:
-        """Return what to commit: the positions, but not beyond where to stop."""
+        """Return the offsets to commit: the positions, but at most the end offsets."""
         stops = self._stops or {}
         positions = {tp: consumer.next_offset(tp) for tp in consumer.assignment()}
         return {tp: min(at, stops.get(tp, at)) for tp, at in positions.items() if at is not None}
 
     async def run(self, consumer: Any) -> None:
-        """Print; return when there is a reason to."""
+        """Poll and print; return at the limit, the end offsets or the idle timeout."""
         stream = sys.stdout.buffer
         last = time.monotonic()
         most = consumer.config.max_poll_records

@@ -1,7 +1,7 @@
-"""What every command shares: where the cluster is, client settings, output format, time limit, exit codes.
+"""The common part of all commands: bootstrap servers, client settings, output format, time limit, exit codes.
 
-Exit codes: 0 done, 1 failed, 2 usage, 3 the cluster cannot be reached, 4 it is not healthy or not as wanted,
-124 time is over, 130 Ctrl-C.
+Exit codes: 0 success, 1 failure, 2 usage, 3 the cluster is unreachable, 4 it is not healthy or not as wanted, 124
+timeout, 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kclient.wire.errors import KafkaError
 FAILED, USAGE, UNREACHABLE, UNHEALTHY, TIMED_OUT, INTERRUPTED = 1, 2, 3, 4, 124, 130
 DEFAULT_TIMEOUT_S = 10.0
 _PUT_AWAY_S = 5.0
-"""How long a command may take to end after Ctrl-C."""
+"""Seconds that a command may take to end after Ctrl-C."""
 
 Main = Callable[[Any], Awaitable[int | None]]
 """A command's body: reactor -> exit code (None is 0)."""
@@ -31,7 +31,7 @@ Main = Callable[[Any], Awaitable[int | None]]
 
 @dataclass
 class Settings:
-    """The options every command takes."""
+    """The options of every command."""
 
     bootstrap: str | None = None
     files: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class Settings:
     extra: dict[str, Any] = field(default_factory=dict)
 
     def client(self, kind: type[CommonConfig]) -> dict[str, Any]:
-        """Return the settings for a client of *kind*: file, then -X, then -b, the later winning."""
+        """Return the settings of a client of *kind*: file, then -X, then -b; the later wins."""
         values: dict[str, Any] = {}
         for name in self.files or _default_file():
             try:
@@ -61,14 +61,14 @@ class Settings:
         values.setdefault("client.id", "kclient-cli")
         values.setdefault("default.api.timeout.ms", int(self.timeout * 1000))
         values.setdefault("request.timeout.ms", min(30_000, max(1000, int(self.timeout * 1000))))
-        # Every address of the list is tried; together they have the time that -m gives.
+        # Every address of the list is tried; all together within the timeout of -m.
         addresses = str(values.get("bootstrap.servers", "")).count(",") + 1
         once = min(10_000, max(100, int(self.timeout * 1000 / addresses)))
         values.setdefault("socket.connection.setup.timeout.ms", once)
         return values
 
     def confirm(self, question: str) -> None:
-        """Ask before something that cannot be undone; without a terminal --yes is needed."""
+        """Ask for confirmation of an irreversible operation; without a terminal --yes is required."""
         if self.assume_yes:
             return
         if not sys.stdin.isatty():
@@ -88,9 +88,9 @@ def _default_file() -> tuple[str, ...]:
 def admin_client(settings: Settings, reactor: Any) -> Any:
     """Return an admin client with the command's settings, not yet started.
 
-    Untyped on purpose: commands let errors be raised, so that answers are never errors.
+    Untyped on purpose: commands let errors be raised, so results are never errors.
     """
-    # Imported here: `kclient --help` should not pay for Twisted.
+    # Imported here, so that `kclient --help` does not import Twisted.
     from kclient.admin.client import AdminClient
     from kclient.config import AdminConfig
 
@@ -98,7 +98,7 @@ def admin_client(settings: Settings, reactor: Any) -> Any:
 
 
 def print_message(text: str) -> None:
-    """Write a line for a person, to stderr."""
+    """Write a line for operators, to stderr."""
     click.echo(text, err=True)
 
 
@@ -112,7 +112,7 @@ def list_settings() -> None:
 
 
 def run(main: Main) -> NoReturn:
-    """Run *main* on a reactor of its own and exit with its code; errors become one line and a code."""
+    """Run *main* on a new reactor and exit with its code; an error becomes one line and an exit code."""
     from twisted.internet import reactor as imported
     from twisted.internet.defer import Deferred
 
@@ -132,7 +132,7 @@ def run(main: Main) -> NoReturn:
         started.addBoth(ended)
 
     def interrupt() -> None:
-        """Let the command put away what it holds (commit, leave its group), but not for ever."""
+        """Cancel the command, which may commit and leave its group, within a time limit."""
         reactor.callLater(_PUT_AWAY_S, reactor.stop)
         for started in running:
             started.cancel()
@@ -150,7 +150,7 @@ async def _coroutine(main: Main, reactor: Any) -> int | None:
 
 
 def _on_interrupt(first: Callable[[], None]) -> list[int]:
-    """Call *first* at the first Ctrl-C (or SIGTERM); the second ends the process on the spot."""
+    """Call *first* at the first Ctrl-C (or SIGTERM); the second ends the process at once."""
     import signal
 
     seen: list[int] = []
@@ -171,7 +171,7 @@ def _exit_code(result: Any) -> int:
     if problem is None:
         return int(result or 0)
     if isinstance(problem, BrokenPipeError):
-        # `| head` has seen enough: not a failure, and nothing may be written at exit either.
+        # `| head` closed the pipe: not a failure, and nothing may be written at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     if isinstance(problem, SystemExit):

@@ -1,4 +1,4 @@
-"""`kclient cluster elect-leaders`: give partitions their preferred leader back, or any leader at all."""
+"""`kclient cluster elect-leaders`: elects preferred leaders, or any live replica for leaderless partitions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kclient.types import TopicPartition
 
 
 def _chosen(text: str) -> tuple[str, tuple[int, ...] | None]:
-    """Read topic or topic:0,1."""
+    """Parse topic or topic:0,1."""
     name, given, numbers = text.partition(":")
     try:
         return name, tuple(int(number) for number in numbers.split(",")) if given else None
@@ -27,7 +27,7 @@ def _chosen(text: str) -> tuple[str, tuple[int, ...] | None]:
     type=click.Choice(["preferred", "unclean"]),
     default="preferred",
     show_default=True,
-    help="The first replica of each partition; or, where nobody leads, any live replica.",
+    help="preferred: the first replica of each partition; unclean: any live replica, for partitions without a leader.",
 )
 @click.option(
     "-t",
@@ -39,7 +39,7 @@ def _chosen(text: str) -> tuple[str, tuple[int, ...] | None]:
 )
 @with_settings
 def elect_leaders(settings: Settings, election_type: str, texts: tuple[str, ...]) -> None:
-    """Elect leaders. An unclean leader may lack records that were acknowledged: they are lost."""
+    """Elect leaders. An unclean leader may lack acknowledged records: they are lost."""
     chosen = [_chosen(text) for text in texts]
     if election_type == "unclean":
         where = ", ".join(texts) or "every partition without a leader"
@@ -83,7 +83,7 @@ def elect_leaders(settings: Settings, election_type: str, texts: tuple[str, ...]
 
 
 def _print_result(election_type: str, rows: list[dict[str, Any]]) -> None:
-    """Print what Kafka's own tool prints."""
+    """Print the lines of Kafka's own tool."""
     names: dict[str, list[str]] = {"elected": [], "not_needed": [], "failed": []}
     for row in rows:
         names[row["result"]].append(f"{row['topic']}-{row['partition']}")

@@ -1,10 +1,10 @@
-r"""Records as text: %-escapes (kcat's and rpk's) and a JSON envelope that survives the way back byte for byte.
+r"""Records as text: %-escapes (as in kcat and rpk) and a lossless JSON envelope.
 
     %t topic   %p partition   %o offset   %k key   %K key size   %v or %s value   %V or %S value size
-    %d timestamp (ms)   %h headers as k=v   %H how many   %e leader epoch   %%   and \n \t \xHH
+    %d timestamp (ms)   %h headers as k=v   %H header count   %e leader epoch   %%   and \n \t \xHH
     modifiers: %k{hex} %v{base64} %d{%Y-%m-%d}
 
-Headers are a list in the envelope, never a map: Kafka keeps their order and repeated keys.
+Headers are a list in the envelope, not a map, because Kafka keeps their order and repeated names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ESCAPE = re.compile(r"%(?:(%)|([a-zA-Z])(?:\{([^}]*)\})?)")
 
 
 def formatter(template: str) -> Formatter:
-    """Return what writes a record as *template* says; ValueError names an unknown escape."""
+    """Return a function that formats a record by *template*; raise ValueError for an unknown escape."""
     if template == "json":
         return lambda record: (
             json.dumps(envelope(record), ensure_ascii=False, default=str) + "\n"
@@ -42,7 +42,7 @@ def formatter(template: str) -> Formatter:
 
 
 def unescaped(text: str) -> bytes:
-    r"""Return *text* as UTF-8 with \n, \t, \r, \0, \\ and \xHH replaced by the bytes they stand for."""
+    r"""Return *text* as UTF-8 with \n, \t, \r, \0, \\ and \xHH replaced by their bytes."""
     return re.sub(
         rb"\\(n|t|r|0|\\|x[0-9a-fA-F]{2})",
         lambda m: _BACKSLASHED.get(m[1]) or bytes([int(m[1][1:], 16)]),
@@ -91,7 +91,7 @@ def _field(letter: str, modifier: str | None) -> Formatter:
     get = _FIELDS.get(letter)
     if get is None:
         raise ValueError(
-            f"%{letter} is not a field; there are {', '.join('%' + f for f in _FIELDS)}"
+            f"%{letter} is not a field; the fields are {', '.join('%' + f for f in _FIELDS)}"
         )
     if not modifier:
         return lambda record: _raw(get(record)) if letter in "kvs" else str(get(record)).encode()
@@ -130,7 +130,7 @@ def envelope(record: AnyRecord) -> dict[str, Any]:
 def from_envelope(
     line: str,
 ) -> tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int | None]:
-    """Return (key, value, headers, timestamp) of one line of `envelope`; ValueError if it is none."""
+    """Return (key, value, headers, timestamp) of one line of `envelope`; raise ValueError if it is invalid."""
     try:
         read = json.loads(line)
         headers = [(name, _decoded(text, how)) for name, text, how in read.get("headers", [])]

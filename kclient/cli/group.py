@@ -16,7 +16,7 @@ from kclient.types import TopicPartition
 
 @click.group()
 def group() -> None:
-    """Look at consumer groups, their members and lag; move their offsets."""
+    """Inspect consumer groups, their members and lag; change their offsets."""
 
 
 @group.command("list")
@@ -44,8 +44,8 @@ def list_(settings: Settings, states: tuple[str, ...]) -> None:
 
 @group.command("describe")
 @click.argument("names", nargs=-1, required=True, metavar="GROUP...")
-@click.option("--members", is_flag=True, help="The members instead of the offsets.")
-@click.option("--state", "state", is_flag=True, help="The state instead of the offsets.")
+@click.option("--members", is_flag=True, help="Show members instead of offsets.")
+@click.option("--state", "state", is_flag=True, help="Show the state instead of offsets.")
 @with_settings
 def describe(settings: Settings, names: tuple[str, ...], members: bool, state: bool) -> None:
     """Show offsets and lag, or --members, or --state."""
@@ -104,11 +104,11 @@ def _show_members(settings: Settings, described: Any) -> None:
 
 
 async def _offset_rows(admin: Any, described: Any) -> list[dict[str, Any]]:
-    # The group's offsets first, the ends after: a lag read the other way round can be negative.
+    # Committed offsets first, log ends second: in the other order a lag could be negative.
     committed = await admin.list_group_offsets(described.group_id)
     owners = {tp: m for m in described.members for tp in m.assignment}
     places = sorted(committed.keys() | owners.keys())
-    # A group may have offsets of topics that are gone.
+    # A group may have offsets of deleted topics.
     ends = (
         await admin.list_offsets(dict.fromkeys(places, "latest"), timeout=5.0, raise_errors=False)
         if places
@@ -146,7 +146,7 @@ async def _show_offsets(settings: Settings, admin: Any, described: Any) -> None:
 @click.argument("names", nargs=-1, metavar="[GROUP...]")
 @with_settings
 def lag(settings: Settings, names: tuple[str, ...]) -> None:
-    """Sum up the lag of groups (all of them if none are named)."""
+    """Show the total lag of groups (default: all groups)."""
 
     async def main(reactor: Any) -> None:
         async with admin_client(settings, reactor) as admin:
@@ -177,12 +177,14 @@ def lag(settings: Settings, names: tuple[str, ...]) -> None:
     "--to", "target", required=True, help="start, end, an offset, or @time (as in consume -o)."
 )
 @click.option("--topic", "topics", multiple=True, help="Only these topics.")
-@click.option("--execute", is_flag=True, help="Do it; without it only what would be done is shown.")
+@click.option(
+    "--execute", is_flag=True, help="Change the offsets; without it only show the result."
+)
 @with_settings
 def seek(
     settings: Settings, name: str, target: str, topics: tuple[str, ...], execute: bool
 ) -> None:
-    """Move a group's committed offsets. The group must have no members."""
+    """Change a group's committed offsets. The group must have no members."""
     try:
         bound = parse_offsets(target, now_ms=int(time.time() * 1000)).first
     except ValueError as problem:
@@ -193,8 +195,8 @@ def seek(
             described = (await admin.describe_groups([name]))[name]
             if described.members:
                 raise ValueError(
-                    f"group {name!r} has {len(described.members)} members; their offsets can only be "
-                    "moved when they are gone"
+                    f"group {name!r} has {len(described.members)} members; offsets can only be "
+                    "changed without members"
                 )
             committed = await admin.list_group_offsets(name)
             places = [tp for tp in committed if not topics or tp.topic in topics]

@@ -1,4 +1,4 @@
-"""`kclient info`: brokers, controller and topics at a glance."""
+"""`kclient info`: brokers, controller and topics."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from kclient.cli.output import show, table
 
 
 @click.command()
-@click.option("-B", "only_brokers", is_flag=True, help="Only the brokers.")
-@click.option("-i", "--internal", is_flag=True, help="Internal topics too.")
+@click.option("-B", "only_brokers", is_flag=True, help="Show only the brokers.")
+@click.option("-i", "--internal", is_flag=True, help="Include internal topics.")
 @with_settings
 def info(settings: Settings, only_brokers: bool, internal: bool) -> None:
     """Show the cluster: its id, brokers (the controller marked *), topics."""

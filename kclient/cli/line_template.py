@@ -1,7 +1,7 @@
-r"""The input format of `kclient produce -f`: what a line holds, as '%k\t%v' (kcat's and rpk's letters).
+r"""The input format of `kclient produce -f`: the fields of a line, as '%k\t%v' (letters of kcat and rpk).
 
-%k key, %v or %s value, %p partition, %T or %d timestamp in ms, %% a percent sign; anything else, with \t and the
-like, has to stand in the line. The last field takes the rest of the line.
+%k key, %v or %s value, %p partition, %T or %d timestamp in ms, %% a percent sign. Anything else, including \t, must
+occur in the line. The last field is the rest of the line.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FIELDS = {
 
 
 class Line(NamedTuple):
-    """The fields found in one line; None for those the template does not have."""
+    """The fields of one line; None for those that the template lacks."""
 
     key: bytes | None = None
     value: bytes | None = None
@@ -33,7 +33,7 @@ class Line(NamedTuple):
 
 
 class LineTemplate:
-    """A template, read once; calling it reads a line, ValueError if the line does not fit."""
+    """A parsed template; calling it parses a line, and raises ValueError if the line does not match."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -45,9 +45,11 @@ class LineTemplate:
         ):
             if len(piece) == 2 and piece[0] == "%" and piece[1] != "%":
                 if piece[1] not in _FIELDS:
-                    raise click.BadParameter(f"-f {text!r}: {piece} is not known, only {_known()}")
+                    raise click.BadParameter(
+                        f"-f {text!r}: {piece} is unknown, known are {_known()}"
+                    )
                 if self._parts and not literal:
-                    raise click.BadParameter(f"-f {text!r}: nothing stands between two fields")
+                    raise click.BadParameter(f"-f {text!r}: two fields need a separator")
                 self._add(field, literal)
                 field, literal = _FIELDS[piece[1]], ""
             else:
@@ -68,11 +70,11 @@ class LineTemplate:
             else:
                 content, given, rest = rest.partition(literal) if literal else (b"", b"", rest)
                 if literal and not given:
-                    raise ValueError(f"{line[:60]!r} does not fit {self.text!r}")
+                    raise ValueError(f"{line[:60]!r} does not match {self.text!r}")
             if field:
                 found[field] = content
             elif content:
-                raise ValueError(f"{line[:60]!r} does not fit {self.text!r}")
+                raise ValueError(f"{line[:60]!r} does not match {self.text!r}")
         return Line(
             found.get("key"),
             found.get("value"),

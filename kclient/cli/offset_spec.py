@@ -1,12 +1,12 @@
-"""Where to consume from and to: rpk's offset grammar, with kcat's words beside.
+"""Start and end offsets for `consume`: the offset syntax of rpk and kcat.
 
-    start | beginning | end | stored       the whole log, only what is new, from what the group has committed
+    start | beginning | end | stored       the whole log, only new records, from the group's committed offsets
     47      from offset 47                  +2 / -3     two after the start / three before the end
-    47:99   from 47 to before 99            :end        from the start to what is the end now
+    47:99   from 47 to before 99            :end        from the start to the present end
     @ts     from a time                     @ts1:ts2    between two times
     times: 13-digit ms, 10-digit s, ISO dates and datetimes, -1h (also s, m, d, w: before now), end
 
-Pure: turns a text into two bounds; asking brokers what they mean is the caller's work.
+Pure: parses a text into two bounds; the caller looks up their offsets.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DURATION = re.compile(r"-(\d+)(ms|s|m|h|d|w)")
 
 
 class Anchor(Enum):
-    """What a bound is counted from."""
+    """The reference of a bound."""
 
     START = "start"
     END = "end"
@@ -32,7 +32,7 @@ class Anchor(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """An offset (OFFSET), a time in ms (TIME), or so many records from START or END."""
+    """An offset (OFFSET), a time in ms (TIME), or a record count from START or END."""
 
     anchor: Anchor
     number: int = 0
@@ -47,7 +47,7 @@ class OffsetSpec:
 
 
 def parse_offsets(text: str, *, now_ms: int) -> OffsetSpec:
-    """Read an offset specification; ValueError says what is wrong with it."""
+    """Parse an offset specification; raise ValueError with the problem."""
     if text.startswith("@"):
         return _times(text[1:], now_ms)
     first, separator, last = text.partition(":")
@@ -72,12 +72,12 @@ def _offset(part: str, whole: str) -> Bound:
         number = int(part)
         return Bound(Anchor.START if part[0] == "+" else Anchor.END, number)
     raise ValueError(
-        f"{part!r} in {whole!r} is no offset: expected start, end, stored, 47, +2, -3, 47:99, :end or @time"
+        f"{part!r} in {whole!r} is not an offset: expected start, end, stored, 47, +2, -3, 47:99, :end or @time"
     )
 
 
 def _times(text: str, now_ms: int) -> OffsetSpec:
-    """Read one or two times; where ISO times have colons of their own, try every one as the border."""
+    """Parse one or two times; ISO times contain colons themselves, so every colon is tried as the separator."""
     try:
         return OffsetSpec(_time(text, now_ms))
     except ValueError as problem:
@@ -104,7 +104,7 @@ def _time(text: str, now_ms: int) -> Bound:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError(
-            f"{text!r} is no time: expected 13-digit ms, 10-digit s, an ISO date or datetime, or -1h"
+            f"{text!r} is not a time: expected 13-digit ms, 10-digit s, an ISO date or datetime, or -1h"
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)

@@ -33,7 +33,7 @@ def show(rows: Sequence[Row], columns: Sequence[str], form: str) -> None:
 
 
 def table(rows: Sequence[Row], columns: Sequence[str]) -> str:
-    """Return an aligned table with a heading; numbers stand to the right."""
+    """Return an aligned table with a heading; numbers are right-aligned."""
     cells = [[_cell(row.get(name)) for name in columns] for row in rows]
     heads = [name.replace("_", "-").upper() for name in columns]
     widths = [max(len(row[n]) for row in [heads, *cells]) for n in range(len(columns))]

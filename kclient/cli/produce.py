@@ -1,4 +1,4 @@
-"""`kclient produce`: records from standard input or files."""
+"""`kclient produce`: sends records from standard input or files."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ class _Input(NamedTuple):
 )
 @click.option("-p", "--partition", type=int, default=None)
 @click.option("-k", "--key", default=None, help="The key of every record.")
-@click.option("-K", "--key-delimiter", default=None, help="Lines are key, this, value.")
-@click.option("-f", "template", default=None, help=r"What a line holds: '%k\t%v', also %p, %T.")
+@click.option(
+    "-K", "--key-delimiter", default=None, help="Delimiter between key and value of a line."
+)
+@click.option("-f", "template", default=None, help=r"Fields of a line: '%k\t%v', also %p, %T.")
 @click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE")
 @click.option("-Z", "--null", "null", is_flag=True, help="An empty value is null (a tombstone).")
 @click.option(
@@ -61,7 +63,7 @@ def produce(
     kind: str,
     acks: str | None,
 ) -> None:
-    """Produce records to TOPIC, one a line, and wait until all are acknowledged."""
+    """Produce records to TOPIC, one per line, and wait until all are acknowledged."""
     fixed: list[tuple[str, bytes | None]] = []
     for header in headers:
         name, given, text = header.partition("=")

@@ -1,4 +1,4 @@
-"""`kclient reassign`: move partitions to other brokers, with Kafka's files and Kafka's words."""
+"""`kclient reassign`: moves partitions to other brokers, with the files and messages of Kafka's tool."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ _plan_file = click.option(
     help="Partitions and their replicas, as `generate` proposes them; - is standard input.",
 )
 _preserve = click.option(
-    "--preserve-throttles", "preserve", is_flag=True, help="Leave throttles as they are."
+    "--preserve-throttles", "preserve", is_flag=True, help="Do not change throttles."
 )
 
 
 @click.group()
 def reassign() -> None:
-    """Move partitions to other brokers: generate a plan, execute it, verify until it is done."""
+    """Move partitions to other brokers: generate a plan, execute it, verify it until it is complete."""
 
 
 def _read(path: str, parse: Callable[[str], T]) -> T:
@@ -61,7 +61,7 @@ def _read(path: str, parse: Callable[[str], T]) -> T:
 
 
 async def _assignments(admin: Any, topics: set[str]) -> dict[TopicPartition, tuple[int, ...]]:
-    """Return the replicas of every partition of *topics*; one that does not exist has none."""
+    """Return the replicas of every partition of *topics*; empty for one that does not exist."""
     from kclient.wire.errors import KafkaError, UnknownTopicOrPartition
 
     found = await admin.describe_topics(sorted(topics), raise_errors=False)
@@ -86,7 +86,7 @@ def _ids(text: str) -> list[int]:
     except ValueError:
         raise click.UsageError(f"{text!r}: expected broker ids, as in 1,2,3") from None
     if len(set(brokers)) < len(brokers):
-        raise click.UsageError(f"{text!r} names a broker twice")
+        raise click.UsageError(f"{text!r} has a duplicate broker id")
     return brokers
 
 
@@ -98,12 +98,10 @@ def _ids(text: str) -> list[int]:
     help='{"version":1,"topics":[{"topic":"t"}]}',
 )
 @click.option("-t", "--topic", "topics", multiple=True, help="A topic to move, instead of a file.")
+@click.option("--broker-list", "broker_list", metavar="1,2,3", help="Target brokers; default: all.")
+@click.option("--disable-rack-aware", is_flag=True, help="Ignore the brokers' racks.")
 @click.option(
-    "--broker-list", "broker_list", metavar="1,2,3", help="Where to; default: all brokers."
-)
-@click.option("--disable-rack-aware", is_flag=True, help="Do not look at the brokers' racks.")
-@click.option(
-    "-r", "--replication-factor", "factor", type=click.IntRange(1), help="Default: as it is."
+    "-r", "--replication-factor", "factor", type=click.IntRange(1), help="Default: unchanged."
 )
 @with_settings
 def generate(
@@ -116,10 +114,10 @@ def generate(
 ) -> None:
     """Propose an even assignment of topics to brokers; nothing is moved.
 
-    Prints the current assignment, to be kept for the way back, and the proposed one, for `execute`.
+    Prints the current assignment, for a rollback, and the proposed one, for `execute`.
     """
     if bool(path) == bool(topics):
-        raise click.UsageError("give --topics-to-move-json-file or --topic, one of them")
+        raise click.UsageError("give either --topics-to-move-json-file or --topic")
     names = _read(path, plans.read_topics) if path else list(dict.fromkeys(topics))
     chosen = _ids(broker_list) if broker_list else None
 
@@ -137,7 +135,7 @@ def generate(
         racks = {n: live[n].rack for n in brokers if live[n].rack}
         if racks and len(racks) < len(brokers) and not disable_rack_aware:
             raise ValueError(
-                "not all brokers have rack information; --disable-rack-aware makes an assignment without racks"
+                "not all brokers have rack information; --disable-rack-aware ignores racks"
             )
         _show_proposal(
             settings, current, _proposal(current, brokers, racks, disable_rack_aware, factor)
@@ -180,14 +178,14 @@ def _show_proposal(settings: Settings, current: plans.Plan, proposed: plans.Plan
     "--throttle", type=click.IntRange(1), metavar="BYTES", help="Bytes per second between brokers."
 )
 @click.option(
-    "--additional", is_flag=True, help="Even if others are under way; or to change the throttle."
+    "--additional", is_flag=True, help="Add to active reassignments, or change the throttle."
 )
 @click.option("-d", "--dry-run", is_flag=True, help="Check the plan, change nothing.")
 @with_settings
 def execute(
     settings: Settings, path: str, throttle: int | None, additional: bool, dry_run: bool
 ) -> None:
-    """Begin to move partitions. The whole plan is checked before anything is written."""
+    """Start to move partitions. The whole plan is checked before anything is changed."""
     plan, report = _read(path, plans.read_plan), _message_printer(settings)
 
     async def main(reactor: Any) -> int:
@@ -225,7 +223,7 @@ def execute(
 
 
 def _message_printer(settings: Settings) -> Callable[[str], None]:
-    """Return what tells the user a line that Kafka's tool prints: to stderr where stdout is rows."""
+    """Return the function that prints a line of Kafka's tool: to stderr if stdout holds rows."""
     return click.echo if settings.format == "text" else print_message
 
 
@@ -243,7 +241,7 @@ def _rows(answers: dict[TopicPartition, Any]) -> list[dict[str, Any]]:
 def _report_results(
     answers: dict[TopicPartition, Any], failed: str, succeeded: Callable[[str, str], None]
 ) -> int:
-    """Say what became of each partition; return the exit code."""
+    """Print the result of each partition; return the exit code."""
     problems = {tp: answer for tp, answer in sorted(answers.items()) if answer is not None}
     good = [str(tp) for tp in sorted(answers) if answers[tp] is None]
     if good:
@@ -263,9 +261,9 @@ def _report_results(
 @_preserve
 @with_settings
 def verify(settings: Settings, path: str, preserve: bool) -> None:
-    """Say how far a plan is; take the throttles away when nothing is under way any more.
+    """Show the progress of a plan; remove its throttles when no reassignment is active any more.
 
-    Exit code 4 while it is not as planned.
+    Exit code 4 until the replicas are as planned.
     """
     plan, report = _read(path, plans.read_plan), _message_printer(settings)
 
@@ -319,7 +317,7 @@ def _state(each: plans.Progress) -> str:
 @_preserve
 @with_settings
 def cancel(settings: Settings, path: str, preserve: bool) -> None:
-    """Call off the moves of a plan that are under way; the replicas are as they were before."""
+    """Cancel the active reassignments of a plan; the replicas are as before."""
     plan, report = _read(path, plans.read_plan), _message_printer(settings)
 
     async def main(reactor: Any) -> int:
@@ -352,7 +350,7 @@ def cancel(settings: Settings, path: str, preserve: bool) -> None:
 @reassign.command("list")
 @with_settings
 def list_(settings: Settings) -> None:
-    """List the moves under way."""
+    """List the active reassignments."""
 
     async def main(reactor: Any) -> None:
         async with admin_client(settings, reactor) as admin:

@@ -1,4 +1,4 @@
-"""How far the moves under way are, in bytes: what the replicas that are added have, of what the others have."""
+"""The progress of active reassignments: bytes in the replicas being added, of the bytes that they need."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from kclient.admin.reassignment_plan import Copied, Reassignment, copied_of
 from kclient.types import TopicPartition
 
 LOOK_S = 3.0
-"""How long a broker may take to say how large its replicas are."""
+"""Seconds that a broker may take to return its replica sizes."""
 
 
 async def copied_bytes(
     admin: Any, moving: Mapping[TopicPartition, Reassignment]
 ) -> dict[TopicPartition, Copied]:
-    """Ask the brokers that are alive how large the replicas of what is *moving* are."""
+    """Request the sizes of the replicas of *moving* from the live brokers, and compare them."""
     from kclient.wire.errors import KafkaError
 
     live = admin.cluster.metadata.brokers.keys()
@@ -31,9 +31,9 @@ async def copied_bytes(
 
 
 def progress_line(copied: Mapping[TopicPartition, Copied]) -> str:
-    """Return a line for a person."""
+    """Return the progress as one line."""
     done = sum(each.done for each in copied.values())
     total = sum(each.total for each in copied.values())
     s = "" if len(copied) == 1 else "s"
     share = f" ({done * 100 // total} %)" if total else ""
-    return f"Under way: {len(copied)} partition{s}, {done} of {total} bytes copied{share}"
+    return f"In progress: {len(copied)} partition{s}, {done} of {total} bytes copied{share}"

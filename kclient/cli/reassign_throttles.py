@@ -1,4 +1,4 @@
-"""Throttles of moves (KIP-73): set with `reassign execute --throttle`, taken away by `verify` and `cancel`."""
+"""Throttles of reassignments (KIP-73): set by `reassign execute --throttle`, removed by `verify` and `cancel`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from kclient.admin import reassignment_plan as plans
 from kclient.cli.context import print_message
 
 UNTHROTTLE_S = 5.0
-"""How long a broker may take to say what throttles it has."""
+"""Seconds that a broker may take to return its throttles."""
 
 
 async def throttle_moves(
     admin: Any, throttles: plans.Throttles, rate: int, report: Callable[[str], None]
 ) -> None:
-    """Set *rate*, bytes per second, on the live brokers of a move, then name the replicas that it slows."""
+    """Set *rate*, bytes per second, on the live brokers of a reassignment, then list the throttled replicas."""
     from kclient.admin.configs import ConfigResource, ResourceType
 
     rates = {plans.LEADER_RATE: str(rate), plans.FOLLOWER_RATE: str(rate)}
@@ -34,9 +34,9 @@ async def throttle_moves(
 
 
 async def unthrottle(admin: Any, topics: set[str], report: Callable[[str], None]) -> None:
-    """Take away the throttles of *topics* and of all brokers, where there are any.
+    """Remove the throttles of *topics* and of all brokers.
 
-    A broker that does not answer keeps its own, and is named: the moves are over all the same.
+    A broker that does not answer keeps its throttle and is reported; the reassignments are complete all the same.
     """
     from kclient.admin.configs import ConfigResource, ResourceType
     from kclient.wire.errors import KafkaError
@@ -51,14 +51,14 @@ async def unthrottle(admin: Any, topics: set[str], report: Callable[[str], None]
                 if await _cleared(admin, ConfigResource(kind, name)):
                     cleared.append(name)
             except KafkaError as problem:
-                print_message(f"kclient: throttles of {what} {name} may be left: {problem}")
+                print_message(f"kclient: throttles of {what} {name} may remain: {problem}")
         if cleared:
             s = "" if len(cleared) == 1 else "s"
             report(f"Clearing {what}-level throttles on {what}{s} {','.join(cleared)}")
 
 
 async def _cleared(admin: Any, resource: Any) -> bool:
-    """Take away the throttles of one broker or topic; return whether it had any."""
+    """Remove the throttles of one broker or topic; return whether it had any."""
     wanted = [*plans.BROKER_THROTTLES, *plans.TOPIC_THROTTLES]
     answers = await admin.describe_configs([resource], names=wanted, timeout=UNTHROTTLE_S)
     entries = answers[resource].values()

@@ -1,7 +1,7 @@
-"""Lines of standard input or files, read beside the reactor: records go out while more are awaited.
+"""Lines of standard input or files, read concurrently with the reactor: records are sent before the input ends.
 
-A thread reads what is there and hands it over whole; at most a few pieces wait. It is a daemon, so that Ctrl-C does
-not have to wait for somebody to press Enter.
+A thread reads available data and passes them on in batches of lines; only a few batches wait. It is a daemon thread, so
+that Ctrl-C does not wait for a read of the terminal.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _AHEAD = 8
 
 
 class LineBatches:
-    """The bytes of *paths* ("-" is standard input), a list of whole lines (or of whole files) at a time."""
+    """The bytes of *paths* ("-" is standard input), in lists of whole lines (or of whole files)."""
 
     def __init__(self, reactor: Any, paths: Sequence[str], *, whole_files: bool = False) -> None:
         self._reactor = reactor
@@ -71,7 +71,7 @@ class LineBatches:
 
 
 def _lines(stream: IO[bytes]) -> Iterator[list[bytes]]:
-    """Yield the lines that are there, without their ends, as soon as they are there."""
+    """Yield lines without their ends, as soon as they are available."""
     read = getattr(stream, "read1", stream.read)
     rest = b""
     while piece := read(_PIECE):

@@ -15,7 +15,7 @@ from kclient.cli.topic_describe import describe
 
 @click.group()
 def topic() -> None:
-    """Create, look at, change and delete topics."""
+    """Create, inspect, change and delete topics."""
 
 
 def _pairs(texts: tuple[str, ...]) -> dict[str, str | None]:
@@ -29,7 +29,7 @@ def _pairs(texts: tuple[str, ...]) -> dict[str, str | None]:
 
 
 def _assignment(text: str | None) -> dict[int, Sequence[int]] | None:
-    """Read Kafka's --replica-assignment: 1:2,2:3 (replicas by ':', partitions by ',')."""
+    """Parse Kafka's --replica-assignment: 1:2,2:3 (replicas by ':', partitions by ',')."""
     if text is None:
         return None
     try:
@@ -42,7 +42,7 @@ def _assignment(text: str | None) -> dict[int, Sequence[int]] | None:
 
 
 @topic.command("list")
-@click.option("-i", "--internal", is_flag=True, help="Internal topics too.")
+@click.option("-i", "--internal", is_flag=True, help="Include internal topics.")
 @with_settings
 def list_(settings: Settings, internal: bool) -> None:
     """List topics."""
@@ -72,10 +72,10 @@ def list_(settings: Settings, internal: bool) -> None:
 @click.option("-r", "--replication-factor", "--replicas", "replicas", type=int, default=-1)
 @click.option("-c", "--config", "configs", multiple=True, metavar="NAME=VALUE")
 @click.option(
-    "--replica-assignment", "assignment", metavar="1:2,2:3", help="Brokers of each partition."
+    "--replica-assignment", "assignment", metavar="1:2,2:3", help="Replicas of each partition."
 )
 @click.option("--if-not-exists", is_flag=True)
-@click.option("-d", "--dry-run", is_flag=True, help="Have the broker check, create nothing.")
+@click.option("-d", "--dry-run", is_flag=True, help="Only validate at the broker; create nothing.")
 @with_settings
 def create(
     settings: Settings,
@@ -168,10 +168,10 @@ def alter_config(
 
 @topic.command("add-partitions")
 @click.argument("name", metavar="TOPIC")
-@click.option("-n", "--total", type=int, required=True, help="How many there are to be in all.")
+@click.option("-n", "--total", type=int, required=True, help="The new total number of partitions.")
 @with_settings
 def add_partitions(settings: Settings, name: str, total: int) -> None:
-    """Raise the number of partitions. Keys will be spread anew."""
+    """Increase the number of partitions. Keys will be distributed differently."""
 
     async def main(reactor: Any) -> None:
         async with admin_client(settings, reactor) as admin:

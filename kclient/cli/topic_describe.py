@@ -1,4 +1,4 @@
-"""`kclient topic describe`: partitions, leaders, replicas, ISR; in Kafka's own lines, for scripts read them."""
+"""`kclient topic describe`: partitions, leaders, replicas, ISR; in the line format of Kafka's tool, for scripts."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from kclient.net.metadata import PartitionMetadata, TopicMetadata
 
     _Moving = Mapping[tuple[str, int], Reassignment]
-    """Reassignments under way, by topic and partition."""
+    """Active reassignments, by topic and partition."""
 
 MIN_ISR = "min.insync.replicas"
 
 
 @dataclass(frozen=True)
 class _Filters:
-    """Which partitions are shown: those that are any of what was asked for; all if nothing was."""
+    """Which partitions to show: those that match any filter; all without filters."""
 
     under_replicated: bool
     under_min_isr: bool
     at_min_isr: bool
     unavailable: bool
     overridden: bool
-    """Only the lines of topics, of those with settings of their own."""
+    """Only the lines of topics that have settings of their own, without partitions."""
     exclude_internal: bool
 
     @property
@@ -43,7 +43,7 @@ class _Filters:
 
 @dataclass(frozen=True)
 class _Described:
-    """One topic with what its configs say."""
+    """A topic and its configs."""
 
     topic: TopicMetadata
     overrides: Mapping[str, str | None]
@@ -52,25 +52,25 @@ class _Described:
 
 @click.command("describe")
 @click.argument("names", nargs=-1, metavar="[TOPIC...]")
-@click.option("-i", "--internal", is_flag=True, help="Internal topics too.")
-@click.option("--exclude-internal", is_flag=True, help="No internal topics, even if named.")
+@click.option("-i", "--internal", is_flag=True, help="Include internal topics.")
+@click.option("--exclude-internal", is_flag=True, help="Exclude internal topics, even if named.")
 @click.option(
     "--under-replicated-partitions",
     "under_replicated",
     is_flag=True,
-    help="Only partitions whose ISR lacks a replica.",
+    help="Only partitions with an ISR that lacks a replica.",
 )
 @click.option(
     "--under-min-isr-partitions",
     "under_min_isr",
     is_flag=True,
-    help="Only partitions that refuse acks=all.",
+    help="Only partitions that reject acks=all.",
 )
 @click.option(
     "--at-min-isr-partitions",
     "at_min_isr",
     is_flag=True,
-    help="Only partitions that may lose no further replica.",
+    help="Only partitions at min.insync.replicas: one more failure stops acks=all.",
 )
 @click.option(
     "--unavailable-partitions",
@@ -82,13 +82,13 @@ class _Described:
     "--topics-with-overrides",
     "overridden",
     is_flag=True,
-    help="Only topics with settings of their own, without their partitions.",
+    help="Only topics with settings of their own, without partitions.",
 )
 @with_settings
 def describe(settings: Settings, names: tuple[str, ...], internal: bool, **options: Any) -> None:
-    """Show partitions, leaders, replicas, ISR and the settings that were set.
+    """Show partitions, leaders, replicas, ISR and the topic's own settings.
 
-    With a filter on partitions internal topics count too: those are what an operator must not overlook.
+    With a filter on partitions, internal topics are included, because operators must not overlook them.
     """
     filters = _Filters(**options)
     with_internal = not filters.exclude_internal and (internal or filters.any_state)
@@ -119,7 +119,7 @@ def describe(settings: Settings, names: tuple[str, ...], internal: bool, **optio
 
 
 async def _with_configs(admin: Any, topics: Mapping[str, TopicMetadata]) -> list[_Described]:
-    """Add the configs of each topic; one that was deleted meanwhile has none."""
+    """Add the configs of each topic; a deleted one has none."""
     from kclient.admin.configs import ConfigResource, ResourceType
 
     resources = {name: ConfigResource(ResourceType.TOPIC, name) for name in topics}
@@ -137,7 +137,7 @@ async def _with_configs(admin: Any, topics: Mapping[str, TopicMetadata]) -> list
 
 
 async def _moving(admin: Any) -> _Moving:
-    """Return the reassignments under way; none where the cluster cannot tell."""
+    """Return the active reassignments; none if the cluster does not support them."""
     from kclient.wire.errors import NotController, UnsupportedVersion
 
     try:

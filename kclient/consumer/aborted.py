@@ -8,23 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from heapq import heapify, heappop
-from typing import Protocol
 
 from kclient.wire.batches import BatchInfo
 from kclient.wire.errors import InvalidRecord
+from kclient.wire.fetch import AbortedTransaction
 from kclient.wire.records import ABORT, control_type, decode_columns
-
-
-class AbortedTransaction(Protocol):
-    """An aborted transaction in a Fetch response."""
-
-    @property
-    def producer_id(self) -> int:
-        """The producer of the transaction."""
-
-    @property
-    def first_offset(self) -> int:
-        """The transaction's first offset in this partition."""
 
 
 class BatchVisibility:

@@ -54,7 +54,7 @@ __all__ = ["CallbackRunner", "Consumer", "RebalanceListener"]
 
 
 class Consumer:
-    """Consumes records from one cluster, on the reactor's thread; `kclient.Consumer` is for programs with threads.
+    """Consumes records from one cluster, on the reactor's thread; `kclient.blocking` is for programs with threads.
 
         consumer = Consumer("orders", config={"bootstrap.servers": "localhost:9092", "group.id": "g"})
         records = await consumer.poll(timeout_ms=1000)

@@ -65,22 +65,22 @@ class ConsumerFetchSession:
 
     def request(self, wanted: Iterable[RequestedPartition], *, by_id: bool) -> FetchRequestData:
         """Return the content of a fetch of exactly *wanted*. Call `answered` or `lost` after it."""
-        session, said = self._session, self._requested
+        session, previous = self._session, self._requested
         if by_id is not self._by_id:
             session.reset()
-            said, self._by_id = {}, by_id
+            previous, self._by_id = {}, by_id
         full = session.is_full
         now: dict[tuple[Topic, int], RequestedPartition] = {}
         for asked in wanted:
             tp = asked.state.tp
             key = (asked.topic_id if by_id else tp.topic, tp.partition)
-            former = said.pop(key, None)
+            former = previous.pop(key, None)
             now[key] = asked
             if full or former != asked:
                 session.add(key[0], self._fetch_partition(asked))
                 if former is not None and former[:2] != asked[:2]:
                     session.repeat(*key)
-        for topic, partition in said:
+        for topic, partition in previous:
             session.remove(topic, partition)
         self._requested = now
         return session.request()

@@ -7,7 +7,7 @@ Theory of operation
 
 `JoinGroup` collects all members at the coordinator. One of them, the leader, assigns partitions to all with a strategy
 that every member supports, and `SyncGroup` returns each member's own. A heartbeat is sent every heartbeat.interval.ms,
-except while a JoinGroup is in flight, which replaces it. A member whose caller does not poll for max.poll.interval.ms
+except while a JoinGroup is in flight, which replaces it. A member that does not poll for max.poll.interval.ms
 leaves the group, so that other members take its partitions; the next poll raises the error.
 
 Eager protocol: all partitions are revoked before each join. Cooperative protocol (KIP-429), if every configured

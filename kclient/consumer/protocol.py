@@ -1,8 +1,8 @@
 """The consumer protocol inside JoinGroup and SyncGroup: subscriptions and assignments.
 
 Brokers do not parse these bytes. Versions: 0 topics and user data · 1 owned partitions (KIP-429) · 2 generation
-(KIP-792) · 3 rack (KIP-881). This client writes version 3 of subscriptions and version 0 of assignments, whose later
-versions add nothing, and reads every version.
+(KIP-792) · 3 rack (KIP-881). This client writes version 3 of subscriptions and version 0 of assignments, to
+which later versions add nothing. It reads every version.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ RequestedPartition = list[tuple[PartitionState, int, int]]
 class TruncationCheck:
     """Validates positions for one consumer.
 
-    *answered* is called after a validation, *failed* with a partition whose validation failed.
+    *answered* is called after a validation, *failed* with a partition and the error of its validation.
     """
 
     log = Logger()

@@ -43,7 +43,7 @@ from kclient.wire.errors import (
     ProtocolError,
 )
 from kclient.wire.framing import FrameReader
-from kclient.wire.versions import SPOKEN, ApiKey, VersionRange, negotiate
+from kclient.wire.versions import SUPPORTED, ApiKey, VersionRange, negotiate
 
 DEFAULT_MAX_FRAME = 128 << 20
 """The largest response in bytes: above fetch.max.bytes (50 MiB) and one oversized batch."""
@@ -107,7 +107,7 @@ class Connection(Protocol):
         support the client's versions.
         """
         api = ApiKey(api_key)
-        ours = SPOKEN.get(api)
+        ours = SUPPORTED.get(api)
         if not self.api_versions:
             return negotiate(api, ours, ours)
         return negotiate(api, ours, self.api_versions.get(api_key))

@@ -60,7 +60,7 @@ class FetchSessionHandler:
         self._known: dict[tuple[Topic, int], FetchPartition] = {}
         """What the last requests named: the broker's state of the session."""
         self._changed: dict[tuple[Topic, int], None] = {}
-        """Partitions whose wanted fetch may differ from `_known`."""
+        """Partitions with a wanted fetch that may differ from `_known`."""
         self._again: set[tuple[Topic, int]] = set()
         """Partitions to name even if unchanged."""
         self._has_no_room = False

@@ -63,7 +63,7 @@ class PendingRequests:
         return min((request.deadline for request in self._queue), default=None)
 
     def expired(self, now: float) -> PendingRequest | None:
-        """Return a request whose deadline has passed at *now*, if there is one."""
+        """Return a request with a deadline before *now*, if there is one."""
         for request in self._queue:
             if request.deadline <= now:
                 return request

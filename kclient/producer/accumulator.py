@@ -65,7 +65,7 @@ class Accumulator:
         self.records = 0
         """Records appended and not finished."""
         self.flushing = False
-        """Send everything now: somebody waits for all of it, or for memory."""
+        """Send everything now: a caller waits for all of it, or for memory."""
         self.queues: dict[TopicPartition, PartitionQueue] = {}
 
     # --- filling
@@ -178,7 +178,7 @@ class Accumulator:
         self._released(queue, batch)
 
     def expired(self, now: float) -> list[ProducerBatch]:
-        """Remove the waiting batches whose delivery.timeout.ms has passed."""
+        """Remove the waiting batches that are older than delivery.timeout.ms."""
         late = []
         for queue in list(self.queues.values()):
             while queue.waiting and queue.waiting[0].created_at + self.delivery_timeout <= now:

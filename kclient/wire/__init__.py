@@ -1,1 +1,1 @@
-"""Bytes <-> values of the Kafka protocol. No I/O anywhere in this package."""
+"""Bytes <-> values of the Kafka protocol. This package does no I/O."""

@@ -1,12 +1,12 @@
-"""Record batches of message format v2 as bytes: parse, check and stamp; records stay closed.
+"""Record batches of message format v2 as bytes: parse, check and stamp headers; records stay encoded.
 
-A batch travels from the producer's socket to the consumer's as it came. The broker reads its
-61-byte header, checks its CRC and writes two fields that the CRC does not cover (KIP-98's layout)::
+A batch travels from the producer's socket to the consumer's unchanged. The broker reads its 61-byte header, checks its
+CRC and writes two fields that the CRC does not cover (KIP-98's layout)::
 
     0   base offset            i64   stamped by the leader
     8   length                 i32   bytes after this field, so size = length + 12
     12  partition leader epoch i32   stamped by the leader
-    16  magic                  i8    2; the same place in formats 0 and 1
+    16  magic                  i8    2; the same position in formats 0 and 1
     17  crc                    u32   CRC-32C of everything from byte 21 on
     21  attributes             i16   bits: 0-2 codec, 3 log append time, 4 transactional,
                                      5 control, 6 delete horizon
@@ -19,7 +19,7 @@ A batch travels from the producer's socket to the consumer's as it came. The bro
     57  record count           i32
     61  records                      compressed by the codec, as a whole
 
-Everything here works on any contiguous byte buffer and raises only Kafka's own errors.
+All functions accept any contiguous byte buffer and raise Kafka errors only.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ HEADER_SIZE: Final = 61
 """Bytes of a batch before its records."""
 
 LENGTH_END: Final = 12
-"""Bytes of a batch that its length field does not count: base offset and the length itself."""
+"""Bytes of a batch that its length field does not count: base offset and length."""
 
 CODEC_MASK: Final = 0x07
 LOG_APPEND_TIME: Final = 0x08
@@ -59,23 +59,23 @@ NO_SEQUENCE: Final = -1
 NO_TIMESTAMP: Final = -1
 
 LARGEST_OFFSET: Final = 2**63 - 2
-"""The last offset a record can have: the log end offset behind it is an int64, too."""
+"""The largest record offset: the log end offset after it is an int64, too."""
 
 LARGEST_COPIED_OFFSET: Final = 2**62 - 1
-"""The last offset that a mirror may bring: half of all offsets are left for what is appended behind it."""
+"""The largest offset of a mirrored record: half of all offsets remain for later appends."""
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
-_CHECKED_HEADER = struct.Struct(">hiqqqhii")  # what follows the CRC
+_CHECKED_HEADER = struct.Struct(">hiqqqhii")  # the header after the CRC
 _STAMP = struct.Struct(">qii")
 _EPOCH = struct.Struct(">i")
 _MAGIC_AT = 16
 _CRC_FROM = 21
 _FORBIDDEN_TO_CLIENTS = 0xFFFF & ~(CODEC_MASK | TRANSACTIONAL)
-_SMALLEST_OLD_MESSAGE = 14  # what the length of format 0 says with null key and value
+_SMALLEST_OLD_MESSAGE = 14  # the length in format 0 with null key and value
 _SMALLEST_RECORD = 7  # length, attributes, deltas, null key and value, no headers: a byte each
 
-# How many bytes one compressed byte can stand for at most. A record count above this cannot be
-# true, so it is refused without decompressing: else 70 bytes could take two billion offsets.
+# The largest expansion of one compressed byte. A higher record count is impossible and is
+# rejected without decompression: otherwise 70 bytes could reserve two billion offsets.
 _EXPANSION = (1, 1040, 64, 260, 1 << 15)
 
 _unpack_header = _HEADER.unpack_from
@@ -85,10 +85,9 @@ Buffer = bytes | bytearray | memoryview
 
 
 class BatchInfo(NamedTuple):
-    """The header of one batch and where the batch lies in its buffer. Timestamps are milliseconds.
+    """The header of one batch and its position in the buffer. Timestamps are in milliseconds since the epoch.
 
-    A named tuple, because one is made per batch on every produce and fetch: it costs a fifth of a
-    frozen dataclass.
+    A named tuple, because every produce and fetch creates one per batch: it costs a fifth of a frozen dataclass.
     """
 
     position: int
@@ -113,17 +112,17 @@ class BatchInfo(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Position just after the batch."""
+        """The position after the batch."""
         return self.position + self.length + LENGTH_END
 
     @property
     def codec(self) -> int:
-        """Compression codec id (compression.Codec); ids above 4 are not assigned."""
+        """The compression codec id (`kclient.wire.compression.Codec`); ids above 4 are not assigned."""
         return self.attributes & CODEC_MASK
 
     @property
     def log_append_time(self) -> bool:
-        """Whether max_timestamp is the leader's clock and stands for every record."""
+        """Whether max_timestamp is the leader's clock and applies to every record (KIP-32)."""
         return self.attributes & LOG_APPEND_TIME != 0
 
     @property
@@ -133,7 +132,7 @@ class BatchInfo(NamedTuple):
 
     @property
     def is_control(self) -> bool:
-        """Whether this is a broker's own batch (a transaction marker), hidden from applications."""
+        """Whether this is a control batch (a transaction marker), invisible to applications."""
         return self.attributes & CONTROL != 0
 
     @property
@@ -143,7 +142,7 @@ class BatchInfo(NamedTuple):
 
     @property
     def last_offset(self) -> int:
-        """Offset of the last record, or of where it was before compaction took it."""
+        """The offset of the last record, also if compaction removed it."""
         return self.base_offset + self.last_offset_delta
 
     @property
@@ -153,21 +152,21 @@ class BatchInfo(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequence number of the last record; wraps to 0 after 2^31 - 1. -1 without idempotence."""
+        """The sequence of the last record; after 2^31 - 1 comes 0. -1 without idempotence."""
         if self.base_sequence < 0:
             return NO_SEQUENCE
         return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
 
 
 def parse(buf: Buffer, position: int = 0) -> BatchInfo:
-    """Read the header at *position*; the records behind it need not be in *buf*.
+    """Parse the header at *position*; the records after it need not be in *buf*.
 
-    Raise CorruptMessage when it is no header, UnsupportedForMessageFormat for formats 0 and 1.
+    Raise CorruptMessage for an invalid header, UnsupportedForMessageFormat for formats 0 and 1.
     """
     if len(buf) - position < HEADER_SIZE:
         _check_magic(buf, position)
         raise CorruptMessage(
-            f"record batch is cut off in its header: {len(buf) - position} of {HEADER_SIZE} bytes"
+            f"record batch is truncated in its header: {len(buf) - position} of {HEADER_SIZE} bytes"
         )
     info: BatchInfo = _tuple_new(BatchInfo, (position, *_unpack_header(buf, position)))
     if info.magic != 2:
@@ -180,9 +179,9 @@ def parse(buf: Buffer, position: int = 0) -> BatchInfo:
 
 
 def iterate(buf: Buffer, position: int = 0) -> Iterator[BatchInfo]:
-    """Yield the whole batches of *buf* in order, and stop before a tail that was cut off.
+    """Yield the headers of the whole batches in *buf* in order; stop before a truncated one.
 
-    A broken header raises as in parse(); records and CRC are not looked at.
+    An invalid header raises as in parse(); records and CRC are not checked.
     """
     total = len(buf)
     while total - position >= HEADER_SIZE:
@@ -194,30 +193,32 @@ def iterate(buf: Buffer, position: int = 0) -> Iterator[BatchInfo]:
 
 
 def check_crc(buf: Buffer, info: BatchInfo) -> None:
-    """Raise CorruptMessage unless the batch *info* of *buf* is whole and its CRC-32C is right."""
+    """Raise CorruptMessage unless the batch *info* of *buf* is complete and its CRC-32C is correct."""
     start, end = info.position, info.position + info.length + LENGTH_END
     if end > len(buf):
         raise CorruptMessage(
-            f"record batch of {end - start} bytes is cut off after {len(buf) - start} bytes"
+            f"record batch of {end - start} bytes is truncated after {len(buf) - start} bytes"
         )
     found = crc32c(memoryview(buf)[start + _CRC_FROM : end])
     if found != info.crc:
         raise CorruptMessage(
-            f"record batch is corrupt (CRC-32C {found:#010x}, its header says {info.crc:#010x}, "
+            f"record batch is corrupt (CRC-32C {found:#010x}, its header has {info.crc:#010x}, "
             f"{end - start} bytes, base offset {info.base_offset})"
         )
 
 
 def check_produced(buf: Buffer, *, max_batch_bytes: int, zstd_allowed: bool = True) -> BatchInfo:
-    """Check what a client sent for one partition: exactly one v2 batch, whole and sane.
+    """Validate a producer's records for one partition: exactly one valid v2 batch.
 
-    Reads the header and one CRC over the bytes; never a record. Pass zstd_allowed=False for Produce
-    requests before v7 (KIP-110). Raise InvalidRecord, CorruptMessage, MessageTooLarge,
-    UnsupportedForMessageFormat, UnsupportedCompressionType or InvalidTimestamp, as Kafka does.
+    Reads the header and computes one CRC; never decodes a record. Pass zstd_allowed=False for Produce requests before
+    v7 (KIP-110). Raise InvalidRecord, CorruptMessage, MessageTooLarge, UnsupportedForMessageFormat,
+    UnsupportedCompressionType or InvalidTimestamp, as Kafka does.
     """
     total = len(buf)
     if not total:
-        raise InvalidRecord("no record batch was sent, Produce v3 and above needs exactly one")
+        raise InvalidRecord(
+            "the records are empty, Produce v3 and above requires exactly one record batch"
+        )
     info = parse(buf)
     size = info.length + LENGTH_END
     if size > max_batch_bytes:
@@ -228,16 +229,16 @@ def check_produced(buf: Buffer, *, max_batch_bytes: int, zstd_allowed: bool = Tr
         )
     if size != total:
         if size > total:
-            raise CorruptMessage(f"record batch of {size} bytes is cut off after {total} bytes")
+            raise CorruptMessage(f"record batch of {size} bytes is truncated after {total} bytes")
         raise InvalidRecord(
             f"{total - size} bytes follow the first record batch; "
-            "Produce v3 and above takes exactly one batch per partition"
+            "Produce v3 and above accepts exactly one batch per partition"
         )
     check_crc(buf, info)
     count = info.record_count
     if count <= 0 or info.last_offset_delta != count - 1:
         raise InvalidRecord(
-            f"batch says {count} records but its last offset delta is {info.last_offset_delta}"
+            f"batch header has {count} records but a last offset delta of {info.last_offset_delta}"
         )
     attributes = info.attributes
     if attributes & _FORBIDDEN_TO_CLIENTS:
@@ -245,14 +246,14 @@ def check_produced(buf: Buffer, *, max_batch_bytes: int, zstd_allowed: bool = Tr
     codec = attributes & CODEC_MASK
     if codec > MAX_CODEC or (codec == ZSTD and not zstd_allowed):
         raise UnsupportedCompressionType(
-            f"compression codec {codec} is not known; codecs are 0 (none) to 4 (zstd)"
+            f"compression codec {codec} is unknown; codecs are 0 (none) to 4 (zstd)"
             if codec > MAX_CODEC
             else "zstd needs Produce v7 or above (KIP-110)",
             hint="upgrade the client or set another compression.type",
         )
     if count * _SMALLEST_RECORD > (size - HEADER_SIZE) * _EXPANSION[codec]:
         raise InvalidRecord(
-            f"{count} records cannot fit the {size - HEADER_SIZE} bytes of the batch"
+            f"{count} records cannot fit in the {size - HEADER_SIZE} bytes of the batch"
         )
     if info.producer_id != NO_PRODUCER_ID or attributes & TRANSACTIONAL:
         _check_producer(info)
@@ -265,11 +266,10 @@ def check_produced(buf: Buffer, *, max_batch_bytes: int, zstd_allowed: bool = Tr
 
 
 def check_copied(buf: Buffer, *, next_offset: int, max_batch_bytes: int) -> list[BatchInfo]:
-    """Check batches that keep the offsets they have: whole, in order, from *next_offset* on.
+    """Validate batches that keep their offsets: complete and in order from *next_offset* on.
 
-    What another leader accepted is not judged again: control batches, timestamps of a broker's clock
-    and gaps that compaction left are taken as they are. Raise InvalidRecord, CorruptMessage,
-    MessageTooLarge or UnsupportedForMessageFormat.
+    The source's leader has already accepted them, so control batches, LogAppendTime timestamps and gaps by compaction
+    are valid. Raise InvalidRecord, CorruptMessage, MessageTooLarge or UnsupportedForMessageFormat.
     """
     found: list[BatchInfo] = []
     position, total = 0, len(buf)
@@ -279,7 +279,7 @@ def check_copied(buf: Buffer, *, next_offset: int, max_batch_bytes: int) -> list
         if size > max_batch_bytes:
             raise MessageTooLarge(
                 f"record batch of {size} bytes at offset {info.base_offset} is larger than the "
-                f"{max_batch_bytes} bytes that the topic takes",
+                f"{max_batch_bytes} bytes that the topic accepts",
                 hint="raise max.message.bytes of the topic",
             )
         check_crc(buf, info)
@@ -302,12 +302,12 @@ def check_copied(buf: Buffer, *, next_offset: int, max_batch_bytes: int) -> list
         found.append(info)
         position += size
     if not found:
-        raise InvalidRecord("no record batch was sent")
+        raise InvalidRecord("the records are empty")
     return found
 
 
 def with_leader_epoch(buf: Buffer, found: Sequence[BatchInfo], leader_epoch: int) -> Buffer:
-    """Return the batches of *buf* with another leader epoch: *buf* itself, changed, if it can be."""
+    """Return the batches of *buf* with another leader epoch: *buf* itself, changed, if it is writable."""
     view = memoryview(buf)
     if view.readonly:
         view = memoryview(bytearray(view))
@@ -318,14 +318,14 @@ def with_leader_epoch(buf: Buffer, found: Sequence[BatchInfo], leader_epoch: int
 
 
 def stamp(info: BatchInfo, base_offset: int, leader_epoch: int) -> bytes:
-    """Return the first 16 bytes of the batch with the leader's own: the rest stays as it came."""
+    """Return the first 16 bytes of the batch with the leader's base offset and epoch; the rest stays unchanged."""
     return _STAMP.pack(base_offset, info.length, leader_epoch)
 
 
 def with_log_append_time(buf: Buffer, info: BatchInfo, now_ms: int) -> bytes:
-    """Return a copy of the batch that carries the leader's clock.
+    """Return a copy of the batch with the leader's timestamp.
 
-    For message.timestamp.type=LogAppendTime. Timestamps lie inside the CRC: it is computed anew.
+    For message.timestamp.type=LogAppendTime. The CRC covers timestamps, so it is computed again.
     """
     whole = memoryview(buf)[info.position : info.end]
     checked = _CHECKED_HEADER.pack(
@@ -357,7 +357,7 @@ def build(
     producer_epoch: int = NO_PRODUCER_EPOCH,
     base_sequence: int = NO_SEQUENCE,
 ) -> bytes:
-    """Put a header before *records*: encoded, and compressed by the codec in *attributes*."""
+    """Return a batch of *records*, which are encoded and compressed by the codec in *attributes*."""
     checked = _CHECKED_HEADER.pack(
         attributes,
         last_offset_delta,
@@ -375,7 +375,7 @@ def build(
 
 
 def _check_magic(buf: Buffer, position: int) -> None:
-    """Refuse what is not format 2; a run of zeros, as a crash may leave, is no old message."""
+    """Reject formats other than 2; zeros, as a crash may leave them, are not an old message."""
     if len(buf) - position <= _MAGIC_AT or buf[position + _MAGIC_AT] == 2:
         return
     magic = buf[position + _MAGIC_AT]

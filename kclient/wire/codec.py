@@ -1,30 +1,28 @@
-"""From the description of a struct to the functions that read and write it.
+"""Creates the functions that read and write a struct from its description.
 
 Theory of operation
 ===================
-A message, and every struct inside it, is a dataclass whose class attribute ``WIRE`` says how its
-fields travel, one line per field, in wire order, in the words of Kafka's own message definitions::
+A message, and every struct inside it, is a dataclass with a class attribute ``WIRE``. It describes the encoding of the
+fields, one line per field in wire order, in the syntax of Kafka's message definitions::
 
     "rack string 1+ null=1+"                   name, type, versions that have it, versions with null
     "supported_features []SupportedFeatureKey 3+ tag=0"      a tagged field (KIP-482)
 
-A type is a primitive, ``string``, ``bytes``, a struct's class name in the same module, or ``[]``
-and one of these. One dataclass serves all versions: what a version lacks is not written, and has
-its default after reading. For each (struct, version) in use a reader and a writer are put together
-as Python source once, as `dataclasses` does for ``__init__``: adjacent numbers and the length
-after them become one `struct` call, which is what makes a metadata response of 10,000
-partitions affordable.
+A type is a primitive, ``string``, ``bytes``, the class name of a struct in the same module, or ``[]`` and one of these.
+One dataclass serves all versions: a field that a version lacks is not written, and has its default after reading. For
+each (struct, version) in use a reader and a writer are generated once as Python source, as `dataclasses` does for
+``__init__``. Adjacent numbers and the length after them become one `struct` call; this makes a Metadata response of
+10,000 partitions affordable.
 
-Rules of reading, whatever the bytes:
-1. A count is compared with the bytes that are left, at the element's least size, before anything
-   is allocated for it; and a message may not have more elements in all than its reader allows
-   (`TooManyElements`), because two bytes of an element can become a hundred of an object. Elements
-   are the values of every array, of fixed size or not, and the tagged fields.
-2. null where the version has no null, negative or overlong sizes, bad UTF-8, varints above five
-   bytes, tags out of order: `MalformedMessage`, and never another exception.
+Rules of reading, for any bytes:
+1. A count is compared with the remaining bytes, at the element's smallest size, before anything is allocated. A
+   message may not have more elements in all than its reader allows (`TooManyElements`), because two bytes of an
+   element can become a hundred of an object. Elements are the values of every array and the tagged fields.
+2. null where the version has no null, negative or too large sizes, invalid UTF-8, varints above five bytes, tags out
+   of order: `MalformedMessage`, and no other exception.
 3. Unknown tagged fields are skipped.
 
-Not read as strictly: a bool is any byte but 0, as Kafka's own reader has it.
+One exception: a bool is any byte but 0, as in Kafka's reader.
 """
 
 import struct
@@ -49,7 +47,7 @@ def read_struct(
     pos: int,
     max_elements: int,
 ) -> tuple[Any, int]:
-    """Read a *cls* at *pos*; return it and the position after it. MalformedMessage if it is not one."""
+    """Read a *cls* at *pos*; return it and the position after it. Raise MalformedMessage if it is invalid."""
     try:
         return reader(cls, version, flexible)(buf, pos, len(buf), [max_elements, max_elements])
     except _READ_ERRORS as error:
@@ -64,7 +62,7 @@ def read_message(
     pos: int,
     max_elements: int,
 ) -> Any:
-    """Read a *cls* that takes all of *buf* from *pos*; bytes left over are malformed too."""
+    """Read a *cls* from *pos* to the end of *buf*; remaining bytes raise MalformedMessage, too."""
     message, stop = read_struct(cls, version, flexible, buf, pos, max_elements)
     if stop != len(buf):
         raise MalformedMessage(f"{cls.__name__} v{version}: {len(buf) - stop} bytes too many")
@@ -74,7 +72,7 @@ def read_message(
 def write_message(
     cls: type[WireStruct], version: int, flexible: bool, out: bytearray, message: object
 ) -> None:
-    """Append *message*, a *cls*; ValueError naming it when a field's value cannot be written."""
+    """Append *message*, a *cls*; raise ValueError with its name if a field's value cannot be written."""
     if type(message) is not cls:
         raise ValueError(f"expected a {cls.__name__}, got a {type(message).__name__}")
     try:
@@ -86,9 +84,9 @@ def write_message(
 def write_in_steps(
     cls: type[WireStruct], version: int, flexible: bool, out: bytearray, message: object
 ) -> Iterator[None]:
-    """Do as `write_message`, and yield after every struct of the arrays of *message* itself.
+    """Like `write_message`, with a yield after every struct of the arrays of *message* itself.
 
-    What *out* holds at a yield may be taken out of it.
+    At a yield the caller may remove the content of *out*.
     """
     if type(message) is not cls:
         raise ValueError(f"expected a {cls.__name__}, got a {type(message).__name__}")

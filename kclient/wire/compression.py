@@ -1,16 +1,15 @@
-"""Compression of a batch's records: codec ids 0-4 to functions of well-kept libraries.
+"""Compression of a batch's records: codec ids 0-4, implemented by libraries.
 
-What each codec needs so that every client reads it:
+Constraints of each codec, so that every client can read it:
 
 gzip    one member is written, any number is read
-snappy  one raw block is written; both raw and xerial's framing (Java, kafka-python) are read
-lz4     a frame of independent blocks without content checksum: Java's reader refuses linked blocks
+snappy  one raw block is written; raw blocks and xerial's framing (Java, kafka-python) are read
+lz4     a frame of independent blocks without content checksum: Java's reader rejects linked blocks
 zstd    KIP-110: Produce v7 and Fetch v10 or above
 
-A compressed batch is a promise of unknown size. `decompress` never gives more than *max_size*
-bytes, and never allocates much more on the way: where the codec's own worst ratio keeps the result
-below max_size it decompresses at once, else into buffers that grow up to max_size and no further.
-Bad bytes raise CorruptMessage, a bomb MessageTooLarge.
+The decompressed size of a batch is unknown. `decompress` returns at most *max_size* bytes and does not allocate much
+more. If the codec's worst ratio keeps the result below max_size, it decompresses at once, else into buffers that grow
+up to max_size. Invalid bytes raise CorruptMessage, a decompression bomb MessageTooLarge.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from kclient.wire.batches import Buffer
 from kclient.wire.errors import CorruptMessage, MessageTooLarge, UnsupportedCompressionType
 
 MAX_DECOMPRESSED: Final = 64 << 20
-"""Default bound, in bytes, of what one batch may decompress to."""
+"""Default limit of a batch's decompressed size, in bytes."""
 
 _GZIP_WBITS = 31
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
@@ -34,7 +33,7 @@ _LZ4_WORST_RATIO = 256
 _SNAPPY_WORST_RATIO = 64
 _MAX_GZIP_MEMBERS = 16  # each further member costs a copy of the rest
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-_ZSTD_BLOCK = 128 << 10  # no zstd block gives more
+_ZSTD_BLOCK = 128 << 10  # the largest output of a zstd block
 
 
 class Codec(IntEnum):
@@ -53,23 +52,23 @@ class Codec(IntEnum):
             return cls[compression_type.upper()]
         except KeyError:
             raise UnsupportedCompressionType(
-                f"compression.type {compression_type!r} is not known",
+                f"compression.type {compression_type!r} is unknown",
                 hint="it is one of none, gzip, snappy, lz4, zstd",
             ) from None
 
 
 def codec_of(codec: int) -> Codec:
-    """Return the codec of an id; raise UnsupportedCompressionType for ids that are not assigned."""
+    """Return the codec of an id; raise UnsupportedCompressionType for unassigned ids."""
     try:
         return Codec(codec)
     except ValueError:
         raise UnsupportedCompressionType(
-            f"compression codec {codec} is not known; codecs are 0 (none) to 4 (zstd)"
+            f"compression codec {codec} is unknown; codecs are 0 (none) to 4 (zstd)"
         ) from None
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> Buffer:
-    """Compress the records of a batch; *level* None is the codec's usual trade of time for size."""
+    """Compress the records of a batch; *level* None is the codec's default."""
     if codec == Codec.NONE:
         return data
     if codec == Codec.LZ4:
@@ -85,11 +84,11 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> Buffer:
         return memoryview(cramjam.snappy.compress_raw(data))
     if codec == Codec.GZIP:
         return zlib.compress(data, 6 if level is None else level, wbits=_GZIP_WBITS)
-    raise UnsupportedCompressionType(f"compression codec {codec} is not known")
+    raise UnsupportedCompressionType(f"compression codec {codec} is unknown")
 
 
 def decompress(codec: int, data: Buffer, max_size: int = MAX_DECOMPRESSED) -> memoryview:
-    """Return the records of a batch as they were before compression, at most *max_size* bytes."""
+    """Return the decompressed records of a batch, at most *max_size* bytes."""
     kind = codec_of(codec)
     view = memoryview(data)
     try:
@@ -102,7 +101,9 @@ def decompress(codec: int, data: Buffer, max_size: int = MAX_DECOMPRESSED) -> me
         if kind is Codec.GZIP:
             return _gzip(view, max_size)
     except (cramjam.DecompressionError, zlib.error) as problem:
-        raise CorruptMessage(f"{kind.name.lower()} records cannot be read: {problem}") from problem
+        raise CorruptMessage(
+            f"{kind.name.lower()} records cannot be decompressed: {problem}"
+        ) from problem
     if len(view) > max_size:
         raise _bomb(kind, max_size)
     return view
@@ -115,14 +116,14 @@ def _lz4(view: memoryview, max_size: int) -> memoryview:
 
 
 def _zstd(view: memoryview, max_size: int) -> memoryview:
-    # Skippable frames and the like are rare: whatever is not one plain frame takes the careful way.
+    # Skippable frames are rare: anything but one plain frame is decompressed into a growing buffer.
     if _zstd_worst_size(view) <= max_size:
         return memoryview(cramjam.zstd.decompress(view))
     return _grow(Codec.ZSTD, view, max_size)
 
 
 def _zstd_worst_size(view: memoryview) -> int:
-    """Bound the size of one zstd frame by counting its blocks (RFC 8878, 3.1.1); else infinity."""
+    """Return an upper bound of a zstd frame's size from its blocks (RFC 8878, 3.1.1); else infinity."""
     unknown = 1 << 62
     if len(view) < 8 or view[:4] != _ZSTD_MAGIC:
         return unknown
@@ -142,7 +143,7 @@ def _zstd_worst_size(view: memoryview) -> int:
 
 
 def _grow(kind: Codec, view: memoryview, max_size: int) -> memoryview:
-    """Decompress into a buffer that is made larger until the records fit or *max_size* is passed."""
+    """Decompress into a growing buffer, up to *max_size*."""
     into = cramjam.lz4.decompress_into if kind is Codec.LZ4 else cramjam.zstd.decompress_into
     capacity = min(max_size, max(8 * len(view), 1 << 20))
     while True:
@@ -167,7 +168,7 @@ def _gzip(view: memoryview, max_size: int) -> memoryview:
         if len(out) > max_size:
             raise _bomb(Codec.GZIP, max_size)
         if not member.eof:
-            raise CorruptMessage("gzip records are cut off")
+            raise CorruptMessage("gzip records are truncated")
         rest = member.unused_data
         if not rest:
             return memoryview(out)
@@ -198,17 +199,17 @@ def _snappy(view: memoryview, max_size: int) -> memoryview:
 
 
 def _snappy_size(block: memoryview, before: int, max_size: int) -> int:
-    """Return the size of *before* and *block* together, unless it cannot be or is too large."""
+    """Return the size of *before* and *block* together; raise if it is invalid or too large."""
     size = cramjam.snappy.decompress_raw_len(block)
     if before + size > max_size:
         raise _bomb(Codec.SNAPPY, max_size)
     if size > len(block) * _SNAPPY_WORST_RATIO:
-        raise CorruptMessage(f"snappy block of {len(block)} bytes claims to hold {size}")
+        raise CorruptMessage(f"snappy block of {len(block)} bytes has a declared size of {size}")
     return before + size
 
 
 def _bomb(kind: Codec, max_size: int) -> MessageTooLarge:
     return MessageTooLarge(
         f"{kind.name.lower()} records decompress to more than {max_size} bytes",
-        hint="the batch is hostile or far too large; nothing of it was read",
+        hint="the batch is malicious or far too large; none of it was decoded",
     )

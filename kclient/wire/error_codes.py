@@ -1,7 +1,6 @@
-"""Kafka's error codes, by the names and numbers of its protocol.
+"""Kafka's error codes: the names and numbers of the protocol.
 
-Only the numbers; what each means to a client (its exception, whether a retry can help) is in
-`kclient.wire.errors`, which also re-exports `ErrorCode`.
+Numbers only. `kclient.wire.errors` has their exceptions and whether a retry can help; it re-exports `ErrorCode`.
 """
 
 from enum import IntEnum

@@ -1,16 +1,15 @@
-"""Kafka's errors as exceptions: one class per error code, knowing what a client may do about it.
+"""Kafka's errors as exceptions: one class per error code, with its consequences for a client.
 
-A broker raises them to say what a response shall carry (`error.code`); a client raises the same
-classes when a response carried it. What Kafka's own client decides by its exception hierarchy is
-said here by four attributes of the class:
+A broker raises them to set the error code of a response (`error.code`); a client raises the same classes for error
+codes in responses. Four attributes of a class replace the exception hierarchy of Kafka's Java client:
 
-``retriable``       the same request may succeed if sent again, later or to another broker
-``needs_metadata``  the client's picture of the cluster is out of date: refresh before the retry
-``fatal``           this producer, consumer or connection cannot go on; it has to be closed
-``hint``            what a person can do about it ("" where nothing general can be said)
+``retriable``       the same request may succeed later or at another broker
+``needs_metadata``  the client's metadata are out of date: refresh them before the retry
+``fatal``           this producer, consumer or connection cannot continue and must be closed
+``hint``            advice for operators ("" if there is no general one)
 
-`ProtocolError` and its subclasses are about bytes that are not Kafka's protocol. `MalformedMessage`
-is the only exception that decoding raises, whatever the bytes.
+`ProtocolError` and its subclasses are about bytes that are not Kafka's protocol. `MalformedMessage` is the only
+exception that decoding raises, for any bytes.
 """
 
 from typing import ClassVar
@@ -23,10 +22,10 @@ _BY_CODE: dict[int, type["KafkaError"]] = {}
 
 
 class KafkaError(Exception):
-    """Anything that goes wrong in the terms of Kafka's protocol.
+    """Any error of Kafka's protocol or of the client.
 
-    *message* says what happened to whom (topic, partition, address); without one the text is the
-    general meaning of the code. *hint* replaces the class's advice.
+    *message* names the error's subject (topic, partition, address) and the problem; without one the text is the general
+    meaning of the code. *hint* replaces the class's advice.
     """
 
     code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
@@ -71,7 +70,7 @@ class KafkaError(Exception):
 
 
 class ProtocolError(KafkaError):
-    """The peer sent something that is not Kafka's protocol; the connection is of no more use."""
+    """The peer sent bytes that are not Kafka's protocol; the connection is unusable."""
 
     code = ErrorCode.INVALID_REQUEST
     fatal = True
@@ -102,7 +101,7 @@ class FrameTooLarge(ProtocolError):
 class UnknownServerError(KafkaError, code=ErrorCode.UNKNOWN_SERVER_ERROR):
     """The broker failed in a way it has no better code for."""
 
-    hint = "look at the broker's log"
+    hint = "see the broker's log"
 
 
 class OffsetOutOfRange(KafkaError, code=ErrorCode.OFFSET_OUT_OF_RANGE):
@@ -130,7 +129,7 @@ class InvalidFetchSize(KafkaError, code=ErrorCode.INVALID_FETCH_SIZE):
 class LeaderNotAvailable(KafkaError, code=ErrorCode.LEADER_NOT_AVAILABLE, needs_metadata=True):
     """The partition has no leader at the moment."""
 
-    hint = "an election is under way, or all its replicas are down"
+    hint = "an election is in progress, or all its replicas are down"
 
 
 class NotLeaderOrFollower(KafkaError, code=ErrorCode.NOT_LEADER_OR_FOLLOWER, needs_metadata=True):
@@ -192,7 +191,7 @@ class InvalidTopicException(KafkaError, code=ErrorCode.INVALID_TOPIC_EXCEPTION):
 class RecordListTooLarge(KafkaError, code=ErrorCode.RECORD_LIST_TOO_LARGE):
     """The record set is larger than a log segment."""
 
-    hint = "send less at once or raise segment.bytes of the topic"
+    hint = "send fewer records at once or raise segment.bytes of the topic"
 
 
 class NotEnoughReplicas(KafkaError, code=ErrorCode.NOT_ENOUGH_REPLICAS, retriable=True):
@@ -324,7 +323,7 @@ class OutOfOrderSequenceNumber(KafkaError, code=ErrorCode.OUT_OF_ORDER_SEQUENCE_
 
 
 class DuplicateSequenceNumber(KafkaError, code=ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-    """The batch is one the broker has already written, too long ago to say where."""
+    """The batch is one the broker has already written, too long ago for it to know the offset."""
 
 
 class InvalidProducerEpoch(KafkaError, code=ErrorCode.INVALID_PRODUCER_EPOCH, fatal=True):
@@ -462,11 +461,11 @@ class UnsupportedCompressionType(KafkaError, code=ErrorCode.UNSUPPORTED_COMPRESS
 
 
 class StaleBrokerEpoch(KafkaError, code=ErrorCode.STALE_BROKER_EPOCH):
-    """The broker has registered anew since the request was made."""
+    """The broker has registered again since the request was sent."""
 
 
 class OffsetNotAvailable(KafkaError, code=ErrorCode.OFFSET_NOT_AVAILABLE, retriable=True):
-    """The new leader cannot yet say which offsets are safe to expose."""
+    """The new leader does not yet know its high watermark."""
 
 
 class MemberIdRequired(KafkaError, code=ErrorCode.MEMBER_ID_REQUIRED):
@@ -606,7 +605,7 @@ class OffsetMovedToTieredStorage(KafkaError, code=ErrorCode.OFFSET_MOVED_TO_TIER
 class FencedMemberEpoch(KafkaError, code=ErrorCode.FENCED_MEMBER_EPOCH):
     """The member's epoch was superseded (KIP-848)."""
 
-    hint = "give up all partitions and join again"
+    hint = "revoke all partitions and join again"
 
 
 class UnreleasedInstanceId(KafkaError, code=ErrorCode.UNRELEASED_INSTANCE_ID):
@@ -618,7 +617,7 @@ class UnsupportedAssignor(KafkaError, code=ErrorCode.UNSUPPORTED_ASSIGNOR):
 
 
 class StaleMemberEpoch(KafkaError, code=ErrorCode.STALE_MEMBER_EPOCH):
-    """The member has not yet heard of its new epoch (KIP-848)."""
+    """The member does not know its new epoch yet (KIP-848)."""
 
 
 class MismatchedEndpointType(KafkaError, code=ErrorCode.MISMATCHED_ENDPOINT_TYPE):

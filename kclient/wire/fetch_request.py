@@ -1,4 +1,4 @@
-"""Fetch requests: what is wanted of which partition, within a session (KIP-227). See fetch.py."""
+"""Fetch requests: partitions and offsets to read, within a fetch session (KIP-227). See fetch.py."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ FIRST_FLEXIBLE: Final = 12
 FIRST_WITH_TOPIC_IDS: Final = 13
 
 FINAL_SESSION_EPOCH: Final = -1
-"""Session epoch of a full fetch outside any session (or the last one of a session)."""
+"""Session epoch of a full fetch without a session, and of the last fetch of a session."""
 
 INITIAL_SESSION_EPOCH: Final = 0
-"""Session epoch that asks for a new session."""
+"""Session epoch that requests a new session."""
 
 MAX_SESSION_EPOCH: Final = 0x7FFFFFFF
 
@@ -53,13 +53,13 @@ _PARTITION_V12 = struct.Struct(">iiqiqi")
 
 
 def next_session_epoch(epoch: int) -> int:
-    """Return the session epoch after *epoch*: one more, and 1 after the largest; 0 only begins a session (KIP-227)."""
+    """Return the session epoch after *epoch*: one more, or 1 after the largest; 0 starts a session (KIP-227)."""
     return 1 if epoch >= MAX_SESSION_EPOCH else epoch + 1
 
 
 @dataclass(slots=True)
 class FetchPartition:
-    """What is wanted of one partition. Epochs and offsets are -1 where the version has none."""
+    """The fetch of one partition. Epochs and offsets are -1 in versions without them."""
 
     partition: int
     fetch_offset: int
@@ -80,7 +80,7 @@ class FetchTopic:
 
 @dataclass(slots=True)
 class ForgottenTopic:
-    """Partitions to take out of the fetch session."""
+    """Partitions to remove from the fetch session."""
 
     name: str
     partitions: list[int]
@@ -89,7 +89,7 @@ class ForgottenTopic:
 
 @dataclass(slots=True)
 class FetchRequest:
-    """Read from several partitions. replica_id is -1 for consumers, a broker id for followers."""
+    """Reads several partitions. replica_id is -1 for consumers, a broker id for followers."""
 
     max_wait_ms: int
     min_bytes: int
@@ -107,9 +107,9 @@ class FetchRequest:
 
 @decodes("Fetch request")
 def decode_request(body: memoryview, version: int, max_entries: int = MAX_ENTRIES) -> FetchRequest:
-    """Read a request whose header is already cut off. Bytes after it are ignored, as Kafka does.
+    """Decode a request body, without its header. Bytes after it are ignored, as in Kafka.
 
-    `TooManyElements` if it names more than *max_entries* topics and partitions.
+    Raise `TooManyElements` for more than *max_entries* topics and partitions.
     """
     left = [max_entries, max_entries]
     flexible = version >= FIRST_FLEXIBLE
@@ -211,7 +211,7 @@ def _decode_forgotten(
 def encode_request(
     request: FetchRequest, version: int, correlation_id: int, client_id: str | None
 ) -> bytes:
-    """Return the request frame, header included."""
+    """Return the request frame, with its header."""
     flexible = version >= FIRST_FLEXIBLE
     parts = [request_header(API_KEY, version, flexible, correlation_id, client_id)]
     if version < 15:

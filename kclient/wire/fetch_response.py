@@ -1,4 +1,4 @@
-"""Fetch responses: file slices between small byte pieces out, views of the frame in. See fetch.py."""
+"""Fetch responses: encoded as file slices between small buffers, decoded as views of the frame. See fetch.py."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from kclient.wire.leaders import (
 )
 
 _NO_RECORDS = memoryview(b"")
-_JOIN_BELOW = 4096  # in-memory records smaller than this are cheaper to copy than to send apart
+_JOIN_BELOW = 4096  # in-memory records below this size are cheaper to copy than to send separately
 _DATA_V4 = struct.Struct(">ihqq")
 _DATA_V5 = struct.Struct(">ihqqq")
 _TOP_V7 = struct.Struct(">ihi")
@@ -47,24 +47,24 @@ _DATA_V12_NONE = struct.Struct(">ihqqqBi")  # ... null aborted, preferred replic
 
 
 class SizedPart(Protocol):
-    """A piece of records that is not in memory, such as a file slice; *size* in bytes."""
+    """Records that are not in memory, such as a file slice; *size* in bytes."""
 
     @property
     def size(self) -> int:
-        """Bytes that the piece stands for."""
+        """Bytes of the part."""
 
 
 Part: TypeAlias = bytes | bytearray | memoryview | SizedPart
 
 
 def part_size(part: Part) -> int:
-    """Return the bytes that *part* will put on the wire."""
+    """Return the bytes of *part* on the wire."""
     return len(part) if isinstance(part, bytes | bytearray | memoryview) else part.size
 
 
 @dataclass(slots=True)
 class EpochEndOffset:
-    """The largest leader epoch up to which follower and leader agree, and where it ends."""
+    """The largest leader epoch on which follower and leader agree, and its end offset."""
 
     epoch: int = -1
     end_offset: int = -1
@@ -72,7 +72,7 @@ class EpochEndOffset:
 
 @dataclass(slots=True)
 class AbortedTransaction:
-    """A producer's transaction that was aborted, from its first offset on."""
+    """An aborted transaction of a producer, from its first offset on."""
 
     producer_id: int
     first_offset: int
@@ -80,11 +80,11 @@ class AbortedTransaction:
 
 @dataclass(slots=True)
 class FetchPartitionResponse:
-    """The answer for one partition.
+    """The result for one partition.
 
-    *records* are whole batches but for the last, which may be cut off: on the broker any number of
-    parts of *records_size* bytes altogether, after decoding at most one view (see `record_set`).
-    *aborted_transactions* is None under READ_UNCOMMITTED.
+    *records* are whole batches, except that the last one may be truncated. On the broker they are any number of parts
+    of *records_size* bytes in all, after decoding at most one view (see `record_set`). *aborted_transactions* is None
+    with READ_UNCOMMITTED.
     """
 
     partition: int
@@ -101,13 +101,13 @@ class FetchPartitionResponse:
 
     @property
     def record_set(self) -> memoryview:
-        """The records of a decoded response, as a view of its frame; empty if there are none."""
+        """The records of a decoded response, a view of its frame; empty without records."""
         return memoryview(self.records[0]) if self.records else _NO_RECORDS  # type: ignore[arg-type]
 
 
 @dataclass(slots=True)
 class FetchTopicResponse:
-    """The answers for the partitions of one topic, named as in the request."""
+    """The results for the partitions of one topic, named as in the request."""
 
     name: str
     partitions: list[FetchPartitionResponse]
@@ -116,7 +116,7 @@ class FetchTopicResponse:
 
 @dataclass(slots=True)
 class FetchResponse:
-    """The answers; in a session only of the partitions where something changed (KIP-227)."""
+    """The results; in a session only of partitions with changes (KIP-227)."""
 
     topics: list[FetchTopicResponse]
     throttle_time_ms: int = 0
@@ -126,7 +126,7 @@ class FetchResponse:
 
 
 def encode_response(response: FetchResponse, version: int, correlation_id: int) -> list[Part]:
-    """Return the response frame, header included, as bytes with the record parts between them."""
+    """Return the response frame with its header: bytes, and the record parts between them."""
     flexible = version >= FIRST_FLEXIBLE
     frame: list[Part] = []
     small: list[Buffer] = [I32.pack(correlation_id)]
@@ -166,7 +166,7 @@ def encode_response(response: FetchResponse, version: int, correlation_id: int) 
 def _place_records(
     frame: list[Part], small: list[Buffer], partition: FetchPartitionResponse
 ) -> list[Buffer]:
-    """Put the parts of one record set behind *small*; return the small pieces not yet in *frame*."""
+    """Append the parts of one record set after *small*; return the small pieces that are not in *frame* yet."""
     for part in partition.records:
         if isinstance(part, bytes | bytearray | memoryview) and len(part) < _JOIN_BELOW:
             small.append(part)
@@ -179,7 +179,7 @@ def _place_records(
 
 
 def _encode_data(partition: FetchPartitionResponse, version: int) -> bytes:
-    """Encode everything of a partition that comes before its records, their length included."""
+    """Encode all fields of a partition before its records, with the records' length."""
     size = partition.records_size
     if partition.aborted_transactions is None and version >= 11:
         if version >= 12:
@@ -241,7 +241,7 @@ def _encode_data_tags(partition: FetchPartitionResponse) -> bytes:
 
 @decodes("Fetch response")
 def decode_response(frame: memoryview, version: int) -> tuple[int, FetchResponse]:
-    """Read a response frame; return (correlation id, response) with records as views of *frame*."""
+    """Decode a response frame; return (correlation id, response) with records as views of *frame*."""
     flexible = version >= FIRST_FLEXIBLE
     correlation_id, pos = read_response_header(frame, flexible)
     response = FetchResponse([])

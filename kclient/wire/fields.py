@@ -1,9 +1,8 @@
-"""The fields of the two hot APIs, read and written by hand: strings, arrays, records, tags, headers.
+"""The fields of Produce and Fetch, read and written by hand: strings, arrays, records, tags, headers.
 
-Readers take (buffer, position) and return (value, next position). Lengths and counts are compared
-with the bytes that are left before anything is allocated. They raise MalformedMessage; past the end
-of the buffer also IndexError and struct.error, which `decodes` turns into MalformedMessage.
-KIP-482 describes the compact (flexible) forms and tagged fields.
+Readers take (buffer, position) and return (value, next position). They compare lengths and counts with the remaining
+bytes before they allocate. They raise MalformedMessage; past the end of the buffer also IndexError and struct.error,
+which `decodes` converts to MalformedMessage. KIP-482 describes the compact (flexible) forms and tagged fields.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ I32 = struct.Struct(">i")
 
 NO_TAGS: Final = b"\x00"
 MAX_STRING: Final = 0x7FFF
-"""Bytes of a string, in compact form, too: what Kafka's own readers take."""
+"""Bytes of a string, also in compact form: the limit of Kafka's readers."""
 MAX_ENTRIES: Final = 200_000
-"""Partitions and topics that a reader without a limit of its own takes."""
+"""Topics and partitions that a reader accepts without a limit of its caller."""
 MAX_TAGS: Final = 16
 """Tagged fields of one section: Kafka defines up to three."""
 
@@ -38,7 +37,7 @@ _ZERO_UUID = bytes(16)
 
 
 def decodes(what: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Make a decoder raise MalformedMessage naming *what*, whatever reading past the end raises."""
+    """Make a decoder raise MalformedMessage naming *what* for any error of reading past the end."""
 
     def decorate(decode: Callable[P, T]) -> Callable[P, T]:
         @wraps(decode)
@@ -50,7 +49,7 @@ def decodes(what: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
             except MalformedMessage as problem:
                 raise MalformedMessage(f"{what}: {problem.message}") from None
             except (IndexError, struct.error, UnicodeDecodeError) as problem:
-                raise MalformedMessage(f"{what} is cut off or garbled: {problem}") from problem
+                raise MalformedMessage(f"{what} is truncated or malformed: {problem}") from problem
 
         return decode_or_refuse
 
@@ -58,10 +57,10 @@ def decodes(what: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
 
 
 def read_string(buf: memoryview, pos: int, flexible: bool) -> tuple[str, int]:
-    """Read a STRING or COMPACT_STRING, which may not be null."""
+    """Read a STRING or COMPACT_STRING, which must not be null."""
     text, pos = read_nullable_string(buf, pos, flexible)
     if text is None:
-        raise MalformedMessage("a string that may not be null is null")
+        raise MalformedMessage("a non-nullable string is null")
     return text, pos
 
 
@@ -71,7 +70,7 @@ def read_nullable_string(buf: memoryview, pos: int, flexible: bool) -> tuple[str
         length, pos = read_uvarint(buf, pos)
         length -= 1
         if length > MAX_STRING:
-            raise MalformedMessage(f"string of {length} bytes, the longest has {MAX_STRING}")
+            raise MalformedMessage(f"string of {length} bytes, the limit is {MAX_STRING}")
     else:
         (length,) = I16.unpack_from(buf, pos)
         pos += 2
@@ -88,7 +87,7 @@ def read_nullable_string(buf: memoryview, pos: int, flexible: bool) -> tuple[str
 def read_count(
     buf: memoryview, pos: int, flexible: bool, smallest: int, nullable: bool = False
 ) -> tuple[int, int]:
-    """Read an array's length; each element takes at least *smallest* bytes. A null array is -1."""
+    """Read an array's length, of elements of at least *smallest* bytes. A null array is -1."""
     if flexible:
         count, pos = read_uvarint(buf, pos)
         count -= 1
@@ -101,14 +100,14 @@ def read_count(
 
 
 def spend(left: list[int], elements: int) -> None:
-    """Take *elements* from those that a message may still have: *left* is (still allowed, allowed)."""
+    """Subtract *elements* from the message's allowance: *left* is [remaining, allowed]."""
     left[0] -= elements
     if left[0] < 0:
         raise TooManyElements(f"more than {left[1]} topics and partitions", left[1])
 
 
 def read_records(buf: memoryview, pos: int, flexible: bool) -> tuple[memoryview | None, int]:
-    """Read RECORDS or COMPACT_RECORDS as a view into *buf*: nothing is copied."""
+    """Read RECORDS or COMPACT_RECORDS as a view into *buf*, without a copy."""
     if flexible:
         length, pos = read_uvarint(buf, pos)
         length -= 1
@@ -126,7 +125,7 @@ def read_records(buf: memoryview, pos: int, flexible: bool) -> tuple[memoryview 
 
 
 def read_tags(buf: memoryview, pos: int) -> tuple[list[tuple[int, memoryview]], int]:
-    """Read a tagged field section as (tag, bytes); the caller skips the tags it does not know."""
+    """Read a tagged field section as (tag, bytes); the caller skips unknown tags."""
     number, pos = read_uvarint(buf, pos)
     if number > MAX_TAGS:
         raise TooManyElements(f"{number} tagged fields in one section", MAX_TAGS)
@@ -139,7 +138,7 @@ def read_tags(buf: memoryview, pos: int) -> tuple[list[tuple[int, memoryview]], 
 
 
 def skip_tags(buf: memoryview, pos: int) -> int:
-    """Return the position after a tagged field section of which nothing is known."""
+    """Return the position after a tagged field section without known tags."""
     if buf[pos] == 0:
         return pos + 1
     return read_tags(buf, pos)[1]
@@ -149,7 +148,7 @@ def read_uuid(buf: memoryview, pos: int) -> tuple[UUID | None, int]:
     """Read a UUID; the zero UUID means none."""
     raw = bytes(buf[pos : pos + 16])
     if len(raw) != 16:
-        raise MalformedMessage("UUID is cut off")
+        raise MalformedMessage("UUID is truncated")
     return _uuid(raw), pos + 16
 
 
@@ -179,7 +178,7 @@ def string(text: str | None, flexible: bool) -> bytes:
 
 
 def nullable_error_text(text: str | None, flexible: bool) -> bytes:
-    """Encode an error text in either form, cut if it is too long; None is null."""
+    """Encode an error text in either form, truncated if it is too long; None is null."""
     if text is None:
         return string(None, flexible)
     raw = error_text(text)
@@ -209,7 +208,7 @@ def tags(fields: Sequence[tuple[int, bytes]]) -> bytes:
 def request_header(
     api_key: int, version: int, flexible: bool, correlation_id: int, client_id: str | None
 ) -> bytes:
-    """Encode request header v1, or v2 for flexible versions (which keeps the old string form)."""
+    """Encode request header v1, or v2 for flexible versions (with the old string form)."""
     head = struct.pack(">hhi", api_key, version, correlation_id) + string(client_id, False)
     return head + NO_TAGS if flexible else head
 

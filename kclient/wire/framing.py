@@ -1,20 +1,20 @@
-"""A byte stream -> frames: messages behind four bytes of length, checked before anything is kept.
+"""A byte stream -> frames: messages with a four-byte length prefix, which is checked before anything is allocated.
 
 Theory of operation
 ===================
-Bytes arrive in a *scratch* buffer as long as no length is known. Whole frames in it are cut out of
-one copy of the chunk; a frame that goes on beyond it gets a buffer of its own, and the rest is
-received straight into that. Such a buffer is made when more bytes are to be received and grows as bytes
-really arrive (fourfold, above `DOUBLING` twofold), so that announcing a frame costs the announcer more
-memory than it costs us. What a stream has already sent in one frame (up to `MOST_TRUSTED`) it is given
-at once from then on: large frames come in series, and growing would copy each of them. Who rations
-memory looks at `is_full` before `get_buffer`, and calls `grow` with what it grants.
+Bytes arrive in a *scratch* buffer while no length is known. Complete frames in it are slices of one copy of the chunk.
+A frame that continues beyond the chunk gets a buffer of its own, and the rest is received directly into it. Such a
+buffer is allocated when more bytes are to be received, and grows with the bytes that arrive: fourfold, above
+`DOUBLING` twofold. So announcing a large frame costs the peer more memory than it costs this side. The largest
+complete frame of a stream (up to `MOST_TRUSTED`) is later allocated at once, because large frames come in series and
+growing copies each of them. A caller that rations memory checks `is_full` before `get_buffer`, and calls `grow` with
+the granted size.
 
 Invariants:
-1. Any cut of the same stream into chunks gives the same frames, then the same error.
-2. A frame returned is the caller's: its bytes are never touched again.
-3. Never more is allocated for a frame than four times what has arrived of it, *first_growth*, or the
-   largest frame that came whole before it, of at most `MOST_TRUSTED`.
+1. Any partition of the same stream into chunks gives the same frames, then the same error.
+2. A returned frame belongs to the caller: its bytes never change again.
+3. A frame never gets more memory than four times its received bytes, *first_growth*, or the largest complete frame
+   before it, of at most `MOST_TRUSTED`.
 4. After `FrameTooLarge` the stream is unreadable: every later call raises it again.
 
 In: bytes, by `feed` or by `get_buffer` (for recv_into) and `buffer_updated`.
@@ -28,18 +28,18 @@ from kclient.wire.errors import FrameTooLarge
 LENGTH_SIZE = 4
 SCRATCH_SIZE = 64 * 1024
 FIRST_GROWTH = 128 * 1024
-"""Bytes given at once to a frame that does not fit the chunk it begins in, if not told otherwise."""
+"""Default of the bytes that are allocated at once for a frame beyond its first chunk."""
 
 DOUBLING = 1024 * 1024
-"""Bytes from which on a frame's buffer grows twofold."""
+"""Bytes above which a frame's buffer grows twofold."""
 
 MOST_TRUSTED = 16 * 1024 * 1024
-"""Bytes that a frame may be given at once because an earlier one had as many."""
+"""The largest frame in bytes that is allocated at once because an earlier one was as large."""
 
 _LENGTH = struct.Struct(">i")
 _MISTAKEN = (
     (b"\x16\x03", "a TLS handshake on a listener without TLS"),
-    (b"\x15\x03", "a TLS alert: the peer speaks TLS, we do not"),
+    (b"\x15\x03", "a TLS alert: the peer uses TLS, this side does not"),
     (b"GET ", "an HTTP request"),
     (b"POST", "an HTTP request"),
     (b"HEAD", "an HTTP request"),
@@ -50,12 +50,11 @@ _MISTAKEN = (
 
 
 class FrameReader:
-    """Cuts one stream into frames of at most *max_frame* bytes.
+    """Splits one stream into frames of at most *max_frame* bytes.
 
-    *first_growth* is what a frame that does not fit its chunk is given at once: little to strangers;
-    a client gives the brokers it asked all they announce, and spares the copies.
-    *scratch* may be shared by all readers of a thread, as long as `buffer_updated` directly follows
-    the `get_buffer` it belongs to.
+    *first_growth* is allocated at once for a frame beyond its first chunk: little for unknown peers; a client allocates
+    whole responses of its brokers, which avoids copies. All readers of a thread may share *scratch*, if
+    `buffer_updated` directly follows its `get_buffer`.
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class FrameReader:
     ) -> None:
         self.max_frame = max_frame
         self._first_growth = first_growth
-        self._trusted = 0  # the largest frame that came whole, of at most MOST_TRUSTED
+        self._trusted = 0  # the largest complete frame, of at most MOST_TRUSTED
         self.broken: FrameTooLarge | None = None
         """Why the stream ended here. Look at it after the frames that came before were handled."""
         self.announced = 0
@@ -75,37 +74,37 @@ class FrameReader:
         self.received = 0
         """How many bytes of the frame under way are here."""
         self._scratch = scratch
-        self._head = b""  # 0 to 3 bytes of a length that was cut
+        self._head = b""  # 0 to 3 bytes of an incomplete length
         # The frame under way, if `announced`: what came of it with other bytes, then a buffer of its own.
         self._frame: bytearray | bytes | memoryview = b""
 
     @property
     def is_full(self) -> bool:
-        """Whether the frame under way has no buffer for its next byte."""
+        """Whether the current frame has no buffer for its next byte."""
         return self.received == len(self._frame)
 
     def next_size(self, *, trusting: bool = True) -> int:
-        """Return how large the buffer of the frame under way is to be next.
+        """Return the size of the current frame's next buffer.
 
-        *trusting*: a frame gets at once what an earlier one of the stream had.
+        *trusting*: allocate the size of an earlier frame of the stream at once.
         """
         least = max(self._first_growth, self._trusted) if trusting else self._first_growth
         factor = 4 if self.received < DOUBLING else 2
         return min(self.announced, max(least, factor * self.received))
 
     def grow(self, size: int) -> None:
-        """Give the frame under way a buffer of *size* bytes, more than have been received."""
+        """Give the current frame a buffer of *size* bytes, more than have been received."""
         grown = bytearray(size)
         grown[: self.received] = self._frame
         self._frame = grown
 
     def abandon(self) -> None:
-        """Forget the frame under way, and free its memory: nothing more is to be read from the stream."""
+        """Drop the current frame and free its memory: the stream will not be read again."""
         self.announced = self.received = 0
         self._frame = self._head = b""
 
     def get_buffer(self, hint: int = -1) -> memoryview:
-        """Return where to receive the next bytes; never empty. *hint* is for asyncio's sake."""
+        """Return the buffer for the next bytes; never empty. *hint* is part of asyncio's interface."""
         if self.broken is not None:
             raise self.broken
         if self.announced:
@@ -117,7 +116,7 @@ class FrameReader:
         return memoryview(self._scratch)
 
     def buffer_updated(self, count: int) -> list[memoryview]:
-        """Take the *count* bytes put into the last `get_buffer`; return the frames now whole."""
+        """Handle *count* bytes in the last `get_buffer`; return the frames that are now complete."""
         if self.broken is not None:
             raise self.broken
         if self.announced:
@@ -130,10 +129,10 @@ class FrameReader:
         return self._cut(chunk)
 
     def feed(self, data: bytes | memoryview) -> list[memoryview]:
-        """Take *data*, received elsewhere; return the frames now whole.
+        """Handle *data* received elsewhere; return the frames that are now complete.
 
-        FrameTooLarge if the first new length is impossible. If whole frames come before it they are
-        returned, `broken` is set, and the next call raises.
+        Raise FrameTooLarge if the first new length is invalid. Complete frames before it are returned; then `broken` is
+        set, and the next call raises.
         """
         if self.broken is not None:
             raise self.broken
@@ -153,7 +152,7 @@ class FrameReader:
         return frames
 
     def _finished(self) -> list[memoryview]:
-        """Return the frame under way if it is whole."""
+        """Return the current frame if it is complete."""
         if self.received < self.announced:
             return []
         self._trusted = max(self._trusted, min(self.announced, MOST_TRUSTED))
@@ -163,7 +162,7 @@ class FrameReader:
         return [whole]
 
     def _cut(self, chunk: bytes, raise_now: bool = True) -> list[memoryview]:
-        """Return the whole frames of *chunk*, which begins at a length; keep what is left over."""
+        """Return the complete frames of *chunk*, which starts with a length; keep the rest."""
         frames: list[memoryview] = []
         view = memoryview(chunk)
         pos, end = 0, len(chunk)
@@ -184,9 +183,9 @@ class FrameReader:
         return frames
 
     def _begin(self, length: int, first: memoryview, chunk_size: int) -> None:
-        """Keep the *first* bytes of a frame of *length* bytes; it gets a buffer when more are to be received."""
+        """Keep the *first* bytes of a frame of *length* bytes; its buffer is allocated when more are received."""
         self.announced, self.received = length, len(first)
-        # A small part of a chunk must not keep all of it.
+        # A small part of a chunk must not keep the whole chunk in memory.
         self._frame = bytes(first) if 2 * len(first) < chunk_size else first
 
     def _impossible(self, length: int, raw: bytes) -> FrameTooLarge:
@@ -197,10 +196,10 @@ class FrameReader:
 
 
 def frame_length(size: int) -> bytes:
-    """Return the four bytes that go before a message of *size* bytes."""
+    """Return the four-byte length prefix of a message of *size* bytes."""
     return _LENGTH.pack(size)
 
 
 def framed(message: bytes) -> bytes:
-    """Return *message* with its length in front."""
+    """Return *message* with its length prefix."""
     return _LENGTH.pack(len(message)) + message

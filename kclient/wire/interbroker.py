@@ -1,13 +1,12 @@
-"""What brokers say to each other in a ZooKeeper cluster: leadership, metadata, shutdown.
+"""The messages between brokers of a ZooKeeper cluster: leadership, metadata, shutdown.
 
-The controller sends LeaderAndIsr, StopReplica and UpdateMetadata; a broker that stops sends
-ControlledShutdown to the controller. kio no longer has these messages (Kafka 4 removed them with
-ZooKeeper), so they are written here by hand, with the numbers and fields of Kafka 3.9: LeaderAndIsr
-5 to 7, StopReplica 3 and 4, UpdateMetadata 7 and 8, ControlledShutdown 3, all flexible. They go
-through `kclient.wire.messages` like every other message.
+The controller sends LeaderAndIsr, StopReplica and UpdateMetadata; a broker that shuts down sends ControlledShutdown to
+the controller. kio no longer has these messages, because Kafka 4 removed them with ZooKeeper. They are hand-written
+here with the numbers and fields of Kafka 3.9: LeaderAndIsr 5 to 7, StopReplica 3 and 4, UpdateMetadata 7 and 8,
+ControlledShutdown 3, all flexible. `kclient.wire.messages` encodes them like all other messages.
 
-`broker_epoch` is the czxid of the receiver's registration as the sender knows it (KIP-380): a
-request meant for an earlier life of a broker is refused. `is_kraft_controller` stays False here.
+`broker_epoch` is the czxid of the receiver's registration as the sender knows it (KIP-380): a broker rejects a request
+for an earlier registration. `is_kraft_controller` is always False.
 """
 
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ NO_EPOCH: Final = -1
 """The leader epoch in a StopReplica that skips the check."""
 
 EPOCH_DURING_DELETE: Final = -2
-"""The leader epoch in a StopReplica of a topic that is being deleted: higher than any other (KIP-570)."""
+"""The leader epoch in a StopReplica of a topic being deleted: higher than any other (KIP-570)."""
 
 RECOVERED: Final = 0
 RECOVERING: Final = 1
@@ -35,11 +34,11 @@ RECOVERING: Final = 1
 
 @dataclass(slots=True)
 class LeaderAndIsrPartitionState:
-    """Who leads a partition, and its replicas.
+    """The state of a partition: its leader, ISR and replicas.
 
-    `partition_epoch` is the version of the partition's state znode. `leader` -1 means none. In tagged fields of
-    ours (KIP-482) goes what the state znode says beyond Kafka's fields: the broker epochs of the ISR's members, in
-    its order, and who is eligible to lead beside them, with theirs (KIP-903, KIP-966).
+    `partition_epoch` is the version of the partition's state znode. `leader` -1 means none. Tagged fields of kbroker
+    (KIP-482) carry the further content of the state znode: the broker epochs of the ISR members, in the ISR's order,
+    and the eligible leader replicas with their epochs (KIP-903, KIP-966).
     """
 
     WIRE: ClassVar[tuple[str, ...]] = (
@@ -90,7 +89,7 @@ class LeaderAndIsrTopicState:
 
 @dataclass(slots=True)
 class LeaderAndIsrLiveLeader:
-    """Where a leader named in the request listens for other brokers."""
+    """The address of a leader in the request, for other brokers."""
 
     WIRE: ClassVar[tuple[str, ...]] = (
         "broker_id int32 5+",
@@ -106,7 +105,7 @@ class LeaderAndIsrLiveLeader:
 class LeaderAndIsrRequest:
     """The body of LeaderAndIsrRequest: become leader or follower of these partitions.
 
-    `type` 1 is a part of the broker's partitions, 2 all of them (KIP-516). For `request_number` see
+    `type` is 1 for a part of the broker's partitions, 2 for all of them (KIP-516). `request_number`: see
     `UpdateMetadataRequest`.
     """
 
@@ -132,10 +131,10 @@ class LeaderAndIsrRequest:
 
 @dataclass(slots=True)
 class LeaderAndIsrPartitionError:
-    """How one partition went.
+    """The result for one partition.
 
-    In tagged fields of ours: where the log of a partition that nobody leads ends, and the first and the last broker
-    epoch under which it kept everything; -1 for any other, or where it claims none.
+    Tagged fields of kbroker, for a partition without a leader: the log end offset, and the first and the last broker
+    epoch under which the log kept all its records. They are -1 for other partitions, and if the log vouches for none.
     """
 
     WIRE: ClassVar[tuple[str, ...]] = (
@@ -156,7 +155,7 @@ class LeaderAndIsrPartitionError:
 
 @dataclass(slots=True)
 class LeaderAndIsrTopicError:
-    """How the partitions of one topic went."""
+    """The results for the partitions of one topic."""
 
     WIRE: ClassVar[tuple[str, ...]] = (
         "topic_id uuid 5+",
@@ -235,7 +234,7 @@ class StopReplicaRequest:
 
 @dataclass(slots=True)
 class StopReplicaPartitionError:
-    """How one partition went."""
+    """The result for one partition."""
 
     WIRE: ClassVar[tuple[str, ...]] = (
         "topic_name string 3+",
@@ -264,7 +263,7 @@ class StopReplicaResponse:
 
 @dataclass(slots=True)
 class UpdateMetadataPartitionState:
-    """What every broker tells clients about a partition.
+    """The metadata of a partition that brokers return to clients.
 
     `leader` -1 means none, -2 that the topic is being deleted.
     """
@@ -291,7 +290,7 @@ class UpdateMetadataPartitionState:
 
 @dataclass(slots=True)
 class UpdateMetadataTopicState:
-    """The partitions of one topic that changed."""
+    """The changed partitions of one topic."""
 
     WIRE: ClassVar[tuple[str, ...]] = (
         "topic_name string 7+",
@@ -326,7 +325,7 @@ class UpdateMetadataEndpoint:
 class UpdateMetadataBroker:
     """A live broker.
 
-    In tagged fields of ours: its broker epoch, and whether it is on its way out (controlled shutdown).
+    Tagged fields of kbroker: its broker epoch, and whether it is in a controlled shutdown.
     """
 
     WIRE: ClassVar[tuple[str, ...]] = (
@@ -345,10 +344,10 @@ class UpdateMetadataBroker:
 
 @dataclass(slots=True)
 class UpdateMetadataRequest:
-    """The body of UpdateMetadataRequest: the live brokers, and the partitions that changed, or all of them (`type`).
+    """The body of UpdateMetadataRequest: the live brokers, and the changed partitions or all of them (`type`).
 
-    All of them may come in several requests, which tagged fields of ours number (KIP-482): they hold when the last is
-    there.
+    All partitions may come in several requests, numbered by tagged fields of kbroker (KIP-482): they take effect
+    together with the last one.
     """
 
     WIRE: ClassVar[tuple[str, ...]] = (
@@ -402,7 +401,7 @@ class ControlledShutdownRequest:
 
 @dataclass(slots=True)
 class RemainingPartition:
-    """A partition the broker still leads."""
+    """A partition that the broker still leads."""
 
     WIRE: ClassVar[tuple[str, ...]] = (
         "topic_name string 3+",
@@ -414,7 +413,7 @@ class RemainingPartition:
 
 @dataclass(slots=True)
 class ControlledShutdownResponse:
-    """The body of ControlledShutdownResponse: done when nothing remains."""
+    """The body of ControlledShutdownResponse: the shutdown may proceed when nothing remains."""
 
     WIRE: ClassVar[tuple[str, ...]] = (
         "error_code int16 3+",

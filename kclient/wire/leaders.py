@@ -1,4 +1,4 @@
-"""Where a partition's leader went: the tagged fields that KIP-951 added to Produce and Fetch."""
+"""The new leader of a partition: the tagged fields that KIP-951 added to Produce and Fetch responses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SMALLEST_NODE = 11
 
 @dataclass(slots=True)
 class LeaderIdAndEpoch:
-    """The leader that the answering broker knows of; -1 where it knows none."""
+    """The leader that the answering broker knows; -1 if it knows none."""
 
     leader_id: int = -1
     leader_epoch: int = -1
@@ -30,7 +30,7 @@ class LeaderIdAndEpoch:
 
 @dataclass(slots=True)
 class NodeEndpoint:
-    """Address of a leader named in the same response, so that no Metadata request is needed."""
+    """The address of a leader in the same response, which saves a Metadata request."""
 
     node_id: int
     host: str
@@ -44,7 +44,7 @@ def encode_leader(leader: LeaderIdAndEpoch) -> bytes:
 
 
 def decode_leader(data: memoryview) -> LeaderIdAndEpoch:
-    """Read the content of a current_leader field."""
+    """Decode the content of a current_leader field."""
     leader_id, leader_epoch, _ = _LEADER.unpack_from(data, 0)
     return LeaderIdAndEpoch(leader_id, leader_epoch)
 
@@ -64,7 +64,7 @@ def encode_endpoints(nodes: Sequence[NodeEndpoint]) -> bytes:
 
 
 def decode_endpoints(data: memoryview) -> tuple[NodeEndpoint, ...]:
-    """Read the content of a node_endpoints field."""
+    """Decode the content of a node_endpoints field."""
     number, pos = read_count(data, 0, True, _SMALLEST_NODE)
     nodes = []
     for _ in range(number):

@@ -1,12 +1,11 @@
 """Bytes <-> the dataclasses of `kclient.wire.schema` and `kclient.wire.interbroker`, with headers.
 
-Everything of the protocol except Produce and Fetch (hand-written for their records, they take the
-header functions from here) goes through this module. None of its functions knows about the four
-bytes of length in front of a message: that is `kclient.wire.framing`.
+All messages except Produce and Fetch, which are hand-written for their records and use the header functions of this
+module. No function here handles the four-byte length prefix; that is `kclient.wire.framing`.
 
-Decoding raises `MalformedMessage` for bytes that are no such message, `UnsupportedVersion` for a
-version we do not speak, and nothing else. Encoding raises ValueError, naming message and field,
-for a value the version cannot carry; what a version has no field for is left out.
+Decoding raises `MalformedMessage` for invalid bytes, `UnsupportedVersion` for an unsupported version, and nothing else.
+Encoding raises ValueError with message and field for a value that the version cannot encode; a field that the version
+lacks is left out.
 """
 
 import struct
@@ -20,7 +19,7 @@ from kclient.wire.errors import MalformedMessage, UnsupportedVersion
 from kclient.wire.primitives import Buffer, skip_tags
 from kclient.wire.structs import WireStruct
 from kclient.wire.versions import (
-    SPOKEN,
+    SUPPORTED,
     ApiKey,
     is_flexible,
     request_header_version,
@@ -30,15 +29,15 @@ from kclient.wire.versions import (
 _HEAD = struct.Struct(">hhih")  # api key, version, correlation id, size of the client id
 _CORRELATION_ID = struct.Struct(">i")
 MAX_REQUEST_ELEMENTS = 500_000
-"""For readers without a limit of their own; a broker has one for each API (`kbroker.apis.api_specs`)."""
+"""For readers without a limit of their caller; a broker has one per API (`kbroker.apis.api_specs`)."""
 MAX_HEADER_TAGS = 64
 """Kafka defines none in a header so far."""
 MAX_RESPONSE_ELEMENTS = 5_000_000
 
 PART_BYTES = 64 * 1024
-"""Bytes after which a response that is encoded in steps begins another part."""
+"""Bytes after which a response that is encoded in steps starts another part."""
 
-_COPY_BELOW = 1 << 20  # bytes: slices of bytes are faster than slices of a memoryview
+_COPY_BELOW = 1 << 20  # bytes, because slices of bytes are faster than slices of a memoryview
 _HAND_WRITTEN = {ApiKey.PRODUCE: "kclient.wire.produce", ApiKey.FETCH: "kclient.wire.fetch"}
 _INTER_BROKER = {
     ApiKey.LEADER_AND_ISR,
@@ -48,11 +47,11 @@ _INTER_BROKER = {
 }
 
 
-_SPOKEN = {int(api): versions for api, versions in SPOKEN.items()}
+_SUPPORTED = {int(api): versions for api, versions in SUPPORTED.items()}
 
 
 class RequestHeader(NamedTuple):
-    """What comes before the body of every request."""
+    """The header of a request."""
 
     api_key: int
     api_version: int
@@ -64,10 +63,10 @@ class RequestHeader(NamedTuple):
 
 
 def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
-    """Read a request's header; return it and where the body starts.
+    """Decode a request's header; return it and the position of the body.
 
-    MalformedMessage if it is broken or the api key is unknown. A version we do not speak is no
-    error yet, so that the caller can answer it: the offset is then the end of the client id.
+    Raise MalformedMessage if it is invalid or the api key unknown. An unsupported version is no error here, so that the
+    caller can respond to it: the position is then the end of the client id.
     """
     try:
         api_key, version, correlation_id, size = _HEAD.unpack_from(frame)
@@ -80,10 +79,10 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
             pos += size
         elif size != -1:
             raise MalformedMessage(f"client id of {size} bytes")
-        spoken = _SPOKEN.get(api_key)
-        if spoken is None:
+        supported = _SUPPORTED.get(api_key)
+        if supported is None:
             raise MalformedMessage(f"api key {api_key} is unknown")
-        if version in spoken and is_flexible(api_key, version):
+        if version in supported and is_flexible(api_key, version):
             pos = skip_tags(frame, pos, len(frame), [MAX_HEADER_TAGS, MAX_HEADER_TAGS])
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise MalformedMessage(f"request header: {error}") from None
@@ -103,7 +102,7 @@ def encode_request_header(header: RequestHeader) -> bytearray:
 
 
 def decode_response_header(api_key: int, version: int, frame: Buffer) -> tuple[int, int]:
-    """Read a response's header; return (correlation id, where the body starts)."""
+    """Decode a response's header; return (correlation id, position of the body)."""
     try:
         (correlation_id,) = _CORRELATION_ID.unpack_from(frame)
         pos = _CORRELATION_ID.size
@@ -132,12 +131,10 @@ def decode_request(
     *,
     max_elements: int = MAX_REQUEST_ELEMENTS,
 ) -> Any:
-    """Read the body of a request. Bytes after it are ignored, as Kafka does.
+    """Decode the body of a request. Bytes after it are ignored, as in Kafka.
 
-    librdkafka 2.x asks for all topics (Metadata 9 and later) with three bytes left over from the
-    placeholder of the array's length.
-
-    `TooManyElements` if its arrays and tagged fields have more than *max_elements*.
+    librdkafka 2.x requests all topics (Metadata 9 and later) with three extra bytes, the rest of a placeholder for the
+    array's length. Raise `TooManyElements` for more than *max_elements* array elements and tagged fields.
     """
     version = header.api_version
     request, flexible = _body_class(header.api_key, version, "Request")
@@ -155,7 +152,7 @@ def encode_request(header: RequestHeader, request: object) -> bytes:
 
 
 def decode_response(api_key: int, version: int, frame: Buffer) -> tuple[int, Any]:
-    """Read the response to a request of *version*; return (correlation id, response)."""
+    """Decode the response to a request of *version*; return (correlation id, response)."""
     response, flexible = _body_class(api_key, version, "Response")
     correlation_id, pos = decode_response_header(api_key, version, frame)
     return correlation_id, read_message(
@@ -174,9 +171,9 @@ def encode_response(api_key: int, version: int, correlation_id: int, response: o
 def encode_response_in_steps(
     api_key: int, version: int, correlation_id: int, response: object, parts: list[bytes]
 ) -> Iterator[None]:
-    """Put header and body of *response* into *parts*; yield after every struct of its own arrays.
+    """Append header and body of *response* to *parts*; yield after every struct of its own arrays.
 
-    For a response that takes longer to encode than may be done at once.
+    For a response that takes too long to encode in one reactor turn.
     """
     body, flexible = _body_class(api_key, version, "Response")
     out = encode_response_header(api_key, version, correlation_id)
@@ -199,7 +196,7 @@ def response_class(api_key: int) -> type[WireStruct]:
 
 
 def is_written_by_hand(api_key: int) -> bool:
-    """Say whether an API's messages have a codec of their own, and no dataclasses here."""
+    """Return whether an API's messages have a hand-written codec, and no dataclasses here."""
     return api_key in _HAND_WRITTEN
 
 
@@ -223,13 +220,15 @@ def _known_body_class(api_key: int, version: int, direction: str) -> tuple[type[
 
 
 def _body_class(api_key: int, version: int, direction: str) -> tuple[type[WireStruct], bool]:
-    """Return the dataclass and whether *version* is flexible; UnsupportedVersion if not spoken."""
-    spoken = _SPOKEN.get(api_key)
-    if spoken is None:
+    """Return the dataclass and whether *version* is flexible; raise UnsupportedVersion if it is unsupported."""
+    supported = _SUPPORTED.get(api_key)
+    if supported is None:
         raise UnsupportedVersion(f"api key {api_key} is unknown")
-    if version not in spoken:
-        raise UnsupportedVersion(f"{ApiKey(api_key).name} version {version}: we speak {spoken}")
-    # Only spoken versions enter the cache: a hostile peer cannot make it grow.
+    if version not in supported:
+        raise UnsupportedVersion(
+            f"{ApiKey(api_key).name} version {version}: supported are {supported}"
+        )
+    # Only supported versions enter the cache: a malicious peer cannot make it grow.
     return _known_body_class(api_key, version, direction)
 
 
@@ -241,17 +240,17 @@ def _quick(frame: Buffer) -> Buffer:
 
 
 def encode_consumer_protocol(version: int, message: object) -> bytes:
-    """Return a ConsumerProtocolSubscription or -Assignment behind its int16 version (0 to 3)."""
+    """Return a ConsumerProtocolSubscription or -Assignment after its int16 version (0 to 3)."""
     out = bytearray(struct.pack(">h", version))
     write_message(type(message), version, False, out, message)  # type: ignore[arg-type]
     return bytes(out)
 
 
 def decode_consumer_protocol(cls: type[Any], data: Buffer) -> tuple[int, Any]:
-    """Read a ConsumerProtocolSubscription or -Assignment; return (its version, message).
+    """Decode a ConsumerProtocolSubscription or -Assignment; return (its version, message).
 
-    A version newer than 3 is read as 3 and bytes after it are ignored, as every Kafka client does:
-    new versions only add fields at the end. MalformedMessage for anything else.
+    A version above 3 is decoded as 3 and bytes after it are ignored, as in every Kafka client, because new versions
+    only add fields at the end. Raise MalformedMessage for any other error.
     """
     if len(data) < 2:
         raise MalformedMessage(f"{cls.__name__} of {len(data)} bytes")

@@ -1,20 +1,20 @@
-"""Varints and tagged-field sections (KIP-482): the parts of the wire that have no fixed size."""
+"""Varints and tagged-field sections (KIP-482): the encodings of variable size."""
 
 from kclient.wire.errors import MalformedMessage, TooManyElements
 
 Buffer = bytes | memoryview
 
 MAX_ERROR_TEXT = 1024
-"""Bytes of an error text in a response; a longer one is cut."""
+"""Bytes of an error text in a response; a longer one is truncated."""
 
 
 def malformed(where: str, what: str) -> MalformedMessage:
-    """Return the error about *where*, a struct's field."""
+    """Return the MalformedMessage for *where*, a struct's field."""
     return MalformedMessage(f"{where}: {what}")
 
 
 def too_many(where: str, left: list[int]) -> TooManyElements:
-    """Return the error about *where*, which holds more elements than are left of those allowed."""
+    """Return the TooManyElements for *where*, which exceeds the message's remaining allowance."""
     return TooManyElements(f"{where}: the message has more than {left[1]} elements", left[1])
 
 
@@ -26,7 +26,7 @@ def read_uvarint(buf: Buffer, pos: int) -> tuple[int, int]:
 
 
 def uvarint_tail(buf: Buffer, pos: int, first: int) -> tuple[int, int]:
-    """Go on after a *first* byte with its high bit set."""
+    """Continue after a *first* byte with its high bit set."""
     value = first & 0x7F
     for shift in (7, 14, 21, 28):
         byte = buf[pos]
@@ -48,9 +48,9 @@ def write_uvarint(out: bytearray, value: int) -> None:
 
 
 def skip_tags(buf: Buffer, pos: int, end: int, left: list[int]) -> int:
-    """Pass over a tagged-field section none of whose tags is known; return the position after.
+    """Skip a tagged-field section without known tags; return the position after it.
 
-    Each field is one of the elements of *left* (still allowed, allowed).
+    Each field counts as one of the elements of *left*, [remaining, allowed].
     """
     count, pos = read_uvarint(buf, pos)
     left[0] -= count
@@ -64,7 +64,7 @@ def skip_tags(buf: Buffer, pos: int, end: int, left: list[int]) -> int:
 
 
 def next_tag(buf: Buffer, pos: int, end: int, previous: int) -> tuple[int, int, int]:
-    """Read one tag's head: (tag, where its value starts, where it stops). Tags must ascend."""
+    """Read one tag's header: (tag, start of its value, end of its value). Tags must ascend."""
     tag, pos = read_uvarint(buf, pos)
     size, pos = read_uvarint(buf, pos)
     if tag <= previous:
@@ -75,7 +75,7 @@ def next_tag(buf: Buffer, pos: int, end: int, previous: int) -> tuple[int, int, 
 
 
 def error_text(text: str) -> bytes:
-    """Encode an error text: at most `MAX_ERROR_TEXT` bytes, and whatever it quotes can be written."""
+    """Encode an error text: at most `MAX_ERROR_TEXT` bytes, with unencodable characters replaced."""
     data = text[: MAX_ERROR_TEXT + 1].encode(errors="backslashreplace")
     if len(data) <= MAX_ERROR_TEXT:
         return data

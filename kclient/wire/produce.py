@@ -1,22 +1,19 @@
-"""Produce (api key 0), versions 3-11, by hand: records stay views of the frame they came in.
+"""Produce (api key 0), versions 3-11, hand-written: records stay views of the frame.
 
-v3 transactional id, message format 2 (KIP-98) · v5 log start offset · v7 zstd (KIP-110) · v8 record
-errors and error message (KIP-467) · v9 flexible (KIP-482) · v10 current leader and node endpoints
-(KIP-951) · v11 TRANSACTION_ABORTABLE (KIP-890)
+v3 transactional id, message format 2 (KIP-98) · v5 log start offset · v7 zstd (KIP-110) · v8 record errors and error
+message (KIP-467) · v9 flexible (KIP-482) · v10 current leader and node endpoints (KIP-951) · v11 TRANSACTION_ABORTABLE
+(KIP-890)
 
-An extension of ours, from v9 on, in tagged fields that other brokers and clients skip (KIP-482):
-the conditional append, by which a mirror copies batches with their offsets exactly once. Tag 10000
-of a partition in the request says what the append is meant to follow: the log end offset (int64) and
-the CRC (uint32) of the batch that ends there, 0 where the log is empty (an empty log that ends
-before that offset begins there anew). The records may then be several whole batches, which keep their
-base offsets. Like Raft's check of the previous entry, it
-makes two logs that agree at one offset agree below it, and an append behind a lost one fail.
-Tag 10000 of a partition in the response holds the log end offset (int64) that the leader has, when
-something else is there and nothing was appended. A broker that knows this says so by the feature
-CONDITIONAL_APPEND in its ApiVersions answer; without it the tag must not be sent, for it would
-be ignored.
+Extension of kbroker, from v9 on, in tagged fields that other brokers and clients skip (KIP-482): the conditional
+append, by which a mirror copies batches with their offsets exactly once. Tag 10000 of a partition in the request is the
+condition: the expected log end offset (int64) and the CRC (uint32) of the batch that ends there, 0 for an empty log. An
+empty log that ends below that offset is restarted at it. The records may be several whole batches, which keep their
+base offsets. As with Raft's check of the previous entry, two logs that agree at one offset agree below it, and an
+append after a lost one fails. Tag 10000 of a partition in the response is the leader's log end offset (int64), if the
+condition failed and nothing was appended. A broker with this extension has the feature CONDITIONAL_APPEND in its
+ApiVersions response; to other brokers the tag must not be sent, because they would ignore it.
 
-Frames are without their length prefix. Decoding raises only MalformedMessage.
+Frames have no length prefix. Decoding raises MalformedMessage only.
 """
 
 from __future__ import annotations
@@ -61,14 +58,14 @@ VERSIONS: Final = range(3, 12)
 FIRST_FLEXIBLE: Final = 9
 
 CONDITIONAL_APPEND: Final = "kbroker.conditional.append"
-"""Name of the supported feature (ApiVersions v3+) of brokers that serve conditional appends."""
+"""Name of the supported feature (ApiVersions v3+) of brokers with conditional appends."""
 
 CONDITIONAL_APPEND_VERSION: Final = 1
 MIRROR_SOURCE_CONFIG: Final = "kbroker.mirror.source.cluster.id"
-"""Topic setting that marks a mirror: the source cluster's id. Conditional appends go to such topics only."""
+"""Topic setting of a mirror: the source's cluster id. Only such topics accept conditional appends."""
 
 LOG_END_TAG: Final = 10_000
-"""Far above the tags that Kafka gives out, which count from 0."""
+"""Far above Kafka's own tags, which count from 0."""
 
 _FOLLOWS = struct.Struct(">qI")
 _LOG_END = struct.Struct(">q")
@@ -80,10 +77,10 @@ _ERRORS = {False: struct.pack(">ih", 0, -1), True: b"\x01\x00"}  # no record err
 
 @dataclass(slots=True)
 class ProducePartition:
-    """What is produced to one partition: a view of one record batch, not yet checked.
+    """The records for one partition: a view of one record batch, not checked yet.
 
-    With *expected_log_end* (not -1) it is a conditional append, and may be several batches;
-    *previous_crc* is that of the batch before them.
+    With *expected_log_end* (not -1) it is a conditional append, and may be several batches; *previous_crc* is the CRC
+    of the batch before them.
     """
 
     index: int
@@ -102,7 +99,7 @@ class ProduceTopic:
 
 @dataclass(slots=True)
 class ProduceRequest:
-    """Append batches. acks: 0 no answer, 1 the leader has it, -1 every in-sync replica has it."""
+    """Appends batches. acks: 0 no response, 1 after the leader's append, -1 after that of all in-sync replicas."""
 
     acks: int
     timeout_ms: int
@@ -112,7 +109,7 @@ class ProduceRequest:
 
 @dataclass(slots=True)
 class RecordError:
-    """Why one record (its index within the batch) made the broker refuse the batch (KIP-467)."""
+    """Why one record (its index in the batch) made the broker reject the batch (KIP-467)."""
 
     batch_index: int
     message: str | None = None
@@ -120,9 +117,9 @@ class RecordError:
 
 @dataclass(slots=True)
 class ProducePartitionResponse:
-    """The outcome for one partition. log_append_time_ms is -1 unless the topic uses LogAppendTime.
+    """The result for one partition. log_append_time_ms is -1 unless the topic uses LogAppendTime.
 
-    *log_end_offset* is that of the leader when a conditional append expected another, else -1.
+    *log_end_offset* is the leader's if the condition of a conditional append failed, else -1.
     """
 
     index: int
@@ -138,7 +135,7 @@ class ProducePartitionResponse:
 
 @dataclass(slots=True)
 class ProduceTopicResponse:
-    """The outcomes for the partitions of one topic."""
+    """The results for the partitions of one topic."""
 
     name: str
     partitions: list[ProducePartitionResponse]
@@ -146,7 +143,7 @@ class ProduceTopicResponse:
 
 @dataclass(slots=True)
 class ProduceResponse:
-    """The outcomes, in any order."""
+    """The results, in any order."""
 
     topics: list[ProduceTopicResponse]
     throttle_time_ms: int = 0
@@ -157,10 +154,10 @@ class ProduceResponse:
 def decode_request(
     body: memoryview, version: int, max_entries: int = MAX_ENTRIES
 ) -> ProduceRequest:
-    """Read a request whose header is already cut off; records are views of *body*.
+    """Decode a request body, without its header; records are views of *body*.
 
-    `TooManyElements` if it names more than *max_entries* topics and partitions. Bytes after the
-    request are ignored, as Kafka does: librdkafka leaves some after its requests.
+    Raise `TooManyElements` for more than *max_entries* topics and partitions. Bytes after the request are ignored, as
+    in Kafka, because librdkafka leaves some after its requests.
     """
     flexible = version >= FIRST_FLEXIBLE
     transactional_id, pos = read_nullable_string(body, 0, flexible)
@@ -196,7 +193,7 @@ def decode_request(
 
 
 def encode_response(response: ProduceResponse, version: int, correlation_id: int) -> bytes:
-    """Return the response frame, header included."""
+    """Return the response frame, with its header."""
     flexible = version >= FIRST_FLEXIBLE
     parts = [I32.pack(correlation_id)]
     if flexible:
@@ -278,7 +275,7 @@ def _read_condition(body: memoryview, pos: int, partition: ProducePartition) -> 
 def encode_request(
     request: ProduceRequest, version: int, correlation_id: int, client_id: str | None
 ) -> list[Buffer]:
-    """Return the request frame in pieces, header included; records are pieces of their own."""
+    """Return the request frame in pieces, with its header; records are separate pieces."""
     flexible = version >= FIRST_FLEXIBLE
     pieces: list[Buffer] = []
     small = [
@@ -316,7 +313,7 @@ def encode_request(
 
 @decodes("Produce response")
 def decode_response(frame: memoryview, version: int) -> tuple[int, ProduceResponse]:
-    """Read a response frame; return (correlation id, response)."""
+    """Decode a response frame; return (correlation id, response)."""
     flexible = version >= FIRST_FLEXIBLE
     endpoints: tuple[NodeEndpoint, ...] = ()
     correlation_id, pos = read_response_header(frame, flexible)

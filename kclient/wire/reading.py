@@ -144,7 +144,7 @@ class _ReaderSource(Source):
             self.flush()
             self.add("if pos != tag_end:")
             self.add(
-                f"    raise malformed({self.where(field)}, 'its size is another than its tag says')"
+                f"    raise malformed({self.where(field)}, 'its size differs from that of its tag')"
             )
             self.indent -= 1
         self.add("pos = tag_end")
@@ -153,7 +153,7 @@ class _ReaderSource(Source):
 
 @cache
 def reader(cls: type[WireStruct], version: int, flexible: bool) -> Reader:
-    """Return the reader of *cls* in *version*. It raises what `read_message` translates."""
+    """Return the reader of *cls* in *version*. `read_message` translates its exceptions."""
     source = _ReaderSource(cls, version, flexible)
     targets: dict[str, str] = {}
     tagged: list[tuple[Field, str]] = []
@@ -177,7 +177,7 @@ def reader(cls: type[WireStruct], version: int, flexible: bool) -> Reader:
 
 
 def _default_expressions(cls: type[WireStruct], source: Source) -> dict[str, str]:
-    """Return for each field an expression that makes its default anew."""
+    """Return for each field an expression that creates its default."""
     found = {}
     for field in fields(cls):
         if field.default_factory is not MISSING:

@@ -1,8 +1,8 @@
-"""Bytes to records: the inside of a batch of message format 2, not trusted. See records.py.
+"""Decodes the records of a batch of message format 2 from untrusted bytes. See records.py.
 
-Every number is checked: varints of at most 32 or 64 bits, lengths within their record, records
-within their batch, as many records as the header says, offsets in order. Whatever is wrong is
-InvalidRecord (or what compression.py raises). Nothing is allocated by a count that was only claimed.
+Every number is checked: varints of at most 32 or 64 bits, lengths within their record, records within their batch, the
+record count of the header, offsets in order. Any error is InvalidRecord (or an error of compression.py). No count
+allocates memory before its bytes are there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SAFE_TIMESTAMP = 1 << 61
 
 
 class Columns(NamedTuple):
-    """The records of a batch, column by column: five lists of the same length."""
+    """The records of a batch as five columns of the same length."""
 
     offsets: list[int]
     timestamps: list[int]
@@ -48,31 +48,33 @@ def decode_columns(
     max_size: int = MAX_DECOMPRESSED,
     contiguous: bool = False,
 ) -> Columns:
-    """Return the records of one batch of *buf*, whose CRC is the caller's to check.
+    """Return the records of one batch of *buf*; the caller has checked its CRC.
 
-    Offsets may have gaps, as compaction leaves them; *contiguous* demands offset deltas 0..n-1, as
-    producers send them. *max_size* bounds the records' decompressed bytes. Records of a control
-    batch are returned like others (see records.control_type).
+    Offsets may have gaps, as after compaction; *contiguous* requires offset deltas 0..n-1, as producers send them.
+    *max_size* limits the decompressed bytes of the records. Records of a control batch are returned like others (see
+    records.control_type).
     """
     start = info.position + HEADER_SIZE
     if info.end > len(buf):
         raise CorruptMessage(
-            f"record batch of {info.size} bytes is cut off after {len(buf) - info.position} bytes"
+            f"record batch of {info.size} bytes is truncated after {len(buf) - info.position} bytes"
         )
     records = decompress(info.codec, memoryview(buf)[start : info.end], max_size)
     count = info.record_count
     if count < 0 or count * _SMALLEST_RECORD > len(records):
-        raise InvalidRecord(f"{count} records cannot be in {len(records)} bytes")
+        raise InvalidRecord(f"{count} records cannot fit in {len(records)} bytes")
     if info.base_offset < 0 or info.last_offset >= _INT64_END:
-        raise InvalidRecord(f"offsets {info.base_offset} to {info.last_offset} are not offsets")
+        raise InvalidRecord(
+            f"offsets {info.base_offset} to {info.last_offset} are not valid offsets"
+        )
     try:
         columns, last_delta = _read_records(bytes(records), info)
     except IndexError:
-        raise InvalidRecord("the last record of the batch is cut off") from None
+        raise InvalidRecord("the last record of the batch is truncated") from None
     if last_delta > info.last_offset_delta or (contiguous and last_delta != count - 1):
         raise InvalidRecord(
             f"the last record's offset delta is {last_delta}, "
-            f"the batch says {info.last_offset_delta} for {count} records"
+            f"the batch header has {info.last_offset_delta} for {count} records"
         )
     if info.log_append_time:
         columns = columns._replace(timestamps=[info.max_timestamp] * count)
@@ -83,11 +85,11 @@ def decode_columns(
 
 
 def _read_records(raw: bytes, info: BatchInfo) -> tuple[Columns, int]:  # noqa: C901, PLR0915
-    """Read all records of *raw*; return them and the last offset delta.
+    """Decode all records of *raw*; return them and the last offset delta.
 
-    One loop with its varints inline, against the rules of taste that the noqa names: calls would
-    make it four times as slow. A read past the end raises IndexError, since positions never go
-    back; slices past the end are found out by the read after them, or by the last check.
+    One loop with inlined varints, against the lint rules that the noqa names: calls would make it four times as slow. A
+    read past the end raises IndexError, because positions never decrease; the next read, or the last check, detects a
+    slice past the end.
     """
     base_offset, base_timestamp = info.base_offset, info.base_timestamp
     columns = Columns([], [], [], [], [])
@@ -182,7 +184,7 @@ def _read_records(raw: bytes, info: BatchInfo) -> tuple[Columns, int]:  # noqa: 
             pos += 1
             add_headers(())
         if pos != end:
-            raise InvalidRecord(f"a record says it ends at byte {end}, its fields end at {pos}")
+            raise InvalidRecord(f"a record ends at byte {end}, its fields end at {pos}")
     if pos != len(raw):
         raise InvalidRecord(f"the records end at byte {pos} of {len(raw)}")
     return columns, last_delta
@@ -191,7 +193,7 @@ def _read_records(raw: bytes, info: BatchInfo) -> tuple[Columns, int]:  # noqa: 
 def _read_headers(raw: bytes, pos: int) -> tuple[Headers, int]:
     count, pos = _varint(raw, pos)
     if count < 0 or count * 2 > len(raw) - pos:
-        raise InvalidRecord(f"{count} headers cannot be in {len(raw) - pos} bytes")
+        raise InvalidRecord(f"{count} headers cannot fit in {len(raw) - pos} bytes")
     headers: list[tuple[str, bytes | None]] = []
     for _ in range(count):
         size, pos = _varint(raw, pos)
@@ -219,7 +221,7 @@ def _varint(raw: bytes, pos: int) -> tuple[int, int]:
 
 
 def _long_varint(raw: bytes, pos: int, bits: int) -> tuple[int, int]:
-    """Read a varint of any length up to *bits*, zigzag still on."""
+    """Read a varint of up to *bits* bits, still zigzag-encoded."""
     number = shift = 0
     while True:
         byte = raw[pos]

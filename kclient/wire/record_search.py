@@ -1,7 +1,7 @@
-"""The first record of a batch at or after a time: its timestamp and its offset, and nothing else of any record.
+"""Finds the first record of a batch at or after a time: its timestamp and offset, without decoding other fields.
 
-What `record_reader` reads is a hundred bytes per record; a batch of a million would take the memory of a broker. Here
-records are passed over by their lengths. Owner: none; for a pool's thread.
+`record_reader` needs a hundred bytes per record; a batch of a million records would exhaust a broker's memory. This
+search skips records by their lengths. Owner: none; it runs in a pool thread.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kclient.wire.errors import CorruptMessage, InvalidRecord
 
 _INT64_END: Final = 1 << 63
 RECORDS_AT_ONCE: Final = 1000
-"""Records passed over between two pauses: half a millisecond."""
+"""Records skipped between two pauses: half a millisecond."""
 
 
 def first_at_or_after(
@@ -27,13 +27,15 @@ def first_at_or_after(
     max_size: int = MAX_DECOMPRESSED,
     pause: Callable[[], None] = lambda: None,
 ) -> tuple[int, int] | None:
-    """Return (timestamp, offset) of the first record at or after both *timestamp* and *from_offset*.
+    """Return (timestamp, offset) of the first record at or after both *timestamp* (ms) and *from_offset*.
 
-    Raise MessageTooLarge for a batch of more than *max_size* bytes, CorruptMessage or InvalidRecord for one that is
-    none. *pause* is called every now and then: a thread that computes gives others the interpreter there.
+    Raise MessageTooLarge for a batch of more than *max_size* bytes, CorruptMessage or InvalidRecord for an invalid one.
+    *pause* is called regularly, so that this thread yields the interpreter to others.
     """
     if info.end > len(buf):
-        raise CorruptMessage(f"record batch of {info.size} bytes is cut off after {len(buf)} bytes")
+        raise CorruptMessage(
+            f"record batch of {info.size} bytes is truncated after {len(buf)} bytes"
+        )
     records = decompress(
         info.codec, memoryview(buf)[info.position + HEADER_SIZE : info.end], max_size
     )
@@ -42,7 +44,7 @@ def first_at_or_after(
 
 
 def _indexable(records: memoryview) -> Buffer | bytearray:
-    """Return *records* without a copy where that is quick to index: a memoryview is not."""
+    """Return *records*, without a copy if they are fast to index: a memoryview is not."""
     whole = records.obj
     if isinstance(whole, bytes | bytearray) and len(whole) == len(records):
         return whole
@@ -75,7 +77,7 @@ def _search(
                     return found, info.base_offset + number
             pos = stop
     except IndexError:
-        raise InvalidRecord("the last record of the batch is cut off") from None
+        raise InvalidRecord("the last record of the batch is truncated") from None
     return None
 
 

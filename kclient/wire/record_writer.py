@@ -1,8 +1,7 @@
-"""Records to bytes: the inside of a batch of message format 2 (KIP-98). See records.py.
+"""Encodes records: the content of a batch of message format 2 (KIP-98). See records.py.
 
-A record is length, attributes, timestamp delta, offset delta, key, value and headers; every number
-is a zigzag varint. Varints of small numbers come from a table, and a record without headers is one
-join: about 0.2 us each.
+A record is length, attributes, timestamp delta, offset delta, key, value and headers; every number is a zigzag varint.
+Varints of small numbers come from a table, and a record without headers is one join: about 0.2 us each.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 
 
 class Record(NamedTuple):
-    """One record. timestamp is in ms, -1 for none; a null value is a tombstone."""
+    """A record. timestamp is in ms, -1 for none; a null value is a tombstone."""
 
     offset: int
     timestamp: int
@@ -30,7 +29,7 @@ class Record(NamedTuple):
 
 
 class EncodedRecords(NamedTuple):
-    """Records in a row, not yet compressed, and what the batch header says of them."""
+    """Consecutive encoded records, uncompressed, with their fields of the batch header."""
 
     payload: bytes
     record_count: int
@@ -70,7 +69,7 @@ def encode_record(
     value: Buffer | None,
     headers: Headers = (),
 ) -> bytes:
-    """Encode one record, its length included, whatever it holds."""
+    """Encode one record with its length."""
     parts: list[Buffer] = [_NOTHING, varint(timestamp_delta), varint(offset_delta)]
     for field in (key, value):
         if field is None:
@@ -93,8 +92,8 @@ def encode_records(
 ) -> EncodedRecords:
     """Encode *records* in order with offset deltas 0, 1, 2, ...
 
-    With *keep_offsets* (compaction) the deltas are those of the records' own offsets, which must
-    increase from *base_offset* on.
+    With *keep_offsets* (compaction) the deltas are those of the records' own offsets, which must increase from
+    *base_offset* on.
     """
     out: list[bytes] = []
     append = out.append
@@ -133,7 +132,7 @@ def encode_records(
                 )
             )
             head = small[len(body)]
-        except (IndexError, TypeError):  # a number beyond the table, or no bytes
+        except (IndexError, TypeError):  # a number outside the table, or not bytes
             append(encode_record(delta, since, key, value, headers))
             continue
         append(head)
@@ -159,8 +158,8 @@ def encode_batch(
 ) -> bytes:
     """Return one whole batch. *attributes* adds flags such as batches.TRANSACTIONAL.
 
-    Compaction passes keep_offsets=True and the old batch's last_offset_delta, which must survive
-    its last record (KIP-98, duplicate detection).
+    Compaction passes keep_offsets=True and the old batch's last_offset_delta, which must stay when the last record is
+    removed (KIP-98, duplicate detection).
     """
     encoded = encode_records(records, base_offset=base_offset, keep_offsets=keep_offsets)
     return batches.build(
@@ -183,9 +182,9 @@ def encode_batch(
 class BatchBuilder:
     """A batch that grows record by record, for a producer's accumulator.
 
-    *max_bytes* bounds what the batch is expected to take: its header and its records times
-    *expected_ratio*, the compression ratio seen lately (1.0 = count on none). The first record is
-    taken whatever its size. Records are encoded as they come, so closing costs one compression.
+    *max_bytes* limits the estimated size: the header, and the records times *expected_ratio*, the recent compression
+    ratio (1.0: no compression expected). The first record is accepted with any size. Records are encoded by append, so
+    closing costs one compression.
     """
 
     __slots__ = (
@@ -221,12 +220,12 @@ class BatchBuilder:
 
     @property
     def estimated_size(self) -> int:
-        """Bytes that the batch is expected to take as it is; exact without compression."""
+        """The estimated bytes of the batch; exact without compression."""
         return batches.HEADER_SIZE + int(self.payload_size * self.expected_ratio)
 
     @property
     def compression_ratio(self) -> float:
-        """Compressed by uncompressed size; known only after build()."""
+        """Compressed size divided by uncompressed size; known after build()."""
         if self._compressed is None or not self.payload_size:
             return 1.0
         return len(self._compressed) / self.payload_size
@@ -234,7 +233,7 @@ class BatchBuilder:
     def append(
         self, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers = ()
     ) -> bool:
-        """Add a record; return False, and change nothing, when the batch is full or built."""
+        """Append a record; return False without a change if the batch is full or built."""
         if self._compressed is not None:
             return False
         since = timestamp - self._base_timestamp if self.record_count else 0
@@ -261,7 +260,7 @@ class BatchBuilder:
     ) -> bytes:
         """Return the whole batch; from now on it is full.
 
-        May be called again with another producer epoch and sequence: it compresses only once.
+        May be called again with another producer epoch and sequence: it compresses once.
         """
         if self._compressed is None:
             if not self.record_count:
@@ -288,7 +287,7 @@ def _encode_one(
     value: bytes | None,
     headers: Headers,
 ) -> bytes:
-    """Encode one record by the table where it reaches."""
+    """Encode one record, by the table for small numbers."""
     if headers or value is None or timestamp_delta < 0:
         return encode_record(offset_delta, timestamp_delta, key, value, headers)
     try:

@@ -1,8 +1,8 @@
-"""Records inside a batch: encode and decode, as rows and as columns.
+"""The records in a batch: encoding and decoding, as rows and as columns.
 
-The broker never needs this on its hot path; clients, compaction, timestamp look-ups, tools and the
-audit do. Writing is in record_writer.py, reading in record_reader.py; both know the whole of KIP-98's
-record: null keys and values, headers with order and repeated keys (KIP-82), control records.
+Brokers do not need this on their hot path; clients, compaction, timestamp lookups, tools and the audit do. Writing is
+in record_writer.py, reading in record_reader.py. Both support all of KIP-98's record: null keys and values, headers
+with order and repeated names (KIP-82), control records.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ __all__ = [
 ]
 
 ABORT: Final = 0
-"""Type of a control record that ends a transaction by taking it back."""
+"""Type of the control record that aborts a transaction."""
 
 COMMIT: Final = 1
-"""Type of a control record that ends a transaction by making it visible."""
+"""Type of the control record that commits a transaction."""
 
 _CONTROL_KEY = struct.Struct(">hh")
 _MARKER_VALUE = struct.Struct(">hi")
 
 
 def control_type(key: bytes | None) -> int:
-    """Return the type in the key of a control record: ABORT, COMMIT, or one that is newer."""
+    """Return the type in the key of a control record: ABORT, COMMIT, or a newer one."""
     if key is None or len(key) < _CONTROL_KEY.size:
         raise InvalidRecord("a control record has no version and type in its key")
     version, kind = _CONTROL_KEY.unpack_from(key)

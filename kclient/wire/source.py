@@ -1,4 +1,4 @@
-"""Python source in the making: what the readers and writers of structs are put together with."""
+"""Generated Python source: the parts from which readers and writers of structs are built."""
 
 import struct
 from collections.abc import Callable
@@ -21,7 +21,7 @@ MAX_STRING = 0x7FFF
 
 
 class Source:
-    """Lines of a function in the making, with the fixed-size values that wait to be merged."""
+    """The lines of a generated function, and the fixed-size values that are to be merged."""
 
     def __init__(self, cls: type[WireStruct], version: int, flexible: bool) -> None:
         self.cls = cls
@@ -46,26 +46,26 @@ class Source:
         self._serial = 0
 
     def add(self, line: str) -> None:
-        """Append a line at the present depth."""
+        """Append a line at the current indentation."""
         self.lines.append("    " * self.indent + line)
 
     def fresh(self, prefix: str) -> str:
-        """Return a name not used yet."""
+        """Return an unused name."""
         self._serial += 1
         return f"{prefix}{self._serial}"
 
     def bind(self, prefix: str, value: object) -> str:
-        """Make *value* known to the function; return its name there."""
+        """Make *value* available to the function; return its name there."""
         name = self.fresh(prefix)
         self.names[name] = value
         return name
 
     def where(self, field: Field) -> str:
-        """Return a string literal that names the field, for errors."""
+        """Return a string literal with the field's name, for errors."""
         return repr(f"{self.cls.__name__}.{field.name}")
 
     def merged(self) -> struct.Struct:
-        """Return one `struct.Struct` for the values that wait in `run`."""
+        """Return one `struct.Struct` for the values in `run`."""
         return struct.Struct(">" + "".join(code for code, _ in self.run))
 
     def function(self, signature: str) -> Callable[..., Any]:

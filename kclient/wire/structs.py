@@ -1,4 +1,4 @@
-"""The description of a struct on the wire: what its WIRE lines say (see `kclient.wire.codec`)."""
+"""The description of a struct on the wire, parsed from its WIRE lines (see `kclient.wire.codec`)."""
 
 import sys
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _ANY_VERSION = 0x7FFF
 
 
 class WireStruct(Protocol):
-    """What the codec needs of a class: a dataclass with a default for every field, and WIRE."""
+    """The requirements of the codec: a dataclass with a default for every field, and WIRE."""
 
     WIRE: ClassVar[tuple[str, ...]]
     __dataclass_fields__: ClassVar[dict[str, Any]]
@@ -55,7 +55,7 @@ class Field:
 
     @classmethod
     def parse(cls, line: str) -> "Field":
-        """Read a line; ValueError when it has fewer than three words."""
+        """Parse a line; raise ValueError if it has fewer than three words."""
         name, type_, versions, *options = line.split()
         given = dict(option.split("=") for option in options)
         return cls(
@@ -68,25 +68,25 @@ class Field:
         )
 
     def may_be_null(self, version: int) -> bool:
-        """Tell whether null is allowed in *version*."""
+        """Return whether null is allowed in *version*."""
         return self.nullable is not None and self.nullable.has(version)
 
 
 @cache
 def fields_of(cls: type[WireStruct]) -> tuple[Field, ...]:
-    """Return the fields of *cls* as WIRE describes them, in wire order."""
+    """Return the fields of *cls* in WIRE, in wire order."""
     return tuple(Field.parse(line) for line in cls.WIRE)
 
 
 def nested_struct(cls: type[WireStruct], name: str) -> type[WireStruct]:
-    """Return the struct a field of *cls* names: it is in the same module."""
+    """Return the struct that a field of *cls* names: it is in the same module."""
     found: type[WireStruct] = vars(sys.modules[cls.__module__])[name]
     return found
 
 
 @cache
 def least_size(cls: type[WireStruct], version: int, flexible: bool) -> int:
-    """Return the fewest bytes a *cls* can take: what a count is checked against."""
+    """Return the smallest size of a *cls* in bytes: counts are checked against it."""
     total = 1 if flexible else 0
     for field in fields_of(cls):
         if field.tag is None and field.versions.has(version):
@@ -100,7 +100,7 @@ def least_size(cls: type[WireStruct], version: int, flexible: bool) -> int:
 
 
 def least_size_of_type(cls: type[WireStruct], type_: str, version: int, flexible: bool) -> int:
-    """Return the fewest bytes one value of *type_*, in a field of *cls*, can take."""
+    """Return the smallest size of a value of *type_*, in a field of *cls*, in bytes."""
     if type_ in FIXED:
         return FIXED[type_][1]
     if type_ == "string":

@@ -1,11 +1,11 @@
-"""The APIs of Kafka's protocol: their keys, the versions spoken, the versions served.
+"""The APIs of Kafka's protocol: their keys, the versions that `kclient.wire` supports, the versions that brokers serve.
 
-`SPOKEN` is what `kclient.wire` can encode and decode, in both directions. `SERVED` is what our
-broker says in ApiVersions: the APIs it has handlers for, up to the version a Kafka 3.9 broker in
-ZooKeeper mode has. A new API becomes visible to clients by a line in `SERVED` and nothing else.
+`SUPPORTED` are the versions that `kclient.wire` can encode and decode, in both directions. `SERVED` are the versions in
+our broker's ApiVersions: APIs with a handler, up to the version of a Kafka 3.9 broker in ZooKeeper mode. A new API
+becomes visible to clients by a line in `SERVED` only.
 
-Produce 0 to 2 are advertised though nothing can encode them: librdkafka takes their absence as a
-broker too old for Snappy, LZ4 and KIP-98 features (KAFKA-18659). Such a request is refused.
+Produce 0 to 2 are advertised although they cannot be encoded. Without them librdkafka assumes a broker too old for
+Snappy, LZ4 and KIP-98 features (KAFKA-18659). Such a request is rejected.
 """
 
 from collections.abc import Mapping
@@ -90,7 +90,7 @@ class VersionRange(NamedTuple):
 class _Api(NamedTuple):
     """One line of the table below."""
 
-    spoken: VersionRange
+    supported: VersionRange
     flexible_since: int  # first version with tagged fields (KIP-482); 99 = none
 
 
@@ -156,10 +156,10 @@ _APIS: Mapping[ApiKey, _Api] = MappingProxyType(
     }
 )
 
-SPOKEN: Mapping[ApiKey, VersionRange] = MappingProxyType(
-    {key: api.spoken for key, api in _APIS.items()}
+SUPPORTED: Mapping[ApiKey, VersionRange] = MappingProxyType(
+    {key: api.supported for key, api in _APIS.items()}
 )
-"""What `kclient.wire` encodes and decodes; the client's side of every negotiation."""
+"""The versions that `kclient.wire` encodes and decodes; the client's side of every negotiation."""
 
 _SERVED_APIS = (
     ApiKey.PRODUCE,
@@ -199,30 +199,30 @@ _SERVED_APIS = (
     ApiKey.DESCRIBE_CLUSTER,
 )
 
-# Where the advertised range is not the spoken one.
+# APIs with an advertised range that differs from the supported one.
 _SERVED_DIFFERENTLY: Mapping[ApiKey, VersionRange] = {
     ApiKey.PRODUCE: VersionRange(0, 11),
-    # Version 6 can ask for the coordinator of a share group (KIP-932), which we have not.
+    # Version 6 can request the coordinator of a share group (KIP-932), which is not implemented.
     ApiKey.FIND_COORDINATOR: VersionRange(0, 5),
 }
 
 SERVED: Mapping[ApiKey, VersionRange] = MappingProxyType(
-    {key: _SERVED_DIFFERENTLY.get(key, SPOKEN[key]) for key in _SERVED_APIS}
+    {key: _SERVED_DIFFERENTLY.get(key, SUPPORTED[key]) for key in _SERVED_APIS}
 )
-"""What our broker advertises, in the order of the keys."""
+"""The versions that our broker advertises, in the order of the keys."""
 
 
 _FLEXIBLE_SINCE = {int(key): api.flexible_since for key, api in _APIS.items()}
 
 
 def is_flexible(api_key: int, version: int) -> bool:
-    """Tell whether this version of the API uses compact types and tagged fields (KIP-482).
+    """Return whether this version of the API uses compact types and tagged fields (KIP-482).
 
-    ValueError for an api key outside `ApiKey`.
+    Raise ValueError for an api key outside of `ApiKey`.
     """
     since = _FLEXIBLE_SINCE.get(api_key)
     if since is None:
-        raise ValueError(f"{api_key} is not an api key that is known")
+        raise ValueError(f"{api_key} is not a known api key")
     return version >= since
 
 
@@ -238,8 +238,8 @@ def request_header_version(api_key: int, version: int) -> int:
 def response_header_version(api_key: int, version: int) -> int:
     """Return 1 for flexible versions, else 0; always 0 for ApiVersions.
 
-    A client that does not know the broker's versions yet could not find the body of an ApiVersions
-    response behind tagged fields (KIP-511).
+    A client that does not know the broker's versions yet could not find the body of an ApiVersions response after
+    tagged fields (KIP-511).
     """
     if api_key == ApiKey.API_VERSIONS:
         return 0
@@ -247,15 +247,15 @@ def response_header_version(api_key: int, version: int) -> int:
 
 
 def negotiate(api: ApiKey, ours: VersionRange | None, theirs: VersionRange | None) -> int:
-    """Return the highest version both sides speak; UnsupportedVersion naming both ranges if none.
+    """Return the highest version that both sides support; raise UnsupportedVersion with both ranges if there is none.
 
-    None means that the side does not know the API at all.
+    None means that the side does not have the API.
     """
     if ours is not None and theirs is not None:
         version = min(ours.max, theirs.max)
         if version >= max(ours.min, theirs.min):
             return version
     raise UnsupportedVersion(
-        f"{api.name} (api key {int(api)}): we speak versions {ours or 'none'}, "
-        f"the peer speaks {theirs or 'none'}"
+        f"{api.name} (api key {int(api)}): supported here: {ours or 'none'}; "
+        f"by the peer: {theirs or 'none'}"
     )

@@ -138,15 +138,15 @@ class _WriterSource(Source):
 
 @cache
 def writer(cls: type[WireStruct], version: int, flexible: bool) -> Writer:
-    """Return the writer of *cls* in *version*. It raises what `write_message` translates."""
+    """Return the writer of *cls* in *version*. `write_message` translates its exceptions."""
     return _written(_WriterSource(cls, version, flexible)).function("write(out, o)")
 
 
 @cache
 def step_writer(cls: type[WireStruct], version: int, flexible: bool) -> StepWriter:
-    """Return a writer that can be interrupted between the structs of the arrays of *cls* itself.
+    """Return a writer that yields between the structs of the arrays of *cls* itself.
 
-    The bytearray may be emptied at every yield, if its bytes are kept.
+    The caller may empty the bytearray at every yield, if it keeps the bytes.
     """
     source = _WriterSource(cls, version, flexible)
     source.steps = True
@@ -156,7 +156,7 @@ def step_writer(cls: type[WireStruct], version: int, flexible: bool) -> StepWrit
 
 
 def _written(source: _WriterSource) -> _WriterSource:
-    """Put into *source* what writes its class."""
+    """Add to *source* the code that writes its class."""
     present = [field for field in fields_of(source.cls) if field.versions.has(source.version)]
     for field in present:
         if field.tag is None:

@@ -2,7 +2,7 @@
 
 Each answers one question: where is it bad (`heatmap`), when did it begin (`timeline`), is it still growing
 (`cumulative`), how far behind is each partition (`coverage`). Colour never stands alone: every mark has a title
-that says it in words.
+in words.
 """
 
 from __future__ import annotations

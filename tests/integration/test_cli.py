@@ -221,7 +221,9 @@ def test_partitions_are_chosen_by_number(cli):
     name = cli.topic(3, *"abcdef")
     assert sorted(cli.out("consume", name, "-e", "-p", "0,2", "-f", "%v")) == list("acdf")
     refused = cli.run("consume", name, "-e", "-p", "1,9", code=1)
-    assert f"topic '{name}' has no partition 9; it has 0 to 2".encode() in refused.stderr
+    assert (
+        f"topic '{name}' has no partition 9; its partitions are 0 to 2".encode() in refused.stderr
+    )
 
 
 def test_consuming_stops_after_a_time_without_records(cli):

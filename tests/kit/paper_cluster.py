@@ -44,7 +44,7 @@ from kclient.wire.schema import (
     offset_commit,
     offset_fetch,
 )
-from kclient.wire.versions import SPOKEN, ApiKey
+from kclient.wire.versions import SUPPORTED, ApiKey
 
 _NAMES = UUID(int=7)
 HELD = object()
@@ -90,7 +90,7 @@ class PaperConnection:
         return Address(f"broker-{self.node}", 9092)
 
     def version_for(self, api: int) -> int:
-        return self.paper.versions.get(ApiKey(api), SPOKEN[ApiKey(api)].max)
+        return self.paper.versions.get(ApiKey(api), SUPPORTED[ApiKey(api)].max)
 
     def request(
         self, api: int, version: int | None, message: Any, *, timeout: float | None = None

@@ -11,7 +11,7 @@ from kclient.wire.messages import request_class, response_class
 from kclient.wire.schema.consumer_protocol_assignment import ConsumerProtocolAssignment
 from kclient.wire.schema.consumer_protocol_subscription import ConsumerProtocolSubscription
 from kclient.wire.structs import fields_of, nested_struct
-from kclient.wire.versions import SPOKEN, ApiKey, is_flexible
+from kclient.wire.versions import SUPPORTED, ApiKey, is_flexible
 
 HAND_WRITTEN = (ApiKey.PRODUCE, ApiKey.FETCH)
 INTER_BROKER = (
@@ -20,7 +20,7 @@ INTER_BROKER = (
     ApiKey.UPDATE_METADATA,
     ApiKey.CONTROLLED_SHUTDOWN,
 )
-APIS = tuple(api for api in SPOKEN if api not in HAND_WRITTEN)
+APIS = tuple(api for api in SUPPORTED if api not in HAND_WRITTEN)
 
 MESSAGES = {
     **{(api, "request"): request_class(api) for api in APIS},
@@ -117,7 +117,7 @@ def body(api, direction, version, message):
 
 def versions_of(api):
     """All supported versions of *api*."""
-    return range(SPOKEN[api].min, SPOKEN[api].max + 1)
+    return range(SUPPORTED[api].min, SUPPORTED[api].max + 1)
 
 
 def defaults_of(cls):

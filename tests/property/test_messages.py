@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kclient.wire import messages
 from kclient.wire.errors import MalformedMessage
 from kclient.wire.messages import RequestHeader
-from kclient.wire.versions import SPOKEN
+from kclient.wire.versions import SUPPORTED
 from tests.kit.wire_messages import (
     APIS,
     CONSUMER_PROTOCOL,
@@ -76,7 +76,7 @@ def test_the_consumer_protocol_survives_and_ignores_what_newer_versions_add(cls,
 def test_random_bytes_are_a_request_or_malformed(frame):
     with contextlib.suppress(MalformedMessage):
         header, start = messages.decode_request_header(frame)
-        if header.api_key in BY_KEY and header.api_version in SPOKEN[header.api_key]:
+        if header.api_key in BY_KEY and header.api_version in SUPPORTED[header.api_key]:
             messages.decode_request(header, frame, start)
 
 

@@ -10,7 +10,7 @@ from kio.index import load_entity_schema
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 
-from kclient.wire.versions import SPOKEN, ApiKey
+from kclient.wire.versions import SUPPORTED, ApiKey
 from tests.kit.wire_messages import APIS, INTER_BROKER, MESSAGES, body, structs, tame, versions_of
 
 BY_KEY = {int(api) for api in APIS}
@@ -96,7 +96,7 @@ def aiokafka_classes():
         for sub in cls.__subclasses__():
             walk(sub, direction)
             key, version = getattr(sub, "API_KEY", None), getattr(sub, "API_VERSION", None)
-            if isinstance(key, int) and key in BY_KEY and version in SPOKEN[key]:
+            if isinstance(key, int) and key in BY_KEY and version in SUPPORTED[key]:
                 found[ApiKey(key), version, direction] = sub
 
     walk(RequestStruct, "request")

@@ -93,7 +93,7 @@ def test_every_reason_is_named_the_worst_first():
     ("live", "isr", "hope"),
     [
         ((3,), (1, 2), "waits for broker 1 or 2"),
-        ((2, 3), (1, 2), "ISR 1, 2: 2 alive, but not elected: see the controller's log"),
+        ((2, 3), (1, 2), "ISR 1, 2: 2 live, but not eligible: see the controller's log"),
         ((3,), (), "has no ISR"),
     ],
 )

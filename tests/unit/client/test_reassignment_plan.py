@@ -65,7 +65,7 @@ def test_what_may_be_left_out_is():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "not JSON"),
+        ("", "invalid JSON"),
         ("[]", "expected a JSON object"),
         ("{}", "partitions is missing"),
         ('{"partitions":[]}', "no partitions to reassign"),
@@ -84,7 +84,7 @@ def test_what_may_be_left_out_is():
         (plan_of(entry(replicas=[1, 2, 1])), "the replicas of t-0: 1 more than once"),
         (plan_of(entry(), entry(replicas=[3])), "partitions: t-0 more than once"),
         (plan_of(entry(log_dirs=["any"])), "2 replicas, but 1 log"),
-        (plan_of(entry(log_dirs=["any", "/data"])), "log directory of choice"),
+        (plan_of(entry(log_dirs=["any", "/data"])), "to a given log directory"),
     ],
 )  # fmt: skip
 def test_a_file_that_makes_no_sense_is_refused_by_place(text, words):
@@ -107,7 +107,7 @@ def test_unknown_partitions_and_brokers_are_refused():
     check_plan({T0: (1, 2)}, {T0: (3,)}, {1, 2, 3})
     with pytest.raises(PlanError, match="no partition t-1"):
         check_plan({T1: (1,)}, {T0: (1,)}, {1})
-    with pytest.raises(PlanError, match="no live broker 8, 9; there are 1"):
+    with pytest.raises(PlanError, match="no live broker 8, 9; the live brokers are 1"):
         check_plan({T0: (1, 9, 8)}, {T0: (1,)}, {1})
 
 

@@ -92,7 +92,7 @@ def test_the_header_of_a_version_we_do_not_speak_can_be_read_to_answer_it():
     frame = b"\0\x12\0\x63\0\0\0\5\0\2me" + b"whatever follows"
     header, _ = messages.decode_request_header(frame)
     assert header == RequestHeader(ApiKey.API_VERSIONS, 99, 5, "me")
-    with pytest.raises(UnsupportedVersion, match="API_VERSIONS version 99: we speak 0-4"):
+    with pytest.raises(UnsupportedVersion, match="API_VERSIONS version 99: supported are 0-4"):
         messages.decode_request(header, frame, 12)
 
 

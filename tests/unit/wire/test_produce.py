@@ -61,13 +61,13 @@ def test_absent_records_are_null_not_empty():
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        (b"", "cut off"),
+        (b"", "truncated"),
         (b"\xff\xfe", "string length -2"),
         (b"\xff\xff" + b"\0" * 6 + b"\x7f\xff\xff\xff", "array of 2147483647"),
         (b"\xff\xff" + b"\0" * 6 + b"\xff\xff\xff\xff", "array of -1"),
         (b"\xff\xff" + b"\0" * 6 + b"\x80\0\0\0", "array of -2147483648"),
         (b"\xff\xff" + b"\0" * 6 + b"\0\0\0\1\xff\xff" + b"\0" * 20, "null"),
-        (b"\xff\xff" + b"\0" * 6 + b"\0\0\0\1\0\1\xff" + b"\0" * 20, "garbled"),
+        (b"\xff\xff" + b"\0" * 6 + b"\0\0\0\1\0\1\xff" + b"\0" * 20, "malformed"),
         (b"\xff\xff" + b"\0" * 6 + b"\0\0\0\1\x7f\xff" + b"a" * 20, "string of 32767 bytes"),
         (
             b"\xff\xff" + b"\0" * 6 + b"\0\0\0\1\0\1t\0\0\0\1\0\0\0\0\x7f\xff\xff\xff",

@@ -124,27 +124,27 @@ def test_text_is_refused_as_a_value():
 @pytest.mark.parametrize(
     ("payload", "why"),
     [
-        (b"", "cannot be in"),
+        (b"", "cannot fit in"),
         (varint(-1) + b"\0" * 10, "length is negative"),
         (varint(1 << 20) + PLAIN + b"\0", "ends at"),
         (b"\x80\x80\x80\x80\x80\x80\x80\x01" + PLAIN, "longer than 32 bits"),
         (b"\xff\xff\xff\xff\x7f" + PLAIN, "longer than 32 bits"),
-        (framed(PLAIN), "cut off"),
-        (framed(PLAIN + b"\0")[:-2], "cut off"),
+        (framed(PLAIN), "truncated"),
+        (framed(PLAIN + b"\0")[:-2], "truncated"),
         (framed(PLAIN + b"\0\0"), "its fields end at"),
         (framed(PLAIN + b"\0") + b"\0", "the records end at"),
         (framed(b"\0" + varint(0) + varint(-1) + PLAIN[3:] + b"\0"), "offset delta -1"),
         (framed(b"\0" + varint(0) + varint(1) + PLAIN[3:] + b"\0"), "offset delta is 1"),
         (framed(b"\0\0\0" + varint(-2) + varint(-1) + b"\0\0"), "key's length is below -1"),
         (framed(b"\0\0\0" + varint(-1) + varint(-2) + b"\0\0"), "value's length is below -1"),
-        (framed(b"\0\0\0" + varint(1000) + PLAIN[4:] + b"\0"), "cut off"),
-        (framed(b"\0\0\0\1" + varint(1000) + b"v\0\0"), "cut off"),
+        (framed(b"\0\0\0" + varint(1000) + PLAIN[4:] + b"\0"), "truncated"),
+        (framed(b"\0\0\0\1" + varint(1000) + b"v\0\0"), "truncated"),
         (framed(PLAIN + varint(-1)), "-1 headers"),
         (framed(PLAIN + varint(1_000_000) + b"\0\0"), "1000000 headers"),
         (framed(PLAIN + varint(1) + varint(-1) + varint(-1)), "header's key is null"),
         (framed(PLAIN + varint(1) + varint(0) + varint(-2)), "header's value"),
         (framed(PLAIN + varint(1) + varint(1) + b"\xff" + varint(-1)), "not UTF-8"),
-        (framed(PLAIN + varint(1) + varint(90) + b"a" + varint(-1)), "cut off"),
+        (framed(PLAIN + varint(1) + varint(90) + b"a" + varint(-1)), "truncated"),
         (framed(PLAIN + varint(1) + varint(1) + b"a" + varint(90) + b"b"), "its fields end at"),
         (framed(b"\0" + varint(INT64_MAX) + PLAIN[2:] + b"\0"), "does not fit 64 bits"),
         (framed(b"\0" + b"\xff" * 9 + b"\x7f" + PLAIN[2:] + b"\0"), "longer than 64 bits"),
@@ -173,7 +173,7 @@ def test_offsets_that_repeat_or_go_back_are_refused():
 
 @pytest.mark.parametrize("base_offset", [-1, INT64_MAX])
 def test_offsets_that_are_no_offsets_are_refused(base_offset):
-    with pytest.raises(InvalidRecord, match="not offsets"):
+    with pytest.raises(InvalidRecord, match="not valid offsets"):
         decoded(encode_batch(some_records(2), base_offset=base_offset))
 
 
@@ -185,7 +185,7 @@ def test_a_base_timestamp_at_the_end_of_time_does_not_overflow():
 
 def test_a_batch_that_is_not_all_there_is_corrupt():
     batch = encode_batch(some_records(3))
-    with pytest.raises(CorruptMessage, match="cut off"):
+    with pytest.raises(CorruptMessage, match="truncated"):
         decode_batch(batch[:-1], batches.parse(batch))
 
 

@@ -3,7 +3,7 @@ import pytest
 from kclient.wire.errors import UnsupportedVersion
 from kclient.wire.versions import (
     SERVED,
-    SPOKEN,
+    SUPPORTED,
     ApiKey,
     VersionRange,
     is_flexible,
@@ -28,15 +28,15 @@ KAFKA_3_9 = {
 
 def test_we_serve_no_version_that_kafka_3_9_does_not_have():
     for api, versions in SERVED.items():
-        assert versions.max <= KAFKA_3_9.get(api, SPOKEN[api].max), api
+        assert versions.max <= KAFKA_3_9.get(api, SUPPORTED[api].max), api
         assert 0 <= versions.min <= versions.max
 
 
 def test_what_is_served_is_spoken_except_the_oldest_produce():
     for api, versions in SERVED.items():
         if api is not ApiKey.PRODUCE:
-            assert versions.min in SPOKEN[api], api
-            assert versions.max in SPOKEN[api], api
+            assert versions.min in SUPPORTED[api], api
+            assert versions.max in SUPPORTED[api], api
     assert SERVED[ApiKey.PRODUCE].min == 0  # advertised for librdkafka, refused when used
 
 
@@ -52,10 +52,10 @@ def test_the_highest_version_of_both_sides_is_chosen():
 @pytest.mark.parametrize(
     ("ours", "theirs", "said"),
     [
-        (VersionRange(4, 17), VersionRange(0, 3), "we speak versions 4-17, the peer speaks 0-3"),
-        (VersionRange(0, 0), VersionRange(1, 2), "we speak versions 0, the peer speaks 1-2"),
-        (VersionRange(4, 17), None, "we speak versions 4-17, the peer speaks none"),
-        (None, VersionRange(0, 1), "we speak versions none, the peer speaks 0-1"),
+        (VersionRange(4, 17), VersionRange(0, 3), "supported here: 4-17; by the peer: 0-3"),
+        (VersionRange(0, 0), VersionRange(1, 2), "supported here: 0; by the peer: 1-2"),
+        (VersionRange(4, 17), None, "supported here: 4-17; by the peer: none"),
+        (None, VersionRange(0, 1), "supported here: none; by the peer: 0-1"),
     ],
 )
 def test_no_version_in_common_names_both_ranges(ours, theirs, said):
@@ -76,5 +76,5 @@ def test_an_api_versions_response_has_the_oldest_header_in_every_version():
 
 
 def test_an_int_is_as_good_as_an_api_key():
-    assert SPOKEN[3] is SPOKEN[ApiKey.METADATA]
-    assert 13 not in SPOKEN[3]
+    assert SUPPORTED[3] is SUPPORTED[ApiKey.METADATA]
+    assert 13 not in SUPPORTED[3]
