@@ -2,7 +2,7 @@
 
 The work is a generator. It yields where other work may run; `Turn` counts and decides when. `common.steps.at_once`
 drives it without a break, `in_turns` lets the reactor run at every yield. Work without a clock yields after every
-thing; `Turns` counts these, across all work that one worker does in sequence.
+thing; `WorkerTurns` counts these, across all work that one worker does in sequence.
 
 Owner: the reactor's thread
 """
@@ -48,7 +48,7 @@ class Turn:
         return self._count > self._things or self._now() - self._begun > TURN_SECONDS
 
 
-class Turns:
+class WorkerTurns:
     """The turns of one worker: at most *things* in each, and a turn ends only when it is full."""
 
     __slots__ = ("_reactor", "_things", "_turn")

@@ -13,7 +13,7 @@ from __future__ import annotations
 from twisted.logger import Logger
 
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.common.turns import Turns
+from kbroker.common.turns import WorkerTurns
 from kbroker.controller.core import effects as fx
 from kbroker.controller.core import events, state_change_log
 from kbroker.controller.core.reassignment import targets_of
@@ -44,7 +44,7 @@ class ZkAdminRequests:
         self._listed_at = -1
         """ZooKeeper's transaction id of that version."""
 
-    async def elect_preferred(self, node: Node, turns: Turns) -> None:
+    async def elect_preferred(self, node: Node, turns: WorkerTurns) -> None:
         """Elect the preferred leaders that /admin/preferred_replica_election names; delete the znode."""
         path = znodes.PREFERRED_REPLICA_ELECTION
         try:
@@ -62,7 +62,7 @@ class ZkAdminRequests:
                 log.info("preferred leader, asked for by {path}, of {line}", path=path, line=line)
         await self._performer.unless_ended(self._zk.delete_admin_znode(path, node.stat.version))
 
-    async def reassign(self, node: Node | None, turns: Turns) -> None:
+    async def reassign(self, node: Node | None, turns: WorkerTurns) -> None:
         """Begin the reassignments that /admin/reassign_partitions lists; remove those that are completed already."""
         if node is None:
             self._listed, self._listed_version = {}, -1

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from twisted.python.failure import Failure
 
 from kbroker.common.reactor import Clock
-from kbroker.common.turns import Turns
+from kbroker.common.turns import WorkerTurns
 from kbroker.controller.controller_channel import (
     ControllerChannel,
     ControllerSettings,
@@ -155,7 +155,7 @@ class ControllerChannelManager:
             self._receiver.run(self._send_all())
 
     async def _send_all(self) -> None:
-        turns = Turns(self._clock, 0)  # a turn for each request that has a partition
+        turns = WorkerTurns(self._clock, 0)  # a turn for each request that has a partition
         try:
             while self._to_send and not self._closed:
                 channel = next(iter(self._to_send))

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias, TypeVar
 from twisted.logger import Logger
 
 from kbroker.common.gather import all_of
-from kbroker.common.turns import Turns
+from kbroker.common.turns import WorkerTurns
 from kbroker.controller.channel_manager import ControllerChannelManager
 from kbroker.controller.controller_events import UncleanElectionCheck
 from kbroker.controller.core import data_loss, events, state_change_log
@@ -67,7 +67,7 @@ class EffectPerformer:
         self.assignments_written = False
         """Whether replicas were written since this was last reset."""
 
-    async def handle(self, fact: events.Event, turns: Turns) -> Answer | None:
+    async def handle(self, fact: events.Event, turns: WorkerTurns) -> Answer | None:
         """Give *fact* to the machine and perform all that follows; return its answer to a request.
 
         EpochEndedError, ControllerMovedError, and errors of ZooKeeper.
@@ -125,7 +125,7 @@ class EffectPerformer:
     # -- writes ------------------------------------------------------------------------------
 
     async def _write(
-        self, effect: fx.WriteStates | fx.WriteAssignments, turns: Turns
+        self, effect: fx.WriteStates | fx.WriteAssignments, turns: WorkerTurns
     ) -> events.StatesWritten | events.AssignmentsWritten:
         if isinstance(effect, fx.WriteAssignments):
             written = await self.unless_ended(self._zk.write_assignments(effect))
@@ -137,7 +137,7 @@ class EffectPerformer:
         return outcome
 
     async def _log_state_changes(
-        self, effect: fx.WriteStates, written: events.StatesWritten, turns: Turns
+        self, effect: fx.WriteStates, written: events.StatesWritten, turns: WorkerTurns
     ) -> None:
         """Log what was written, before the tables hold it: they show the reasons."""
         done = [write for write in effect.writes if write.partition in written.versions]

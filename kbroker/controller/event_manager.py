@@ -24,7 +24,7 @@ from typing import get_args
 from twisted.internet.defer import Deferred
 
 from kbroker.common.reactor import Clock
-from kbroker.common.turns import Turns
+from kbroker.common.turns import WorkerTurns
 from kbroker.controller.controller_events import ControllerEvent, LatestOnly, Request, TopicChange
 from kclient.wire.errors import NotController
 
@@ -75,14 +75,14 @@ class ControllerEventManager:
         self._wake_up()
 
     async def process_events(
-        self, process: Callable[[ControllerEvent, Turns], Awaitable[None]]
+        self, process: Callable[[ControllerEvent, WorkerTurns], Awaitable[None]]
     ) -> None:
         """Have *process* handle event after event until the queue is closed. Its errors end the worker."""
         while not self.is_closed:
             if not self._waiting:
                 self._wakeup = Deferred()
                 await self._wakeup
-            turns = Turns(self._clock, self._partitions_per_turn)
+            turns = WorkerTurns(self._clock, self._partitions_per_turn)
             while self._waiting:
                 event = self._in_process = self._waiting.pop(next(iter(self._waiting)))
                 await process(event, turns)

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from twisted.logger import Logger
 
 from kbroker.common.reactor import Clock
-from kbroker.common.turns import Turns
+from kbroker.common.turns import WorkerTurns
 from kbroker.controller import controller_events as ev
 from kbroker.controller.admin_requests import ZkAdminRequests
 from kbroker.controller.controlled_shutdown import ControlledShutdowns
@@ -37,7 +37,7 @@ log = Logger()
 REASSIGNMENTS_SECONDS = 1.0
 """How long a reassignment that could be completed waits for others of its topic, as all are written in one znode."""
 
-EventHandler: TypeAlias = Callable[[Any, Turns], Awaitable[None]]
+EventHandler: TypeAlias = Callable[[Any, WorkerTurns], Awaitable[None]]
 
 
 class ControllerEventProcessor:
@@ -94,7 +94,7 @@ class ControllerEventProcessor:
             events.TopicZnodesDeleted: self._topic_znodes_deleted,
         }
 
-    async def process(self, event: ev.ControllerEvent, turns: Turns) -> None:
+    async def process(self, event: ev.ControllerEvent, turns: WorkerTurns) -> None:
         """Process *event* to its end."""
         await self._handlers[type(event)](event, turns)
         if self._performer.assignments_written:
@@ -105,12 +105,12 @@ class ControllerEventProcessor:
             self._clock.callLater(REASSIGNMENTS_SECONDS, self._complete_reassignments)
         self._shutdowns.complete_acknowledged()
 
-    async def _fact(self, fact: events.Event, turns: Turns) -> None:
+    async def _fact(self, fact: events.Event, turns: WorkerTurns) -> None:
         await self._performer.handle(fact, turns)
 
     # -- failover ----------------------------------------------------------------------------
 
-    async def _startup(self, _event: ev.Startup, turns: Turns) -> None:
+    async def _startup(self, _event: ev.Startup, turns: WorkerTurns) -> None:
         read = await self._performer.unless_ended(
             self._zk.read_all(delete_topic_enable=self._settings.delete_topic_enable)
         )
@@ -126,7 +126,7 @@ class ControllerEventProcessor:
 
     # -- brokers and replicas ----------------------------------------------------------------
 
-    async def _broker_change(self, event: ev.BrokerChange, turns: Turns) -> None:
+    async def _broker_change(self, event: ev.BrokerChange, turns: WorkerTurns) -> None:
         brokers = await self._performer.unless_ended(self._zk.read_brokers(event.names))
         changes = state_change_log.broker_change_line(self._machine.context.brokers, brokers)
         if changes is not None:
@@ -135,13 +135,13 @@ class ControllerEventProcessor:
             )
         await self._performer.handle(events.BrokersChanged(brokers), turns)
 
-    async def _isr_change(self, event: ev.IsrChangeNotification, turns: Turns) -> None:
+    async def _isr_change(self, event: ev.IsrChangeNotification, turns: WorkerTurns) -> None:
         read = self._zk.read_isr_changes(event.names)
         states, paths = await self._performer.unless_ended(read)
         await self._performer.handle(events.IsrChanged(states), turns)
         self._run(self._zk.delete_paths(paths))
 
-    async def _log_dir_failure(self, event: ev.LogDirEventNotification, turns: Turns) -> None:
+    async def _log_dir_failure(self, event: ev.LogDirEventNotification, turns: WorkerTurns) -> None:
         read = self._zk.read_log_dir_events(event.names)
         brokers, paths = await self._performer.unless_ended(read)
         if brokers:
@@ -152,7 +152,7 @@ class ControllerEventProcessor:
             await self._performer.handle(events.LogDirsFailed(brokers), turns)
         self._run(self._zk.delete_paths(paths))
 
-    async def _controlled_shutdown(self, event: ev.ControlledShutdown, turns: Turns) -> None:
+    async def _controlled_shutdown(self, event: ev.ControlledShutdown, turns: WorkerTurns) -> None:
         fact = events.ControlledShutdownRequested(event.broker_id, event.broker_epoch)
         answer = await self._performer.handle(fact, turns)
         if isinstance(answer, fx.AnswerControlledShutdown):
@@ -160,7 +160,7 @@ class ControllerEventProcessor:
 
     # -- topics ------------------------------------------------------------------------------
 
-    async def _topic_change(self, event: ev.TopicChange, turns: Turns) -> None:
+    async def _topic_change(self, event: ev.TopicChange, turns: WorkerTurns) -> None:
         fresh = []
         for name, node in event.changed.items():
             topic = await self._performer.unless_ended(self._read_topic(name, node))
@@ -190,26 +190,32 @@ class ControllerEventProcessor:
             or topic.assignment != known.assignment
         )
 
-    async def _topic_deletion(self, event: ev.TopicDeletion, turns: Turns) -> None:
+    async def _topic_deletion(self, event: ev.TopicDeletion, turns: WorkerTurns) -> None:
         self._deletions = event.names
         await self._request_deletions(turns)
 
-    async def _request_deletions(self, turns: Turns) -> None:
+    async def _request_deletions(self, turns: WorkerTurns) -> None:
         if self._deletions:
             await self._performer.handle(events.TopicDeletionRequested(self._deletions), turns)
 
-    async def _topic_znodes_deleted(self, event: events.TopicZnodesDeleted, turns: Turns) -> None:
+    async def _topic_znodes_deleted(
+        self, event: events.TopicZnodesDeleted, turns: WorkerTurns
+    ) -> None:
         await self._performer.handle(event, turns)
         await self._zk_requests.maybe_remove_from_zk_reassignment()
 
     # -- elections ---------------------------------------------------------------------------
 
-    async def _unclean_election_check(self, event: ev.UncleanElectionCheck, turns: Turns) -> None:
+    async def _unclean_election_check(
+        self, event: ev.UncleanElectionCheck, turns: WorkerTurns
+    ) -> None:
         check = self._unclean.allowed(event, self._machine.context)
         for name in await self._performer.unless_ended(check):
             await self._performer.handle(events.UncleanElectionEnabled(name), turns)
 
-    async def _replica_leader_election(self, event: ev.ReplicaLeaderElection, turns: Turns) -> None:
+    async def _replica_leader_election(
+        self, event: ev.ReplicaLeaderElection, turns: WorkerTurns
+    ) -> None:
         fact = events.ElectionRequested(event.election, event.partitions)
         answer = await self._performer.handle(fact, turns)
         if isinstance(answer, fx.AnswerElection):
@@ -222,12 +228,16 @@ class ControllerEventProcessor:
                     )  # fmt: skip
             event.answer.callback(answer.results)
 
-    async def _zk_preferred_election(self, event: ev.ZkPreferredElection, turns: Turns) -> None:
+    async def _zk_preferred_election(
+        self, event: ev.ZkPreferredElection, turns: WorkerTurns
+    ) -> None:
         await self._zk_requests.elect_preferred(event.node, turns)
 
     # -- reassignments -----------------------------------------------------------------------
 
-    async def _api_reassignment(self, event: ev.ApiPartitionReassignment, turns: Turns) -> None:
+    async def _api_reassignment(
+        self, event: ev.ApiPartitionReassignment, turns: WorkerTurns
+    ) -> None:
         answer = await self._performer.handle(events.ReassignmentRequested(event.targets), turns)
         if isinstance(answer, fx.AnswerReassignment):
             rejected = {p: result.why for p, result in sorted(answer.results.items()) if result.why}
@@ -235,13 +245,13 @@ class ControllerEventProcessor:
                 log.info("did not reassign {line}", line=line)
             event.answer.callback(answer.results)
 
-    async def _zk_reassignment(self, event: ev.ZkReassignment, turns: Turns) -> None:
+    async def _zk_reassignment(self, event: ev.ZkReassignment, turns: WorkerTurns) -> None:
         await self._zk_requests.reassign(event.node, turns)
 
     def _complete_reassignments(self) -> None:
         self._completion_scheduled = False
         self._queue.put(events.ReassignmentsDue())
 
-    async def _reassignments_due(self, event: events.ReassignmentsDue, turns: Turns) -> None:
+    async def _reassignments_due(self, event: events.ReassignmentsDue, turns: WorkerTurns) -> None:
         if self._machine.held_back:
             await self._performer.handle(event, turns)

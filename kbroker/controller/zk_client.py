@@ -22,7 +22,7 @@ from twisted.logger import Logger
 
 from kbroker.common.gather import all_of, outcomes_of
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.common.turns import Turns
+from kbroker.common.turns import WorkerTurns
 from kbroker.controller.controller_election import ControllerEpoch
 from kbroker.controller.core.context import LeaderAndIsr, Topic
 from kbroker.controller.core.effects import StateWrite, WriteAssignments
@@ -115,7 +115,7 @@ class ControllerZkClient(ControllerZkReads):
         """Write partition states; FencedError if a newer controller exists."""
         size = self._states_per_multi
         chunks = [writes[start : start + size] for start in range(0, len(writes), size)]
-        turns = Turns(self._clock, self._per_turn - 1)
+        turns = WorkerTurns(self._clock, self._per_turn - 1)
         under_way = []
         for chunk in chunks:
             under_way.append(Deferred.fromCoroutine(self._write_chunk(chunk)))
@@ -195,7 +195,7 @@ class ControllerZkClient(ControllerZkReads):
     ) -> bool:
         """Change one topic's znode; False if that topic is gone. It is repeated after a lost answer."""
         path = znodes.topic_path(name)
-        turns = Turns(self._clock, self._per_turn)
+        turns = WorkerTurns(self._clock, self._per_turn)
         while True:
             try:
                 node = await self._zookeeper.get(path)
@@ -242,7 +242,7 @@ class ControllerZkClient(ControllerZkReads):
         """Delete *path* with all below it, in multis of a hundred, which ZooKeeper takes in the order they are sent."""
         doomed = await self._tree(path)
         doomed.reverse()
-        turns = Turns(self._clock, self._per_turn - 1)
+        turns = WorkerTurns(self._clock, self._per_turn - 1)
         under_way = []
         for start in range(0, len(doomed), self._states_per_multi):
             deletes = [Delete(p) for p in doomed[start : start + self._states_per_multi]]

@@ -19,7 +19,7 @@ from twisted.logger import Logger
 
 from kbroker.common.gather import all_of, outcomes_of
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.common.turns import Turns
+from kbroker.common.turns import WorkerTurns
 from kbroker.controller.controller_election import ControllerEpoch
 from kbroker.controller.core.context import Broker, LeaderAndIsr, ReplicaAssignment, Topic
 from kbroker.zk import znodes
@@ -156,7 +156,7 @@ class ControllerZkReads:
         """Call *take* with the outcome of *ask* for all *things*, piece by piece and in order, each in its turn."""
         waiting = iter(things)
         under_way: deque[tuple[list[K], Deferred[list[T | BaseException]]]] = deque()
-        turns = Turns(self._clock, self._reads_per_turn - 1)
+        turns = WorkerTurns(self._clock, self._reads_per_turn - 1)
         while True:
             while len(under_way) * self._reads_per_turn < READS_AT_ONCE:
                 piece = list(islice(waiting, self._reads_per_turn))

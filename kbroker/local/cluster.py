@@ -24,9 +24,9 @@ from kbroker.local.zookeeper import LocalError
 Progress = Callable[[str], None]
 
 READY = b"READY broker.id="
-ZOOKEEPER_PATIENCE = 30.0
-BROKER_PATIENCE = 30.0
-STOP_PATIENCE = 30.0
+ZOOKEEPER_TIMEOUT = 30.0
+BROKER_TIMEOUT = 30.0
+STOP_TIMEOUT = 30.0
 """Seconds. A broker's controlled shutdown is bounded by less than the last one."""
 
 DEFAULT_PORT = 19092
@@ -156,12 +156,12 @@ def _start_ensemble(
             zookeeper.command(configuration), log=home / "zookeeper.log", cwd=home
         )
         directory.save_ensemble(servers)
-    silent = zookeeper.wait_until_serving([s.server for s in servers], timeout=ZOOKEEPER_PATIENCE)
+    silent = zookeeper.wait_until_serving([s.server for s in servers], timeout=ZOOKEEPER_TIMEOUT)
     if silent:
         logs = [directory.server_home(s.server) / "zookeeper.log" for s in servers]
         raise LocalError(
             f"ZooKeeper does not serve on port {', '.join(str(s.client_port) for s in silent)} after "
-            f"{ZOOKEEPER_PATIENCE:g} s. Its last words:\n{_last_lines(logs[0])}"
+            f"{ZOOKEEPER_TIMEOUT:g} s. Its last log lines:\n{_last_lines(logs[0])}"
         )
     return servers
 
@@ -190,7 +190,7 @@ def _start_brokers(
             broker_command(properties), log=log, cwd=home, environment=broker_environment()
         )
         directory.save_cluster(cluster)
-    deadline = started + BROKER_PATIENCE
+    deadline = started + BROKER_TIMEOUT
     while waiting:
         for broker, position in list(waiting.values()):
             log = directory.broker_log(cluster.name, broker)
@@ -200,13 +200,13 @@ def _start_brokers(
                 progress(f"{cluster.name}: broker {broker.broker_id} ready after {seconds:.1f} s")
             elif not broker.running:
                 raise LocalError(
-                    f"broker {broker.broker_id} of {cluster.name} did not start. Its last words "
+                    f"broker {broker.broker_id} of {cluster.name} did not start. Its last log lines "
                     f"({log}):\n{_last_lines(log)}"
                 )
             elif time.monotonic() > deadline:
                 raise LocalError(
                     f"broker {broker.broker_id} of {cluster.name} is not ready after "
-                    f"{BROKER_PATIENCE:g} s. Its last words ({log}):\n{_last_lines(log)}"
+                    f"{BROKER_TIMEOUT:g} s. Its last log lines ({log}):\n{_last_lines(log)}"
                 )
         time.sleep(0.02)
 
@@ -318,9 +318,9 @@ def _stop_all(running: list[ProcessIdentity], name: str, kind: str, progress: Pr
         return
     progress(f"{name}: stopping {len(running)} {kind}")
     with ThreadPoolExecutor(len(running)) as pool:
-        gently = list(pool.map(lambda p: processes.stop(p, patience=STOP_PATIENCE), running))
+        gently = list(pool.map(lambda p: processes.stop(p, timeout=STOP_TIMEOUT), running))
     if killed := gently.count(False):
-        progress(f"{name}: {killed} of them did not end within {STOP_PATIENCE:g} s and were killed")
+        progress(f"{name}: {killed} of them did not end within {STOP_TIMEOUT:g} s and were killed")
 
 
 def purge(directory: Directory, name: str | None, progress: Progress) -> None:
@@ -348,7 +348,7 @@ def purge(directory: Directory, name: str | None, progress: Progress) -> None:
 
 def _delete_chroots(directory: Directory, clusters: list[ClusterState], progress: Progress) -> None:
     """Delete a cluster from the ensemble that other clusters go on using."""
-    from kbroker.zk.tools import delete_tree
+    from kbroker.zk.tree_deletion import delete_tree
 
     were_running = any(s.running for s in directory.ensemble())
     servers = _start_ensemble(directory, None, progress)

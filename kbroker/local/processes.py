@@ -78,12 +78,12 @@ def _start_time(pid: int) -> str:
     return "" if not state or state.startswith("Z") else started.strip()
 
 
-def stop(process: ProcessIdentity, *, patience: float) -> bool:
-    """SIGTERM, wait up to *patience* seconds, then SIGKILL. True if SIGTERM was enough."""
+def stop(process: ProcessIdentity, *, timeout: float) -> bool:
+    """SIGTERM, wait up to *timeout* seconds, then SIGKILL. True if SIGTERM was enough."""
     if not process.signal(signal.SIGTERM):
         return True
     process.signal(signal.SIGCONT)
-    if _wait_for_end(process, patience):
+    if _wait_for_end(process, timeout):
         return True
     process.signal(signal.SIGKILL)
     _wait_for_end(process, 5.0)

@@ -20,7 +20,7 @@ from kclient.wire.errors import RequestTimedOut
 
 T = TypeVar("T")
 
-PATIENCE_SECONDS: Final = 5.0
+CONNECT_TIMEOUT: Final = 5.0
 PAUSE_SECONDS: Final = 0.02
 """Between a lost connection and the next attempt."""
 
@@ -37,7 +37,7 @@ class Reconnect:
     def connected(self, session: Session | None = None) -> Deferred[None]:
         """Fire once connected in *session*; SessionExpired if that is over.
 
-        With None: in any session, or RequestTimedOut after `PATIENCE_SECONDS`.
+        With None: in any session, or RequestTimedOut after `CONNECT_TIMEOUT`.
         """
         current = self._zookeeper.session
         if self._zookeeper.connected:
@@ -47,10 +47,10 @@ class Reconnect:
         waiting: Deferred[None] = Deferred()
         self._waiting[waiting] = session
         if session is None:
-            self._clock.callLater(PATIENCE_SECONDS, self._give_up, waiting)
+            self._clock.callLater(CONNECT_TIMEOUT, self._time_out, waiting)
         return waiting
 
-    def _give_up(self, waiting: Deferred[None]) -> None:
+    def _time_out(self, waiting: Deferred[None]) -> None:
         self._waiting.pop(waiting, None)
         if not waiting.called:
             waiting.errback(

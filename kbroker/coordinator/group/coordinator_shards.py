@@ -49,10 +49,10 @@ MAX_GROUP_ID = 1024
 RETRY_LOADING = 1.0
 """Seconds before loading is retried after an unexpected failure."""
 
-CUT_OFF_PATIENCE = 6.0
+MAX_UNCONFIRMED = 6.0
 """Seconds without a confirmation after which a shard is unloaded, while the session may be over."""
 
-LOOK_AGAIN = 1.0
+CHECK_INTERVAL = 1.0
 """Seconds between two checks of the confirmations meanwhile."""
 
 OnUnloaded = Callable[[Collection[str], ErrorCode], None]
@@ -172,7 +172,7 @@ class CoordinatorShards:
         """Unload the shards that another broker may coordinate; repeat while the session may be over."""
         if not self._cut_off or self._stopped:
             return
-        since = self._clock.seconds() - CUT_OFF_PATIENCE
+        since = self._clock.seconds() - MAX_UNCONFIRMED
         for partition, shard in list(self.partitions.items()):
             if not shard.fence.confirmed_since(since):
                 log.warn(
@@ -181,7 +181,7 @@ class CoordinatorShards:
                     partition=partition,
                 )
                 self._unload(partition, ErrorCode.NOT_COORDINATOR)
-        self._clock.callLater(LOOK_AGAIN, self._unload_unconfirmed)
+        self._clock.callLater(CHECK_INTERVAL, self._unload_unconfirmed)
 
     def _on_lost(self, fence: ShardFence) -> None:
         """Handle a fence that is lost: another broker leads, or the session is over."""

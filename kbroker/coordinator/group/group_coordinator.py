@@ -4,7 +4,7 @@
 commits of all groups.
 
 An answer from memory is confirmed first (`leadership_confirmer`): it is correct as if the coordinator had read
-ZooKeeper after the request arrived. Only Heartbeat accepts a confirmation that is `HEARTBEAT_TRUST` old. Kafka's
+ZooKeeper after the request arrived. Only Heartbeat accepts a confirmation that is `HEARTBEAT_CONFIRMATION` old. Kafka's
 coordinator has no such bound: it answers from memory without a time limit.
 
 While ZooKeeper does not answer, a group continues as it is (docs/design/groups-without-zookeeper.md). Requests that
@@ -61,7 +61,7 @@ from kclient.wire.errors import (
 
 log = Logger()
 
-HEARTBEAT_TRUST = 2.0
+HEARTBEAT_CONFIRMATION = 2.0
 """Seconds for which a confirmation answers heartbeats.
 
 Less than the shortest session timeout (`group.min.session.timeout.ms`, 6 s): after that the next coordinator may assign
@@ -205,7 +205,7 @@ class GroupCoordinator:
             if group is not None:
                 error = group.machine.heartbeat(member_id, group_instance_id, generation_id, now)
             if error is not ErrorCode.NONE or not shard.fence.confirmed_since(
-                now - HEARTBEAT_TRUST
+                now - HEARTBEAT_CONFIRMATION
             ):
                 await shard.fence.confirm()
         except CoordinatorLoadInProgress:

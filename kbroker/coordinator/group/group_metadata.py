@@ -7,7 +7,7 @@ following is kept, because each is complete. Outcomes of a write:
 - another broker coordinates (`NotCoordinator`): the shard is unloaded;
 - connection lost, outcome unknown: after the reconnect, read which znodes exist and write again. A snapshot is
   complete, and no other broker may write, so writing it twice has the effect of once. Requests that wait for the write
-  fail with a retriable error after `WRITE_PATIENCE`;
+  fail with a retriable error after `WRITE_TIMEOUT`;
 - refused because a znode exists or is missing: read which znodes exist and write again.
 
 Some answers need no write: an assignment that a member requests again, or an error. Such an answer leaves only after
@@ -83,10 +83,10 @@ UNCONFIRMED = frozenset(
 )
 """Errors that do not depend on the state of a group: they leave without a confirmation."""
 
-WRITE_PATIENCE = 5.0
+WRITE_TIMEOUT = 5.0
 """Seconds for which requests wait for a write; `offsets.commit.timeout.ms` has the same default."""
 
-TICK_AGAIN = 0.5
+TICK_RETRY = 0.5
 """Seconds before a tick that has to write is retried, while ZooKeeper does not answer."""
 
 ATTEMPTS = 5
@@ -272,7 +272,7 @@ class GroupMetadata:
     def _tick_later(self, _failure: Failure) -> None:
         """Try the tick again: no member is removed, and no rebalance ends, because ZooKeeper does not answer."""
         if not self._is_over:
-            self._set_timer(self._clock.seconds() + TICK_AGAIN)
+            self._set_timer(self._clock.seconds() + TICK_RETRY)
 
     @property
     def _is_over(self) -> bool:
@@ -292,11 +292,11 @@ class GroupMetadata:
 
     def _write_is_late(self) -> None:
         """Fail the requests that wait for a write; repeat for later ones while it is in flight."""
-        self._late = self._clock.callLater(WRITE_PATIENCE, self._write_is_late)
+        self._late = self._clock.callLater(WRITE_TIMEOUT, self._write_is_late)
         self._perform(self.machine.persist_timed_out(self._clock.seconds()))
 
     async def _write_all(self) -> None:
-        self._late = self._clock.callLater(WRITE_PATIENCE, self._write_is_late)
+        self._late = self._clock.callLater(WRITE_TIMEOUT, self._write_is_late)
         try:
             if self._must_own_ephemerals:
                 await self._own_ephemerals()

@@ -31,22 +31,22 @@ from kclient.wire.errors import CoordinatorNotAvailable, KafkaError, NotCoordina
 
 log = Logger()
 
-CHECK_PATIENCE = 1.0
+CHECK_TIMEOUT = 1.0
 """Seconds after which ZooKeeper counts as silent, and the followers confirm."""
 
-FOLLOWERS_PATIENCE = 3.0
+FOLLOWERS_TIMEOUT = 3.0
 """Seconds to wait for the followers' fetches; each may wait here for replica.fetch.wait.max.ms."""
 
-FOLLOWERS_GONE = 2.0
+FOLLOWERS_LOST = 2.0
 """Seconds without a confirmation after which the followers probably follow another leader."""
 
-GONE_PATIENCE = 0.5
+LOST_FOLLOWERS_TIMEOUT = 0.5
 """Seconds to wait for them then: members must find the next coordinator within their session timeout."""
 
-ZOOKEEPER_PATIENCE = 5.0
+SLOW_ZOOKEEPER_TIMEOUT = 5.0
 """Seconds to wait for a slow ZooKeeper where no follower can confirm: the leader is alone in the ISR."""
 
-LOOK_AGAIN = 0.02
+CHECK_INTERVAL = 0.02
 """Seconds between two checks of the followers' fetches, while a request waits for them."""
 
 
@@ -92,11 +92,11 @@ class LeadershipConfirmer:
         """Requests of the multi in flight."""
         self._by_followers: list[_Request] = []
         """Requests for which ZooKeeper does not answer."""
-        self._woken = False
+        self._check_scheduled = False
         self._in_flight = False
         self._is_silent = False
         """Whether the multi in flight was not answered in time."""
-        self._looking = False
+        self._checking_followers = False
 
     def confirm(self, fence: ShardFence) -> Deferred[None]:
         """Fire once *fence* is confirmed.
@@ -115,9 +115,9 @@ class LeadershipConfirmer:
         request = _Request(fence, self._clock.seconds(), to_write=to_write)
         if self.answers(fence):
             self._queued.append(request)
-            self._wake()
+            self._schedule_check()
         else:
-            self._ask_followers([request])
+            self._confirm_by_followers([request])
         return request.done
 
     def confirmed_at(self, fence: ShardFence) -> float:
@@ -132,16 +132,16 @@ class LeadershipConfirmer:
 
     # --- by ZooKeeper -------------------------------------------------------------------------
 
-    def _wake(self) -> None:
-        if not self._woken and not self._in_flight:
-            self._woken = True
+    def _schedule_check(self) -> None:
+        if not self._check_scheduled and not self._in_flight:
+            self._check_scheduled = True
             self._clock.callLater(0, self._check)
 
     def _check(self) -> None:
-        self._woken = False
+        self._check_scheduled = False
         self._in_flight = True
         self._checked, self._queued = self._queued, []
-        timer = self._clock.callLater(CHECK_PATIENCE, self._silent)
+        timer = self._clock.callLater(CHECK_TIMEOUT, self._silent)
         checking = Deferred.fromCoroutine(self._check_all(self._checked))
         checking.addErrback(self._failed, self._checked).addBoth(self._answered, timer)
 
@@ -172,14 +172,14 @@ class LeadershipConfirmer:
         if not isinstance(failure.value, ZooKeeperError):
             log.failure("shards could not be checked", failure=failure)
         if not self._is_silent:
-            self._ask_followers(requests)
+            self._confirm_by_followers(requests)
         return False
 
     def _silent(self) -> None:
         """Have the followers confirm until the multi in flight is answered."""
         self._is_silent = True
         waiting, self._queued = self._queued, []
-        self._ask_followers([*self._checked, *waiting])
+        self._confirm_by_followers([*self._checked, *waiting])
 
     def _answered(self, result: object, timer: Any) -> None:
         if timer.active():
@@ -192,25 +192,25 @@ class LeadershipConfirmer:
             waiting, self._by_followers = self._by_followers, []
             self._queued += [request for request in waiting if not request.done.called]
         if self._queued:
-            self._wake()
+            self._schedule_check()
 
     # --- by followers -------------------------------------------------------------------------
 
-    def _ask_followers(self, requests: Iterable[_Request]) -> None:
+    def _confirm_by_followers(self, requests: Iterable[_Request]) -> None:
         self._by_followers += [request for request in requests if not request.done.called]
-        if self._by_followers and not self._looking:
-            self._look()
+        if self._by_followers and not self._checking_followers:
+            self._check_followers()
 
-    def _patience(self, request: _Request) -> float:
+    def _timeout(self, request: _Request) -> float:
         fence = request.fence
         if fence.zookeeper.connected and self._is_alone(fence.partition, fence.leader_epoch):
-            return ZOOKEEPER_PATIENCE
-        gone = self.confirmed_at(request.fence) < request.since - FOLLOWERS_GONE
-        return GONE_PATIENCE if gone else FOLLOWERS_PATIENCE
+            return SLOW_ZOOKEEPER_TIMEOUT
+        gone = self.confirmed_at(request.fence) < request.since - FOLLOWERS_LOST
+        return LOST_FOLLOWERS_TIMEOUT if gone else FOLLOWERS_TIMEOUT
 
-    def _look(self) -> None:
+    def _check_followers(self) -> None:
         now = self._clock.seconds()
-        self._looking = True
+        self._checking_followers = True
         requests, self._by_followers = self._by_followers, []
         waiting = []
         for request in requests:
@@ -221,11 +221,11 @@ class LeadershipConfirmer:
                 request.settle(CoordinatorNotAvailable())
             elif self.confirmed_at(fence) >= request.since:
                 request.settle(None)
-            elif now >= request.since + self._patience(request):
+            elif now >= request.since + self._timeout(request):
                 request.settle(CoordinatorNotAvailable())
             elif not request.done.called:
                 waiting.append(request)
         self._by_followers += waiting
-        self._looking = bool(self._by_followers)
-        if self._looking:
-            self._clock.callLater(LOOK_AGAIN, self._look)
+        self._checking_followers = bool(self._by_followers)
+        if self._checking_followers:
+            self._clock.callLater(CHECK_INTERVAL, self._check_followers)

@@ -10,8 +10,8 @@ from twisted.internet.task import Clock
 
 from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC
 from kbroker.coordinator.group.leadership_confirmer import (
-    CHECK_PATIENCE,
-    FOLLOWERS_PATIENCE,
+    CHECK_TIMEOUT,
+    FOLLOWERS_TIMEOUT,
     LeadershipConfirmer,
 )
 from kbroker.coordinator.group.shard_fence import ShardFence
@@ -178,7 +178,7 @@ def test_followers_confirm_while_zookeeper_is_silent(table: Table) -> None:
     table.followed_at = 0.5
     table.clock.pump([0.1] * 5)
     assert asked == []
-    table.clock.advance(CHECK_PATIENCE)
+    table.clock.advance(CHECK_TIMEOUT)
     assert asked == [ErrorCode.NONE]
     # From now on without a delay, until ZooKeeper answers.
     table.followed_at = table.clock.seconds()
@@ -194,7 +194,7 @@ def test_a_fetch_from_before_the_request_confirms_nothing(table: Table) -> None:
     asked = table.ask()
     table.clock.pump([0.1] * 20)
     assert asked == []
-    table.clock.advance(FOLLOWERS_PATIENCE)
+    table.clock.advance(FOLLOWERS_TIMEOUT)
     assert asked == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
 
 
@@ -221,7 +221,7 @@ def test_what_has_to_be_written_waits_a_moment_for_a_silent_zookeeper(table: Tab
     asked = table.ask(to_write=True)
     table.turn()
     assert asked == []
-    table.clock.advance(CHECK_PATIENCE)
+    table.clock.advance(CHECK_TIMEOUT)
     assert asked == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
 
 
@@ -258,7 +258,7 @@ def test_alone_in_the_isr_a_coordinator_waits_for_a_slow_zookeeper() -> None:
     table = Table(is_alone=True)
     first = table.ask()
     table.turn()
-    table.clock.advance(CHECK_PATIENCE)
+    table.clock.advance(CHECK_TIMEOUT)
     second = table.ask()
     table.clock.advance(1.5)
     assert (first, second) == ([], []), "no follower can confirm, and ZooKeeper may"

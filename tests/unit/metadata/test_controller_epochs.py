@@ -12,7 +12,7 @@ from kbroker.metadata.controller_epochs import ControllerEpochs
 from kbroker.network.service import RequestRefusedError
 from kbroker.zk import znodes
 from kbroker.zk.errors import Disconnected, NoNode
-from kbroker.zk.reconnect import PATIENCE_SECONDS, Reconnect
+from kbroker.zk.reconnect import CONNECT_TIMEOUT, Reconnect
 from kclient.wire.errors import ClusterAuthorizationFailed
 
 
@@ -117,6 +117,6 @@ def test_while_zookeeper_cannot_be_read_a_later_epoch_gets_no_answer() -> None:
     world.zookeeper.reads[0].errback(Disconnected())
     for _ in range(2):
         world.clock.advance(0.05)
-        world.clock.advance(PATIENCE_SECONDS)
+        world.clock.advance(CONNECT_TIMEOUT)
     assert isinstance(first[0], RequestRefusedError)
     assert isinstance(second[0], RequestRefusedError)

@@ -1,4 +1,4 @@
-"""Blocking one-off jobs for commands, which have no reactor."""
+"""Deletes a tree of znodes in one blocking call, for commands: they run without a reactor."""
 
 from __future__ import annotations
 
