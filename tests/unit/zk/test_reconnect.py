@@ -64,6 +64,6 @@ def test_giving_up_one_of_thousands_that_wait_costs_no_more_than_one_of_few() ->
         each.addErrback(failed.append)
     began = thread_time()
     for each in waiting:
-        reconnect._give_up(each)
+        reconnect._time_out(each)
     assert thread_time() - began < 1, "some 0.05 s of CPU time; a list of them took 4 s"
     assert len(failed) == 5000
