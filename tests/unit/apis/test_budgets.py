@@ -97,7 +97,7 @@ def test_a_refusal_names_the_limit_where_the_response_has_a_message() -> None:
     assert str(limit) in answer.error_message
 
 
-def test_a_request_whose_response_has_no_error_closes_the_connection() -> None:
+def test_a_request_over_budget_closes_the_connection_if_its_response_has_no_error() -> None:
     limit = API_SPECS[ApiKey.DELETE_TOPICS].budget.max_elements
     sent = frame(ApiKey.DELETE_TOPICS, 3, DeleteTopicsRequest(topic_names=["t"] * (limit + 1)))
     with pytest.raises(RequestRefusedError, match=f"DELETE_TOPICS v3: more than the {limit}"):

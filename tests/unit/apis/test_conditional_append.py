@@ -20,7 +20,7 @@ from tests.unit.apis.kit import ApiBroker, joined
 
 @pytest.fixture
 def broker(broker: ApiBroker) -> ApiBroker:
-    """A broker whose topic `t` is marked as a mirror."""
+    """A broker with a topic `t` that is marked as a mirror."""
     configure(broker)
     return broker
 
@@ -97,7 +97,7 @@ def test_what_comes_behind_a_lost_append_is_refused(broker: ApiBroker) -> None:
 
 
 def test_what_comes_behind_another_batch_than_expected_is_refused(broker: ApiBroker) -> None:
-    """Else somebody's record could take the place of one that was refused, and go unnoticed."""
+    """Else another client's record could silently take the place of one that was refused."""
     broker.lead("t", 1)
     append(broker, at(0), 0)
     assert broker.produce(batch_of(5, 6))[0].base_offset == 2
@@ -275,7 +275,7 @@ def test_ordinary_appends_follow_on(broker: ApiBroker, acks: int) -> None:
     assert held(broker) == [(0, 2, 0), (2, 3, 0)]
 
 
-def test_a_broker_says_that_it_knows_conditional_appends(broker: ApiBroker) -> None:
+def test_a_broker_advertises_conditional_appends(broker: ApiBroker) -> None:
     request = ApiVersionsRequest(client_software_name="x", client_software_version="1")
     features = broker.ask(ApiKey.API_VERSIONS, 3, request).supported_features
     assert [(f.name, f.min_version, f.max_version) for f in features] == [

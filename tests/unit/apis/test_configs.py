@@ -44,7 +44,7 @@ def test_a_default_is_named_after_the_place_it_comes_from():
     assert synonyms == [("log.retention.hours", "168", ConfigSource.DEFAULT)]
 
 
-def test_what_the_file_says_comes_before_the_default():
+def test_a_setting_of_the_file_precedes_the_default():
     value, source, synonyms = entry("retention.ms", static=config(log_retention_minutes="1"))
     assert (value, source) == ("60000", ConfigSource.STATIC_BROKER)
     assert synonyms[0] == ("log.retention.minutes", "1", ConfigSource.STATIC_BROKER)
@@ -74,7 +74,7 @@ def test_a_setting_without_a_broker_level_has_its_own_default():
     assert synonyms == [("leader.replication.throttled.replicas", "", ConfigSource.DEFAULT)]
 
 
-def test_a_brokers_settings_say_whether_they_can_change():
+def test_a_brokers_settings_show_whether_they_can_change():
     static = config(num_partitions="7")
     layers = BrokerLayers(static, {}, {})
     entries = {e.setting.name: e for e in broker_entries(static, layers)}

@@ -73,16 +73,18 @@ def test_every_replica_is_in_its_directory_with_its_size(two: ApiBroker, version
     assert {(r.total_bytes, r.usable_bytes) for r in found.values()} == {known}
 
 
-def test_only_what_was_asked_for_is_told_and_every_directory_listed(two: ApiBroker) -> None:
+def test_only_the_requested_partitions_are_described_and_every_directory_is_listed(
+    two: ApiBroker,
+) -> None:
     two.fill(1, 1)
-    found = describe(two, {"t": [1, 9], "nobody": [0]})
+    found = describe(two, {"t": [1, 9], "unknown": [0]})
     assert sorted(found) == ["a", "b"]
     assert (replicas(found["a"]) | replicas(found["b"])).keys() == {("t", 1)}
     none = describe(two, {})
     assert [replicas(r) for r in none.values()] == [{}, {}]
 
 
-def test_a_replica_behind_the_high_watermark_says_how_far(two: ApiBroker) -> None:
+def test_a_replica_behind_the_high_watermark_has_its_lag(two: ApiBroker) -> None:
     two.fill(3)
     two.replica_manager.partition("t", 0).leader_state.high_watermark = 5  # type: ignore[union-attr]
     found = describe(two)

@@ -1,4 +1,4 @@
-"""Fetch: what is read, how much, when it is answered, and to whom it is refused."""
+"""Fetch: what is read, how much, when the response is sent, and which requests are refused."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_and_by_topic_id(broker: ApiBroker, version: int) -> None:
     assert offsets(found) == [0, 1]
 
 
-def test_an_unknown_topic_id_is_said_to_be_one(broker: ApiBroker) -> None:
+def test_an_unknown_topic_id_is_an_error_of_its_own(broker: ApiBroker) -> None:
     found = only(broker.fetch(want(), version=13, topic_id=UUID(int=9), max_wait_ms=1000))
     assert found.error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
@@ -141,7 +141,7 @@ def test_a_long_poll_that_is_cancelled_leaves_nothing(broker: ApiBroker) -> None
     assert not broker.clock.getDelayedCalls()
 
 
-def test_a_long_poll_hears_of_deletion(broker: ApiBroker) -> None:
+def test_a_long_poll_ends_when_the_topic_is_deleted(broker: ApiBroker) -> None:
     from kclient.wire.interbroker import (
         StopReplicaPartitionState,
         StopReplicaRequest,
@@ -195,7 +195,7 @@ def test_read_committed_has_no_aborted_transactions(broker: ApiBroker) -> None:
     assert only(broker.fetch(want(), isolation_level=0)).aborted_transactions is None
 
 
-def test_a_diverging_epoch_is_told(broker: ApiBroker) -> None:
+def test_a_diverging_epoch_is_in_the_response(broker: ApiBroker) -> None:
     broker.fill(2)
     broker.lead("t", 1, leader_epoch=4)
     broker.produce(batch_of(1))

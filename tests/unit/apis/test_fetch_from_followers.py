@@ -1,4 +1,4 @@
-"""Consumers that read from followers (KIP-392): whom a leader names, and what a follower hands out."""
+"""Consumers that read from followers (KIP-392): the replica that a leader names, the records that a follower sends."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_the_leader_names_the_follower_in_the_consumers_rack(near: ApiBroker) ->
 
 
 @pytest.mark.parametrize("rack", ["", "east", "mars"])
-def test_and_serves_everybody_else_itself(near: ApiBroker, rack: str) -> None:
+def test_a_leader_serves_all_other_consumers_itself(near: ApiBroker, rack: str) -> None:
     led(near)
     found = only(consume(near, 1, rack))
     assert found.preferred_read_replica == -1
@@ -138,8 +138,8 @@ def follower(near: ApiBroker) -> ApiBroker:
     return near
 
 
-def heard(broker: ApiBroker, high_watermark: int) -> None:
-    """The leader says what is committed."""
+def advance(broker: ApiBroker, high_watermark: int) -> None:
+    """Have the follower receive *high_watermark* from its leader."""
     partition = broker.replica_manager.partition("r", 0)
     answer = FetchPartitionResponse(0, high_watermark=high_watermark, log_start_offset=0)
     follower_log.process_partition_data(partition, answer, 0)
@@ -151,11 +151,11 @@ def test_a_follower_hands_out_what_it_knows_to_be_committed(follower: ApiBroker)
     assert found.records_size == 2 * len(batch_of(1000))
 
 
-def test_above_that_a_consumer_waits_until_the_leader_has_told_more(follower: ApiBroker) -> None:
+def test_above_the_high_watermark_a_consumer_waits_until_it_advances(follower: ApiBroker) -> None:
     waiting, beyond = consume(follower, 2, max_wait_ms=5000), consume(follower, 3, max_wait_ms=900)
     follower.clock.advance(0)
     assert not waiting.called
-    heard(follower, 3)
+    advance(follower, 3)
     follower.clock.advance(0)
     assert only(waiting.result).records_size == len(batch_of(1000))
     follower.clock.advance(1)
@@ -177,7 +177,7 @@ def test_a_follower_answers_in_its_epoch_only(follower: ApiBroker) -> None:
 
 
 @pytest.mark.parametrize(("rack", "version"), [("", 12), ("west", 10)])
-def test_who_does_not_say_where_it_is_is_sent_to_the_leader(
+def test_a_consumer_without_a_rack_is_sent_to_the_leader(
     follower: ApiBroker, rack: str, version: int
 ) -> None:
     found = only(consume(follower, 0, rack, version=version))
@@ -194,10 +194,10 @@ def test_a_tool_that_compares_replicas_reads_what_is_committed_from_each(
     assert ordinary.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-# --- how soon followers hear of the watermark
+# --- when followers receive the high watermark
 
 
-def test_followers_hear_of_a_new_watermark_at_once_where_consumers_read_there(
+def test_followers_receive_a_new_high_watermark_at_once_where_consumers_read_there(
     near: ApiBroker,
 ) -> None:
     led(near, 1)
@@ -207,8 +207,8 @@ def test_followers_hear_of_a_new_watermark_at_once_where_consumers_read_there(
     known = {"session_id": opened.session_id, "max_wait_ms": 5000}
     fetched = follow(near, 1, session_epoch=1, **known)
     assert (only(fetched).records_size > 0, only(fetched).high_watermark) == (True, 1)
-    told = follow(near, 2, session_epoch=2, **known)
-    assert (only(told).records_size, only(told).high_watermark) == (0, 2)
+    response = follow(near, 2, session_epoch=2, **known)
+    assert (only(response).records_size, only(response).high_watermark) == (0, 2)
     idle = near.fetch(topic="r", replica_id=2, topics=[], session_epoch=3, **known)
     near.clock.advance(0)
     assert not idle.called

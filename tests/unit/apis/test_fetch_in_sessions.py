@@ -1,4 +1,4 @@
-"""Fetches in a session: what they are told, when they are woken, and when the session is refused (KIP-227)."""
+"""Fetches in a session: what their responses have, when they are woken, and when the session is refused (KIP-227)."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_partitions_come_and_go(broker: ApiBroker) -> None:
     assert fetcher.fetch().error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-def test_a_log_start_that_moved_is_told(broker: ApiBroker) -> None:
+def test_a_log_start_that_moved_is_in_the_response(broker: ApiBroker) -> None:
     broker.fill(3)
     fetcher = Fetcher(broker, 1)
     fetcher.fetch(want(0, 3))
@@ -98,7 +98,7 @@ def test_a_log_start_that_moved_is_told(broker: ApiBroker) -> None:
     assert answer.log_start_offset == 2
 
 
-def test_an_error_is_told_every_time_until_it_is_over(broker: ApiBroker) -> None:
+def test_an_error_is_in_every_response_until_it_is_over(broker: ApiBroker) -> None:
     broker.fill(3)
     fetcher = Fetcher(broker, 1)
     for _ in range(2):
@@ -143,7 +143,7 @@ def test_a_request_of_another_epoch_is_refused_and_the_right_one_is_not(broker: 
     assert fetcher.fetch().error_code == 0
 
 
-def test_a_fetch_that_is_overtaken_is_told_so(broker: ApiBroker) -> None:
+def test_a_fetch_that_is_overtaken_gets_an_error(broker: ApiBroker) -> None:
     broker.fill(1)
     fetcher = Fetcher(broker, 1)
     fetcher.fetch(want(0, 1))
@@ -182,7 +182,7 @@ def test_of_thousands_that_have_records_an_answer_has_some_and_the_next_one_the_
     assert second.keys() == set(range(count)) - first.keys()
 
 
-def test_thousands_that_have_nothing_to_say_are_looked_at_some_at_a_time(broker: ApiBroker) -> None:
+def test_thousands_of_partitions_without_news_are_read_some_at_a_time(broker: ApiBroker) -> None:
     count = LOOKED_AT_ONCE + 20
     broker.fill(*[0] * count)
     fetcher = Fetcher(broker, count)
@@ -243,7 +243,9 @@ class Follower(Fetcher):
         return super().fetch(*changed, replica_id=self.replica, **more)
 
 
-def test_followers_commit_and_hear_of_it_with_their_next_answer(leader: ApiBroker) -> None:
+def test_fetches_of_followers_commit_and_their_next_response_has_the_high_watermark(
+    leader: ApiBroker,
+) -> None:
     two, three = Follower(leader, 2), Follower(leader, 3)
     waiting = two.fetch(max_wait_ms=500)
     leader.replica_manager.partition("t", 1).append(batch_of(1000), 1, 1000)
@@ -307,7 +309,9 @@ def test_while_its_place_is_being_written_a_follower_costs_nothing(leader: ApiBr
     assert not handler.sessions.get(two.id).due
 
 
-def test_a_follower_that_waits_hears_at_once_of_another_epoch(leader: ApiBroker) -> None:
+def test_a_waiting_fetch_of_a_follower_ends_when_the_leader_epoch_changes(
+    leader: ApiBroker,
+) -> None:
     two = Follower(leader, 2)
     waiting = two.fetch(max_wait_ms=500)
     take(leader, 1, [1, 2, 3])

@@ -63,14 +63,16 @@ def test_a_follower_is_woken_by_an_append_and_a_consumer_by_the_watermark(
     assert again.result.topics[0].partitions[0].high_watermark == 1
 
 
-def test_a_follower_that_waits_hears_at_once_of_another_epoch(leader: ApiBroker) -> None:
+def test_a_waiting_fetch_of_a_follower_ends_when_the_leader_epoch_changes(
+    leader: ApiBroker,
+) -> None:
     waiting = follow(leader, 0)
     take(leader, 1)
     leader.clock.advance(0)
     assert waiting.result.topics[0].partitions[0].error_code == 74  # FENCED_LEADER_EPOCH
 
 
-def test_a_follower_of_a_later_epoch_is_told_that_we_do_not_know_it(leader: ApiBroker) -> None:
+def test_a_follower_with_a_later_epoch_gets_unknown_leader_epoch(leader: ApiBroker) -> None:
     answer = follow(leader, 0, epoch=5)
     assert answer.topics[0].partitions[0].error_code == 75  # UNKNOWN_LEADER_EPOCH
 
@@ -82,16 +84,16 @@ def test_nothing_waits_once_all_is_answered(leader: ApiBroker) -> None:
     assert len(leader.replica_manager.purgatory.log_ends) == 0
 
 
-def test_s11_whoever_was_silent_may_follow_a_leader_that_is_cut_off_again(
+def test_s11_a_follower_that_was_silent_may_follow_a_leader_that_is_cut_off_again(
     leader: ApiBroker,
 ) -> None:
     leader.produce(batch_of(1), topic="r")
     follow(leader, 1, last_epoch=0)
     leader.replica_manager.cut_off()
     assert error_of(consume(leader, 0)) == 0
-    leader.clock.advance(10)  # nothing is heard of broker 2: another may have been elected
+    leader.clock.advance(10)  # broker 2 is silent: another leader may have been elected
     assert error_of(consume(leader, 0)) == 6  # NOT_LEADER_OR_FOLLOWER
-    again = follow(leader, 1, last_epoch=0)  # a connection that was made anew, in the same epoch
+    again = follow(leader, 1, last_epoch=0)  # over a new connection, in the same epoch
     assert error_of(consume(leader, 0)) == 0
     leader.clock.advance(0.5)
     assert error_of(again.result) == 0

@@ -23,7 +23,7 @@ from tests.unit.apis.kit import ApiBroker, broker_in
 
 @pytest.fixture
 def pool() -> Pool:
-    """The disk pool; it runs its work when the test says so."""
+    """The disk pool; it runs its work when the test calls it."""
     return Pool(holds=True)
 
 
@@ -62,7 +62,7 @@ def lead_with_follower(broker: ApiBroker, **settings: Any) -> None:
 
 
 def follower_has(broker: ApiBroker, offset: int) -> None:
-    """Fetch r-0 as broker 2, whose log ends at *offset*."""
+    """Fetch r-0 as broker 2 with log end offset *offset*."""
     partition = broker.replica_manager.partition("r", 0)
     partition.read_as_follower(2, offset, 100, min_one_batch=True, current_leader_epoch=0)
     broker.clock.advance(0)

@@ -96,7 +96,7 @@ def test_a_session_begun_by_a_large_fetch_misses_nothing(led: ApiBroker) -> None
     assert found == {0}
 
 
-def test_a_large_fetch_whose_connection_dies_lets_go_of_its_files(led: ApiBroker) -> None:
+def test_a_large_fetch_releases_its_files_when_its_connection_is_lost(led: ApiBroker) -> None:
     answer = led.fetch(*(want(n % 3) for n in range(MANY)), max_wait_ms=500)
     answer.addErrback(lambda _: None)
     led.clock.advance(0.01)

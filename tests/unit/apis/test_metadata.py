@@ -81,7 +81,7 @@ def cache():
 
 
 class PaperTopics:
-    """Creates topics on paper: at once, unless told otherwise."""
+    """Creates topics on paper: at once, unless *error* is set or *led* is false."""
 
     def __init__(self, cache, *, error=None, led=True):
         self.cache, self.error, self.led = cache, error, led
@@ -210,10 +210,10 @@ def test_an_unknown_topic_is_created_only_if_broker_and_client_allow_it(cache):
         assert len(found.partitions) == len(created)
 
 
-def test_who_was_not_told_of_all_topics_denies_none_and_creates_none():
+def test_a_broker_without_the_whole_metadata_denies_no_topic_and_creates_none():
     cache = MetadataCache("the-cluster")
     ask = Asker(cache, auto_create=True)
-    (found,) = ask(named("t")).topics  # nothing was said so far: not even who lives
+    (found,) = ask(named("t")).topics  # no metadata so far, not even the live brokers
     assert found.error_code == ErrorCode.LEADER_NOT_AVAILABLE
     cache.update(update(topic("other", U)))
     for allowed in (False, True):
@@ -238,7 +238,7 @@ def test_a_created_topic_without_leaders_yet_is_not_available(cache):
         (InvalidReplicationFactor("too few"), ErrorCode.INVALID_REPLICATION_FACTOR),
     ],
 )
-def test_a_topic_that_cannot_be_created_says_why(cache, error, code):
+def test_a_topic_that_cannot_be_created_has_the_cause(cache, error, code):
     ask = Asker(cache, PaperTopics(cache, error=error), auto_create=True)
     (found,) = ask(named("new")).topics
     assert found.error_code == code
@@ -274,16 +274,16 @@ def test_the_answer_for_all_topics_is_encoded_once_until_something_changes(cache
 
 
 @pytest.mark.parametrize("full", [False, True])
-def test_only_what_is_told_of_a_partition_anew_is_answered_anew(cache, full):
+def test_only_the_partitions_of_an_update_are_built_again(cache, full):
     made = Asker(cache).handler
     cache.update(update(topic("t", T, partition(0), partition(1), partition(2, leader=2))))
     before = made._known(cache.topics["t"], "PLAINTEXT").partitions
-    told = [partition(0), partition(1, epoch=5), partition(2, leader=2)]
-    cache.update(update(topic("t", T, *told), full=full, brokers=(1,)))
+    states = [partition(0), partition(1, epoch=5), partition(2, leader=2)]
+    cache.update(update(topic("t", T, *states), full=full, brokers=(1,)))
     after = made._known(cache.topics["t"], "PLAINTEXT").partitions
     assert after[0] is before[0]
     assert [p.leader_epoch for p in after] == [0, 5, 0]
-    assert [p.leader_id for p in after] == [1, 1, -1]  # broker 2 died, though nothing else was said
+    assert [p.leader_id for p in after] == [1, 1, -1]  # broker 2 died; the update has nothing else
     cache.update(update(topic("t", U, partition(0)), full=full))
     (namesake,) = made._known(cache.topics["t"], "PLAINTEXT").partitions
     assert namesake is not before[0]
@@ -292,22 +292,22 @@ def test_only_what_is_told_of_a_partition_anew_is_answered_anew(cache, full):
 
 
 def part(number, *topics, more=True, epoch=2, broker_epoch=7, brokers=(1, 2)):
-    told = update(*topics, epoch=epoch, full=True, broker_epoch=broker_epoch, brokers=brokers)
-    told.part, told.has_more = number, more
-    return told
+    states = update(*topics, epoch=epoch, full=True, broker_epoch=broker_epoch, brokers=brokers)
+    states.part, states.has_more = number, more
+    return states
 
 
 @pytest.fixture
-def told_in_parts():
-    """A cache that knows of topic "old", and has heard the first of two parts, of topic "t"."""
+def cache_with_a_part():
+    """A cache with topic "old" that has received the first of two parts, of topic "t"."""
     made = MetadataCache("the-cluster")
     assert made.update(update(topic("old", U), full=True))
     assert not made.update(part(0, topic("t", T, partition(0))))
     return made
 
 
-def test_a_full_update_in_parts_holds_when_the_last_is_there(told_in_parts):
-    cache, generation = told_in_parts, told_in_parts.generation
+def test_a_full_update_in_parts_holds_when_the_last_is_there(cache_with_a_part):
+    cache, generation = cache_with_a_part, cache_with_a_part.generation
     assert not cache.update(part(1, topic("t", T, partition(1))))
     assert (list(cache.topics), cache.generation) == (["old"], generation)
     assert cache.update(part(2, topic("t", T, partition(2)), more=False))
@@ -317,7 +317,7 @@ def test_a_full_update_in_parts_holds_when_the_last_is_there(told_in_parts):
     assert cache.generation == generation + 1
 
 
-def test_who_heard_some_parts_has_not_been_told_everything():
+def test_a_cache_with_some_parts_is_not_whole():
     cache = MetadataCache("the-cluster")
     cache.update(part(0, topic("t", T, partition(0))))
     assert (cache.is_whole, list(cache.topics), sorted(cache.brokers)) == (False, [], [1, 2])
@@ -325,9 +325,9 @@ def test_who_heard_some_parts_has_not_been_told_everything():
     assert (cache.is_whole, sorted(cache.topics)) == (True, ["t", "u"])
 
 
-def test_a_part_that_comes_again_is_taken_once(told_in_parts):
+def test_a_part_that_comes_again_is_taken_once(cache_with_a_part):
     first, last = part(0, topic("t", T, partition(0))), part(2, topic("v", U), more=False)
-    cache = told_in_parts
+    cache = cache_with_a_part
     assert not cache.update(first)  # its answer was lost
     assert not cache.update(part(1, topic("u", UUID(int=99))))
     assert not cache.update(first)  # by a connection that was given up
@@ -339,17 +339,19 @@ def test_a_part_that_comes_again_is_taken_once(told_in_parts):
     assert sorted(cache.topics) == ["t", "u", "v"]
 
 
-def test_a_part_is_refused_before_those_in_front_of_it(told_in_parts):
+def test_a_part_is_refused_before_those_in_front_of_it(cache_with_a_part):
     with pytest.raises(InvalidRequest):
-        told_in_parts.update(part(2, topic("u", U), more=False))
+        cache_with_a_part.update(part(2, topic("u", U), more=False))
     with pytest.raises(InvalidRequest):
-        told_in_parts.update(part(1, topic("u", U), more=False, epoch=3))  # of another controller
-    assert list(told_in_parts.topics) == ["old"]
+        cache_with_a_part.update(
+            part(1, topic("u", U), more=False, epoch=3)
+        )  # of another controller
+    assert list(cache_with_a_part.topics) == ["old"]
 
 
 @pytest.mark.parametrize("newer", [{"epoch": 3}, {"broker_epoch": 8}])
-def test_parts_of_two_full_updates_are_not_mixed(told_in_parts, newer):
-    cache = told_in_parts
+def test_parts_of_two_full_updates_are_not_mixed(cache_with_a_part, newer):
+    cache = cache_with_a_part
     assert not cache.update(part(0, topic("u", U), **newer))
     if "epoch" not in newer:
         assert not cache.update(part(1, topic("v", T), more=False))  # late, for the life before
@@ -366,11 +368,11 @@ def test_a_full_update_that_arrives_once_more_after_a_later_one_replaces_nothing
     cache.update(update(topic("u", U), number=2))
 
 
-def test_one_full_update_follows_another(told_in_parts):
-    assert told_in_parts.update(part(1, topic("u", U), more=False))
-    assert not told_in_parts.update(part(2, topic("v", U)))
-    assert told_in_parts.update(part(3, topic("w", T), more=False))
-    assert sorted(told_in_parts.topics) == ["v", "w"]
+def test_one_full_update_follows_another(cache_with_a_part):
+    assert cache_with_a_part.update(part(1, topic("u", U), more=False))
+    assert not cache_with_a_part.update(part(2, topic("v", U)))
+    assert cache_with_a_part.update(part(3, topic("w", T), more=False))
+    assert sorted(cache_with_a_part.topics) == ["v", "w"]
 
 
 def test_operations_are_answered_when_asked(cache):
@@ -439,16 +441,16 @@ def test_a_snapshot_replaces_everything(cache):
     assert cache.topic_by_id(T) is None
 
 
-def test_who_waits_is_told_once_it_is_so(cache):
-    told = []
-    cache.until(lambda: cache.topic("u") is not None).addCallback(lambda _: told.append("u"))
+def test_a_wait_ends_when_its_condition_holds(cache):
+    ended = []
+    cache.until(lambda: cache.topic("u") is not None).addCallback(lambda _: ended.append("u"))
     forever = cache.until(lambda: False)
     forever.addErrback(lambda failure: None)
-    cache.until(lambda: True).addCallback(lambda _: told.append("now"))
+    cache.until(lambda: True).addCallback(lambda _: ended.append("now"))
     cache.update(update())
-    assert told == ["now"]
+    assert ended == ["now"]
     cache.update(update(topic("u", U)))
-    assert told == ["now", "u"]
+    assert ended == ["now", "u"]
     forever.cancel()
     assert not cache._waiting
 

@@ -63,7 +63,7 @@ def test_offsets_are_found_by_time(
 
 
 @pytest.mark.parametrize("version", range(1, 10))
-def test_every_version_tells_both_ends(filled: ApiBroker, version: int) -> None:
+def test_every_version_has_both_ends(filled: ApiBroker, version: int) -> None:
     (latest,) = ask(filled, (0, -1), version=version)
     (earliest,) = ask(filled, (0, -2), version=version)
     assert (earliest.offset, latest.offset) == (0, 4)
@@ -113,7 +113,7 @@ def test_only_a_consumer_is_kept_below_the_high_watermark(ahead: ApiBroker) -> N
     assert [found.offset for found in by_time] == [-1, 0, 0]
 
 
-def test_the_debugging_consumer_is_told_a_followers_log_end(ahead: ApiBroker) -> None:
+def test_the_debugging_consumer_receives_a_followers_log_end(ahead: ApiBroker) -> None:
     be(ahead, leader=2, epoch=1)
     (end,) = ask(ahead, (0, -1), replica_id=-2, topic="r")
     assert (end.error_code, end.offset, end.leader_epoch) == (0, 3, 1)
@@ -151,7 +151,7 @@ def last_offset_for_leader_epoch(
         (-1, 0, ErrorCode.NOT_LEADER_OR_FOLLOWER),
     ],
 )
-def test_s11_a_leader_that_is_cut_off_tells_its_range_to_who_follows_in_its_epoch(
+def test_s11_a_leader_that_is_cut_off_sends_its_range_to_followers_in_its_epoch(
     ahead: ApiBroker, replica_id: int, epoch: int, error: ErrorCode
 ) -> None:
     ahead.replica_manager.cut_off()
@@ -206,7 +206,7 @@ def test_the_log_start_offset_does_not_go_back(filled: ApiBroker) -> None:
 @pytest.mark.parametrize(
     ("epoch", "answer"), [(0, (0, 4)), (2, (0, 4)), (3, (3, 5)), (4, (-1, -1)), (-1, (-1, -1))]
 )
-def test_the_end_of_a_leader_epoch_is_told(
+def test_the_end_of_a_leader_epoch_is_in_the_response(
     filled: ApiBroker, epoch: int, answer: tuple[int, int]
 ) -> None:
     filled.lead("t", 1, leader_epoch=3)

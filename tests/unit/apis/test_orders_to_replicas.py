@@ -1,4 +1,4 @@
-"""LeaderAndIsr and StopReplica: fences, identity, what is told to whom, and what stays on the disk."""
+"""LeaderAndIsr and StopReplica: fences, identity, what is reported, and what stays on the disk."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_s11_after_its_session_a_broker_leads_by_orders_for_the_next_only(
     assert broker.replica_manager.registration.epoch_to_join_by == 101
 
 
-def test_s11_cut_off_a_broker_leads_what_nobody_else_can_until_it_is_registered_again(
+def test_s11_cut_off_a_broker_leads_what_no_other_can_until_it_is_registered_again(
     broker: ApiBroker,
 ) -> None:
     broker.replica_manager.registered(100)
@@ -161,11 +161,13 @@ def test_s11_cut_off_a_broker_leads_what_nobody_else_can_until_it_is_registered_
     assert append(broker) == 0
     broker.replica_manager.cut_off()
     assert error_of(broker) is NotLeaderOrFollower
-    broker.replica_manager.registered(100)  # in the same session: nobody took us for dead
+    broker.replica_manager.registered(
+        100
+    )  # in the same session: the controller did not see it as dead
     assert append(broker) == 1
 
 
-def test_s08_a_replica_without_its_log_says_so_and_follows_until_somebody_accepts_that(
+def test_s08_a_replica_without_its_log_reports_that_and_follows_until_an_operator_accepts_it(
     broker: ApiBroker,
 ) -> None:
     broker.replica_manager.log_manager.vanished.add(("t", 0))
@@ -194,7 +196,9 @@ def test_a_follower_refuses_clients(broker: ApiBroker) -> None:
     assert error_of(broker) is NotLeaderOrFollower
 
 
-def test_a_partition_of_others_is_told_from_one_of_nobody(broker: ApiBroker) -> None:
+def test_a_partition_of_other_brokers_is_distinguished_from_an_unknown_one(
+    broker: ApiBroker,
+) -> None:
     assert error_of(broker) is UnknownTopicOrPartition
     elsewhere = UpdateMetadataPartitionState(0, 1, leader=2, replicas=[2])
     broker._update(UpdateMetadataTopicState("t", A, [elsewhere]))
@@ -458,7 +462,7 @@ def test_records_and_epochs_survive_a_restart(tmp_path: Path) -> None:
         assert last_offset_for_leader_epoch(partition, 2, 3) == (2, 1)
 
 
-def test_a_deleted_topic_can_be_made_anew_at_once(broker: ApiBroker) -> None:
+def test_a_deleted_topic_can_be_created_again_at_once(broker: ApiBroker) -> None:
     lead(broker)
     append(broker)
     assert stop(broker) is ErrorCode.NONE
@@ -492,7 +496,7 @@ def test_each_controller_and_each_registration_numbers_requests_from_its_own_sta
     )
 
 
-def test_a_log_is_deleted_even_before_anybody_led_it(tmp_path: Path) -> None:
+def test_a_log_is_deleted_even_before_it_had_a_leader(tmp_path: Path) -> None:
     with broker_in(tmp_path) as broker:
         lead(broker)
     with broker_in(tmp_path) as broker:
@@ -513,7 +517,7 @@ def test_deleting_what_is_not_here_is_done_already(broker: ApiBroker) -> None:
     assert stop(broker) is ErrorCode.NONE
 
 
-def test_leadership_is_told_when_it_comes_and_when_it_goes(broker: ApiBroker) -> None:
+def test_the_listener_receives_when_leadership_begins_and_ends(broker: ApiBroker) -> None:
     lead(broker)
     lead(broker)
     lead(broker, leader_epoch=1)
@@ -544,14 +548,14 @@ def test_a_failed_directory_takes_its_partitions_offline_and_no_others(tmp_path:
     with broker_in(tmp_path / "unused", {"log.dirs": paths}) as broker:
         for partition in (0, 1):
             lead(broker, partition=partition)
-        heard = broker.leadership
-        heard.clear()
+        leadership = broker.leadership
+        leadership.clear()
         dirs = broker.replica_manager.log_manager
         lost = dirs.directory_of("t", 0)
         dirs._directory_failed(dirs._where["t", 0], OSError("gone"))
         assert error_of(broker) is KafkaStorageError
         assert broker.replica_manager.partition("t", 1).append(batch_of(1), 1, 1).base_offset == 0
-        assert heard == [("t", 0, 0, 4, False)]
+        assert leadership == [("t", 0, 0, 4, False)]
         assert lead(broker, leader_epoch=1) is ErrorCode.KAFKA_STORAGE_ERROR
         assert stop(broker) is ErrorCode.KAFKA_STORAGE_ERROR
         assert broker.fatal == []
@@ -621,7 +625,7 @@ def test_thousands_have_their_turn_a_hundred_at_a_time(broker: ApiBroker) -> Non
     assert not broker.replica_manager.registry.hosts_topic("t")
 
 
-def test_what_was_done_is_told_although_the_rest_fails(broker: ApiBroker) -> None:
+def test_completed_changes_are_reported_although_the_rest_fails(broker: ApiBroker) -> None:
     class BrokenSettings(dict[str, LogConfig]):
         """There are none for topic u."""
 
@@ -640,7 +644,7 @@ def test_what_was_done_is_told_although_the_rest_fails(broker: ApiBroker) -> Non
     assert broker.fetchers.roles == [("t", 0), ("t", 1)]
 
 
-def test_an_order_is_broken_off_when_a_later_controller_has_spoken(broker: ApiBroker) -> None:
+def test_a_request_is_broken_off_when_one_of_a_later_controller_arrived(broker: ApiBroker) -> None:
     answer: Any = Deferred.fromCoroutine(
         broker.replica_manager.state_changes.become_leader_or_follower(many(250))
     )

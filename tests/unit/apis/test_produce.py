@@ -64,7 +64,7 @@ def test_a_batch_above_max_message_bytes_is_refused(broker: ApiBroker) -> None:
     assert code(broker.produce(large)[0]) is ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_log_append_time_is_told(broker: ApiBroker) -> None:
+def test_log_append_time_is_in_the_response(broker: ApiBroker) -> None:
     broker.topic_configs["t"] = replace(
         broker.config.log_defaults, message_timestamp_type="LogAppendTime"
     )

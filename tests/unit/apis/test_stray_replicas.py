@@ -1,4 +1,4 @@
-"""What is left on the disks of a broker that missed an order: deleted when the controller tells of all there is."""
+"""Stray replicas, of a StopReplica that the broker missed: deleted when a full UpdateMetadata arrives."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def follow(broker: ApiBroker, count: int, *, first: int = 0) -> None:
     )
 
 
-def tell(
+def send_metadata(
     broker: ApiBroker,
     count: int,
     *,
@@ -49,7 +49,7 @@ def tell(
     controller_epoch: int = 1,
     broker_epoch: int = -1,
 ) -> Any:
-    """Tell of all there is; return the Deferred of the answer."""
+    """Send a full UpdateMetadata; return the Deferred of the response."""
     states = [
         UpdateMetadataPartitionState(
             p, controller_epoch, leader, leader_epoch, [2], 1, list(replicas)
@@ -72,38 +72,40 @@ def tell(
 
 def test_what_was_moved_to_others_is_deleted(broker: ApiBroker) -> None:
     follow(broker, 2)
-    tell(broker, 1)
-    assert list(broker.replica_manager.log_manager) == [("t", 1)]  # nothing was said of the other
+    send_metadata(broker, 1)
+    assert list(broker.replica_manager.log_manager) == [
+        ("t", 1)
+    ]  # the update does not have the other
 
 
 @pytest.mark.parametrize(
-    "told",
+    "state",
     [
         {"topic_id": B},
         {"leader": -1},
         {"replicas": (1, 2)},
         {"leader_epoch": -1},
     ],
-    ids=["a namesake", "nobody leads it", "it is ours", "an epoch before the last that we know"],
+    ids=["a namesake", "it has no leader", "it is ours", "an epoch before the last that we know"],
 )
-def test_what_may_still_be_needed_is_kept(broker: ApiBroker, told: dict[str, Any]) -> None:
+def test_what_may_still_be_needed_is_kept(broker: ApiBroker, state: dict[str, Any]) -> None:
     follow(broker, 1)
     states = [LeaderAndIsrPartitionState(0, 1, 2, 3, [1, 2], 0, [1, 2])]
-    if told.get("leader_epoch") == -1:
-        told = {"leader_epoch": 2}
+    if state.get("leader_epoch") == -1:
+        state = {"leader_epoch": 2}
         broker.replica_manager.state_changes.become_leader_or_follower_at_once(
             LeaderAndIsrRequest(
                 controller_epoch=1, topic_states=[LeaderAndIsrTopicState("t", A, states)]
             )
         )
-    tell(broker, 1, **told)
+    send_metadata(broker, 1, **state)
     assert list(broker.replica_manager.log_manager) == [("t", 0)]
 
 
 def test_of_thousands_some_are_deleted_in_every_turn(tmp_path: Path) -> None:
     with broker_in(tmp_path) as broker:
         follow(broker, 250)
-        answer = tell(broker, 250)
+        answer = send_metadata(broker, 250)
         assert len(broker.replica_manager.log_manager) == 150
         assert not answer.called
         for _ in range(3):
@@ -125,7 +127,7 @@ def test_of_thousands_that_are_not_confirmed_some_are_given_up_in_every_turn(
     registered_again: ApiBroker,
 ) -> None:
     replicas, hosted = registered_again.replica_manager, registered_again.replica_manager.registry
-    answer = tell(registered_again, 0, broker_epoch=7)
+    answer = send_metadata(registered_again, 0, broker_epoch=7)
     assert (len(hosted.partitions), answer.called) == (150, False)
     follow(registered_again, 1, first=200)
     for _ in range(3):
@@ -139,24 +141,24 @@ def test_of_thousands_that_are_not_confirmed_some_are_given_up_in_every_turn(
 def test_a_later_registration_ends_the_giving_up_for_an_earlier_one(
     registered_again: ApiBroker,
 ) -> None:
-    tell(registered_again, 0, broker_epoch=7)
+    send_metadata(registered_again, 0, broker_epoch=7)
     registered_again.replica_manager.registered(8)
     for _ in range(3):
         registered_again.clock.advance(0)
     assert len(registered_again.replica_manager.registry.partitions) == 150
 
 
-def test_what_was_told_for_another_registration_gives_up_nothing(
+def test_metadata_for_another_registration_gives_up_nothing(
     registered_again: ApiBroker,
 ) -> None:
-    tell(registered_again, 0)
+    send_metadata(registered_again, 0)
     assert len(registered_again.replica_manager.registry.partitions) == 250
 
 
 def test_a_later_controller_ends_what_an_earlier_one_began(broker: ApiBroker) -> None:
     follow(broker, 250)
-    tell(broker, 250)
-    tell(broker, 0, controller_epoch=2)
+    send_metadata(broker, 250)
+    send_metadata(broker, 0, controller_epoch=2)
     broker.replica_manager.state_changes.become_leader_or_follower_at_once(
         LeaderAndIsrRequest(controller_epoch=2)
     )
@@ -165,10 +167,10 @@ def test_a_later_controller_ends_what_an_earlier_one_began(broker: ApiBroker) ->
     assert len(broker.replica_manager.log_manager) == 150
 
 
-def test_s20_who_was_told_of_all_by_a_later_controller_takes_no_order_of_an_earlier_one(
+def test_s20_after_the_metadata_of_a_later_controller_requests_of_an_earlier_one_are_refused(
     broker: ApiBroker,
 ) -> None:
-    """Else the replica that the order makes is there for ever: nobody tells of all once more."""
-    tell(broker, 1, controller_epoch=2)
+    """Else the replica that the request creates would stay for ever: no full update follows."""
+    send_metadata(broker, 1, controller_epoch=2)
     follow(broker, 1)
     assert list(broker.replica_manager.log_manager) == []

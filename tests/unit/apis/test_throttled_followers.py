@@ -1,4 +1,4 @@
-"""The leader's side of throttled replication (KIP-73): who catches up waits for the rate, who is in sync never does."""
+"""Throttled replication at the leader (KIP-73): a follower that catches up waits for the rate, one in sync never does."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def named(broker: ApiBroker) -> ApiBroker:
     return broker
 
 
-def test_who_catches_up_gets_nothing_until_the_rate_is_right_again(named: ApiBroker) -> None:
+def test_a_follower_that_catches_up_gets_nothing_until_the_rate_is_below_the_limit(
+    named: ApiBroker,
+) -> None:
     first = sizes(named, 0)[0]
     assert first > 5 * RATE
     assert sizes(named, 5) == [0]

@@ -23,11 +23,11 @@ def test_what_survives_a_long_full_collection_is_frozen(
 ) -> None:
     calls: list[None] = []
     clock = [5.0]
-    heard = LongCollections(lambda: calls.append(None), lambda: clock[0])
-    heard("start", {"generation": generation})
+    collections = LongCollections(lambda: calls.append(None), lambda: clock[0])
+    collections("start", {"generation": generation})
     clock[0] += used
     assert not calls
-    heard("stop", {"generation": generation})
+    collections("stop", {"generation": generation})
     assert len(calls) == frozen
 
 
@@ -38,14 +38,14 @@ def test_a_collection_looks_at_what_came_since_the_last_long_one() -> None:
         clock[0] += 2 * LONG_SECONDS
         return clock[0]
 
-    heard = LongCollections(cpu=cpu)
+    collections = LongCollections(cpu=cpu)
     kept: list[Any] = [[] for _ in range(1000)]
-    gc.callbacks.append(heard)
+    gc.callbacks.append(collections)
     before = gc.get_freeze_count()
     try:
         gc.collect()
         assert gc.get_freeze_count() >= before + len(kept)
         assert not any(each is kept[0] for each in gc.get_objects())
     finally:
-        gc.callbacks.remove(heard)
+        gc.callbacks.remove(collections)
         gc.unfreeze()

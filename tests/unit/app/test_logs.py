@@ -40,7 +40,7 @@ def test_what_is_below_the_level_is_left_out() -> None:
     assert "yes" in output.getvalue()
 
 
-def test_an_error_nobody_handled_is_counted_and_marked() -> None:
+def test_an_unhandled_error_is_counted_and_marked() -> None:
     log, output = logged()
     Logger(namespace="twisted.internet.defer", observer=log).failure(
         "Unhandled error in Deferred:", Failure(ValueError("boom"))
@@ -51,7 +51,7 @@ def test_an_error_nobody_handled_is_counted_and_marked() -> None:
     assert "boom" in output.getvalue()
 
 
-def test_a_log_that_nobody_reads_any_more_stops_nothing() -> None:
+def test_a_log_without_a_reader_stops_nothing() -> None:
     log, output = logged()
     output.close()
     Logger(namespace="a.b", observer=log).info("into the void")
