@@ -1,4 +1,4 @@
-"""Throttled replication at the leader (KIP-73): a follower that catches up waits for the rate, one in sync never does."""
+"""Throttled replication at the leader (KIP-73): a follower that catches up waits for the rate; one in sync does not."""
 
 from __future__ import annotations
 
