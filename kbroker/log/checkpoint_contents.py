@@ -1,12 +1,11 @@
-"""What the checkpoints of log directories say of the logs in them, and when they must say less at once.
+"""The content of a log directory's checkpoints, and when a lower offset must be written at once.
 
 Theory of operation
 ===================
-Recovery points, log start offsets and high watermarks are written every now and then, in the pool. A start believes
-them. What they say of logs that were lost stays in them, so that the next start misses those, too, until another
-log takes the place, or what was lost is back (S8). So before a log takes an append at offsets that a checkpoint says
-more of than is true now (it was truncated, or was deleted and begins anew), the checkpoint is written first, on the
-spot.
+The pool writes recovery points, log start offsets and high watermarks at intervals. A start relies on them. Entries of
+lost logs stay, so that the next start reports these logs as missing, too, until another log takes the place, or the
+lost one is back (S8). A truncation, or a new log in the place of a deleted one, may leave an entry that is too high.
+The owner corrects such an entry before the log takes its next append.
 
 Invariant: a recovery point on the disk is never above the end of what was synced of the present log (1 of
 `log_manager`).
@@ -24,11 +23,11 @@ from kbroker.log.log_dir import LogDir
 from kbroker.log.unified_log import UnifiedLog
 
 Files = dict[str, dict[TopicPartition, int]]
-"""What is to be written: offsets by partition, by the name of the checkpoint."""
+"""Offsets by partition, by the name of the checkpoint."""
 
 
 class CheckpointContents:
-    """What is to be written of *logs*, each in the directory that *where* names.
+    """The entries of *logs*, each in the directory that *where* names.
 
     *lost* returns the partitions that are not here for another reason than their deletion.
     """
@@ -72,7 +71,7 @@ class CheckpointContents:
         return files
 
     def corrected(self, key: TopicPartition, where: LogDir) -> Files | None:
-        """Return what has to be written before *key*'s log in *where* is appended to; None: nothing."""
+        """Return the checkpoints to write before the next append to *key*'s log in *where*; None: none."""
         log = self._logs.get(key)
         is_ahead = where.written(offset_checkpoint_file.RECOVERY_POINTS, key) > (
             log.recovery_point if log else -1
@@ -91,8 +90,8 @@ class CheckpointContents:
     def _marks_without(self, key: TopicPartition, where: LogDir) -> dict[TopicPartition, int]:
         """Return the high watermarks on the disk but for *key*'s, and those of other logs that we deleted.
 
-        What is gone on purpose must not look lost to the next start, what is lost must. All in one write: when
-        thousands were deleted and come again, the first of them pays for the others.
+        The next start must report lost logs as missing, and must not report deleted ones. One write covers all: when
+        thousands of deleted partitions come again, the first of them pays for the others.
         """
         lost = self._lost()
         return {
@@ -105,6 +104,6 @@ class CheckpointContents:
 def _kept(
     directory: LogDir, name: str, lost: Iterable[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """Return what checkpoint *name* on the disk says of the *lost* partitions."""
+    """Return the entries of the *lost* partitions in checkpoint *name* on the disk."""
     written = directory.all_written(name)
     return {key: written[key] for key in lost if key in written}

@@ -1,19 +1,18 @@
-"""Close every log of a directory, so that the next start need not recover any: a few syncs for thousands of logs.
+"""Close every log of a directory cleanly, so that the next start recovers none: a few syncs for thousands of logs.
 
 Theory of operation
 ===================
-What a clean log promises is the same however it is closed: all of it was synced before its recovery point moves, and
-before the marker of a clean shutdown is written. Log by log that is up to seven syncs each, a journal commit for every
-one of them. So when many have something to sync they take the steps of `FlushWork` together, and the file system is
-synced as a whole between them: once for the content, once for the names. Where that cannot be relied on
-(`Disk.sync_all`), and for a few logs, each is synced by itself, several at a time.
+A clean log is synced before its recovery point moves, and before the marker of a clean shutdown is written. Log by log
+that takes up to seven syncs each, with a journal commit for every sync. So many logs take the steps of `FlushWork`
+together, and the file system is synced as a whole between the steps: once for the content, once for the names. Where
+that is not reliable (`Disk.sync_all`), and for a few logs, each log is synced by itself, several at a time.
 
 Invariants:
 1. No recovery point moves before everything below it was synced.
 2. The former leader epochs keep their name until the new ones are on the disk.
 3. A log with nothing to sync costs no sync.
 
-Owner: a pool's thread, when nobody uses the logs any more.
+Owner: a thread of the pool, when the logs are no longer in use.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.errors import KafkaStorageError
 
 FEW: Final = 16
-"""So many logs are synced one by one: the file system may hold much that is not ours."""
+"""Up to so many logs are synced one by one: the file system may hold much unsynced data of other processes."""
 
 THREADS: Final = 4
-"""How many are worked on at a time, unless it is one: what waits for the disk waits together."""
+"""Threads, unless the broker has one recovery thread: the syncs wait for the disk at the same time."""
 
 
 def close_all(

@@ -1,6 +1,6 @@
-"""Every call the log makes to the operating system, behind one small object.
+"""Every call of the log to the operating system, behind one small object.
 
-The real disk is a class whose attributes *are* the functions of ``os``, so that an append pays one
+The attributes of the real disk *are* the functions of ``os``, so that an append pays one
 attribute look-up for the seam. A simulation implements the same protocol with a page cache that
 forgets un-synced bytes; tests subclass `OsDisk` and let the Nth call fail or write short.
 """
@@ -22,7 +22,7 @@ READ_WRITE: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 """Flags to open a file for reading and writing, and create it where it is missing."""
 
 CREATE: Final = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-"""Flags to start a file anew."""
+"""Flags to create a file, or empty an existing one."""
 
 FILE_MODE: Final = 0o640
 """Permissions of a new data file, less the process's umask."""
@@ -69,7 +69,7 @@ class Disk(Protocol):
         """Bring the whole file system that *fd* is in to the disk: all content and all names.
 
         False, and nothing is certain, where that cannot be done at once, cannot be relied on, or where one
-        of the directories *paths* is in another. Slow. Raises for a write of anybody that has failed since
+        of the directories *paths* is in another. Slow. Raises for a failed write of any process since
         *fd* was opened.
         """
         ...
@@ -131,7 +131,7 @@ def _sync_all(fd: int, paths: Sequence[str], /) -> bool:
     device = os.fstat(fd).st_dev
     if not _syncs_as_one(device) or any(os.stat(path).st_dev != device for path in paths):
         return False
-    import ctypes  # of interest to nobody before a shutdown
+    import ctypes  # only a shutdown needs it
 
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.syncfs(fd):
@@ -141,9 +141,9 @@ def _sync_all(fd: int, paths: Sequence[str], /) -> bool:
 
 
 def _syncs_as_one(device: int) -> bool:
-    """Say whether syncfs(2) on *device* is worth what an fsync of every file is.
+    """Return whether syncfs(2) on *device* is as reliable as an fsync of every file.
 
-    Linux tells of failed writes there since 5.8; file systems in user space and of other machines promise
+    Linux reports failed writes there since 5.8; file systems in user space and of other machines promise
     less than by fsync.
     """
     system = os.uname()
@@ -243,7 +243,7 @@ def read_file(disk: Disk, path: str) -> bytes:
 def replace_file(disk: Disk, path: str, content: bytes, *, durable: bool = True) -> None:
     """Put *content* in the place of the file at *path* in one step.
 
-    Whoever reads finds the old content or the new, never a part: written beside it, synced,
+    A reader finds the old content or the new, never a part: written beside it, synced,
     renamed, the directory synced (KAFKA-1539, KAFKA-3968). Slow when *durable*; otherwise a power
     loss (not a killed process) may bring back the old content.
     """

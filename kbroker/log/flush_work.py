@@ -1,13 +1,13 @@
-"""Bring a log to the disk itself: what the owner takes note of, what the pool does.
+"""Sync a log: the owner collects the files, the pool syncs them.
 
-`UnifiedLog.start_flush` (owner) writes pending index entries and says what to sync; `run` (pool)
+`UnifiedLog.start_flush` (owner) writes pending index entries and collects the files; `run` (pool)
 syncs, which may take as long as the disk likes; `UnifiedLog.finish_flush` (owner) moves the
 recovery point. A sync that failed is never tried again: the kernel may have dropped the pages, and
-the second try would say that all is well (S15).
+a second try would report success (S15).
 
-A log may have several works under way, and the threads of a pool keep no order. Each is after the one before it: what
-that one has to sync is not synced a second time, and its leader epochs would take the place of newer ones. So whoever
-comes first runs both, in order.
+A log may have several works under way, and the threads of a pool keep no order. Each work depends on the one before it:
+it does not sync the same files again, and older leader epochs must not replace newer ones. So the first thread that
+starts runs both, in order.
 
 The work has four steps, so that those of thousands of logs can be done step by step together
 (`closing`): the leader epochs are written beside their file; content is synced; the epochs take
@@ -74,9 +74,9 @@ class FlushWork:
     def run(self) -> None:
         """Sync it all, after what came before it. Slow: runs in a pool. Raise OSError at the first failure.
 
-        What failed, by whatever error, is not tried again: it fails for who comes later, too.
+        A work that failed, by whatever error, is not tried again: a later call fails, too.
 
-        A file that was deleted meanwhile is of no interest to anyone.
+        A file that was deleted meanwhile is skipped.
         """
         with self._lock:
             self._run()

@@ -1,6 +1,6 @@
-"""Whose directory this is: meta.properties, partition.metadata, the clean-shutdown marker.
+"""meta.properties, partition.metadata and the clean-shutdown marker: small files that identify a directory.
 
-Small text files in Kafka's formats. Pure: text in, text out.
+Text files in Kafka's formats. Pure: bytes in, bytes out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NO_BROKER_EPOCH: Final = -1
 
 
 class MetaProperties(NamedTuple):
-    """What a log directory says of its owner; None where it does not."""
+    """The owner of a log directory; None for a field that the file does not have."""
 
     broker_id: int | None
     cluster_id: str | None
@@ -68,7 +68,7 @@ def decode_meta_properties(content: bytes) -> MetaProperties:
 
 
 class PartitionMetadata(NamedTuple):
-    """What partition.metadata says of the log beside it; None where it does not.
+    """The identity of the log beside partition.metadata; None for a field that the file does not have.
 
     Kafka reads and writes the topic id alone. The other lines are ours and follow it; Kafka ignores them.
     """
@@ -91,7 +91,7 @@ def encode_partition_metadata(metadata: PartitionMetadata) -> bytes:
 
 
 def decode_partition_metadata(content: bytes) -> PartitionMetadata:
-    """Read partition.metadata; an empty file (a power loss left it so) says nothing.
+    """Read partition.metadata; an empty file, which a power loss leaves, has no fields.
 
     Raise CorruptMessage when the content makes no sense.
     """
@@ -122,7 +122,7 @@ def decode_uuid(text: str) -> UUID:
 
 
 def encode_clean_shutdown(broker_epoch: int) -> bytes:
-    """Return the content of the marker: the broker's epoch as it went (KIP-966)."""
+    """Return the content of the marker: the broker epoch of the shutdown (KIP-966)."""
     return json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode("ascii")
 
 

@@ -2,11 +2,11 @@
 
 Kafka's formats: ``.index`` holds 8-byte entries (relative offset, position), ``.timeindex`` 12-byte
 entries (timestamp, relative offset), both big-endian and growing in every column. An entry of the
-offset index says that a batch (or run of batches) whose last offset is that offset starts at that
-position. An entry of the time index says that every later record has a greater offset, or a
+offset index means that a batch (or run of batches) with that last offset starts at that
+position. An entry of the time index means that every later record has a greater offset, or a
 timestamp no greater than that one.
 
-An index is advice: whoever follows it checks that a batch header lies where it points. So a
+An index is advice: its reader checks that a batch header lies where it points. So a
 new entry waits in memory until the log is flushed, rolled or closed, and an index file that is
 missing, cut off or full of zeros (Kafka preallocates them) costs time but no data.
 
@@ -83,7 +83,7 @@ class SparseIndex:
         return self._pair(self._read(number, 1), 0)
 
     def at_most(self, key: int) -> tuple[int, int] | None:
-        """Return the last entry whose first column is no greater than *key*."""
+        """Return the last entry with a first column no greater than *key*."""
         size = self.ENTRY.size
         pending = self._pending
         if pending and self._pair(pending, 0)[0] <= key:
@@ -224,7 +224,7 @@ class SparseIndex:
                     low = middle
                 else:
                     high = middle
-            # From the entry found on, so that the reader who goes on finds its next entries too.
+            # From the entry found on, so that a sequential reader finds its next entries too.
             entries = min(_WINDOW_ENTRIES, count - low)
             data = self._disk.pread(fd, entries * size, low * size)
         finally:

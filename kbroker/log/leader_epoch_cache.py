@@ -1,12 +1,12 @@
 """Leader epochs: at which offset each leader of the partition began to write (KIP-101, KIP-279).
 
-The list says who wrote what, and so where the logs of two replicas part: a follower asks the leader
-for the end of its own last epoch and cuts off what lies behind.
+The list shows which leader wrote which offsets, and so where the logs of two replicas diverge: a follower asks the
+leader for the end of its own last epoch and truncates what lies behind.
 
 The file ``leader-epoch-checkpoint`` is written when the log is flushed or closed, before the
 recovery point moves (KAFKA-16541): entries that a crash loses lie above the recovery point, where
 recovery reads them from the batches again. What comes and goes between two flushes costs no write: a leader of
-an idle partition that follows again has nothing new to say.
+an idle partition that follows again changes nothing.
 
 Invariants:
 1. Epochs and start offsets grow strictly from entry to entry.
@@ -56,11 +56,11 @@ class LeaderEpochCache:
 
     @property
     def dirty(self) -> bool:
-        """Whether the file says something else."""
+        """Whether the file differs."""
         return self._entries != self._in_file
 
     def saved(self) -> None:
-        """Take note that the file says what is known now."""
+        """Handle a write of the present entries to the file."""
         self._in_file = list(self._entries)
 
     @property
@@ -111,9 +111,9 @@ class LeaderEpochCache:
         self.latest = self._entries[-1].epoch if self._entries else UNKNOWN_EPOCH
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget the epochs whose records all lie before *start_offset*.
+        """Remove the epochs that have records before *start_offset* only.
 
-        The one that wrote *start_offset* stays and starts there.
+        The epoch that wrote *start_offset* stays and starts there.
         """
         at = bisect_right(self._entries, start_offset, key=_start) - 1
         if at < 0 or (at == 0 and self._entries[0].start_offset == start_offset):
@@ -144,7 +144,7 @@ def decode(content: bytes) -> LeaderEpochCache:
     except (ValueError, UnicodeDecodeError) as error:
         raise CorruptMessage(f"{FILE_NAME} cannot be read: {error}") from error
     if expected != len(entries):
-        raise CorruptMessage(f"{FILE_NAME} says {expected} entries and holds {len(entries)}")
+        raise CorruptMessage(f"{FILE_NAME} announces {expected} entries and holds {len(entries)}")
     for earlier, later in pairwise(entries):
         if later.epoch <= earlier.epoch or later.start_offset <= earlier.start_offset:
             raise CorruptMessage(f"{FILE_NAME}: {later} does not follow {earlier}")

@@ -1,6 +1,6 @@
 """One log directory: its lock, its owner's identity, its checkpoints, and the logs it holds.
 
-`claim`, `load` and `close` are slow and run before, or after, anybody else uses the logs; so does
+`claim`, `load` and `close` are slow and run before, or after, the logs are in use; so does
 `write_checkpoint` in a pool. Files of the directory itself are replaced in one step, so that a
 crash leaves the old content or the new.
 """
@@ -32,7 +32,7 @@ class LoadedLogDir(NamedTuple):
 
     logs: dict[TopicPartition, UnifiedLog]
     failed: dict[TopicPartition, KafkaError]
-    """Partitions whose files are damaged, and how; nothing of theirs was changed."""
+    """Partitions with damaged files, and the damage; the files are not changed."""
     pending_deletes: list[str]
     """Directories of deleted partitions, to remove when there is time."""
     high_watermarks: dict[TopicPartition, int]
@@ -41,7 +41,7 @@ class LoadedLogDir(NamedTuple):
     broker_epoch: int
     """The broker epoch of that clean shutdown (KIP-966), or -1."""
     integrity: LogDirIntegrity
-    """What the broker's lives before this one left here."""
+    """What the directory vouches for."""
     history: log_dir_history.LogDirHistory | None
     """Where the last is from."""
     vanished: frozenset[TopicPartition]
@@ -96,14 +96,14 @@ class LogDir:
     def sync_all(self, paths: Sequence[str]) -> bool:
         """Bring everything to the disk at once; False where that is not to be relied on for all of *paths*.
 
-        The lock was taken before anything else: a write that failed since then is told of.
+        The lock was taken before anything else: a write that failed since then is reported.
         """
         return self._disk.sync_all(self._lock, paths)
 
-    # Whose it is
+    # Identity
 
     def read_identity(self) -> MetaProperties | None:
-        """Return whose directory it is, None when it is new; raise KafkaStorageError."""
+        """Return the owner of the directory, None when it is new; raise KafkaStorageError."""
         path = f"{self.path}/{identity.META_PROPERTIES}"
         try:
             return identity.decode_meta_properties(read_file(self._disk, path))
@@ -116,7 +116,7 @@ class LogDir:
             ) from error
 
     def write_identity(self, owner: MetaProperties) -> None:
-        """Say whose directory it is from now on."""
+        """Write the owner of the directory."""
         self._is_new = self.read_identity() is None
         replace_file(self._disk, f"{self.path}/{identity.META_PROPERTIES}", owner.encode())
 
@@ -128,7 +128,7 @@ class LogDir:
         """Open every log, recovering where the last shutdown was not clean.
 
         The marker of a clean shutdown is removed first: a crash from here on is unclean
-        (KAFKA-10471). A damaged checkpoint is as good as none; damaged partitions are listed. Raise
+        (KAFKA-10471). A damaged checkpoint counts as none; damaged partitions are listed. Raise
         OSError when the directory itself fails.
         """
         notes: list[str] = []
@@ -216,16 +216,16 @@ class LogDir:
             return None
 
     def write_history(self, history: log_dir_history.LogDirHistory, *, durable: bool) -> None:
-        """Note this life of the broker, for the next."""
+        """Write the history of the broker in this directory, for the next start."""
         path = f"{self.path}/{log_dir_history.FILE}"
         replace_file(self._disk, path, history.encode(), durable=durable)
 
     def _read_checkpoint(self, name: str, notes: list[str]) -> dict[TopicPartition, int]:
-        """Read a checkpoint; a damaged one is as good as none."""
+        """Read a checkpoint; a damaged one counts as none."""
         return self._written.setdefault(name, self._decoded(name, notes) or {})
 
     def _decoded(self, name: str, notes: list[str]) -> dict[TopicPartition, int] | None:
-        """Read a checkpoint; None where there is none, or it makes no sense."""
+        """Read a checkpoint; None where there is none, or it cannot be decoded."""
         path = f"{self.path}/{name}"
         unlink_if_there(self._disk, path + ".tmp")
         try:
@@ -241,14 +241,14 @@ class LogDir:
     def _read_log_starts(
         self, high_watermarks: Mapping[TopicPartition, int], notes: list[str]
     ) -> dict[TopicPartition, int]:
-        """Read the log start offsets; those that a second file does not confirm are named, and not believed."""
+        """Read the log start offsets; those that a second file does not confirm are reported, and not accepted."""
         offsets = self._read_checkpoint(offset_checkpoint_file.LOG_START_OFFSETS, notes)
         copy = self._decoded(offset_checkpoint_file.LOG_START_OFFSETS_COPY, notes)
         found = offset_checkpoint_file.believed_log_starts(offsets, copy, high_watermarks)
         for (topic, partition), offset in found.refused.items():
             notes.append(
                 f"{self.path}/{offset_checkpoint_file.LOG_START_OFFSETS}: log start offset {offset} of"
-                f" {topic}-{partition} is not believed: no other file has it. The log begins at"
+                f" {topic}-{partition} is not accepted: no other file has it. The log begins at"
                 f" {found.believed.get((topic, partition), 'its first segment')}"
             )
         return found.believed
@@ -256,7 +256,7 @@ class LogDir:
     # Checkpoints
 
     def written(self, name: str, partition: TopicPartition) -> int:
-        """Return what checkpoint *name* on the disk says of *partition*, or -1."""
+        """Return the entry of *partition* in checkpoint *name* on the disk, or -1."""
         return self._written.get(name, {}).get(partition, -1)
 
     def all_written(self, name: str) -> Mapping[TopicPartition, int]:
@@ -274,7 +274,9 @@ class LogDir:
         """Replace checkpoints (by file name), unless later ones are there. Slow; any thread."""
         with self._write_lock:
             starts = files.get(offset_checkpoint_file.LOG_START_OFFSETS)
-            if starts is not None:  # the copy first: what only it says is not believed either way
+            if (
+                starts is not None
+            ):  # the copy first: an entry that only one of the two has does not count
                 files = {offset_checkpoint_file.LOG_START_OFFSETS_COPY: starts, **files}
             for name, offsets in files.items():
                 if self._last_write.get(name, 0) > number:
@@ -291,7 +293,7 @@ class LogDir:
                 self._written[name] = offsets
 
     def mark_clean(self, broker_epoch: int) -> None:
-        """Say that every log was closed and synced: the last thing before `release`."""
+        """Write the marker of a clean shutdown: the last step before `release`."""
         content = identity.encode_clean_shutdown(broker_epoch)
         replace_file(self._disk, f"{self.path}/{identity.CLEAN_SHUTDOWN}", content)
 

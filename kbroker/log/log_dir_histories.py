@@ -55,13 +55,13 @@ class LogDirHistories:
         self._lost_at = -1
         """The broker epoch of the last registration that reported a loss in any directory."""
         self._found_at_start: set[TopicPartition] = set()
-        """Partitions whose logs lay in the directories at the start, and still do."""
+        """Partitions with a log in the directories at the start, and still."""
         self._published: dict[str, BrokerEpochs | None] = {}
         """What each directory covered at the last registration."""
         self._first: int | None = None
         """The first broker epoch of this process."""
         self._is_registering = False
-        """Whether ZooKeeper may hold a registration whose broker epoch is not known here."""
+        """Whether ZooKeeper may hold a registration with a broker epoch that is not known here."""
         self._has_unknown_epoch = False
         """Whether an attempt to register has ended without its broker epoch."""
 

@@ -56,7 +56,7 @@ class LogDirHistory(NamedTuple):
     absent: tuple[str, ...] = ()
     """Those of *directories* that had failed, or could not be read."""
     lost_at: int = -1
-    """The broker epoch whose registration reported the last loss in any directory."""
+    """The broker epoch of the registration that reported the last loss in any directory."""
 
     def encode(self) -> bytes:
         """Return the file's bytes. Versions that do not know `epochs` take all between the first and the last."""

@@ -1,8 +1,8 @@
-"""Syncing logs while the broker runs: those that ask for it by their settings, and segments that are full.
+"""Syncs logs while the broker runs: by flush.messages and flush.ms, and segments that are full.
 
-The sync itself is done in the pool; the log is told of its outcome on the owner's thread. What was never synced is
-replicated, or read from the page cache: by default nothing asks for more than a segment at a time, as in Kafka. A sync
-that ended in whatever error fences its log: nobody knows what of it is on the disk (S15).
+The pool syncs; the log handles the outcome on the owner's thread. Replication protects records that were never synced,
+so by default only full segments are synced, as in Kafka. A sync that fails, by whatever error, fences its log: what of
+it is on the disk is not known (S15).
 
 Where flush.messages or flush.ms is set, appends wait for their sync (`pending_flush`). One such sync of a log runs at a
 time; the next one begins when it has ended, and covers every append that was made meanwhile (group commit).
@@ -56,7 +56,7 @@ class LogFlusher:
         """When a log was flushed last, or was first seen with something to flush."""
 
     def forget(self, key: TopicPartition) -> None:
-        """Take note that a log is gone."""
+        """Handle the removal of a log."""
         self._since_ms.pop(key, None)
 
     def due(self, now_ms: int) -> None:
@@ -74,7 +74,7 @@ class LogFlusher:
                 self._start(key, log)
 
     def appended(self, key: TopicPartition) -> None:
-        """Sync a log whose appends wait for that, unless it is being synced: then after that."""
+        """Sync a log with appends that wait for it; if a sync of the log runs, after it."""
         log = self._logs.get(key)
         if log is not None and log not in self._running:
             self._start(key, log)
@@ -89,7 +89,7 @@ class LogFlusher:
         try:
             work = log.start_flush(sealed_only=sealed_only)
         except KafkaError:
-            return  # its directory is offline now, and whoever listens knows
+            return  # its directory is offline now, and the callback has reported that
         if work is None:
             return
         if not sealed_only:
@@ -108,7 +108,7 @@ class LogFlusher:
         self._in_pool(self._where[key], work.run, finished)
 
     def _go_on(self, key: TopicPartition, log: UnifiedLog) -> None:
-        """Begin the next sync if appends wait for one, and report the one that has ended."""
+        """Begin the next sync if appends wait for one, and report the sync that has ended."""
         if log.held_at is not None and log not in self._running:
             self._start(key, log)
         self._flushed(key)

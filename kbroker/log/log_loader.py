@@ -1,16 +1,16 @@
-"""Open a partition's directory: which segments it has, where the log ends, who wrote what.
+"""Open a partition's directory: find its segments, the log end offset, leader epochs and producers.
 
 Theory of operation
 ===================
-After a clean shutdown the end of the log is found from the last entry of the last index. After any
-other end, the batches from the recovery point on (what the disk has not been told to keep) are read
-and checked one by one: length, CRC, growing offsets. The valid prefix stays, what is behind it is
-cut off, indexes and leader epochs are built anew for what was read.
+After a clean shutdown the last entry of the last index leads to the end of the log. After any other end
+the loader reads the batches from the recovery point on, which may not be synced, and checks them one by one:
+length, CRC, growing offsets. The valid prefix stays, what is behind it is cut off. Indexes and leader
+epochs are rebuilt for what was read.
 
 Below the recovery point every byte was synced, so nothing there is ever cut off: where the chain of
 batch headers breaks, the partition does not open and the error names the file and the byte (S14).
-A log that ends below its recovery point lost what was synced; it opens, and `LoadedLog.missing_below`
-says so.
+A log that ends below its recovery point lost what was synced; it opens, with `LoadedLog.missing_below`
+set.
 
 The leader epochs come from their file, and from the batches where the file is missing, damaged, or contradicted by the
 batches.
@@ -18,7 +18,7 @@ batches.
 Nothing is made permanent here: the recovery point stays where it was, so that a crash during
 recovery is followed by the same recovery (KAFKA-10471).
 
-Slow: runs in a pool, on a log nobody has seen yet.
+Slow: runs in a pool, before the log is in use.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def load(
     sealed = segments if clean else segments[: segments.index_of(recovery_point)]
     for segment in sealed:
         if f"{segment.base_offset:020d}.index" not in names and segment.size:
-            notes.append(f"{segment.path}: built the missing index anew")
+            notes.append(f"{segment.path}: rebuilt the missing index")
             segment.rebuild_indexes()
     end = _clean_end(segments.active) if clean else None
     found_clean = end is not None
@@ -114,7 +114,7 @@ def load(
     epochs.truncate_from_end(end)
     if not _agree(segments, epochs, log_start_offset, end):
         path = f"{directory}/{epochs_file.FILE_NAME}"
-        notes.append(f"{path}: the batches have other leader epochs; built anew from them")
+        notes.append(f"{path}: the batches have other leader epochs; rebuilt from them")
         epochs = _epochs_of_batches(segments)
     epochs.truncate_from_start(log_start_offset)
     segments.close()  # the first read or append opens a file again
@@ -166,14 +166,14 @@ def _load_epochs(
         try:
             return epochs_file.decode(read_file(disk, path))
         except CorruptMessage as error:
-            notes.append(f"{path}: {error.message}; built anew from the batches")
+            notes.append(f"{path}: {error.message}; rebuilt from the batches")
     return _epochs_of_batches(segments)
 
 
 def _epochs_of_batches(segments: Sequence[LogSegment]) -> LeaderEpochCache:
     epochs = LeaderEpochCache()
     for segment in segments:
-        with suppress(CorruptMessage):  # whether that matters is for recovery to say
+        with suppress(CorruptMessage):  # recovery decides whether that matters
             for _, info in scan.headers(segment.file, 0, segment.size):
                 if info.leader_epoch > epochs.latest:
                     epochs.assign(info.leader_epoch, info.base_offset)
@@ -183,7 +183,7 @@ def _epochs_of_batches(segments: Sequence[LogSegment]) -> LeaderEpochCache:
 def _agree(
     segments: LogSegments, epochs: LeaderEpochCache, log_start_offset: int, end: int
 ) -> bool:
-    """Say whether the batches have the leader epochs that the file says: the last one, and where entries begin.
+    """Return whether the batches have the leader epochs of the file: the last one, and where entries begin.
 
     A leader with wrong epochs would have its followers cut records that both have. The first entry and the last two are
     compared, each with the batch there and the batch before it.
@@ -244,8 +244,8 @@ def _recover(
     notes: list[str],
 ) -> int:
     """Recover the segments from *recovery_point* on and return the log end offset."""
-    # What the file says of offsets that were not synced may be of batches that were cut off since;
-    # the batches that are there say it themselves.
+    # Entries of the file for offsets that were not synced may be of batches that were cut off since;
+    # the batches that are there have the epochs.
     epochs.truncate_from_end(recovery_point)
     end = segments.first_offset
     for number in range(segments.index_of(recovery_point), len(segments)):
@@ -289,9 +289,9 @@ def _a_batch_follows(segment: LogSegment, file_size: int) -> bool:
 
 
 def _contradicted(segment: LogSegment, at: int, info: BatchInfo, end: int, file_size: int) -> bool:
-    """Return whether the batch behind says that the gap before *info* cannot be.
+    """Return whether the next batch contradicts the gap before *info*.
 
-    Gaps are in order: compaction leaves them, and whoever copies a log takes them over. But the
+    Gaps are in order: compaction leaves them, and a copy of a log keeps them. But the
     CRC does not cover the base offset, so a damaged one looks like a gap, until the next batch.
     """
     following = _batch_at(segment, at + info.size, file_size)

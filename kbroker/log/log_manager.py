@@ -4,16 +4,16 @@ Theory of operation
 ===================
 Every log belongs to the owner's thread. What is slow (sync, checkpoint, unlink) goes to the
 *executor*, and its outcome comes back through *call_owner*. Nothing here has a timer: the broker
-calls `sweep`, `flush_due` and `checkpoint` as often as its configuration says.
+calls `sweep`, `flush_due` and `checkpoint` as often as its configuration asks for.
 
 Invariants:
 1. A recovery point on the disk is never above what was synced of the log that is there now: before
-   a log that begins anew, or was cut below it, takes an append, the checkpoint is written.
+   a log that begins again, or was truncated below it, takes an append, the checkpoint is written.
 2. A directory that failed once stays offline until the broker is started again; the others go on.
 3. A partition is in one directory: while one could not be read, nothing is made that may be in it, as in Kafka.
 
-Owner: one thread, the reactor's. `load` and `close` are slow and run in a pool while nobody else
-uses the logs.
+Owner: one thread, the reactor's. `load` and `close` are slow and run in a pool while the logs
+are not in use.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from kclient.wire.errors import (
 class LogManager:
     """The logs of one broker, in one or more directories.
 
-    *config_of* gives a topic's settings, *now_ms* the wall clock, *on_failure* hears of a directory
-    that went offline and the partitions in it, *on_flush* of a log that was synced (on the owner's thread).
+    *config_of* gives a topic's settings, *now_ms* the wall clock, *on_failure* is called with a directory
+    that went offline and the partitions in it, *on_flush* with the partition of a synced log (on the owner's thread).
     """
 
     def __init__(
@@ -91,13 +91,13 @@ class LogManager:
         self.broker_epoch = identity.NO_BROKER_EPOCH
         """The broker epoch of the last clean shutdown (KIP-966), or -1."""
         self.histories = LogDirHistories(boot_id)
-        """What the broker's lives before this one left behind (KIP-966)."""
+        """What the directories keep of earlier runs of the broker (KIP-966)."""
         self._has_written = False
-        """Whether this life is in the directories' files already."""
+        """Whether the directories' files have this run already."""
         self.unread: list[str] = []
-        """Paths of directories that could not be read at the start: nobody knows what is in them."""
+        """Paths of directories that could not be read at the start: their partitions are not known."""
         self.vanished: set[TopicPartition] = set()
-        """Partitions that were here when the broker stopped, and whose directory is gone.
+        """Partitions that were here when the broker stopped, and that have no directory now.
 
         While nothing is begun in their place the checkpoints keep their entries: the next start misses them, too.
         """
@@ -142,7 +142,7 @@ class LogManager:
                 )
             self._adopt(partition, log, directory)
         self.failed.update(loaded.failed)
-        # A watermark above the log end is wrong, or the log was cut: it does not say what of the rest is committed.
+        # A watermark above the log end is wrong, or the log was cut: it does not show what of the rest is committed.
         ends = {key: log.log_end_offset for key, log in loaded.logs.items()}
         marks = {
             key: mark if mark <= ends.get(key, mark) else 0
@@ -249,7 +249,7 @@ class LogManager:
     ) -> UnifiedLog:
         """Begin an empty log, in the directory with the fewest; return the one there is if any.
 
-        *is_new*: nobody can have had it before. A few quick system calls; nothing is synced. Raise
+        *is_new*: no replica can have had it before. A few quick system calls; nothing is synced. Raise
         KafkaStorageError when the partition's old files are damaged, when they may be in a directory
         that could not be read, or when no directory is left.
         """
@@ -262,7 +262,7 @@ class LogManager:
             raise KafkaStorageError(f"{topic}-{partition} is offline: {self.failed[key]}")
         if self.unread and not is_new:
             raise KafkaStorageError(
-                f"{topic}-{partition} is not begun anew: it may be in {', '.join(self.unread)}, which is offline"
+                f"{topic}-{partition} is not created again: it may be in {', '.join(self.unread)}, which is offline"
             )
         usable = [directory for directory in self._directories if directory.failure is None]
         if not usable:
@@ -290,7 +290,7 @@ class LogManager:
         return log
 
     def identify(self, topic: str, partition: int, topic_id: UUID) -> None:
-        """Write into a log's partition.metadata whose it is, where that is missing or names another broker's directory.
+        """Write partition.metadata of a log where it is missing or names another broker's directory.
 
         Raise KafkaStorageError. A few quick system calls; the file is synced with the next flush.
         """
@@ -300,7 +300,7 @@ class LogManager:
             log.assign(metadata)
 
     def is_copied(self, log: UnifiedLog) -> bool:
-        """Say whether a log was made in the directory of another broker, and copied."""
+        """Return whether a log was made in the directory of another broker, and copied."""
         directory_id = log.metadata.directory_id
         return directory_id is not None and not self.histories.had(directory_id)
 
@@ -360,8 +360,8 @@ class LogManager:
     ) -> int:
         """Apply retention to every log and remove what is due; return how many segments went.
 
-        *up_to_offset* gives a partition's high watermark, None for its log end; *dropped_of* hears whose
-        log begins elsewhere now. For every log.retention.check.interval.ms.
+        *up_to_offset* gives a partition's high watermark, None for its log end; *dropped_of* is called with each
+        partition that has another log start offset. For every log.retention.check.interval.ms.
         """
         now_ms = self._now_ms()
         dropped = 0
@@ -372,7 +372,7 @@ class LogManager:
             try:
                 paths = log.delete_old_segments(now_ms, up_to_offset=up_to_offset(key))
             except KafkaError:
-                continue  # its directory is offline now, and whoever listens knows
+                continue  # its directory is offline now, and the callback has reported that
             if paths:
                 dropped += max(before - len(log.segments), 1)
                 dropped_of(key)
@@ -389,7 +389,7 @@ class LogManager:
         return sum(log.producers.states.expire(idle_since_ms) for log in self._logs.values())
 
     def remove_due(self) -> None:
-        """Have the pool remove files and directories whose delay is over."""
+        """Have the pool remove the files and directories that are due."""
         now_ms = self._now_ms()
         due = [each for each in self._pending_deletes if each.due_ms <= now_ms]
         self._pending_deletes = [each for each in self._pending_deletes if each.due_ms > now_ms]
@@ -414,7 +414,7 @@ class LogManager:
                 self._in_pool(directory, partial(directory.write_checkpoints, number, files))
 
     def _before_reuse(self, key: TopicPartition, where: LogDir) -> None:
-        """Take back what a checkpoint on the disk says above what *key*'s log now holds (1)."""
+        """Correct a checkpoint entry that is above what *key*'s log now holds (1)."""
         files = self._checkpointing.corrected(key, where)
         if files is not None:
             number = where.checkpoint_number()
@@ -432,9 +432,9 @@ class LogManager:
         work: Callable[[], None],
         finished: Callable[[BaseException | None], None] | None = None,
     ) -> None:
-        """Run *work* in the pool; an OSError of it takes the directory offline. *finished* hears of every end.
+        """Run *work* in the pool; an OSError of it takes the directory offline. Call *finished* at every end.
 
-        An error that nobody foresaw is raised on the owner's thread, after *finished* has heard of it.
+        Any other error is raised on the owner's thread, after *finished* was called.
         """
 
         def came_back(future: Future[None]) -> None:
@@ -465,7 +465,7 @@ class LogManager:
     def close(
         self, *, broker_epoch: int = -1, high_watermarks: Mapping[TopicPartition, int] | None = None
     ) -> bool:
-        """Close every log, write the checkpoints and say so; return whether all was clean. Slow.
+        """Close every log, write the checkpoints and the markers; return whether all was clean. Slow.
 
         A directory in which a log could not be closed, or was damaged when it was loaded, gets no
         clean-shutdown marker.
@@ -495,5 +495,5 @@ class LogManager:
         return clean
 
     def release(self) -> None:
-        """Give the directories up without a word (a crash, or a start that failed)."""
+        """Unlock the directories and write nothing (a crash, or a start that failed)."""
         self._log_dirs.release()

@@ -93,7 +93,7 @@ class LogSegment:
         self.base_offset = base_offset
         self.stem = f"{directory}/{base_offset:020d}"
         self.size = size
-        """Bytes of whole batches; what the file holds beyond is nobody's."""
+        """Bytes of whole batches; readers never see what the file holds beyond."""
         self.created_ms = created_ms
         new = size == 0
         self.offset_index = OffsetIndex(disk, self.stem, new=new)
@@ -256,7 +256,7 @@ class LogSegment:
     # Finding
 
     def locate(self, offset: int) -> Found | None:
-        """Find the first batch whose last offset is at or behind *offset*.
+        """Find the first batch with a last offset at or behind *offset*.
 
         None when every batch lies before. Raise CorruptMessage when the file cannot be followed.
         """
@@ -282,7 +282,7 @@ class LogSegment:
     def indexed_position(self, offset: int) -> int:
         """Return a position at or before the batch of *offset*, at which a batch begins.
 
-        An index that points to anything else is built anew.
+        An index that points to anything else is rebuilt.
         """
         position = self._checked_lookup(offset)
         if position is None:
@@ -307,7 +307,7 @@ class LogSegment:
         return None
 
     def rebuild_indexes(self) -> None:
-        """Build both indexes anew from the batch headers, up to the first that cannot be read."""
+        """Rebuild both indexes from the batch headers, up to the first that cannot be read."""
         size = self.size
         self.clear()
         with suppress(CorruptMessage):
@@ -347,7 +347,7 @@ class LogSegment:
     def rewind(self, offset: int) -> int:
         """Forget the batches from about *offset* on; return the position to read on from.
 
-        What the indexes say of the batches before stays, if it holds; `size` is that position.
+        Index entries of earlier batches stay, if they are right; `size` is that position.
         """
         relative = offset - self.base_offset
         self.offset_index.trim()
@@ -456,7 +456,7 @@ def write_gap(disk: Disk, directory: str, base_offset: int, end: int) -> None:
     """Note that the segment of *base_offset* follows one that ends at *end*, with a gap between them.
 
     Not synced. A power loss may take the file: then the segment counts as one behind a hole, as without it. When the
-    segment before it lost records that were not synced, it ends elsewhere than the file tells, and there is a hole.
+    segment before it lost records that were not synced, it ends elsewhere than the file states, and there is a hole.
     """
     path = f"{directory}/{base_offset:020d}{GAP_SUFFIX}"
     replace_file(disk, path, b"%d" % end, durable=False)

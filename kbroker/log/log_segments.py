@@ -103,7 +103,7 @@ class LogSegments(Sequence[LogSegment]):
         log_end_offset: int,
         min_one_batch: bool,
     ) -> LogSlice:
-        """Return the batches from the one that holds *offset* on, from one segment; see `UnifiedLog.read`."""
+        """Return batches, the first of which holds *offset*, from one segment; see `UnifiedLog.read`."""
         active = segment = self.active
         number = -1
         if offset < segment.base_offset:

@@ -1,7 +1,7 @@
 """Names in a log directory: ``topic-partition``, and the same on its way out.
 
 A partition that is deleted is renamed first, to ``topic-partition.<32 hex digits>-delete``, so that
-the topic can be created anew at once, while its files go in their own time.
+the topic can be created again at once; the files are removed later.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _unique_name(topic: str, partition: int, unique: str, kind: str) -> str:
 
 
 def parse_directory(name: str) -> TopicPartition | None:
-    """Return whose log a directory of that name is, or None when it is no partition's."""
+    """Return the partition of a directory of that name, or None when it is not a partition's."""
     if _OTHER.match(name):
         return None
     match = _PARTITION.match(name)

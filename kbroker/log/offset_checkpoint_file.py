@@ -1,6 +1,6 @@
 """Checkpoint files of a log directory: one offset per partition, in Kafka's text format.
 
-``recovery-point-offset-checkpoint`` says below which offset everything was synced,
+``recovery-point-offset-checkpoint`` has the offset below which everything was synced,
 ``replication-offset-checkpoint`` the high watermarks, ``log-start-offset-checkpoint`` where logs
 begin that DeleteRecords shortened, in two copies. Version 0: a line with the version, a line with the number of
 entries, then ``topic partition offset`` per line. Pure: bytes in, bytes out.
@@ -18,15 +18,15 @@ RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
 LOG_START_OFFSETS: Final = "log-start-offset-checkpoint"
 LOG_START_OFFSETS_COPY: Final = "log-start-offset-checkpoint-copy"
-"""The same, written before it: a line counts as far as both say so. Kafka does not know this file."""
+"""The same, written before it: the lower offset of the two counts. Kafka does not know this file."""
 
 
 class LogStarts(NamedTuple):
-    """Where logs begin, as far as it is believed."""
+    """Log start offsets of a checkpoint."""
 
     believed: dict[TopicPartition, int]
     refused: dict[TopicPartition, int]
-    """What the checkpoint says instead of some of them."""
+    """Entries of the checkpoint that are not accepted."""
 
 
 def believed_log_starts(
@@ -34,7 +34,7 @@ def believed_log_starts(
     copy: Mapping[TopicPartition, int] | None,
     high_watermarks: Mapping[TopicPartition, int],
 ) -> LogStarts:
-    """Return what of the log start checkpoint is believed: no more than a second file says.
+    """Return the log start offsets that are accepted: none above the one in a second file.
 
     One bad line hides records, and has followers delete theirs. The second file is the *copy*; where there is none
     (Kafka, or an earlier version, wrote here last) it is the checkpoint of high watermarks, above which no log begins.

@@ -5,7 +5,8 @@ may have, a **reserve** is no client's. The first half of it is for connections 
 which from there on are opened only in exchange for another one. The second half is for what cannot wait: checkpoints,
 indexes, connections to brokers and to ZooKeeper.
 
-Nothing is counted: the kernel gives the lowest number that is free, so a descriptor says how many are in use at least.
+Nothing is counted: the kernel gives the lowest number that is free, so a descriptor is a lower bound of how many are
+in use.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ def limit() -> int:
 
 
 def reserve() -> int:
-    """Return how many of them no client may have."""
+    """Return how many of them clients may not use."""
     return min(RESERVE, limit() // 4)
 
 
 def is_reserved(descriptor: int) -> bool:
-    """Say whether *descriptor* is none for a client."""
+    """Return whether *descriptor* belongs to the reserve, which clients do not use."""
     return descriptor >= limit() - reserve()
 
 
 def is_scarce(descriptor: int) -> bool:
-    """Say whether *descriptor* is one of those for what cannot wait."""
+    """Return whether *descriptor* belongs to the second half of the reserve."""
     return descriptor >= limit() - reserve() // 2

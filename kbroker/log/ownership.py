@@ -66,7 +66,7 @@ class ClaimedLogDirs:
 
 
 def _stored(directories: Sequence[LogDir]) -> MetaProperties:
-    """Return what the directories say of their owner, None where none does.
+    """Return broker and cluster of the directories, None for what no directory has.
 
     Raise KafkaStorageError when they disagree or one cannot be read.
     """

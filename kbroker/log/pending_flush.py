@@ -48,7 +48,7 @@ class PendingFlush:
     def opened(self, end_offset: int, recovery_point: int, config: LogConfig) -> bool:
         """Handle the begin of a role; return whether records that were not synced wait for a sync.
 
-        They are of an earlier life of the broker, which did not acknowledge them before they were synced.
+        An earlier run of the broker appended them, and did not acknowledge them before they were synced.
         """
         flushed = max(recovery_point, self.up_to)
         unflushed = end_offset - flushed

@@ -2,7 +2,7 @@
 
 Theory of operation
 ===================
-The log itself says who wrote what, so a snapshot is a short cut: the newest good one, and the
+The log itself has the producer of each batch, so a snapshot is a short cut: the newest good one, and the
 headers of the batches behind it, give what was known. One is written at every roll, with the new
 segment's base offset for its name, and at a clean shutdown; it goes when its segment goes. One that
 cannot be read, or is of offsets the log does not have, is removed and an older one is taken.
@@ -147,7 +147,7 @@ class ProducerSnapshots:
             except FileNotFoundError:
                 pass
             except CorruptMessage as error:
-                notes.append(f"{path}: {error.message}; built anew from the batches")
+                notes.append(f"{path}: {error.message}; rebuilt from the batches")
             self.drop(offset)
         return None
 

@@ -1,8 +1,8 @@
-"""What a log remembers of idempotent producers, and what it says to their next batch (KIP-98, 360).
+"""The state of idempotent producers in one log, and the check of their next batch (KIP-98, KIP-360).
 
 Theory of operation
 ===================
-A producer numbers its records per partition; a batch says its producer id, its epoch and the
+A producer numbers its records per partition; a batch has its producer id, its epoch and the
 sequence of its first record. The log remembers each producer's last batches, so that a batch that
 was sent twice is recognised and a lost one leaves a gap that is seen.
 
@@ -19,7 +19,7 @@ A batch of a client is one of these:
 Batches of a leader (a follower's log) or of the log itself (recovery) are taken as they are.
 
 Invariants:
-1. Nothing changes before a batch is in the log (KAFKA-6683): `check` asks, `appended` tells.
+1. Nothing changes before a batch is in the log (KAFKA-6683): `check` changes nothing, `appended` does.
 2. What is remembered of a producer is the end of what it has in the log, of its last epoch. A cut
    of the log may leave fewer than five batches, but among them is each that is in the log and may
    still be in flight: a producer does not send a batch before the fifth one before it is answered.
@@ -78,8 +78,9 @@ class ProducerStateEntry:
         self.batches: list[BatchMetadata] = []
         """Its newest batches of this epoch, oldest first; none if only a marker is known."""
         self.touched_ms = 0
-        """When it wrote last, by the broker's clock: record timestamps may say anything. What is read of the log again
-        (`reload`) was written when they say, as in Kafka, but neither later than now nor before what is known."""
+        """When it wrote last, by the broker's clock: record timestamps may have any value. Of batches read from the
+        log again
+        (`reload`) the timestamp counts, as in Kafka, but neither later than now nor before what is known."""
         self.last_offset = -1
         """The end of its last batch of whatever kind."""
         self.complete = True
@@ -178,7 +179,7 @@ class ProducerStates:
         entry.touched_ms = now_ms
         sequence = info.base_sequence
         if sequence < 0:
-            return  # a transaction's marker: it says the epoch, and has no sequence
+            return  # a transaction marker: it has an epoch, and no sequence
         if timestamp is None:
             timestamp = info.max_timestamp
         batches = entry.batches
@@ -189,7 +190,7 @@ class ProducerStates:
             entry.complete = False
 
     def remember(self, producer_id: int, entry: ProducerStateEntry) -> None:
-        """Take over what a snapshot says of a producer."""
+        """Take over the entry of a producer from a snapshot."""
         self._entries[producer_id] = entry
 
     def truncate_from_end(self, end_offset: int) -> dict[int, int]:

@@ -52,7 +52,7 @@ class ProducerStateManager:
 
     def replicated(self, infos: Sequence[BatchInfo], now_ms: int) -> None:
         """Take note of batches as the leader of the partition wrote them."""
-        if self.copied.goes_on and infos:  # they do not say where they come from
+        if self.copied.goes_on and infos:  # the batches do not show where they come from
             self.end_copied(infos[0].base_offset)
         self.states.replay(infos, now_ms)
 

@@ -1,6 +1,6 @@
 """Which segments may go: retention by time, by size, and below the log start offset.
 
-Time is the time of the records: a segment is as old as its newest record, whatever the clock said
+Time is the time of the records: a segment is as old as its newest record, whatever the clock showed
 when it was written. Only a segment without any timestamp is as old as its file.
 """
 

@@ -44,7 +44,7 @@ def headers(file: SegmentFile, position: int, end: int) -> Iterator[tuple[int, B
 
 
 def whole_batches(file: SegmentFile, position: int, end: int) -> Iterator[tuple[int, BatchInfo]]:
-    """Yield (position, header) of the batches whose CRC is right; stop before a partial one.
+    """Yield (position, header) of the batches with a right CRC; stop before a partial one.
 
     Raise CorruptMessage for the first batch that is not what was written. Reads a megabyte at a
     time, or one batch where that is larger; never more than the file holds.

@@ -1,6 +1,6 @@
 """Find records by time: the time index, then batch headers, then the records of one batch.
 
-The only place of the log that opens a batch, and only the one that the answer is in. The owner of the log finds out
+The only place of the log that decodes a batch, and only the batch that holds the answer. The owner of the log finds out
 in which part of which segment to look (`search_from`); the looking itself (`Search.run`) is for a pool: a batch may
 hold a million records, and headers may promise what their records do not keep.
 """
@@ -19,7 +19,7 @@ from kclient.wire.batches import BatchInfo, parse
 MAX_DECOMPRESSED: Final = 32 << 20
 """What a batch may decompress to that is searched; a larger one is an error (MESSAGE_TOO_LARGE)."""
 SEGMENTS_AT_ONCE: Final = 50
-"""Segments whose greatest timestamp is looked at in one call: each may have to be read."""
+"""So many segments are searched for their greatest timestamp in one call: each may have to be read."""
 HEADERS_AT_ONCE: Final = 200
 """Batch headers read between two pauses."""
 
@@ -66,7 +66,7 @@ class Search(NamedTuple):
             offset = max(info.base_offset, self.from_offset)
             return TimestampOffset(info.max_timestamp, offset, info.leader_epoch)
         from kclient.wire.record_search import (
-            first_at_or_after,  # codecs are for those who need them
+            first_at_or_after,  # only this search needs the codecs
         )
 
         batch = self.file.pread(info.size, position)

@@ -296,8 +296,8 @@ class UnifiedLog:
     def append_as_follower(self, buf: Buffer, now_ms: int) -> int:
         """Append the whole batches of *buf* as the leader stamped them; return their bytes.
 
-        A cut-off tail is left out. Raise CorruptMessage for a batch whose CRC is wrong or whose
-        offset does not follow: those before it are in the log then. Raise KafkaStorageError when
+        A cut-off tail is left out. Raise CorruptMessage for a batch with a wrong CRC, or with an
+        offset that does not follow: those before it are in the log then. Raise KafkaStorageError when
         the disk fails.
         """
         if self._failure is not None:
@@ -334,7 +334,7 @@ class UnifiedLog:
         """Append checked *batches*, all of *buf*, at the offsets they have, stamped as this leader's.
 
         They are in order and begin at the log end or beyond; an empty log that ends before
-        *start_offset* begins there anew. Raise as `append_as_leader`: none of them is in the log
+        *start_offset* begins there again. Raise as `append_as_leader`: none of them is in the log
         then, or (rarely, when the disk fails at a roll) the first ones.
         """
         if self._failure is not None:
@@ -395,7 +395,7 @@ class UnifiedLog:
             self._on_roll()
 
     def _end_copied(self, base_offset: int) -> None:
-        """Take note that a producer of our own writes behind what a mirror copied."""
+        """Handle the first batch of a producer of this cluster behind what a mirror copied."""
         try:
             self.producers.end_copied(base_offset)
         except OSError as error:
@@ -406,7 +406,7 @@ class UnifiedLog:
     ) -> None:
         """Write batches that lie side by side in *view* to the active segment, in one go.
 
-        They carry *leader_epoch*, or each the one that its header says if that is None.
+        They carry *leader_epoch*, or each the epoch of its header if that is None.
         """
         if not run:
             return
@@ -442,7 +442,7 @@ class UnifiedLog:
             raise self._fence(error) from error
 
     def _fence(self, error: OSError) -> KafkaStorageError:
-        """Take no more appends, cut off what a failed write left, and tell who listens (S15)."""
+        """Take no more appends, cut off what a failed write left, and call `on_failure` (S15)."""
         if self._failure is None:
             self._failure = f"{self.directory}: {error}"
             # The bytes are beyond every reader already; leaving them costs recovery a few reads.
@@ -468,7 +468,7 @@ class UnifiedLog:
         up_to_offset: int | None = None,
         min_one_batch: bool = True,
     ) -> LogSlice:
-        """Return the batches from the one that holds *offset* on, from one segment.
+        """Return batches, the first of which holds *offset*, from one segment.
 
         At most *max_bytes*, but the whole first batch with *min_one_batch*; only batches that end
         below *up_to_offset* (the high watermark; None is the log end). The first batch may begin
@@ -506,7 +506,7 @@ class UnifiedLog:
         return timestamps.search_greatest(self.segments, self.log_start_offset)
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
-        """Return the first record whose timestamp is at or after *timestamp* (ms), or None. Slow.
+        """Return the first record at or after *timestamp* (ms), or None. Slow.
 
         Reads the time index, some batch headers and one batch. Raise CorruptMessage for a batch
         that cannot be decoded.
@@ -581,7 +581,7 @@ class UnifiedLog:
     # Retention
 
     def advance_log_start(self, offset: int) -> bool:
-        """Hide everything below *offset* (DeleteRecords); return whether that is news.
+        """Hide everything below *offset* (DeleteRecords); return whether the log start offset moved.
 
         Raise OffsetOutOfRange beyond the log end. Whole segments below go with the next
         `delete_old_segments`.
@@ -597,10 +597,10 @@ class UnifiedLog:
         return True
 
     def delete_old_segments(self, now_ms: int, *, up_to_offset: int | None = None) -> list[str]:
-        """Drop the oldest segments that retention is done with; return the files to unlink.
+        """Delete the oldest segments that retention no longer keeps; return the files to unlink.
 
         Nothing at or above *up_to_offset* (the high watermark) goes. The files are renamed to
-        ``.deleted`` here, which is quick; unlinking them, which may not be, is for the pool, after
+        ``.deleted`` here, which is quick; the pool unlinks them, which may be slow, after
         file.delete.delay.ms. The log start offset follows. Raise KafkaStorageError.
         """
         if self._failure is not None:
@@ -736,10 +736,10 @@ class UnifiedLog:
         self.finish_flush(work)
 
     def close(self, *, clean: bool = True) -> bool:
-        """Let go of the files; flush and seal first when *clean*. Return whether all is synced.
+        """Close the files; flush and seal first when *clean*. Return whether all is synced.
 
         A log that is fenced, or fails now, was not closed cleanly. Slow when *clean*: runs in a
-        pool, when nobody uses the log any more.
+        pool, when the log is no longer in use.
         """
         done = clean and self._failure is None
         if done:
@@ -766,7 +766,7 @@ class UnifiedLog:
         return self.start_flush()
 
     def moved_to(self, directory: str) -> None:
-        """Follow the rename of the directory (a partition on its way out)."""
+        """Handle the rename of the directory (a partition that is being deleted)."""
         self.directory = directory
         self.producers.moved_to(directory)
         self.segments.moved_to(directory)

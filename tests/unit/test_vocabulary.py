@@ -45,7 +45,6 @@ UNFINISHED: dict[str, int] = {
     "benchmarks": 87,
     "kbroker/common": 1,
     "kbroker/controller": 271,
-    "kbroker/log": 173,
     "kbroker/replica": 319,
     "tests/SCENARIOS.md": 6,
     "tests/kit": 22,

@@ -214,7 +214,7 @@ def test_s08_a_log_start_that_no_second_file_has_is_not_believed(
     assert log is not None
     assert (log.log_start_offset, len(records(log))) == (0, 5)
     (note,) = (note for note in dirs.notes if str(path) in note)
-    assert f"log start offset {offset} of t-0 is not believed" in note
+    assert f"log start offset {offset} of t-0 is not accepted" in note
 
 
 @pytest.mark.parametrize("clean", [True, False])

@@ -119,7 +119,7 @@ def test_without_a_good_snapshot_the_batches_tell(tmp_path: Path, damage: bytes 
     assert known(log) == {1: (0, 0, 0), P: (0, 1, 2)}
     notes = [note for note in log.notes if ".snapshot" in note]
     assert len(notes) == (0 if damage is None else 2)
-    assert all(note.endswith("built anew from the batches") for note in notes)
+    assert all(note.endswith("rebuilt from the batches") for note in notes)
 
 
 def test_only_what_is_behind_the_snapshot_is_read(tmp_path: Path) -> None:
