@@ -1,7 +1,7 @@
 """One log directory: its lock, its owner's identity, its checkpoints, and the logs it holds.
 
 `claim`, `load` and `close` are slow and run before, or after, the logs are in use; so does
-`write_checkpoint` in a pool. Files of the directory itself are replaced in one step, so that a
+`write_checkpoints` in a pool. Files of the directory itself are replaced in one step, so that a
 crash leaves the old content or the new.
 """
 

@@ -39,6 +39,9 @@ from kbroker.common.log_dir_integrity import (
 )
 
 FILE: Final = "broker-incarnation"
+_PENDING_LOSS: Final = (
+    "untold"  # the field of `LogDirHistory.pending_loss`, as earlier versions wrote it
+)
 BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 
 
@@ -74,7 +77,7 @@ class LogDirHistory(NamedTuple):
         if self.absent:
             value["absent"] = self.absent
         if self.pending_loss is not None:
-            value["untold"] = self.pending_loss.value
+            value[_PENDING_LOSS] = self.pending_loss.value
         return json.dumps(value).encode("ascii")
 
 
@@ -93,7 +96,7 @@ def decode(content: bytes) -> LogDirHistory | None:
             value["bootId"],
             intact,
             tuple(map(str, value.get("directories", ()))),
-            LogDirCondition(value["untold"]) if "untold" in value else None,
+            LogDirCondition(value[_PENDING_LOSS]) if _PENDING_LOSS in value else None,
             tuple(map(str, value.get("absent", ()))),
             lost_at,
         )

@@ -135,7 +135,7 @@ class ProducerStateManager:
                 entry.touched_ms = touched_ms
                 self.states.remember(producer_id, entry)
 
-    def begun_anew(self) -> None:
+    def truncate_fully(self) -> None:
         """Forget everything: no batch is left, and the next one may have any offset."""
         if self.copied.truncate_from_end(0):
             self._write_copied()

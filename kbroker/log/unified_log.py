@@ -551,7 +551,7 @@ class UnifiedLog:
         self._cut(offset)
         try:
             self.segments.truncate_fully_and_start_at(offset, now_ms)
-            self.producers.begun_anew()
+            self.producers.truncate_fully()
         except OSError as error:
             raise self._fence(error) from error
         self.log_start_offset = offset
