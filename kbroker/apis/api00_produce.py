@@ -16,6 +16,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from kbroker.apis.request import RequestContext
+from kbroker.common.internal_topics import INTERNAL_TOPICS
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.network.service import Answer, RequestRefusedError
 from kbroker.replica.conditional_append import UnexpectedLogEndError, append_copied
@@ -39,7 +40,6 @@ from kclient.wire.produce import (
 
 log = Logger()
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 ALL_IN_SYNC = -1
 
 LARGE_BYTES = 16 * 1024

@@ -28,15 +28,11 @@ from kbroker.apis.authorized_operations import (
 )
 from kbroker.apis.request import RequestContext
 from kbroker.apis.responses import encode_in_steps
+from kbroker.common.internal_topics import INTERNAL_TOPICS, OFFSETS_TOPIC
 from kbroker.common.shared_turns import for_each
-from kbroker.metadata.admin_manager import OFFSETS_TOPIC, AdminManager
+from kbroker.metadata.admin_manager import AdminManager
 from kbroker.metadata.core.topic_rules import is_topic_name
-from kbroker.metadata.metadata_cache import (
-    INTERNAL_TOPICS,
-    MetadataCache,
-    PartitionMetadata,
-    TopicMetadata,
-)
+from kbroker.metadata.metadata_cache import MetadataCache, PartitionMetadata, TopicMetadata
 from kbroker.metadata.topic_placement import NewTopic
 from kbroker.network.service import Answer
 from kclient.wire import messages

@@ -13,7 +13,8 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from kbroker.apis.request import RequestContext
-from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC, partition_for
+from kbroker.common.internal_topics import OFFSETS_TOPIC
+from kbroker.coordinator.group.core.placement import partition_for
 from kbroker.metadata.admin_manager import AdminManager
 from kbroker.metadata.metadata_cache import MetadataCache
 from kbroker.zk.errors import ZooKeeperError

@@ -8,6 +8,7 @@ records are hidden at once; the next retention check deletes their segments.
 from __future__ import annotations
 
 from kbroker.apis.request import RequestContext
+from kbroker.common.internal_topics import INTERNAL_TOPICS
 from kbroker.replica.replica_manager import ReplicaManager
 from kclient.wire.errors import InvalidTopicException, KafkaError, code_of
 from kclient.wire.schema.delete_records import (
@@ -17,8 +18,6 @@ from kclient.wire.schema.delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
-
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 
 
 class DeleteRecords:

@@ -18,10 +18,10 @@ from kbroker.app.configured import CannotContinueError
 from kbroker.app.identified import IdentifiedBroker
 from kbroker.app.undo import Undo
 from kbroker.common.epoch_fences import ControllerFence
+from kbroker.common.internal_topics import OFFSETS_TOPIC
 from kbroker.config import BrokerConfig
 from kbroker.controller.controller import ControllerSettings, KafkaController
 from kbroker.coordinator.group.core.limits import GroupLimits
-from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.coordinator.group.offset_expiry import OffsetExpiry
 from kbroker.coordinator.transaction.producer_id_manager import ProducerIdManager, first_producer_id

@@ -21,6 +21,7 @@ from uuid import UUID, uuid4
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from kbroker.common.internal_topics import OFFSETS_TOPIC
 from kbroker.common.reactor import Clock
 from kbroker.config import BrokerConfig, LogConfig
 from kbroker.metadata.core.config_entries import check_topic_config
@@ -50,7 +51,6 @@ from kclient.wire.errors import (
 
 log = Logger()
 
-OFFSETS_TOPIC: Final = "__consumer_offsets"
 ATTEMPTS: Final = 10
 NAME_FREE_SECONDS: Final = 1.0
 """How long a deletion that this broker has in its cache waits for its znodes to go, too."""

@@ -28,6 +28,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 
 from kbroker.common.epoch_fences import ControllerFence, fences_broker
+from kbroker.common.internal_topics import INTERNAL_TOPICS
 from kbroker.common.reactor import Clock
 from kclient.wire.errors import (
     InvalidRequest,
@@ -46,7 +47,6 @@ from kclient.wire.interbroker import (
 log = Logger()
 
 FULL: Final = 2
-INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from kbroker.apis.api42_delete_groups import DeleteGroups
 from kbroker.apis.api47_offset_delete import OffsetDelete
 from kbroker.apis.pipeline import RequestPipeline
 from kbroker.app.world import World
-from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC
+from kbroker.common.internal_topics import OFFSETS_TOPIC
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.coordinator.transaction.producer_id_manager import (
     BLOCK_SIZE,

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from kazoo.client import KazooClient
 
-from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC
+from kbroker.common.internal_topics import OFFSETS_TOPIC
 from kbroker.zk import znodes
 from kbroker.zk.interface import Stat
 from kclient.wire.error_codes import ErrorCode

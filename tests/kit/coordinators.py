@@ -13,9 +13,9 @@ from uuid import uuid4
 import pytest_twisted
 
 from kbroker.app.world import World
+from kbroker.common.internal_topics import OFFSETS_TOPIC
 from kbroker.coordinator.group.core.commits import OffsetCommit
 from kbroker.coordinator.group.core.effects import JoinGroupResult, Sync, SyncGroupResult
-from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.metadata import broker_registration
 from kbroker.zk import znodes

@@ -14,7 +14,8 @@ from uuid import UUID
 from twisted.internet.defer import Deferred, FirstError, gatherResults
 from twisted.python.failure import Failure
 
-from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC, partition_for
+from kbroker.common.internal_topics import OFFSETS_TOPIC
+from kbroker.coordinator.group.core.placement import partition_for
 from kclient.errors import Address, ConnectError
 from kclient.net.connection import Connection
 from kclient.wire.batches import parse

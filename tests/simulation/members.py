@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
 
-from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC, partition_for
+from kbroker.common.internal_topics import OFFSETS_TOPIC
+from kbroker.coordinator.group.core.placement import partition_for
 from kclient.consumer.assignors import assign_range
 from kclient.consumer.protocol import (
     PROTOCOL_TYPE,

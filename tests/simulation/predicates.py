@@ -50,7 +50,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC
+from kbroker.common.internal_topics import OFFSETS_TOPIC
 from kbroker.zk import znodes
 from kclient.wire.batches import iterate
 from tests.simulation import disk_checks

@@ -23,9 +23,10 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from kbroker.common.internal_topics import OFFSETS_TOPIC
 from kbroker.common.reactor import Clock
 from kbroker.coordinator.group.core.limits import GroupLimits
-from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC, partition_for
+from kbroker.coordinator.group.core.placement import partition_for
 from kbroker.coordinator.group.core.states import GroupState
 from kbroker.coordinator.group.group_metadata import GroupMetadata
 from kbroker.coordinator.group.group_store import group_ids, read_states

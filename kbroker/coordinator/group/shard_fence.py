@@ -21,7 +21,7 @@ from typing import Protocol
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC
+from kbroker.common.internal_topics import OFFSETS_TOPIC
 from kbroker.zk.errors import ConnectionLoss, NoNode, SessionExpired, ZooKeeperError
 from kbroker.zk.interface import Check, Operation, Session, Stat, ZooKeeper
 from kbroker.zk.znodes import decode_partition_state, partition_state_path

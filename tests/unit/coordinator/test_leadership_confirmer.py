@@ -8,7 +8,7 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from kbroker.coordinator.group.core.placement import OFFSETS_TOPIC
+from kbroker.common.internal_topics import OFFSETS_TOPIC
 from kbroker.coordinator.group.leadership_confirmer import (
     CHECK_TIMEOUT,
     FOLLOWERS_TIMEOUT,

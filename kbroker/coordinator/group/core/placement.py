@@ -2,9 +2,6 @@
 
 from functools import lru_cache
 
-OFFSETS_TOPIC = "__consumer_offsets"
-"""Its leaders are the coordinators. Its log stays empty: ZooKeeper stores the groups."""
-
 
 @lru_cache(maxsize=16_384)
 def java_hash(text: str) -> int:
