@@ -32,28 +32,28 @@ from kclient.wire.errors import (
 from kclient.wire.interbroker import LeaderAndIsrResponse, UpdateMetadataResponse
 from kclient.wire.messages import response_class
 from kclient.wire.versions import ApiKey
-from tests.kit.controllers import Member, PaperCluster, register
+from tests.kit.controllers import ControlPlane, FakeBrokers, register
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.slow
-Join = Callable[..., Awaitable[Member]]
+Join = Callable[..., Awaitable[ControlPlane]]
 
 
 @pytest_twisted.async_yield_fixture
 async def join(zookeeper_connect: str) -> AsyncIterator[Join]:
     """Make brokers: ``await join(cluster, 1)``; each with a session of its own."""
     sessions: list[ZooKeeperClient] = []
-    members: list[Member] = []
+    members: list[ControlPlane] = []
 
     async def join_one(
-        cluster: PaperCluster, broker_id: int, *, stand: bool = True, **options: bool
-    ) -> Member:
+        cluster: FakeBrokers, broker_id: int, *, stand: bool = True, **options: bool
+    ) -> ControlPlane:
         session = ZooKeeperClient(reactor, zookeeper_connect, session_timeout=4.0)
         sessions.append(session)
         await session.start(10)
         await ensure_paths(session)
         await register(session, broker_id)
-        member = Member(session, cluster, broker_id, **options)
+        member = ControlPlane(session, cluster, broker_id, **options)
         members.append(member)
         if stand:
             member.controller.start()
@@ -89,7 +89,7 @@ async def expire(zk: ZooKeeperClient, tmp_path: Path) -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_one_of_two_racing_brokers_is_elected_and_both_know(join: Join) -> None:
-    cluster = PaperCluster()
+    cluster = FakeBrokers()
     one = await join(cluster, 1, stand=False)
     two = await join(cluster, 2, stand=False)
     one.controller.start()
@@ -106,7 +106,7 @@ async def test_one_of_two_racing_brokers_is_elected_and_both_know(join: Join) ->
 
 @pytest_twisted.ensureDeferred
 async def test_a_created_topic_is_led_and_known_everywhere(join: Join) -> None:
-    cluster = PaperCluster()
+    cluster = FakeBrokers()
     one = await join(cluster, 1)
     await join(cluster, 2)
     await until(lambda: len(one.cache.brokers) == 2)
@@ -125,7 +125,7 @@ async def test_a_created_topic_is_led_and_known_everywhere(join: Join) -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_a_topic_made_by_an_old_tool_is_given_an_id(join: Join) -> None:
-    cluster = PaperCluster()
+    cluster = FakeBrokers()
     one = await join(cluster, 1)
     await create_znode(one.zk, "old", {0: [1]})
     await until(lambda: one.cache.is_led("old", [0]))
@@ -135,7 +135,7 @@ async def test_a_topic_made_by_an_old_tool_is_given_an_id(join: Join) -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_three_thousand_partitions_are_led_within_seconds(join: Join) -> None:
-    cluster = PaperCluster()
+    cluster = FakeBrokers()
     members = [await join(cluster, n) for n in (1, 2, 3)]
     await until(lambda: len(members[0].cache.brokers) == 3)
     began = time.monotonic()
@@ -151,7 +151,7 @@ async def test_three_thousand_partitions_are_led_within_seconds(join: Join) -> N
 async def test_leadership_moves_to_the_isr_when_a_broker_dies_and_back_when_no_other_replica_is_left(
     join: Join,
 ) -> None:
-    cluster = PaperCluster()
+    cluster = FakeBrokers()
     one = await join(cluster, 1)
     two = await join(cluster, 2)
     await until(lambda: len(one.cache.brokers) == 2)
@@ -176,7 +176,7 @@ async def test_leadership_moves_to_the_isr_when_a_broker_dies_and_back_when_no_o
 async def test_a_new_controller_takes_over_when_the_session_of_the_old_one_ends(
     join: Join, tmp_path: Path
 ) -> None:
-    cluster = PaperCluster()
+    cluster = FakeBrokers()
     one = await join(cluster, 1)
     await until(lambda: one.controller.is_active)
     two = await join(cluster, 2)
@@ -197,7 +197,7 @@ async def test_a_new_controller_takes_over_when_the_session_of_the_old_one_ends(
 
 @pytest_twisted.ensureDeferred
 async def test_a_zombie_with_an_old_controller_epoch_cannot_write(join: Join) -> None:
-    cluster = PaperCluster()
+    cluster = FakeBrokers()
     one = await join(cluster, 1)
     await until(lambda: one.controller.is_active)
     await one.topics.create(NewTopic("t"))
@@ -222,7 +222,7 @@ async def test_a_zombie_with_an_old_controller_epoch_cannot_write(join: Join) ->
 
 @pytest_twisted.ensureDeferred
 async def test_a_controller_resigns_when_a_broker_has_accepted_a_newer_one(join: Join) -> None:
-    cluster = PaperCluster()
+    cluster = FakeBrokers()
     one = await join(cluster, 1)
     await until(lambda: one.cache.controller_epoch == 1)
     cluster[1].controller_epoch = 5
@@ -232,7 +232,7 @@ async def test_a_controller_resigns_when_a_broker_has_accepted_a_newer_one(join:
     await until(lambda: one.cache.controller_epoch >= 5, timeout=15)
 
 
-async def register_another(member: Member, cluster: PaperCluster) -> None:
+async def register_another(member: ControlPlane, cluster: FakeBrokers) -> None:
     """Make the controller send requests."""
     await register(member.zk, 9)
     await until(lambda: cluster[9].cache.brokers.keys() == {1, 9} or 9 in cluster.brokers)
@@ -240,7 +240,7 @@ async def register_another(member: Member, cluster: PaperCluster) -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_orders_are_sent_again_until_a_broker_answers(join: Join) -> None:
-    cluster = PaperCluster()
+    cluster = FakeBrokers()
     one = await join(cluster, 1)
     two = await join(cluster, 2)
     await until(lambda: len(cluster[2].cache.brokers) == 2)
@@ -257,7 +257,7 @@ async def test_orders_are_sent_again_until_a_broker_answers(join: Join) -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_a_deleted_topic_is_gone_and_its_namesake_is_another(join: Join) -> None:
-    cluster = PaperCluster()
+    cluster = FakeBrokers()
     one = await join(cluster, 1)
     await until(lambda: one.cache.brokers)
     first = await one.topics.create(NewTopic("t", 3, configs={"retention.ms": "7"}))
@@ -285,7 +285,7 @@ async def gone(zk: ZooKeeperClient, path: str) -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_a_deletion_waits_for_the_broker_that_is_down(join: Join) -> None:
-    cluster = PaperCluster()
+    cluster = FakeBrokers()
     one = await join(cluster, 1)
     two = await join(cluster, 2)
     await until(lambda: len(one.cache.brokers) == 2)
@@ -307,7 +307,7 @@ async def test_a_deletion_waits_for_the_broker_that_is_down(join: Join) -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_a_new_controller_finishes_the_deletion_of_the_old_one(join: Join) -> None:
-    cluster = PaperCluster()
+    cluster = FakeBrokers()
     one = await join(cluster, 1)
     await until(lambda: one.cache.brokers)
     await one.topics.create(NewTopic("t", 2))
@@ -323,7 +323,7 @@ async def test_a_new_controller_finishes_the_deletion_of_the_old_one(join: Join)
 
 @pytest_twisted.ensureDeferred
 async def test_deletion_requests_that_make_no_sense_are_dropped(join: Join) -> None:
-    cluster = PaperCluster()
+    cluster = FakeBrokers()
     one = await join(cluster, 1, delete_topic_enable=False)
     await until(lambda: one.cache.brokers)
     await one.topics.create(NewTopic("t"))
@@ -336,7 +336,7 @@ async def test_deletion_requests_that_make_no_sense_are_dropped(join: Join) -> N
 
 @pytest_twisted.ensureDeferred
 async def test_partitions_added_to_a_topic_are_led(join: Join) -> None:
-    cluster = PaperCluster()
+    cluster = FakeBrokers()
     one = await join(cluster, 1)
     await join(cluster, 2)
     await until(lambda: len(one.cache.brokers) == 2)
@@ -365,7 +365,7 @@ POISON = [
 
 @pytest_twisted.ensureDeferred
 async def test_poison_znodes_do_not_stop_the_controller(join: Join) -> None:
-    cluster = PaperCluster()
+    cluster = FakeBrokers()
     one = await join(cluster, 1, stand=False)
     for number, content in enumerate(POISON):
         await one.zk.create(f"/brokers/topics/before-{number}", content)
@@ -391,7 +391,7 @@ async def test_poison_znodes_do_not_stop_the_controller(join: Join) -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_controlled_shutdown_moves_what_can_move(join: Join) -> None:
-    cluster = PaperCluster()
+    cluster = FakeBrokers()
     one = await join(cluster, 1)
     two = await join(cluster, 2)
     await until(lambda: len(one.cache.brokers) == 2)
@@ -417,7 +417,7 @@ async def test_controlled_shutdown_moves_what_can_move(join: Join) -> None:
 async def test_a_broker_stops_when_its_successors_have_acknowledged_that_they_lead(
     join: Join,
 ) -> None:
-    cluster = PaperCluster()
+    cluster = FakeBrokers()
     one = await join(cluster, 1)
     two = await join(cluster, 2)
     await until(lambda: len(one.cache.brokers) == 2)
@@ -442,7 +442,7 @@ async def test_a_broker_stops_when_its_successors_have_acknowledged_that_they_le
 
 @pytest_twisted.ensureDeferred
 async def test_isr_changes_of_leaders_reach_every_broker(join: Join) -> None:
-    cluster = PaperCluster()
+    cluster = FakeBrokers()
     one = await join(cluster, 1)
     await join(cluster, 2)
     await until(lambda: len(one.cache.brokers) == 2)
@@ -466,7 +466,7 @@ async def test_isr_changes_of_leaders_reach_every_broker(join: Join) -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_a_broker_that_joins_receives_the_full_state(join: Join) -> None:
-    cluster = PaperCluster()
+    cluster = FakeBrokers()
     one = await join(cluster, 1)
     await until(lambda: one.cache.brokers)
     await one.topics.create(NewTopic("t", 3))
@@ -479,7 +479,7 @@ async def test_a_broker_that_joins_receives_the_full_state(join: Join) -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_a_stale_broker_epoch_is_no_reason_to_resign(join: Join) -> None:
-    cluster = PaperCluster()
+    cluster = FakeBrokers()
     cluster[1].answer = lambda api, request: (
         UpdateMetadataResponse(77) if api is ApiKey.UPDATE_METADATA else None
     )
@@ -496,7 +496,7 @@ async def test_a_stale_broker_epoch_is_no_reason_to_resign(join: Join) -> None:
 @pytest_twisted.ensureDeferred
 async def test_a_request_that_a_broker_did_not_authorize_is_sent_again(join: Join) -> None:
     """The broker may not know our secret or our epoch yet: nothing was done, so it is no answer."""
-    cluster = PaperCluster()
+    cluster = FakeBrokers()
     refused: list[ApiKey] = []
 
     def answer(api: ApiKey, _request: object) -> object:

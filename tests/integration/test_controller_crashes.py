@@ -11,7 +11,7 @@ from twisted.internet.task import deferLater
 
 from kbroker.zk import znodes
 from kbroker.zk.errors import NodeExists
-from tests.kit.crashing_controller import die_at_every_step, succession
+from tests.kit.crashing_controller import controller_failover, crash_at_every_step
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -72,8 +72,8 @@ async def _is_gone(zk, topic):
 
 
 async def run_scenario(connect, fate):
-    """Let the controller of broker 1 live and die by *fate* while work is given; then judge."""
-    async with succession(connect, fate, (2, 3)) as scene:
+    """Crash the controller of broker 1 by *fate* while it has work; then check the outcome."""
+    async with controller_failover(connect, fate, (2, 3)) as scene:
         other, cluster = scene.zookeeper, scene.cluster
         await other.create("/config/topics/a", znodes.encode_config({}))
         await put_topic(other, "a", (1, 2), (3,))
@@ -98,5 +98,5 @@ async def run_scenario(connect, fate):
 async def test_the_next_controller_finishes_whatever_the_last_one_began(
     zookeeper_connect: str, after: bool
 ) -> None:
-    steps = await die_at_every_step(zookeeper_connect, run_scenario, after=after)
+    steps = await crash_at_every_step(zookeeper_connect, run_scenario, after=after)
     assert steps + 1 > 25

@@ -11,7 +11,7 @@ from kbroker.metadata.core.config_entries import Change
 from kbroker.metadata.topic_placement import NewTopic
 from kbroker.zk import znodes
 from kbroker.zk.client import ZooKeeperClient
-from tests.kit.controllers import Member, PaperCluster, register
+from tests.kit.controllers import ControlPlane, FakeBrokers, register
 from tests.kit.dying import Fate, ForgetfulZooKeeper
 from tests.kit.waiting import until
 
@@ -22,10 +22,10 @@ async def run_scenario(connect, fate, applied):
     session = ZooKeeperClient(reactor, connect, session_timeout=4.0)
     await session.start(10)
     await ensure_paths(session)
-    cluster = PaperCluster()
+    cluster = FakeBrokers()
     await register(session, 1)
     await register(session, 2)
-    member = Member(ForgetfulZooKeeper(session, fate, applied=applied), cluster, 1)
+    member = ControlPlane(ForgetfulZooKeeper(session, fate, applied=applied), cluster, 1)
     try:
         member.controller.start()
         await until(lambda: set(member.cache.brokers) == {1, 2})

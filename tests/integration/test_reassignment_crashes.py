@@ -1,7 +1,7 @@
 """S19, S26: the controller dies before or after each write and request of a reassignment; the next one finishes it.
 
 A partition on brokers 2 and 3 is to move to 4 and 2; meanwhile the target changes to 3 and 4. Both are written
-as a classic tool does, so that they outlive the controller. A paper leader adds the replicas of its LeaderAndIsr
+as a classic tool does, so that they outlive the controller. A fake leader adds the replicas of its LeaderAndIsr
 request to the ISR.
 """
 
@@ -21,8 +21,8 @@ from kbroker.zk.client import ZooKeeperClient
 from kbroker.zk.errors import BadVersion, NoNode
 from kclient.types import TopicPartition
 from kclient.wire.versions import ApiKey
-from tests.kit.controllers import PaperCluster
-from tests.kit.crashing_controller import die_at_every_step, succession
+from tests.kit.controllers import FakeBrokers
+from tests.kit.crashing_controller import controller_failover, crash_at_every_step
 from tests.kit.dying import Fate
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -40,7 +40,7 @@ async def request_reassignment(zk: ZooKeeperClient, *replicas: int) -> None:
         await zk.set(znodes.REASSIGN_PARTITIONS, data, -1)
 
 
-def replicas_sent_to(cluster: PaperCluster, leader: int, leader_epoch: int) -> list[int] | None:
+def replicas_sent_to(cluster: FakeBrokers, leader: int, leader_epoch: int) -> list[int] | None:
     """Return the replicas of the LeaderAndIsr request to *leader* in its epoch; None if it received none."""
     for api, request in reversed(cluster[leader].received):
         if api is ApiKey.LEADER_AND_ISR:
@@ -51,7 +51,7 @@ def replicas_sent_to(cluster: PaperCluster, leader: int, leader_epoch: int) -> l
     return None
 
 
-async def catch_up(zk: ZooKeeperClient, cluster: PaperCluster) -> None:
+async def catch_up(zk: ZooKeeperClient, cluster: FakeBrokers) -> None:
     """Have the leader take all its followers into the ISR, and announce it."""
     with suppress(NoNode, BadVersion):
         node = await zk.get(STATE)
@@ -67,7 +67,7 @@ async def catch_up(zk: ZooKeeperClient, cluster: PaperCluster) -> None:
             )
 
 
-async def unsettled(zk: ZooKeeperClient, cluster: PaperCluster) -> str:
+async def unsettled(zk: ZooKeeperClient, cluster: FakeBrokers) -> str:
     """Return what differs from the expected end; "" if nothing."""
     await catch_up(zk, cluster)
     if await zk.exists(znodes.REASSIGN_PARTITIONS) is not None:
@@ -88,7 +88,7 @@ async def unsettled(zk: ZooKeeperClient, cluster: PaperCluster) -> str:
     return "" if _knows_it_has_nothing(cluster) else "broker 2 keeps its replica"
 
 
-def _knows_it_has_nothing(cluster: PaperCluster) -> bool:
+def _knows_it_has_nothing(cluster: FakeBrokers) -> bool:
     """Return whether broker 2 received StopReplica, or a full UpdateMetadata without its replica."""
     if (T.topic, T.partition) in cluster[2].deleted:
         return True
@@ -102,7 +102,7 @@ def _knows_it_has_nothing(cluster: PaperCluster) -> bool:
 
 async def run_scenario(connect: str, fate: Fate) -> None:
     """Run the controller of broker 1 until *fate* kills it during the reassignments; then check the end."""
-    async with succession(connect, fate, (2, 3, 4)) as scene:
+    async with controller_failover(connect, fate, (2, 3, 4)) as scene:
         other, cluster = scene.zookeeper, scene.cluster
         content = znodes.TopicAssignment(uuid4(), {0: znodes.ReplicaAssignment((2, 3))})
         await other.create(znodes.topic_path(T.topic), znodes.encode_topic(content))
@@ -118,5 +118,5 @@ async def run_scenario(connect: str, fate: Fate) -> None:
 async def test_the_next_controller_finishes_the_reassignment(
     zookeeper_connect: str, after: bool
 ) -> None:
-    steps = await die_at_every_step(zookeeper_connect, run_scenario, after=after)
+    steps = await crash_at_every_step(zookeeper_connect, run_scenario, after=after)
     assert steps + 1 > 15

@@ -57,7 +57,7 @@ from kclient.wire.schema.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from tests.kit.controllers import Member, PaperCluster, register
+from tests.kit.controllers import ControlPlane, FakeBrokers, register
 from tests.kit.waiting import until
 from tests.kit.zookeeper import Ensemble
 
@@ -65,11 +65,11 @@ pytestmark = pytest.mark.slow
 SET, DELETE, APPEND = 0, 1, 2
 
 
-async def only_member(session: ZooKeeperClient) -> Member:
+async def only_member(session: ZooKeeperClient) -> ControlPlane:
     """Begin a cluster with the one broker that is its controller."""
     await ensure_paths(session)
     await register(session, 1)
-    member = Member(session, PaperCluster(), 1)
+    member = ControlPlane(session, FakeBrokers(), 1)
     member.controller.start()
     await member.dynamic.start()
     await until(lambda: member.cache.brokers)
@@ -77,7 +77,7 @@ async def only_member(session: ZooKeeperClient) -> Member:
 
 
 @pytest_twisted.async_yield_fixture
-async def broker(zookeeper_connect: str) -> AsyncIterator[Member]:
+async def broker(zookeeper_connect: str) -> AsyncIterator[ControlPlane]:
     """One broker that is the controller."""
     session = ZooKeeperClient(reactor, zookeeper_connect, session_timeout=4.0)
     await session.start(10)
@@ -113,7 +113,7 @@ async def broker(zookeeper_connect: str) -> AsyncIterator[Member]:
 )
 @pytest_twisted.ensureDeferred
 async def test_what_cannot_be_a_topic_is_refused(
-    broker: Member, new: NewTopic, error: type[KafkaError]
+    broker: ControlPlane, new: NewTopic, error: type[KafkaError]
 ) -> None:
     await broker.topics.create(NewTopic("a.b"))
     assert await broker.topics.until_led("a.b", [0], 5)
@@ -124,7 +124,7 @@ async def test_what_cannot_be_a_topic_is_refused(
 
 
 @pytest_twisted.ensureDeferred
-async def test_there_are_no_more_replicas_than_live_brokers(broker: Member) -> None:
+async def test_there_are_no_more_replicas_than_live_brokers(broker: ControlPlane) -> None:
     with pytest.raises(InvalidReplicationFactor, match="1 available"):
         await broker.topics.create(NewTopic("t", 1, 2))
     await register(broker.zk, 2)
@@ -134,7 +134,7 @@ async def test_there_are_no_more_replicas_than_live_brokers(broker: Member) -> N
 
 
 @pytest_twisted.ensureDeferred
-async def test_racks_count_when_every_broker_has_one(broker: Member) -> None:
+async def test_racks_count_when_every_broker_has_one(broker: ControlPlane) -> None:
     for broker_id, rack in ((2, "east"), (3, "west"), (4, "west")):
         await register(broker.zk, broker_id, rack)
     await until(lambda: len(broker.cache.brokers) == 4)
@@ -160,7 +160,9 @@ async def test_racks_count_when_every_broker_has_one(broker: Member) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_the_offsets_topic_has_as_many_replicas_as_brokers_are_alive(broker: Member) -> None:
+async def test_the_offsets_topic_has_as_many_replicas_as_brokers_are_alive(
+    broker: ControlPlane,
+) -> None:
     await register(broker.zk, 2)
     await until(lambda: len(broker.cache.brokers) == 2)
     await broker.topics.create_offsets_topic()
@@ -170,7 +172,7 @@ async def test_the_offsets_topic_has_as_many_replicas_as_brokers_are_alive(broke
 
 
 @pytest_twisted.ensureDeferred
-async def test_one_of_many_racing_creations_wins(broker: Member) -> None:
+async def test_one_of_many_racing_creations_wins(broker: ControlPlane) -> None:
     outcomes = []
 
     async def create() -> None:
@@ -186,7 +188,7 @@ async def test_one_of_many_racing_creations_wins(broker: Member) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_settings_left_by_a_broken_creation_do_not_stay(broker: Member) -> None:
+async def test_settings_left_by_a_broken_creation_do_not_stay(broker: ControlPlane) -> None:
     left = znodes.encode_config({"retention.ms": "1"})
     await broker.zk.create("/config/topics/t", left)
     await broker.topics.create(NewTopic("t", configs={"segment.ms": "7"}))
@@ -194,7 +196,7 @@ async def test_settings_left_by_a_broken_creation_do_not_stay(broker: Member) ->
 
 
 @pytest_twisted.ensureDeferred
-async def test_partitions_grow_once_however_many_ask(broker: Member) -> None:
+async def test_partitions_grow_once_however_many_ask(broker: ControlPlane) -> None:
     await broker.topics.create(NewTopic("t", 2))
     outcomes = []
 
@@ -227,7 +229,7 @@ CONTEXT = RequestContext(
 
 
 @pytest_twisted.ensureDeferred
-async def test_create_topics_answers_for_each_topic(broker: Member) -> None:
+async def test_create_topics_answers_for_each_topic(broker: ControlPlane) -> None:
     now = reactor.seconds
     handler = CreateTopics(broker.controller, broker.topics, broker.dynamic, now)
     asked = [
@@ -256,7 +258,7 @@ async def test_create_topics_answers_for_each_topic(broker: Member) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_validate_only_creates_nothing(broker: Member) -> None:
+async def test_validate_only_creates_nothing(broker: ControlPlane) -> None:
     handler = CreateTopics(broker.controller, broker.topics, broker.dynamic, reactor.seconds)
     request = CreateTopicsRequest([CreatableTopic("t", 3, 1)], 5000, validate_only=True)
     (result,) = (await handler(CONTEXT, request)).topics
@@ -265,7 +267,7 @@ async def test_validate_only_creates_nothing(broker: Member) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_too_many_partitions_in_one_request_are_refused(broker: Member) -> None:
+async def test_too_many_partitions_in_one_request_are_refused(broker: ControlPlane) -> None:
     handler = CreateTopics(broker.controller, broker.topics, broker.dynamic, reactor.seconds)
     asked = [CreatableTopic(f"t{n}", 6000, 1) for n in range(2)]
     response = await handler(CONTEXT, CreateTopicsRequest(asked, 5000))
@@ -273,7 +275,7 @@ async def test_too_many_partitions_in_one_request_are_refused(broker: Member) ->
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_topic_that_is_not_led_in_time_is_there_all_the_same(broker: Member) -> None:
+async def test_a_topic_that_is_not_led_in_time_is_there_all_the_same(broker: ControlPlane) -> None:
     broker.cluster[1].reachable = False
     handler = CreateTopics(broker.controller, broker.topics, broker.dynamic, reactor.seconds)
     (result,) = (
@@ -285,7 +287,7 @@ async def test_a_topic_that_is_not_led_in_time_is_there_all_the_same(broker: Mem
 
 
 @pytest_twisted.ensureDeferred
-async def test_only_the_controller_creates_grows_and_deletes(broker: Member) -> None:
+async def test_only_the_controller_creates_grows_and_deletes(broker: ControlPlane) -> None:
     await broker.topics.create(NewTopic("t"))
     broker.controller.stop()
     create = CreateTopics(broker.controller, broker.topics, broker.dynamic, reactor.seconds)
@@ -299,7 +301,7 @@ async def test_only_the_controller_creates_grows_and_deletes(broker: Member) -> 
 
 
 @pytest_twisted.ensureDeferred
-async def test_topics_are_deleted_by_name_and_by_id(broker: Member) -> None:
+async def test_topics_are_deleted_by_name_and_by_id(broker: ControlPlane) -> None:
     for name in ("t", "u"):
         await broker.topics.create(NewTopic(name))
         assert await broker.topics.until_led(name, [0], 5)
@@ -326,7 +328,7 @@ async def test_topics_are_deleted_by_name_and_by_id(broker: Member) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_partitions_are_added_through_the_api(broker: Member) -> None:
+async def test_partitions_are_added_through_the_api(broker: ControlPlane) -> None:
     await broker.topics.create(NewTopic("t", 2))
     assert await broker.topics.until_led("t", [0, 1], 5)
     handler = CreatePartitions(broker.controller, broker.topics, reactor.seconds)
@@ -337,7 +339,7 @@ async def test_partitions_are_added_through_the_api(broker: Member) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_settings_are_changed_and_described_through_the_api(broker: Member) -> None:
+async def test_settings_are_changed_and_described_through_the_api(broker: ControlPlane) -> None:
     await broker.topics.create(NewTopic("t", configs={"retention.ms": "5"}))
     assert await broker.topics.until_led("t", [0], 5)
     alter = IncrementalAlterConfigs(broker.config_changes, 1)
@@ -386,7 +388,7 @@ async def test_settings_are_changed_and_described_through_the_api(broker: Member
 
 
 @pytest_twisted.ensureDeferred
-async def test_alter_configs_replaces_everything(broker: Member) -> None:
+async def test_alter_configs_replaces_everything(broker: ControlPlane) -> None:
     await broker.topics.create(NewTopic("t", configs={"retention.ms": "5", "segment.ms": "6"}))
     handler = AlterConfigs(broker.config_changes, 1)
     resources = [
@@ -412,7 +414,7 @@ async def test_alter_configs_replaces_everything(broker: Member) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_loaded_topic_is_notified_of_changes(broker: Member) -> None:
+async def test_a_loaded_topic_is_notified_of_changes(broker: ControlPlane) -> None:
     created = await broker.topics.create(NewTopic("t", configs={"retention.ms": "5"}))
     changes = []
     broker.dynamic.on_topic_config(
@@ -432,7 +434,7 @@ async def test_a_loaded_topic_is_notified_of_changes(broker: Member) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_namesake_does_not_inherit_settings(broker: Member) -> None:
+async def test_a_namesake_does_not_inherit_settings(broker: ControlPlane) -> None:
     await broker.dynamic.load_topics({"t": uuid.UUID(int=1)})
     await broker.zk.create("/config/topics/t", znodes.encode_config({"retention.ms": "5"}))
     await broker.dynamic.load_topics({"t": uuid.UUID(int=1)})
@@ -442,7 +444,7 @@ async def test_a_namesake_does_not_inherit_settings(broker: Member) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_concurrent_changes_do_not_lose_each_other(broker: Member) -> None:
+async def test_concurrent_changes_do_not_lose_each_other(broker: ControlPlane) -> None:
     await broker.topics.create(NewTopic("t"))
     names = ["retention.ms", "segment.ms", "flush.ms", "retention.bytes", "segment.bytes"]
     await all_of(
@@ -452,7 +454,7 @@ async def test_concurrent_changes_do_not_lose_each_other(broker: Member) -> None
 
 
 @pytest_twisted.ensureDeferred
-async def test_bad_values_in_zookeeper_are_ignored_and_good_ones_used(broker: Member) -> None:
+async def test_bad_values_in_zookeeper_are_ignored_and_good_ones_used(broker: ControlPlane) -> None:
     stored = {"retention.ms": "soon", "segment.ms": "7"}
     await broker.zk.create("/config/topics/t", znodes.encode_config(stored))
     await broker.zk.create("/config/topics/u", b"{poison")
@@ -463,7 +465,7 @@ async def test_bad_values_in_zookeeper_are_ignored_and_good_ones_used(broker: Me
 
 
 @pytest_twisted.ensureDeferred
-async def test_poison_and_old_notifications_are_survived_and_purged(broker: Member) -> None:
+async def test_poison_and_old_notifications_are_survived_and_purged(broker: ControlPlane) -> None:
     await broker.topics.create(NewTopic("t"))
     await broker.dynamic.load_topics({"t": None})
     broker.dynamic._now_ms = lambda: 10**15  # all notifications are old
@@ -477,7 +479,9 @@ async def test_poison_and_old_notifications_are_survived_and_purged(broker: Memb
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_change_of_settings_that_changes_nothing_writes_nothing(broker: Member) -> None:
+async def test_a_change_of_settings_that_changes_nothing_writes_nothing(
+    broker: ControlPlane,
+) -> None:
     await broker.topics.create(NewTopic("t", configs={"retention.ms": "5"}))
     await broker.config_changes.alter_topic("t", [Change("retention.ms", SET, "5")])
     await broker.config_changes.alter_topic(

@@ -31,8 +31,8 @@ from kclient.wire.versions import ApiKey
 
 
 @dataclass
-class PaperBroker:
-    """What a broker is to the controller: it registers, obeys and remembers."""
+class FakeBroker:
+    """A broker as the controller sees it: it registers, executes requests, and keeps them."""
 
     broker_id: int
     cache: MetadataCache = field(default_factory=lambda: MetadataCache("cluster"))
@@ -78,14 +78,14 @@ class PaperBroker:
         return response
 
 
-class PaperCluster:
+class FakeBrokers:
     """Brokers by id; `send` is the controllers' way to them."""
 
     def __init__(self) -> None:
-        self.brokers: dict[int, PaperBroker] = {}
+        self.brokers: dict[int, FakeBroker] = {}
 
-    def __getitem__(self, broker_id: int) -> PaperBroker:
-        return self.brokers.setdefault(broker_id, PaperBroker(broker_id))
+    def __getitem__(self, broker_id: int) -> FakeBroker:
+        return self.brokers.setdefault(broker_id, FakeBroker(broker_id))
 
     def send(
         self, broker_id: int, host: str, port: int, api: ApiKey, version: int, request: Any
@@ -112,11 +112,11 @@ async def register(zk: ZooKeeperClient, broker_id: int, rack: str | None = None)
 
 
 @dataclass
-class Member:
+class ControlPlane:
     """One broker's control plane: a candidate controller and what the admin APIs use."""
 
     zk: ZooKeeperClient
-    cluster: PaperCluster
+    cluster: FakeBrokers
     broker_id: int
     delete_topic_enable: bool = True
 

@@ -1,7 +1,7 @@
-"""A controller that dies by its `Fate`, and another broker that takes over; for tests that try every step of some work.
+"""A controller that crashes by its `Fate`, and another broker that takes over; for tests that crash at every step.
 
-The mortal is broker 1, the successor broker 2. Once the mortal is dead he is buried (his session ends) and is back
-as an obedient broker, as after a restart.
+Broker 1 crashes, broker 2 takes over. After the crash the session of broker 1 ends, and it registers again as a broker
+that is no candidate, as after a restart.
 """
 
 from __future__ import annotations
@@ -19,52 +19,54 @@ from twisted.internet.task import deferLater
 from kbroker.controller.controller import ControllerSettings, KafkaController
 from kbroker.metadata.broker_registration import ensure_paths
 from kbroker.zk.client import ZooKeeperClient
-from tests.kit.controllers import Member, PaperCluster, register
+from tests.kit.controllers import ControlPlane, FakeBrokers, register
 from tests.kit.dying import DyingZooKeeper, Fate
 from tests.kit.waiting import until
 
 
 @dataclass
-class Succession:
-    """The mortal, his successor, and what they see."""
+class ControllerFailover:
+    """The controller that crashes, the next one, and what they see."""
 
     fate: Fate
-    mortal: ZooKeeperClient
+    crashing: ZooKeeperClient
     zookeeper: ZooKeeperClient
-    """Of everybody else."""
-    cluster: PaperCluster
+    """Of every other broker."""
+    cluster: FakeBrokers
     first: KafkaController
-    second: Member
-    is_buried: bool = False
+    second: ControlPlane
+    is_restarted: bool = False
 
     async def begin(self) -> None:
-        """Have the mortal elected, if he lives to be, and the successor stand behind him."""
+        """Elect the first controller, unless it crashes before, then start the second candidate."""
         self.first.start()
         await until(lambda: self.first.is_active or self.fate.is_dead)
         self.second.controller.start()
 
     async def until_solved(self, problem: Callable[[], Awaitable[str]], seconds: float) -> None:
-        """Wait until *problem* says "", burying the dead and starting him again as an obedient broker."""
+        """Wait until *problem* says "", restarting the broker that crashed as one that is no candidate."""
         deadline = time.monotonic() + seconds
         while text := await problem():
-            if self.fate.is_dead and not self.is_buried:
-                self.is_buried = True
-                await self.mortal.stop(2)
+            if self.fate.is_dead and not self.is_restarted:
+                self.is_restarted = True
+                await self.crashing.stop(2)
                 await register(self.zookeeper, 1)
             assert time.monotonic() < deadline, f"{text}; died at {self.fate.steps_taken[-3:]}"
             await deferLater(reactor, 0.02)
 
 
 @asynccontextmanager
-async def succession(connect: str, fate: Fate, others: Iterable[int]) -> AsyncIterator[Succession]:
+async def controller_failover(
+    connect: str, fate: Fate, others: Iterable[int]
+) -> AsyncIterator[ControllerFailover]:
     """Give the two on a chroot of their own, with broker 1 and the *others* registered; at the end both stop."""
     sessions = [ZooKeeperClient(reactor, connect, session_timeout=4.0) for _ in range(2)]
-    mortal, other = sessions
+    crashing, other = sessions
     for session in sessions:
         await session.start(10)
     await ensure_paths(other)
-    cluster = PaperCluster()
-    await register(mortal, 1)
+    cluster = FakeBrokers()
+    await register(crashing, 1)
     for broker_id in others:
         await register(other, broker_id)
 
@@ -73,13 +75,15 @@ async def succession(connect: str, fate: Fate, others: Iterable[int]) -> AsyncIt
 
     first = KafkaController(
         reactor,
-        DyingZooKeeper(mortal, fate),
+        DyingZooKeeper(crashing, fate),
         ControllerSettings(1, "PLAINTEXT"),
         dying_send,
         now_ms=lambda: 1,
         new_topic_id=uuid4,
     )
-    made = Succession(fate, mortal, other, cluster, first, Member(other, cluster, 2))
+    made = ControllerFailover(
+        fate, crashing, other, cluster, first, ControlPlane(other, cluster, 2)
+    )
     try:
         yield made
     finally:
@@ -90,15 +94,15 @@ async def succession(connect: str, fate: Fate, others: Iterable[int]) -> AsyncIt
             await session.stop(2)
 
 
-async def die_at_every_step(
+async def crash_at_every_step(
     connect: str, scenario: Callable[[str, Fate], Awaitable[None]], *, after: bool
 ) -> int:
-    """Play *scenario* again and again, on a chroot each, with a death one step later; return how many there were."""
+    """Run *scenario* again and again, on a chroot each, with a crash one step later; return how many there were."""
     at = 0
     while True:
         at += 1
         fate = Fate(at, after=after)
         await scenario(f"{connect}/run-{at}", fate)
-        if fate.steps < at:  # it lived through all of its work
+        if fate.steps < at:  # it has done all of its work
             print(f"{at - 1} crash points")  # noqa: T201
             return at - 1

@@ -29,7 +29,7 @@ DISK = st.sampled_from(["as it was", "as it was", "wiped", "short"])
 
 
 class ControllerAgainstZooKeeper(RuleBasedStateMachine):
-    """ZooKeeper's accepting a write, and the machine's hearing of it, are separate steps."""
+    """That ZooKeeper accepts a write, and that the machine learns of it, are separate steps."""
 
     def __init__(self):
         super().__init__()
@@ -40,34 +40,34 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
         self.states = {}  # partition -> LeaderAndIsr, zk_version = the znode's
         self.deletions = set()
         self.channels = {}  # broker -> epoch
-        self.told = {}  # broker -> partition -> leader epoch it was last told
+        self.sent = {}  # broker -> partition -> leader epoch it was last sent
         self.stops = []  # (broker, epoch, partitions) to be acknowledged
         self.deleted_by = {}  # (topic id) -> {(partition, broker)}
         self.controller_epoch = 0
         self.write = None
         self.outcome = None
         self.machine = None
-        self.deposed = []
+        self.resigned = []
         self.queue = deque()  # events that wait for the machine
         self.in_process = False
         self.leaderless = set()
         self.asked = (
             deque()
         )  # of each request its partitions, with their targets for a reassignment
-        self.knows = {}  # broker -> partition -> what it was last told, while it lives
+        self.knows = {}  # broker -> partition -> what it was last sent, while it is alive
         self.disks = {}  # broker -> {(topic id, partition index)} that it has files of
-        self.left_over = set()  # (broker, what it was told to keep until there is a leader)
+        self.left_over = set()  # (broker, what it keeps until there is a leader)
         self.goals = {}  # partition -> replicas it shall have when nothing is under way
-        self.wishes = {}  # partition -> replicas that were asked for
+        self.requested = {}  # partition -> replicas that were requested
         self.assignment = None  # WriteAssignments under way
         self.assigned = None  # and its outcome
-        self.lives = {}  # broker -> its broker epochs
+        self.epochs_of = {}  # broker -> its broker epochs
         self.since = {}  # broker -> the first broker epoch since which its disk lost nothing
         self.holders = {}  # partition -> brokers that hold all that is committed
         self.short = (
             set()
         )  # (broker, partition) whose log was lost, though the rest of the disk was not
-        self.refusals = []  # what brokers answer that were told to lead without their log
+        self.refusals = []  # responses of brokers that were sent a leadership without their log
 
     @initialize(brokers=st.sets(BROKERS, min_size=1))
     def first_election(self, brokers):
@@ -77,15 +77,15 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
 
     def comes(self, broker, *, wiped):
         epoch = next(self.epochs)
-        lives = self.lives.setdefault(broker, [])
+        epochs_of = self.epochs_of.setdefault(broker, [])
         if wiped:
             self.since[broker] = epoch
             self.disks.pop(broker, None)
             for holders in self.holders.values():
                 holders.discard(broker)
-        intact = None if wiped else broker_epochs((self.since[broker], lives[-1]))
+        intact = None if wiped else broker_epochs((self.since[broker], epochs_of[-1]))
         condition = LogDirCondition.NEW if wiped else LogDirCondition.CRASHED
-        lives.append(epoch)
+        epochs_of.append(epoch)
         self.brokers[broker] = Broker(
             broker, epoch, (), integrity=LogDirIntegrity(condition, intact)
         )
@@ -117,7 +117,7 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
 
     def on_OpenChannel(self, effect):
         self.channels[effect.broker.broker_id] = effect.broker.epoch
-        self.told.pop(effect.broker.broker_id, None)
+        self.sent.pop(effect.broker.broker_id, None)
 
     def on_CloseChannel(self, effect):
         del self.channels[effect.broker_id]
@@ -132,10 +132,10 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
         for update in effect.partitions:
             self.check_announced(update)
             key = (update.topic_id, update.partition)
-            told = self.told.setdefault(effect.broker_id, {})
-            assert update.state.leader_epoch >= told.get(key, 0)
-            told[key] = update.state.leader_epoch
-            if effect.broker_id in update.replicas and self.hears(effect.broker_id):
+            sent = self.sent.setdefault(effect.broker_id, {})
+            assert update.state.leader_epoch >= sent.get(key, 0)
+            sent[key] = update.state.leader_epoch
+            if effect.broker_id in update.replicas and self.reaches(effect.broker_id):
                 knows = self.knows.setdefault(effect.broker_id, {})
                 knows[update.topic, update.partition] = update
                 self.disks.setdefault(effect.broker_id, set()).add(key)
@@ -154,7 +154,7 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
             if update.state.leader != -2:
                 self.check_announced(update)
         if effect.full:
-            for broker in filter(self.hears, effect.broker_ids):
+            for broker in filter(self.reaches, effect.broker_ids):
                 self.sweep(broker, effect.partitions)
 
     def on_SendStopReplica(self, effect):
@@ -168,8 +168,8 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
         if deletes:
             self.stops.append((effect.broker_id, self.channels[effect.broker_id], deletes))
 
-    def hears(self, broker):
-        """Whether what is said to *broker* reaches the life of it that the controller means."""
+    def reaches(self, broker):
+        """Whether requests to *broker* reach the registration that the controller means."""
         known = self.brokers.get(broker)
         return known is not None and known.epoch == self.channels.get(broker)
 
@@ -184,12 +184,12 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
                     self.left_over.add((broker, key))  # until the next time
 
     def check_moved_away(self, broker, partition):
-        """Invariants 1 and 3 of reassignment: who deletes is no replica any more, nor in the ISR."""
+        """Invariants 1 and 3 of reassignment: a deleted replica is not assigned any more, nor in the ISR."""
         topic = self.topics.get(partition[0])
         if topic is not None:
             assert broker not in topic.assignment[partition[1]]
             assert broker not in self.states[partition].isr
-            if self.hears(broker):
+            if self.reaches(broker):
                 self.disks.get(broker, set()).discard((topic.topic_id, partition[1]))
 
     def on_WriteAssignments(self, effect):
@@ -205,8 +205,8 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
                 topic = self.topics[partition[0]]
                 now = topic.being_reassigned.get(partition[1])
                 target = topic.assignment[partition[1]] if now is None else now.target_replicas
-                wish = asked[partition]
-                assert now is None if wish is None else target == wish
+                target = asked[partition]
+                assert now is None if target is None else target == target
 
     def on_DeleteTopicZnodes(self, effect):
         topic = self.topics.pop(effect.topic)
@@ -239,7 +239,7 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
         pytest.fail(f"resigned: {effect.reason}")
 
     def check_announced(self, update):
-        """Invariant 3: what brokers hear was in ZooKeeper (it may have moved on since)."""
+        """Invariant 3: what brokers are sent was in ZooKeeper (which may have a later state)."""
         found = self.states.get((update.topic, update.partition))
         assert found is not None
         assert update.state.zk_version <= found.zk_version
@@ -255,7 +255,7 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
         if broker in self.brokers and not bounce:
             del self.brokers[broker]
         else:
-            self.comes(broker, wiped=disk == "wiped" or broker not in self.lives)
+            self.comes(broker, wiped=disk == "wiped" or broker not in self.epochs_of)
             hosted = sorted(p for p, holders in self.holders.items() if broker in holders)
             if disk == "short" and hosted:
                 partition = random.choice(hosted)
@@ -334,33 +334,33 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
     def leader_changes_isr(self, random, alone=False):
         """A leader drops a follower, or takes one back, past the controller."""
         led = [
-            (partition, told)
+            (partition, sent)
             for broker in self.brokers
-            for partition, told in self.knows.get(broker, {}).items()
+            for partition, sent in self.knows.get(broker, {}).items()
             if partition in self.states
             and self.leads(partition)
             and self.states[partition].leader == broker
-            and self.states[partition].leader_epoch == told.state.leader_epoch
-            and self.topics[partition[0]].topic_id == told.topic_id
+            and self.states[partition].leader_epoch == sent.state.leader_epoch
+            and self.topics[partition[0]].topic_id == sent.topic_id
         ]
         if not led:
             return
-        partition, told = random.choice(sorted(led, key=lambda item: item[0]))
+        partition, sent = random.choice(sorted(led, key=lambda item: item[0]))
         state = self.states[partition]
-        replicas = told.replicas
+        replicas = sent.replicas
         others = set() if alone else random.sample(replicas, random.randint(0, len(replicas)))
         isr_epochs = state.isr_epoch_by_member
         staying = {r for r in isr_epochs if r == state.leader or r in others}
         # The last fetch that the leader took may be of an earlier life (S9).
         joining = {
-            r: random.choice(self.lives[r])
+            r: random.choice(self.epochs_of[r])
             for r in others
             if r not in isr_epochs and r in self.brokers
         }
         self.leader_writes_isr(partition, replicas, staying, joining)
 
     def leader_writes_isr(self, partition, replicas, staying, joining):
-        """Who stays does so under the broker epoch it has; *joining* are broker epochs by replica."""
+        """Members that stay keep their broker epochs; *joining* are broker epochs by replica."""
         state = self.states[partition]
         for replica, isr_epoch in joining.items():
             if isr_epoch >= self.since[replica]:
@@ -398,7 +398,7 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
 
     @rule(random=RANDOM)
     def records_are_committed(self, random):
-        """The in-sync replicas have more now than anybody else."""
+        """The in-sync replicas have more now than any other."""
         partition = random.choice([None, *sorted(self.states)])
         if partition is None or not self.leads(partition):
             return
@@ -424,27 +424,27 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
             targets[partition] = None
             if not cancel:
                 targets[partition] = tuple(random.sample(range(1, 5), random.randint(1, 3)))
-            self.wishes.setdefault(partition, []).append(targets[partition])
+            self.requested.setdefault(partition, []).append(targets[partition])
         self.asked.append(targets)
         self.feed(events.ReassignmentRequested(targets))
 
     @rule()
     def followers_catch_up(self):
-        """Every leader takes all into the ISR that it was told of and that live."""
+        """Every leader adds all live replicas that it was sent to the ISR."""
         for broker in sorted(self.brokers):
-            for partition, told in sorted(self.knows.get(broker, {}).items()):
+            for partition, sent in sorted(self.knows.get(broker, {}).items()):
                 state = self.states.get(partition)
                 if (
                     state is None
                     or state.leader != broker
-                    or state.leader_epoch != told.state.leader_epoch
-                    or self.topics[partition[0]].topic_id != told.topic_id
+                    or state.leader_epoch != sent.state.leader_epoch
+                    or self.topics[partition[0]].topic_id != sent.topic_id
                 ):
                     continue
                 if self.leads(partition):
-                    live = [r for r in told.replicas if r not in state.isr and r in self.brokers]
+                    live = [r for r in sent.replicas if r not in state.isr and r in self.brokers]
                     joining = {r: self.brokers[r].epoch for r in live}
-                    self.leader_writes_isr(partition, told.replicas, set(state.isr), joining)
+                    self.leader_writes_isr(partition, sent.replicas, set(state.isr), joining)
         self.feed(events.IsrChanged(dict(self.states)))
 
     @precondition(lambda self: self.assignment is not None and self.assigned is None)
@@ -458,7 +458,7 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
                 gone.add(name)
                 continue
             before = topic.being_reassigned.get(index) or ReplicaAssignment(topic.assignment[index])
-            allowed = {before.target_replicas, before.origin_replicas, *self.wishes[partition]}
+            allowed = {before.target_replicas, before.origin_replicas, *self.requested[partition]}
             assert now.target_replicas in allowed
             assert partition not in self.states or set(self.states[partition].isr) <= set(
                 now.replicas
@@ -473,7 +473,7 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
 
     @precondition(lambda self: self.assigned is not None)
     @rule()
-    def controller_hears_of_assignments(self):
+    def controller_learns_of_assignments(self):
         self.assignment, outcome, self.assigned = None, self.assigned, None
         self.outcome_is_known(outcome)
 
@@ -500,7 +500,7 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
         return events.StatesWritten(versions, conflicts)
 
     def check_written(self, partition, found, state):
-        """Nobody leads, or is in sync, without all that is committed, unless the election was unclean."""
+        """No replica leads, or is in sync, without all that is committed, unless the election was unclean."""
         if found is None:
             self.holders[partition] = set(state.isr)
             return
@@ -516,7 +516,7 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
 
     @precondition(lambda self: self.write is not None and self.outcome is not None)
     @rule()
-    def controller_hears(self):
+    def controller_learns_of_writes(self):
         self.write, outcome = None, self.outcome
         self.outcome_is_known(outcome)
 
@@ -550,12 +550,12 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
     def controller_fails_over(self):
         if self.machine is not None:
             self.machine.resign()
-            self.deposed.append(self.machine)
+            self.resigned.append(self.machine)
         self.controller_epoch += 1
         self.write = self.outcome = self.assignment = self.assigned = None
         self.asked.clear()
         self.queue.clear()
-        self.stops, self.told, self.channels = [], {}, {}
+        self.stops, self.sent, self.channels = [], {}, {}
         self.refusals = []
         self.machine = ControllerStateMachine(MIN_ISR.__getitem__)
         self.feed(
@@ -569,8 +569,8 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
         )
 
     @rule()
-    def deposed_controllers_are_silent(self):
-        for machine in self.deposed:
+    def resigned_controllers_have_no_effects(self):
+        for machine in self.resigned:
             assert handle(machine, events.BrokersChanged({})) == []
 
     @rule()
@@ -578,7 +578,7 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
         self.feed(events.BrokersChanged(dict(self.brokers)))
         self.everything_is_written()
         assert not self.machine.is_writing, "conflicts never end"
-        assert not self.asked, "an operator waits for ever"
+        assert not self.asked, "a request waits for ever"
         self.feed(events.IsrChanged(dict(self.states)))
         self.everything_is_written()
         while self.refusals:
@@ -614,11 +614,11 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
             if self.write is not None:
                 if self.outcome is None:
                     self.zookeeper_applies()
-                self.controller_hears()
+                self.controller_learns_of_writes()
             elif self.assignment is not None:
                 if self.assigned is None:
                     self.zookeeper_assigns()
-                self.controller_hears_of_assignments()
+                self.controller_learns_of_assignments()
             elif self.machine.held_back:
                 self.feed(events.ReassignmentsDue())
                 assert not self.machine.held_back
@@ -687,7 +687,7 @@ def test_long_schedules_in_which_reassignments_come_to_their_end(seed, monkeypat
 
 
 def play_one_step(world, random):
-    """Write, hear and catch up often, die sometimes."""
+    """Write, learn outcomes and catch up often, die sometimes."""
     name = random.choice("ab")
     steps = {
         world.followers_catch_up: 20,
@@ -708,10 +708,12 @@ def play_one_step(world, random):
         sizes = random.randint(1, 3), random.randint(1, 3)
         steps[lambda: world.topic_is_created(name, *sizes, 1)] = 200
     if world.write is not None:
-        steps[world.zookeeper_applies if world.outcome is None else world.controller_hears] = 200
+        steps[
+            world.zookeeper_applies if world.outcome is None else world.controller_learns_of_writes
+        ] = 200
     if world.assignment is not None:
-        heard = world.controller_hears_of_assignments
-        steps[world.zookeeper_assigns if world.assigned is None else heard] = 200
+        learn = world.controller_learns_of_assignments
+        steps[world.zookeeper_assigns if world.assigned is None else learn] = 200
     if world.stops:
         steps[lambda: world.broker_stops_replicas(random.random() < 0.2)] = 20
     if world.leaderless:

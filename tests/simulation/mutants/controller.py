@@ -36,7 +36,7 @@ def zombie_controllers() -> list[Change]:
     While its session is over, ZooKeeper refuses what it sends; before it sends anything in another session,
     `Reconnect.connected` and the end of all requests that were under way have ended its work. So the binding (K4)
     is the second guard of two, and this alone is found by what the epoch's check is for: a controller that was
-    unseated while its session lives, writes for as long as it has not heard of it.
+    replaced while its session is alive, and writes until it learns of that.
     """
     begin, send = ControllerZkClient.__init__, SessionState.send
 
@@ -72,9 +72,9 @@ _emit_connected = SessionState._emit_connected
 
 @mutant
 def requests_of_any_controller() -> list[Change]:
-    """A broker obeys a deposed controller (KAFKA-1188).
+    """A broker executes requests of a controller that was replaced (KAFKA-1188).
 
-    Leader epochs cover what LeaderAndIsr says. Nothing else covers a StopReplica that deletes: its leader epoch is
+    Leader epochs cover LeaderAndIsr. Nothing else covers a StopReplica that deletes: its leader epoch is
     higher than any, and it names the topic, not the topic's id. If it comes late, another controller has finished the
     deletion and the topic was made again, it takes the new one's records.
     And a late UpdateMetadata names a controller that is none any more. The numbers of requests, which are compared
@@ -107,7 +107,7 @@ def every_disk_is_believed() -> list[Change]:
 
 @mutant
 def any_live_replica_may_lead() -> list[Change]:
-    """Any live replica is elected where nobody in the ISR can lead, though nobody allowed it (S18)."""
+    """Any live replica is elected where no member of the ISR can lead, though no setting allows it (S18)."""
     original = state_writes.elect  # type: ignore[attr-defined]
 
     def elect(*args: Any, **named: Any) -> Any:
@@ -118,13 +118,13 @@ def any_live_replica_may_lead() -> list[Change]:
 
 @mutant
 def failed_log_dirs_are_not_announced() -> list[Change]:
-    """A broker that lost one of its disks says so to nobody, as before 8ff1aa8."""
+    """A broker that lost a log directory does not announce it, as before 8ff1aa8."""
     return [(LogDirFailureChannel, "report", lambda _self: None)]
 
 
 @mutant
 def a_failed_log_dir_is_announced_once() -> list[Change]:
-    """The news of a failed disk is written once, whether or not ZooKeeper took it."""
+    """The notification of a failed log directory is written once, whether or not ZooKeeper accepted it."""
 
     def not_told(self: LogDirFailureChannel, _failure: Any) -> None:
         self._telling, self._untold = False, 0

@@ -1,4 +1,4 @@
-"""What a broker is told, and in which order."""
+"""The requests that a broker is sent, and their order."""
 
 from dataclasses import replace
 from uuid import UUID
@@ -28,7 +28,7 @@ def update(partition=0, epoch=0, *, topic="t", topic_id=1, leader=1, is_new=Fals
 
 
 def drain(channel):
-    """Everything the channel says, each request answered at once."""
+    """Every request of the queue, each answered at once."""
     orders = []
     while (order := channel.next_request()) is not None:
         orders.append(order)
@@ -36,7 +36,7 @@ def drain(channel):
     return orders
 
 
-def test_leaders_are_told_before_metadata_and_metadata_before_stops():
+def test_leader_and_isr_is_sent_before_metadata_and_metadata_before_stops():
     channel = BrokerRequestQueue()
     channel.stop_replica([ReplicaStop(("x", 0), 1, True)])
     channel.update_metadata([update()], LIVE)
@@ -58,7 +58,7 @@ def test_one_request_is_out_at_a_time_and_sent_again_until_answered():
     assert isinstance(channel.next_request(), PendingUpdateMetadata)
 
 
-def test_many_partitions_are_told_in_pieces_and_in_the_order_of_kinds():
+def test_many_partitions_are_sent_in_several_requests_in_the_order_of_kinds():
     channel = BrokerRequestQueue()
     partitions = range(PARTITIONS_PER_REQUEST * 2 + 1)
     channel.leader_and_isr([update(index) for index in partitions], [ONE])
@@ -75,7 +75,7 @@ def test_many_partitions_are_told_in_pieces_and_in_the_order_of_kinds():
     assert channel.is_idle
 
 
-def test_what_is_decided_between_two_pieces_is_told_after_them():
+def test_what_is_decided_between_two_requests_of_a_batch_is_sent_after_it():
     channel = BrokerRequestQueue()
     partitions = range(PARTITIONS_PER_REQUEST + 1)
     channel.leader_and_isr([update(index) for index in partitions], [ONE])
@@ -100,7 +100,7 @@ def test_a_full_update_comes_in_numbered_parts_that_nothing_comes_between():
     assert after == PendingUpdateMetadata((update(0, 7),), LIVE)
 
 
-def test_a_slow_broker_is_told_the_latest_state_once():
+def test_a_slow_broker_is_sent_the_latest_state_once():
     channel = BrokerRequestQueue()
     channel.leader_and_isr([update(0, 1)], [])
     channel.next_request()
@@ -111,7 +111,7 @@ def test_a_slow_broker_is_told_the_latest_state_once():
     assert order.partitions == (update(0, 3), update(1, 5))
 
 
-def test_a_partition_told_as_new_stays_new_until_it_was_told():
+def test_a_new_partition_stays_new_until_it_was_sent():
     channel = BrokerRequestQueue()
     channel.leader_and_isr([update(0, 0, is_new=True)], [])
     channel.leader_and_isr([update(0, 1)], [])
@@ -119,7 +119,7 @@ def test_a_partition_told_as_new_stays_new_until_it_was_told():
     assert order.partitions == (update(0, 1, is_new=True),)
 
 
-def test_a_replica_stopped_and_started_again_is_told_in_that_order():
+def test_a_stop_and_a_start_of_a_replica_are_sent_in_that_order():
     channel = BrokerRequestQueue()
     channel.stop_replica([ReplicaStop(("t", 0), 1, True)])
     channel.leader_and_isr([update(0, 0, topic_id=2)], [])
@@ -165,7 +165,7 @@ def test_a_snapshot_replaces_the_changes_that_wait():
     assert order == PendingUpdateMetadata((update(0), update(1)), LIVE, full=True)
 
 
-def test_the_end_of_a_topic_and_its_namesakes_beginning_are_both_told():
+def test_the_end_of_a_topic_and_the_beginning_of_its_namesake_are_both_sent():
     channel = BrokerRequestQueue()
     ended = update(0, topic_id=1, leader=-2)
     begun = update(0, topic_id=2)

@@ -44,7 +44,7 @@ def test_s08_a_replica_is_believed_for_its_own_log_where_its_broker_claims_less(
     context = ControllerContext(controller_epoch=1, brokers={1: crashed})
     assert not context.holds(1, T0, 120), "another directory of the broker lost something since"
     context.log_ends[1] = {T0: LogEnd(4, 3, 0)}
-    assert not context.holds(1, T0, 120), "it says where its log ends, and claims nothing"
+    assert not context.holds(1, T0, 120), "it reported where its log ends, and vouches for nothing"
     context.log_ends[1] = {T0: LogEnd(4, 3, 0, broker_epochs((120, 180)))}
     assert context.holds(1, T0, 120)
     assert context.holds(1, T0, 169)

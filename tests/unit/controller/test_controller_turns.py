@@ -1,6 +1,6 @@
 """A controller of many partitions is never long at anything: counted, not timed.
 
-A `KafkaController` runs on the simulated ZooKeeper, its brokers are of paper and somewhere else. What it does in one
+A `KafkaController` runs on the simulated ZooKeeper, its brokers are fakes in another process. What it does in one
 turn of its reactor is measured by the functions it calls: the same number on every machine.
 """
 
@@ -29,7 +29,7 @@ from kclient.types import TopicPartition
 from kclient.wire import messages
 from kclient.wire.messages import RequestHeader
 from kclient.wire.versions import ApiKey
-from tests.kit.controllers import PaperCluster
+from tests.kit.controllers import FakeBrokers
 from tests.simulation.clock import Process, Scheduler
 from tests.simulation.network import Wires
 from tests.simulation.zookeeper import Ensemble, ZkConnection
@@ -40,24 +40,24 @@ CALLS_PER_TURN = 4_000
 """Functions of Python called. Done in one turn, each of the events below takes 10,000 or more."""
 
 ANY = Stat(*[0] * len(Stat._fields))
-"""What ZooKeeper keeps of a znode, where nobody looks."""
+"""What ZooKeeper keeps of a znode, where no test depends on it."""
 
 TURNS = [(1, 2, 3), (2, 3, 1), (3, 1, 2)]
 ASSIGNMENT = {index: TURNS[index % 3] for index in range(PARTITIONS)}
 
 
 class World:
-    """A controller, its ZooKeeper and three brokers of paper."""
+    """A controller, its ZooKeeper and three fake brokers."""
 
     def __init__(self) -> None:
         self.scheduler = Scheduler()
         rng = Random(1)
         self.ensemble = Ensemble(self.scheduler, rng, Wires(self.scheduler, rng))
-        self.cluster = PaperCluster()
+        self.cluster = FakeBrokers()
         self.longest = 0
         """The most functions that the controller called in one turn."""
         self.most_ordered = 0
-        """The most partitions that it told brokers to lead or follow in one turn."""
+        """The most partitions of LeaderAndIsr requests in one turn."""
         self._ordered = 0
         self.process, self.zk = self._process()
         self.until(lambda: self.zk.connected)
@@ -79,7 +79,7 @@ class World:
         return process, zk
 
     def candidate(self) -> KafkaController:
-        """Return a controller, in office."""
+        """Return an active controller."""
         controller = KafkaController(
             self.process,
             self.zk,
@@ -148,10 +148,10 @@ class World:
             before = calls
             sys.setprofile(count)
             try:
-                whose = self.scheduler.step(now)
+                stepped = self.scheduler.step(now)
             finally:
                 sys.setprofile(None)
-            if whose is not self.process:
+            if stepped is not self.process:
                 calls = before
         self.longest = max(self.longest, calls)
         self.most_ordered, self._ordered = max(self.most_ordered, self._ordered), 0
@@ -166,11 +166,11 @@ class World:
         self._do(self.zk.create(znodes.ISR_CHANGE_PREFIX, changed, sequential=True))
 
     def replicas_of(self, partition: int, of: int = 2) -> tuple[int, ...]:
-        """Return a partition's replicas, as broker *of* was told."""
+        """Return a partition's replicas in the metadata of broker *of*."""
         return self.cluster[of].cache.topics["many"].partitions[partition].replicas
 
     def leaders(self, of: int = 2) -> list[int]:
-        """Return who leads each partition, as broker *of* was told."""
+        """Return the leader of each partition in the metadata of broker *of*."""
         topic = self.cluster[of].cache.topics.get("many")
         if topic is None:
             return []
@@ -194,8 +194,8 @@ def test_a_reassignment_that_ended_before_its_neighbours_is_completed_soon(world
     create_topic(world)
     world.register(4)
     world.until(lambda: 4 in world.cluster[2].cache.brokers)
-    wish = {TopicPartition("many", p): (2, 3, 4) for p in range(10)}
-    world.create(znodes.REASSIGN_PARTITIONS, znodes.encode_reassignment(wish))
+    targets = {TopicPartition("many", p): (2, 3, 4) for p in range(10)}
+    world.create(znodes.REASSIGN_PARTITIONS, znodes.encode_reassignment(targets))
     world.until(lambda: world.replicas_of(4) == (2, 3, 4, 1))
     world.joins_the_isr(4, "many", 4)
     world.until(lambda: world.replicas_of(4) == (2, 3, 4))
@@ -218,8 +218,8 @@ def test_no_turn_of_a_controller_is_long_whatever_happens_to_its_partitions(worl
     world.register(3)
     world.until(lambda: len(world.cluster[3].cache.topics) == 1)
     saw("return")
-    wish = {TopicPartition("many", p): (2, 1) for p in range(PARTITIONS)}
-    world.create(znodes.REASSIGN_PARTITIONS, znodes.encode_reassignment(wish))
+    targets = {TopicPartition("many", p): (2, 1) for p in range(PARTITIONS)}
+    world.create(znodes.REASSIGN_PARTITIONS, znodes.encode_reassignment(targets))
     world.until(lambda: "/admin/reassign_partitions" not in world.ensemble.tree)
     saw("reassignment")
     world.controller.stop()

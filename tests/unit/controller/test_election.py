@@ -1,4 +1,4 @@
-"""Who leads."""
+"""Leader election."""
 
 from dataclasses import replace
 
@@ -57,11 +57,11 @@ def test_a_live_replica_out_of_the_isr_is_not_elected():
     assert outcome(state(1, 1), {2, 3}) == (-1, (1,))
 
 
-def test_the_isr_is_kept_when_nobody_in_it_is_alive():
+def test_the_isr_is_kept_when_no_member_is_alive():
     assert outcome(state(1, 1, 2), set()) == (-1, (1, 2))
 
 
-def test_nothing_changes_while_nobody_in_the_isr_is_alive():
+def test_nothing_changes_while_no_member_of_the_isr_is_alive():
     assert outcome(state(-1, 1, 2), {3}) is None
 
 
@@ -77,7 +77,7 @@ def test_unclean_election_takes_any_live_replica_alone():
     assert outcome(state(1, 1), {2, 3}, unclean=True) == (2, (2,))
 
 
-def test_unclean_election_is_not_needed_while_the_isr_lives():
+def test_unclean_election_is_not_needed_while_a_member_of_the_isr_is_alive():
     assert outcome(state(1, 1, 3), {2, 3}, unclean=True) == (3, (3,))
 
 
@@ -85,7 +85,7 @@ def test_a_leader_that_shuts_down_hands_over():
     assert outcome(state(1, 1, 2), {1, 2, 3}, shutting_down={1}) == (2, (2,))
 
 
-def test_a_leader_that_shuts_down_stays_when_nobody_else_can_lead():
+def test_a_leader_that_shuts_down_stays_when_no_other_replica_can_lead():
     assert outcome(state(1, 1), {1, 2, 3}, shutting_down={1}) is None
     assert outcome(state(1, 1, 2), {1, 2}, shutting_down={1, 2}) is None
 
@@ -103,19 +103,21 @@ def test_each_leader_epoch_is_one_more(leader):
 class Brokers:
     """Live brokers: id -> (broker epoch, the epochs under which it kept everything, whether its log is empty)."""
 
-    def __init__(self, **lives):
-        self.lives = {int(name[1:]): life for name, life in lives.items()}
+    def __init__(self, **registrations):
+        self.registrations = {
+            int(name[1:]): registration for name, registration in registrations.items()
+        }
         self.incomplete = set()
         self.ends = {}
 
     def candidates(self):
         return Candidates(
-            self.lives.__contains__,
-            lambda r: self.lives[r][0] if r in self.lives else -1,
+            self.registrations.__contains__,
+            lambda r: self.registrations[r][0] if r in self.registrations else -1,
             lambda r, in_isr: r not in self.incomplete and (
-                in_isr in (-1, self.lives[r][0]) or in_isr in self.lives[r][1]
+                in_isr in (-1, self.registrations[r][0]) or in_isr in self.registrations[r][1]
             ),
-            lambda r: not self.lives[r][1],
+            lambda r: not self.registrations[r][1],
             self.incomplete.__contains__,
             self.ends.get,
         )  # fmt: skip
@@ -153,7 +155,7 @@ def test_s08_a_sole_member_that_lost_its_disk_is_not_elected():
     after = brokers.elect(in_isr(1, (1,), (10,)))
     assert (after.leader, after.isr, after.isr_epochs) == (-1, (1,), (10,))
     assert brokers.elect(after) is None
-    # The old disk is back: nobody has to decide anything.
+    # The old disk is back: an operator has nothing to decide.
     again = Brokers(b1=(60, KEPT), b2=(20, KEPT)).elect(after)
     assert (again.leader, again.isr_epochs) == (1, (60,))
 
@@ -177,7 +179,7 @@ def test_s09_a_leader_that_came_back_takes_a_new_leader_epoch():
     assert (after.leader, after.leader_epoch, after.isr_epochs) == (1, 5, (50,))
 
 
-def test_s08_what_a_member_says_itself_outlives_the_controller_that_heard_it():
+def test_s08_what_a_member_reported_itself_outlives_the_controller():
     brokers = Brokers(b1=(50, KEPT))
     brokers.incomplete = {1}
     after = brokers.elect(in_isr(1, (1,), (50,)))
@@ -196,7 +198,7 @@ def test_a_grant_that_was_voided_keeps_its_broker_epoch(isr_epoch):
     assert void(-1) == VOID_EPOCH
 
 
-def test_s08_what_an_eligible_replica_says_itself_outlives_the_controller_that_heard_it():
+def test_s08_what_an_eligible_replica_reported_itself_outlives_the_controller():
     brokers = Brokers(b1=(50, KEPT), b2=(60, KEPT))
     brokers.incomplete = {2}
     led = in_isr(1, (1,), (50,), elr=((2, 20), (3, 30)))
@@ -227,12 +229,14 @@ def test_s17_after_an_outage_of_all_the_last_member_that_comes_back_ends_the_wai
     brokers.ends[1] = LogEnd(4, 2, 999)
     assert brokers.elect(in_isr(-1, (1, 2), (10, 20))).leader == 2, "epochs count before offsets"
     brokers.ends[1] = LogEnd(3, 3, 999)
-    assert brokers.elect(in_isr(-1, (1, 2), (10, 20))) is None, "it said so before somebody led"
+    assert brokers.elect(in_isr(-1, (1, 2), (10, 20))) is None, (
+        "it was reported before a leader was elected"
+    )
     del brokers.ends[1]
-    assert brokers.elect(in_isr(-1, (1, 2), (10, 20))) is None, "it has not said where its log ends"
+    assert brokers.elect(in_isr(-1, (1, 2), (10, 20))) is None, "its log end is not known"
 
 
-def test_s17_who_seemed_to_be_alone_for_a_moment_is_compared_with_all_others():
+def test_s17_a_member_that_seemed_alone_for_a_moment_is_compared_with_all_others():
     """Three died together; ZooKeeper held one for alive a little longer, and so the ISR was shrunk to it."""
     brokers = Brokers(b1=(50, range(50, 51)), b2=(60, range(60, 61)), b3=(70, range(70, 71)))
     brokers.ends = {1: LogEnd(4, 3, 900), 2: LogEnd(4, 3, 950)}
@@ -247,11 +251,11 @@ def test_s08_a_last_replica_that_lost_power_waits_though_it_is_all_there_is_in_t
     assert brokers.elect(in_isr(-1, (1,), (10,))) is None
 
 
-def test_without_broker_epochs_in_the_state_everybody_is_believed():
+def test_without_broker_epochs_in_the_state_every_replica_is_trusted():
     assert Brokers(b1=(50, WIPED)).elect(in_isr(1, (1,), ())) is None
 
 
-def test_who_leaves_under_min_insync_replicas_is_eligible():
+def test_a_replica_that_leaves_under_min_insync_replicas_is_eligible():
     after = Brokers(b1=(10, KEPT)).elect(in_isr(1, (1, 2), (10, 20)), min_insync_replicas=2)
     assert (after.isr, after.elr) == ((1,), ((2, 20),))
     after = Brokers(b1=(10, KEPT)).elect(in_isr(1, (1, 2), (10, 20)), min_insync_replicas=1)
@@ -268,14 +272,14 @@ def test_an_eligible_replica_leads_when_no_member_can():
     assert (wiped.leader, wiped.isr, wiped.elr) == (-1, (1,), state.elr)
 
 
-def test_an_isr_that_is_large_enough_makes_nobody_else_eligible():
+def test_an_isr_that_is_large_enough_makes_no_other_replica_eligible():
     state = in_isr(1, (1,), (10,), elr=((2, 20),))
     grown = replace(state, isr=(1, 3), isr_epochs=(10, 30))
     after = Brokers(b1=(10, KEPT)).elect(grown, min_insync_replicas=1)
     assert after.elr == ()
 
 
-def test_an_unclean_election_prefers_who_was_in_sync_and_the_emptied_last():
+def test_an_unclean_election_prefers_former_members_and_emptied_replicas_last():
     lost_power = Brokers(b1=(50, range(50, 51)), b2=(20, KEPT))
     after = lost_power.elect(in_isr(-1, (1,), (10,)), unclean=True)
     assert (after.leader, after.isr_epochs, after.leader_recovery_state) == (1, (50,), 1)

@@ -30,7 +30,7 @@ def node(data: bytes) -> Node:
 
 
 class Worker:
-    """The worker of a queue: notes which events it began, and ends one when the test says so."""
+    """The worker of a queue: notes which events it began, and ends one when the test does."""
 
     def __init__(self) -> None:
         self.queue = ControllerEventManager(Clock(), 100)

@@ -46,11 +46,11 @@ def test_a_small_imbalance_is_left_alone() -> None:
     assert moved(controller(2, 1, 1), percentage=40) == []
 
 
-def test_who_is_out_of_the_isr_does_not_lead() -> None:
+def test_a_replica_out_of_the_isr_is_not_elected() -> None:
     assert moved(controller(2, 2, isr=(2,))) == []
 
 
-def test_who_is_shutting_down_does_not_lead() -> None:
+def test_a_broker_that_is_shutting_down_is_not_elected() -> None:
     machine = controller(2, 2)
     machine.context.shutting_down.add(1)
     assert moved(machine) == []

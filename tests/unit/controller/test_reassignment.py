@@ -21,7 +21,7 @@ ID = UUID(int=1)
 
 
 class World:
-    """A controller of topic t, one partition, and a ZooKeeper that does what it is told."""
+    """A controller of topic t, one partition, and a ZooKeeper that accepts every write."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class World:
         self.feed(events.BecameController(2, brokers, {"t": topic}, {T0: self.state}))
 
     def feed(self, event: events.Event) -> None:
-        """Tell the machine, and do what it wants until it wants nothing."""
+        """Have the machine process *event*, and answer its writes until there is none."""
         pending = [event]
         while pending:
             for effect in handle(self.machine, pending.pop()):
@@ -75,7 +75,7 @@ class World:
     def _ask(self, target: tuple[int, ...] | None) -> ReassignmentOutcome:
         self.sent, self.order = [], []
         self.feed(events.ReassignmentRequested({T0: target}))
-        (answer,) = self.all_said(fx.AnswerReassignment)
+        (answer,) = self.all_sent(fx.AnswerReassignment)
         self.why = answer.results[T0].why
         return ReassignmentOutcome(answer.results[T0].outcome)
 
@@ -90,26 +90,26 @@ class World:
         self.sent, self.order = [], []
         self.feed(events.BrokersChanged({n: Broker(n, 100 + n, ()) for n in live}))
 
-    def all_said(self, kind: type) -> list[Any]:
+    def all_sent(self, kind: type) -> list[Any]:
         return [effect for effect in self.sent if isinstance(effect, kind)]
 
     @property
-    def told(self) -> dict[int, fx.PartitionUpdate]:
+    def updates(self) -> dict[int, fx.PartitionUpdate]:
         """The last LeaderAndIsr to each broker."""
-        return {e.broker_id: e.partitions[0] for e in self.all_said(fx.SendLeaderAndIsr)}
+        return {e.broker_id: e.partitions[0] for e in self.all_sent(fx.SendLeaderAndIsr)}
 
     @property
     def deleted(self) -> dict[int, int]:
         """Leader epoch of the StopReplica with delete, by broker."""
         return {
             e.broker_id: stop.leader_epoch
-            for e in self.all_said(fx.SendStopReplica)
+            for e in self.all_sent(fx.SendStopReplica)
             for stop in e.stops
             if stop.delete
         }
 
 
-def test_the_assignment_towards_a_target_names_who_comes_and_who_goes() -> None:
+def test_the_assignment_of_a_reassignment_has_the_replicas_to_add_and_to_remove() -> None:
     moving = ReplicaAssignment((1, 2, 3)).reassign_to((4, 2, 5))
     assert moving == ReplicaAssignment((4, 2, 5, 1, 3), (4, 5), (1, 3))
     assert moving.target_replicas == (4, 2, 5)
@@ -118,13 +118,13 @@ def test_the_assignment_towards_a_target_names_who_comes_and_who_goes() -> None:
     assert not moving.reassign_to(moving.origin_replicas).is_being_reassigned
 
 
-def test_new_replicas_are_told_to_follow_and_the_znode_says_so_first() -> None:
+def test_new_replicas_follow_when_the_znode_has_them() -> None:
     world = World(1, 2, 3)
     assert world.ask(4, 5, 6) is ReassignmentOutcome.ACCEPTED
     assert world.assignment == ReplicaAssignment((4, 5, 6, 1, 2, 3), (4, 5, 6), (1, 2, 3))
     assert (world.state.leader, world.state.leader_epoch, world.state.isr) == (1, 6, (1, 2, 3))
-    assert world.told.keys() == {1, 2, 3, 4, 5, 6}
-    update = world.told[4]
+    assert world.updates.keys() == {1, 2, 3, 4, 5, 6}
+    update = world.updates[4]
     assert update.replicas == (4, 5, 6, 1, 2, 3)
     assert (update.adding_replicas, update.removing_replicas) == ((4, 5, 6), (1, 2, 3))
     assert world.deleted == {}
@@ -140,7 +140,7 @@ def test_it_is_completed_when_all_of_the_target_are_in_sync() -> None:
     assert world.order == ["state", "assignment"]
     assert world.assignment == ReplicaAssignment((4, 5, 6))
     assert (world.state.leader, world.state.isr, world.state.leader_epoch) == (4, (4, 5, 6), 7)
-    assert world.told.keys() == {4, 5, 6}
+    assert world.updates.keys() == {4, 5, 6}
     assert world.deleted == {1: 7, 2: 7, 3: 7}
     assert world.machine.context.being_reassigned == set()
 
@@ -195,7 +195,7 @@ def test_calling_it_off_restores_the_replicas_and_deletes_the_new_ones() -> None
     assert world.assignment == ReplicaAssignment((1, 2, 3))
     assert world.state.isr == (1, 2, 3)
     assert world.deleted == {4: world.state.leader_epoch, 5: world.state.leader_epoch}
-    assert world.told.keys() == {1, 2, 3}
+    assert world.updates.keys() == {1, 2, 3}
 
 
 def test_leadership_comes_back_from_a_new_replica_when_it_is_called_off() -> None:
@@ -280,7 +280,7 @@ def test_a_race_with_the_leader_is_judged_again() -> None:
     assert world.machine.context.assignment(T0).is_being_reassigned
 
 
-def test_a_wish_that_a_race_made_dangerous_is_refused() -> None:
+def test_a_request_that_a_race_made_dangerous_is_rejected() -> None:
     """Called off while the ISR shrank to the new replica alone."""
     world = World(1, 2)
     world.ask(3, 4)
@@ -318,7 +318,7 @@ def test_a_target_that_is_down_is_waited_for() -> None:
     world.isr_becomes(1, 2, 3)
     assert world.assignment.is_being_reassigned
     world.brokers_become(1, 2, 3, 4)
-    assert world.told[4].replicas == (3, 4, 1, 2)
+    assert world.updates[4].replicas == (3, 4, 1, 2)
     world.isr_becomes(1, 2, 3, 4)
     assert world.assignment == ReplicaAssignment((3, 4))
 
@@ -331,7 +331,7 @@ def test_a_replica_to_go_that_is_down_holds_nothing_up() -> None:
     assert world.assignment == ReplicaAssignment((3, 4))
     assert world.deleted.keys() == {2}
     world.brokers_become(1, 2, 3, 4)
-    full = [e for e in world.all_said(fx.SendUpdateMetadata) if e.full]
+    full = [e for e in world.all_sent(fx.SendUpdateMetadata) if e.full]
     assert [e.broker_ids for e in full] == [(1,)]
     assert full[0].partitions[0].replicas == (3, 4)  # by which broker 1 sees what is left over
 
@@ -354,9 +354,9 @@ def test_a_topic_is_deleted_from_old_and_new_replicas() -> None:
     gone = frozenset({T0})
     for broker in (1, 2):
         world.feed(events.StopReplicaAcked(broker, 100 + broker, gone))
-    assert not world.all_said(fx.DeleteTopicZnodes)
+    assert not world.all_sent(fx.DeleteTopicZnodes)
     world.feed(events.StopReplicaAcked(3, 103, gone))
-    assert world.all_said(fx.DeleteTopicZnodes) == [fx.DeleteTopicZnodes("t")]
+    assert world.all_sent(fx.DeleteTopicZnodes) == [fx.DeleteTopicZnodes("t")]
 
 
 def test_leaders_are_not_balanced_while_replicas_move() -> None:
@@ -429,8 +429,8 @@ def test_thousands_are_moved_in_rounds_and_answered_at_the_end(
         else:
             rounds.append(len(order.assignments))
             effects = handle(machine, events.AssignmentsWritten())
-            told = [e for e in effects if isinstance(e, fx.SendLeaderAndIsr)]
-            assert told, "a round is told when it was written"
+            sent = [e for e in effects if isinstance(e, fx.SendLeaderAndIsr)]
+            assert sent, "a round is sent when it was written"
     assert rounds == [2, 2, 2, 2, 1]
     (answer,) = [e for e in effects if isinstance(e, fx.AnswerReassignment)]
     assert {r.outcome for r in answer.results.values()} == {ReassignmentOutcome.ACCEPTED}
@@ -494,7 +494,7 @@ def test_few_that_ended_wait_until_they_are_due() -> None:
     assert machine.held_back == 2
     assert rounds_of(machine, events.ReassignmentsDue()) == [2]
     assert machine.held_back == 0
-    assert rounds_of(machine, joined(states, ("t", 0))) == []  # seven move: it waits anew
+    assert rounds_of(machine, joined(states, ("t", 0))) == []  # seven move: it waits again
     assert machine.held_back == 1
 
 

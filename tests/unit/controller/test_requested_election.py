@@ -1,4 +1,4 @@
-"""Elections that an operator asks for: who may be elected, and what is answered of each partition."""
+"""Elections that an operator requests: the replicas that may be elected, and the answer for each partition."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_races_do_not_go_on_for_ever() -> None:
     assert answer(effects)[T0].outcome is ElectionOutcome.NOT_AVAILABLE
 
 
-def test_an_unclean_election_goes_past_the_isr_and_says_so() -> None:
+def test_an_unclean_election_reports_the_isr_that_it_went_past() -> None:
     machine = controller(state(NO_LEADER, 1), live=(2, 3))
     asked = ask(machine, ElectionType.UNCLEAN, T0)
     assert writes(asked) == {T0: (2, (2,))}
@@ -144,7 +144,7 @@ def test_an_unclean_election_takes_nothing_from_a_living_leader() -> None:
     assert results == {T0: ElectionResult(ElectionOutcome.NOT_NEEDED)}
 
 
-def test_nobody_can_be_elected_where_nobody_is_alive() -> None:
+def test_no_replica_can_be_elected_where_none_is_alive() -> None:
     machine = controller(state(NO_LEADER, 1), live=(4,))
     results = answer(ask(machine, ElectionType.UNCLEAN, T0))
     assert results == {T0: ElectionResult(ElectionOutcome.NOT_AVAILABLE)}

@@ -43,7 +43,7 @@ def line(
     after: tuple[int, tuple[int, ...]],
     **more: int,
 ) -> str:
-    """What is told of t-0 going from *before* to *after*, each (leader, ISR)."""
+    """The line of t-0 going from *before* to *after*, each (leader, ISR)."""
     if before is not None:
         context.leader_and_isr["t", 0] = LeaderAndIsr(before[0], 6, before[1], 3)
     write = StateWrite(("t", 0), LeaderAndIsr(after[0], 7, after[1], 4, **more), 9)
@@ -51,7 +51,7 @@ def line(
     return found
 
 
-def test_a_failover_is_told_with_leaders_epoch_isr_and_reason():
+def test_a_failover_is_logged_with_leaders_epoch_isr_and_reason():
     assert line(context_of((2, 3)), (1, (1, 2, 3)), (2, (2, 3))) == (
         "t-0: leader 1 -> 2 in leader epoch 7, ISR 1,2,3 -> 2,3: broker 1 is down"
     )
@@ -85,7 +85,7 @@ def test_shutdowns_and_failed_directories_are_not_deaths():
     assert "broker 1 lost its log directory" in line(broken, (1, (1, 2)), (2, (2,)))
 
 
-def test_a_partition_that_moves_away_says_so():
+def test_the_line_of_a_reassigned_partition_has_that_as_its_reason():
     context = context_of()
     context.topics["t"] = replace(context.topics["t"], assignment={0: (2, 3)})
     text = line(context, (1, (1, 2)), (2, (1, 2)))
@@ -106,7 +106,7 @@ def test_why_a_live_replica_leaves_the_isr(isr_epoch, words):
     assert words in state_change_lines(at_once(state_changes(context, [write])))[0]
 
 
-def test_thousands_are_told_by_kind():
+def test_thousands_are_logged_by_kind():
     many = 3000
     context = context_of((2, 3), many)
     writes = []
@@ -124,7 +124,7 @@ def test_thousands_are_told_by_kind():
     )
 
 
-def test_new_partitions_are_told_together():
+def test_new_partitions_share_a_line():
     context = context_of(partitions=3)
     writes = [StateWrite(("t", n), LeaderAndIsr(1 + n % 2, 0, REPLICAS, 4), None) for n in range(3)]
     assert state_change_lines(at_once(state_changes(context, writes))) == [
@@ -142,7 +142,7 @@ def test_brokers_come_go_and_come_back():
     assert broker_change_line(one, dict(one)) is None
 
 
-def test_moves_are_told_by_partition_or_by_step():
+def test_reassignments_are_logged_by_partition_or_by_step():
     moving, done = ReplicaAssignment((3, 1), (3,), (1,)), ReplicaAssignment((3,))
     assert reassignment_lines({("t", 0): moving, ("t", 1): done}) == [
         "t-0 is on brokers 3,1 (adding 3, removing 1)",

@@ -60,7 +60,7 @@ def machine():
     return made
 
 
-def test_a_new_controller_tells_who_lives_then_leaders_then_everything():
+def test_a_new_controller_sends_live_brokers_then_leaders_then_everything():
     made = ControllerStateMachine()
     states = {("t", 0): LeaderAndIsr(1, 5, (1,), 1, 10)}
     effects = handle(made, events.BecameController(2, brokers(1), {"t": topic(p0=[1])}, states))
@@ -78,22 +78,22 @@ def test_a_new_controller_tells_who_lives_then_leaders_then_everything():
     assert not effects[3].before_leaders
 
 
-def orders_of(effects):
-    """Say what was written and told, partitions of each."""
-    told = []
+def requests_of(effects):
+    """Return what was written and sent, partitions of each."""
+    sent = []
     for effect in effects:
         if isinstance(effect, fx.WriteStates):
-            told.append(("write", [w.partition[1] for w in effect.writes]))
+            sent.append(("write", [w.partition[1] for w in effect.writes]))
         elif isinstance(effect, fx.SendLeaderAndIsr):
-            told.append((effect.broker_id, [p.partition for p in effect.partitions]))
+            sent.append((effect.broker_id, [p.partition for p in effect.partitions]))
         elif isinstance(effect, fx.SendUpdateMetadata):
-            told.append(
+            sent.append(
                 ("all" if effect.full else "some", [p.partition for p in effect.partitions])
             )
-    return told
+    return sent
 
 
-def test_a_new_controller_serves_first_who_has_no_leader():
+def test_a_new_controller_elects_missing_leaders_first():
     made = ControllerStateMachine()
     states = {
         ("t", 0): LeaderAndIsr(1, 5, (1, 2), 1, 10),
@@ -102,13 +102,13 @@ def test_a_new_controller_serves_first_who_has_no_leader():
     }
     assigned = {"t": topic(p0=[1, 2], p1=[2, 1], p2=[2])}
     effects = handle(made, events.BecameController(2, brokers(2), assigned, states))
-    assert orders_of(effects) == [("some", []), ("write", [0])]
+    assert requests_of(effects) == [("some", []), ("write", [0])]
     effects = written(made, effects, 11)
-    assert orders_of(effects) == [(2, [0]), ("all", [0, 1, 2]), ("write", [1])]
-    assert orders_of(written(made, effects, 11)) == [(2, [1, 2]), ("some", [1])]
+    assert requests_of(effects) == [(2, [0]), ("all", [0, 1, 2]), ("write", [1])]
+    assert requests_of(written(made, effects, 11)) == [(2, [1, 2]), ("some", [1])]
 
 
-def test_who_lost_the_leader_is_served_before_who_lost_a_follower():
+def test_partitions_that_lost_the_leader_are_before_those_that_lost_a_follower():
     made = ControllerStateMachine()
     states = {
         ("t", 0): LeaderAndIsr(2, 5, (1, 2), 1, 10),
@@ -117,10 +117,10 @@ def test_who_lost_the_leader_is_served_before_who_lost_a_follower():
     assigned = {"t": topic(p0=[1, 2], p1=[2, 1])}
     handle(made, events.BecameController(2, brokers(1, 2), assigned, states))
     effects = handle(made, events.BrokersChanged(brokers(2)))
-    assert orders_of(effects) == [("write", [1])]
+    assert requests_of(effects) == [("write", [1])]
     effects = written(made, effects, 11)
-    assert orders_of(effects) == [(2, [1]), ("some", [1]), ("write", [0])]
-    assert orders_of(written(made, effects, 11)) == [(2, [0]), ("some", [0])]
+    assert requests_of(effects) == [(2, [1]), ("some", [1]), ("write", [0])]
+    assert requests_of(written(made, effects, 11)) == [(2, [0]), ("some", [0])]
 
 
 def test_nothing_is_announced_before_it_is_written(machine):
@@ -128,11 +128,11 @@ def test_nothing_is_announced_before_it_is_written(machine):
     assert [type(e) for e in effects] == [fx.CloseChannel, fx.WriteStates]
     write = effects[1].writes[0]
     assert (write.state.leader, write.state.isr, write.expected_version) == (2, (2, 3), 10)
-    told = written(machine, effects, 11)
-    (to_two, to_three) = of_kind(told, fx.SendLeaderAndIsr)
+    sent = written(machine, effects, 11)
+    (to_two, to_three) = of_kind(sent, fx.SendLeaderAndIsr)
     assert (to_two.broker_id, to_three.broker_id) == (2, 3)
     assert to_two.partitions[0].state.zk_version == 11
-    (metadata,) = of_kind(told, fx.SendUpdateMetadata)
+    (metadata,) = of_kind(sent, fx.SendUpdateMetadata)
     assert metadata.broker_ids == (2, 3)
     assert metadata.partitions[0].offline_replicas == (1,)
 
@@ -164,7 +164,7 @@ def test_a_bounced_broker_died_before_it_joined(machine):
     assert of_kind(after, fx.OpenChannel) == [fx.OpenChannel(broker(3, epoch=2))]
 
 
-def test_a_broker_that_joins_is_told_of_its_partitions_and_of_all_metadata(machine):
+def test_a_broker_that_starts_is_sent_its_partitions_and_all_metadata(machine):
     written(machine, handle(machine, events.BrokersChanged(brokers(1, 2))), 11)
     effects = handle(machine, events.BrokersChanged(brokers(1, 2, 3)))
     (leaders,) = of_kind(effects, fx.SendLeaderAndIsr)
@@ -186,8 +186,8 @@ def test_new_topics_are_created_in_one_round_of_writes(machine):
     )
     (pending,) = of_kind(effects, fx.WriteStates)
     assert [w.expected_version for w in pending.writes] == [None, None, None]
-    told = written(machine, effects)
-    assert all(u.is_new for e in of_kind(told, fx.SendLeaderAndIsr) for u in e.partitions)
+    sent = written(machine, effects)
+    assert all(u.is_new for e in of_kind(sent, fx.SendLeaderAndIsr) for u in e.partitions)
     assert machine.context.partition_states["u", 1] is PartitionState.ONLINE
 
 
@@ -195,8 +195,8 @@ def test_a_topic_on_dead_brokers_only_stays_new_until_one_comes(machine):
     assert not handle(machine, events.TopicsChanged((topic("u", UUID(int=2), p0=[9]),)))
     assert machine.context.partition_states["u", 0] is PartitionState.NEW
     effects = handle(machine, events.BrokersChanged(brokers(1, 2, 3, 9)))
-    told = written(machine, effects)
-    assert 9 in {e.broker_id for e in of_kind(told, fx.SendLeaderAndIsr)}
+    sent = written(machine, effects)
+    assert 9 in {e.broker_id for e in of_kind(sent, fx.SendLeaderAndIsr)}
 
 
 def test_only_partitions_that_are_new_are_created(machine):
@@ -262,7 +262,7 @@ def test_a_topic_that_comes_with_another_id_is_another_topic(machine):
     assert machine.context.topics["t"].topic_id == UUID(int=8)
 
 
-def test_a_broker_that_lost_a_log_directory_is_ordered_all_it_has_anew(machine):
+def test_a_broker_that_lost_a_log_directory_is_sent_all_its_replicas_again(machine):
     (pending,) = handle(machine, events.LogDirsFailed(frozenset({2, 9})))
     assert isinstance(pending, fx.SendLeaderAndIsr)
     assert pending.broker_id == 2
@@ -296,8 +296,8 @@ def test_a_replica_that_was_created_in_another_log_directory_is_online_again(mac
     again = order_to(3, written(machine, effects, 11))
     assert again.partitions[0].offline_replicas == (3,)
     assert handle(machine, answer(again, ErrorCode.KAFKA_STORAGE_ERROR)) == [], "still offline"
-    (told,) = of_kind(handle(machine, answer(again, ErrorCode.NONE)), fx.SendUpdateMetadata)
-    assert [u.offline_replicas for u in told.partitions] == [()]
+    (sent,) = of_kind(handle(machine, answer(again, ErrorCode.NONE)), fx.SendUpdateMetadata)
+    assert [u.offline_replicas for u in sent.partitions] == [()]
     assert machine.context.is_online(3, ("t", 0))
 
 
@@ -341,14 +341,14 @@ def test_controlled_shutdown_answers_after_leadership_has_moved(machine):
 
 
 def shuts_down(machine, broker_id=3):
-    """Have a broker leave partition 0 in order; return all that was said."""
+    """Have a broker leave partition 0 in order; return all effects."""
     effects = handle(machine, events.ControlledShutdownRequested(broker_id, 1))
     return effects + written(machine, effects, 11)
 
 
-def test_s28_everybody_is_told_who_is_about_to_go(machine):
-    (told,) = of_kind(shuts_down(machine), fx.SendUpdateMetadata)
-    assert {b.broker_id: b.is_shutting_down for b in told.live_brokers} == {
+def test_s28_every_broker_is_sent_which_one_is_shutting_down(machine):
+    (sent,) = of_kind(shuts_down(machine), fx.SendUpdateMetadata)
+    assert {b.broker_id: b.is_shutting_down for b in sent.live_brokers} == {
         1: False,
         2: False,
         3: True,
@@ -365,11 +365,11 @@ def test_s28_a_broker_that_is_about_to_go_leaves_an_isr_that_took_it_back(machin
     assert pending.writes[0].state.isr == (1, 2)
 
 
-def test_s28_orders_still_reach_a_broker_that_is_about_to_go(machine):
+def test_s28_requests_still_reach_a_broker_that_is_shutting_down(machine):
     shuts_down(machine)
     leaderless = written(machine, handle(machine, events.BrokersChanged(brokers(1, 3))), 12)
-    told = written(machine, leaderless, 12)
-    assert {effect.broker_id for effect in of_kind(told, fx.SendLeaderAndIsr)} == {1, 3}
+    sent = written(machine, leaderless, 12)
+    assert {effect.broker_id for effect in of_kind(sent, fx.SendLeaderAndIsr)} == {1, 3}
 
 
 def test_partitions_with_one_replica_do_not_hold_a_shutdown_up(machine):
