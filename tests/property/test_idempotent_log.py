@@ -1,4 +1,4 @@
-"""What a log says to producers, against a list of every batch that it took.
+"""The answers of a log to producers, against a list of every batch that it appended.
 
 The model knows nothing but the list: a batch is a duplicate if one of the producer's last five is the same, in order if
 it follows the last one, else refused. Rolls, crashes, restarts, truncations, retention, a mirror's copies and damaged
@@ -50,7 +50,7 @@ SENDING = st.tuples(KINDS, COUNTS, st.integers(1, 7))
 
 
 class IdempotentLog(RuleBasedStateMachine):
-    """Producers send; the log lives through everything."""
+    """Producers send; the log goes through every fault."""
 
     @initialize(segment_bytes=st.sampled_from([400, 1000, 10**6]))
     def open(self, segment_bytes: int) -> None:
@@ -162,7 +162,7 @@ class IdempotentLog(RuleBasedStateMachine):
 
     @rule(producer=PRODUCERS, sequence=st.integers(0, 50), count=COUNTS)
     def copy(self, producer: int, sequence: int, count: int) -> None:
-        """A mirror copies a batch of another cluster's producer, who has the same id."""
+        """A mirror copies a batch of another cluster's producer with the same id."""
         data = numbered_batch(producer, sequence, count, base_offset=self.log.log_end_offset)
         self.log.append_copied(data, list(iterate(data)), 0, self.now, start_offset=0)
 
@@ -190,12 +190,12 @@ class IdempotentLog(RuleBasedStateMachine):
     @rule(back=st.integers(0, 12))
     def truncate(self, back: int) -> None:
         offset = max(self.log.log_start_offset, self.log.log_end_offset - back)
-        anew = offset < self.log.log_end_offset and offset <= self.log.segments[0].base_offset
+        empties = offset < self.log.log_end_offset and offset <= self.log.segments[0].base_offset
         kept = self.log.truncate_to(offset)
         self.synced = min(self.synced, kept)
         for lists in (self.taken, self.in_flight):
             for producer, batches in lists.items():
-                lists[producer] = [] if anew else [one for one in batches if one.end <= kept]
+                lists[producer] = [] if empties else [one for one in batches if one.end <= kept]
 
     @rule()
     def retain(self) -> None:

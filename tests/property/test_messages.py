@@ -25,7 +25,7 @@ each_api = pytest.mark.parametrize("api", APIS, ids=lambda api: api.name.lower()
 each_direction = pytest.mark.parametrize("direction", ["request", "response"])
 
 
-def spoken_message(api, direction):
+def supported_message(api, direction):
     """(version, message) of one API and direction."""
     return st.sampled_from(list(versions_of(api))).flatmap(
         lambda version: st.tuples(st.just(version), structs(MESSAGES[api, direction], version))
@@ -50,7 +50,7 @@ def decode(api, direction, version, frame):
 @given(data=st.data())
 @settings(max_examples=12, deadline=None)
 def test_a_message_survives_the_wire_in_every_version(api, direction, data):
-    version, message = data.draw(spoken_message(api, direction))
+    version, message = data.draw(supported_message(api, direction))
     frame = encode(api, direction, version, message)
     assert decode(api, direction, version, frame) == message
     assert decode(api, direction, version, memoryview(frame)) == message
@@ -99,7 +99,7 @@ def test_random_bytes_are_a_body_or_malformed(api, direction, data):
 @given(data=st.data())
 @settings(max_examples=12, deadline=None)
 def test_a_mutated_message_is_a_message_or_malformed(api, direction, data):
-    version, message = data.draw(spoken_message(api, direction))
+    version, message = data.draw(supported_message(api, direction))
     frame = bytearray(encode(api, direction, version, message))
     start = len(frame) - len(body(api, direction, version, message))
     for _ in range(data.draw(st.integers(1, 4))):
@@ -122,7 +122,7 @@ def test_a_mutated_message_is_a_message_or_malformed(api, direction, data):
 @given(data=st.data())
 @settings(max_examples=10, deadline=None)
 def test_every_cut_of_a_message_is_malformed_and_so_is_a_response_with_more(api, direction, data):
-    version, message = data.draw(spoken_message(api, direction))
+    version, message = data.draw(supported_message(api, direction))
     frame = encode(api, direction, version, message)
     start = len(frame) - len(body(api, direction, version, message))
     for end in range(start, len(frame)):

@@ -17,7 +17,7 @@ BY_KEY = {int(api) for api in APIS}
 each_direction = pytest.mark.parametrize("direction", ["request", "response"])
 
 
-def spoken_message(api, direction, *plain):
+def supported_message(api, direction, *plain):
     """(version, message) of one API and direction."""
     return st.sampled_from(list(versions_of(api))).flatmap(
         lambda version: st.tuples(
@@ -33,7 +33,7 @@ def spoken_message(api, direction, *plain):
 @given(data=st.data())
 @settings(max_examples=15, deadline=None)
 def test_kio_reads_our_bytes_and_writes_the_same(api, direction, data):
-    version, message = data.draw(spoken_message(api, direction, tame))
+    version, message = data.draw(supported_message(api, direction, tame))
     ours = body(api, direction, version, message)
     schema = load_entity_schema(api.name.lower(), version, EntityType[direction])
     theirs, size = entity_reader(schema)(ours, 0)
@@ -68,7 +68,7 @@ KAFKA_PYTHON = kafka_python_classes()
 def test_kafka_python_reads_our_bytes_and_writes_the_same(which, data):
     cls = KAFKA_PYTHON[which]
     api, direction = ApiKey(which[0]), which[1]
-    version, message = data.draw(spoken_message(api, direction))
+    version, message = data.draw(supported_message(api, direction))
     if version > cls.max_version:
         return
     if (api, direction) == (ApiKey.API_VERSIONS, "response"):

@@ -123,7 +123,7 @@ class Copying(OneLink):
 
 
 class Meddling(OneLink):
-    """The same with somebody who writes to the target, or a source that loses what it had."""
+    """The same with another producer at the target, or a source that loses records."""
 
     @initialize(first=st.lists(ones, max_size=5))
     def begin(self, first):
@@ -142,7 +142,7 @@ class Meddling(OneLink):
 
     @precondition(lambda self: self.world.target)
     @rule()
-    def somebody_writes_to_the_target(self):
+    def another_producer_writes_to_the_target(self):
         self.world.write_to_target()
 
     @rule(count=st.integers(1, 3), others=st.integers(0, 4))

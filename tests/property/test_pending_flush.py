@@ -10,7 +10,7 @@ from kbroker.log.pending_flush import PendingFlush
 
 
 class GroupCommit(RuleBasedStateMachine):
-    """A log whose syncs take their time; a power loss would leave what was synced."""
+    """A log with slow syncs; a power loss would leave what was synced."""
 
     @initialize(messages=st.sampled_from([1, 1, 3, 10]))
     def begin(self, messages: int) -> None:

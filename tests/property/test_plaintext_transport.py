@@ -84,7 +84,7 @@ def test_every_byte_leaves_once_and_in_order(
         try:
             got += client.recv(takes[turn % len(takes)])
         except BlockingIOError:
-            assert transport in reactor.writers, "nothing to read and nobody writes"
+            assert transport in reactor.writers, "nothing to read and no writer"
         turn += 1
         reactor.turn()
     reactor.turn()

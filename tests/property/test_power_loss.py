@@ -161,7 +161,7 @@ class PowerLoss(RuleBasedStateMachine):
 
     @precondition(lambda self: hasattr(self, "dirs"))
     @invariant()
-    def every_log_is_served_and_knows_who_wrote_it(self) -> None:
+    def every_log_is_served_with_its_leader_epochs(self) -> None:
         assert self.dirs.failed == {}
         assert sorted(self.dirs) == [("t", partition) for partition in sorted(self.written)]
         for partition, batches in self.written.items():
@@ -173,7 +173,7 @@ class PowerLoss(RuleBasedStateMachine):
 
     @precondition(lambda self: hasattr(self, "dirs"))
     @invariant()
-    def what_is_known_of_producers_is_what_the_batches_say(self) -> None:
+    def producer_state_is_that_of_the_batches(self) -> None:
         for partition, batches in self.written.items():
             newest = {}
             for base, _, rest in batches:

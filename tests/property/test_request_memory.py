@@ -132,7 +132,7 @@ class World:
         for frame in slow:
             sender = frame.owner
             assert isinstance(sender, Sender)
-            assert not sender.is_honest, "3: who brings the minimum rate is not closed"
+            assert not sender.is_honest, "3: a frame with the minimum rate is not closed"
             assert sender.broker_reads
             sender.outcome = "closed"
             self.closed.append(sender)
@@ -200,7 +200,7 @@ def test_frames_that_stall_are_closed_when_a_large_one_needs_their_memory(
 
 
 @given(count=st.integers(1, 300))
-def test_frames_of_which_little_arrived_make_nobody_wait(count: int) -> None:
+def test_frames_of_which_little_arrived_delay_no_other(count: int) -> None:
     memory = RequestMemory(256 * MIB, 100 * MIB)
     for _ in range(count):
         frame = memory.begin(None, 90 * MIB, 1, 0.0)
@@ -256,7 +256,7 @@ def test_a_frame_that_the_broker_does_not_read_is_not_overdue() -> None:
     assert closed == frames[:1]
 
 
-def test_a_broker_that_stood_still_closes_nobody() -> None:
+def test_a_broker_that_stood_still_closes_no_connection() -> None:
     memory = RequestMemory(4 * MIB, 4 * MIB)
     frames = [memory.begin(None, 4 * MIB, 100, 0.0) for _ in range(4)]
     granted = [memory.ask(frame, 3 * MIB, 0.0) for frame in frames]

@@ -1,7 +1,7 @@
 """The sender with its accumulator and sequencer, against a leader that loses answers.
 
-Whatever is refused, cut off or late: every record is told of exactly once; an acknowledged record
-is in the log exactly once, where it was said to be; the log has the order of the sends; a record
+Whatever is refused, cut off or late: every record has exactly one result; an acknowledged record
+is in the log exactly once, at the reported offset; the log has the order of the sends; a record
 that failed is there at most once. Without idempotence a lost answer may repeat a batch, which is
 then next to nothing else: order of first appearance still holds.
 """
@@ -35,15 +35,15 @@ RETRIABLE = st.sampled_from(
 
 
 class Sent:
-    """One record and what was said of it."""
+    """One record and its results."""
 
     def __init__(self, tp: TopicPartition, value: bytes) -> None:
         self.tp = tp
         self.value = value
-        self.told: list[Any] = []
+        self.results: list[Any] = []
 
     def callback(self, result: Any) -> None:
-        self.told.append(result)
+        self.results.append(result)
 
     errback = callback
 
@@ -124,21 +124,21 @@ class SenderMachine(RuleBasedStateMachine):
         self.clock.advance(21.0)
 
     @invariant()
-    def nobody_is_told_twice(self) -> None:
-        assert all(len(record.told) <= 1 for record in self.sent)
+    def no_record_has_two_results(self) -> None:
+        assert all(len(record.results) <= 1 for record in self.sent)
 
     @invariant()
-    def what_is_acknowledged_is_where_it_was_said_to_be(self) -> None:
+    def acknowledged_records_are_at_the_reported_offset(self) -> None:
         for record in self.sent:
-            if record.told and isinstance(record.told[0], RecordMetadata):
-                offset = record.told[0].offset
+            if record.results and isinstance(record.results[0], RecordMetadata):
+                offset = record.results[0].offset
                 assert offset < 0 or self.wire.leader.logs[record.tp][offset] == record.value
 
     @invariant()
     def records_fail_for_reasons_of_the_cluster_only(self) -> None:
         for record in self.sent:
-            if record.told and not isinstance(record.told[0], RecordMetadata):
-                problem = record.told[0]
+            if record.results and not isinstance(record.results[0], RecordMetadata):
+                problem = record.results[0]
                 late = self.clock.seconds() >= 20.0
                 assert isinstance(problem, TopicAuthorizationFailed) or late, repr(problem)
                 assert not isinstance(problem, OutOfOrderSequenceNumber), repr(problem)
@@ -162,7 +162,7 @@ class SenderMachine(RuleBasedStateMachine):
             if not self.accumulator.records:
                 break
         assert not self.accumulator.records, "something is stuck"
-        assert all(len(record.told) == 1 for record in self.sent)
+        assert all(len(record.results) == 1 for record in self.sent)
         for partition in (0, 1):
             tp = TopicPartition("t", partition)
             self.check_log(tp, [record for record in self.sent if record.tp == tp])
@@ -171,7 +171,7 @@ class SenderMachine(RuleBasedStateMachine):
 
     def check_log(self, tp: TopicPartition, sent: list[Sent]) -> None:
         log = self.wire.leader.logs.get(tp, [])
-        acknowledged = [r.value for r in sent if isinstance(r.told[0], RecordMetadata)]
+        acknowledged = [r.value for r in sent if isinstance(r.results[0], RecordMetadata)]
         assert len(set(log)) == len(log), f"stored twice: {log}"
         assert log == sorted(log), f"out of order: {log}"
         assert set(acknowledged) <= set(log)
@@ -182,7 +182,7 @@ class SenderWithoutSequencesMachine(SenderMachine):
 
     def check_log(self, tp: TopicPartition, sent: list[Sent]) -> None:
         log = self.wire.leader.logs.get(tp, [])
-        acknowledged = [r.value for r in sent if isinstance(r.told[0], RecordMetadata)]
+        acknowledged = [r.value for r in sent if isinstance(r.results[0], RecordMetadata)]
         first_seen = list(dict.fromkeys(log))
         assert first_seen == sorted(first_seen), f"out of order: {log}"
         assert set(acknowledged) <= set(log)

@@ -113,7 +113,7 @@ class LogMachine(RuleBasedStateMachine):
     def replicate(self, sizes: list[int], gaps: list[int], new_epoch: bool, copied: bool) -> None:
         self.epoch += new_epoch
         if copied and self.start == self.end:
-            gaps[0] = 0  # a copy into an empty log begins anew where the copied batches do
+            gaps[0] = 0  # a copy into an empty log starts where the copied batches do
         data = b""
         for size, gap in zip(sizes, gaps, strict=False):
             self.end += gap
@@ -174,7 +174,7 @@ class LogMachine(RuleBasedStateMachine):
         self.synced = min(self.synced, self.log.recovery_point)  # as the checkpoint is taken back
 
     @rule(ahead=st.integers(0, 50))
-    def begin_anew(self, ahead: int) -> None:
+    def truncate_fully(self, ahead: int) -> None:
         self.start = self.end = self.end + ahead
         self.batches.clear()
         self.log.truncate_fully_and_start_at(self.start, self.now)
