@@ -4,7 +4,7 @@
     python -m tools.generate_schema --check    exit 1 if a file is not what would be written
 
 kio has one class per struct and version. Here they are merged: one dataclass per struct, with the
-fields of every version in `SUPPORTED`, and a WIRE line per field that says which versions have it
+fields of every version in `SUPPORTED`, and a WIRE line per field with the versions that have it
 (`kclient.wire.codec`). What is a timedelta, datetime or enum in kio is a plain int here, so that
 every value a peer may send (-1, an error code newer than us) survives.
 """
@@ -269,7 +269,7 @@ def rename_clashes(sides: list[tuple[str, dict[str, MergedStruct]]]) -> None:
 
 
 def deep_shape(structs: dict[str, MergedStruct], name: str) -> object:
-    """Return something comparable that says all about a struct and what it contains."""
+    """Return a comparable value that describes a struct and everything in it."""
     struct = structs[name]
     inner = [deep_shape(structs, f.wire_type) for f in struct.fields.values() if f.is_struct]
     return repr(struct), inner

@@ -1,4 +1,4 @@
-"""Flat or growing (S46): what a process holds, over a long time, judged by the second half of it.
+"""Whether a figure of a process is flat or growing over a long run, by its second half (S46).
 
 Theory of operation
 ===================

@@ -1,4 +1,4 @@
-"""All replicas of all partitions, side by side: equal where they have to be, and everything acknowledged in them."""
+"""Compares all replicas of all partitions: equal where they have to be, with every acknowledged record."""
 
 from __future__ import annotations
 

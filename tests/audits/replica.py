@@ -1,4 +1,4 @@
-"""One replica's directory, read afresh: its batches, and whether what lies beside them agrees.
+"""Reads one replica's directory: its batches, and whether indexes, snapshots and checkpoints agree with them.
 
 Nothing of kbroker reads here but the formats of its small files: the batches are walked from the first byte on, with
 kclient's codec, no index asked. A broker that was stopped cleanly has to have everything in order; one that was

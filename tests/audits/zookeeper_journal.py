@@ -1,4 +1,4 @@
-"""Every change ZooKeeper has ever made, in order, out of its own transaction logs.
+"""Reads every change of ZooKeeper in order from its transaction logs.
 
 A client that watches sees states, not changes: two quick ones look like one. The journal has them all, with zxid, time
 and the session that asked. ``version-2/log.<hex zxid>`` holds a header (``ZKLG``, version, database id), then per

@@ -1,4 +1,4 @@
-"""``python -m tests.chaos --seed S --minutes M --out DIR [--scenario S1]``: hurt a cluster, and judge it.
+"""``python -m tests.chaos --seed S --minutes M --out DIR [--scenario S1]``: run a cluster under faults, and judge it.
 
 Exit code 0: clean, or skipped where the machine does not allow it; 1: not clean. Everything
 (history, logs, data, ZooKeeper's journal, verdict) stays under DIR.

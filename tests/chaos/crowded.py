@@ -1,4 +1,4 @@
-"""S37: all brokers on one core, which a busy neighbour shares: they are slow, and no session expires."""
+"""S37: all brokers share one core with a busy process: they are slow, and no session expires."""
 
 from __future__ import annotations
 

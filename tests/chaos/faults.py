@@ -1,4 +1,4 @@
-"""Faults: what is done to the world, and how it is undone.
+"""Faults: each injects a failure into the cluster, and repairs it.
 
 A fault is a generator: it hurts, yields what it did, and, when it is gone on with after a while, repairs.
 """

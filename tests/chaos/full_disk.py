@@ -1,4 +1,4 @@
-"""S16: disks that are really full, under load, until there is room again; nothing is repaired.
+"""S16: full disks under load, until there is space again; nothing is repaired.
 
 A broker without a writable log directory exits, as Kafka's does (S15: nothing is accepted after a failed
 append); now and then one is killed with its disk full. What starts it again is what does so on any machine, an init

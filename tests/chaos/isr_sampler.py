@@ -1,4 +1,4 @@
-"""Asks running brokers, several times a second, what they lead, call committed and hold (tests.audits.isr_samples).
+"""Samples leaders, high watermarks and log end offsets of running brokers several times a second.
 
 It uses the brokers' own ports and ZooKeeper's, past the switchboard: a cut must not affect it. The high
 watermark is ListOffsets' answer to a consumer, the log end its answer to the debugging consumer (replica id -2), on any

@@ -1,4 +1,4 @@
-"""Brokers on hosts of their own: one address and one listener each, for clients and for other brokers."""
+"""Brokers in network namespaces: one address and one listener each, for clients and for other brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other people's clients, as their users run them: librdkafka and kafka-python, both idempotent.
+"""Clients of other projects with their defaults: librdkafka and kafka-python, both idempotent.
 
 They retry by themselves: whatever they report in the end, an earlier attempt may have succeeded. So a send is certain
 only if it was acknowledged, or never left the process.

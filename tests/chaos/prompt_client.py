@@ -1,4 +1,4 @@
-"""A client of ZooKeeper that is back soon after ZooKeeper is: kazoo's own waits longer and longer, up to a minute."""
+"""A ZooKeeper client that reconnects at once when ZooKeeper is back: kazoo's backoff grows up to a minute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What came out of a run, and what of it is the client's own doing, a fault's, or the machine's."""
+"""The result of a run: anomalies, and which of them a client, a fault or the machine explains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run from beginning to end: a world, workers, a scenario; then heal, read everything, stop, audit, judge."""
+"""A run from start to end: a cluster, workers, a scenario; then repair, read everything, stop, audit, judge."""
 
 from __future__ import annotations
 

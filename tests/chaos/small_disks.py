@@ -1,4 +1,4 @@
-"""A file system of its own for every broker's log directory, which can be made full, for real, and given room (S16).
+"""A file system for every broker's log directory, which can be filled and freed (S16).
 
 tmpfs: what is in it outlives every kill of a process, and it can be resized under a running broker. Needs root.
 """

@@ -1,4 +1,4 @@
-"""Every connection of the world goes through here, so that any of them can be cut, slowed down or forgotten.
+"""A proxy for every connection of the cluster, which can cut, delay and reset each of them.
 
 Theory of operation
 ===================

@@ -1,4 +1,4 @@
-"""What brokers and ZooKeeper hold, every few seconds: memory, descriptors, threads, znodes, watches (S46).
+"""Samples resources of brokers and ZooKeeper every few seconds: memory, descriptors, threads, znodes, watches (S46).
 
 Of a process: /proc. Open segments are not counted as descriptors as long as their files are there: a log that grows has
 more of them, up to the broker's own limit; one that was deleted is. Of ZooKeeper: its word ``mntr``. A process that is

@@ -1,4 +1,4 @@
-"""The figures of a soak as one picture: SVG, complete in itself, a panel per kind of figure, a line per process."""
+"""The resources of a soak as one SVG: a panel for each kind of figure, a line for each process."""
 
 from __future__ import annotations
 

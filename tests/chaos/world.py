@@ -1,4 +1,4 @@
-"""The world to be hurt: ZooKeeper, brokers, and every connection through a switchboard or between network namespaces.
+"""The cluster under test: ZooKeeper, brokers, and every connection through a switchboard or between network namespaces.
 
 Names on the switchboard: ``zk``, ``broker-N``, ``client``. Brokers reach ZooKeeper and each other through it (they have
 a listener of their own for that), and clients reach the brokers through it. With *namespaces* each broker and each

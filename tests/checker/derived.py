@@ -1,4 +1,4 @@
-"""What the logs must have been: per key, which value was at which offset, its writer and its readers.
+"""The logs that follow from a history: for each key the value at each offset, its writer and its readers.
 
 A value is taken to be at an offset if a send with acks=all got that offset, or any poll returned it there. An answer to
 acks=1 promises nothing. A send with an unknown outcome happened if any of its values was read; then all of them

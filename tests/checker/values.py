@@ -1,4 +1,4 @@
-"""Rules about values: is each where it should be, once, and only if it was written?"""
+"""Rules about values: each is where it should be, once, and only if it was written."""
 
 from __future__ import annotations
 

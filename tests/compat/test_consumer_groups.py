@@ -1,4 +1,4 @@
-"""Other people's consumers in groups on real brokers, through the death of members and coordinators.
+"""Consumers of other projects in groups on real brokers, with killed members and coordinators.
 
 Produce, consume, validate: what was acknowledged to the producer must be processed by some member (at
 least once), no committed offset may go back, and a coordinator that is killed and comes back must

@@ -1,4 +1,4 @@
-"""Other people's clients, unmodified, against three brokers: topics, every codec, reading from anywhere.
+"""Unmodified clients of other projects against three brokers: topics, every codec, reads from any offset.
 
 What one library writes, all have to read: the same keys, values, headers and timestamps, nulls among them.
 Groups have a file of their own.

@@ -1,4 +1,4 @@
-"""Apache Kafka's own operators' tools, and its consumer in a rack, on three of our brokers."""
+"""Apache Kafka's admin tools, and its consumer with a rack, on three of our brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Apache Kafka as the source of a mirror is copied batch for batch; as the target it is refused."""
+"""Apache Kafka as the source of a mirror is copied batch for batch; as the target it is rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kafka's tools call a throttled move off and take leaders back; kafka-python's admin client moves partitions, too."""
+"""Kafka's tools cancel a throttled reassignment and elect preferred leaders; kafka-python's admin client reassigns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit on real clusters and real Spark: what differs is named, what does not is proven, exit codes hold."""
+"""The audit on real clusters and real Spark: it names every difference, and returns the documented exit codes."""
 
 from __future__ import annotations
 

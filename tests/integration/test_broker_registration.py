@@ -1,4 +1,4 @@
-"""A broker's registration: new sessions, former selves, doubles, and the wrong cluster."""
+"""A broker's registration: new sessions, the session of its previous process, duplicate ids, and the wrong cluster."""
 
 from __future__ import annotations
 

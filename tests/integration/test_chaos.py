@@ -1,4 +1,4 @@
-"""A short piece of chaos, the same every time: one cluster, faults of several kinds, nothing promised is lost.
+"""A short chaos run with a fixed seed: one cluster, faults of several kinds, no acknowledged record is lost.
 
 Longer ones and all scenarios: ``make chaos`` (listed in tests/SCENARIOS.md).
 """

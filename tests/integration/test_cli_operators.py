@@ -1,4 +1,4 @@
-"""The operators' commands against three real brokers, one of which comes and goes."""
+"""The operators' commands against three real brokers; one of them stops and starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The blocking clients against real brokers, as scripts use them, and as machines fail."""
+"""The blocking clients against real brokers: use in scripts, and failures."""
 
 from __future__ import annotations
 

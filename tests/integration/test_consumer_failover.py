@@ -1,4 +1,4 @@
-"""Consumers of a replicated topic, through the death of its leader and of their coordinator."""
+"""Consumers of a replicated topic, while its leader and their coordinator are killed."""
 
 from __future__ import annotations
 

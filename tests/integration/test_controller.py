@@ -1,4 +1,4 @@
-"""The controller on a real ZooKeeper: elections, topics, deaths, and zombies that cannot write."""
+"""The controller on a real ZooKeeper: elections, topics, broker failures, and former controllers that cannot write."""
 
 from __future__ import annotations
 

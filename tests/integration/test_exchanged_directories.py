@@ -1,4 +1,4 @@
-"""Files of one broker's log directory that are not what they were (S8): acknowledged records stay on every replica.
+"""Exchanged or damaged files in one broker's log directory (S8): acknowledged records stay on every replica.
 
 All brokers are down; on one the files are exchanged or damaged. That broker starts first, so that the controller can
 elect no other. When the others are back all records are there, on all three.

@@ -1,4 +1,4 @@
-"""One of several log directories dies alone (S15): others lead what was there, the broker goes on with the rest."""
+"""One of several log directories fails (S15): other brokers lead its partitions, the broker continues with the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A disk that is really full (S16): nothing half-written is ever seen, and room is all that it takes to go on."""
+"""A full disk (S16): no partial write is visible, and the broker recovers as soon as there is space."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Coordinators over a real ZooKeeper: what one leaves, the next one finds; the old one cannot write."""
+"""Coordinators on a real ZooKeeper: the next one continues with the groups, the former one cannot write."""
 
 from __future__ import annotations
 

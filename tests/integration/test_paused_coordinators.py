@@ -1,4 +1,4 @@
-"""S31 with real processes: a coordinator sleeps through its successor, and wakes up with requests in its sockets."""
+"""S31 with real processes: a coordinator is paused until it is replaced, and resumes with requests in its sockets."""
 
 from __future__ import annotations
 

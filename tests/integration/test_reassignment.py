@@ -1,4 +1,4 @@
-"""Partitions that move to other brokers, on real ones: exact replicas, equal logs, and nothing left behind."""
+"""Reassignment on real brokers: exact replicas, equal logs, and no replica left over."""
 
 from __future__ import annotations
 

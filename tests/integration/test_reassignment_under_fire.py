@@ -1,4 +1,4 @@
-"""S26: twenty partitions move under load while brokers and the controller die, and moves are called off or redirected.
+"""S26: twenty partitions move under load while brokers are killed, and moves are cancelled or changed.
 
 Two writers, each with ten partitions of three replicas and min.insync.replicas=3. One broker of the target hangs, so
 that the moves are still under way when the faults come. In the end: every acknowledged record at its offset, on

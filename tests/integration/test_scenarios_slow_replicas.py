@@ -1,4 +1,4 @@
-"""S32: a follower that sleeps again and again; the others go on, and the ISR changes once each way."""
+"""S32: a follower that is paused again and again; the others continue, and the ISR shrinks and expands once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""S23: a ZooKeeper server that lags, and the next coordinator and the next controller read from no other.
+"""S23: the next coordinator and the next controller read from a ZooKeeper server that lags.
 
 Three servers. A switchboard between the leader and its followers delivers to one of them seconds late: what is
 committed on the others is not on it yet. Broker 2 connects to that server only.

@@ -1,4 +1,4 @@
-"""Topics, settings and elections on real brokers, driven by other people's admin clients."""
+"""Topics, settings and elections on real brokers, with admin clients of other projects."""
 
 from __future__ import annotations
 

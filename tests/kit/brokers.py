@@ -1,4 +1,4 @@
-"""Real broker processes for tests: started on free ports, hurt, restarted, and their logs read.
+"""Real broker processes for tests: start on free ports, kill, pause, restart, and read their logs.
 
 A test that asks for `broker_clusters` makes clusters with it; at its end every broker is gone, and the
 test fails if any broker's log holds a traceback or an unhandled error.

@@ -1,4 +1,4 @@
-"""Other people's clients behind one face, so that a test can ask the same of each: librdkafka, kafka-python, aiokafka.
+"""Clients of other projects behind one interface: librdkafka, kafka-python, aiokafka.
 
 Every method makes a client, uses it as documented, and closes it. kcat is here for what it can do.
 """

@@ -1,4 +1,4 @@
-"""A source log, a target log and a network between them, as dumb as they can be, for tests of links.
+"""A source log, a target log and a network between them, as simple as possible, for tests of links.
 
 Offsets and CRCs stand for records: every batch has a CRC of its own.
 """

@@ -1,4 +1,4 @@
-"""Waiting in tests: poll with a deadline, never sleep and hope."""
+"""Waiting in tests: poll with a deadline instead of sleeping."""
 
 from __future__ import annotations
 

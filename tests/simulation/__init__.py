@@ -1,4 +1,4 @@
-"""A whole cluster in one process, played from a seed: our own brokers, and around them a world that can be broken.
+"""A whole cluster in one process, played from a seed: real brokers in a simulated environment with faults.
 
 What is real and what is not
 ============================

@@ -1,4 +1,4 @@
-"""What must be true of the simulated disks themselves, whatever the brokers believe; each check returns what is wrong.
+"""Invariants of the simulated disks themselves, independent of the brokers' state; each check returns what is wrong.
 
 The observer reads logs through the brokers' own objects. A broker that believes too much of its disk is found here, at
 once, and not only when a power loss happens to take what it believed in.

@@ -1,4 +1,4 @@
-"""What is drawn to try consumer groups: members that come and go, and what happens to their coordinator.
+"""Events drawn for consumer groups: members that join and leave, and faults of their coordinator.
 
 The first draw of a seed stays as it is; what is here is added by a generator of its own.
 """

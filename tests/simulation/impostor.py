@@ -1,4 +1,4 @@
-"""A producer that sends what a leader must refuse: behind a gap, or of an epoch that is over (KIP-98)."""
+"""A producer that sends what a leader must reject: a sequence gap, or a former producer epoch (KIP-98)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is drawn to try the log: topics that are synced before they acknowledge, and outages of all machines at once.
+"""Events drawn for the log: topics with a sync before the acknowledgement, and power losses of all machines at once.
 
 The first draw of a seed stays as it is; what is here is added by generators of its own.
 """

@@ -1,4 +1,4 @@
-"""What may be lost, and what may not: the exact promise for disks that forget.
+"""Which records may be lost: the exact promise for disks that lose data.
 
 A place in the ISR, or among the eligible beside it, is granted to one life of a broker: the state znode holds that
 life's broker epoch. It is *void* once the disk that held the replica lost something (power, a wiped or another

@@ -1,4 +1,4 @@
-"""One machine with a broker: its disk, which outlives the process, and the process, which does not.
+"""One machine with a broker: a disk that survives the process, and the process.
 
 The broker is `kbroker.app.broker.Broker` itself, composed by its own code; only the world around it is ours.
 """

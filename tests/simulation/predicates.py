@@ -1,4 +1,4 @@
-"""What must hold after every step, whatever happened; and what must be so again some time after the last fault.
+"""What must hold after every step, and what must hold again some time after the last fault.
 
 The observer keeps a copy of every replica's log (who wrote each record, and its CRC), and for every partition
 the *ledger*: each record that was ever below the high watermark of any broker that considered itself leader, for

@@ -1,4 +1,4 @@
-"""Sequences of faults that replication is made for, and that single faults hardly ever come to.
+"""Sequences of faults that replication must survive, and that random single faults rarely produce.
 
 Each plays among three brokers in drawn roles, on partition 0 of the first topic, after what else happens to a seed.
 """

@@ -1,4 +1,4 @@
-"""A shorter script that breaks the same predicate: lines are dropped for as long as it still does."""
+"""Shortens a script that breaks a predicate: lines are dropped while it still fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a log is synced, read from the simulated disk itself: no power loss takes that."""
+"""The synced part of a log, read from the simulated disk: no power loss removes it."""
 
 from __future__ import annotations
 

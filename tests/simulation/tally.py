@@ -1,4 +1,4 @@
-"""What many schedules came to: a line now and then while they run, a page at the end."""
+"""Statistics of many schedules: progress lines while they run, a page at the end."""
 
 from __future__ import annotations
 

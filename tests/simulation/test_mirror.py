@@ -1,4 +1,4 @@
-"""The mirror copies a prefix, always; and the simulation would notice if it did not."""
+"""The mirror always copies a prefix; the simulation finds known bugs that break this."""
 
 from __future__ import annotations
 

@@ -21,11 +21,26 @@ WORDS = (
 )
 PHRASES = "the one that|asks for news|ask for news|by right of|former self|former life"
 
-# Names that were replaced: the left column of the table in the design of issue 9, and what was found beside it.
+# Names that were replaced by those of Kafka, anywhere; and those that are also English words, in code only.
 NAMES = (
-    "ControllerOffice|OperatorWishes|replace_wish|BrokerLine|Announcements|LogUpkeep|DirectoryNews|HeldGroup"
-    "|GroupsOfPartition|Hosted|Surroundings|Orders|Leading|Following|Standing|FetchPlan|take_answer"
-    "|followed_partition|leader_range|directory_news|replica_news|takeover"
+    "AllDone|AskUncleanElection|BoundSession|BrokerChannel|BrokerLine|BrokerSession|ClusterController|ConfigChanges"
+    "|ControllerOffice|ControllerReads|ControllerStore|CoordinatedGroups|CoordinatedPartition|CoordinatorFence"
+    "|CoordinatorMoved|DirectoryNews|DropDeletionRequests|FencedError|FetchPlan|FetchReading|FetchSessions"
+    "|FollowerProgress|FollowersHeard|ForeignTarget|FrameProtocol|GroupsOfPartition|HeldAnswer|HeldGroup|HiddenBatches"
+    "|InterBrokerTrust|IsrWriter|JoinWithId|LeaderAndIsrOrder|LeaderEpochs|LineOwner|LoadedDir|LogProducers"
+    "|LogUpkeep|NotHad|OperatorWishes|PartitionLog|ProducerEntry|ProducerIds|ReadReplica|RebalanceDue|RecordPort"
+    "|RecordTransport|RefusedError|RememberedBatch|ReportDoubt|RowMaker|SessionLife|SessionPartition|ShutdownVerdict"
+    "|SideUnreadable|StopReplicaOrder|UpdateMetadataOrder|WaitingFetches|WaitingRequests|WritesIsr|ZooKeeperSession"
+    "|broker_session|controlled_shutdowns|controller_line|controller_office|controller_reads|controller_store"
+    "|controller_wishes|coordinated_groups|coordinated_partition|coordinator_fence|directory_news|fetch_plan"
+    "|fetch_reading|followed_partition|group_loading|held_group|isr_writer|leader_range|log_upkeep"
+    "|mortal_controller|nearest_replica|partition_log|replace_wish|replica_news|take_answer|waiting_fetches"
+    "|waiting_requests"
+)
+
+CODE_NAMES = (
+    "Announcements|Diary|Doomed|Electorate|Errands|Following|Hooks|Hosted|Leading|Lives|Membership|Orders|Parked|Peers"
+    "|Rounds|Standing|Standstill|Surroundings|Term|announcements|diary|doubts|incarnation|mourner|surroundings|takeover"
 )
 
 # The examples of CONTRIBUTING.md stay, and names in files.
@@ -129,7 +144,12 @@ def _retired(text: Text) -> list[tuple[int, str]]:
     whole = (
         _QUOTED.sub(lambda quote: " " * len(quote.group()), text.whole) if QUOTED else text.whole
     )
-    return [(match.start(), f"retired: {match.group()}") for match in _RETIRED.finditer(whole)]
+    found = [(match.start(), match.group()) for match in _RETIRED.finditer(whole)]
+    found += [
+        (text.whole.index(name), name)
+        for name in sorted(text.names.intersection(CODE_NAMES.split("|")))
+    ]
+    return [(at, f"retired: {name}") for at, name in found]
 
 
 def _names(prose: str, known: _Known) -> Iterator[tuple[int, str]]:
@@ -216,6 +236,7 @@ def test_each_kind_of_fault_is_found() -> None:
     prose = "# T1: `NoSuchName` asks nowhere.py, see test_of_nothing; S99, `kbroker.log.no_such_module`.\n"
     text = Text("kbroker/invented.py", prose + "tell_nobody = Hosted  # whoever hears\n")
     text.prose = [(0, prose)]
+    text.names = {"Hosted"}
     found = [what for _, what in sorted(_retired(text) + _dangling(text, _Known(_texts())))]
     assert found == [
         "no such scenario: T1",
