@@ -22,14 +22,14 @@ import os
 import socket
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from twisted.internet import main, tcp
 from twisted.python.failure import Failure
 
 from kbroker.log.slices import FileSlice
 from kbroker.network.service import Part
-from kbroker.network.transport import FrameReceiver, UnsentMemory, release
+from kbroker.network.transport import FrameReceiver, Transport, UnsentMemory, release
 
 READ_SIZE = 256 * 1024
 """Size of the scratch buffer, and so of one read where no frame's length is known."""
@@ -239,3 +239,10 @@ class PlaintextTransport(tcp.Server):
         self._queue.clear()
         self.account.bytes -= self.unsent_memory
         self.unsent = self.unsent_memory = self._offset = 0
+
+
+if TYPE_CHECKING:
+
+    def _checked(transport: PlaintextTransport) -> Transport:
+        """Have mypy check that the class implements the protocol."""
+        return transport

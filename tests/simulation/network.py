@@ -20,6 +20,7 @@ from kbroker.common.endpoint import Endpoint
 from kbroker.config import BrokerConfig
 from kbroker.log.slices import FileSlice
 from kbroker.network.socket_server import Listener, SocketServer
+from kbroker.network.transport import UnsentMemory
 from kclient.errors import Address, Cause, ConnectError
 from kclient.net.connection import Connection
 from tests.simulation.clock import Process, Scheduler
@@ -219,7 +220,7 @@ class Link:
             return
         end = _ServerEnd(self._server, self._down, protocol)
         self._up.receiver = end
-        protocol.transport = end  # type: ignore[assignment]
+        protocol.transport = end
         protocol.connectionMade()
 
     @property
@@ -338,6 +339,7 @@ class _End:
     unsent = 0
     unsent_memory = 0
     total_sent = 0
+    account = UnsentMemory()
 
     def __init__(self, process: Process, out: _Direction) -> None:
         self._process = process
