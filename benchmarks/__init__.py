@@ -1,1 +1,1 @@
-"""Measurements: ours beside Apache Kafka and other clients, interleaved in one run. Never part of the tests."""
+"""Benchmarks: kbroker and its tools beside Apache Kafka and other clients, interleaved. Not part of the tests."""

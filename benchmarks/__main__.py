@@ -1,9 +1,9 @@
-"""`python -m benchmarks [SUITE ...] [--rounds N] [--quick]`: run suites, write results and the table.
+"""`python -m benchmarks [SUITE ...] [--rounds N] [--quick]`: runs suites, writes results and the table.
 
-Suites: broker (one broker of ours beside Apache Kafka), clients (kclient beside other Python clients), groups (offset
+Suites: broker (one kbroker beside Apache Kafka), clients (kclient beside other Python clients), groups (offset
 commits), mirror, growth (partitions, connections), replication (three brokers: acks=all, many partitions, a killed
-broker, a rolling restart). Contenders take turns inside each round, so that a slow minute of
-the machine hits all alike; medians and ratios are what counts.
+broker, a rolling restart). Contenders alternate inside each round, so that other load on the machine affects all alike;
+compare medians and ratios.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from benchmarks.suites import SUITES
 
 
 def main() -> int:
-    """Run the suites that were asked for; 0 when all ran."""
+    """Run the chosen suites; return 0 when all have run."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
         "suites", nargs="*", metavar="SUITE", help=f"of {', '.join(SUITES)} (default: all)"
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
-        "--quick", action="store_true", help="a fifth of the work: to see that it runs"
+        "--quick", action="store_true", help="a fifth of the work, to check that it runs"
     )
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     arguments = parser.parse_args()
     names = arguments.suites or list(SUITES)
     unknown = sorted(set(names) - set(SUITES))
     if unknown:
-        parser.error(f"no such suite: {', '.join(unknown)} (there are {', '.join(SUITES)})")
+        parser.error(f"no such suite: {', '.join(unknown)} (suites are {', '.join(SUITES)})")
     machine = f"{os.cpu_count()} cores, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     today = datetime.date.today().isoformat()
     for name in names:

@@ -1,4 +1,4 @@
-"""Apache Kafka 3.9.1's jars, by Maven, into a cache outside the tree: a peer to measure against, never a dependency."""
+"""Apache Kafka 3.9.1's jars, fetched by Maven into a cache outside the tree: for comparison, not a dependency."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ VERSION = "3.9.1"
 _MODULES = ("kafka_2.13", "kafka-tools", "connect-mirror")
 
 
-class Absent(Exception):
-    """Apache Kafka cannot be had here; the message says why."""
+class NotAvailable(Exception):
+    """Apache Kafka is not available; the message has the reason."""
 
 
 def folder() -> Path:
-    """Return where the jars are, or would be."""
+    """Return the folder of the jars, which may not exist."""
     cache = Path(os.environ.get("KBROKER_CACHE", Path.home() / ".cache" / "kbroker"))
     return cache / f"kafka-{VERSION}"
 
 
 def is_complete(where: Path) -> bool:
-    """Return whether all the modules that we ask for are in *where*."""
+    """Return whether *where* has the jars of all needed modules."""
     return all(any(where.glob(f"{name}-*.jar")) for name in _MODULES)
 
 
 def jars() -> Path:
-    """Return the folder of jars, fetched on first use; Absent with the reason where that fails."""
+    """Return the folder of jars, fetched on first use; raise NotAvailable if that fails."""
     target = folder()
     if is_complete(target):
         return target
     maven = shutil.which("mvn")
     if maven is None:
-        raise Absent("Apache Kafka is fetched by Maven, and there is no mvn here")
+        raise NotAvailable("Apache Kafka is fetched by Maven, and mvn is not installed")
     dependencies = "".join(
         f"<dependency><groupId>org.apache.kafka</groupId><artifactId>{name}</artifactId>"
         f"<version>{VERSION}</version></dependency>"
@@ -55,8 +55,8 @@ def jars() -> Path:
         )
     if fetched.returncode or not is_complete(target):
         lines = (fetched.stdout + fetched.stderr).strip().splitlines()
-        raise Absent(
-            f"Maven could not fetch Apache Kafka: {lines[0] if lines else 'no reason given'}"
+        raise NotAvailable(
+            f"Maven could not fetch Apache Kafka: {lines[0] if lines else 'unknown error'}"
         )
     return target
 
@@ -64,5 +64,5 @@ def jars() -> Path:
 if __name__ == "__main__":
     try:
         print(jars())
-    except (Absent, subprocess.TimeoutExpired, OSError) as absent:
-        raise SystemExit(f"no Apache Kafka to test against: {absent}") from None
+    except (NotAvailable, subprocess.TimeoutExpired, OSError) as not_available:
+        raise SystemExit(f"Apache Kafka is not available: {not_available}") from None

@@ -1,7 +1,7 @@
-"""The loads that compare Python clients: one partition, as fast as each goes, the way its documentation advises.
+"""The loads that compare Python clients: one partition, at full speed, in the way that each documentation recommends.
 
-Every producer sends with acks=1, linger 5 ms and no idempotence; every consumer reads partition 0 from its beginning
-without a group. Rates of consumers count from the first records on, so that connecting is not measured.
+Every producer uses acks=1, linger 5 ms and no idempotence. Every consumer reads partition 0 from its start without a
+group. The rate of a consumer counts from the first records, so it excludes the connection set-up.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _PATIENCE_S = 120.0
 
 
 def _count(poll: Callable[[], Mapping[Any, Sized]], count: int, size: int) -> dict[str, float]:
-    """Poll until *count* messages have come, and say how fast those behind the first poll's did."""
+    """Poll until *count* messages have arrived; return the rate after the first poll."""
     got, first, started = 0, 0, 0.0
     while got < count:
         number = sum(map(len, poll().values()))
@@ -28,7 +28,7 @@ def _count(poll: Callable[[], Mapping[Any, Sized]], count: int, size: int) -> di
 
 
 def confluent_produce(bootstrap: str, topic: str, count: int, size: int) -> dict[str, float]:
-    """Produce *count* messages of *size* bytes, acks=1, linger 5 ms, as fast as it goes."""
+    """Produce *count* messages of *size* bytes, acks=1, linger 5 ms, at full speed."""
     from confluent_kafka import Producer
 
     producer = Producer(
@@ -59,7 +59,7 @@ def confluent_produce(bootstrap: str, topic: str, count: int, size: int) -> dict
 
 
 def confluent_consume(bootstrap: str, topic: str, count: int, size: int) -> dict[str, float]:
-    """Consume *count* messages from the beginning of partition 0."""
+    """Consume *count* messages from the start of partition 0."""
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer(
@@ -85,14 +85,14 @@ def confluent_consume(bootstrap: str, topic: str, count: int, size: int) -> dict
             first = len(messages)
         got += len(messages)
         if time.monotonic() > deadline:
-            raise RuntimeError(f"only {got} of {count} messages came in 120 s")
+            raise RuntimeError(f"only {got} of {count} messages arrived within 120 s")
     elapsed = time.monotonic() - started
     consumer.close()
     return {"seconds": elapsed, "messages": got - first, "bytes": (got - first) * size}
 
 
 def aiokafka_produce(bootstrap: str, topic: str, count: int, size: int) -> dict[str, float]:
-    """Produce with aiokafka: futures are collected, as its documentation advises for speed."""
+    """Produce with aiokafka: futures are collected, as its documentation recommends for speed."""
     from aiokafka import AIOKafkaProducer
 
     async def run() -> float:
@@ -181,7 +181,7 @@ def kafka_python_consume(bootstrap: str, topic: str, count: int, size: int) -> d
 
 
 def kclient_produce(bootstrap: str, topic: str, count: int, size: int) -> dict[str, float]:
-    """Produce with our client's blocking face."""
+    """Produce with kclient's blocking API."""
     from kclient import Producer
 
     producer = Producer(
@@ -206,7 +206,7 @@ def kclient_produce(bootstrap: str, topic: str, count: int, size: int) -> dict[s
 
 
 def kclient_consume(bootstrap: str, topic: str, count: int, size: int) -> dict[str, float]:
-    """Consume with our client's blocking face."""
+    """Consume with kclient's blocking API."""
     from kclient import Consumer, TopicPartition
 
     consumer = Consumer(

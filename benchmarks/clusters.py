@@ -1,4 +1,4 @@
-"""Three brokers of one make on one ZooKeeper: started together, killed, ended and started again one by one."""
+"""Clusters of three brokers, kbroker or Apache Kafka, on one ZooKeeper: start, kill, terminate, restart."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from benchmarks.processes import cpu_seconds, free_port, peak_memory_mib, wait_f
 APACHE = "Apache Kafka"
 BROKERS = (1, 2, 3)
 SESSION_S = 6.0
-"""zookeeper.session.timeout.ms of all brokers."""
+"""zookeeper.session.timeout.ms of all brokers, in seconds."""
 
 _PATIENCE_S = 90.0
 
@@ -40,7 +40,7 @@ log.retention.hours=1
 
 @dataclass
 class Member:
-    """One broker: where it is, and its process while it runs."""
+    """One broker: its address, and its process while it runs."""
 
     broker_id: int
     port: int
@@ -55,9 +55,9 @@ class Member:
 
     @property
     def pid(self) -> int:
-        """Its process id; RuntimeError while it does not run."""
+        """The process id; RuntimeError while it is not running."""
         if self.process is None:
-            raise RuntimeError(f"broker {self.broker_id} does not run")
+            raise RuntimeError(f"broker {self.broker_id} is not running")
         return self.process.pid
 
     def cpu(self) -> float:
@@ -65,7 +65,7 @@ class Member:
         return cpu_seconds(self.pid)
 
     def start(self) -> None:
-        """Run it."""
+        """Start the process."""
         with (self.home / "broker.log").open("ab") as output:
             self.process = subprocess.Popen(
                 self.command,
@@ -82,11 +82,11 @@ class Member:
         wait_for_port(self.port, self.process, self.home / "broker.log")
 
     def kill(self) -> None:
-        """End it with SIGKILL."""
+        """Kill it with SIGKILL."""
         self._end(signal.SIGKILL)
 
     def terminate(self) -> float:
-        """End it with SIGTERM; return the seconds until it was gone."""
+        """Terminate it with SIGTERM; return the seconds until it exited."""
         began = time.monotonic()
         self._end(signal.SIGTERM)
         return time.monotonic() - began
@@ -99,7 +99,7 @@ class Member:
             self.process = None
 
 
-class Trio:
+class ThreeBrokers:
     """Three brokers of one cluster."""
 
     def __init__(self, members: Mapping[int, Member]) -> None:
@@ -110,7 +110,7 @@ class Trio:
 
     @property
     def bootstrap(self) -> str:
-        """All three, for a client."""
+        """The bootstrap servers."""
         return ",".join(member.bootstrap for member in self.members.values())
 
     def cpu(self) -> float:
@@ -123,7 +123,7 @@ class Trio:
 
 
 Program = Callable[[Path], list[str]]
-"""Arguments of python that run a broker of ours with the home given, in place of `-m kbroker`."""
+"""The Python arguments that run a kbroker with the given home, instead of `-m kbroker`."""
 
 
 def _command(make: str, properties: Path, jars: Path | None, program: Program) -> list[str]:
@@ -138,15 +138,15 @@ def _command(make: str, properties: Path, jars: Path | None, program: Program) -
 
 
 @contextlib.contextmanager
-def three(
+def start_three(
     make: str,
     directory: Path,
     zookeeper_port: int,
     jars: Path | None,
     *,
     program: Program = lambda _home: ["-m", "kbroker"],
-) -> Iterator[Trio]:
-    """Run three brokers; ready when all of them are in each other's metadata."""
+) -> Iterator[ThreeBrokers]:
+    """Start three brokers; yield when each has all of them in its metadata."""
     members = {}
     for broker_id in BROKERS:
         home = directory / str(broker_id)
@@ -165,32 +165,32 @@ def three(
         members[broker_id] = Member(
             broker_id, port, home, _command(make, properties, jars, program)
         )
-    trio = Trio(members)
+    cluster = ThreeBrokers(members)
     try:
         for member in members.values():
             member.start()
         for member in members.values():
             member.wait_until_up()
-        _all_known(trio)
-        yield trio
+        _all_known(cluster)
+        yield cluster
     finally:
         for member in members.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 member.kill()
 
 
-def _all_known(trio: Trio) -> None:
-    from benchmarks.asking import Asking
+def _all_known(cluster: ThreeBrokers) -> None:
+    from benchmarks.plain_client import PlainClient
 
     deadline = time.monotonic() + _PATIENCE_S
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError):
             known = []
-            for member in trio.members.values():
-                with Asking(member.port) as broker:
+            for member in cluster.members.values():
+                with PlainClient(member.port) as broker:
                     metadata = broker.metadata([])
                     known.append(len(metadata.brokers) if metadata.controller_id >= 0 else 0)
-            if min(known) == len(trio.members):
+            if min(known) == len(cluster.members):
                 return
         select.select([], [], [], 0.05)
-    raise RuntimeError("three brokers did not find each other")
+    raise RuntimeError("the three brokers do not have each other in their metadata")

@@ -1,6 +1,6 @@
-"""Offset commits through the API: many groups at once, each with one commit on the way at a time.
+"""Offset commits of many concurrent groups, each with one commit in flight.
 
-Speaks the protocol over sockets of its own, so that no client library is measured. Every answer is checked.
+Uses the protocol over plain sockets, so that no client library is measured. Every response is checked.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LENGTH = struct.Struct(">i")
 
 @dataclass
 class _Group:
-    """One group's connection and what it still has to send."""
+    """One group's connection and its remaining commits."""
 
     connection: socket.socket
     requests: list[bytes]
@@ -46,7 +46,7 @@ class _Group:
         _, response = messages.decode_response(ApiKey.OFFSET_COMMIT, _VERSION, frame)
         codes = {p.error_code for topic in response.topics for p in topic.partitions}
         if codes != {0}:
-            raise RuntimeError(f"commits were refused with {codes}")
+            raise RuntimeError(f"commits were rejected with {codes}")
 
 
 def _read(connection: socket.socket, size: int) -> bytes:
@@ -94,7 +94,7 @@ def wait_for_coordinator(port: int, group: str) -> None:
 def commit(
     port: int, topic: str, prefix: str, groups: int, partitions: int, rounds: int
 ) -> tuple[float, float]:
-    """Commit; return (offsets per second, the 99th percentile of a commit's latency in ms)."""
+    """Commit; return (offsets per second, 99th percentile of the commit latency in ms)."""
     everyone = [
         _Group(
             _connect(port),

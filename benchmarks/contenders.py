@@ -1,4 +1,4 @@
-"""What every suite needs: contenders that run in turn, loads in processes of their own, topics."""
+"""The common parts of all suites: contenders in alternation, loads in separate processes, topics."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pathlib import Path
 from benchmarks.processes import Broker, apache_broker, fresh, our_broker
 
 
-def say(text: str) -> None:
-    """Tell whoever waits what is measured now."""
+def print_progress(text: str) -> None:
+    """Print the current measurement."""
     print(f"   {text}", file=sys.stderr, flush=True)
 
 
 def load(
     name: str, bootstrap: str, topic: str, count: int, size: int, partitions: int | None = None
 ) -> dict[str, float]:
-    """Run one load in a process of its own and return its figures."""
+    """Run one load in a separate process and return its figures."""
     numbers = [count, size] if partitions is None else [count, size, partitions]
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.load", name, bootstrap, topic, *map(str, numbers)],
@@ -37,7 +37,7 @@ def load(
 
 
 def create_topic(bootstrap: str, name: str, partitions: int = 1) -> None:
-    """Create a topic and wait until it can be written. A request that gets lost is sent again."""
+    """Create a topic and wait until it can be written; a lost request is repeated."""
     from confluent_kafka import KafkaError, KafkaException
     from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -54,14 +54,14 @@ def create_topic(bootstrap: str, name: str, partitions: int = 1) -> None:
             if known and problem.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS and attempt:
                 return
             last: Exception = problem
-            say(f"creating {name} failed: {problem!r}")
+            print_progress(f"creating {name} failed: {problem!r}")
     raise last
 
 
 def create_replicated(
     bootstrap: str, name: str, assignment: list[list[int]], timeout: float = 120.0
 ) -> float:
-    """Create a topic on the brokers given; return the seconds until all is led and every ISR full."""
+    """Create a topic on the given brokers; return the seconds until all have leaders and full ISRs."""
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
@@ -76,12 +76,12 @@ def create_replicated(
             for index, each in known.items()
         ):
             return time.monotonic() - began
-        time.sleep(0.1)  # to be asked for thousands of partitions keeps the brokers from it
+        time.sleep(0.1)  # metadata of thousands of partitions would load the brokers
     raise RuntimeError(f"{name} was not in sync after {timeout:.0f} s")
 
 
 def delete_topic(bootstrap: str, name: str) -> None:
-    """Delete a topic, so that the page cache is left to the next contender."""
+    """Delete a topic, to free the page cache for the next contender."""
     from confluent_kafka.admin import AdminClient
 
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
@@ -100,7 +100,7 @@ def zookeeper_classpath() -> str:
 def contender(
     name: str, directory: Path, zookeeper_port: int, jars: Path | None
 ) -> Iterator[Broker]:
-    """Run a broker of the named make on a fresh directory, which is emptied again at the end."""
+    """Run a broker of the named make on a new directory, which is emptied at the end."""
     if name == "ours":
         running = our_broker(directory, zookeeper_port, chroot=directory.name)
     else:

@@ -1,8 +1,8 @@
-"""librdkafka without Python on the way of a message: the library that confluent-kafka brings, called by ctypes.
+"""librdkafka without Python in the path of a message: the library of confluent-kafka, called by ctypes.
 
-confluent-kafka makes a Python object for each message, which on two cores costs more than a broker does. Here one call
-hands over ten thousand messages (`rd_kafka_produce_batch`), and consumed messages are counted by librdkafka itself: its
-callback is a function of libc that does nothing. So the figures are those of librdkafka's own performance program.
+confluent-kafka creates a Python object per message, which on two cores costs more than a broker. Here one call passes
+ten thousand messages (`rd_kafka_produce_batch`), and librdkafka itself counts consumed messages: its callback is a libc
+function without effect. So the figures match those of librdkafka's own performance program.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class _Message(ctypes.Structure):
     )
 
 
-class Absent(Exception):
-    """There is no librdkafka that ctypes can load; the message says why."""
+class NotAvailable(Exception):
+    """ctypes cannot load librdkafka; the message has the reason."""
 
 
 def _library() -> ctypes.CDLL:
@@ -48,7 +48,7 @@ def _library() -> ctypes.CDLL:
         for path in folder.glob("librdkafka*")
     )
     if not found:
-        raise Absent(f"no librdkafka beside {place}")
+        raise NotAvailable(f"no librdkafka beside {place}")
     library = ctypes.CDLL(str(found[0]))
     for name in ("new", "conf_new", "topic_new", "queue_new"):
         getattr(library, f"rd_kafka_{name}").restype = ctypes.c_void_p
@@ -63,10 +63,10 @@ class Client:
         error = ctypes.create_string_buffer(512)
         configuration = ctypes.c_void_p(self._library.rd_kafka_conf_new())
         for name, value in {**settings, "log_level": "0"}.items():
-            said = self._library.rd_kafka_conf_set(
+            error_code = self._library.rd_kafka_conf_set(
                 configuration, name.encode(), value.encode(), error, ctypes.c_size_t(512)
             )
-            if said:
+            if error_code:
                 raise ValueError(error.value.decode())
         handle = self._library.rd_kafka_new(kind, configuration, error, ctypes.c_size_t(512))
         if not handle:
@@ -77,13 +77,13 @@ class Client:
         )
 
     def _know_topic(self) -> None:
-        """Wait for the topic's metadata, so that the first message does not."""
+        """Wait for the topic's metadata, so that the first message does not wait for them."""
         metadata = ctypes.c_void_p()
-        said = self._library.rd_kafka_metadata(
+        error_code = self._library.rd_kafka_metadata(
             self._handle, 0, self._topic, ctypes.byref(metadata), 10_000
         )
-        if said:
-            raise RuntimeError(f"no metadata: librdkafka's error {said}")
+        if error_code:
+            raise RuntimeError(f"no metadata: librdkafka's error {error_code}")
         self._library.rd_kafka_metadata_destroy(metadata)
 
     def close(self) -> None:
@@ -93,13 +93,13 @@ class Client:
 
 
 class Producer(Client):
-    """Produces the same value over and over."""
+    """Produces the same value repeatedly."""
 
     def __init__(self, settings: Mapping[str, str], topic: str) -> None:
         super().__init__(_PRODUCER, settings, topic)
 
     def produce(self, count: int, value: bytes, partitions: int = 1) -> float:
-        """Produce *count* messages, in turn to every partition; return the seconds it took."""
+        """Produce *count* messages, round robin to all partitions; return the seconds."""
         self._know_topic()
         payload = ctypes.create_string_buffer(value, len(value))
         batch = (_Message * _AT_ONCE)()
@@ -124,17 +124,17 @@ class Producer(Client):
 
 
 class Consumer(Client):
-    """Consumes partitions from their beginning and counts."""
+    """Consumes partitions from their start and counts messages."""
 
     def __init__(self, settings: Mapping[str, str], topic: str) -> None:
         super().__init__(_CONSUMER, settings, topic)
 
     def consume(self, count: int, partitions: int = 1) -> tuple[float, int]:
-        """Consume *count* messages; return the seconds since the first came, and how many since."""
+        """Consume *count* messages; return the seconds after the first one, and the messages since then."""
         self._know_topic()
         library = self._library
         queue = ctypes.c_void_p(library.rd_kafka_queue_new(self._handle))
-        # Called with every message and the last argument; whatever it returns is ignored.
+        # Called with every message and the last argument; the result is ignored.
         nothing: Any = ctypes.CDLL(None).labs
         got, first, started = 0, 0, 0.0
         deadline = time.monotonic() + 120
@@ -148,7 +148,7 @@ class Consumer(Client):
                 started, first = time.monotonic(), number
             got += max(0, number)
             if time.monotonic() > deadline:
-                raise RuntimeError(f"only {got} of {count} messages came in 120 s")
+                raise RuntimeError(f"only {got} of {count} messages arrived within 120 s")
         elapsed = time.monotonic() - started
         for partition in range(partitions):
             library.rd_kafka_consume_stop(self._topic, partition)

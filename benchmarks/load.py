@@ -1,7 +1,7 @@
-"""The loads, each a process of its own: `python -m benchmarks.load NAME BOOTSTRAP TOPIC COUNT SIZE [PARTITIONS]`.
+"""The loads, each a separate process: `python -m benchmarks.load NAME BOOTSTRAP TOPIC COUNT SIZE [PARTITIONS]`.
 
-A name that ends in -all waits for all in-sync replicas. Prints one JSON object.
-What measures brokers is here and is librdkafka; what compares clients is in client_loads.
+A name that ends in -all uses acks=all. Prints one JSON object. Loads for brokers use librdkafka and are here; loads for
+clients are in client_loads.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks import client_loads, librdkafka
 def rdkafka_produce(
     bootstrap: str, topic: str, count: int, size: int, partitions: int = 1, acks: str = "1"
 ) -> dict[str, float]:
-    """Produce *count* messages of *size* bytes, linger 5 ms, as fast as it goes."""
+    """Produce *count* messages of *size* bytes, linger 5 ms, at full speed."""
     producer = librdkafka.Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -41,7 +41,7 @@ def rdkafka_produce(
 def rdkafka_consume(
     bootstrap: str, topic: str, count: int, size: int, partitions: int = 1
 ) -> dict[str, float]:
-    """Consume *count* messages from the beginning."""
+    """Consume *count* messages from the start."""
     consumer = librdkafka.Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -61,7 +61,7 @@ def rdkafka_consume(
 def rdkafka_latency(
     bootstrap: str, topic: str, count: int, size: int, acks: str = "1"
 ) -> dict[str, float]:
-    """Produce at 500 messages a second; latencies from produce to acknowledgement, in ms."""
+    """Produce 500 messages per second; return latencies from produce to acknowledgement, in ms."""
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": bootstrap, "acks": acks, "linger.ms": 0})
@@ -111,7 +111,7 @@ LOADS: dict[str, Callable[..., dict[str, float]]] = {
 
 
 def main() -> None:
-    """Run one load as the command line says and print its figures."""
+    """Run the load of the command line and print its figures."""
     name, bootstrap, topic, *numbers = sys.argv[1:]
     print(json.dumps(LOADS[name](bootstrap, topic, *map(int, numbers))))
 

@@ -1,4 +1,4 @@
-"""Start what is measured, and read what the kernel knows about it: CPU seconds, peak memory."""
+"""Starts measured processes, and reads their CPU seconds and peak memory from the kernel."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TICK_MS = 250
 
 
 def free_port() -> int:
-    """Return a port nobody listens on now."""
+    """Return an unused port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -35,18 +35,18 @@ def free_port() -> int:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return user plus system CPU time of *pid* so far."""
+    """Return the user plus system CPU seconds of *pid* so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 def peak_memory_mib(pid: int) -> float:
-    """Return the largest resident size *pid* has had."""
+    """Return the largest resident size of *pid*, in MiB."""
     return _status_mib(pid, "VmHWM")
 
 
 def memory_mib(pid: int) -> float:
-    """Return the resident size of *pid* now."""
+    """Return the resident size of *pid* now, in MiB."""
     return _status_mib(pid, "VmRSS")
 
 
@@ -54,11 +54,11 @@ def _status_mib(pid: int, name: str) -> float:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith(name):
             return int(line.split()[1]) / 1024
-    raise RuntimeError(f"process {pid} has no {name}: it is gone")
+    raise RuntimeError(f"process {pid} has no {name}: it has ended")
 
 
 def wait_for_port(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Wait until something accepts on *port*; RuntimeError with the log's end if the process dies first."""
+    """Wait until *port* accepts connections; raise RuntimeError with the log's end if the process dies first."""
     deadline = time.monotonic() + _PAGE_WAIT_S
     while time.monotonic() < deadline:
         if process.poll() is not None:
@@ -77,7 +77,7 @@ def _tail(log: Path) -> str:
 def running(
     command: list[str], log: Path, env: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run *command* with its output in *log*; end it, and what it started, at the end."""
+    """Run *command* with its output in *log*; terminate it and its children at the end."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -100,8 +100,8 @@ def running(
 def zookeeper(directory: Path, classpath: str) -> Iterator[int]:
     """Run one ZooKeeper server; yield its port.
 
-    It looks for dead sessions once a tick: with Kafka's 2 s, or 1, up to as much of a failover is ZooKeeper's. The
-    limits of a session's timeout, which are 2 and 20 ticks by default, stay what they were with a tick of a second.
+    ZooKeeper expires sessions once per tick. With Kafka's tick of 2 s, or of 1 s, up to one tick of a failover would be
+    ZooKeeper's. The limits of session timeouts, by default 2 and 20 ticks, stay those of a tick of one second.
     """
     port = free_port()
     directory.mkdir(parents=True, exist_ok=True)
@@ -121,13 +121,13 @@ def zookeeper(directory: Path, classpath: str) -> Iterator[int]:
 
 
 class Broker:
-    """A running broker of either make."""
+    """A running broker, kbroker or Apache Kafka."""
 
     def __init__(self, process: subprocess.Popen[bytes], port: int, ready_s: float) -> None:
         self.process = process
         self.bootstrap = f"127.0.0.1:{port}"
         self.ready_s = ready_s
-        """From exec to ready, ZooKeeper being up."""
+        """Seconds from exec to ready, with ZooKeeper running."""
 
     def cpu(self) -> float:
         """Return its CPU seconds so far."""
@@ -178,7 +178,7 @@ def _properties(
 def our_broker(
     directory: Path, zookeeper_port: int, *, chroot: str = "ours", broker_id: int = 1
 ) -> Iterator[Broker]:
-    """Run a kbroker; ready when it says so."""
+    """Run a kbroker; yield at its ready line."""
     port = free_port()
     path = _properties(directory, broker_id, port, zookeeper_port, chroot)
     log = directory / "broker.log"
@@ -215,12 +215,12 @@ def apache_broker(
     broker_id: int = 1,
     heap: str = "1g",
 ) -> Iterator[Broker]:
-    """Run an Apache Kafka broker; ready when it accepts and answers a metadata request."""
+    """Run an Apache Kafka broker; yield when it answers a Metadata request."""
     port = free_port()
     path = _properties(directory, broker_id, port, zookeeper_port, chroot)
     log = directory / "broker.log"
     started = time.monotonic()
-    # G1 and the heap are what Kafka's own start script asks for.
+    # G1 and the heap size are those of Kafka's start script.
     command = [
         *("java", f"-Xmx{heap}", f"-Xms{heap}", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
         *("-Dlog4j.configuration=file:/dev/null", "-cp", f"{jars}/*", "kafka.Kafka", str(path)),

@@ -1,4 +1,4 @@
-"""Figures: medians over rounds, ratios, and the table that benchmarks/README.md shows."""
+"""Figures: medians over rounds, ratios, and the table of benchmarks/README.md."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Figure:
     unit: str
     higher_is_better: bool = True
     goal: str = ""
-    """What we want, in words, as a ratio of ours to the first other contender."""
+    """The goal: a ratio of ours to the first other contender, as text."""
     goal_ratio: float | None = None
     goal_value: float | None = None
-    """An absolute goal for ours, where there is one."""
+    """An absolute goal for ours, if there is one."""
     values: dict[str, list[float]] = field(default_factory=dict)
 
     def add(self, contender: str, value: float) -> None:
-        """Record one round's value."""
+        """Add the value of one round."""
         self.values.setdefault(contender, []).append(value)
 
     def median(self, contender: str) -> float:
@@ -35,14 +35,14 @@ class Figure:
         return statistics.median(self.values[contender])
 
     def ratio(self) -> float | None:
-        """Return ours over the best of the others (the first other where a goal says so)."""
+        """Return ours over the best other contender (the first other if the goal requires it)."""
         others = [name for name in self.values if name != "ours"]
         if "ours" not in self.values or not others or not self.median(others[0]):
             return None
         return self.median("ours") / self.median(others[0])
 
     def met(self) -> str:
-        """Return yes, no or an empty string where there is no goal to hold against."""
+        """Return yes, no, or an empty string without a goal."""
         reached = None
         if self.goal_ratio is not None and (ratio := self.ratio()) is not None:
             reached = (
@@ -95,19 +95,19 @@ def as_text(figures: Iterable[Figure]) -> str:
 
 @dataclass
 class SuiteResult:
-    """What one run of one suite found, and on what."""
+    """The result of one run of one suite, and its machine."""
 
     suite: str
     date: str
     machine: str
     rounds: int
     load_before: float
-    """Load average of the last minute before the suite began: what else the machine was doing."""
+    """Load average of the last minute before the suite: other load on the machine."""
     figures: list[Figure]
     notes: list[str]
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything, every value of every round."""
+        """Return all values of all rounds."""
         return {
             **{name: getattr(self, name) for name in _PLAIN},
             "figures": [
@@ -122,7 +122,7 @@ class SuiteResult:
 
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> SuiteResult:
-        """Read what `to_json` made."""
+        """Build from the output of `to_json`."""
         figures = [
             Figure(**{field.name: item[field.name] for field in fields(Figure)})
             for item in found["figures"]
@@ -134,7 +134,7 @@ _PLAIN = ("suite", "date", "machine", "rounds", "load_before", "notes")
 
 
 def newest(folder: Path) -> dict[str, SuiteResult]:
-    """Return the last result of every suite that *folder* knows."""
+    """Return the newest result of every suite in *folder*."""
     found: dict[str, SuiteResult] = {}
     for path in sorted(folder.glob("*.json")):
         for name, item in json.loads(path.read_text()).items():
@@ -143,7 +143,7 @@ def newest(folder: Path) -> dict[str, SuiteResult]:
 
 
 def write(path: Path, results: Iterable[SuiteResult]) -> Path:
-    """Put *results* into the file of a day; suites that were not run again stay as they are."""
+    """Write *results* to the day's file; results of other suites in it stay."""
     path.parent.mkdir(parents=True, exist_ok=True)
     document = json.loads(path.read_text()) if path.exists() else {}
     document.update({result.suite: result.to_json() for result in results})

@@ -1,24 +1,25 @@
-"""How long the turns of three brokers' reactors are while something happens to thousands of partitions.
+"""Measures the reactor turns of three brokers during operations on thousands of partitions.
 
     python -m benchmarks.turns [--partitions 3000] [--stacks]
 
 Theory of operation
 ===================
-A turn is what a reactor does between two looks at its sockets; as long as it lasts the broker hears nobody. Each broker
-runs under a poller that notes how much CPU time its thread spent since the last look: that does not depend on what
-else the machine does, as the clock on the wall would. Then: a topic of so many partitions, a broker killed and started
-again, five hundred of them reassigned, the controller killed, the topic deleted. Printed is, for each event, the
-longest turn of each broker in ms of CPU, and how often one took more than 50; * marks the controller. What a broker
-does before it is registered (imports: 0.4 s in one turn, when nobody knows it yet) counts in the turns of its return.
+A turn is the work of a reactor between two polls of its sockets; during a turn a broker answers no requests. Each
+broker runs with a poller that records the CPU time of the reactor thread since the last poll. CPU time does not depend
+on other load on the machine, unlike wall-clock time. The operations are: create a topic of so many partitions, kill
+and restart a broker, reassign five hundred partitions, kill the controller, delete the topic. For each operation the
+program prints the longest turn of each broker in ms of CPU, and the number of turns above 50 ms; * marks the
+controller. Turns before a broker's registration (imports: 0.4 s in one turn, without clients) count in its restart.
 
-Of the controller's death also what is ours: the time from the moment when ZooKeeper drops the ephemeral znodes of the
-dead (seen by a session of our own, watching) until every partition has a leader in the metadata of all who live.
+For the death of the controller it also prints kbroker's part of the failover. This is the time from the removal of the
+dead broker's ephemeral znodes, seen by a ZooKeeper watch, until every partition has a leader in the metadata of all
+live brokers.
 
-Small requests to partitions that nothing happens to are watched meanwhile (`benchmarks/watching.py`). For the longest
-of each event it is said what its broker did then: whether it computed, collected garbage, waited for a processor that
-others had, or was blocked (in a system call, or by the interpreter's lock).
+Small requests to other partitions are measured meanwhile (`benchmarks/monitors.py`). For the longest one of each
+operation the program prints the broker's state at that time: computing, collecting garbage, waiting for a processor, or
+blocked in a system call or by the interpreter's lock.
 
-With --stacks the CPU time of long turns is sampled, and the lines of ours that had most of it are printed.
+With --stacks the CPU time of long turns is sampled, and the most frequent lines of our code are printed.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from benchmarks.asking import Asking, until_all_say
-from benchmarks.clusters import BROKERS, Trio, three
+from benchmarks.clusters import BROKERS, ThreeBrokers, start_three
 from benchmarks.contenders import create_replicated, delete_topic, zookeeper_classpath
+from benchmarks.monitors import Monitor
+from benchmarks.plain_client import PlainClient, until_all_report
 from benchmarks.processes import zookeeper
 from benchmarks.replicated_scale import SAMPLED, SAMPLED_PARTITIONS, WATCHED, rotated
-from benchmarks.watching import Watch
 
 LONG_MS = 50.0
 NOTED_MS = 10.0
@@ -55,7 +56,7 @@ _SAMPLE_S = 0.002
 
 
 class _Spent:
-    """What the reactor's thread has spent so far; all in ms."""
+    """The time of the reactor's thread so far, in ms."""
 
     __slots__ = ("at", "collecting", "cpu", "delayed")
 
@@ -68,7 +69,7 @@ class _Spent:
 
 
 class _Poller:
-    """The reactor's epoll object, which notes what the thread spent between two polls, and how late it woke."""
+    """The reactor's epoll object; records the thread's time between two polls, and how late it woke up."""
 
     def __init__(self, poller: Any, path: Path, *, stacks: bool) -> None:
         self._poller = poller
@@ -126,7 +127,7 @@ class _Poller:
 
 
 def broker(path: str, stacks: str, *arguments: str) -> None:
-    """Run the broker's command line in this process, its turns noted in *path*."""
+    """Run the broker's command line in this process, with its turns recorded in *path*."""
     from twisted.internet import epollreactor
 
     from kbroker.__main__ import main
@@ -140,24 +141,24 @@ def broker(path: str, stacks: str, *arguments: str) -> None:
     main()
 
 
-# -- what happens to them --------------------------------------------------------------------
+# -- the operations --------------------------------------------------------------------------
 
 
 class Turns:
-    """The turns of each broker since they were last told."""
+    """The turns of each broker since the last report."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._since = time.monotonic()
 
     def path(self, broker_id: int) -> Path:
-        """Return where a broker notes them."""
+        """Return the file in which a broker records them."""
         return self._directory / f"turns-{broker_id}"
 
-    def tell(self, what: str, seconds: float, controller: int, seen: dict[str, float]) -> None:
-        """Print what happened since the last time; *seen* is what the small requests met."""
+    def report(self, what: str, seconds: float, controller: int, seen: dict[str, float]) -> None:
+        """Print the turns since the last report; *seen* are the figures of the small requests."""
         since, self._since = self._since, time.monotonic()
-        told = []
+        reported = []
         for path in sorted(self._directory.glob("turns-*")):
             noted = [json.loads(line) for line in path.read_text().splitlines()]
             noted = [each for each in noted if each["at"] >= since]
@@ -166,17 +167,17 @@ class Turns:
             longest = noted[0]["ms"] if noted else 0.0
             many = sum(each["ms"] > LONG_MS for each in noted)
             mark = "*" if broker_id == controller else " "
-            told.append(f"{broker_id}{mark} {longest:6.1f} ({many})")
+            reported.append(f"{broker_id}{mark} {longest:6.1f} ({many})")
             for each in noted[:2]:
                 for place, count in each["stacks"]:
                     print(f"      {broker_id}: {each['ms']:6.1f} ms {count:4d} {place}")
-        print(f"{what:32s} {seconds:6.2f} s   " + "   ".join(told), flush=True)
+        print(f"{what:32s} {seconds:6.2f} s   " + "   ".join(reported), flush=True)
         if seen:
             print(f"   small requests: p99 {seen['p99_ms']:.1f} ms, longest {seen['max_ms']:.1f}")
             self._explain(seen)
 
     def _explain(self, seen: dict[str, float]) -> None:
-        """Print what the broker that was asked longest did meanwhile."""
+        """Print the state of the slowest broker during its slowest request."""
         began, broker_id = seen["longest_began"], BROKERS[int(seen["longest_at"])]
         ended = began + seen["max_ms"] / 1000
         for line in self.path(broker_id).read_text().splitlines():
@@ -191,55 +192,55 @@ class Turns:
             )
 
 
-class Scene:
-    """Three brokers of ours, and what happens to them. *client* is a kazoo client of their chroot."""
+class Scenario:
+    """Three kbrokers and the operations on them. *client* is a kazoo client of their chroot."""
 
-    def __init__(self, trio: Trio, client: Any, turns: Turns) -> None:
-        self._trio = trio
+    def __init__(self, cluster: ThreeBrokers, client: Any, turns: Turns) -> None:
+        self._cluster = cluster
         self._client = client
         self._turns = turns
-        self._controller = self._who_controls(1)
-        self._watch: Watch | None = None
+        self._controller = self._find_controller(1)
+        self._watch: Monitor | None = None
 
     def play(self, partitions: int) -> None:
-        """Have it all happen, once."""
-        create_replicated(self._trio.bootstrap, WATCHED, [[1], [2], [3]])
-        create_replicated(self._trio.bootstrap, SAMPLED, rotated(SAMPLED_PARTITIONS))
-        self._tell("start", 0)
-        took = create_replicated(self._trio.bootstrap, "many", rotated(partitions))
-        self._tell("creation", took)
+        """Run all operations once."""
+        create_replicated(self._cluster.bootstrap, WATCHED, [[1], [2], [3]])
+        create_replicated(self._cluster.bootstrap, SAMPLED, rotated(SAMPLED_PARTITIONS))
+        self._report("start", 0)
+        took = create_replicated(self._cluster.bootstrap, "many", rotated(partitions))
+        self._report("creation", took)
         self._death_and_return()
         self._reassignment(min(partitions, 500))
         self._death_of_the_controller()
         self._deletion()
 
-    def _tell(self, what: str, seconds: float) -> None:
-        """Print what happened, and look at the next event."""
+    def _report(self, what: str, seconds: float) -> None:
+        """Print the figures of an operation, and start to measure the next one."""
         time.sleep(1.0)
         seen = self._watch.end() if self._watch is not None else {}
-        self._turns.tell(what, seconds, self._controller, seen)
-        self._watch = Watch("stall", WATCHED, *(self._trio[b].port for b in BROKERS))
+        self._turns.report(what, seconds, self._controller, seen)
+        self._watch = Monitor("stall", WATCHED, *(self._cluster[b].port for b in BROKERS))
 
     def close(self) -> None:
-        """Look at nothing any more."""
+        """Stop measuring."""
         if self._watch is not None:
             self._watch.end()
 
     def _death_and_return(self) -> None:
         victim = 3 if self._controller != 3 else 2
-        self._trio[victim].kill()
+        self._cluster[victim].kill()
         took = self._until(victim, lambda leader, _isr: leader != victim)
-        self._tell("death", took)
+        self._report("death", took)
         self._return(victim, "return")
 
     def _return(self, broker_id: int, what: str) -> None:
-        self._trio[broker_id].start()
-        self._trio[broker_id].wait_until_up()
+        self._cluster[broker_id].start()
+        self._cluster[broker_id].wait_until_up()
         took = self._until(broker_id, lambda _leader, isr: len(isr) == BROKERS[-1])
-        self._tell(what, took)
+        self._report(what, took)
 
     def _reassignment(self, count: int) -> None:
-        """Give so many partitions their replicas in another order, and another leader with it."""
+        """Reassign so many partitions with their replicas in another order, so that leaders change."""
         path = "/admin/reassign_partitions"
         for replicas in ([2, 1], [2, 1, 3]):
             moved = [{"topic": "many", "partition": p, "replicas": replicas} for p in range(count)]
@@ -248,45 +249,47 @@ class Scene:
             while self._client.exists(path):
                 time.sleep(0.02)
             took = time.monotonic() - began
-            self._tell(f"{count} to {len(replicas)} replicas", took)
+            self._report(f"{count} to {len(replicas)} replicas", took)
 
     def _death_of_the_controller(self) -> None:
         dead = self._controller
-        gone: dict[str, float] = {}
+        deleted: dict[str, float] = {}
         for path in ("/controller", f"/brokers/ids/{dead}"):
-            self._client.exists(path, lambda event: gone.setdefault(event.path, time.monotonic()))
-        self._trio[dead].kill()
+            self._client.exists(
+                path, lambda event: deleted.setdefault(event.path, time.monotonic())
+            )
+        self._cluster[dead].kill()
         killed = time.monotonic()
-        while len(gone) < 2:
+        while len(deleted) < 2:
             time.sleep(0.001)
         self._until(dead, lambda leader, _isr: leader != dead)
         led = time.monotonic()
-        self._controller = self._who_controls(next(b for b in BROKERS if b != dead))
-        self._tell("death of the controller", led - killed)
-        dropped = min(gone.values())
+        self._controller = self._find_controller(next(b for b in BROKERS if b != dead))
+        self._report("death of the controller", led - killed)
+        dropped = min(deleted.values())
         print(f"   ZooKeeper's: {dropped - killed:.2f} s; ours: {(led - dropped) * 1000:.0f} ms")
         self._return(dead, "the former controller is back")
 
     def _deletion(self) -> None:
         began = time.monotonic()
-        delete_topic(self._trio.bootstrap, "many")
+        delete_topic(self._cluster.bootstrap, "many")
         while self._client.exists("/brokers/topics/many"):
             time.sleep(0.02)
-        self._tell("deletion", time.monotonic() - began)
+        self._report("deletion", time.monotonic() - began)
 
-    def _who_controls(self, broker_id: int) -> int:
-        with Asking(self._trio[broker_id].port) as asked:
+    def _find_controller(self, broker_id: int) -> int:
+        with PlainClient(self._cluster[broker_id].port) as asked:
             found: int = asked.metadata([]).controller_id
         return found
 
     def _until(self, but: int, holds: Callable[[int, list[int]], bool]) -> float:
-        """Ask all brokers except *but* until *holds* of every leader and ISR; return the seconds."""
-        ports = [self._trio[broker_id].port for broker_id in BROKERS if broker_id != but]
-        return until_all_say(ports, "many", holds, sample=SAMPLED)
+        """Poll all brokers except *but* until *holds* for every leader and ISR; return the seconds."""
+        ports = [self._cluster[broker_id].port for broker_id in BROKERS if broker_id != but]
+        return until_all_report(ports, "many", holds, sample=SAMPLED)
 
 
 def run(partitions: int, *, stacks: bool) -> None:
-    """Do all of it once."""
+    """Run the scenario once."""
     from kazoo.client import KazooClient
 
     with tempfile.TemporaryDirectory(prefix="kbroker-turns-") as name:
@@ -299,25 +302,25 @@ def run(partitions: int, *, stacks: bool) -> None:
 
         with (
             zookeeper(directory / "zk", zookeeper_classpath()) as port,
-            three("ours", directory / "ours", port, None, program=wrapped) as trio,
+            start_three("ours", directory / "ours", port, None, program=wrapped) as cluster,
         ):
             client = KazooClient(f"127.0.0.1:{port}/ours")
             client.start()
-            scene = Scene(trio, client, turns)
-            scene.play(partitions)
-            scene.close()
+            scenario = Scenario(cluster, client, turns)
+            scenario.play(partitions)
+            scenario.close()
             client.stop()
             client.close()
 
 
 def main() -> None:
-    """Measure, or be one of the brokers."""
+    """Measure, or run one of the brokers."""
     if sys.argv[1:2] == ["broker"]:
         broker(*sys.argv[2:])
         return
     parser = argparse.ArgumentParser(prog="python -m benchmarks.turns", description=__doc__)
     parser.add_argument("--partitions", type=int, default=3000)
-    parser.add_argument("--stacks", action="store_true", help="say where the time went")
+    parser.add_argument("--stacks", action="store_true", help="print where the time goes")
     arguments = parser.parse_args()
     run(arguments.partitions, stacks=arguments.stacks)
 

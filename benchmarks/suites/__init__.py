@@ -1,4 +1,4 @@
-"""What is measured, suite by suite. A suite returns its figures and what has to be said about them."""
+"""The suites of measurements. A suite returns its figures and notes about them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.suites.mirror import mirror_suite
 from benchmarks.suites.replication import replication_suite
 
 Suite = Callable[[Path, int, int], tuple[list[Figure], list[str]]]
-"""(directory, rounds, what to divide the work by) -> (figures, notes)."""
+"""(directory, rounds, divisor of the work) -> (figures, notes)."""
 
 SUITES: dict[str, Suite] = {
     "broker": broker_suite,

@@ -1,4 +1,4 @@
-"""One broker of ours beside one Apache Kafka: acks=1, one partition, librdkafka."""
+"""One kbroker beside one Apache Kafka broker: acks=1, one partition, librdkafka."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.suites.one_broker import measure_in_turn
 
 
 class BrokerFigures:
-    """The figures of this suite, and how one turn of one contender fills them."""
+    """The figures of this suite; `take` measures one contender once."""
 
     def __init__(self, divide: int) -> None:
         self.small_count = 5_000_000 // divide
@@ -37,7 +37,7 @@ class BrokerFigures:
         ]
 
     def take(self, make: str, broker: Broker) -> None:
-        """Measure one broker. A JIT compiler gets a fifth of the work to warm up with."""
+        """Measure one broker, after a warm-up for JIT compilers of a fifth of the work."""
         bootstrap = broker.bootstrap
         self.ready.add(make, broker.ready_s)
         for topic in ("warm", "small", "large", "latency"):
@@ -68,9 +68,9 @@ class BrokerFigures:
 
 
 def broker_suite(directory: Path, rounds: int, divide: int) -> tuple[list[Figure], list[str]]:
-    """Measure both in turn, the other one first in every second round."""
+    """Measure both in alternation; the order changes with every round."""
     note = (
-        "librdkafka, called without Python on the way of a message; acks=1, linger 5 ms, "
+        "librdkafka, called without Python in the path of a message; acks=1, linger 5 ms, "
         "one partition; latency by confluent-kafka; a fifth of the work to warm up"
     )
     return measure_in_turn(BrokerFigures(divide), directory, rounds, note)

@@ -1,10 +1,16 @@
-"""Python clients on one broker of ours: 100 B, one partition."""
+"""Python clients on one kbroker: 100 B, one partition."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.contenders import create_topic, delete_topic, load, say, zookeeper_classpath
+from benchmarks.contenders import (
+    create_topic,
+    delete_topic,
+    load,
+    print_progress,
+    zookeeper_classpath,
+)
 from benchmarks.processes import our_broker, zookeeper
 from benchmarks.results import Figure
 
@@ -17,7 +23,7 @@ COUNTS = {
 
 
 def clients_suite(directory: Path, rounds: int, divide: int) -> tuple[list[Figure], list[str]]:
-    """Every client produces to a topic of its own and consumes it."""
+    """Each client produces to its own topic and consumes it."""
     produce = Figure("client produce 100 B", "msg/s", goal="beyond aiokafka", goal_ratio=1.0)
     consume = Figure("client consume 100 B", "msg/s", goal="beyond aiokafka", goal_ratio=1.0)
     with (
@@ -26,7 +32,7 @@ def clients_suite(directory: Path, rounds: int, divide: int) -> tuple[list[Figur
     ):
         for turn in range(rounds):
             for name, number in COUNTS.items():
-                say(f"round {turn + 1}: {name}")
+                print_progress(f"round {turn + 1}: {name}")
                 topic, count = f"{name}-{turn}", number // divide
                 label = "ours" if name == "kclient" else name
                 create_topic(broker.bootstrap, topic)
@@ -36,6 +42,6 @@ def clients_suite(directory: Path, rounds: int, divide: int) -> tuple[list[Figur
                 consume.add(label, got["messages"] / got["seconds"])
                 delete_topic(broker.bootstrap, topic)
     return [produce, consume], [
-        "ours is kclient's blocking face; acks=1, no idempotence, one process, one partition, "
+        "ours is kclient's blocking API; acks=1, no idempotence, one process, one partition, "
         "on a broker of ours; confluent-kafka is C"
     ]

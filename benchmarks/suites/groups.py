@@ -1,4 +1,4 @@
-"""Offset commits, which groups of ours keep in ZooKeeper: one broker, one ZooKeeper node with its default fsync."""
+"""Offset commits, which kbroker stores in ZooKeeper: one broker, one ZooKeeper node with its default fsync."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import time
 from pathlib import Path
 
 from benchmarks import commits
-from benchmarks.contenders import create_topic, say, zookeeper_classpath
+from benchmarks.contenders import create_topic, print_progress, zookeeper_classpath
 from benchmarks.processes import cpu_seconds, our_broker, zookeeper
 from benchmarks.results import Figure
 
 SHAPES = ((10, 100), (200, 1))
-"""(groups, partitions each): few that commit much, and many that commit little."""
+"""(groups, partitions of each): few groups with many offsets, and many groups with few."""
 
 
 def groups_suite(directory: Path, rounds: int, divide: int) -> tuple[list[Figure], list[str]]:
-    """Commit 60,000 and 12,000 offsets a round, after a first round that creates the znodes."""
+    """Commit 60,000 and 12,000 offsets per round, after a first round that creates the znodes."""
     rates, latencies, costs = [], [], []
     for groups, partitions in SHAPES:
         name = f"{groups} groups x {partitions} partition{'s' * (partitions > 1)}"
@@ -38,7 +38,7 @@ def groups_suite(directory: Path, rounds: int, divide: int) -> tuple[list[Figure
         time.sleep(1)
         for turn in range(rounds + 1):
             for kind, (groups, partitions) in enumerate(SHAPES):
-                say(f"round {turn}: {groups} groups of {partitions}")
+                print_progress(f"round {turn}: {groups} groups of {partitions}")
                 prefix = ("few", "many")[kind]
                 before = cpu_seconds(broker.process.pid)
                 rate, p99 = commits.commit(
@@ -50,6 +50,6 @@ def groups_suite(directory: Path, rounds: int, divide: int) -> tuple[list[Figure
                     latencies[kind].add("ours", p99)
                     costs[kind].add("ours", cost * 1e6)
     return [*rates, *latencies, *costs], [
-        "one commit of each group on the way at a time; every offset is its own znode, written before the "
+        "one commit of each group in flight; every offset is its own znode, written before the "
         "answer to one ZooKeeper node with its default fsync"
     ]

@@ -1,4 +1,4 @@
-"""Growth: the cost of partitions and of connections, produced to and idle; ours and Apache Kafka, one broker each."""
+"""The cost of partitions and of connections, loaded and idle: one kbroker and one Apache Kafka broker."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _partitions(number: int) -> str:
 
 @contextlib.contextmanager
 def _connected(bootstrap: str, number: int) -> Iterator[None]:
-    """Hold *number* connections that have spoken once and say nothing more."""
+    """Hold *number* idle connections, each after one request."""
     host, _, port = bootstrap.partition(":")
     header = RequestHeader(ApiKey.API_VERSIONS, 2, 1, "idle")
     hello = framed(messages.encode_request(header, ApiVersionsRequest()))
@@ -43,7 +43,7 @@ def _connected(bootstrap: str, number: int) -> Iterator[None]:
 
 
 class GrowthFigures:
-    """The figures of this suite, and how one turn of one contender fills them."""
+    """The figures of this suite; `take` measures one contender once."""
 
     def __init__(self, divide: int) -> None:
         self.count = 2_000_000 // divide
@@ -73,7 +73,7 @@ class GrowthFigures:
         ]
 
     def take(self, make: str, broker: Broker) -> None:
-        """Measure one broker: idle partitions first, for what was produced to keeps its memory."""
+        """Measure one broker: idle partitions first, because partitions keep memory after a produce."""
         bootstrap = broker.bootstrap
         create_topic(bootstrap, "warm")
         load("rdkafka-produce", bootstrap, "warm", self.count, 100)
@@ -102,6 +102,6 @@ class GrowthFigures:
 
 
 def growth_suite(directory: Path, rounds: int, divide: int) -> tuple[list[Figure], list[str]]:
-    """Measure both in turn."""
-    note = "no goals, but nothing may grow faster than what there is; memory is resident"
+    """Measure both in alternation."""
+    note = "no goals, but no cost may grow faster than the number of partitions or connections; memory is resident"
     return measure_in_turn(GrowthFigures(divide), directory, rounds, note)

@@ -1,4 +1,4 @@
-"""The mirror beside MirrorMaker 2: the same records between the same two brokers of ours."""
+"""kmirror beside MirrorMaker 2: the same records between the same two kbrokers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import apache
-from benchmarks.contenders import create_topic, load, say, zookeeper_classpath
+from benchmarks.contenders import create_topic, load, print_progress, zookeeper_classpath
 from benchmarks.processes import (
     Broker,
     cpu_seconds,
@@ -63,8 +63,8 @@ class Run:
     memory_mib: float
 
 
-class Watch:
-    """Follows how many records of a topic the target holds."""
+class RecordCounter:
+    """Reads the number of records of a topic in the target."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         from confluent_kafka import Consumer, TopicPartition
@@ -75,7 +75,7 @@ class Watch:
         self._partitions = [TopicPartition(topic, p) for p in range(PARTITIONS)]
 
     def count(self) -> int:
-        """Return the records there; 0 while there is no such topic."""
+        """Return the number of records; 0 while the topic does not exist."""
         from confluent_kafka import KafkaException
 
         try:
@@ -87,8 +87,8 @@ class Watch:
 def _follow(
     process: subprocess.Popen[bytes], started: float, bootstrap: str, topic: str, count: int
 ) -> Run:
-    """Wait until the target has all records; read the clock and what the kernel knows."""
-    watch = Watch(bootstrap, topic)
+    """Wait until the target has all records; measure time, CPU and memory."""
+    watch = RecordCounter(bootstrap, topic)
     first_at, first, cpu, memory = 0.0, 0, 0.0, 0.0
     deadline = started + _PATIENCE_S
     while True:
@@ -168,7 +168,7 @@ def _pair(directory: Path, zookeeper_port: int) -> Iterator[tuple[Broker, Broker
 
 
 def mirror_suite(directory: Path, rounds: int, divide: int) -> tuple[list[Figure], list[str]]:
-    """Fill a topic of four partitions, mirror it; a fresh pair of brokers for every turn."""
+    """Fill a topic of four partitions and mirror it; each run has a new pair of brokers."""
     rate = Figure("mirror 1 KB", "MB/s", goal=">= 8 x", goal_ratio=8)
     cpu = Figure("mirror CPU per GB", "s", False)
     memory = Figure("mirror peak memory", "MiB", False)
@@ -177,12 +177,12 @@ def mirror_suite(directory: Path, rounds: int, divide: int) -> tuple[list[Figure
     makes: dict[str, tuple[Make, int]] = {"ours": (_ours, 1_000_000 // divide)}
     try:
         makes[MM2] = (_mirrormaker(apache.jars()), 1_000_000 // divide)
-    except apache.Absent as absent:
-        notes.append(f"MirrorMaker 2 was not measured: {absent}")
+    except apache.NotAvailable as not_available:
+        notes.append(f"MirrorMaker 2 was not measured: {not_available}")
     with zookeeper(directory / "zookeeper", zookeeper_classpath()) as port:
         for turn in range(rounds):
             for number, (name, (mirror, count)) in enumerate(list(makes.items())):
-                say(f"round {turn + 1}: {name}")
+                print_progress(f"round {turn + 1}: {name}")
                 place = directory / f"pair-{turn}-{number}"
                 with _pair(place, port) as (source, target):
                     create_topic(source.bootstrap, "t", PARTITIONS)

@@ -1,4 +1,4 @@
-"""One broker of ours and one Apache Kafka, measured in turn: what the suites of single brokers share."""
+"""One kbroker and one Apache Kafka broker, measured in alternation: shared by the suites of single brokers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from benchmarks import apache
-from benchmarks.contenders import contender, say, zookeeper_classpath
+from benchmarks.contenders import contender, print_progress, zookeeper_classpath
 from benchmarks.processes import Broker, zookeeper
 from benchmarks.results import Figure
 
@@ -14,7 +14,7 @@ OURS, APACHE = "ours", "Apache Kafka"
 
 
 class Figures(Protocol):
-    """What a suite measures."""
+    """The figures of a suite."""
 
     def take(self, make: str, broker: Broker) -> None:
         """Measure the *broker* of one contender once."""
@@ -26,18 +26,18 @@ class Figures(Protocol):
 def measure_in_turn(
     figures: Figures, directory: Path, rounds: int, note: str
 ) -> tuple[list[Figure], list[str]]:
-    """Measure both *rounds* times, the other one first in every second; figures and notes, *note* the first."""
+    """Measure both *rounds* times, in alternating order; return figures and notes, with *note* first."""
     notes, makes = [note], [OURS, APACHE]
     jars: Path | None = None
     try:
         jars = apache.jars()
-    except apache.Absent as absent:
-        notes.append(f"Apache Kafka was not measured: {absent}")
+    except apache.NotAvailable as not_available:
+        notes.append(f"Apache Kafka was not measured: {not_available}")
         makes = [OURS]
     with zookeeper(directory / "zookeeper", zookeeper_classpath()) as port:
         for turn in range(rounds):
             for make in makes if turn % 2 == 0 else makes[::-1]:
-                say(f"round {turn + 1}: {make}")
+                print_progress(f"round {turn + 1}: {make}")
                 place = directory / f"{make.split()[0].lower()}-{turn}"
                 with contender(make, place, port, jars) as broker:
                     figures.take(make, broker)

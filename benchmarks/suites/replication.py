@@ -1,12 +1,18 @@
-"""Three brokers of ours beside three of Apache Kafka: acks=all, RF=3, librdkafka; then what happens to a cluster."""
+"""Three kbrokers beside three Apache Kafka brokers: acks=all, RF=3, librdkafka; then failover and scale."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from benchmarks import apache
-from benchmarks.clusters import APACHE, Trio, three
-from benchmarks.contenders import create_replicated, delete_topic, load, say, zookeeper_classpath
+from benchmarks.clusters import APACHE, ThreeBrokers, start_three
+from benchmarks.contenders import (
+    create_replicated,
+    delete_topic,
+    load,
+    print_progress,
+    zookeeper_classpath,
+)
 from benchmarks.processes import fresh, zookeeper
 from benchmarks.replicated_scale import GrowthFigures, ScaleFigures, rotated
 from benchmarks.results import Figure
@@ -37,9 +43,9 @@ class ReplicationFigures:
             *(self.cpu_small, self.leader, self.follower, self.memory),
         ]
 
-    def take(self, make: str, trio: Trio) -> None:
-        """Measure one cluster. A JIT compiler gets a fifth of the work to warm up with."""
-        bootstrap = trio.bootstrap
+    def take(self, make: str, cluster: ThreeBrokers) -> None:
+        """Measure one cluster, after a warm-up for JIT compilers of a fifth of the work."""
+        bootstrap = cluster.bootstrap
         one = [[1, 2, 3]]
         create_replicated(bootstrap, "warm", rotated(6))
         create_replicated(bootstrap, "latency", one)
@@ -50,10 +56,10 @@ class ReplicationFigures:
         self.p99.add(make, got["p99_ms"])
 
         create_replicated(bootstrap, "small", one)
-        before = trio.cpu()
+        before = cluster.cpu()
         got = load("rdkafka-produce-all", bootstrap, "small", self._small_count, 100)
         self.small.add(make, got["messages"] / got["seconds"])
-        self.cpu_small.add(make, (trio.cpu() - before) / self._small_count * 1e6)
+        self.cpu_small.add(make, (cluster.cpu() - before) / self._small_count * 1e6)
         delete_topic(bootstrap, "small")
 
         create_replicated(bootstrap, "large", rotated(6))
@@ -62,31 +68,31 @@ class ReplicationFigures:
         delete_topic(bootstrap, "large")
 
         create_replicated(bootstrap, "followed", one)
-        begun = {broker_id: member.cpu() for broker_id, member in trio.members.items()}
+        begun = {broker_id: member.cpu() for broker_id, member in cluster.members.items()}
         load("rdkafka-produce-all", bootstrap, "followed", self._large_count // 2, 1000)
-        used = {broker_id: trio[broker_id].cpu() - cpu for broker_id, cpu in begun.items()}
+        used = {broker_id: cluster[broker_id].cpu() - cpu for broker_id, cpu in begun.items()}
         gigabytes = self._large_count // 2 * 1000 / 1e9
         self.leader.add(make, used[1] / gigabytes)
         self.follower.add(make, (used[2] + used[3]) / 2 / gigabytes)
         delete_topic(bootstrap, "followed")
-        self.memory.add(make, trio.peak_memory())
+        self.memory.add(make, cluster.peak_memory())
 
 
 def replication_suite(directory: Path, rounds: int, divide: int) -> tuple[list[Figure], list[str]]:
-    """Measure both in turn, the other one first in every second round; growth and scale in the first only."""
+    """Measure both in alternating order; growth and scale in the first round only."""
     notes = [
         "three brokers, one ZooKeeper and the client share the machine; librdkafka as in the broker suite,"
         " acks=all, RF=3, linger 5 ms",
         "small requests: produce and fetch of 100 B, every 10 ms, to a partition of each broker that nothing"
-        " happens to; 'nothing' is the same on an idle cluster",
+        " happens to; 'nothing' is an idle cluster",
         "without a leader: no broker answers ListOffsets for the partition, asked every 10 ms",
     ]
     jars: Path | None = None
     makes = ["ours", APACHE]
     try:
         jars = apache.jars()
-    except apache.Absent as absent:
-        notes.append(f"Apache Kafka was not measured: {absent}")
+    except apache.NotAvailable as not_available:
+        notes.append(f"Apache Kafka was not measured: {not_available}")
         makes = ["ours"]
     figures, scale = ReplicationFigures(divide), ScaleFigures(divide)
     growth = GrowthFigures(divide)
@@ -96,12 +102,12 @@ def replication_suite(directory: Path, rounds: int, divide: int) -> tuple[list[F
         for turn in range(rounds):
             for make in makes if turn % 2 == 0 else makes[::-1]:
                 for name, part in parts if not turn else parts[:1]:
-                    say(f"round {turn + 1}: {make}, {name}")
+                    print_progress(f"round {turn + 1}: {make}, {name}")
                     place = directory / f"{make.split()[0].lower()}-{turn}-{name}"
                     try:
-                        with three(make, place, port, jars) as trio:
-                            part.take(make, trio)
-                    except (OSError, RuntimeError) as error:  # the other figures are worth having
-                        notes.append(f"{make}, {name}, broke off: {error}")
+                        with start_three(make, place, port, jars) as cluster:
+                            part.take(make, cluster)
+                    except (OSError, RuntimeError) as error:  # keep the other figures
+                        notes.append(f"{make}, {name}, failed: {error}")
                     fresh(place)
     return [*figures.all(), *scale.all(), *growth.all()], notes

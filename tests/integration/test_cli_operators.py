@@ -280,7 +280,7 @@ def test_a_move_that_does_not_end_is_called_off(cli, tmp_path):
     [
         ([("nosuch", 0, [1])], "there is no partition nosuch-0", 1),
         ([(None, 7, [1])], "there is no partition", 1),
-        ([(None, 0, [1, 8, 9])], "there is no live broker 8, 9; there are 1, 2, 3", 1),
+        ([(None, 0, [1, 8, 9])], "there is no live broker 8, 9; the live brokers are 1, 2, 3", 1),
         ([(None, 0, [])], "the replica list of", 2),
         ([(None, 0, [1, 1])], "1 more than once", 2),
         ([(None, 0, ["1"])], "expected a number", 2),

@@ -57,7 +57,6 @@ FOREIGN = frozenset({"G1", "SimpleRate", "eval", "sitecustomize.py", "writev"})
 
 # Rooms that are not done: how many faults each may still have. A number here only ever gets smaller.
 UNFINISHED: dict[str, int] = {
-    "benchmarks": 86,
     "kbroker/common": 1,
     "kbroker/controller": 5,
     "kbroker/log": 2,

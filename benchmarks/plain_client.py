@@ -1,4 +1,4 @@
-"""A broker asked over a plain socket, one request at a time: what a watch needs, without a client library's mind."""
+"""A client over a plain socket, one request at a time: for monitors, without the cost of a client library."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _SAMPLE_EVERY_S, _LOOK_EVERY_S = 0.02, 0.1
 _LENGTH = struct.Struct(">i")
 
 
-class Asking:
-    """One connection to the broker at 127.0.0.1:*port*. OSError where it is gone."""
+class PlainClient:
+    """One connection to the broker at 127.0.0.1:*port*; its methods raise OSError when the connection is lost."""
 
     def __init__(self, port: int, timeout: float = 10.0) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def __enter__(self) -> Asking:
+    def __enter__(self) -> PlainClient:
         return self
 
     def __exit__(
@@ -46,11 +46,11 @@ class Asking:
         self.close()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._socket.close()
 
     def metadata(self, topics: Sequence[str]) -> Any:
-        """Return the brokers and *topics*."""
+        """Return the metadata of the brokers and of *topics*."""
         request = MetadataRequest(
             topics=[MetadataRequestTopic(name=name) for name in topics],
             allow_auto_topic_creation=False,
@@ -61,7 +61,7 @@ class Asking:
         return messages.decode_response(ApiKey.METADATA, _METADATA, frame)[1]
 
     def led(self, topic: str, partitions: Sequence[int]) -> set[int]:
-        """Return which of *partitions* this broker leads: it says where their logs begin."""
+        """Return which of *partitions* this broker leads: those for which it answers ListOffsets."""
         request = ListOffsetsRequest(
             replica_id=-1,
             topics=[
@@ -87,7 +87,7 @@ class Asking:
         }
 
     def produce(self, topic: str, partition: int, batch: bytes) -> int:
-        """Append one batch with acks=1; return its offset. RuntimeError with the error code."""
+        """Append one batch with acks=1; return its offset. Raise RuntimeError with the error code."""
         wanted = produce.ProducePartition(partition, batch)
         request = produce.ProduceRequest(1, 10_000, [produce.ProduceTopic(topic, [wanted])])
         frame = self._ask(b"".join(produce.encode_request(request, _PRODUCE, 1, "watch")))
@@ -97,7 +97,7 @@ class Asking:
         return answer.base_offset
 
     def fetch(self, topic: str, partition: int, offset: int) -> int:
-        """Read from *offset* on without waiting; return the bytes. RuntimeError with the error code."""
+        """Fetch from *offset* without waiting; return the bytes. Raise RuntimeError with the error code."""
         wanted = fetch.FetchPartition(partition, offset, 1 << 16)
         request = fetch.FetchRequest(0, 1, [fetch.FetchTopic(topic, [wanted])])
         frame = self._ask(fetch.encode_request(request, _FETCH, 1, "watch"))
@@ -121,7 +121,7 @@ class Asking:
         return bytes(data)
 
 
-def until_all_say(
+def until_all_report(
     ports: Sequence[int],
     topic: str,
     holds: Callable[[int, list[int]], bool],
@@ -129,17 +129,17 @@ def until_all_say(
     sample: str | None = None,
     patience: float = 60.0,
 ) -> float:
-    """Ask the brokers at *ports* until *holds* of every partition's leader and ISR; return the seconds it took.
+    """Poll metadata of the brokers at *ports* until *holds* for every partition's leader and ISR; return the seconds.
 
-    To be asked for thousands of partitions keeps the brokers, and the machine, from what is measured. So each is asked
-    for a small topic first, *sample*, to which the same happens, and for *topic* only when it holds there.
-    RuntimeError after *patience* seconds.
+    Metadata of thousands of partitions would load the brokers and the machine. So each broker is first polled for the
+    small topic *sample*, which changes in the same way, and for *topic* only when *holds* there. Raise RuntimeError
+    after *patience* seconds.
     """
     began = time.monotonic()
     left = list(ports)
     while left:
         if time.monotonic() - began > patience:
-            raise RuntimeError(f"{topic} did not come to rest in {patience:.0f} s")
+            raise RuntimeError(f"{topic} did not settle within {patience:.0f} s")
         port = left[0]
         if sample is not None and not _holds(port, sample, holds):
             time.sleep(_SAMPLE_EVERY_S)
@@ -151,7 +151,7 @@ def until_all_say(
 
 
 def _holds(port: int, topic: str, holds: Callable[[int, list[int]], bool]) -> bool:
-    with Asking(port) as broker:
+    with PlainClient(port) as broker:
         (found,) = broker.metadata([topic]).topics
     return all(
         each.leader_id >= 0 and holds(each.leader_id, each.isr_nodes) for each in found.partitions

@@ -1,10 +1,11 @@
-"""Watches over a cluster that something happens to, each a process: `python -m benchmarks.watching NAME ARGS`.
+"""Monitors of a cluster during operations, each a process: `python -m benchmarks.monitors NAME ARGS`.
 
-A watch says READY when it has begun, and prints one JSON object when its stdin is closed.
+A monitor prints READY when it has started, and one JSON object when its stdin is closed.
 
-    stall TOPIC PORT ...          small produces and fetches, one partition per broker: how long a broker is deaf
-    leaders TOPIC COUNT PORT ...  every few ms: who leads each partition; the longest that nobody did
-    steady TOPIC COUNT BOOTSTRAP  idempotent acks=all produces to COUNT partitions: failures, the longest that one took
+    stall TOPIC PORT ...          small produces and fetches, one partition per broker: their latencies
+    leaders TOPIC COUNT PORT ...  polls every few ms which broker leads each partition: the longest time without a
+    leader
+    steady TOPIC COUNT BOOTSTRAP  idempotent acks=all produces to COUNT partitions: failures, the longest delivery
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.asking import Asking, small_batch
+from benchmarks.plain_client import PlainClient, small_batch
 
 STALL_EVERY_S = 0.01
 LEADERS_EVERY_S = 0.01
 STEADY_RATE = 200
 
 
-class Watch:
-    """A watch that runs; `end` gives what it saw."""
+class Monitor:
+    """A running monitor; `end` returns its figures."""
 
     def __init__(self, name: str, *arguments: object) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.watching", name, *map(str, arguments)],
+            [sys.executable, "-m", "benchmarks.monitors", name, *map(str, arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
@@ -37,7 +38,7 @@ class Watch:
         line = self._process.stdout.readline()
         if line.strip() != b"READY":
             self._process.kill()
-            raise RuntimeError(f"the watch {name} did not begin")
+            raise RuntimeError(f"the monitor {name} did not start")
 
     def end(self) -> dict[str, float]:
         """Stop it; return its figures."""
@@ -47,12 +48,12 @@ class Watch:
 
 
 def percentile(values: list[float], part: float) -> float:
-    """Return the value below which *part* of the sorted *values* lie; 0 without any."""
+    """Return the value below which *part* of the sorted *values* lie; 0 for no values."""
     return values[min(int(len(values) * part), len(values) - 1)] if values else 0.0
 
 
 class _Threads:
-    """A loop per broker, until stdin is closed. A broker that is gone, or refuses, is tried again."""
+    """A loop per broker, until stdin is closed. A broker that is down, or returns errors, is retried."""
 
     def __init__(self, ports: list[int], every: float) -> None:
         self.ended = threading.Event()
@@ -72,22 +73,22 @@ class _Threads:
             thread.join(5)
 
     def _loop(self, index: int, port: int) -> None:
-        broker: Asking | None = None
+        broker: PlainClient | None = None
         while not self.ended.wait(self._every):
             try:
-                broker = broker or Asking(port)
-                self.look(index, broker)
+                broker = broker or PlainClient(port)
+                self.measure(index, broker)
             except (OSError, RuntimeError):
                 if broker is not None:
                     broker.close()
                 broker = None
-                self.gone(index)
+                self.broker_lost(index)
 
-    def look(self, index: int, broker: Asking) -> None:
-        """Ask once."""
+    def measure(self, index: int, broker: PlainClient) -> None:
+        """Send one request."""
         raise NotImplementedError
 
-    def gone(self, index: int) -> None:
+    def broker_lost(self, index: int) -> None:
         """Handle a broker that does not answer."""
 
 
@@ -99,9 +100,9 @@ class _Stall(_Threads):
         self.produces: list[float] = []
         self.fetches: list[float] = []
         self.longest = (0.0, 0.0, 0)
-        """ms, when it began by the machine's monotonic clock, which broker."""
+        """(ms, start by the machine's monotonic clock, broker) of each request."""
 
-    def look(self, index: int, broker: Asking) -> None:
+    def measure(self, index: int, broker: PlainClient) -> None:
         began = time.monotonic()
         offset = broker.produce(self._topic, index, self._batch)
         middle = time.monotonic()
@@ -117,7 +118,7 @@ class _Stall(_Threads):
 
 
 def stall(topic: str, *ports: str) -> dict[str, float]:
-    """Measure how long small requests take; ms."""
+    """Measure the latencies of small requests, in ms."""
     watch = _Stall(topic, [int(port) for port in ports])
     watch.run()
     both = sorted(watch.produces + watch.fetches)
@@ -140,13 +141,13 @@ class _Leaders(_Threads):
         self._lock = threading.Lock()
         self._seen: set[int] = set()
         self.since: dict[int, float] = {}
-        """When a partition that was led was found without a leader."""
+        """The time at which a partition was first seen without its leader."""
         self.gaps: list[float] = []
 
-    def look(self, index: int, broker: Asking) -> None:
+    def measure(self, index: int, broker: PlainClient) -> None:
         self._take(index, broker.led(self._topic, self._partitions))
 
-    def gone(self, index: int) -> None:
+    def broker_lost(self, index: int) -> None:
         self._take(index, set())
 
     def _take(self, index: int, led: set[int]) -> None:
@@ -162,7 +163,7 @@ class _Leaders(_Threads):
 
 
 def leaders(topic: str, count: str, *ports: str) -> dict[str, float]:
-    """Measure how long a partition had no leader; ms."""
+    """Measure how long a partition had no leader, in ms."""
     watch = _Leaders(topic, int(count), [int(port) for port in ports])
     watch.run()
     gaps = sorted(watch.gaps)
@@ -175,7 +176,7 @@ def leaders(topic: str, count: str, *ports: str) -> dict[str, float]:
 
 
 def steady(topic: str, count: str, bootstrap: str) -> dict[str, float]:
-    """Produce STEADY_RATE messages a second; count what failed, and how long deliveries took; ms."""
+    """Produce STEADY_RATE messages per second; count failures and measure delivery times in ms."""
     from confluent_kafka import Producer
 
     producer = Producer(
@@ -226,7 +227,7 @@ def steady(topic: str, count: str, bootstrap: str) -> dict[str, float]:
     }
 
 
-WATCHES: dict[str, Callable[..., dict[str, float]]] = {
+MONITORS: dict[str, Callable[..., dict[str, float]]] = {
     "stall": stall,
     "leaders": leaders,
     "steady": steady,
@@ -234,9 +235,9 @@ WATCHES: dict[str, Callable[..., dict[str, float]]] = {
 
 
 def main() -> None:
-    """Run one watch as the command line says and print its figures."""
+    """Run the monitor of the command line and print its figures."""
     name, *arguments = sys.argv[1:]
-    print(json.dumps(WATCHES[name](*arguments)), flush=True)
+    print(json.dumps(MONITORS[name](*arguments)), flush=True)
 
 
 if __name__ == "__main__":
