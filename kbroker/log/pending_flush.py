@@ -57,6 +57,18 @@ class PendingFlush:
         self._hold(flushed, end_offset)
         return True
 
+    def begun_anew(self, former_end: int, offset: int) -> bool:
+        """Handle the log beginning again at *offset*; return whether that waits for a sync.
+
+        *former_end* is what counted before. A power loss may bring that log back: the replica does not reach *offset*
+        before the new segment is on the disk.
+        """
+        self.truncated(offset)
+        if offset <= former_end:
+            return False
+        self._hold(former_end, offset)
+        return True
+
     def _hold(self, base_offset: int, end_offset: int) -> None:
         if self.held_at is None:
             self.held_at = base_offset

@@ -549,6 +549,7 @@ class UnifiedLog:
         if self._failure is not None:
             raise self._fenced()
         self._cut(offset)
+        former_end = self.log_end_offset if self.held_at is None else self.held_at
         try:
             self.segments.truncate_fully_and_start_at(offset, now_ms)
             self.producers.truncate_fully()
@@ -559,6 +560,8 @@ class UnifiedLog:
         self.recovery_point = 0
         self.leader_epochs.clear()
         self._ends_at(offset)
+        if self.config.flushes_appends and self._pending().begun_anew(former_end, offset):
+            self._ask_for_flush()
 
     def _cut(self, offset: int) -> None:
         self._truncations += 1

@@ -19,6 +19,8 @@ class GroupCommit(RuleBasedStateMachine):
         self.end = self.recovery_point = 0
         self.syncing: tuple[int, int] | None = None
         """The end that the running sync covers, and the number of truncations when it began."""
+        self.former = 0
+        """Where the log that began anew ended, as far as it counted: a power loss brings it back."""
         self.truncations = 0
         self.waiting: list[tuple[int, int]] = []
         """Base and end offsets of appends that a sync has to cover before they count."""
@@ -55,8 +57,21 @@ class GroupCommit(RuleBasedStateMachine):
         self.end = max(self.end - cut, 0)
         self.truncations += 1
         self.recovery_point = min(self.recovery_point, self.end)
+        self.former = min(self.former, self.end)
         self.waiting = [(base, min(end, self.end)) for base, end in self.waiting if base < self.end]
         self.pending.truncated(self.end)
+
+    @rule(further=st.integers(-4, 4))
+    def begin_anew(self, further: int) -> None:
+        former_end = self.counts_up_to
+        self.end = max(self.end + further, 0)
+        self.truncations += 1
+        self.recovery_point = 0
+        self.former = min(former_end, self.end)
+        self.waiting = []
+        if self.pending.begun_anew(former_end, self.end):
+            self.waiting.append((former_end, self.end))
+        self.sync()
 
     @rule()
     def begin_a_role(self) -> None:
@@ -72,8 +87,9 @@ class GroupCommit(RuleBasedStateMachine):
 
     @invariant()
     def no_more_than_flush_messages_count_without_a_sync(self) -> None:
-        assert self.counts_up_to - self.recovery_point < self.config.flush_messages or (
-            self.counts_up_to <= self.recovery_point
+        synced = max(self.recovery_point, self.former)
+        assert self.counts_up_to - synced < self.config.flush_messages or (
+            self.counts_up_to <= synced
         )
 
     @invariant()

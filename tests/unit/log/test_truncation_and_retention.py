@@ -143,6 +143,20 @@ def test_of_a_log_that_began_anew_nothing_is_synced(tmp_path: Path) -> None:
     assert log.recovery_point == 7
 
 
+def test_a_log_that_began_anew_further_on_counts_after_a_sync_where_appends_do(
+    tmp_path: Path,
+) -> None:
+    log = open_log(tmp_path / "t-0", flush_messages=1)
+    asked = []
+    log.on_flush_due(lambda: asked.append(log.held_at))
+    log.truncate_fully_and_start_at(7)
+    assert (log.log_end_offset, log.held_at, asked) == (7, 0, [0])
+    log.flush()
+    assert log.held_at is None
+    log.truncate_fully_and_start_at(3)
+    assert log.held_at is None, "a power loss brings back a log that ends further on"
+
+
 def test_a_flush_moves_the_recovery_point_to_where_it_began(tmp_path: Path) -> None:
     log = filled(tmp_path / "t-0")
     work = log.start_flush()
