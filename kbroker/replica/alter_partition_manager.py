@@ -1,13 +1,14 @@
-"""The leaders' ISR on its way into ZooKeeper: one conditional write per partition, until its outcome is known.
+"""AlterPartitionManager: ISR changes of the leaders on this broker, written into ZooKeeper.
 
-The machine (`kbroker.replica.core.leader_state`) says what to write; it goes on counting with both the old and the new
-ISR until it hears from here. A write that was refused, or whose answer was lost, is looked into by reading the
-znode (after a sync: an old server must not mislead us). The controller hears of what was written by a
-sequential znode below /isr_change_notification, many partitions in one, and tells everybody.
+Each ISR expansion or shrink is one conditional write of the partition's state znode. The leader state
+(`kbroker.replica.core.leader_state`) decides what to write, and counts both the old and the new ISR until it receives
+the outcome. After a rejected write, or one without an answer, the znode is read (after a sync: a lagging ZooKeeper
+server must not mislead us). A sequential znode below /isr_change_notification, for many partitions, informs the
+controller, which sends UpdateMetadata to every broker.
 
-When a broker is back, thousands of partitions want it in their ISR within one fetch. Their writes are begun a hundred
-at a time, the next ones as outcomes come: neither our reactor nor the thread that speaks to ZooKeeper has a
-thousand of them to do while others wait. A write that waits is as good as one that is on its way: both ISRs count.
+A follower that returns may join the ISR of thousands of partitions within one fetch. At most WRITES_AT_A_TIME writes
+are in flight: neither the reactor nor ZooKeeper's thread has thousands to do while other work waits. A queued write is
+as safe as one in flight: both ISRs count.
 
 Owner: the reactor's thread.
 """
@@ -47,32 +48,32 @@ from kclient.wire.errors import RequestTimedOut
 log = Logger()
 
 ANNOUNCE_SECONDS = 0.05
-"""How long changes are gathered into one announcement."""
+"""How long changes are collected for one notification."""
 
 LONGEST_GATHERING_SECONDS = 0.5
-"""How long they are gathered at most while further writes wait: everybody has a request for each announcement."""
+"""The longest collection while further writes wait: each notification costs a request to every broker."""
 
 WRITES_AT_A_TIME = 100
-"""How many writes are on their way at most."""
+"""The most writes in flight."""
 
 PARTITIONS_PER_ANNOUNCEMENT = 3000
-"""A znode has room for that many names."""
+"""The most names in one znode."""
 
 RETRY_SECONDS = 1.0
 
 
 CHANGES_LOGGED = 20
-"""So many changes are logged one by one; more, as when a broker is back, by kind."""
+"""Up to so many changes are logged one by one; more, as when a broker returns, by kind."""
 
 NAMES_LOGGED = 5
-"""So many partitions of a kind are named."""
+"""The most partition names in the log line of a kind."""
 
 IsrChange: TypeAlias = tuple[str, int, frozenset[int], frozenset[int]]
 """Partition, leader epoch, the ISR before and after."""
 
 
 def isr_change_lines(changes: Sequence[IsrChange]) -> list[str]:
-    """Return the lines to be logged: one for each change, or one for each kind."""
+    """Return the log lines: one for each change, or one for each kind."""
     if len(changes) <= CHANGES_LOGGED:
         return [
             f"ISR of {name} in epoch {epoch}: {sorted(before)} -> {sorted(after)}"
@@ -89,7 +90,7 @@ def isr_change_lines(changes: Sequence[IsrChange]) -> list[str]:
 
 
 class AlterPartitionManager:
-    """Writes what the leaders on this broker want."""
+    """Writes the ISR changes of the leaders on this broker."""
 
     def __init__(self, reactor: Any, zookeeper: ZooKeeper, reconnect: Reconnect) -> None:
         self._reactor = reactor
@@ -99,14 +100,14 @@ class AlterPartitionManager:
         self._on_their_way = 0
         self._beginning = False
         self._changed: set[TopicPartition] = set()
-        self._told: list[IsrChange] = []
-        """What is to be logged with the next announcement."""
+        self._to_log: list[IsrChange] = []
+        """Changes to be logged with the next notification."""
         self._timer: Any = None
         self._gathered_since = 0.0
         self._stopped = False
 
     def stop(self) -> None:
-        """Begin nothing more."""
+        """Begin no further write."""
         self._stopped = True
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
@@ -120,9 +121,9 @@ class AlterPartitionManager:
         self._begin()
 
     def _begin(self) -> None:
-        """Begin as many of the writes that wait as there is room for."""
+        """Begin as many queued writes as may be in flight."""
         if self._beginning:
-            return  # one that ended at once: the loop below goes on
+            return  # a write ended at once: the loop below continues
         self._beginning = True
         try:
             while self._waiting and self._on_their_way < WRITES_AT_A_TIME:
@@ -175,7 +176,7 @@ class AlterPartitionManager:
                 effects = leader_state.isr_found(found)
                 if leader_state.is_fenced:
                     log.info(
-                        "the ISR of {partition} is no longer ours to write: {error}",
+                        "the ISR of {partition} has another writer now: {error}",
                         partition=partition, error=error,
                     )  # fmt: skip
                     return
@@ -196,11 +197,11 @@ class AlterPartitionManager:
         if partition.leader_state is leader_state:
             partition.role.isr = leader_state.isr
             partition.role.partition_epoch = leader_state.zk_version
-        self._told.append((repr(partition), leader_state.leader_epoch, before, leader_state.isr))
+        self._to_log.append((repr(partition), leader_state.leader_epoch, before, leader_state.isr))
         self._announce(partition.key)
 
     async def _read(self, partition: Partition, leader_state: LeaderState) -> FoundState | None:
-        """Read the state znode as the ensemble has it; None if it is gone or makes no sense."""
+        """Read the state znode as the ensemble has it; None if it is missing or invalid."""
         path = znodes.partition_state_path(*partition.key)
         while partition.leader_state is leader_state and not self._stopped:
             try:
@@ -244,8 +245,8 @@ class AlterPartitionManager:
         if self._waiting and gathered_for < LONGEST_GATHERING_SECONDS:
             self._announce_later(ANNOUNCE_SECONDS)
             return
-        told, self._told = self._told, []
-        for line in isr_change_lines(told):
+        to_log, self._to_log = self._to_log, []
+        for line in isr_change_lines(to_log):
             log.info("{line}", line=line)
         changed = sorted(self._changed)
         some = changed[:PARTITIONS_PER_ANNOUNCEMENT]

@@ -1,20 +1,21 @@
-"""What the controller orders: LeaderAndIsr and StopReplica, done to logs and roles.
+"""The controller's LeaderAndIsr and StopReplica requests, applied to roles and logs.
 
 Theory of operation
 ===================
-An order passes the fences (broker epoch, controller epoch), then each partition in it its own (leader epoch, topic id).
-Then logs are made, roles taken or replicas deleted, and only after that anybody hears of it (T9). Of thousands of
-partitions a hundred have their turn at a time, so that everybody else is heard in between; after each turn the
-listeners hear, and before the next one the fences are passed anew. What was done is told, too, when the rest fails.
+A request passes the fences (broker epoch, controller epoch), then each partition passes its own (leader epoch, topic
+id). Then logs are created, roles taken or replicas deleted. The changes are announced only after that. Of
+thousands of partitions a hundred are applied per turn of the reactor, so that other requests are served in between.
+After each turn its changes are announced, and before the next one the fences are checked again. Applied changes are
+announced even when the rest fails.
 
-A replica that is to lead and finds its log gone, shorter than it was, or another one in its place, does not lead and
-answers INELIGIBLE_REPLICA (S8): the controller elects another, or none, unless the election was an unclean one, which
-accepts what there is. A follower in the ISR, or eligible beside it, gives the same answer, and takes no role: the
-controller writes a state without it, and with that order it follows. A log that was begun while the state names the
-replica would pass for the lost one after the next restart. While the partition has no leader nothing is begun in the
-place of what is lost: it may be brought back.
+A replica that is elected, and finds its log missing, truncated or replaced, does not lead and answers
+INELIGIBLE_REPLICA (S8). The controller elects another replica, or none, unless the election was unclean, which accepts
+the log as it is. A follower in the ISR, or in the ELR, answers the same and takes no role. The controller writes a
+state without it, and with the next LeaderAndIsr it follows. A log created while the state names the replica would pass
+for the lost one after the next restart. While the partition has no leader, no log is created in place of a lost one:
+the lost log may come back.
 
-In: LeaderAndIsrRequest, StopReplicaRequest, the end of all confirmations
+In: LeaderAndIsrRequest, StopReplicaRequest, full UpdateMetadataRequest
 Out: roles and logs, one error code per partition, `PartitionRegistry.announce`
 Owner: the reactor's thread
 """
@@ -61,16 +62,16 @@ from kclient.wire.interbroker import (
 log = Logger()
 
 PARTITIONS_LOGGED = 20
-"""Of so many partitions in one order each has its line in the log; of more there is one for all."""
+"""Up to so many partitions of a request are logged one by one; more, in one line."""
 
 T = TypeVar("T")
 
 
 class ReplicaStateChanges:
-    """Obeys the controller.
+    """Applies the controller's requests.
 
-    *new_partition* makes a partition that is not hosted yet. *registered* is called with the broker epoch of an
-    order that knows of a later registration of ours than we do.
+    *new_partition* makes a partition that is not hosted yet. *registered* is called with the broker epoch of a request
+    that is for a later registration than the known one.
     """
 
     def __init__(
@@ -94,58 +95,58 @@ class ReplicaStateChanges:
         self._closed = False
 
     def close(self) -> None:
-        """Obey no more: the logs are about to be closed."""
+        """Apply nothing more: the logs are about to be closed."""
         self._closed = True
 
-    # -- orders --------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------
 
     def become_leader_or_follower_at_once(
         self, request: LeaderAndIsrRequest
     ) -> LeaderAndIsrResponse:
-        """Become leader or follower as the controller says; one error code per partition."""
-        return at_once(self._lead_and_follow(request))
+        """Apply LeaderAndIsr in one turn; the response has one error code per partition."""
+        return at_once(self._become_leader_or_follower(request))
 
     def stop_replicas_at_once(self, request: StopReplicaRequest) -> StopReplicaResponse:
-        """Give replicas up, and delete those that are to be deleted; one error code per partition."""
+        """Apply StopReplica in one turn; the response has one error code per partition."""
         return at_once(self._stop_replicas(request))
 
     async def become_leader_or_follower(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
-        """Do as `become_leader_or_follower_at_once`, some partitions in every turn of the reactor."""
-        return await in_turns(self._reactor, self._lead_and_follow(request))
+        """Apply LeaderAndIsr, some partitions in every turn of the reactor."""
+        return await in_turns(self._reactor, self._become_leader_or_follower(request))
 
     async def stop_replicas(self, request: StopReplicaRequest) -> StopReplicaResponse:
-        """Do as `stop_replicas_at_once`, some partitions in every turn of the reactor."""
+        """Apply StopReplica, some partitions in every turn of the reactor."""
         return await in_turns(self._reactor, self._stop_replicas(request))
 
     async def stop_unconfirmed(self, request: UpdateMetadataRequest) -> None:
-        """Neither lead nor follow what the controller, who has told everything, did not name; logs stay.
+        """Stop hosting what the controller did not confirm before its full UpdateMetadata; logs stay.
 
-        Some partitions in every turn of the reactor. What is named meanwhile is kept.
+        Some partitions in every turn of the reactor. A partition that is confirmed meanwhile is kept.
         """
         if request.broker_epoch == self._registration.broker_epoch:
             await in_turns(self._reactor, self._stop_unconfirmed(request))
 
     def _stop_unconfirmed(self, request: UpdateMetadataRequest) -> Generator[None, None, None]:
         keys = list(self._registry.unconfirmed)
-        told = len(keys) <= PARTITIONS_LOGGED
-        given_up = 0
+        logs_each = len(keys) <= PARTITIONS_LOGGED
+        stopped = 0
 
-        def give_up(key: TopicPartition, changed: Changed) -> None:
-            nonlocal given_up
+        def stop_one(key: TopicPartition, changed: Changed) -> None:
+            nonlocal stopped
             if key in self._registry.unconfirmed:
                 before = len(changed)
-                self._stop_hosting(key, changed, told=told)
-                given_up += len(changed) - before
+                self._stop_hosting(key, changed, logs_each=logs_each)
+                stopped += len(changed) - before
 
-        yield from self._apply_each(request, keys, give_up)
-        if given_up and not told:
-            log.warn("{count} partitions are not ours any more", count=given_up)
+        yield from self._apply_each(request, keys, stop_one)
+        if stopped and not logs_each:
+            log.warn("{count} partitions are not assigned to this broker any more", count=stopped)
 
     async def stop_recreated_topics(self, request: UpdateMetadataRequest) -> None:
-        """Neither lead nor follow partitions of a deleted topic whose name has another topic id by now; logs stay.
+        """Stop hosting partitions of a deleted topic with a name that belongs to another topic id now; logs stay.
 
-        The deletion may have reached this broker too late, or never. Until it gives the role up, its leader would write
-        the old topic's ISR into the new topic's state znode.
+        The StopReplica may have arrived too late, or never. Until this broker stops hosting the partition, its leader
+        would write the old topic's ISR into the new topic's state znode.
         """
         ids = {
             topic.topic_name: topic.topic_id
@@ -157,24 +158,26 @@ class ReplicaStateChanges:
             return
         keys = [key for key in self._registry.partitions if key[0] in names]
 
-        def give_up(key: TopicPartition, changed: Changed) -> None:
+        def stop_one(key: TopicPartition, changed: Changed) -> None:
             partition = self._registry.partitions.get(key)
             if partition is not None and partition.topic_id not in (None, ids[key[0]]):
                 self._stop_hosting(key, changed)
 
-        await in_turns(self._reactor, self._apply_each(request, keys, give_up))
+        await in_turns(self._reactor, self._apply_each(request, keys, stop_one))
 
     def _is_known(self, topic: str, topic_id: UUID | None) -> bool:
         return topic_id is None or self._registry.topic_name(topic_id) == topic
 
-    def _stop_hosting(self, key: TopicPartition, changed: Changed, *, told: bool = True) -> None:
-        """Host a partition no longer, as if we had been restarted."""
+    def _stop_hosting(
+        self, key: TopicPartition, changed: Changed, *, logs_each: bool = True
+    ) -> None:
+        """Host a partition no longer, as after a restart."""
         self._registry.unconfirmed.pop(key, None)
         partition = self._registry.partitions.get(key)
         if partition is None or partition.offline is not None:
             return
-        if told:
-            log.warn("{partition} is not ours any more", partition=partition)
+        if logs_each:
+            log.warn("{partition} is not assigned to this broker any more", partition=partition)
         self._log_manager.high_watermarks[key] = partition.high_watermark
         changed.append((partition, partition.leader_state is not None))
         partition.stop()
@@ -182,12 +185,12 @@ class ReplicaStateChanges:
 
     # -- LeaderAndIsr and StopReplica as a whole -----------------------------------------------
 
-    def _lead_and_follow(
+    def _become_leader_or_follower(
         self, request: LeaderAndIsrRequest
     ) -> Generator[None, None, LeaderAndIsrResponse]:
         """Apply LeaderAndIsr, as `_apply_each` does."""
         count = sum(len(topic.partition_states) for topic in request.topic_states)
-        told = count <= PARTITIONS_LOGGED
+        logs_each = count <= PARTITIONS_LOGGED
         codes: Counter[str] = Counter()
         answers = [LeaderAndIsrTopicError(topic.topic_id, []) for topic in request.topic_states]
 
@@ -203,7 +206,7 @@ class ReplicaStateChanges:
                 self._stop_recreated_topic(
                     (topic.topic_name, state.partition_index), topic_id, changed
                 )
-            code = self._apply(topic.topic_name, topic_id, state, changed, told=told)
+            code = self._apply(topic.topic_name, topic_id, state, changed, logs_each=logs_each)
             codes[code.name] += 1
             partition = self._registry.partitions.get((topic.topic_name, state.partition_index))
             end = found_logs.end_of_leaderless(self._log_manager, partition, state)
@@ -211,15 +214,15 @@ class ReplicaStateChanges:
                 LeaderAndIsrPartitionError(state.partition_index, int(code), *end)
             )
 
-        orders = (
+        each_partition = (
             (topic, answer, state)
             for topic, answer in zip(request.topic_states, answers, strict=True)
             for state in topic.partition_states
         )
-        refused = yield from self._apply_each(request, orders, apply)
+        refused = yield from self._apply_each(request, each_partition, apply)
         if refused is not ErrorCode.NONE:
             return LeaderAndIsrResponse(error_code=int(refused))
-        if not told:
+        if not logs_each:
             log.info(
                 "LeaderAndIsr for {count} partitions of {topics} topics: {codes}",
                 count=count, topics=len(request.topic_states),
@@ -238,12 +241,12 @@ class ReplicaStateChanges:
             code = self._stop(topic, state, changed)
             answers.append(StopReplicaPartitionError(topic, state.partition_index, int(code)))
 
-        orders = (
+        each_partition = (
             (topic.topic_name, state)
             for topic in request.topic_states
             for state in topic.partition_states
         )
-        refused = yield from self._apply_each(request, orders, stop)
+        refused = yield from self._apply_each(request, each_partition, stop)
         if refused is not ErrorCode.NONE:
             return StopReplicaResponse(error_code=int(refused))
         return StopReplicaResponse(partition_errors=answers)
@@ -251,29 +254,29 @@ class ReplicaStateChanges:
     def _apply_each(
         self,
         request: LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest,
-        orders: Iterable[T],
+        items: Iterable[T],
         one: Callable[[T, Changed], None],
     ) -> Generator[None, None, ErrorCode]:
-        """Do *one* for each of *orders*; yields where others may have their turn, and passes the fences anew then.
+        """Apply *one* to each of *items*; yields between turns, and checks the fences again after each yield.
 
-        Who waits and listens hears of it at the end of each turn. Returns what refused the rest.
+        The changes of each turn are announced at its end. Returns the error that stopped the rest.
         """
         if (refused := self._check_epochs(request)) is not ErrorCode.NONE:
             return refused
         changed: Changed = []
         turn = Turn(self._reactor.seconds)
         try:
-            for order in orders:
+            for item in items:
                 if turn.is_over():
-                    told, changed = changed, []
-                    self._registry.announce(told)
+                    done, changed = changed, []
+                    self._registry.announce(done)
                     yield
                     turn = Turn(self._reactor.seconds)
                     if (refused := self._check_epochs(request)) is not ErrorCode.NONE:
                         return refused
-                one(order, changed)
+                one(item, changed)
         finally:
-            # Whatever happened: an order that comes again is not applied again, so nobody would hear of these.
+            # Also after an error: a repeated request is not applied again, so these would never be announced.
             self._registry.announce(changed)
         return ErrorCode.NONE
 
@@ -285,13 +288,13 @@ class ReplicaStateChanges:
         ours = self._registration
         if ours.refuses(request.broker_epoch):
             log.warn(
-                "refused controller {id}: its request is for broker epoch {theirs}, ours is {ours}",
+                "rejected a request of controller {id} for broker epoch {theirs}: ours is {ours}",
                 id=request.controller_id, theirs=request.broker_epoch, ours=ours.broker_epoch,
             )  # fmt: skip
             return ErrorCode.STALE_BROKER_EPOCH
         if not self.fence.admits(request.controller_epoch):
             log.warn(
-                "refused controller {id}: its epoch {theirs} is over, {ours} is on",
+                "rejected a request of controller {id} with epoch {theirs}: the current epoch is {ours}",
                 id=request.controller_id, theirs=request.controller_epoch, ours=self.fence.epoch,
             )  # fmt: skip
             return ErrorCode.STALE_CONTROLLER_EPOCH
@@ -299,12 +302,12 @@ class ReplicaStateChanges:
             request.controller_epoch, request.broker_epoch, request.request_number
         ):
             log.info(
-                "ignored request {number} of controller {id}: a later one arrived before it",
+                "ignored request {number} of controller {id}: a later request arrived before it",
                 id=request.controller_id, number=request.request_number,
             )  # fmt: skip
             return ErrorCode.INVALID_UPDATE_VERSION
         if ours.is_behind(request.broker_epoch):
-            self._registered(request.broker_epoch)  # the controller knows before we do
+            self._registered(request.broker_epoch)  # the controller received it before us
         return ErrorCode.NONE
 
     # -- one partition -------------------------------------------------------------------------
@@ -316,7 +319,7 @@ class ReplicaStateChanges:
         state: LeaderAndIsrPartitionState,
         changed: Changed,
         *,
-        told: bool,
+        logs_each: bool,
     ) -> ErrorCode:
         key = (topic, state.partition_index)
         partition, stray = self._partition_for(key, topic_id, state, changed)
@@ -324,13 +327,13 @@ class ReplicaStateChanges:
             return ErrorCode.KAFKA_STORAGE_ERROR
         code = partition.role.check_leader_and_isr(state, topic_id)
         if code is not ErrorCode.NONE:
-            if told:
+            if logs_each:
                 log.info("LeaderAndIsr for {topic}-{number}: {code}",
                          topic=topic, number=state.partition_index, code=code.name)  # fmt: skip
             return code
         led = partition.leader_state is not None
         lacks = found_logs.missing_records(self._log_manager, partition, state)
-        if stray:  # there cannot be any records yet of a partition that is new
+        if stray:  # a new partition cannot have records yet
             lacks = "" if state.is_new else stray
         if lacks and (refused := self._refused_for(lacks, partition, state, stray)) is not None:
             return refused
@@ -347,7 +350,7 @@ class ReplicaStateChanges:
             found.missing_below = None
         checkpointed = self._log_manager.high_watermarks.pop(key, 0)
         partition.take_role(state, topic_id, found, checkpointed)
-        if told and not state.is_new:
+        if logs_each and not state.is_new:
             log.info(
                 "{partition}: {role} in epoch {epoch} (leader {leader}, ISR {isr}, log end {end},"
                 " high watermark {mark})",
@@ -362,32 +365,32 @@ class ReplicaStateChanges:
     def _refused_for(
         self, lacks: str, partition: Partition, state: LeaderAndIsrPartitionState, stray: str
     ) -> ErrorCode | None:
-        """Return the answer where a replica that lacks records takes no role; None where it takes it."""
+        """Return the error of a replica that lacks records and takes no role; None where it takes the role."""
         if state.leader == partition.role.broker_id:
             if state.leader_recovery_state == RECOVERING:
                 return None
             log.error(
-                "{partition} is not led from here: {lacks}. The controller is told, and decides again.",
+                "{partition} is not led from here: {lacks}. The response makes the controller elect again.",
                 partition=partition, lacks=lacks,
             )  # fmt: skip
             return ErrorCode.INELIGIBLE_REPLICA
         if state.leader >= 0 and partition.role.broker_id in (*state.isr, *state.elr):
             log.warn(
-                "{partition} loses its place in the ISR: {lacks}. It follows once the controller has written that.",
+                "{partition} leaves the ISR: {lacks}. It follows when the controller has written the new state.",
                 partition=partition, lacks=lacks,
             )  # fmt: skip
             return ErrorCode.INELIGIBLE_REPLICA
         is_absent = self._log_manager.get(*partition.key) is None and not self._log_manager.unread
         if state.leader >= 0 or not (stray or is_absent):
             return None
-        log.warn("{partition} waits for a leader, and its files are left as they are: {lacks}",
+        log.warn("{partition} waits for a leader, and its files are not changed: {lacks}",
                  partition=partition, lacks=lacks)  # fmt: skip
         return ErrorCode.NONE
 
     def _stop_recreated_topic(self, key: TopicPartition, topic_id: UUID, changed: Changed) -> None:
-        """Give the role of a partition of another topic id up: the latest request of the controller names *topic_id*.
+        """Stop hosting a partition of another topic id: the controller's latest request names *topic_id*.
 
-        A request without a number may be a late one of the earlier topic. It gets INCONSISTENT_TOPIC_ID, as in Kafka.
+        A request without a number may be a late one for the earlier topic. It gets INCONSISTENT_TOPIC_ID, as in Kafka.
         """
         partition = self._registry.partitions.get(key)
         if partition is not None and partition.role.topic_id not in (None, topic_id):
@@ -400,11 +403,11 @@ class ReplicaStateChanges:
         state: LeaderAndIsrPartitionState,
         changed: Changed,
     ) -> tuple[Partition, str]:
-        """Return the partition of an order, new where there is none, and why the log here is not its own, or ""."""
+        """Return the partition of a request, new where there is none, and why the log here is not its own, or ""."""
         if key in self._registry.unconfirmed:
             if topic_id in (None, self._registry.partitions[key].topic_id):
                 del self._registry.unconfirmed[key]
-            else:  # a namesake: the topic that we had was deleted behind our back
+            else:  # another topic of that name: the hosted one was deleted without a StopReplica
                 self._stop_hosting(key, changed)
         partition = self._registry.partitions.get(key) or self._new_partition(key)
         on_disk = self._log_manager.get(*key)
@@ -417,16 +420,16 @@ class ReplicaStateChanges:
         return partition, stray
 
     def _set_aside(self, key: TopicPartition, topic_id: UUID | None) -> None:
-        """Make room for a partition in whose directory the log of another one is; raise KafkaError.
+        """Set the log of another partition in this partition's directory aside; raise KafkaError.
 
-        Directories were exchanged; or an earlier topic of that name was deleted, and its log came back: after a power
-        loss the directory has the name that it had before (S27). That log has had no role since this broker started.
+        Directories were exchanged. Or an earlier topic of that name was deleted, and its log came back: after a power
+        loss the directory has its former name (S27). That log has had no role since this broker started.
         """
         found = self._log_manager.get(*key)
-        whose = found.metadata if found is not None else None
+        other = found.metadata if found is not None else None
         log.warn(
-            "{topic}-{number} belongs to topic id {id}; the log of another ({whose}) is kept in {path}",
-            topic=key[0], number=key[1], id=topic_id, whose=whose, path=self._log_manager.set_aside(*key),
+            "{topic}-{number} belongs to topic id {id}; the log of another ({other}) is kept in {path}",
+            topic=key[0], number=key[1], id=topic_id, other=other, path=self._log_manager.set_aside(*key),
         )  # fmt: skip
 
     def _log(
@@ -437,9 +440,9 @@ class ReplicaStateChanges:
         *,
         is_new: bool,
     ) -> UnifiedLog:
-        """Return the log of a partition, made if there is none; raise KafkaError."""
+        """Return the log of a partition, created if there is none; raise KafkaError."""
         found = self._log_manager.create(*key, topic_id, is_new=is_new)
-        # A log that was copied from another broker is this replica's once there is a leader to compare it with.
+        # A log that was copied from another broker belongs to this replica once a leader can compare it.
         if topic_id is not None and (found.topic_id is None or state.leader >= 0):
             self._log_manager.identify(*key, topic_id)
         return found

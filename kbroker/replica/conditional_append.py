@@ -1,11 +1,11 @@
-"""The conditional append of a mirror: batches that keep their offsets, and go in only where they belong.
+"""Conditional appends of a mirror: batches keep their offsets, and are appended only where they belong.
 
-A run of batches names what it follows: the log end offset, and the CRC of the batch that ends there. As with Raft's
-check of the previous entry, logs that agree at one batch agree below it. What was sent twice, late or behind a lost
-append meets another end, and is refused with the real one (`kclient.wire.produce`, tagged field 10000).
+A run of batches names its predecessor: the log end offset, and the CRC of the batch that ends there. As with Raft's
+check of the previous entry, logs that agree at one batch agree below it. A run that was sent twice, late or behind a
+lost append meets another log end, and is rejected with the actual one (`kclient.wire.produce`, tagged field 10000).
 
-It can put batches of any producer at any offset, so only a topic that is marked as a mirror takes it (POLICY_VIOLATION
-else), and no offset above LARGEST_COPIED_OFFSET.
+Such an append can put batches of any producer at any offset. So it is accepted only for topics that are marked as a
+mirror (POLICY_VIOLATION otherwise), and for offsets up to LARGEST_COPIED_OFFSET.
 
 Owner: the reactor's thread.
 """
@@ -30,13 +30,11 @@ class UnexpectedLogEndError(OutOfOrderSequenceNumber):
 def append_copied(
     partition: Partition, buf: Buffer, follows: tuple[int, int], acks: int, now_ms: int
 ) -> AppendResult:
-    """Append the batches in *buf* with the offsets they have, if that is where the log ends.
+    """Append the batches in *buf* with their own offsets, if that is where the log ends.
 
-    The conditional append of a mirror (kclient.wire.produce): *follows* is the log end offset and
-    the CRC of the batch before it, `UnexpectedLogEndError` if anything else is there. An empty
-    log (CRC 0) is begun at the offset given, where the source begins. All or nothing: what was
-    sent twice, late or behind a lost append never is in the log.
-    Producer ids are those of another cluster: they say nothing about our own producers.
+    *follows* is the log end offset and the CRC of the batch before it; `UnexpectedLogEndError` if the log differs. An
+    empty log (CRC 0) starts at the offset given, where the source starts. All or nothing. Producer ids are those of
+    another cluster: they do not concern our own producers.
     """
     log, leader_state = partition.require_leader_for_append(acks)
     if not log.config.kbroker_mirror_source_cluster_id:
@@ -74,7 +72,7 @@ def append_copied(
 
 
 def _last_crc(partition: Partition, log: UnifiedLog) -> int:
-    """Return the CRC of the last batch: remembered if we appended it, for a leader never truncates."""
+    """Return the CRC of the last batch: remembered after our own append, because a leader never truncates."""
     epoch, end, crc = partition.last_copied
     if (epoch, end) == (partition.role.leader_epoch, log.log_end_offset):
         return crc

@@ -1,6 +1,6 @@
-"""One pass over the partitions of a fetch: what each has to give, within the limits of the whole.
+"""FetchReader: one pass over the partitions of a fetch, within the byte limit of the whole response.
 
-Used anew for every look at a request that waits. Slices hold their segments open, so a pass that is not answered is
+Each attempt at a delayed fetch makes a new reader. Slices hold their segments open, so a pass that is not sent is
 released. Owner: the reactor's thread.
 """
 
@@ -28,7 +28,7 @@ from kclient.wire.fetch import (
 
 READ_COMMITTED = 1
 DEBUGGING_REPLICA = -2
-"""Who compares replicas asks each of them: kafka-replica-verification. It reads what is committed, as others do."""
+"""The replica id of kafka-replica-verification, which fetches from each replica. It reads committed records."""
 
 
 class ReadResult(NamedTuple):
@@ -40,10 +40,10 @@ class ReadResult(NamedTuple):
 
 
 class FetchReader:
-    """What is found for *request*, in *limit* bytes altogether.
+    """A pass for *request*, within *limit* bytes.
 
-    *follower* is the broker that fetches, None for a consumer. *again*: the request waited, and was heard
-    of when it came. *replica_selector* names the replica that a consumer should rather read from (KIP-392).
+    *follower* is the broker that fetches, None for a consumer. *again*: the fetch was delayed, and its arrival is
+    recorded. *replica_selector* selects the preferred read replica of a consumer (KIP-392).
     """
 
     __slots__ = (
@@ -77,15 +77,15 @@ class FetchReader:
         self._replica_selector = replica_selector
         self._read: list[FetchPartitionResponse] = []
         self._throttled = 0
-        """Bytes of records that count for the leader's throttle."""
+        """Bytes of records that count for the leader's quota."""
         self.size = 0
         """Bytes of records."""
         self.failed = False
-        """Whether a partition has something to say that must not wait: an error, a divergence, a nearer replica."""
+        """Whether a partition has a response that must not wait: an error, a divergence, a preferred read replica."""
 
     @property
     def suffices(self) -> bool:
-        """Whether this is to be answered now."""
+        """Whether the response is complete enough to be sent now."""
         request = self._request
         enough = min(request.min_bytes, self._limit)
         return self.size >= enough or self.failed or request.max_wait_ms <= 0
@@ -121,9 +121,9 @@ class FetchReader:
                 response.diverging_epoch = EpochEndOffset(*diverging)
                 return ReadResult(response, False)
         if follower is None and self._request.rack_id:
-            elsewhere = self._sent_elsewhere(partition, asked)
-            if elsewhere is not None:
-                return ReadResult(elsewhere, False)
+            redirect = self._redirect(partition, asked)
+            if redirect is not None:
+                return ReadResult(redirect, False)
         room = max(min(asked.partition_max_bytes, self._limit - self.size), 0)
         read = (
             self._read_for_client(partition, asked, room)
@@ -141,7 +141,7 @@ class FetchReader:
         return ReadResult(response, read.is_caught_up)
 
     def _read_for_client(self, partition: Partition, asked: FetchPartition, room: int) -> Read:
-        # Who says where it is, or compares, knows that followers answer, too, and takes their errors for what they are.
+        # Only a consumer with a rack, and the verification tool, expect the errors of followers.
         request = self._request
         anywhere = request.rack_id or request.replica_id == DEBUGGING_REPLICA
         at_leader = partition.leader_state is not None or not anywhere
@@ -173,10 +173,10 @@ class FetchReader:
             self._replica_manager.quotas.leader.record(size, self._now())
         return read
 
-    def _sent_elsewhere(
+    def _redirect(
         self, partition: Partition, asked: FetchPartition
     ) -> FetchPartitionResponse | None:
-        """Return an answer that names a follower in place of records; None if we should serve."""
+        """Return a response with the preferred read replica in place of records; None if this broker serves."""
         if self._replica_selector is None or partition.leader_state is None:
             return None
         log, leader_state = partition.require_leader(asked.current_leader_epoch)
@@ -191,7 +191,7 @@ class FetchReader:
         return response
 
     def _throttle(self, partition: Partition, follower: int) -> tuple[bool, bool]:
-        """Say whether the leader's throttle names *partition*, and holds *follower* back."""
+        """Return whether *partition* is throttled on the leader's side, and whether *follower* is held back."""
         throttle, log, leader_state = (
             self._replica_manager.quotas.leader,
             partition.log,
@@ -210,7 +210,7 @@ class FetchReader:
         return now
 
     def release(self) -> None:
-        """Let go of the file slices: they will not be sent, and count for no throttle."""
+        """Release the file slices: they are not sent, and do not count for the quota."""
         if self._throttled:
             self._replica_manager.quotas.leader.record(-self._throttled, self._now())
         for response in self._read:

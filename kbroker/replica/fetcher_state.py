@@ -1,22 +1,22 @@
-"""What a fetcher follows, what its next fetch asks for, and what becomes of the answer; nothing here waits.
+"""FetcherState: the partitions of one fetcher, its next request, and the handling of responses; nothing here waits.
 
 Theory of operation
 ===================
-The session (KIP-227) holds what the leader was asked for; `_moved` holds what it is to be asked anew, because something
-was appended, or because it begins to be followed. A partition that fails, or is throttled (KIP-73), is left out of the
-session until its pause is over, by whatever error: what nobody foresaw of one holds up none of the others. A partition
-whose role is another one by now is dropped when it is met.
+The session (KIP-227) holds the last request for each partition. `_moved` holds the partitions with a new request:
+records were appended, or the partition was added. A partition that failed, with whatever error, or is throttled
+(KIP-73) is left out of the session until its delay is over, and delays no other. A partition with another role by now
+is removed when it is met.
 
-A partition whose append waits for a sync (flush.messages) is not asked for before the sync has ended: the offset that a
-fetch names says what this replica has (docs/design/flush.md).
+A partition with an append that waits for a sync (flush.messages) is not fetched before the sync has ended: the offset
+in a fetch states what this replica has (docs/design/flush.md).
 
 Invariants:
-1. What is followed is in the session, among `_moved`, pauses, or waits for a sync; what pauses is in neither of the
-   first two, nor is what waits for a sync once the next request is built.
-2. An answer is taken only for a partition that was asked for since it is followed, in the role that it has now.
-3. A session never names a partition that is not followed.
+1. An added partition is in the session, in `_moved`, delayed, or waits for a sync. A delayed one is in neither of the
+   first two, nor is one that waits for a sync once the next request is built.
+2. A response is applied only to a partition that was requested since it was added, in its present role.
+3. A session never names a removed partition.
 
-In: partitions, answers, the time (seconds)   Out: requests, appended logs, who has to start over
+In: partitions, responses, the time (seconds)   Out: requests, appended logs, partitions out of the leader's range
 Owner: its `ReplicaFetcher`
 """
 
@@ -42,21 +42,21 @@ from kclient.wire.fetch import FetchPartitionResponse, FetchRequest, FetchRespon
 log = Logger()
 
 FIRST_PAUSE = 0.05
-"""Seconds before what failed once is tried again; twice as long every time."""
+"""Seconds of delay after the first failure; doubled with every further one."""
 
 LONGEST_THROTTLE_SECONDS = 1.0
-"""After so long a throttled partition looks again: the rate may be another one by then."""
+"""A throttled partition is tried again after so long: the rate may have changed."""
 
 NEW_PARTITIONS_PER_FETCH = 250
-"""How many partitions a fetch asks for that the session does not know yet."""
+"""The most partitions in a fetch that the session does not have yet."""
 
 REPORTED_AFTER_FAILURES: Final = 4
-"""Partitions that failed so often in a row are told of."""
+"""A partition that failed so often in a row is reported in the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetcherSettings:
-    """What followers take from the broker's configuration; seconds and bytes."""
+    """A fetcher's part of the broker's configuration, in seconds and bytes."""
 
     broker_id: int
     max_wait_ms: int
@@ -68,7 +68,7 @@ class FetcherSettings:
 
 
 class PartitionFetchState:
-    """One partition that is followed, in one role."""
+    """One followed partition, in one role."""
 
     __slots__ = (
         "failures",
@@ -85,21 +85,21 @@ class PartitionFetchState:
         self.follower_state = follower_state
         self.topic_id = partition.topic_id
         self.is_requested = False
-        """Whether a fetch has asked for it."""
+        """Whether a fetch has requested it."""
         self.in_sync = False
-        """Whether it had all that is committed, by the last answer."""
+        """Whether it had all committed records at the last response."""
         self.failures = 0
         self.not_before = 0.0
-        """When it may be asked for again; 0: now."""
+        """When it may be fetched again; 0: now."""
 
     @property
     def current(self) -> bool:
-        """Whether the role is still the one that we follow in."""
+        """Whether the role is still the present one."""
         return self.partition.follower_state is self.follower_state
 
 
 class FetcherState:
-    """The partitions that are followed on broker *leader*; *throttle* is a follower's."""
+    """The partitions that are fetched from broker *leader*; *throttle* is the follower's quota."""
 
     def __init__(self, leader: int, settings: FetcherSettings, throttle: ReplicationQuota) -> None:
         self._leader = leader
@@ -107,21 +107,21 @@ class FetcherState:
         self._throttle = throttle
         self._followed: dict[TopicPartition, PartitionFetchState] = {}
         self._by_id: dict[tuple[UUID | None, int], PartitionFetchState] = {}
-        """The same, as answers call them."""
+        """The same, by the identity in responses."""
         self._moved: dict[PartitionFetchState, None] = {}
-        """Those that the next fetch asks for from another offset, or for the first time."""
+        """Partitions that the next fetch requests from another offset, or for the first time."""
         self._pausing: dict[PartitionFetchState, None] = {}
         self._flushing: dict[PartitionFetchState, bool] = {}
-        """Those whose appends wait for a sync, and whether the session does not name them any more."""
+        """Partitions with appends that wait for a sync, and whether the session no longer has them."""
         self.session = FetchSessionHandler()
         self.failing: list[tuple[PartitionFetchState, Exception]] = []
-        """Those that fail again and again, until somebody told of them."""
+        """Partitions that fail repeatedly, until they are reported."""
 
     def __len__(self) -> int:
         return len(self._followed)
 
     def add_partition(self, partition: Partition) -> None:
-        """Follow *partition* in the role it has now."""
+        """Fetch *partition* in its present role."""
         assert partition.follower_state is not None
         self.remove_partition(partition.key)
         each = PartitionFetchState(partition, partition.follower_state)
@@ -130,13 +130,13 @@ class FetcherState:
         self._moved[each] = None
 
     def log_start_advanced(self, key: TopicPartition) -> None:
-        """Say with the next fetch what there is of a partition now: its log begins elsewhere."""
+        """Send the new log start offset of a partition with the next fetch."""
         each = self._followed.get(key)
         if each is not None and each not in self._pausing:
             self._moved[each] = None
 
     def log_flushed(self, key: TopicPartition) -> bool:
-        """Handle the end of a log's sync: the next fetch asks for what follows. Return whether that was awaited."""
+        """Handle the end of a log's sync: fetch on. Return whether the partition waited for it."""
         each = self._followed.get(key)
         if each is None or each not in self._flushing:
             return False
@@ -146,11 +146,11 @@ class FetcherState:
 
     @property
     def awaits_flush(self) -> bool:
-        """Whether the last answer brought records that wait for a sync."""
+        """Whether the last response brought records that wait for a sync."""
         return bool(self._flushing) and not all(self._flushing.values())
 
     def remove_partition(self, key: TopicPartition) -> None:
-        """Fetch a partition no more."""
+        """Fetch a partition no longer."""
         each = self._followed.pop(key, None)
         if each is None:
             return
@@ -161,12 +161,12 @@ class FetcherState:
         self.session.remove(each.topic_id, key[1])
 
     def clear(self) -> None:
-        """Follow nothing any more."""
+        """Remove every partition."""
         for key in list(self._followed):
             self.remove_partition(key)
 
     def seconds_until_fetch(self, now: float) -> float | None:
-        """Return the seconds until something is to be fetched; None: nothing is followed, or all waits for syncs."""
+        """Return the seconds until the next fetch; None: no partitions, or all wait for syncs."""
         if not self._followed:
             return None
         if len(self._pausing) + len(self._flushing) < len(self._followed):
@@ -175,10 +175,10 @@ class FetcherState:
             return None
         return max(min(each.not_before for each in self._pausing) - now, 0.0)
 
-    # -- what is asked -------------------------------------------------------------------------
+    # -- requests -------------------------------------------------------------------------------
 
     def build_fetch(self, broker_epoch: int, now: float) -> FetchRequest | None:
-        """Return what is to be asked next, in our life of *broker_epoch* (KIP-903); None: nothing."""
+        """Return the next request, with our *broker_epoch* (KIP-903); None: nothing to fetch."""
         settings = self._settings
         if self._pausing:
             for each in [each for each in self._pausing if each.not_before <= now]:
@@ -223,7 +223,7 @@ class FetcherState:
         self.session.remove(each.topic_id, each.partition.key[1])
 
     def _is_throttled(self, each: PartitionFetchState, now: float) -> bool:
-        """Let a partition pause that is throttled (KIP-73), unless it is in sync."""
+        """Delay a partition that is throttled (KIP-73), unless it is in sync."""
         throttle, log_of = self._throttle, each.partition.log
         if each.in_sync or log_of is None:
             return False
@@ -237,12 +237,12 @@ class FetcherState:
         self.session.remove(each.topic_id, each.partition.key[1])
         return True
 
-    # -- what is answered ----------------------------------------------------------------------
+    # -- responses ------------------------------------------------------------------------------
 
     def process_fetch_response(
         self, response: FetchResponse, now: float, now_ms: int
     ) -> list[PartitionFetchState]:
-        """Append what came; return those that our log is out of the leader's range of."""
+        """Apply *response*; return the partitions with a log outside the leader's range."""
         out_of_range = []
         for topic in response.topics:
             for answer in topic.partitions:
@@ -292,11 +292,11 @@ class FetcherState:
             )  # fmt: skip
 
     def resume(self, each: PartitionFetchState) -> None:
-        """Ask with the next fetch for what comes after the end of its log now."""
+        """Fetch from the present end of the log."""
         self._moved[each] = None
 
     def delay_partition(self, each: PartitionFetchState, error: Exception, now: float) -> None:
-        """Let one partition pause; tell of an *error* that nobody foresaw when it is the first in a row."""
+        """Delay one partition after *error*; log an unexpected error when it is the first in a row."""
         if not isinstance(error, KafkaError) and not each.failures:
             log.failure("following {p} failed", Failure(error), p=each.partition)
         if self._followed.get(each.partition.key) is not each:

@@ -1,7 +1,7 @@
-"""What a follower asks its leader about one partition, and what it does to its log with the answer.
+"""The log of a follower: the fetch request for its end, and the leader's response applied to it.
 
-Everything is decided by `kbroker.replica.core.follower_state`; here it is done. Errors are KafkaErrors: of the log (it
-is offline then, and follows nobody), or of what the leader sent.
+The decisions are in `kbroker.replica.core.follower_state`; this file carries them out. Errors are KafkaErrors: of the
+log, which is offline then, or of the leader's response.
 
 Owner: the reactor's thread.
 """
@@ -17,15 +17,15 @@ from kclient.wire.fetch import FetchPartition, FetchPartitionResponse
 
 
 def follower_replica(partition: Partition) -> tuple[UnifiedLog, FollowerState]:
-    """Return log and follower's view; NotLeaderOrFollower where there are none (any more)."""
+    """Return log and follower state; raise NotLeaderOrFollower where there are none (any more)."""
     log, follower_state = partition.log, partition.follower_state
     if log is None or follower_state is None:
-        raise NotLeaderOrFollower(f"{partition} follows nobody")
+        raise NotLeaderOrFollower(f"{partition} is not a follower")
     return log, follower_state
 
 
 def build_fetch(partition: Partition, max_bytes: int) -> FetchPartition:
-    """Ask for what comes next, in no more than *max_bytes* (or one batch)."""
+    """Return the request for the next records, at most *max_bytes* (or one batch)."""
     log, follower_state = follower_replica(partition)
     return FetchPartition(
         partition.key[1],
@@ -40,7 +40,7 @@ def build_fetch(partition: Partition, max_bytes: int) -> FetchPartition:
 def process_partition_data(
     partition: Partition, answer: FetchPartitionResponse, now_ms: int
 ) -> int:
-    """Truncate, or append and follow the leader's offsets; return the bytes appended."""
+    """Truncate, or append and update the offsets from the leader's; return the bytes appended."""
     log, follower_state = follower_replica(partition)
     if answer.log_start_offset > max(answer.high_watermark, 0):
         raise UnknownServerError(
@@ -75,7 +75,7 @@ def process_partition_data(
 
 
 def truncate(partition: Partition, offset: int) -> None:
-    """Cut the log off at *offset*; an epoch that has no record left is forgotten."""
+    """Truncate the log to *offset*; an epoch without records is forgotten."""
     log, follower_state = follower_replica(partition)
     log.truncate_to(offset)
     log.leader_epochs.truncate_from_end(log.log_end_offset)
@@ -85,7 +85,7 @@ def truncate(partition: Partition, offset: int) -> None:
 def fetch_offset_and_truncate(
     partition: Partition, leader_start: int, leader_end: int, now_ms: int
 ) -> None:
-    """Bring a log that is out of the leader's range back into it (S33: never to 0 wholesale)."""
+    """Bring a log that is out of the leader's range back into it (S33: never wholesale to 0)."""
     log, follower_state = follower_replica(partition)
     if leader_start > leader_end:
         raise UnknownServerError(
@@ -93,8 +93,8 @@ def fetch_offset_and_truncate(
             " here for that"
         )
     if leader_start == log.log_end_offset > 0:
-        # All that we have is deleted there, and may never have been what the leader had: neither is it to come back
-        # should our log start be forgotten, nor are its producers to be answered.
+        # Our records are deleted at the leader, and may never have been its own: they must not come back if our log
+        # start offset is lost, and their producers must not be answered.
         log.truncate_fully_and_start_at(leader_start, now_ms)
         return
     if leader_start < log.log_end_offset <= leader_end:

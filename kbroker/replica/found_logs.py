@@ -1,7 +1,7 @@
-"""What an order finds on our disks: the log that it is about, one of an earlier topic, or less than there was.
+"""What a LeaderAndIsr finds on this broker's disks: its own log, a log of another topic, or fewer records than before.
 
-Nothing is changed here. A replica that is to lead and finds its log gone, shorter than it was, or another one in its
-place, must not (S8).
+Nothing is changed here. A replica that is elected, and finds its log missing, truncated or replaced, must not lead
+(S8).
 
 Owner: the reactor's thread
 """
@@ -26,14 +26,14 @@ def stray(
     state: LeaderAndIsrPartitionState,
     broker_id: int,
 ) -> str:
-    """Say why the log in a partition's directory is not that partition's; "" if nothing is known against it.
+    """Return why the log in a partition's directory does not belong to that partition; "" if nothing shows that.
 
-    It is of another topic, of an earlier one of that name, or of another partition: directories were exchanged, or a
-    power loss brought one back (S27). A power loss may also take the topic id from a log, and leave records, or where
-    they would go on: the offset below which all were deleted. Then nobody knows whose they are: where others have
-    them, or where there cannot be any yet, they are not believed. A clean shutdown since does not help: the loss may
-    be older. Directories that only Apache Kafka has written to may hold logs that never had an id (before 2.8); those
-    are believed after a clean shutdown.
+    It belongs to another topic, to an earlier topic of that name, or to another partition: directories were exchanged,
+    or a power loss brought one back (S27). A power loss may also remove the topic id from a log and leave records, or
+    their end: the offset below which all were deleted. The owner of such a log is unknown. It is not trusted where
+    other brokers have the records, or where no records can exist yet. A clean shutdown since then does not help: the
+    loss may be older. Directories that only Apache Kafka has written to may hold logs that never had an id (before
+    2.8); these are trusted after a clean shutdown.
     """
     partition = found.metadata.partition
     if partition not in (None, state.partition_index):
@@ -52,12 +52,12 @@ def stray(
 def missing_records(
     log_manager: LogManager, partition: Partition, state: LeaderAndIsrPartitionState
 ) -> str:
-    """Say what is wrong with a log that does not hold what it held once; "" if nothing is known to be."""
+    """Return what a log lacks that it once held; "" if nothing is known to be missing."""
     if partition.lacks_records:
         return partition.lacks_records
     found = log_manager.get(*partition.key)
     if found is None:
-        # One that never was here is no loss: a new partition whose controller died before it told us.
+        # A log that never existed is no loss: the controller of a new partition died before its request arrived.
         if partition.key in log_manager.vanished and not state.is_new:
             return "its directory is gone"
         missing = log_manager.histories.missing_directories

@@ -1,4 +1,4 @@
-"""Where a partition's leader has its log: asked by a follower whose own log is out of that range.
+"""LeaderEndPoint: the range of a leader's log, requested by a follower with a log end outside that range.
 
 Owner: the reactor's thread
 """
@@ -26,7 +26,7 @@ OFFSET_FOR_LEADER_EPOCH_VERSION = 4
 
 
 async def leader_start(connection: Connection, each: PartitionFetchState) -> int:
-    """Ask where the leader's log begins. KafkaError: what the leader says, or the connection."""
+    """Return the leader's log start offset; raise its KafkaError, or the connection's."""
     topic, index = each.partition.key
     epoch = each.follower_state.leader_epoch
     asked = ListOffsetsPartition(
@@ -43,7 +43,7 @@ async def leader_start(connection: Connection, each: PartitionFetchState) -> int
 
 
 async def leader_end(connection: Connection, each: PartitionFetchState) -> int:
-    """Ask for the end of the leader's own epoch: that is its log end."""
+    """Return the end of the leader's own epoch, which is its log end."""
     topic, index = each.partition.key
     epoch = each.follower_state.leader_epoch
     asked = OffsetForLeaderPartition(

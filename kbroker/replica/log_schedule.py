@@ -1,7 +1,7 @@
-"""What has to be done to the logs every so often: retention, flushes, checkpoints, removal of what was deleted.
+"""The schedule of the log manager: retention, flushes, checkpoints, removal of deleted logs.
 
-The logs themselves know how (`kbroker.log.log_manager`); here is when. An error of one sweep is logged, and the next
-one comes all the same. Owner: the reactor's thread.
+`LogManager` does the work; this file decides when. A task that raises is logged and runs again at its next time.
+Owner: the reactor's thread.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from kbroker.log.log_manager import LogManager
 log = Logger()
 
 LOOK_SECONDS = 1.0
-"""How often logs are looked at for flush.messages, flush.ms and files whose deletion is due."""
+"""Interval of the checks of flush.messages, flush.ms and pending deletions."""
 
 SOON_SECONDS = 0.1
-"""How soon a log start offset that a client moved is on the disk."""
+"""The delay before a log start offset that a client moved is checkpointed."""
 
 
 class LogSchedule:
     """The timers over all logs.
 
-    *high_watermark* gives a partition's, None where it is not hosted; *log_start_advanced* hears where
-    retention dropped something.
+    *high_watermark* gives a partition's, None where it is not hosted. *log_start_advanced* receives the partitions
+    where retention dropped segments.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class LogSchedule:
         self._checkpoint_due = False
 
     def start(self) -> None:
-        """Begin the sweeps."""
+        """Start the timers."""
         config = self._config
         self._every(config.log_retention_check_interval_ms / 1000, self._retain)
         self._every(LOOK_SECONDS, self._log_manager.flush_due)
@@ -57,24 +57,24 @@ class LogSchedule:
         self._every(config.producer_id_expiration_check_interval_ms / 1000, self._expire_producers)
 
     def reconfigure(self, config: BrokerConfig) -> None:
-        """Go by *config* from now on; timers keep the interval they began with."""
+        """Use *config* from now on; timers keep the interval that they started with."""
         self._config = config
 
     def stop(self) -> None:
-        """End them."""
+        """Stop the timers."""
         for timer in self._timers:
             if timer.active():
                 timer.cancel()
         self._timers.clear()
 
     def checkpoint_soon(self) -> None:
-        """Write the checkpoints before long."""
+        """Write the checkpoints after SOON_SECONDS."""
         if not self._checkpoint_due:
             self._checkpoint_due = True
             self._after(SOON_SECONDS, self._checkpoint)
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
-        """Return the high watermark of every log: hosted now, or as it was checkpointed."""
+        """Return the high watermark of every log: of the hosted partition, or from the last checkpoint."""
         marks = dict(self._log_manager.high_watermarks)
         for key in self._log_manager:
             mark = self._high_watermark(key)
@@ -94,13 +94,13 @@ class LogSchedule:
     def _expire_producers(self) -> None:
         expired = self._log_manager.expire_producers(self._config.producer_id_expiration_ms)
         if expired:
-            log.info("forgot {count} idle producers", count=expired)
+            log.info("expired {count} idle producer ids", count=expired)
 
     def _retention_bound(self, key: TopicPartition) -> int:
-        """Bound retention by the high watermark; a log not hosted yet keeps everything.
+        """Bound retention by the high watermark; a log that is not hosted yet keeps everything.
 
-        Until the controller has spoken the topic's own settings are not known: the broker's default
-        retention might be shorter.
+        Before the first LeaderAndIsr the topic's own settings are unknown: the broker's default retention might be
+        shorter.
         """
         mark = self._high_watermark(key)
         return 0 if mark is None else mark
@@ -122,7 +122,7 @@ class LogSchedule:
             try:
                 work()
             except Exception:
-                log.failure("a sweep over the logs failed")
+                log.failure("a scheduled task over the logs failed")
             then()
 
         timer = self._reactor.callLater(seconds, run)

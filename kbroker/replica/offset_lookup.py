@@ -1,8 +1,8 @@
-"""Where in a hosted partition an offset is: by timestamp, by the names of its ends (ListOffsets), by leader epoch.
+"""Look-ups of offsets in a hosted partition: by timestamp, by special timestamps (ListOffsets), by leader epoch.
 
-Raises, like everything of `Partition`, a KafkaError that says why it cannot be answered. A replica of the partition
-that goes by our leader epoch is answered as its fetches are, cut off from ZooKeeper or not (S11): a follower that is
-out of range could not go on else, nor back the leader that it follows.
+Every function raises the KafkaError of the response. A request of an assigned replica that carries our leader epoch is
+answered like its fetches, cut off from ZooKeeper or not (S11): otherwise a follower that is out of range could not
+continue, and would not back the leader that it follows.
 
 Owner: the reactor's thread.
 """
@@ -36,19 +36,19 @@ DEBUGGING_REPLICA_ID: Final = -2
 NOWHERE: Final = TimestampOffset(-1, -1, -1)
 
 SEARCHES_AT_ONCE: Final = 2
-"""Batches that are open at a time: each may take 64 MiB, and the time of a processor."""
+"""Batches that are decompressed at a time: each may take 64 MiB and the time of a processor."""
 GIVE_WAY_SECONDS: Final = 0.0001
 
 
 class InPool(Protocol):
-    """Runs a call in a pool's thread."""
+    """Runs a call in a thread of the disk pool."""
 
     def __call__(self, work: Callable[[], T], /) -> Deferred[T]:
-        """Fire with what *work* returns."""
+        """Fire with the result of *work*."""
 
 
 class OffsetLookup:
-    """Looks offsets up; the records of a batch in the pool, so many at a time.
+    """Looks offsets up; records are read in the disk pool, SEARCHES_AT_ONCE batches at a time.
 
     *in_pool* runs a call there.
     """
@@ -68,7 +68,8 @@ class OffsetLookup:
     ) -> TimestampOffset:
         """Answer ListOffsets: (timestamp, offset, leader epoch), -1 where there is none.
 
-        A consumer hears of what is committed, others of the whole log, DEBUGGING_REPLICA_ID of a follower's, too.
+        A consumer receives committed offsets, replicas those of the whole log, DEBUGGING_REPLICA_ID also those of a
+        follower.
         """
         log, up_to = _range_of(partition, timestamp, current_leader_epoch, replica_id)
         if timestamp == LATEST:
@@ -83,7 +84,7 @@ class OffsetLookup:
             found = None if search is None else await self._run(search)
         else:
             found = await self._first_at_or_after(partition, log, timestamp, turns)
-        # Once more: meanwhile another broker may have become the leader.
+        # Again: another broker may have become the leader since.
         _range_of(partition, timestamp, current_leader_epoch, replica_id)
         if found is None or found.offset >= up_to:
             return NOWHERE
@@ -109,7 +110,7 @@ class OffsetLookup:
             offset = step.next_offset
 
     async def _run(self, search: Search) -> TimestampOffset | None:
-        """Run *search* in the pool, when there is a place."""
+        """Run *search* in the disk pool, when there is a place."""
         await self._places.acquire()
         try:
             return await self._in_pool(lambda: search.run(_give_way))
@@ -120,14 +121,14 @@ class OffsetLookup:
 
 
 def _give_way() -> None:
-    """Let the reactor's thread have the interpreter: a thread that computes keeps it for 5 ms at a time."""
+    """Release the interpreter to the reactor's thread: a computing thread keeps it for 5 ms at a time."""
     time.sleep(GIVE_WAY_SECONDS)
 
 
 def _range_of(
     partition: Partition, timestamp: int, current_leader_epoch: int, replica_id: int
 ) -> tuple[UnifiedLog, int]:
-    """Return the log in which *replica_id* may look, and up to which offset."""
+    """Return the log that *replica_id* may search, and the end of the range."""
     if replica_id == DEBUGGING_REPLICA_ID:
         log = _log_of_any_replica(partition, current_leader_epoch)
         return log, log.log_end_offset
@@ -138,15 +139,17 @@ def _range_of(
     if timestamp not in (EARLIEST, EARLIEST_LOCAL, LATEST_TIERED) and (
         up_to < leader_state.led_since_offset
     ):
-        # What an earlier leader has shown may lie above: the offset would go back (KIP-207).
-        raise OffsetNotAvailable(f"{partition}: a new leader does not know yet what is committed")
+        # An earlier leader may have committed more: the offset would go back (KIP-207).
+        raise OffsetNotAvailable(
+            f"{partition}: a new leader does not know yet which records are committed"
+        )
     return log, up_to
 
 
 def _log_of_any_replica(partition: Partition, current_leader_epoch: int) -> UnifiedLog:
-    """Return the log whether we lead or follow; raise what says why there is none."""
+    """Return the log of a leader or a follower; raise the reason if there is none."""
     if partition.log is None:
-        partition.require_leader_for_followers()  # says why
+        partition.require_leader_for_followers()  # raises the reason
         raise NotLeaderOrFollower(f"{partition} has no log here")
     partition.check_epoch(current_leader_epoch)
     return partition.log
@@ -155,7 +158,7 @@ def _log_of_any_replica(partition: Partition, current_leader_epoch: int) -> Unif
 def _led_for(
     partition: Partition, replica_id: int, current_leader_epoch: int
 ) -> tuple[UnifiedLog, LeaderState]:
-    """Return log and leader's view for who asks as *replica_id*, a broker's id or a negative number."""
+    """Return log and leader state for a request from *replica_id*, a broker's id or a negative number."""
     role = partition.role
     if replica_id in role.replicas and replica_id != role.broker_id and current_leader_epoch >= 0:
         return partition.require_leader_for_followers(current_leader_epoch)
@@ -168,6 +171,6 @@ def last_offset_for_leader_epoch(
     current_leader_epoch: int,
     replica_id: int = CONSUMER_REPLICA_ID,
 ) -> tuple[int, int]:
-    """Answer OffsetForLeaderEpoch: (largest epoch <= *leader_epoch*, the offset it ends at)."""
+    """Answer OffsetForLeaderEpoch: (largest epoch <= *leader_epoch*, its end offset)."""
     log, _ = _led_for(partition, replica_id, current_leader_epoch)
     return log.leader_epochs.end_offset_of(leader_epoch, log.log_end_offset)

@@ -1,7 +1,7 @@
-"""One hosted partition: its role, its log, and what clients may do with it while this broker leads.
+"""Partition: one hosted partition with its role and its log, and everything that clients and followers do with it.
 
-Joins the machines (`PartitionRole`, `LeaderState`, `FollowerState`) with the log on the disk. Every method raises a
-KafkaError that names the cause; *changed* is called once the state is consistent again (T9).
+It joins `PartitionRole`, `LeaderState` and `FollowerState` with the log on disk. Every method raises the KafkaError of
+the response. Delayed requests are woken through `PartitionDependencies`, when the state is consistent again.
 
 Owner: the reactor's thread.
 """
@@ -41,7 +41,7 @@ from kclient.wire.interbroker import LeaderAndIsrPartitionState
 
 
 class Read(NamedTuple):
-    """What a fetch finds in one partition."""
+    """What a fetch reads in one partition."""
 
     found: LogSlice
     high_watermark: int
@@ -80,9 +80,9 @@ class Partition:
         self.follower_state: FollowerState | None = None
         """Set while it does not, from the first LeaderAndIsr on."""
         self.offline: str | None = None
-        """Why the replica cannot be used: its log directory failed."""
+        """Why the replica is offline: its log directory failed."""
         self.lacks_records = ""
-        """What is missing here that was here once, as long as there is no leader to fetch it from; or ""."""
+        """What the log lacks that it once held, while there is no leader to fetch it from; or ""."""
         self._dependencies = dependencies
         self.last_copied = (-1, -1, 0)
         """Leader epoch, log end offset and CRC of the last batch after the last conditional append."""
@@ -93,7 +93,7 @@ class Partition:
 
     @property
     def topic_id(self) -> UUID | None:
-        """The topic's id, as the controller or the log's partition.metadata says."""
+        """The topic id, from the controller or from the log's partition.metadata."""
         return self.role.topic_id
 
     # -- roles ---------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ class Partition:
         log: UnifiedLog,
         high_watermark: int,
     ) -> None:
-        """Become what *state* says, on *log*; *high_watermark* is what the checkpoint knew."""
+        """Become leader or follower of *state*, on *log*; *high_watermark* is the checkpointed one."""
         role, previous = self.role, self.leader_state
         known = max(self._known_high_watermark(high_watermark), log.log_start_offset)
         self.log = log
@@ -116,7 +116,7 @@ class Partition:
             self.follower_state = FollowerState(
                 role.leader, role.leader_epoch, min(known, log.log_end_offset)
             )
-            # An epoch that wrote nothing is no part of the log that the next leader is asked about.
+            # An epoch without records is no part of the log that the next leader compares.
             log.leader_epochs.truncate_from_end(log.log_end_offset)
             return
         self.follower_state = None
@@ -148,14 +148,14 @@ class Partition:
         return self.follower_state.high_watermark if self.follower_state is not None else otherwise
 
     def stop(self) -> None:
-        """Neither lead nor follow until the controller says otherwise."""
+        """Neither lead nor follow until the next LeaderAndIsr."""
         mark = self.high_watermark
         self.leader_state = None
         self.follower_state = FollowerState(-1, self.role.leader_epoch, mark)
         self.role.current = Role.FOLLOWER
 
     def perform(self, effects: Iterable[Effect]) -> None:
-        """Do what the leader's machine wants."""
+        """Carry out the effects of the leader state."""
         for effect in effects:
             if isinstance(effect, WriteIsr):
                 self._dependencies.alter_partition.submit(self, effect)
@@ -163,7 +163,7 @@ class Partition:
                 self._dependencies.high_watermark_advanced(self.key)
 
     def isr_write_failed(self) -> None:
-        """Have the followers' next fetches ask again for a place: a write of the ISR may have come to nothing."""
+        """Have the followers' next fetches propose them again: an ISR write may have failed."""
         self._dependencies.log_end_advanced(self.key)
 
     def maybe_shrink_isr(self) -> None:
@@ -172,7 +172,7 @@ class Partition:
             self.perform(self.leader_state.maybe_shrink_isr(self._dependencies.now()))
 
     def go_offline(self, cause: str) -> None:
-        """Give the replica up: its log directory failed."""
+        """Take the replica offline: its log directory failed."""
         self.offline = cause
         self.log = None
         self.leader_state = None
@@ -180,7 +180,7 @@ class Partition:
         self._dependencies.high_watermark_advanced(self.key)
 
     def require_leader(self, current_leader_epoch: int = -1) -> tuple[UnifiedLog, LeaderState]:
-        """Return log and leader's view; raise what a client gets that asks the wrong broker or epoch."""
+        """Return log and leader state; raise the error for a client of the wrong broker or epoch."""
         log, leader_state = self._require_leader_state()
         dependencies = self._dependencies
         if dependencies.registration.is_cut_off and not leader_state.is_backed(
@@ -195,7 +195,7 @@ class Partition:
     def require_leader_for_followers(
         self, current_leader_epoch: int = -1
     ) -> tuple[UnifiedLog, LeaderState]:
-        """Return log and leader's view, cut off or not: who follows us in our epoch has elected nobody else."""
+        """Return log and leader state, cut off or not: a follower in our epoch has elected no other leader."""
         found = self._require_leader_state()
         self.check_epoch(current_leader_epoch)
         return found
@@ -203,9 +203,9 @@ class Partition:
     def require_leader_for_follower(
         self, replica: int, current_leader_epoch: int
     ) -> tuple[UnifiedLog, LeaderState]:
-        """Return log and leader's view for the fetch of *replica*, which must be an assigned replica.
+        """Return log and leader state for a fetch of *replica*, which must be an assigned replica.
 
-        Kafka's errors for any other: both are retriable, for the assignment may be older here than at the follower.
+        Kafka's errors for any other replica. Both are retriable: our assignment may be older than the follower's.
         """
         found = self.require_leader_for_followers(current_leader_epoch)
         if replica not in self.role.replicas:
@@ -222,26 +222,26 @@ class Partition:
         return log, leader_state
 
     def check_epoch(self, current_leader_epoch: int) -> None:
-        """Raise what a client gets that goes by another epoch than ours; -1 is none."""
+        """Raise the error for a client with another leader epoch than ours; -1 is none."""
         if current_leader_epoch not in (-1, self.role.leader_epoch):
             ours = self.role.leader_epoch
             if current_leader_epoch < ours:
                 raise FencedLeaderEpoch(
-                    f"{self}: leader epoch {current_leader_epoch} is over, {ours} is on"
+                    f"{self}: leader epoch {current_leader_epoch} is fenced, the current one is {ours}"
                 )
             raise UnknownLeaderEpoch(
-                f"{self}: leader epoch {current_leader_epoch} is not known yet, {ours} is on"
+                f"{self}: leader epoch {current_leader_epoch} is not known yet, the current one is {ours}"
             )
 
     @property
     def high_watermark(self) -> int:
-        """The end of what is committed; what was last known while another broker leads."""
+        """The end of the committed records; the last known one while another broker leads."""
         return self._known_high_watermark(self.log.log_start_offset if self.log is not None else 0)
 
     # -- produce -------------------------------------------------------------------------------
 
     def append(self, buf: Buffer, acks: int, now_ms: int) -> AppendResult:
-        """Check the one batch in *buf* and append it as leader."""
+        """Validate the one batch in *buf* and append it as leader."""
         log, leader_state = self.require_leader_for_append(acks)
         config = log.config
         info = check_produced(buf, max_batch_bytes=config.max_message_bytes)
@@ -265,7 +265,7 @@ class Partition:
         return result
 
     def log_end_advanced(self, leader_state: LeaderState, log_end_offset: int) -> None:
-        """Tell the leader's view, and who waits for that, how far the log goes now."""
+        """Pass the new log end to the leader state, and wake the followers' fetches."""
         held_at = self.log.held_at if self.log is not None else None
         if leader_state.log_end(log_end_offset, self._dependencies.now(), held_at):
             self._dependencies.high_watermark_advanced(self.key)
@@ -273,7 +273,7 @@ class Partition:
             self._dependencies.log_end_advanced(self.key)
 
     def require_leader_for_append(self, acks: int) -> tuple[UnifiedLog, LeaderState]:
-        """Return log and leader's view; NotEnoughReplicas when acks=all cannot be kept."""
+        """Return log and leader state; NotEnoughReplicas when acks=all cannot be served."""
         log, leader_state = self.require_leader()
         if acks == -1 and not leader_state.has_min_insync_replicas:
             raise NotEnoughReplicas(
@@ -283,7 +283,7 @@ class Partition:
         return log, leader_state
 
     def check_producer(self, log: UnifiedLog, info: BatchInfo) -> AppendResult | None:
-        """Return what was answered to an idempotent producer's batch if it is in the log already (KIP-98).
+        """Return the former result for an idempotent producer's batch that is in the log already (KIP-98).
 
         Raise OutOfOrderSequenceNumber or InvalidProducerEpoch.
         """
@@ -298,7 +298,7 @@ class Partition:
         )
 
     def log_flushed(self) -> None:
-        """Handle the end of a sync of the log: its records count as our copy, and their producers are answered."""
+        """Handle the end of a sync of the log: its records count as our copy, and their producers get responses."""
         log, leader_state = self.log, self.leader_state
         if log is None:
             return
@@ -315,29 +315,29 @@ class Partition:
         return self.log is not None and self.log.held_at is not None
 
     def awaits_flush(self, last_offset: int) -> bool:
-        """Say whether the record at *last_offset* is to be synced before its producer is answered."""
+        """Return whether the record at *last_offset* needs a sync before its response."""
         held_at = self.log.held_at if self.log is not None else None
         return held_at is not None and held_at <= last_offset
 
     def is_flushed(self, offset: int, leader_epoch: int) -> bool:
-        """Say whether the record before *offset*, appended in *leader_epoch*, is synced as its topic asks.
+        """Return whether the record before *offset*, appended in *leader_epoch*, is synced as its topic requires.
 
-        NotLeaderOrFollower if another broker may have led since: the record need not be in the log any more.
+        NotLeaderOrFollower if another broker may have led since: the record may no longer be in the log.
         """
         _, leader_state = self.require_leader()
         if leader_epoch < leader_state.led_since_epoch:
-            raise NotLeaderOrFollower(f"{self} changed its leader while a sync was awaited")
+            raise NotLeaderOrFollower(f"{self} changed its leader before the sync ended")
         return not self.awaits_flush(offset - 1)
 
     def is_committed(self, offset: int, leader_epoch: int) -> bool:
-        """Say whether the record before *offset*, appended in *leader_epoch*, is committed.
+        """Return whether the record before *offset*, appended in *leader_epoch*, is committed.
 
-        NotLeaderOrFollower if another broker may have led since; NotEnoughReplicasAfterAppend when it is on
-        fewer replicas than it should be.
+        NotLeaderOrFollower if another broker may have led since; NotEnoughReplicasAfterAppend when fewer replicas have
+        it than min.insync.replicas.
         """
         _, leader_state = self.require_leader()
         if leader_epoch < leader_state.led_since_epoch:
-            raise NotLeaderOrFollower(f"{self} changed its leader while acks=all was awaited")
+            raise NotLeaderOrFollower(f"{self} changed its leader before the record was committed")
         if leader_state.high_watermark < offset:
             return False
         if not leader_state.has_min_insync_replicas:
@@ -364,7 +364,8 @@ class Partition:
     ) -> Read:
         """Return batches from *offset* on that this follower knows to be committed (KIP-392).
 
-        Above its high watermark there is nothing yet, above its log end OffsetOutOfRange: the consumer asks the leader.
+        Above its high watermark it returns no records, above its log end OffsetOutOfRange: the consumer asks the
+        leader.
         """
         log, follower_state = self.log, self.follower_state
         if log is None or follower_state is None:
@@ -378,7 +379,7 @@ class Partition:
         return Read(found, high_watermark, log.log_start_offset, offset >= high_watermark)
 
     def high_watermark_advanced(self) -> None:
-        """Tell who waits that this follower heard of a higher watermark."""
+        """Wake delayed requests: this follower's high watermark advanced."""
         self._dependencies.high_watermark_advanced(self.key)
 
     def read_as_follower(
@@ -392,10 +393,10 @@ class Partition:
         broker_epoch: int = -1,
         again: bool = False,
     ) -> Read:
-        """Return batches up to the log end for follower *replica*, whose end this tells us.
+        """Return batches up to the log end for follower *replica*; the offset is its log end.
 
-        *broker_epoch* is the life in which it fetches (KIP-903). *again*: for a fetch that waited. That its sender is
-        alive was noted when it came.
+        *broker_epoch* is the epoch in the fetch (KIP-903). *again*: a delayed fetch, with an arrival that is recorded
+        already.
         """
         log, leader_state = self.require_leader_for_follower(replica, current_leader_epoch)
         found = log.read(offset, max_bytes, min_one_batch=min_one_batch)
@@ -412,33 +413,35 @@ class Partition:
                     or dependencies.may_join_isr(replica, broker_epoch),
                 )
             )
-        # A follower that is not in the ISR tries to join with every fetch, until we try for it.
+        # A follower outside the ISR tries to join with every fetch, until a pending write names it.
         is_caught_up = offset >= log.log_end_offset and leader_state.is_in_proposed_isr(replica)
         return Read(found, leader_state.high_watermark, log.log_start_offset, is_caught_up)
 
     def diverging_epoch(
         self, fetch_offset: int, last_fetched_epoch: int, *, follower: bool = False
     ) -> tuple[int, int] | None:
-        """Return (epoch, end offset) up to which a reader agrees with us, if it does not all the way.
+        """Return (epoch, end offset) up to which a reader's log agrees with ours, if it diverges; else None.
 
-        *last_fetched_epoch* is the epoch of the record before *fetch_offset* on its side (KIP-595). A *follower* that
-        ends where we begin, with an epoch that is older than all that we know, has nothing that we have, and nobody
-        can say any more whether it ever agreed: OffsetOutOfRange, so that it begins anew there.
+        *last_fetched_epoch* is the epoch of the reader's record before *fetch_offset* (KIP-595). A *follower* may end
+        where our log begins, with an epoch older than all that we know. It has none of our records, and whether it ever
+        agreed can no longer be known: OffsetOutOfRange, so that it starts again there.
         """
         log, _ = self._require_leader_state()
         if follower and fetch_offset == log.log_start_offset > 0:
             entries = log.leader_epochs.entries
             if entries and last_fetched_epoch < entries[0].epoch:
-                raise OffsetOutOfRange(f"{self} begins at {fetch_offset}: nothing of yours is here")
+                raise OffsetOutOfRange(
+                    f"{self} begins at {fetch_offset}: no record of this follower is in it"
+                )
         epoch, end = log.leader_epochs.end_offset_of(last_fetched_epoch, log.log_end_offset)
         if epoch == UNKNOWN_EPOCH or end == UNKNOWN_OFFSET:
-            raise OffsetOutOfRange(f"{self}: leader epoch {last_fetched_epoch} was never here")
+            raise OffsetOutOfRange(f"{self}: leader epoch {last_fetched_epoch} is unknown here")
         return (epoch, end) if epoch < last_fetched_epoch or end < fetch_offset else None
 
-    # -- the log's beginning --------------------------------------------------------------------
+    # -- the log start offset --------------------------------------------------------------------
 
     def delete_records(self, before_offset: int) -> int:
-        """Hide everything below *before_offset* (-1: the high watermark); return the log start offset."""
+        """Delete everything below *before_offset* (-1: the high watermark); return the log start offset."""
         log, leader_state = self.require_leader()
         if not log.config.deletes:
             raise PolicyViolation(
@@ -454,7 +457,7 @@ class Partition:
         return log.log_start_offset
 
     def log_start_advanced(self) -> None:
-        """Tell who fetches here, in a session, that the log begins elsewhere."""
+        """Handle a new log start offset: fetch sessions and our leader receive it."""
         self._dependencies.high_watermark_advanced(self.key)
         self._dependencies.log_end_advanced(self.key)
         self._dependencies.fetchers.log_start_advanced(self.key)

@@ -45,7 +45,7 @@ class Fetchers(Protocol):
 class PartitionDependencies:
     """The clock, the session's state, the followers' liveness, and the receivers of a partition's events.
 
-    Receivers are called when the partition's state is consistent (T9).
+    Receivers are called when the partition's state is consistent.
     """
 
     now: Callable[[], float]

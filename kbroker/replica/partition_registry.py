@@ -1,8 +1,8 @@
-"""The partitions that this broker hosts, what their topics are called, and who hears of their roles.
+"""PartitionRegistry: the hosted partitions, the names of their topics, and announcements of role changes.
 
-Whoever waits for a partition and whoever listens is told by `tell`, once what changed is consistent (T9).
+`announce` runs after a change, when the state is consistent.
 
-In: partitions that come and go   Out: calls of the listeners   Owner: the reactor's thread
+In: added and removed partitions   Out: calls of the receivers   Owner: the reactor's thread
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from kbroker.replica.partition import Partition
 log = Logger()
 
 Changed: TypeAlias = list[tuple[Partition, bool]]
-"""Partitions whose role changed, and whether each was led from here before."""
+"""Partitions with a changed role, and whether each was led from here before."""
 
 
 class LeadershipListener(Protocol):
-    """Hears that leadership of a partition came or went; once more with the same epoch is possible."""
+    """Receives the partitions that this broker begins or ceases to lead; the same epoch may be announced again."""
 
     def __call__(
         self, topic: str, partition: int, leader_epoch: int, zk_version: int, is_leader: bool, /
     ) -> None:
-        """Take note."""
+        """Handle one change."""
 
 
 class PartitionRegistry:
     """The partitions by topic and number, and the receivers of role changes.
 
-    *wake* completes requests that wait for a partition. *roles_changed* receives the partitions whose role or leader
-    changed. *on_leadership* receives those that this broker begins or ceases to lead.
+    *wake* completes requests that wait for a partition. *roles_changed* receives the partitions with a changed role or
+    leader. *on_leadership* receives those that this broker begins or ceases to lead.
     """
 
     def __init__(
@@ -46,12 +46,12 @@ class PartitionRegistry:
         on_leadership: LeadershipListener,
     ) -> None:
         self.partitions: dict[TopicPartition, Partition] = {}
-        """To be looked up in; who changes it calls `add` and `remove`."""
+        """Read-only outside: `add` and `remove` change it."""
         self.unconfirmed: dict[TopicPartition, None] = {}
-        """Those whose roles are of before our last registration, and were not confirmed since."""
+        """Partitions with a role from before our last registration that no request has confirmed since."""
         self._wake = wake
         self._of_topic: Counter[str] = Counter()
-        """How many partitions of a topic are hosted."""
+        """The number of hosted partitions of each topic."""
         self._topic_names: dict[UUID, str] = {}
         self._roles_changed = roles_changed
         self._on_leadership = on_leadership
@@ -67,11 +67,11 @@ class PartitionRegistry:
         return self._topic_names.get(topic_id)
 
     def hosts_topic(self, topic: str) -> bool:
-        """Say whether a partition of *topic* is hosted."""
+        """Return whether a partition of *topic* is hosted."""
         return topic in self._of_topic
 
     def add(self, partition: Partition) -> None:
-        """Host *partition*, whose topic's id may have become known."""
+        """Host *partition*; its topic id may be known now."""
         topic, _ = partition.key
         if partition.key not in self.partitions:
             self.partitions[partition.key] = partition
@@ -91,14 +91,14 @@ class PartitionRegistry:
                 self._topic_names.pop(partition.topic_id, None)
 
     def clear(self) -> None:
-        """Host nothing any more; nobody is told."""
+        """Host nothing any more; nothing is announced."""
         self.partitions.clear()
         self.unconfirmed.clear()
         self._of_topic.clear()
         self._topic_names.clear()
 
     def announce(self, changed: Changed) -> None:
-        """Announce role changes to fetchers, waiting requests and the leadership listener, in this order (T9)."""
+        """Announce role changes to fetchers, waiting requests and the leadership listener, in this order."""
         if not changed:
             return
         self._roles_changed([partition for partition, _ in changed])

@@ -1,7 +1,7 @@
-"""Whom a leader sends a consumer to: `replica.core.replica_selector`, over what it knows of the replicas (KIP-392).
+"""The preferred read replica of a consumer: `replica.core.replica_selector`, over the leader's state (KIP-392).
 
-Only where replica.selector.class asks for it; a broker without it names nobody, but answers consumers that were sent
-here by others. Owner: the reactor's thread.
+Only with replica.selector.class. A broker without it names no replica, but answers consumers that other brokers sent
+here. Owner: the reactor's thread.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kbroker.replica.core.leader_state import LeaderState
 from kbroker.replica.core.replica_selector import ReplicaView, select_replica
 
 ReplicaSelector: TypeAlias = Callable[[LeaderState, str, int], int | None]
-"""(what the leader knows, the consumer's rack, offset) -> the follower to read from; None: the leader."""
+"""(leader state, the consumer's rack, offset) -> the follower to read from; None: the leader."""
 
 
 def replica_selector(
@@ -28,7 +28,7 @@ def replica_selector(
 
 
 def rack_aware_selector(brokers: Callable[[], Mapping[int, BrokerMetadata]]) -> ReplicaSelector:
-    """Return who chooses among *brokers*, those alive."""
+    """Return a selector among *brokers*, the live ones."""
 
     def choose(leader_state: LeaderState, rack: str, offset: int) -> int | None:
         live = brokers()

@@ -11,12 +11,12 @@ A request that cannot be answered yet becomes a `DelayedOperation`: a Deferred, 
 | `sessions`, by fetch session | its incremental fetch (KIP-227): at most one waits | one of its partitions is due |
 
 An event only marks its key. The operations are tried later in the same turn of the reactor, after the responses that
-caused the event have left: many appends of one turn wake a long poll once, and no operation runs inside a change (T9).
+caused the event have left: many appends of one turn wake a long poll once, and no operation runs inside a change.
 
 Invariants:
 1. An operation completes once: by an event, its timeout, its cancellation, or `expire`, whichever comes first.
 2. A completed operation is no longer referred to from here.
-3. An operation that raises completes with that error and does not affect the others (T7).
+3. An operation that raises completes with that error and does not affect the others.
 
 Owner: the reactor's thread
 """

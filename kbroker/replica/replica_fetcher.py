@@ -1,18 +1,18 @@
-"""Following: one connection to a broker, by which everything is fetched that it leads and we have a replica of.
+"""ReplicaFetcher: one connection to a broker, which fetches every partition that it leads and this broker follows.
 
 Theory of operation
 ===================
-One fetch at a time, sent again as soon as its answer was taken; it waits at the leader while there is nothing new. The
-offset that it asks for tells the leader what we have. Both sides keep a session (KIP-227), so it names only partitions
-where that changed: what was appended to, what begins or ceases to be followed. An idle partition costs nothing. What is
-asked, and what becomes of an answer, is decided in `fetch_plan.py`; here is the connection, and what is waited for.
+One fetch is in flight at a time; the next one is sent when its response was applied. It waits at the leader while there
+is nothing new. The fetch offsets show the leader what this broker has. Both sides keep a session (KIP-227), so a fetch
+names only changed partitions, and an idle partition costs nothing. `FetcherState` builds requests and applies
+responses; this file has the connection and the delays.
 
-Of thousands that begin to be followed a fetch names some hundred more, and is answered at once as long as others wait
-to be named: neither we nor the leader have them all to look at in one turn, in the first fetch or after.
+Of thousands of new partitions a fetch names at most NEW_PARTITIONS_PER_FETCH, and returns at once while others wait to
+be named: neither side handles all of them in one turn, in the first fetch or later.
 
-A partition that begins to be followed while a fetch waits does not wait for its end: any request behind a follower's
-fetch makes the leader answer, so we send the least there is. A partition that fails pauses alone; a connection that
-fails pauses them all, for a short time first, at most replica.fetch.backoff.ms.
+A partition that is added while a fetch waits does not wait for its end. Any request behind a follower's fetch makes the
+leader answer the fetch, so the fetcher sends the smallest one. A failed partition is delayed alone. A failed connection
+delays them all, first for a short time, at most for replica.fetch.backoff.ms.
 
 In: partitions to follow   Out: appended logs   Owner: the reactor's thread
 """
@@ -54,23 +54,23 @@ SESSION_ERRORS = (
     ErrorCode.INVALID_FETCH_SESSION_EPOCH,
     ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
 )
-"""The next fetch begins another session."""
+"""After these the next fetch begins another session."""
 
 REPORT_SECONDS = 0.5
-"""How long partitions that cannot be followed are gathered into one line of the log."""
+"""How long failing partitions are collected for one log line."""
 
 GATHER_SECONDS = 0.01
-"""How long new partitions are gathered before a waiting fetch is given up for them."""
+"""How long new partitions are collected before a waiting fetch is interrupted for them."""
 
 
 FLUSH_SECONDS = 0.01
-"""How long the next fetch waits for syncs of what the last one brought; it leaves partitions of longer ones out."""
+"""How long the next fetch waits for syncs of appended records; it omits partitions with longer ones."""
 
 
 class ReplicaFetcher:
-    """Follows the partitions that broker *leader* leads.
+    """Fetches the partitions that broker *leader* leads.
 
-    *address* gives the leader's, None while it is not known; *broker_epoch* is our own (KIP-903).
+    *address* gives the leader's, None while it is unknown; *broker_epoch* is our own (KIP-903).
     """
 
     def __init__(
@@ -95,12 +95,12 @@ class ReplicaFetcher:
         self._state = FetcherState(leader, settings, throttle)
         self._connection: Connection | None = None
         self._fetch_in_flight = False
-        """Whether a fetch is out."""
+        """Whether a fetch has no response yet."""
         self._new_partitions = False
-        """Whether something began to be followed that it does not ask for."""
+        """Whether a partition was added that the fetch in flight does not name."""
         self._failures = 0
         self._report_is_due = False
-        """Whether partitions that cannot be followed are about to be told of."""
+        """Whether a report of failing partitions is scheduled."""
         self._sleeping: Deferred[None] | None = None
         self._waking = False
         self._interrupt_timer: Any = None
@@ -114,11 +114,11 @@ class ReplicaFetcher:
         return len(self._state)
 
     def add_partition(self, partition: Partition) -> None:
-        """Follow *partition* in the role it has now."""
+        """Fetch *partition* in its present role."""
         self._state.add_partition(partition)
         if self._sleeping is not None and not self._waking:
             self._waking = True
-            self._reactor.callLater(0, self._wake)  # those of one order come together
+            self._reactor.callLater(0, self._wake)  # partitions of one request come together
         if self._fetch_in_flight:
             self._interrupt_fetch_soon()
 
@@ -128,11 +128,11 @@ class ReplicaFetcher:
             self._interrupt_timer = self._reactor.callLater(GATHER_SECONDS, self._interrupt_fetch)
 
     def log_start_advanced(self, key: TopicPartition) -> None:
-        """Say with the next fetch what there is of a partition now: its log begins elsewhere."""
+        """Send the new log start offset of a partition with the next fetch."""
         self._state.log_start_advanced(key)
 
     def log_flushed(self, key: TopicPartition) -> None:
-        """Fetch on what waited for a sync of its log, which has ended."""
+        """Fetch on after a sync of a log."""
         if not self._state.log_flushed(key):
             return
         if self._fetch_in_flight:
@@ -141,11 +141,11 @@ class ReplicaFetcher:
             self._wake()
 
     def remove_partition(self, key: TopicPartition) -> None:
-        """Fetch a partition no more."""
+        """Fetch a partition no longer."""
         self._state.remove_partition(key)
 
     def close(self) -> None:
-        """Follow nothing any more."""
+        """Fetch nothing more."""
         self._closed = True
         self._state.clear()
         if self._interrupt_timer is not None:
@@ -155,7 +155,7 @@ class ReplicaFetcher:
         self._wake()
 
     def _interrupt_fetch(self) -> None:
-        """Have a waiting fetch answered that does not ask for all that is to be asked."""
+        """Make the leader answer a waiting fetch that does not name every partition."""
         self._interrupt_timer = None
         connection = self._connection
         if self._fetch_in_flight and self._new_partitions and connection is not None:
@@ -187,7 +187,7 @@ class ReplicaFetcher:
             except KafkaError as error:
                 await self._pause(error)
             except Exception as error:
-                # Not foreseen: nobody else would follow these partitions if we gave up.
+                # Unexpected: no other fetcher would follow these partitions.
                 log.failure("following broker {id} failed", id=self._leader)
                 await self._pause(error)
 
@@ -199,13 +199,13 @@ class ReplicaFetcher:
         self._failures += 1
         if self._failures == 3:
             log.warn(
-                "cannot fetch from broker {id}: {error}; trying on", id=self._leader, error=error
+                "cannot fetch from broker {id}: {error}; retrying", id=self._leader, error=error
             )
         pause = min(FIRST_PAUSE * 2 ** min(self._failures - 1, 10), self._settings.max_pause)
         await self._sleep(pause)
 
     async def _sleep(self, seconds: float | None) -> None:
-        """Wait for so long, or (with None for ever) until there is something new."""
+        """Wait for *seconds*, or (with None for ever) until `_wake`."""
         if self._closed:
             return
         self._sleeping = Deferred()
@@ -243,7 +243,7 @@ class ReplicaFetcher:
         return connection
 
     async def _fetch(self) -> None:
-        """Ask for all that is due, and take the answer."""
+        """Send one fetch, and apply its response."""
         connection = await self._connected()
         request = self._state.build_fetch(self._broker_epoch(), self._reactor.seconds())
         if request is None:
@@ -262,26 +262,26 @@ class ReplicaFetcher:
             response, self._reactor.seconds(), self._now_ms()
         )
         for each in out_of_range:
-            await self._start_over(each)
+            await self._fetch_offset_and_truncate(each)
         if self._state.failing and not self._report_is_due:
             self._report_is_due = True
             self._reactor.callLater(REPORT_SECONDS, self._report_failing)
 
     def _report_failing(self) -> None:
-        """Say in one line which partitions cannot be followed for a while now."""
+        """Log in one line which partitions keep failing."""
         self._report_is_due = False
         failing, self._state.failing = self._state.failing, []
         (first, error), count = failing[0], len(failing)
         log.warn(
-            "cannot follow {partition}{others} on broker {id}: {error}; trying on",
+            "cannot follow {partition}{others} on broker {id}: {error}; retrying",
             partition=first.partition, id=self._leader, error=error,
             others=f" and {count - 1} more" if count > 1 else "",
         )  # fmt: skip
 
     # -- out of range --------------------------------------------------------------------------
 
-    async def _start_over(self, each: PartitionFetchState) -> None:
-        """Ask where the leader's log begins and ends, and bring ours into that range."""
+    async def _fetch_offset_and_truncate(self, each: PartitionFetchState) -> None:
+        """Request the leader's range, and bring our log into it."""
         partition = each.partition
         connection = await self._connected()
         try:

@@ -236,7 +236,7 @@ class ReplicaManager:
         return done
 
     def high_watermark(self, key: TopicPartition) -> int | None:
-        """Return a hosted partition's high watermark as far as it is known here; None if it is not hosted."""
+        """Return a hosted partition's high watermark, as far as known here; None if it is not hosted."""
         partition = self.registry.partitions.get(key)
         return partition.high_watermark if partition is not None else None
 
@@ -256,7 +256,7 @@ class ReplicaManager:
     def partition(self, topic: str, partition: int) -> Partition:
         """Return a hosted partition.
 
-        Raise NotLeaderOrFollower where another broker has it, UnknownTopicOrPartition where nobody has.
+        Raise NotLeaderOrFollower where another broker has it, UnknownTopicOrPartition where no broker has it.
         """
         found = self.registry.partitions.get((topic, partition))
         if found is not None:
@@ -268,7 +268,7 @@ class ReplicaManager:
         raise UnknownTopicOrPartition(f"{topic}-{partition}")
 
     def is_leader(self, topic: str, partition: int) -> bool:
-        """Say whether this broker leads a partition."""
+        """Return whether this broker leads a partition."""
         found = self.registry.partitions.get((topic, partition))
         return found is not None and found.leader_state is not None
 
@@ -296,35 +296,35 @@ class ReplicaManager:
     # -- our registration ----------------------------------------------------------------------
 
     def registered(self, broker_epoch: int) -> None:
-        """Take note of our registration. After another one every role waits for its confirmation.
+        """Record our registration. After another one every role waits for confirmation by the controller.
 
-        The controller took us for dead: it may have given our partitions away, and deleted topics, without
-        asking us. What it does not name from now on until it has told everything is not ours any more.
+        The controller may have given our partitions to other brokers, and deleted topics, without a request to this
+        broker. A role that it does not confirm before its full UpdateMetadata is stopped.
         """
         if self.registration.registered(broker_epoch):
             self.registry.unconfirmed = dict.fromkeys(self.registry.partitions)
         self.registration.is_cut_off = False
 
     def cut_off(self) -> None:
-        """Take note that our session may be over by now, which nobody can tell us (S11).
+        """Handle the possible end of our session, which ZooKeeper cannot report now (S11).
 
-        From now on a partition is led only where nobody else can have been elected, until we are registered in
-        the same session, which was not over then, or in another one.
+        From now on a partition is led only where no other broker can have been elected, until this broker registers: in
+        the same session, which had not ended, or in another one.
         """
         self.registration.is_cut_off = True
         led = [partition for partition in self.registry if partition.leader_state is not None]
         log.warn(
-            "cut off from ZooKeeper for too long: of {count} partitions that this broker leads it serves those "
-            "whose in-sync replicas all follow it",
+            "cut off from ZooKeeper for too long: of {count} partitions that this broker leads, it serves only those "
+            "with in-sync replicas that all follow it",
             count=len(led),
         )
         for partition in led:
             self._high_watermark_advanced(partition.key)
 
     def expired(self) -> None:
-        """Lead nothing any more: our session is over, and others were elected, or will be.
+        """Lead nothing any more: the session is over, and other brokers were elected, or will be.
 
-        Only orders for the next registration count from now on.
+        Only requests for the next registration are applied from now on.
         """
         self.registration.is_expired = True
         self.registration.is_cut_off = False
@@ -334,11 +334,11 @@ class ReplicaManager:
                 partition.stop()
                 changed.append((partition, True))
         if changed:
-            log.warn("gave up {count} partitions: the session is over", count=len(changed))
+            log.warn("gave up {count} partitions: the session has expired", count=len(changed))
         self.registry.announce(changed)
 
     def follower_left(self, follower: int, keys: Iterable[TopicPartition | None]) -> None:
-        """Take note that broker *follower* does not fetch these from us any more."""
+        """Handle broker *follower* dropping these partitions from its fetches."""
         for key in keys:
             partition = self.registry.partitions.get(key) if key is not None else None
             if partition is not None and partition.leader_state is not None:
@@ -347,7 +347,7 @@ class ReplicaManager:
     # -- settings and failures -----------------------------------------------------------------
 
     def reconfigure(self, topics: Collection[str]) -> None:
-        """Apply the settings of *topics*, which changed, to their logs; all topics take one walk, not one each."""
+        """Apply the changed settings of *topics* to their logs, in one pass over all logs."""
         configs = {topic: self._topic_config(topic) for topic in topics}
         for key in list(self.log_manager):
             config, found = configs.get(key[0]), self.log_manager.get(*key)
@@ -360,7 +360,7 @@ class ReplicaManager:
                 partition.perform(partition.leader_state.set_min_insync_replicas(required))
 
     def throttle(self, config: BrokerConfig) -> None:
-        """Take the broker's replication rates."""
+        """Apply the broker's replication rates."""
         self.quotas.limit(
             leader=config.leader_replication_throttled_rate,
             follower=config.follower_replication_throttled_rate,

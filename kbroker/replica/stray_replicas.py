@@ -1,15 +1,15 @@
-"""Replicas that this broker still has and that were moved away: deleted when the controller tells of all there is.
+"""Stray replicas: logs here of partitions that are assigned to other brokers; a full UpdateMetadata deletes them.
 
-A broker that was down when a partition moved to others, or whose controller died before it could say so, never got
-the StopReplica. Every new controller, and the controller after every start of this broker, tells all partitions with
-their replicas (UpdateMetadata of type FULL): what is on our disks, of the same topic id, led by another broker, and
-not assigned to us, is left over. It is given up as if StopReplica had come now, with its fences: a controller that
-was deposed, and one that has not heard of our latest role, delete nothing.
+A broker that was down during a reassignment, or that has a controller which died before its StopReplica, never received
+the StopReplica. Every new controller sends all partitions with their replicas (UpdateMetadata of type FULL), and the
+controller does so after every start of this broker. A log of the same topic id that another broker leads, and that is
+not assigned to this broker, is a stray. It is deleted as if its StopReplica had arrived, with the same fences: a fenced
+controller, and one that does not know our latest role, delete nothing.
 
-Roles from before our last registration that were not confirmed since are given up, too, without touching the log: the
-topic was deleted while the controller could not reach us and had us no longer among its replicas.
+Roles from before our last registration that were not confirmed since are stopped, too, and their logs stay: the topic
+was deleted while the controller could not reach this broker and no longer counted it among the replicas.
 
-Logs of topics that the controller does not name stay: it may not have been able to read their znode (S25).
+Logs of topics that the controller does not name stay: it may not have been able to read their znodes (S25).
 
 Owner: the reactor's thread
 """
@@ -36,20 +36,20 @@ log = Logger()
 
 
 class StrayReplicas:
-    """What is left over on the disks of this broker."""
+    """Deletes the stray replicas of this broker."""
 
     def __init__(self, replica_manager: ReplicaManager, cache: MetadataCache) -> None:
         self._replica_manager = replica_manager
         self._cache = cache
 
-    async def stop_recreated_topics(self, told: UpdateMetadataRequest) -> None:
-        """Give up the roles of a deleted topic whose name *told* gives to another topic."""
-        await self._replica_manager.state_changes.stop_recreated_topics(told)
+    async def stop_recreated_topics(self, request: UpdateMetadataRequest) -> None:
+        """Stop hosting partitions of deleted topics with names that *request* gives to other topics."""
+        await self._replica_manager.state_changes.stop_recreated_topics(request)
 
-    async def remove(self, told: UpdateMetadataRequest) -> None:
-        """Delete what *told*, which the cache has taken in, does not assign to us; some in every turn."""
-        await self._replica_manager.state_changes.stop_unconfirmed(told)
-        await self._replica_manager.state_changes.stop_recreated_topics(told)
+    async def remove(self, request: UpdateMetadataRequest) -> None:
+        """Delete the replicas that *request*, which the cache has applied, does not assign to this broker."""
+        await self._replica_manager.state_changes.stop_unconfirmed(request)
+        await self._replica_manager.state_changes.stop_recreated_topics(request)
         topics: dict[str, StopReplicaTopicState] = {}
         for key in list(self._replica_manager.log_manager):
             topic = self._cache.topic(key[0])
@@ -61,9 +61,9 @@ class StrayReplicas:
             return
         answer = await self._replica_manager.state_changes.stop_replicas(
             StopReplicaRequest(
-                controller_id=told.controller_id,
-                controller_epoch=told.controller_epoch,
-                broker_epoch=told.broker_epoch,
+                controller_id=request.controller_id,
+                controller_epoch=request.controller_epoch,
+                broker_epoch=request.broker_epoch,
                 topic_states=list(topics.values()),
             )
         )
@@ -88,9 +88,9 @@ class StrayReplicas:
         if found is None or known is None or known.leader < 0:
             return False
         ours = self._replica_manager.broker_id
-        whose = found.metadata
+        metadata = found.metadata
         return (
-            whose.topic_id == topic.topic_id is not None
-            and whose.partition in (None, key[1])
+            metadata.topic_id == topic.topic_id is not None
+            and metadata.partition in (None, key[1])
             and ours not in known.replicas
         )

@@ -60,7 +60,6 @@ UNFINISHED: dict[str, int] = {
     "kbroker/common": 1,
     "kbroker/controller": 5,
     "kbroker/log": 2,
-    "kbroker/replica": 284,
     "tests/SCENARIOS.md": 6,
     "tests/kit": 22,
     "tests/property": 108,

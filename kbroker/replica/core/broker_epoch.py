@@ -1,8 +1,8 @@
-"""Our registration, as far as the replicas go by it: whose orders count, and under which broker epoch we ask.
+"""The registration of this broker: which controller requests it fences, and which broker epoch its fetches carry.
 
-An order names the broker epoch (the czxid of our registration) that it is meant for (KIP-380). One for an earlier life
-of ours is refused, also when that life is over and there is no other yet. One for a later life than we know of says
-that we are registered: the controller may have seen that before we did (S9).
+A controller request carries the broker epoch (the czxid of our registration) that it is meant for (KIP-380). A request
+for an earlier registration is rejected, also when that registration is over and there is no other yet. A request for a
+later registration than the known one proves that it exists: the controller may learn of it before this broker (S9).
 
 In: registrations, the end of a session   Out: verdicts   Owner: replica.replica_manager
 """
@@ -17,7 +17,7 @@ class Registration:
 
     def __init__(self) -> None:
         self.broker_epoch = -1
-        """Its czxid; -1 before the first."""
+        """Its czxid; -1 before the first registration."""
         self.is_expired = False
         """Whether the session of that registration is over, and there is no other yet."""
         self.is_cut_off = False
@@ -26,26 +26,26 @@ class Registration:
         """Whether a controlled shutdown has begun."""
 
     def registered(self, broker_epoch: int) -> bool:
-        """Take note of our registration; say whether it is another one than the last."""
+        """Record a registration; return whether it differs from the last one."""
         is_another = self.broker_epoch not in (-1, broker_epoch)
         self.broker_epoch = broker_epoch
         self.is_expired = False
         return is_another
 
     def refuses(self, broker_epoch: int) -> bool:
-        """Say whether an order for *broker_epoch* was meant for a life of ours that is over."""
+        """Return whether a request for *broker_epoch* was meant for an earlier registration."""
         over = self.broker_epoch + 1 if self.is_expired else self.broker_epoch
         return fences_broker(broker_epoch, over)
 
     def is_behind(self, broker_epoch: int) -> bool:
-        """Say whether an order that is not refused knows of a later registration than we do."""
+        """Return whether a request that passed `refuses` is for a later registration than the known one."""
         return broker_epoch > self.broker_epoch > -1
 
     @property
     def epoch_to_join_by(self) -> int:
-        """The broker epoch by which our fetches ask for a place in the ISR; -1 when we are about to go.
+        """The broker epoch in our fetches; -1 while shutting down or unregistered: then no leader adds us to an ISR.
 
-        Who follows until the end, but joins no more, leaves nobody with an ISR that he is missing from
+        A broker that shuts down follows until the end without joining. No ISR then names a broker that is gone
         (KAFKA-14140).
         """
         return -1 if self.is_leaving or self.is_expired else self.broker_epoch

@@ -1,27 +1,26 @@
-"""One incremental fetch session: what a fetcher wants, what it was told, and where there may be news (KIP-227).
+"""FetchSession: the last request and response of each of a fetcher's partitions, and which may have news (KIP-227).
 
 Theory of operation
 ===================
-A fetcher names its partitions once, in a full fetch, and from then on only what it wants otherwise. We keep what it
-wants and what it was told last, and answer only with partitions that have something to say: records, an error, a
-diverging epoch, or another high watermark or log start than told before.
+A fetcher names its partitions once, in a full fetch, and from then on only changes. The session keeps the request and
+the last sent offsets of each partition. A response contains only partitions with records, an error, a diverging epoch,
+or another high watermark or log start offset than the one sent before.
 
-Which those are is not found by looking at all of them. A partition is **due** while there may be something to say: from
-when it is named, or something happened to it (`happened`), until it was looked at and found to have nothing. So a fetch
-costs what changed, and an idle partition costs nothing. A partition that failed, was cut short by max.bytes or gave
-records stays due, the latter behind all others, so that nobody starves; so does one where the follower is not in the
-ISR, for every fetch is an attempt to join.
+These are not found by reading all partitions. A partition is **due** while it may have news: from when it is named, or
+an event concerns it, until a read finds nothing new. So a fetch costs what changed, and an idle partition costs
+nothing. A partition that failed, was cut short by max.bytes or returned records stays due. One that returned records
+moves behind all others, so that none starves. A partition stays due while the follower is not in the ISR: every fetch
+is an attempt to join.
 
-The epoch counts the requests: one that is missing or comes twice is refused, and the fetcher begins anew.
+The session epoch counts the requests. A request with another epoch is rejected, and the fetcher starts a new session.
 
 Invariants:
-1. A partition that is not due has nothing to say: an answer with all partitions, less what equals what was told, is
-   the same as the answer made from those that are due.
-2. What was told is changed only together with an answer (`told`).
-3. The epoch goes up by one with every request that is accepted, from the largest one to 1, never back to 0.
+1. A partition that is not due has no news: a response from all partitions, less what equals the sent state, is the
+   same as the response from those that are due.
+2. The sent state changes only together with a response (`sent`).
+3. The epoch goes up by one with every accepted request, from the largest one to 1, never back to 0.
 
-In: requests, answers of partitions, what happened to partitions   Out: what to look at, what to say
-Owner: kbroker.apis.api01_fetch
+In: requests, reads of partitions, events   Out: what to read, what to send   Owner: kbroker.apis.api01_fetch
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ from kclient.wire.fetch import (
 )
 
 PartitionId: TypeAlias = tuple[UUID | str, int]
-"""How a request calls a partition: the topic's id, or its name up to v12, and the index."""
+"""A request's name of a partition: the topic id, or the topic name up to v12, and the index."""
 
 
 class CachedPartition:
-    """What one fetcher wants of one partition, and what it was told of it."""
+    """One partition of a session: its last request, and the offsets sent last."""
 
     __slots__ = (
         "asked",
@@ -63,24 +62,24 @@ class CachedPartition:
     ) -> None:
         self.session = session
         self.name = name
-        """As the request had it: empty where it goes by id."""
+        """From the request: empty where it uses the topic id."""
         self.topic_id = topic_id
         self.asked = asked
         self.key: TopicPartition | None = None
-        """None while nobody knows the topic id."""
+        """None while the topic id is unknown."""
         self.high_watermark = -1
         self.log_start_offset = -1
 
     @property
     def id(self) -> PartitionId:
-        """How the fetcher calls it."""
+        """The fetcher's name of it."""
         topic = self.name if self.topic_id is None else self.topic_id
         return topic, self.asked.partition
 
     def update_request(self, asked: FetchPartition) -> None:
-        """Take another question. One that does not go on from the last answer shows that it was not taken.
+        """Store another request. One that does not continue from the last response shows that this was dropped.
 
-        A follower drops an answer that comes when its role has changed: what that said is to be said again.
+        A follower drops a response that arrives after a change of its role: the same news must be sent again.
         """
         former, self.asked = self.asked, asked
         if (
@@ -90,7 +89,7 @@ class CachedPartition:
             self.high_watermark = self.log_start_offset = -1
 
     def has_changed(self, answer: FetchPartitionResponse) -> bool:
-        """Say whether the fetcher must hear *answer*, knowing what it was told."""
+        """Return whether *answer* differs from the state sent last."""
         return bool(
             answer.records_size
             or answer.error_code
@@ -104,8 +103,8 @@ class CachedPartition:
 class FetchSession:
     """The session *id* of one fetcher.
 
-    *owner* is the broker that fetches as a follower, and its client id; None for anybody else. Followers' sessions are
-    privileged: others do not evict them.
+    *owner* is the broker that fetches as a follower, and its client id; None for a consumer. Sessions of followers are
+    privileged: consumers do not evict them.
     """
 
     __slots__ = (
@@ -129,12 +128,12 @@ class FetchSession:
         self.uses_topic_ids = uses_topic_ids
         self.created_at = self.used_at = now
         self.answered_at = now
-        """When our last answer was made. The request with the next epoch shows that it was received."""
+        """When our last response was made. The request with the next epoch shows that it was received."""
         self.epoch = next_session_epoch(INITIAL_SESSION_EPOCH)
-        """The epoch that the next request has to carry."""
+        """The epoch of the next request."""
         self.partitions: dict[PartitionId, CachedPartition] = {}
         self.due: dict[CachedPartition, None] = {}
-        """Those that may have something to say, in the order in which they are looked at."""
+        """The partitions that may have news, in the order in which they are read."""
 
     @property
     def privileged(self) -> bool:
@@ -144,7 +143,7 @@ class FetchSession:
     def update(
         self, topics: Iterable[FetchTopic], forgotten: Sequence[ForgottenTopic]
     ) -> tuple[list[CachedPartition], list[CachedPartition]]:
-        """Take a request's changes; return the partitions that are new, and those that are gone."""
+        """Apply the changes in a request; return the added and the removed partitions."""
         added = []
         for topic in topics:
             called = topic.name if topic.topic_id is None else topic.topic_id
@@ -168,13 +167,13 @@ class FetchSession:
         return added, removed
 
     def accepted(self, now: float) -> int:
-        """Count a request whose epoch was the right one; return the epoch of the one after it."""
+        """Count a request with the right epoch; return the epoch of the next one."""
         self.used_at = now
         self.epoch = next_session_epoch(self.epoch)
         return self.epoch
 
     def defer(self, count: int) -> None:
-        """Put those of the first *count* that are due behind all others: these had their turn."""
+        """Move those of the first *count* that are due behind all others: these were read."""
         for partition in list(islice(self.due, count)):
             del self.due[partition]
             self.due[partition] = None
@@ -182,9 +181,9 @@ class FetchSession:
     def was_read(
         self, partition: CachedPartition, answer: FetchPartitionResponse, *, is_caught_up: bool
     ) -> bool:
-        """Say whether *answer* is to be said; one that is not, of a clean partition, ends its turn.
+        """Return whether *answer* is to be sent; without news, a partition that is caught up is no longer due.
 
-        *is_caught_up*: whoever fetches has all there is, and only an event can change that.
+        *is_caught_up*: the fetcher has everything, and the next change arrives as an event.
         """
         if partition.has_changed(answer):
             return True
@@ -195,7 +194,7 @@ class FetchSession:
     def sent(
         self, partition: CachedPartition, answer: FetchPartitionResponse, *, is_caught_up: bool
     ) -> None:
-        """Take note of an answer that leaves now."""
+        """Record an answer that is sent now."""
         partition.high_watermark = answer.high_watermark
         partition.log_start_offset = answer.log_start_offset
         if answer.records_size:

@@ -1,20 +1,20 @@
-"""All fetch sessions of a broker: who keeps one, who has to go for another, and who hears of what (KIP-227).
+"""FetchSessionCache: which fetchers have a session, evictions, and events by partition (KIP-227).
 
 Theory of operation
 ===================
-There are max.incremental.fetch.session.cache.slots sessions at most. Who asks for one more takes the place of a session
-that was not used for two minutes; else of one that matters less: followers' sessions before others', larger before
-smaller; a session that was made less than two minutes ago goes only for a follower. Who gets none is answered in full
-every time, with session id 0, and works all the same.
+There are max.incremental.fetch.session.cache.slots sessions at most. A new one evicts a session that was not used for
+two minutes. Otherwise it evicts a less important one: followers come before consumers, larger sessions before smaller.
+A session younger than two minutes is evicted only for a follower. A fetcher without a session receives full responses,
+with session id 0.
 
-A follower that comes anew (it lost its connection, or was restarted) has no use for its former session, whose slot
-it takes. Everybody else's stays until somebody needs the place: we cannot know who they are.
+A follower that starts again (its connection was lost, or its broker restarted) replaces its own former session. Former
+sessions of consumers stay until their slot is needed: a new connection does not identify the consumer.
 
-Partitions are watched by key as long as a session has them, so that an event reaches those who want to hear of it.
+Partitions are watched by key as long as a session has them, so that events find them.
 
-Invariants: 1. a session is in the cache or nobody watches for it. 2. there are never more than the slots.
+Invariants: 1. every watched partition belongs to a session in the cache. 2. there are never more sessions than slots.
 
-In: sessions asked for, events by key   Out: sessions, evictions, who may be answered   Owner: kbroker.apis.api01_fetch
+In: requests for sessions, events by key   Out: sessions, evictions, sessions with news   Owner: replica.replica_manager
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from kbroker.common.topic_partition import TopicPartition
 from kbroker.replica.core.fetch_session import CachedPartition, FetchSession
 
 MIN_EVICTION_SECONDS: Final = 120.0
-"""How long a session is safe: unused from anybody, new from those who are not followers."""
+"""A session used more recently, or a consumer's session created more recently, is not evicted for a consumer."""
 
 _Watchers = dict[TopicPartition, dict[CachedPartition, None]]
 
 
 class FetchSessionCache:
-    """The cache. *new_id* draws a number 1..2**31-1; *evicted* hears of sessions that lose their place."""
+    """The cache. *new_id* draws a number 1..2**31-1; *evicted* receives each session that lost its slot."""
 
     def __init__(
         self,
@@ -56,13 +56,13 @@ class FetchSessionCache:
         return len(self._sessions)
 
     def get(self, session_id: int) -> FetchSession | None:
-        """Return a session that is in the cache."""
+        """Return a session in the cache."""
         return self._sessions.get(session_id)
 
     def maybe_create(
         self, owner: tuple[int, str] | None, size: int, *, uses_topic_ids: bool, now: float
     ) -> FetchSession | None:
-        """Return a new session for *size* partitions; None if all the others matter more."""
+        """Return a new session for *size* partitions; None if all others are more important."""
         if owner is not None and owner in self._of_owner:
             self._evict(self._of_owner[owner])
         if len(self._sessions) >= self._slots and not self._make_room(owner is not None, size, now):
@@ -77,12 +77,12 @@ class FetchSessionCache:
         return session
 
     def used(self, session: FetchSession) -> None:
-        """Put *session* behind all others: it is the last that was used."""
+        """Move *session* behind all others: it was used last."""
         if self._sessions.pop(session.id, None) is not None:
             self._sessions[session.id] = session
 
     def remove(self, session: FetchSession) -> None:
-        """Forget *session*: whoever had it closed it."""
+        """Remove *session*: its fetcher closed it."""
         if self._sessions.pop(session.id, None) is None:
             return
         if session.owner is not None:
@@ -113,13 +113,13 @@ class FetchSessionCache:
     # -- events --------------------------------------------------------------------------------
 
     def watch(self, partition: CachedPartition, key: TopicPartition) -> None:
-        """Have what happens to *key* make *partition* due."""
+        """Make *partition* due with every event of *key*."""
         partition.key = key
         watchers = self._followers if partition.session.privileged else self._clients
         watchers.setdefault(key, {})[partition] = None
 
     def unwatch(self, partitions: Iterable[CachedPartition]) -> None:
-        """Let nothing be heard of *partitions* any more."""
+        """Receive no more events for *partitions*."""
         for partition in partitions:
             key = partition.key
             if key is None:
@@ -132,13 +132,13 @@ class FetchSessionCache:
                     del watchers[key]
 
     def log_end_advanced(self, key: TopicPartition) -> Iterable[FetchSession]:
-        """Handle *key*'s log growing, or its role changing; return the followers' sessions it concerns."""
+        """Handle the log of *key* growing, or its role changing; return the followers' sessions with news."""
         return _due(self._followers.get(key))
 
     def high_watermark_advanced(self, key: TopicPartition) -> Iterable[FetchSession]:
-        """Handle *key*'s watermark moving, or its role changing; return the clients' sessions it concerns.
+        """Handle the high watermark of *key* advancing, or its role changing; return the consumers' sessions with news.
 
-        Followers hear of the watermark with the next answer: it is no reason for one, unless consumers read there.
+        Followers receive the high watermark with the next response. It causes no response unless consumers read there.
         """
         followers = _due(self._followers.get(key))
         clients = _due(self._clients.get(key))

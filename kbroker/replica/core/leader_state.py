@@ -2,39 +2,39 @@
 
 Theory of operation
 ===================
-A record is committed when every in-sync replica has it; the high watermark is the end of what is committed, and
-consumers see nothing beyond. A follower's end is known from the offset it fetches next.
+A record is committed when every in-sync replica has it. The high watermark is the end of the committed records, and
+consumers read nothing beyond it. The offset of a follower's fetch is that follower's log end.
 
-The ISR lives in ZooKeeper and is written from here, one write at a time, conditional on the znode's version. Until
-the outcome of a write is known, ZooKeeper may hold either ISR and the controller may elect from either. So the
-watermark goes by the union of both (`maximal_isr`, KIP-497): whoever may be elected has what was shown. A write
-whose answer was lost stays pending until the znode was read (S5): our own value there means it was applied, a
-newer leader epoch means that another leader, or a later term of ours, is on its way, and we write no more (S4).
+The ISR is stored in ZooKeeper. One write at a time is in flight, conditional on the version of the state znode. Until
+the outcome of a write is known, ZooKeeper may hold either ISR, and the controller may elect from either. So the high
+watermark counts the union of both (`maximal_isr`, KIP-497). A write without an answer stays pending until the znode
+was read (S5). Our own value there means that the write was applied. A newer leader epoch means that a later role is on
+its way, and this state writes no more (S4).
 
-A follower joins once it has everything below the watermark and has reached the offset at which our epoch began
-(KAFKA-7128: else it may lack what an earlier leader committed); it leaves when it was not caught up for
-replica.lag.time.max.ms. One that is catching up holds the watermark too, or under load it never would. Under
-min.insync.replicas the watermark does not advance at all (KAFKA-15583).
+A follower joins when it has everything below the high watermark and has reached the offset at which our epoch began
+(KAFKA-7128: below it, an earlier leader may have committed more). It leaves when it was not caught up for
+replica.lag.time.max.ms. A follower that is catching up already holds the high watermark back, or under load it never
+would catch up. With fewer members than min.insync.replicas the high watermark does not advance (KAFKA-15583).
 
-With each member goes the broker epoch under which it joined (KIP-903): whoever elects from the ISR can tell the
-broker that earned its place from one that came back without its disk. And who leaves while the ISR is, or comes
-to be, under min.insync.replicas has all that is committed until it no longer is: such replicas are remembered
-(`elr`, KIP-966), and the watermark stands still as long as ZooKeeper may hold any.
+Each member is stored with the broker epoch under which it joined (KIP-903). An election can then distinguish a broker
+that earned its place from one that restarted without its disk. A replica that leaves while the ISR is, or becomes,
+smaller than min.insync.replicas has all committed records as long as the ISR stays that small. Such replicas are
+remembered (`elr`, KIP-966), and the high watermark does not advance while ZooKeeper may hold any.
 
-An unclean election sets leader_recovery_state to RECOVERING (KIP-704): the elected leader may lack records. That
-leader's first ISR write, which it begins at once, ends the recovery. Until then the watermark stands still: an
-acceptance of one loss must not be in ZooKeeper when records are acknowledged that a later loss could take.
+An unclean election sets leader_recovery_state to RECOVERING (KIP-704): the elected leader may lack records. Its first
+ISR write, which starts at once, ends the recovery. Until then the high watermark does not advance: otherwise the
+accepted loss of one election could cover records that were acknowledged after it.
 
 Invariants:
 1. The high watermark never falls under one leader epoch.
 2. high_watermark <= the end of every replica in maximal_isr, from when it advances here. Our own end is
-   `durable_end`: where flush.messages or flush.ms asks for it, a record is no copy before it is synced.
-3. At most one ISR write is unanswered; every ISR that ZooKeeper may hold is a subset of maximal_isr.
-4. A fetch that goes by another leader epoch than ours changes nothing.
+   `durable_end`: with flush.messages or flush.ms, a record counts as our copy only after its sync.
+3. At most one ISR write is pending; every ISR that ZooKeeper may hold is a subset of maximal_isr.
+4. A fetch with another leader epoch than ours changes nothing.
 5. high_watermark <= the end of every replica in elr; it does not advance while there is one.
 6. The high watermark does not advance while ZooKeeper may hold that the leader recovers.
 
-In: our log's end, follower fetches, outcomes of writes, time (seconds)   Out: effects   Owner: replica.partition
+In: our log's end, fetches of followers, outcomes of writes, time (seconds)   Out: effects   Owner: replica.partition
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ class WriteIsr:
     isr: frozenset[int]
     zk_version: int
     epochs: tuple[tuple[int, int], ...] = ()
-    """(member, broker epoch that it is in the ISR under), of those of whom it is known."""
+    """(member, broker epoch under which it joined), for members with a known epoch."""
     elr: tuple[tuple[int, int], ...] = ()
-    """The same of replicas that are out of the ISR and eligible to lead."""
+    """The same for replicas outside the ISR that are eligible to lead."""
 
 
 @dataclass(frozen=True, slots=True)
 class HighWatermarkAdvanced:
-    """More is committed: who waits for that can be answered."""
+    """More records are committed: delayed requests may complete."""
 
     high_watermark: int
 
@@ -69,7 +69,7 @@ Effect = WriteIsr | HighWatermarkAdvanced
 
 @dataclass(frozen=True, slots=True)
 class FoundState:
-    """What the partition's state znode holds."""
+    """The content of the partition's state znode."""
 
     leader: int
     leader_epoch: int
@@ -82,8 +82,8 @@ class FoundState:
 class LeaderState:
     """The leader's view of the replicas of one partition.
 
-    *previous* is our own view of an earlier epoch that nobody else can have led after: what it knew
-    of the followers still holds.
+    *previous* is this broker's state of the epoch before, which no other broker can have led after: what it knew of the
+    followers still holds.
     """
 
     __slots__ = (
@@ -134,26 +134,26 @@ class LeaderState:
         self.broker_id = broker_id
         self.leader_epoch = leader_epoch
         self.led_since_epoch = leader_epoch
-        """The first of the epochs that we have led without a break."""
+        """The first of the epochs that this broker has led without a break."""
         self.led_since_offset = log_end_offset
-        """Our log's end when they began: below that others may have shown more than we know of."""
+        """Our log's end when they began: below it, earlier leaders may have committed more than is known here."""
         self.epoch_start_offset = self.log_end_offset = log_end_offset
         self.durable_end = log_end_offset if durable_end is None else durable_end
-        """The end of what counts as our own copy: below the log end offset while appends wait for a sync."""
+        """The end of our own durable copy: below the log end offset while appends wait for a sync."""
         self.isr = isr
-        """The ISR as ZooKeeper holds it, as far as we know."""
+        """The ISR in ZooKeeper, as far as known."""
         self.zk_version = zk_version
         self.pending: frozenset[int] | None = None
-        """The ISR whose write is not answered yet."""
+        """The ISR of the write that has no known outcome yet."""
         self._pending_write: WriteIsr | None = None
         self.epochs = dict(epochs or {})
-        """The broker epoch under which each member is in the ISR; unknown of those that are missing."""
+        """The broker epoch under which each member joined, where known."""
         self.elr = dict(elr or {})
-        """Replicas out of the ISR that ZooKeeper holds for eligible to lead, by their broker epochs."""
+        """Replicas outside the ISR that are eligible to lead in ZooKeeper, with their broker epochs."""
         self.is_recovering = is_recovering
         """ZooKeeper holds leader_recovery_state RECOVERING; every ISR write of ours resets it."""
         self.is_fenced = False
-        """ZooKeeper knows a later epoch than ours: no more writes."""
+        """ZooKeeper holds a later epoch than ours: no more writes."""
         self.min_insync_replicas = min_insync_replicas
         self.lag_time_max = lag_time_max
         self._followers = {
@@ -175,32 +175,31 @@ class LeaderState:
         self._update_maximal_isr()
         self.advance()
 
-    # -- what is known -------------------------------------------------------------------------
+    # -- queries -------------------------------------------------------------------------------
 
     @property
     def has_min_insync_replicas(self) -> bool:
-        """Whether acks=all may be served: the ISR holds min.insync.replicas."""
+        """Whether acks=all may be served: the ISR has at least min.insync.replicas members."""
         return len(self.isr) >= self.min_insync_replicas
 
     def replica_end(self, replica: int) -> int:
-        """Return what is known of a replica's log end; -1 before its first fetch."""
+        """Return the known log end of a replica; -1 before its first fetch."""
         if replica == self.broker_id:
             return self.log_end_offset
         known = self._followers.get(replica)
         return known.end if known is not None else -1
 
     def follower_left(self, replica: int) -> None:
-        """Handle *replica* saying that it does not fetch this partition from us any more."""
+        """Handle *replica* dropping this partition from its fetches."""
         follower = self._followers.get(replica)
         if follower is not None:
             follower.follows = False
 
     def is_backed(self, liveness: FollowerLiveness, now: float) -> bool:
-        """Say whether nobody else can have been elected: all who could still follow us (S11).
+        """Return whether no other broker can have been elected: every possible successor still follows us (S11).
 
-        A successor comes out of the ISR, and follows us no more from then on. Where there is no other replica
-        nobody can succeed; where we are alone in the ISR somebody may (elr, unclean election), and be followed
-        by all the others.
+        A successor is a member of the ISR, and stops following us when it is elected. A partition with one replica has
+        no successor. A leader that is alone in the ISR may have one (elr, unclean election), which all others follow.
         """
         if not self.is_followed:
             return True
@@ -218,9 +217,9 @@ class LeaderState:
         return self.maximal_isr <= {self.broker_id}
 
     def no_successor_at(self, liveness: FollowerLiveness, now: float) -> float:
-        """Return a time at which certainly no other broker had begun to lead, as late as known; or `NEVER`.
+        """Return the latest known time at which certainly no other broker had begun to lead; or `NEVER`.
 
-        Unlike `is_backed` this holds after a stop of the process, too (docs/design/groups-without-zookeeper.md).
+        Unlike `is_backed`, this also holds after a pause of the process (docs/design/groups-without-zookeeper.md).
         """
         if self.is_fenced:
             return NEVER
@@ -237,29 +236,29 @@ class LeaderState:
     # -- the log and the followers -------------------------------------------------------------
 
     def is_in_proposed_isr(self, replica: int) -> bool:
-        """Say whether *replica* is in the ISR, or the write on its way says so: it has nothing to ask for."""
+        """Return whether *replica* is in the ISR, or in the pending write: it has nothing to join."""
         return replica in (self.isr if self.pending is None else self.pending)
 
     def follower_starts_at(self, replica: int, log_start_offset: int) -> None:
-        """Handle what *replica* says of its log start; only consumers that read there ask (KIP-392)."""
+        """Handle the log start offset in a fetch of *replica*; only reads from followers need it (KIP-392)."""
         known = self._followers.get(replica)
         if known is not None:
             known.start = log_start_offset
 
     def in_sync_followers(self) -> list[tuple[int, RemoteReplica]]:
-        """Return the followers in the ISR, with what we know of them."""
+        """Return the followers in the ISR, with their fetch state."""
         followers = self._followers
         return [(replica, followers[replica]) for replica in self.isr if replica in followers]
 
     def log_end(
         self, log_end_offset: int, now: float = NEVER, durable_end: int | None = None
     ) -> bool:
-        """Handle our own log reaching *log_end_offset*; return whether the watermark advanced.
+        """Handle our own log reaching *log_end_offset*; return whether the high watermark advanced.
 
-        *durable_end* is given while appends wait for a sync: what lies behind is no copy of ours yet.
+        *durable_end* is given while appends wait for a sync: records behind it are no copy of ours yet.
 
-        With followers it waits for them: our own end is the largest of all. Who had everything was caught
-        up until *now*: in a fetch session nothing is heard of a partition while it is idle (KIP-227).
+        With followers the high watermark waits for them: our own end is the largest of all. A follower that had
+        everything was caught up until *now*: within a fetch session an idle partition is not fetched (KIP-227).
         """
         for follower in self._followers.values():
             if follower.end == self.log_end_offset and follower.caught_up_at < now:
@@ -274,7 +273,7 @@ class LeaderState:
         return self._alone
 
     def flushed(self, durable_end: int) -> list[Effect]:
-        """Handle the end of a sync: our own copy ends at *durable_end* now."""
+        """Handle the end of a sync: our own durable copy ends at *durable_end* now."""
         self.durable_end = durable_end
         return [HighWatermarkAdvanced(self.high_watermark)] if self.advance() else []
 
@@ -288,10 +287,10 @@ class LeaderState:
         *,
         may_join: bool = True,
     ) -> list[Effect]:
-        """Handle *replica*, a follower of *leader_epoch*, asking for what begins at *fetch_offset*.
+        """Handle *replica*, a follower of *leader_epoch*, fetching from *fetch_offset* on.
 
-        It asks in its life of *broker_epoch*; unless it *may_join* it is not taken into the ISR: that life is
-        over, or ends (KIP-903, KAFKA-14140).
+        *broker_epoch* is the epoch in the fetch. Without *may_join* the follower does not join the ISR: that
+        registration is over, or its broker is shutting down (KIP-903, KAFKA-14140).
         """
         follower = self._followers.get(replica)
         if follower is None or leader_epoch != self.leader_epoch:
@@ -311,7 +310,7 @@ class LeaderState:
         return effects
 
     def maybe_shrink_isr(self, now: float) -> list[Effect]:
-        """Handle time: followers that lag for too long leave the ISR."""
+        """Propose an ISR without the followers that lag for too long."""
         lagging = {
             replica
             for replica in self.isr
@@ -328,7 +327,7 @@ class LeaderState:
         return effects
 
     def set_min_insync_replicas(self, min_insync_replicas: int) -> list[Effect]:
-        """Take another min.insync.replicas."""
+        """Apply another min.insync.replicas."""
         self.min_insync_replicas = min_insync_replicas
         self._update_maximal_isr()
         effects = self.propose_again()
@@ -337,7 +336,7 @@ class LeaderState:
         return effects
 
     def propose_again(self) -> list[Effect]:
-        """Write the ISR again where ZooKeeper holds more than that: a recovery to end, or eligible replicas.
+        """Propose the current ISR where ZooKeeper holds more than it: a recovery to end, or eligible replicas.
 
         Eligible replicas are removed when the ISR is large enough to commit without them.
         """
@@ -353,7 +352,7 @@ class LeaderState:
     # -- writes of the ISR ---------------------------------------------------------------------
 
     def _propose(self, isr: frozenset[int], joining: Mapping[int, int]) -> list[Effect]:
-        """Ask for another ISR; *joining* gives the broker epochs of who joins."""
+        """Propose another ISR; *joining* gives the broker epochs of joining replicas."""
         if self.pending is not None or self.is_fenced:
             return []
         epochs = {**self.epochs, **joining}
@@ -364,7 +363,7 @@ class LeaderState:
         return [write]
 
     def _eligible_beside(self, isr: frozenset[int]) -> tuple[tuple[int, int], ...]:
-        """Return who is eligible to lead beside the members of *isr*, once it is the ISR."""
+        """Return the replicas that are eligible to lead beside the members of *isr*, once it is the ISR."""
         if len(isr) >= self.min_insync_replicas:
             return ()
         left = {r: self.epochs[r] for r in self.isr - isr if self.epochs.get(r, -1) >= 0}
@@ -378,9 +377,9 @@ class LeaderState:
         return self._adopt(write.isr, zk_version, write.epochs, write.elr)
 
     def isr_found(self, found: FoundState | None) -> list[Effect]:
-        """Handle what the znode holds, read after a write that was refused or not answered.
+        """Handle the content of the znode, read after a write that was rejected or got no answer.
 
-        None: there is no such znode, the topic is gone.
+        None: the znode does not exist, the topic was deleted.
         """
         write = self._pending_write
         if write is None:
@@ -390,7 +389,7 @@ class LeaderState:
             or found.leader_epoch > self.leader_epoch
             or found.leader != self.broker_id
         ):
-            # What is pending stays so: the watermark goes on counting everybody.
+            # The write stays pending: the high watermark goes on counting every replica in it.
             self.is_fenced = True
             return []
         if found.zk_version <= self.zk_version:
@@ -412,7 +411,7 @@ class LeaderState:
     # -- the watermark -------------------------------------------------------------------------
 
     def _update_maximal_isr(self) -> None:
-        """Work out what follows from the ISR."""
+        """Derive `maximal_isr` and whether this broker commits alone."""
         self.maximal_isr = self.isr if self.pending is None else self.isr | self.pending
         self._joining -= self.maximal_isr
         self._alone = (
@@ -424,7 +423,7 @@ class LeaderState:
         )
 
     def advance(self) -> bool:
-        """Move the watermark to what all of `maximal_isr` have; return whether it moved."""
+        """Advance the high watermark to the smallest end in `maximal_isr`; return whether it advanced."""
         if not self.has_min_insync_replicas or self.elr or self.is_recovering:
             return False
         committed = self.durable_end

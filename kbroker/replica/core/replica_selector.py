@@ -1,16 +1,16 @@
-"""Which replica a consumer should read from: `replica.selector.class` (KIP-392).
+"""The replica that a consumer reads from: `replica.selector.class` (KIP-392).
 
 Theory of operation
 ===================
-A consumer that says where it is (client.rack) asks the leader first. The leader looks at the replicas in its ISR that
-have the offset asked for and picks one in the consumer's rack: itself if it is there, else the one with most of the
-log, else the one that had all of it last, else the highest id. Another than itself it names in the answer
-(`preferred_read_replica`) in place of records, and the consumer asks there.
+A consumer with a rack (client.rack) fetches from the leader first. The leader selects from the ISR members that have
+the offset and are in the consumer's rack: itself if it is there, else the replica with the highest log end offset, else
+the most recently caught-up one, else the highest id. Another replica than itself is returned in the answer
+(`preferred_read_replica`) in place of records, and the consumer fetches there.
 
-Followers out of the ISR are never named: they may fall ever further behind, and consumers would go to and fro. One
-whose log begins above the offset is not either: it would send the consumer back.
+Replicas outside the ISR are never selected: they may fall ever further behind, and consumers would alternate between
+replicas. Neither is a replica with a log start above the offset: it would send the consumer back to the leader.
 
-Invariants: 1. a consumer without a rack, or with one where no replica is, reads from the leader.
+Invariants: 1. a consumer without a rack, or in a rack without a replica, reads from the leader.
 In: replicas as the leader sees them   Out: a broker id   Owner: the reactor's thread
 """
 
@@ -28,7 +28,7 @@ class ReplicaView(NamedTuple):
     log_end_offset: int
     log_start_offset: int
     caught_up_at: float
-    """When it last had all of the log, seconds."""
+    """When it was caught up last, in seconds."""
 
 
 def select_replica(

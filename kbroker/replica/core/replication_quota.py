@@ -1,19 +1,19 @@
-"""Throttled replication: how fast replicas may catch up, on the leader's side and on the follower's (KIP-73).
+"""Replication quotas: how fast replicas may catch up, on the leader's side and on the follower's (KIP-73).
 
 Theory of operation
 ===================
-A reassignment copies whole logs, and would take the network and the disks from everybody else. So an operator names
-replicas (`leader.replication.throttled.replicas`, `follower.…`, per topic) and a rate in bytes per second (per broker).
-All bytes of the replicas named count, those that are in sync as well: the sum shall keep to the rate. But only those
-out of sync are held back while it is exceeded: a follower in the ISR that is held back would leave it.
+A reassignment copies whole logs and would starve other traffic on the network and the disks. An operator therefore
+lists replicas (`leader.replication.throttled.replicas`, `follower.…`, per topic) and sets a rate in bytes per second
+(per broker). All bytes of the listed replicas count, in sync or not: their sum must keep to the rate. Only replicas
+out of sync are held back while the rate is exceeded: a held-back ISR member would leave the ISR.
 
-The rate is Kafka's `SimpleRate`: bytes of the last samples (replication.quota.window.num, 11, of
-replication.quota.window.size.seconds, 1) by the time since the first of them began. What exceeds it is not cut off but
-waited for: an answer may go over, then nothing goes until the average is right again.
+The rate is Kafka's `SimpleRate`: the bytes of the last samples (replication.quota.window.num, 11, of
+replication.quota.window.size.seconds, 1) divided by the time since the first of them began. An answer may exceed the
+rate; then nothing is sent until the average is at the rate again.
 
 Invariants:
 1. After an answer that exceeds the rate nothing is allowed before the average over the window is at the rate again.
-2. Without a rate, and for replicas that are not named, nothing is ever held back.
+2. Without a rate, and for replicas that are not listed, nothing is ever held back.
 
 In: bytes, time (seconds), settings   Out: whether to hold back, and for how long   Owner: replica.replica_manager
 """
@@ -26,7 +26,7 @@ from typing import Final
 from kbroker.config import LogConfig
 
 UNLIMITED: Final = 2**63 - 1
-"""The rate of a broker that has none (Kafka's Long.MAX_VALUE)."""
+"""The rate of a broker without one (Kafka's Long.MAX_VALUE)."""
 ALL_REPLICAS: Final = "*"
 
 
@@ -64,7 +64,7 @@ class ByteRate:
 
 
 class ReplicationQuota:
-    """One side's throttle: which of this broker's replicas are named, and whether the rate is exceeded."""
+    """The quota of one side: which of this broker's replicas are listed, and whether the rate is exceeded."""
 
     __slots__ = ("_broker_id", "_named", "_rate", "_setting", "bytes_per_second")
 
@@ -76,7 +76,7 @@ class ReplicationQuota:
         self._named: dict[tuple[str, int], tuple[LogConfig, bool]] = {}
 
     def is_throttled(self, key: tuple[str, int], config: LogConfig) -> bool:
-        """Say whether our replica of partition *key* is named in its topic's *config*."""
+        """Return whether our replica of partition *key* is listed in its topic's *config*."""
         listed: tuple[str, ...] = getattr(config, self._setting)
         if not listed:
             return False
@@ -87,15 +87,15 @@ class ReplicationQuota:
         return known[1]
 
     def record(self, size: int, now: float) -> None:
-        """Count *size* bytes of a replica that is named."""
+        """Count *size* bytes of a listed replica."""
         self._rate.record(size, now)
 
     def is_quota_exceeded(self, now: float) -> bool:
-        """Say whether replicas that are named and out of sync are to be held back."""
+        """Return whether listed replicas out of sync are held back."""
         return self.throttle_time(now) > 0
 
     def throttle_time(self, now: float) -> float:
-        """Return the seconds until it is worth looking again, if nothing is recorded meanwhile; 0: not exceeded."""
+        """Return the seconds until the next check is useful, if nothing is recorded meanwhile; 0: not exceeded."""
         if self.bytes_per_second == UNLIMITED:
             return 0.0
         total, seconds = self._rate.measure(now)
@@ -107,7 +107,7 @@ class ReplicationQuota:
 
 
 class ReplicationQuotas:
-    """Both sides of one broker."""
+    """The quotas of both sides of one broker."""
 
     __slots__ = ("follower", "leader")
 
@@ -116,6 +116,6 @@ class ReplicationQuotas:
         self.follower = ReplicationQuota(broker_id, "follower_replication_throttled_replicas")
 
     def limit(self, *, leader: int, follower: int) -> None:
-        """Take the rates, in bytes per second; UNLIMITED for none."""
+        """Set the rates, in bytes per second; UNLIMITED for none."""
         self.leader.bytes_per_second = leader
         self.follower.bytes_per_second = follower

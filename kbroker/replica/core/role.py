@@ -1,18 +1,17 @@
-"""What the controller made of one replica: leader, follower or nothing, and under which epochs.
+"""The role of the local replica in one partition, as LeaderAndIsr assigned it.
 
 Theory of operation
 ===================
-LeaderAndIsr brings a leader epoch that only rises. A higher one is taken, the same one again was applied
-already, a lower one is a message from the past. The controller's own epoch is checked once per request
-(`ControllerFence`); it is kept per partition because a state write of the leader carries the epoch of
-the controller that made it leader. The topic id is part of the identity: another id under the same name is
-another topic, whose data must not be mixed with this one's (KIP-516).
+LeaderAndIsr carries a leader epoch that only rises. A higher one is applied, an equal one was applied already, and a
+lower one is stale. The controller epoch is checked once per request (`ControllerFence`). It is stored per partition
+because an ISR write of the leader carries the epoch of the controller that elected it. The topic id is part of the
+identity: another id under the same name is another topic, with other data (KIP-516).
 
 Invariants:
 1. leader_epoch never falls while the partition is hosted.
-2. Whoever is not in `replicas` takes no role.
+2. A broker outside `replicas` takes no role.
 
-In: partition states of LeaderAndIsr, StopReplica   Out: verdicts   Owner: replica.replica_manager
+In: partition states of LeaderAndIsr, StopReplica   Out: error codes   Owner: replica.replica_manager
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from kclient.wire.interbroker import EPOCH_DURING_DELETE, NO_EPOCH, LeaderAndIsr
 
 
 class Role(Enum):
-    """What a replica is to its partition."""
+    """A replica's role in its partition."""
 
     NONE = "none"
     LEADER = "leader"
@@ -56,10 +55,10 @@ class PartitionRole:
     def check_leader_and_isr(
         self, state: LeaderAndIsrPartitionState, topic_id: UUID | None
     ) -> ErrorCode:
-        """Say how *state* is answered, before anything is done; NONE: it is to be applied.
+        """Return the error code for *state*, before anything is done; NONE: apply it.
 
-        STALE_CONTROLLER_EPOCH also stands for an order applied before, as in Kafka: the controller
-        takes it for "nothing to do".
+        STALE_CONTROLLER_EPOCH also stands for a state that was applied before, as in Kafka: the controller treats it as
+        "nothing to do".
         """
         if topic_id is not None and self.topic_id is not None and topic_id != self.topic_id:
             return ErrorCode.INCONSISTENT_TOPIC_ID
@@ -70,7 +69,7 @@ class PartitionRole:
         return ErrorCode.NONE
 
     def take(self, state: LeaderAndIsrPartitionState, topic_id: UUID | None) -> None:
-        """Take the role that *state* gives; `check_leader_and_isr` found nothing against it."""
+        """Take the role in *state*, which passed `check_leader_and_isr`."""
         self.topic_id = topic_id or self.topic_id
         self.leader = state.leader
         self.leader_epoch = state.leader_epoch
@@ -81,13 +80,13 @@ class PartitionRole:
         self.current = Role.LEADER if state.leader == self.broker_id else Role.FOLLOWER
 
     def check_stop_replica(self, leader_epoch: int) -> ErrorCode:
-        """Say how a StopReplica with *leader_epoch* is answered (KIP-570)."""
+        """Return the error code for a StopReplica with *leader_epoch* (KIP-570)."""
         if leader_epoch in (NO_EPOCH, EPOCH_DURING_DELETE) or leader_epoch >= self.leader_epoch:
             return ErrorCode.NONE
         return ErrorCode.FENCED_LEADER_EPOCH
 
     def check_epoch(self, current_leader_epoch: int) -> ErrorCode:
-        """Compare the leader epoch that a client goes by with ours (KIP-320); -1: it has none."""
+        """Return the error code for a client's current leader epoch (KIP-320); -1: it sent none."""
         if current_leader_epoch in (-1, self.leader_epoch):
             return ErrorCode.NONE
         if current_leader_epoch < self.leader_epoch:

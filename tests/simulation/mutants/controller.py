@@ -126,10 +126,10 @@ def failed_log_dirs_are_not_announced() -> list[Change]:
 def a_failed_log_dir_is_announced_once() -> list[Change]:
     """The notification of a failed log directory is written once, whether or not ZooKeeper accepted it."""
 
-    def not_told(self: LogDirFailureChannel, _failure: Any) -> None:
-        self._telling, self._untold = False, 0
+    def not_reported(self: LogDirFailureChannel, _failure: Any) -> None:
+        self._writing, self._unreported = False, 0
 
-    return [(LogDirFailureChannel, "_not_told", not_told)]
+    return [(LogDirFailureChannel, "_not_reported", not_reported)]
 
 
 @mutant
