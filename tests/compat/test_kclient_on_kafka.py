@@ -283,7 +283,7 @@ def test_partitions_are_moved_and_the_throttle_is_taken_away(
     assert b"None of the specified" in kclient("reassign", "cancel", "-f", str(back)).stdout
 
 
-def test_a_move_that_cannot_end_is_listed_and_called_off(
+def test_a_reassignment_that_cannot_end_is_listed_and_cancelled(
     kclient: Commands, bootstrap: str, brokers: list[JavaBroker], tmp_path: Path
 ) -> None:
     topic, path = f"stuck-{time.time_ns()}", tmp_path / "plan.json"

@@ -106,7 +106,7 @@ def test_its_topics_are_copied_markers_and_aborted_records_too(
         assert [(b.base_offset, b.next_offset, b.rest) for b in stored(west, topic)] == there
 
 
-def test_it_is_no_target_for_it_would_append_blindly(
+def test_apache_kafka_is_rejected_as_a_target_that_would_append_without_a_condition(
     apache: ApacheKafka, broker_clusters: MakeCluster, tmp_path: Path
 ) -> None:
     east = broker_clusters(1)

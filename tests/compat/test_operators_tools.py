@@ -90,7 +90,7 @@ def plan(path: Path, topic: str, *replicas: list[int]) -> str:
 
 
 @with_kafka
-def test_kafka_reassign_partitions_lists_and_calls_off_what_it_began(
+def test_kafka_reassign_partitions_lists_and_cancels_what_it_began(
     cluster: Cluster, topic: str, tmp_path: Path
 ) -> None:
     moves = plan(tmp_path / "moves.json", topic, [3, 2], [2, 3])
@@ -131,7 +131,7 @@ def test_kafka_leader_election_gets_the_preferred_leaders_back(
     assert f"Valid replica already elected for partitions {topic}-0" in output
 
 
-def test_kafka_python_moves_lists_and_calls_off(cluster: Cluster, topic: str) -> None:
+def test_kafka_python_reassigns_lists_and_cancels(cluster: Cluster, topic: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # it reads its schemas the old way
         from kafka import TopicPartition

@@ -104,7 +104,7 @@ def test_three_brokers_know_each_other_and_one_controller(broker_clusters: MakeC
     assert metadata.controller_id in cluster.brokers
 
 
-def test_a_broker_that_is_back_denies_neither_topics_nor_coordinators(
+def test_a_restarted_broker_reports_no_topic_or_coordinator_as_unknown(
     broker_clusters: MakeCluster,
 ) -> None:
     """A broker listens before it has the metadata. An UNKNOWN response would make clients rebalance their groups."""

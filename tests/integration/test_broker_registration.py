@@ -139,7 +139,7 @@ async def test_another_broker_with_our_id_is_named_in_the_refusal(open_session: 
 
 
 @pytest_twisted.ensureDeferred
-async def test_our_own_former_self_is_waited_out(open_session: Open) -> None:
+async def test_the_session_of_the_previous_process_is_waited_for(open_session: Open) -> None:
     former = await open_session()
     await join(former)
     reactor.callLater(0.3, former.stop)

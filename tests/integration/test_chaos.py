@@ -37,7 +37,7 @@ SHORT = Scenario(
 @pytest.mark.filterwarnings(
     "ignore::ResourceWarning", "ignore::pytest.PytestUnhandledThreadExceptionWarning"
 )
-def test_nothing_that_was_promised_is_lost_under_faults(tmp_path: Path) -> None:
+def test_no_acknowledged_record_is_lost_under_faults(tmp_path: Path) -> None:
     try:
         result = play(tmp_path / "first")
     except (

@@ -47,7 +47,7 @@ def read_for(stream: Any, wanted: bytes, seconds: float = 10.0) -> bytes:
 # --- topics
 
 
-def test_the_life_of_a_topic(cli):
+def test_a_topic_from_creation_to_deletion(cli):
     name = f"life-{next(_names)}"
     assert cli.out("topic", "create", name, "-p", "2", "-c", "retention.ms=60000") == (
         f"Created topic {name}.\n"
@@ -245,7 +245,7 @@ def test_a_group_remembers_what_was_printed_and_no_more(cli):
     assert cli.out(*words, "-e") == ""
 
 
-def test_the_life_of_a_group(cli):
+def test_a_group_from_creation_to_deletion(cli):
     name, group = cli.topic(2, *"abcdef"), f"group-{next(_names)}"
     with cli.start("consume", name, "-g", group, "-o", "start", "-f", "%v\n") as consumer:
         found = b""

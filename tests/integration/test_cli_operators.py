@@ -251,7 +251,7 @@ def test_partitions_are_moved_to_other_brokers(cli, tmp_path):
     assert cli.out("reassign", "list") == "No partition reassignments found.\n"
 
 
-def test_a_move_that_does_not_end_is_called_off(cli, tmp_path):
+def test_a_reassignment_that_does_not_end_is_cancelled(cli, tmp_path):
     name, path = replicated(cli, [1]), tmp_path / "plan.json"
     # The controller handles the reassignment, so another broker is paused.
     paused = 2 if Observer(cli.cluster).controller() == 3 else 3

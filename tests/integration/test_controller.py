@@ -239,7 +239,7 @@ async def register_another(member: ControlPlane, cluster: FakeBrokers) -> None:
 
 
 @pytest_twisted.ensureDeferred
-async def test_orders_are_sent_again_until_a_broker_answers(join: Join) -> None:
+async def test_requests_are_sent_again_until_a_broker_answers(join: Join) -> None:
     cluster = FakeBrokers()
     one = await join(cluster, 1)
     two = await join(cluster, 2)

@@ -14,7 +14,7 @@ from tests.kit.replicated import Observer, eventually
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(90)]
 
 
-def test_others_lead_what_was_in_a_directory_that_failed_and_the_rest_stays(
+def test_other_brokers_lead_the_partitions_of_a_failed_directory_and_the_rest_stays(
     broker_clusters: MakeCluster,
 ) -> None:
     cluster = broker_clusters(2, {"auto.leader.rebalance.enable": "false"})

@@ -293,7 +293,7 @@ async def test_an_expired_session_takes_over_again_without_a_rebalance(
 
 
 @pytest_twisted.ensureDeferred
-async def test_without_zookeeper_heartbeats_live_and_commits_fail_fast(
+async def test_without_zookeeper_heartbeats_succeed_and_commits_fail_fast(
     own_ensemble: Ensemble, open_broker: Open
 ) -> None:
     broker = await open_broker(1, own_ensemble.connect)

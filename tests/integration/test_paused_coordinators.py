@@ -72,7 +72,7 @@ def fetch_request() -> OffsetFetchRequest:
     return OffsetFetchRequest(group_id="g", topics=[OffsetFetchRequestTopic("t", [0])])
 
 
-def test_s31_a_coordinator_that_wakes_up_answers_nothing_that_is_past(
+def test_s31_a_coordinator_that_resumes_answers_with_no_outdated_offset(
     broker_clusters: MakeCluster,
 ) -> None:
     cluster = broker_clusters(3, SETTINGS)

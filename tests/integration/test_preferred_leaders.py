@@ -39,7 +39,7 @@ def state(zookeeper: KazooClient, topic: str) -> dict[str, Any]:
     return found
 
 
-def test_a_lagging_preferred_replica_is_not_elected_and_nothing_storms(
+def test_a_lagging_preferred_replica_is_not_elected_and_elections_are_not_repeated(
     broker_clusters: MakeCluster,
 ) -> None:
     cluster = broker_clusters(3, SETTINGS)

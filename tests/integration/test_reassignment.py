@@ -116,7 +116,7 @@ def test_a_classic_tool_writes_a_znode_which_goes_when_all_is_done(
     check_moved(cluster, observer, topic, [[3, 4], [4]])
 
 
-def test_a_move_to_a_broker_that_hangs_is_seen_called_off_and_leaves_nothing(
+def test_a_reassignment_to_a_broker_that_hangs_is_listed_cancelled_and_leaves_nothing(
     cluster: Cluster, admin: Operator, topic: str
 ) -> None:
     observer = filled(cluster, topic, [[1, 2]])
@@ -174,7 +174,7 @@ def test_a_topic_is_deleted_while_it_moves(cluster: Cluster, admin: Operator, to
 
 
 @pytest.mark.parametrize("side", ["leader", "follower"])
-def test_a_throttled_move_keeps_to_its_rate_and_others_do_not_notice(
+def test_a_throttled_reassignment_keeps_to_its_rate_and_does_not_affect_others(
     cluster: Cluster, admin: Operator, topic: str, side: str
 ) -> None:
     """KIP-73: 2.5 MB at 0.5 MB/s; a fetch brings one at most, and after each the average is waited for."""

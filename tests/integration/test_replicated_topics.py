@@ -150,7 +150,7 @@ def test_controller_and_leader_die_together(broker_clusters: MakeCluster) -> Non
     check_acknowledged(cluster, writer)
 
 
-def test_s2_a_leader_that_sleeps_through_its_session_loses_no_acknowledged_write(
+def test_s2_a_leader_paused_beyond_its_session_loses_no_acknowledged_write(
     broker_clusters: MakeCluster,
 ) -> None:
     cluster = broker_clusters(3, SETTINGS)

@@ -268,9 +268,7 @@ def test_s08_a_loss_that_was_accepted_does_not_excuse_the_next_one(
 
 
 @pytest.mark.parametrize("how", ["moved away", "cut", "moved away, restarted"])
-def test_s08_a_log_that_is_brought_back_is_led_with_after_its_loss_was_reported(
-    scene: Scene, how: str
-) -> None:
+def test_s08_a_restored_log_leads_after_its_loss_was_reported(scene: Scene, how: str) -> None:
     cluster, leader = scene.cluster, scene.leader
     scene.leave_alone()
     sent = scene.send(300)
@@ -387,7 +385,7 @@ def rot(cluster: Cluster, broker_id: int, topic: str) -> None:
         file.write(bytes([byte ^ 0x10]))
 
 
-def test_s14_a_replica_that_rotted_is_made_whole_from_another(scene: Scene) -> None:
+def test_s14_a_damaged_replica_is_repaired_from_another(scene: Scene) -> None:
     sent = [value for _ in range(5) for value in scene.send(100)]
     for victim in (scene.follower, scene.leader):
         until_committed(scene, victim, 500)
@@ -398,7 +396,7 @@ def test_s14_a_replica_that_rotted_is_made_whole_from_another(scene: Scene) -> N
         assert scene.read() == sent
 
 
-def test_s14_the_last_replica_does_not_lead_with_what_rot_has_left(scene: Scene) -> None:
+def test_s14_the_last_replica_does_not_lead_with_a_damaged_log(scene: Scene) -> None:
     scene.leave_alone()
     for _ in range(5):
         scene.send(100)

@@ -24,7 +24,7 @@ def state_of(cluster: Cluster, topic: str) -> tuple[dict[str, object], int]:
     return json.loads(data), stat.version
 
 
-def test_s32_a_follower_that_sleeps_and_wakes_neither_stops_the_rest_nor_makes_the_isr_flap(
+def test_s32_a_follower_that_is_paused_again_and_again_neither_stops_the_rest_nor_makes_the_isr_flap(
     broker_clusters: MakeCluster,
 ) -> None:
     cluster = broker_clusters(

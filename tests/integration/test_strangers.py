@@ -125,7 +125,9 @@ def list_offsets(connection: RawConnection, topic: str, replica_id: int) -> tupl
     return answer.error_code, answer.offset
 
 
-def test_orders_of_a_stranger_end_no_controller_and_delete_no_log(cluster: Cluster) -> None:
+def test_controller_requests_of_a_client_end_no_controller_and_delete_no_log(
+    cluster: Cluster,
+) -> None:
     observer = Observer(cluster)
     with connected(cluster, 1) as connection:
         produce(connection, "t")
@@ -159,7 +161,7 @@ def test_orders_of_a_stranger_end_no_controller_and_delete_no_log(cluster: Clust
     assert all(log_bytes(cluster, broker_id, "t", 0) == log for broker_id in (1, 2, 3))
 
 
-def test_a_fetch_of_a_stranger_as_a_follower_moves_no_high_watermark(
+def test_a_fetch_of_a_client_as_a_follower_moves_no_high_watermark(
     cluster: Cluster, stranger: RawConnection
 ) -> None:
     Observer(cluster).create("quiet", [[1, 2, 3]])
@@ -181,7 +183,7 @@ def test_a_fetch_of_a_stranger_as_a_follower_moves_no_high_watermark(
         cluster.resume(2)
 
 
-def test_a_stranger_does_not_see_the_log_end_as_a_follower_does(
+def test_a_client_does_not_see_the_log_end_as_a_follower_does(
     cluster: Cluster, stranger: RawConnection
 ) -> None:
     assert list_offsets(stranger, "t", replica_id=2) == (REFUSED, -1)

@@ -112,7 +112,7 @@ async def broker(zookeeper_connect: str) -> AsyncIterator[ControlPlane]:
     ],
 )
 @pytest_twisted.ensureDeferred
-async def test_what_cannot_be_a_topic_is_refused(
+async def test_an_invalid_topic_is_refused(
     broker: ControlPlane, new: NewTopic, error: type[KafkaError]
 ) -> None:
     await broker.topics.create(NewTopic("a.b"))

@@ -188,7 +188,7 @@ def test_a_topic_deleted_while_a_broker_is_down_does_not_come_back_with_it(
     assert set(leaders(client, "stays").values()) == {1, 2}
 
 
-def test_a_bounced_broker_leads_again_at_once(broker_clusters: MakeCluster) -> None:
+def test_a_restarted_broker_leads_again_at_once(broker_clusters: MakeCluster) -> None:
     cluster = broker_clusters(2)
     client = admin(cluster)
     done(client.create_topics([NewTopic("t", 2, 1)]))
@@ -229,7 +229,7 @@ def test_a_terminated_broker_leaves_in_good_order(broker_clusters: MakeCluster) 
     cluster.terminate(2)
 
 
-def test_a_controller_that_slept_through_its_successor_does_no_harm_and_rejoins(
+def test_a_controller_paused_until_it_was_replaced_does_no_harm_and_rejoins(
     broker_clusters: MakeCluster,
 ) -> None:
     """S3: SIGSTOP until another governs, work under it, SIGCONT."""

@@ -57,7 +57,7 @@ def vitals(pids: dict[str, int], clock: list[float]) -> Vitals:
     return Vitals(lambda: pids, [], lambda: clock[0])
 
 
-def test_another_life_is_another_series_and_a_short_one_is_not_judged() -> None:
+def test_a_restarted_process_is_another_series_and_a_short_one_is_not_judged() -> None:
     pids, clock = {"broker-1": os.getpid()}, [0.0]
     seen = vitals(pids, clock)
     while clock[0] < SHORTEST + EVERY:
