@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kbroker.app.configured import ConfiguredBroker
 from kbroker.app.undo import Undo
-from kbroker.log.ownership import ClaimedLogDirs
+from kbroker.log.claimed_log_dirs import ClaimedLogDirs
 from kbroker.metadata.broker_registration import enter_cluster, generate_broker_id
 from kbroker.zk.client import ZooKeeperClient
 from kbroker.zk.interface import Connected, SessionEvent

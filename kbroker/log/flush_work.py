@@ -10,7 +10,7 @@ it does not sync the same files again, and older leader epochs must not replace 
 starts runs both, in order.
 
 The work has four steps, so that those of thousands of logs can be done step by step together
-(`closing`): the leader epochs are written beside their file; content is synced; the epochs take
+(`clean_shutdown`): the leader epochs are written beside their file; content is synced; the epochs take
 their file's place; names are synced. A file never has a name before its content is on the disk.
 """
 

@@ -12,16 +12,24 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from threading import Lock
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from kbroker.common.log_dir_integrity import LogDirIntegrity
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.config.log import LogConfig
-from kbroker.log import identity, log_dir_history, names, offset_checkpoint_file
+from kbroker.log import directory_names, log_dir_history, offset_checkpoint_file
+from kbroker.log.clean_shutdown_file import (
+    CLEAN_SHUTDOWN,
+    NO_BROKER_EPOCH,
+    decode_clean_shutdown,
+    encode_clean_shutdown,
+)
 from kbroker.log.disk import Disk, read_file, replace_file, unlink_if_there
-from kbroker.log.identity import MetaProperties
+from kbroker.log.meta_properties import META_PROPERTIES, MetaProperties, decode_meta_properties
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.errors import CorruptMessage, KafkaError, KafkaStorageError
+
+_LOCK: Final = ".lock"
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -44,7 +52,7 @@ class LoadedLogDir(NamedTuple):
     """What the directory vouches for."""
     history: log_dir_history.LogDirHistory | None
     """Where the last is from."""
-    vanished: frozenset[TopicPartition]
+    missing_logs: frozenset[TopicPartition]
     """Partitions that the checkpoints know, and that have no directory here."""
     notes: list[str]
 
@@ -74,7 +82,7 @@ class LogDir:
         """
         try:
             _make_directories(disk, path)
-            lock = disk.lock(f"{path}/{identity.LOCK}")
+            lock = disk.lock(f"{path}/{_LOCK}")
         except OSError as error:
             raise KafkaStorageError(
                 f"log directory {path} cannot be used: {error}",
@@ -104,9 +112,9 @@ class LogDir:
 
     def read_identity(self) -> MetaProperties | None:
         """Return the owner of the directory, None when it is new; raise KafkaStorageError."""
-        path = f"{self.path}/{identity.META_PROPERTIES}"
+        path = f"{self.path}/{META_PROPERTIES}"
         try:
-            return identity.decode_meta_properties(read_file(self._disk, path))
+            return decode_meta_properties(read_file(self._disk, path))
         except FileNotFoundError:
             return None
         except (OSError, CorruptMessage) as error:
@@ -118,7 +126,7 @@ class LogDir:
     def write_identity(self, owner: MetaProperties) -> None:
         """Write the owner of the directory."""
         self._is_new = self.read_identity() is None
-        replace_file(self._disk, f"{self.path}/{identity.META_PROPERTIES}", owner.encode())
+        replace_file(self._disk, f"{self.path}/{META_PROPERTIES}", owner.encode())
 
     # Loading
 
@@ -144,10 +152,10 @@ class LogDir:
             path = f"{self.path}/{name}"
             if not self._disk.is_dir(path):
                 continue
-            if names.is_on_its_way_out(name):
+            if directory_names.is_deleted(name):
                 pending_deletes.append(path)
                 continue
-            partition = names.parse_directory(name)
+            partition = directory_names.parse_directory(name)
             if partition is None:
                 notes.append(f"{path}: not a partition's directory, left alone")
                 continue
@@ -190,7 +198,7 @@ class LogDir:
             pending_deletes,
             high_watermarks,
             epoch is not None,
-            identity.NO_BROKER_EPOCH if epoch is None else epoch,
+            NO_BROKER_EPOCH if epoch is None else epoch,
             integrity,
             history,
             frozenset(recovery_points.keys() | high_watermarks.keys()) - dict(found).keys(),
@@ -198,9 +206,9 @@ class LogDir:
         )
 
     def _take_clean_marker(self) -> int | None:
-        path = f"{self.path}/{identity.CLEAN_SHUTDOWN}"
+        path = f"{self.path}/{CLEAN_SHUTDOWN}"
         try:
-            epoch = identity.decode_clean_shutdown(read_file(self._disk, path))
+            epoch = decode_clean_shutdown(read_file(self._disk, path))
         except FileNotFoundError:
             return None
         self._disk.unlink(path)
@@ -294,8 +302,8 @@ class LogDir:
 
     def mark_clean(self, broker_epoch: int) -> None:
         """Write the marker of a clean shutdown: the last step before `release`."""
-        content = identity.encode_clean_shutdown(broker_epoch)
-        replace_file(self._disk, f"{self.path}/{identity.CLEAN_SHUTDOWN}", content)
+        content = encode_clean_shutdown(broker_epoch)
+        replace_file(self._disk, f"{self.path}/{CLEAN_SHUTDOWN}", content)
 
     def remove(self, paths: Sequence[str], *, trees: bool) -> None:
         """Remove files, or with *trees* the directories of deleted partitions. Slow: for a pool."""

@@ -83,9 +83,9 @@ class LogDirHistories:
             self.missing_directories.update(history.directories)
             self._lost_at = max(self._lost_at, history.lost_at)
 
-    def conclude(self, logs: Iterable[TopicPartition], unread: int) -> None:
+    def conclude(self, logs: Iterable[TopicPartition], unreadable_dirs: int) -> None:
         """Conclude, when all directories but the *unread* ones were added, and *logs* lie in them."""
-        self._unread = unread
+        self._unread = unreadable_dirs
         self._found_at_start = set(logs)
         newest = max(self._histories.values(), key=_end, default=None)
         for path, integrity in self._integrities.items():

@@ -29,13 +29,17 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from kbroker.config.log import LogConfig
-from kbroker.log import identity, quarantine, scan
 from kbroker.log import leader_epoch_cache as epochs_file
+from kbroker.log import quarantine, scan
 from kbroker.log.disk import Disk, read_file, unlink_if_there
-from kbroker.log.identity import PartitionMetadata
 from kbroker.log.leader_epoch_cache import UNKNOWN_EPOCH, LeaderEpochCache
 from kbroker.log.log_segment import DELETED_SUFFIX, MAX_RELATIVE, LogSegment
 from kbroker.log.log_segments import LogSegments
+from kbroker.log.partition_metadata_file import (
+    PARTITION_METADATA,
+    PartitionMetadata,
+    decode_partition_metadata,
+)
 from kbroker.log.producer_state_manager import ProducerStateManager, open_producers
 from kclient.wire.batches import BatchInfo
 from kclient.wire.errors import CorruptMessage, KafkaStorageError
@@ -215,11 +219,11 @@ def _epoch_of_batch(segments: LogSegments, offset: int) -> int | None:
 
 
 def _load_metadata(disk: Disk, directory: str, names: set[str]) -> PartitionMetadata:
-    if identity.PARTITION_METADATA not in names:
+    if PARTITION_METADATA not in names:
         return PartitionMetadata(None)
-    path = f"{directory}/{identity.PARTITION_METADATA}"
+    path = f"{directory}/{PARTITION_METADATA}"
     try:
-        return identity.decode_partition_metadata(read_file(disk, path))
+        return decode_partition_metadata(read_file(disk, path))
     except CorruptMessage as error:
         raise CorruptMessage(f"{path}: {error.message}") from error
 

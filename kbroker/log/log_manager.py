@@ -26,15 +26,16 @@ from uuid import UUID
 from kbroker.common.log_dir_integrity import BrokerEpochs, LogDirCondition, LogDirIntegrity
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.config.log import LogConfig
-from kbroker.log import identity, names
+from kbroker.log import directory_names
 from kbroker.log.checkpoint_contents import CheckpointContents
-from kbroker.log.closing import close_all
-from kbroker.log.identity import PartitionMetadata
+from kbroker.log.claimed_log_dirs import ClaimedLogDirs
+from kbroker.log.clean_shutdown import close_all
+from kbroker.log.clean_shutdown_file import NO_BROKER_EPOCH
 from kbroker.log.log_dir import LoadedLogDir, LogDir, PendingDelete
 from kbroker.log.log_dir_histories import LogDirHistories
 from kbroker.log.log_dir_history import LogDirHistory
 from kbroker.log.log_flusher import LogFlusher
-from kbroker.log.ownership import ClaimedLogDirs
+from kbroker.log.partition_metadata_file import PartitionMetadata
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.errors import (
     KafkaError,
@@ -78,7 +79,7 @@ class LogManager:
         self._pending_deletes: list[PendingDelete] = []
         self._flushing = LogFlusher(self._logs, self._where, self._in_pool, on_flush)
         self._checkpointing = CheckpointContents(
-            self._logs, self._where, lambda: self.vanished.union(self.failed)
+            self._logs, self._where, lambda: self.missing_logs.union(self.failed)
         )
         self.failed: dict[TopicPartition, KafkaError] = {}
         """Partitions that cannot be served, and why: damaged files, or their directory is gone."""
@@ -88,15 +89,15 @@ class LogManager:
         """Whether every directory was shut down cleanly the last time."""
         self.written_by_kbroker = False
         """Whether a kbroker has run on any of the directories before: each log it made had a topic id."""
-        self.broker_epoch = identity.NO_BROKER_EPOCH
+        self.broker_epoch = NO_BROKER_EPOCH
         """The broker epoch of the last clean shutdown (KIP-966), or -1."""
         self.histories = LogDirHistories(boot_id)
         """What the directories keep of earlier runs of the broker (KIP-966)."""
         self._has_written = False
         """Whether the directories' files have this run already."""
-        self.unread: list[str] = []
+        self.unreadable_dirs: list[str] = []
         """Paths of directories that could not be read at the start: their partitions are not known."""
-        self.vanished: set[TopicPartition] = set()
+        self.missing_logs: set[TopicPartition] = set()
         """Partitions that were here when the broker stopped, and that have no directory now.
 
         While nothing is begun in their place the checkpoints keep their entries: the next start misses them, too.
@@ -122,14 +123,14 @@ class LogManager:
                 )
             except OSError as error:
                 directory.failure = str(error)
-                self.unread.append(directory.path)
+                self.unreadable_dirs.append(directory.path)
                 self.notes.append(f"log directory {directory.path} is offline: {error}")
                 continue
             self._take(directory, loaded)
         if all(directory.failure is not None for directory in self._directories):
             raise KafkaStorageError("no log directory is usable: " + "; ".join(self.notes))
-        self.histories.conclude(self._logs, len(self.unread))
-        self.vanished.difference_update(self._logs)
+        self.histories.conclude(self._logs, len(self.unreadable_dirs))
+        self.missing_logs.difference_update(self._logs)
 
     def _take(self, directory: LogDir, loaded: LoadedLogDir) -> None:
         for partition, log in loaded.logs.items():
@@ -163,7 +164,7 @@ class LogManager:
         owner = directory.read_identity()
         directory_id = owner.directory_id if owner is not None else None
         self.histories.add(directory.path, directory_id, loaded.integrity, loaded.history)
-        self.vanished |= loaded.vanished
+        self.missing_logs |= loaded.missing_logs
         self.notes += loaded.notes
         self._pending_deletes += [
             PendingDelete(0, directory, (path,), True) for path in loaded.pending_deletes
@@ -260,16 +261,17 @@ class LogManager:
             return log
         if key in self.failed:
             raise KafkaStorageError(f"{topic}-{partition} is offline: {self.failed[key]}")
-        if self.unread and not is_new:
+        if self.unreadable_dirs and not is_new:
             raise KafkaStorageError(
-                f"{topic}-{partition} is not created again: it may be in {', '.join(self.unread)}, which is offline"
+                f"{topic}-{partition} is not created again: it may be in"
+                f" {', '.join(self.unreadable_dirs)}, which is offline"
             )
         usable = [directory for directory in self._directories if directory.failure is None]
         if not usable:
             raise KafkaStorageError("every log directory is offline")
         directory = min(usable, key=lambda one: one.logs)
-        path = f"{directory.path}/{names.directory_name(topic, partition)}"
-        self.vanished.discard(key)  # the checkpoints are to forget it now
+        path = f"{directory.path}/{directory_names.directory_name(topic, partition)}"
+        self.missing_logs.discard(key)  # the checkpoints are to forget it now
         self._before_reuse(key, directory)
         self.high_watermarks.pop(key, None)
         if not is_new:
@@ -314,7 +316,7 @@ class LogManager:
 
         Raise KafkaStorageError when the rename fails, LogDirNotFound when there is no such log.
         """
-        name = names.delete_name(topic, partition, self._new_uuid().hex)
+        name = directory_names.delete_name(topic, partition, self._new_uuid().hex)
         log, directory, path = self._rename(topic, partition, name)
         due_ms = self._now_ms() + log.config.file_delete_delay_ms
         self._pending_deletes.append(PendingDelete(due_ms, directory, (path,), True))
@@ -324,7 +326,7 @@ class LogManager:
 
         Raise as `delete`.
         """
-        name = names.stray_name(topic, partition, self._new_uuid().hex)
+        name = directory_names.stray_name(topic, partition, self._new_uuid().hex)
         for directory in self._directories:
             if directory.failure is None:
                 self._before_new_log(directory)

@@ -28,15 +28,15 @@ from kbroker.config.log import LogConfig
 from kbroker.log import retention, timestamps
 from kbroker.log.disk import OS_DISK, Buffer, Disk, replace_file, write_all
 from kbroker.log.flush_work import FlushWork
-from kbroker.log.identity import (
-    PARTITION_METADATA,
-    PartitionMetadata,
-    encode_partition_metadata,
-)
 from kbroker.log.leader_epoch_cache import FILE_NAME, LeaderEpochCache
 from kbroker.log.log_loader import LoadedLog, load
 from kbroker.log.log_segment import LogSegment
 from kbroker.log.log_segments import EMPTY, LogSegments, LogSlice
+from kbroker.log.partition_metadata_file import (
+    PARTITION_METADATA,
+    PartitionMetadata,
+    encode_partition_metadata,
+)
 from kbroker.log.pending_flush import PendingFlush
 from kbroker.log.producer_state_manager import ProducerStateManager
 from kbroker.log.timestamps import TimestampOffset

@@ -380,7 +380,9 @@ class ReplicaStateChanges:
                 partition=partition, lacks=lacks,
             )  # fmt: skip
             return ErrorCode.INELIGIBLE_REPLICA
-        is_absent = self._log_manager.get(*partition.key) is None and not self._log_manager.unread
+        is_absent = (
+            self._log_manager.get(*partition.key) is None and not self._log_manager.unreadable_dirs
+        )
         if state.leader >= 0 or not (stray or is_absent):
             return None
         log.warn("{partition} waits for a leader, and its files are not changed: {lacks}",
@@ -466,7 +468,7 @@ class ReplicaStateChanges:
             changed.append((partition, led))
         if not state.delete_partition:
             return ErrorCode.NONE
-        self._log_manager.vanished.discard(key)
+        self._log_manager.missing_logs.discard(key)
         if partition is not None:
             partition.role.current = Role.NONE
             partition.log = partition.follower_state = None

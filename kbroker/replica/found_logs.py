@@ -58,7 +58,7 @@ def missing_records(
     found = log_manager.get(*partition.key)
     if found is None:
         # A log that never existed is no loss: the controller of a new partition died before its request arrived.
-        if partition.key in log_manager.vanished and not state.is_new:
+        if partition.key in log_manager.missing_logs and not state.is_new:
             return "its directory is gone"
         missing = log_manager.histories.missing_directories
         if missing and not state.is_new:

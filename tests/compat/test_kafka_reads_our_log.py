@@ -17,8 +17,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kbroker.config.log import LogConfig
 from kbroker.local.processes import start_bound_to_us
 from kbroker.local.zookeeper import free_ports
+from kbroker.log.claimed_log_dirs import ClaimedLogDirs
 from kbroker.log.log_manager import LogManager
-from kbroker.log.ownership import ClaimedLogDirs
 from kclient.wire.batches import parse
 from tests.kit.apache_kafka import CLASSPATH, with_kafka
 from tests.kit.logs import append, batch_of, open_log, records

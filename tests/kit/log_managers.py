@@ -12,9 +12,9 @@ from uuid import UUID
 
 import pytest
 
+from kbroker.log.claimed_log_dirs import ClaimedLogDirs
 from kbroker.log.disk import OS_DISK, Disk, OsDisk
 from kbroker.log.log_manager import LogManager
-from kbroker.log.ownership import ClaimedLogDirs
 from kclient.wire.errors import KafkaError
 from tests.kit.logs import FaultyDisk, append, config
 

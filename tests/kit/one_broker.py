@@ -28,9 +28,9 @@ from kbroker.apis.request import HandlerFactory
 from kbroker.common.epoch_fences import ControllerFence
 from kbroker.common.shared_turns import SharedTurns
 from kbroker.config import BrokerConfig, LogConfig
+from kbroker.log.claimed_log_dirs import ClaimedLogDirs
 from kbroker.log.disk import OS_DISK, Disk
 from kbroker.log.log_manager import LogManager
-from kbroker.log.ownership import ClaimedLogDirs
 from kbroker.metadata.admin_manager import AdminManager
 from kbroker.network.socket_server import SocketServer
 from kbroker.replica.core.broker_epoch import Registration

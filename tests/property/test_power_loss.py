@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kbroker.config.log import LogConfig
+from kbroker.log.claimed_log_dirs import ClaimedLogDirs
 from kbroker.log.log_manager import LogManager
-from kbroker.log.ownership import ClaimedLogDirs
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import iterate, parse
 from tests.kit.producer_batches import numbered_batch

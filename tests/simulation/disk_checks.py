@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from kbroker.log import offset_checkpoint_file
-from kbroker.log.identity import CLEAN_SHUTDOWN
-from kbroker.log.names import parse_directory
+from kbroker.log.clean_shutdown_file import CLEAN_SHUTDOWN
+from kbroker.log.directory_names import parse_directory
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import check_crc, iterate
 from kclient.wire.errors import KafkaError

@@ -6,9 +6,9 @@ from contextlib import suppress
 from typing import Any
 
 from kbroker.log import log_dir_history, log_loader, log_manager, scan
+from kbroker.log.clean_shutdown_file import CLEAN_SHUTDOWN, decode_clean_shutdown
 from kbroker.log.disk import read_file, write_all
 from kbroker.log.flush_work import FlushWork
-from kbroker.log.identity import CLEAN_SHUTDOWN, decode_clean_shutdown
 from kbroker.log.log_dir import LogDir
 from kbroker.log.log_manager import LogManager
 from kbroker.log.producer_state import ProducerStates

@@ -170,7 +170,7 @@ def test_s11_cut_off_a_broker_leads_what_no_other_can_until_it_is_registered_aga
 def test_s08_a_replica_without_its_log_reports_that_and_follows_until_an_operator_accepts_it(
     broker: ApiBroker,
 ) -> None:
-    broker.replica_manager.log_manager.vanished.add(("t", 0))
+    broker.replica_manager.log_manager.missing_logs.add(("t", 0))
     assert lead(broker, leader_epoch=3) is ErrorCode.INELIGIBLE_REPLICA
     assert lead(broker, leader=-1, leader_epoch=4) is ErrorCode.NONE
     assert lead(broker, leader_epoch=5) is ErrorCode.INELIGIBLE_REPLICA
@@ -183,7 +183,7 @@ def test_s08_an_order_with_an_accepted_loss_has_the_leader_end_the_recovery(
     broker: ApiBroker,
 ) -> None:
     written = broker.isr_writes.submitted
-    broker.replica_manager.log_manager.vanished.add(("t", 0))
+    broker.replica_manager.log_manager.missing_logs.add(("t", 0))
     assert lead(broker, leader_epoch=6, recovering=1) is ErrorCode.NONE
     assert written == [WriteIsr(frozenset({1}), 4)]
     broker.replica_manager.partition("t", 0).leader_state.isr_written(5)  # type: ignore[union-attr]
@@ -448,7 +448,7 @@ def test_a_topic_that_is_deleted_is_not_missed(tmp_path: Path) -> None:
         assert stop(broker) is ErrorCode.NONE
         broker.replica_manager.log_manager.checkpoint({})
     with broker_in(tmp_path) as broker:
-        assert not broker.replica_manager.log_manager.vanished
+        assert not broker.replica_manager.log_manager.missing_logs
 
 
 def test_records_and_epochs_survive_a_restart(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_s08_a_partition_or_a_directory_that_is_gone_is_missed(
     (gone, *_) = sorted((tmp_path / "a").glob("t-*"))
     shutil.rmtree(gone)
     dirs = brokers("a", "b").start()
-    assert dirs.vanished == {("t", int(gone.name[-1]))}
+    assert dirs.missing_logs == {("t", int(gone.name[-1]))}
     assert not dirs.histories.missing_directories
     dirs.release()
     shutil.rmtree(tmp_path / "b")
@@ -81,7 +81,7 @@ def test_s08_directories_whose_meta_properties_were_exchanged_lose_nothing(
     other.write_bytes(first)
     dirs = brokers("a", "b").start()
     assert not dirs.histories.missing_directories
-    assert not dirs.vanished
+    assert not dirs.missing_logs
     assert dirs.registering() == (LogDirCondition.CLEAN, broker_epochs(10))
     for key in dirs:
         log = dirs.get(*key)

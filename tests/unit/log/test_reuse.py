@@ -33,7 +33,7 @@ def test_what_takes_the_place_of_a_lost_log_misses_nothing(tmp_path: Path) -> No
     assert dirs.close(high_watermarks={("t", 0): 1})
     shutil.rmtree(place / "t-0")
     dirs = start(str(place), disk)
-    assert dirs.vanished == {("t", 0)}
+    assert dirs.missing_logs == {("t", 0)}
     dirs.create("t", 0, ID)
     dirs.release()  # killed before another checkpoint
     dirs = start(str(place), disk)
@@ -50,12 +50,12 @@ def test_what_was_deleted_is_forgotten_and_what_was_lost_is_missed(tmp_path: Pat
     assert dirs.close(high_watermarks={("t", number): 1 for number in range(4)})
     shutil.rmtree(place / "t-0")
     dirs = start(str(place), disk)
-    assert dirs.vanished == {("t", 0)}
+    assert dirs.missing_logs == {("t", 0)}
     for number in (1, 2):
         dirs.delete("t", number)
     dirs.create("t", 1, ID)
     dirs.release()
     dirs = start(str(place), disk)
-    assert dirs.vanished == {("t", 0)}
+    assert dirs.missing_logs == {("t", 0)}
     assert not dirs.failed
     dirs.release()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.log.closing import FEW
+from kbroker.log.clean_shutdown import FEW
 from kbroker.log.disk import OS_DISK
 from tests.kit.log_managers import Synced, fill, start
 from tests.kit.logs import FaultyDisk, records

@@ -13,8 +13,8 @@ from uuid import UUID, uuid4
 
 from kbroker.log import log_segment
 from kbroker.log.disk import OS_DISK, Disk
-from kbroker.log.identity import MetaProperties, encode_uuid
 from kbroker.log.log_dir import LogDir
+from kbroker.log.meta_properties import MetaProperties, encode_uuid
 from kclient.wire.errors import InconsistentClusterId, KafkaError, KafkaStorageError
 
 

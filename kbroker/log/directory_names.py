@@ -51,7 +51,7 @@ def parse_directory(name: str) -> TopicPartition | None:
     return match.group(1), int(match.group(2))
 
 
-def is_on_its_way_out(name: str) -> bool:
+def is_deleted(name: str) -> bool:
     """Return whether a directory of that name is a deleted partition's."""
     match = _OTHER.match(name)
     return match is not None and match.group(4) == "delete"
