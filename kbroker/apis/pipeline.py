@@ -28,7 +28,7 @@ from kbroker.common.shared_turns import Turns
 from kbroker.network.service import Answer, Peer, RequestRefusedError
 from kclient.wire import messages
 from kclient.wire.errors import ErrorCode, KafkaError, ProtocolError, TooManyElements
-from kclient.wire.versions import ApiKey
+from kclient.wire.versions import SERVED, ApiKey
 
 log = Logger()
 
@@ -44,12 +44,22 @@ class VersionNegotiator(Protocol):
 class _Api:
     """An API with its handler, and its row of the table, ready for the hot path."""
 
-    __slots__ = ("at_once", "gate", "handler", "is_raw", "key", "sender", "spec", "versions")
+    __slots__ = (
+        "at_once",
+        "budget",
+        "first_version",
+        "gate",
+        "handler",
+        "is_raw",
+        "key",
+        "last_version",
+        "sender",
+    )
 
     def __init__(self, spec: ApiSpec, handler: AnyHandler) -> None:
-        self.spec = spec
         self.key = spec.key
-        self.versions = spec.versions
+        self.first_version, self.last_version = spec.versions
+        self.budget = spec.budget
         self.at_once = spec.budget.at_once
         self.gate = spec.gate
         self.sender = spec.broker_field
@@ -113,8 +123,8 @@ class RequestPipeline:
         api = self._apis.get(header.api_key)
         if api is None:
             api = self._make(ApiKey(header.api_key))
-        context = RequestContext(header, peer, api.spec.budget, self._turns)
-        if header.api_version not in api.versions:
+        context = RequestContext(header, peer, api.budget, self._turns)
+        if not api.first_version <= header.api_version <= api.last_version:
             return self._unsupported_version(context, api)
         if api.sender is not None and not self._authorizer.authorize(peer, header.api_key):
             return encode_error(context, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None)
@@ -131,7 +141,7 @@ class RequestPipeline:
     def _unsupported_version(self, context: RequestContext, api: _Api) -> Answer:
         if not isinstance(api.handler, VersionNegotiator):
             raise RequestRefusedError(
-                f"{api.key.name} version {context.api_version} is not served, only {api.versions}"
+                f"{api.key.name} version {context.api_version} is not served, only {SERVED[api.key]}"
             )
         response = api.handler.unsupported_version()
         return (messages.encode_response(api.key, 0, context.correlation_id, response),)
