@@ -65,11 +65,8 @@ UNFINISHED: dict[str, int] = {
     "tests/kit": 15,
     "tests/property": 55,
     "tests/simulation": 15,
-    "tests/unit/client": 157,
     "tests/unit/log": 41,
-    "tests/unit/mirror": 16,
     "tests/unit/replica": 83,
-    "tests/unit/wire": 30,
 }
 
 _RETIRED = re.compile(

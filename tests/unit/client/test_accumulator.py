@@ -33,7 +33,7 @@ class Held:
         return self.accumulator.ready(self.now)[0]
 
 
-def test_a_batch_goes_when_it_lingered_long_enough_and_the_sender_is_told_when() -> None:
+def test_a_batch_is_ready_after_linger_ms_and_the_sender_gets_that_time() -> None:
     held = Held()
     held.append()
     assert held.accumulator.ready(0.0) == ([], 5.0)
@@ -68,7 +68,7 @@ def test_a_record_larger_than_a_batch_gets_one_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("way", ["hurried", "flushing"])
-def test_whoever_waits_makes_batches_go_at_once(way: str) -> None:
+def test_a_waiting_caller_makes_batches_ready_at_once(way: str) -> None:
     held = Held()
     batch = held.append()
     if way == "hurried":
@@ -161,11 +161,11 @@ def test_halves_take_the_place_of_a_batch_too_large_and_the_rest_moves_behind() 
         held.append(value=b"%d" % i * 100)
     whole = held.accumulator.take(A)
     after = held.append(value=b"z" * 2000)
-    told: list[object] = []
+    results: list[object] = []
 
     class Sink:
         def callback(self, result: object) -> None:
-            told.append(result)
+            results.append(result)
 
         errback = callback
 
@@ -177,14 +177,14 @@ def test_halves_take_the_place_of_a_batch_too_large_and_the_rest_moves_behind() 
     first, second = held.accumulator.take(A), held.accumulator.take(A)
     assert (first.record_count, second.record_count) == (3, 3)
     second.acknowledged(40)
-    assert told == [("t", 0, 41, 11, 0)]
+    assert results == [("t", 0, 41, 11, 0)]
     assert whole.outcome(4, 11) == ("t", 0, 41, 11, 0)
     assert whole.outcome(0, 11) is None
     first.failed(MessageTooLarge("still"))
     assert isinstance(whole.outcome(0, 11), KafkaError)
 
 
-def test_a_batch_tells_of_log_append_time_and_of_unknown_offsets() -> None:
+def test_the_result_of_a_batch_has_log_append_time_and_may_lack_an_offset() -> None:
     held = Held()
     batch = held.append()
     batch.acknowledged(7, 99)

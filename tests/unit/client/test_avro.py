@@ -1,4 +1,4 @@
-"""Avro values: both frames, evolution, and errors that say what is wrong."""
+"""Avro values: both frames, evolution, and errors."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_an_unknown_writer_is_named_by_its_fingerprint() -> None:
         AvroDeserializer(V1)(data)
 
 
-def test_a_value_that_does_not_fit_says_so() -> None:
+def test_a_value_that_does_not_fit_its_schema_is_an_error() -> None:
     with pytest.raises(SerializationError, match="does not fit"):
         AvroSerializer(V1)({"name": 3})
 

@@ -1,4 +1,4 @@
-"""The connections of one client: what those hear who wait for one that is given up."""
+"""The connections of one client: the errors of requests that wait for a closed one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HERE, THERE = Address("here", 9), Address("there", 9)
 
 
 class SlowNames(Clock):
-    """A reactor whose name server does not answer: every connection is for ever about to be made."""
+    """A reactor without name resolution: every connection attempt stays pending."""
 
     @property
     def nameResolver(self) -> Any:  # noqa: N802 (Twisted's name)
@@ -31,7 +31,7 @@ def brokers() -> Brokers:
     return Brokers(SlowNames(), CommonConfig())
 
 
-def test_a_broker_that_left_makes_those_who_wait_for_it_ask_again(brokers: Brokers) -> None:
+def test_waiters_for_a_broker_that_left_get_a_retriable_error(brokers: Brokers) -> None:
     waiting = brokers.connection(1, HERE)
     assert not waiting.called
     brokers.forget(lambda _: False)
@@ -41,7 +41,7 @@ def test_a_broker_that_left_makes_those_who_wait_for_it_ask_again(brokers: Broke
     assert caught.value.needs_metadata
 
 
-def test_a_broker_that_moved_makes_those_who_wait_for_it_ask_again(brokers: Brokers) -> None:
+def test_waiters_for_a_broker_that_moved_get_a_retriable_error(brokers: Brokers) -> None:
     waiting = brokers.connection(1, HERE)
     elsewhere = brokers.connection(1, THERE)
     with pytest.raises(ConnectionClosed):
@@ -49,14 +49,14 @@ def test_a_broker_that_moved_makes_those_who_wait_for_it_ask_again(brokers: Brok
     assert not elsewhere.called
 
 
-def test_closing_tells_those_who_wait_that_it_was_that(brokers: Brokers) -> None:
+def test_closing_fails_the_waiters_with_client_closed(brokers: Brokers) -> None:
     waiting = brokers.connection(1, HERE)
     brokers.close()
     with pytest.raises(ClientClosed):
         now(waiting)
 
 
-def test_one_who_waits_no_more_takes_the_connection_from_nobody(brokers: Brokers) -> None:
+def test_a_cancelled_waiter_leaves_the_connection_to_the_others(brokers: Brokers) -> None:
     first, second = brokers.connection(1, HERE), brokers.connection(1, HERE)
     first.addErrback(lambda _: None)
     first.cancel()

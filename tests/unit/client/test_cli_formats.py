@@ -60,7 +60,7 @@ def test_an_unknown_escape_is_refused(template):
         formatter(template)
 
 
-def test_the_envelope_has_headers_as_a_list_and_says_how_bytes_are_written():
+def test_the_envelope_has_headers_as_a_list_and_names_the_encoding_of_bytes():
     assert envelope(RECORD) == {
         "topic": "t",
         "partition": 3,

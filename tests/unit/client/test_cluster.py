@@ -1,4 +1,4 @@
-"""Routing and metadata: asked once for many, again when wrong, bounded, with the cause told."""
+"""Routing and metadata: one request for many callers, retries, time limits, errors with their cause."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def fresh(paper: PaperCluster) -> Cluster:
     return paper.attach(Cluster(paper.clock, CONFIG))
 
 
-def test_metadata_are_asked_once_for_all_who_wait() -> None:
+def test_concurrent_callers_share_one_metadata_request() -> None:
     paper = PaperCluster({"t": 2})
     cluster = fresh(paper)
     both = [started(cluster.start()), started(cluster.start())]
@@ -60,7 +60,7 @@ def test_no_broker_of_the_list_gives_every_address_with_its_cause() -> None:
     assert "one:1: connection refused" in str(outcome.error)
 
 
-def test_a_broker_that_knows_nobody_yet_is_given_time() -> None:
+def test_a_broker_without_known_brokers_is_retried() -> None:
     paper = PaperCluster()
     knows_all = paper.answers[ApiKey.METADATA]
     paper.answers[ApiKey.METADATA] = lambda _: MetadataResponse(brokers=[])
@@ -72,7 +72,7 @@ def test_a_broker_that_knows_nobody_yet_is_given_time() -> None:
     assert list(outcome.value.brokers) == [1]
 
 
-def test_a_broker_that_never_knows_anybody_is_told() -> None:
+def test_a_broker_that_never_knows_brokers_is_an_error() -> None:
     paper = PaperCluster()
     paper.answers[ApiKey.METADATA] = lambda _: MetadataResponse(brokers=[])
     outcome = started(fresh(paper).start())
@@ -91,7 +91,7 @@ def test_metadata_lost_on_the_way_are_asked_of_the_next_broker() -> None:
     assert outcome.value.brokers.keys() == {1, 2}
 
 
-def test_whoever_finds_the_metadata_wrong_makes_one_update_after_the_backoff() -> None:
+def test_wrong_metadata_are_updated_once_after_the_backoff() -> None:
     paper = PaperCluster({"t": 1})
     cluster = paper.cluster(CONFIG)
     paper.turn(10)
@@ -109,7 +109,7 @@ def test_old_metadata_are_asked_again() -> None:
     assert paper.count(ApiKey.METADATA) == 2
 
 
-def test_a_topic_that_appears_is_found_without_anybody_asking_again() -> None:
+def test_a_new_topic_is_found_without_another_call() -> None:
     paper = PaperCluster()
     cluster = paper.cluster(CONFIG)
     outcome = started(cluster.partitions("late", timeout=5))
@@ -194,11 +194,11 @@ def test_the_coordinator_is_remembered_until_it_is_wrong() -> None:
     assert outcome.value.node == 2
 
 
-def test_no_coordinator_yet_is_told_as_such() -> None:
+def test_a_missing_coordinator_is_coordinator_not_available() -> None:
     paper = PaperCluster()
     cluster = paper.cluster(CONFIG)
-    nobody = FindCoordinatorResponse(coordinators=[Coordinator(key="g", error_code=15)])
-    paper.answers[ApiKey.FIND_COORDINATOR] = lambda _: nobody
+    missing = FindCoordinatorResponse(coordinators=[Coordinator(key="g", error_code=15)])
+    paper.answers[ApiKey.FIND_COORDINATOR] = lambda _: missing
     outcome = started(cluster.coordinator("g"))
     paper.turn()
     assert isinstance(outcome.error, CoordinatorNotAvailable)

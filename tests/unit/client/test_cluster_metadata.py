@@ -48,7 +48,7 @@ def test_a_broker_that_lags_behind_does_not_bring_the_old_leader_back() -> None:
     assert known(1, 5).updated(answer(2, 6), now=1.0, complete=False).leader(A) == 2
 
 
-def test_a_topic_made_anew_begins_with_its_own_epochs() -> None:
+def test_a_topic_created_again_starts_with_its_own_epochs() -> None:
     after = known(1, 5).updated(answer(2, 0, OTHER_ID), now=1.0, complete=False)
     assert after.leader(A) == 2
     assert after.leader_epoch(A) == 0

@@ -30,7 +30,7 @@ def test_one_dictionary_may_serve_several_clients() -> None:
     assert AdminConfig.load(shared).addresses == [Address("a", 1)]
 
 
-def test_every_problem_is_told_at_once() -> None:
+def test_one_error_lists_every_problem() -> None:
     with pytest.raises(ConfigError) as caught:
         ProducerConfig.load({"linger.ms": "soon", "compression.type": "rar", "sasl.mechanism": "X"})
     text = str(caught.value)

@@ -56,14 +56,14 @@ def test_an_answer_out_of_turn_ends_the_connection() -> None:
     assert broker.transport.aborted
 
 
-def test_an_answer_that_nobody_asked_for_ends_the_connection() -> None:
+def test_a_response_without_a_request_ends_the_connection() -> None:
     broker = ScriptedBroker()
     broker.send(struct.pack(">i", 7))
     assert broker.connection.closed is not None
     assert broker.transport.aborted
 
 
-def test_garbage_in_place_of_a_length_is_told_as_not_a_kafka_port() -> None:
+def test_an_invalid_length_is_reported_as_not_a_kafka_port() -> None:
     broker = ScriptedBroker()
     outcome = ask(broker.connection)
     broker.connection.dataReceived(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -163,7 +163,7 @@ def test_an_api_the_broker_has_not_is_refused_here_with_both_ranges() -> None:
     assert broker.requests() == []
 
 
-def test_the_best_version_of_both_is_spoken() -> None:
+def test_the_highest_common_version_is_used() -> None:
     broker = ScriptedBroker()
     broker.connection.api_versions = {int(ApiKey.METADATA): VersionRange(1, 7)}
     broker.connection.request(ApiKey.METADATA, None, MetadataRequest())

@@ -23,14 +23,14 @@ COOPERATIVE = {"partition_assignment_strategy": "cooperative-sticky"}
 
 
 class Listener(RebalanceListener):
-    """Writes down what it is told; *during* runs inside."""
+    """Records its calls; *during* runs inside."""
 
     def __init__(self):
-        self.told = []
+        self.events = []
         self.during = None
 
     async def _record(self, what, partitions):
-        self.told.append((what, [tp.partition for tp in partitions]))
+        self.events.append((what, [tp.partition for tp in partitions]))
         if self.during is not None:
             await self.during(what)
 
@@ -75,7 +75,7 @@ def member(*share, partitions=2, records=3, fresh=False, **settings):
 # --- the listener
 
 
-def test_the_listener_hears_of_its_partitions_before_it_gets_their_records():
+def test_the_listener_is_called_before_the_records_of_its_partitions_are_returned():
     it = member(0, 1, fresh=True)
     order = []
 
@@ -92,23 +92,23 @@ def test_the_listener_hears_of_its_partitions_before_it_gets_their_records():
 def test_the_listener_runs_in_polls_only():
     it = member(0, fresh=True)
     it.paper.pass_time(3.0)
-    assert it.listener.told == []
+    assert it.listener.events == []
     it.poll()
-    assert it.listener.told == [("assigned", [0])]
+    assert it.listener.events == [("assigned", [0])]
 
 
-def test_a_rebalance_tells_of_what_goes_then_of_what_comes():
+def test_a_rebalance_reports_revoked_then_assigned_partitions():
     it = member(0)
     it.poll()
     it.rebalance(1)
     it.poll()
     it.paper.pass_time(0.3)
     it.poll()
-    assert it.listener.told == [("assigned", [0]), ("revoked", [0]), ("assigned", [1])]
+    assert it.listener.events == [("assigned", [0]), ("revoked", [0]), ("assigned", [1])]
     assert it.consumer.assignment() == {T1}
 
 
-def test_cooperatively_only_what_moves_is_told():
+def test_a_cooperative_rebalance_reports_moving_partitions_only():
     it = member(0, 1, **COOPERATIVE)
     it.poll()
     it.rebalance(0)
@@ -116,10 +116,10 @@ def test_cooperatively_only_what_moves_is_told():
     it.paper.pass_time(0.3)
     assert it.consumer.assignment() == {T0}
     it.poll()
-    assert it.listener.told[:3] == [("assigned", [0, 1]), ("revoked", [1]), ("assigned", [])]
+    assert it.listener.events[:3] == [("assigned", [0, 1]), ("revoked", [1]), ("assigned", [])]
 
 
-def test_group_metadata_tells_who_the_consumer_is_in_its_group():
+def test_group_metadata_has_the_consumers_identity_in_its_group():
     it = member(0, group_instance_id="i")
     generation, member_id = it.consumer.group_metadata()[1:3]
     assert (generation, bool(member_id)) == (it.generation, True)
@@ -167,18 +167,18 @@ def test_what_a_listener_raises_poll_raises_and_the_rebalance_goes_on():
     assert it.consumer.assignment() == {T1}
 
 
-def test_partitions_that_were_lost_are_told_as_lost_and_not_committed():
+def test_lost_partitions_are_reported_as_lost_and_not_committed():
     it = member(0)
     it.records(1)
     it.heartbeat_code = ErrorCode.UNKNOWN_MEMBER_ID
     it.paper.pass_time(1.2)
     commits = len(it.commits())
     it.poll()
-    assert it.listener.told[1] == ("lost", [0])
+    assert it.listener.events[1] == ("lost", [0])
     assert len(it.commits()) == commits
 
 
-def test_partitions_lost_while_they_are_being_given_up_are_told_as_lost():
+def test_partitions_lost_during_their_revocation_are_reported_as_lost():
     it = member(0)
     it.records(1)
     it.rebalance(1)
@@ -186,21 +186,21 @@ def test_partitions_lost_while_they_are_being_given_up_are_told_as_lost():
     it.paper.pass_time(1.2)
     commits = len(it.commits())
     it.poll()
-    assert it.listener.told[1] == ("lost", [0])
+    assert it.listener.events[1] == ("lost", [0])
     assert len(it.commits()) == commits
 
 
-def test_closing_commits_tells_the_listener_and_leaves():
+def test_closing_commits_calls_the_listener_and_leaves():
     it = member(0)
     it.records(1)
     it.run(it.consumer.close())
-    assert it.listener.told == [("assigned", [0]), ("revoked", [0])]
+    assert it.listener.events == [("assigned", [0]), ("revoked", [0])]
     assert it.committed[T0] == 3
     apis = [a.api for a in it.paper.asked]
     assert apis.index(ApiKey.OFFSET_COMMIT) < apis.index(ApiKey.LEAVE_GROUP)
 
 
-def test_closing_while_the_membership_is_lost_tells_so_and_commits_nothing():
+def test_closing_after_a_lost_membership_reports_lost_and_commits_nothing():
     it = member(0)
     it.poll()
     it.rebalance(1)
@@ -208,15 +208,15 @@ def test_closing_while_the_membership_is_lost_tells_so_and_commits_nothing():
     it.paper.pass_time(1.2)
     commits = it.commits()
     it.run(it.consumer.close())
-    assert it.listener.told[-1] == ("lost", [0])
+    assert it.listener.events[-1] == ("lost", [0])
     assert it.commits() == commits
 
 
-def test_unsubscribing_commits_tells_the_listener_and_leaves():
+def test_unsubscribing_commits_calls_the_listener_and_leaves():
     it = member(0)
     it.records(1)
     it.run(it.consumer.unsubscribe())
-    assert it.listener.told == [("assigned", [0]), ("revoked", [0])]
+    assert it.listener.events == [("assigned", [0]), ("revoked", [0])]
     assert it.committed[T0] == 3
     assert it.paper.count(ApiKey.LEAVE_GROUP) == 1
     assert it.consumer.assignment() == set()
@@ -235,7 +235,7 @@ def test_unsubscribing_leaves_even_if_the_last_commit_fails():
     assert it.consumer.assignment() == set()
 
 
-def test_a_caller_that_did_not_poll_for_too_long_hears_why_it_is_no_member_any_more():
+def test_a_caller_that_exceeds_max_poll_interval_gets_the_reason_in_its_next_poll():
     it = member(0, max_poll_interval_ms=5000)
     it.poll()
     it.paper.pass_time(7.0)
@@ -244,7 +244,7 @@ def test_a_caller_that_did_not_poll_for_too_long_hears_why_it_is_no_member_any_m
     it.poll()
     it.paper.pass_time(0.5)
     it.poll()
-    assert it.listener.told == [("assigned", [0]), ("lost", [0]), ("assigned", [0])]
+    assert it.listener.events == [("assigned", [0]), ("lost", [0]), ("assigned", [0])]
 
 
 def test_a_fatal_error_of_the_group_is_raised_by_every_poll():
@@ -339,7 +339,7 @@ def test_a_commit_that_the_coordinator_cannot_store_now_is_sent_again(code):
     it.paper.pass_time(1.0)
     it.run(waiting)
     assert it.committed == {T0: 3}
-    assert it.listener.told == [("assigned", [0])]
+    assert it.listener.events == [("assigned", [0])]
 
 
 def test_leaving_by_an_error_commits_only_what_was_followed_by_another_poll():

@@ -92,7 +92,7 @@ def test_a_seek_drops_what_was_fetched_and_what_was_decoded():
     assert it.records() == {0: [b"0", b"1", b"2"]}
 
 
-def test_a_partition_that_went_and_came_back_starts_anew():
+def test_a_partition_assigned_again_has_a_new_position():
     it = PaperConsumer()
     it.produce(0, b"0", b"1", b"2")
     it.assign(0)
@@ -206,7 +206,7 @@ def test_a_record_that_cannot_be_deserialized_is_not_skipped_and_takes_none_befo
     assert it.records() == {0: ["3"]}
 
 
-def test_a_batch_that_cannot_be_read_is_told_with_its_place():
+def test_a_corrupt_batch_is_reported_with_its_position():
     from tests.kit.paper_cluster import batch_of
 
     broken = bytearray(batch_of(0, b"abc"))
@@ -277,7 +277,7 @@ def test_what_the_group_committed_comes_before_the_reset_policy():
     assert it.records() == {0: [b"1"], 1: [b"0", b"1"]}
 
 
-def test_without_a_policy_a_partition_without_a_commit_is_told_and_the_others_go_on():
+def test_without_auto_offset_reset_a_partition_without_a_commit_is_an_error_and_others_continue():
     it = PaperConsumer(group_id="g", auto_offset_reset="none")
     it.produce(0, b"0")
     it.produce(1, b"0")
@@ -315,7 +315,7 @@ def test_an_offset_out_of_range_is_reset_by_the_policy(policy, start):
     assert it.consumer.next_offset(T0) == start
 
 
-def test_an_offset_out_of_range_without_a_policy_says_what_was_out_of_range():
+def test_an_offset_out_of_range_without_auto_offset_reset_is_named_in_the_error():
     it = PaperConsumer(auto_offset_reset="none")
     it.assign(0)
     it.consumer.seek(T0, 99)
@@ -356,7 +356,7 @@ def test_the_commit_asked_for_before_a_partition_went_and_came_back_does_not_cou
     assert it.records() == {0: [b"2"]}
 
 
-def test_a_position_that_cannot_be_found_for_long_is_told():
+def test_a_position_that_is_not_found_within_the_timeout_is_an_error():
     it = PaperConsumer(default_api_timeout_ms=5_000)
     it.consumer.assign([TopicPartition("nowhere", 0)])
     it.paper.pass_time(4.0)
@@ -379,7 +379,7 @@ def test_position_waits_until_it_is_found():
     assert it.run(waiting) == 17
 
 
-def test_position_says_why_there_is_none():
+def test_position_raises_why_there_is_none():
     it = PaperConsumer(group_id="g", auto_offset_reset="none")
     it.assign(0)
     it.paper.turn()
@@ -477,7 +477,7 @@ def test_assigning_and_subscribing_do_not_mix():
         it.consumer.subscribe(["t"])
 
 
-def test_what_needs_a_group_says_so():
+def test_group_functions_without_a_group_id_are_errors():
     it = PaperConsumer()
     with pytest.raises(KafkaError, match=r"subscribe needs a group\.id; use assign"):
         it.consumer.subscribe(["t"])
@@ -485,7 +485,7 @@ def test_what_needs_a_group_says_so():
         it.run(it.consumer.commit())
 
 
-def test_a_topic_that_must_not_be_read_is_told():
+def test_an_unauthorized_topic_is_an_error():
     it = PaperConsumer(2, "t", group_id="g")
     it.paper.topic_errors["t"] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     with pytest.raises(KafkaError, match="topic 't'"):

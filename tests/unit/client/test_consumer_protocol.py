@@ -1,4 +1,4 @@
-"""What members tell each other: ours, and what clients of other people and other times wrote."""
+"""The consumer protocol: our encoding, and that of other clients and versions."""
 
 import struct
 

@@ -132,7 +132,7 @@ def test_the_first_failure_of_key_or_value_counts():
     assert (problem.offset, "value" in str(problem)) == (1, True)
 
 
-def test_a_record_that_cannot_be_read_is_told_until_a_seek_passes_it():
+def test_an_invalid_record_is_an_error_of_every_poll_until_a_seek_skips_it():
     state = state_with(of(batch_of(0, b"a", b"bad", b"c")))
     picking = Deserializers(value=picky)
     assert [r.value for r in take_records(state, 10, picking)] == ["a"]
@@ -143,7 +143,7 @@ def test_a_record_that_cannot_be_read_is_told_until_a_seek_passes_it():
     assert state.position == 1
 
 
-def test_a_batch_that_cannot_be_read_is_told_with_its_place():
+def test_a_corrupt_batch_is_reported_with_its_position():
     broken = bytearray(batch_of(4, b"abc"))
     broken[-5] = 99
     state = state_with(of(batch_of(3, b"x")), of(bytes(broken)))

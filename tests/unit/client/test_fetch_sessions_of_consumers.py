@@ -74,7 +74,9 @@ def test_what_is_not_assigned_any_more_is_forgotten(paper):
         (ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, 7),
     ],
 )
-def test_a_session_that_the_broker_does_not_know_is_begun_anew_at_once(paper, code, id_in_the_next):
+def test_a_session_that_the_broker_does_not_know_is_started_again_at_once(
+    paper, code, id_in_the_next
+):
     fetching = in_session(paper)
     fetching.answer(error_code=code)
     assert session_of(paper) == (id_in_the_next, 0)
@@ -115,7 +117,7 @@ def test_a_seek_to_the_same_offset_has_the_partition_answered_again(paper):
     assert fetching.asked() == [("t", 1, 6)]
 
 
-def test_another_leader_epoch_is_said(paper):
+def test_a_new_leader_epoch_is_named(paper):
     fetching = in_session(paper)
     paper.leaders[T2] = (1, 3)
     fetching.cluster.update_soon()
@@ -146,13 +148,13 @@ def test_every_broker_has_a_session_of_its_own(paper):
     one.answer(paper.fetched((T0, part(0)), session_id=7))
     two.answer(paper.fetched((T1, part(1)), session_id=8))
     paper.turn()
-    said = {asked.node: asked.message for asked in paper.waiting(ApiKey.FETCH)}
-    assert {node: message.session_id for node, message in said.items()} == {1: 7, 2: 8}
+    requests = {asked.node: asked.message for asked in paper.waiting(ApiKey.FETCH)}
+    assert {node: message.session_id for node, message in requests.items()} == {1: 7, 2: 8}
     paper.leaders[T1] = (1, 1)
     fetching.cluster.update_soon()
     paper.pass_time(0.5)
     for asked in paper.waiting(ApiKey.FETCH):
-        asked.answer(paper.fetched(session_id=said[asked.node].session_id))
+        asked.answer(paper.fetched(session_id=requests[asked.node].session_id))
     paper.turn()
     assert paper.one(ApiKey.FETCH).node == 1, "what one has lost another one is asked for"
     fetching.answer(session_id=7)
@@ -170,7 +172,7 @@ def test_closing_gives_the_session_back(paper):
     assert paper.count(ApiKey.FETCH) == 3
 
 
-def test_without_a_session_or_a_connection_nobody_is_told_of_the_end(paper):
+def test_without_a_session_or_a_connection_no_close_request_is_sent(paper):
     fetching = Fetching(paper)
     fetching.start(p0=5)
     fetching.fetcher.close()

@@ -19,7 +19,7 @@ T0, T1, T2 = (TopicPartition("t", n) for n in range(3))
 
 
 class Fetching:
-    """A fetcher on paper, and what it told."""
+    """A fetcher on a paper cluster, and its reports."""
 
     def __init__(self, paper, **settings):
         self.paper = paper
@@ -173,7 +173,7 @@ def test_a_partition_without_a_leader_waits_and_does_not_hold_up_others(paper):
     assert ("t", 0, 5) in fetching.asked()
 
 
-def test_an_unknown_topic_id_is_asked_anew(paper):
+def test_after_an_unknown_topic_id_the_fetch_is_retried(paper):
     fetching = Fetching(paper)
     fetching.start(p0=5)
     before = paper.count(ApiKey.METADATA)
@@ -200,7 +200,7 @@ def test_topic_ids_are_used_where_there_are_some(paper):
     assert paper.one(ApiKey.FETCH).message.topics[0].topic_id == paper.topic_id("t")
 
 
-def test_an_offset_out_of_range_is_told_and_not_asked_again(paper):
+def test_an_offset_out_of_range_is_reported_and_not_fetched_again(paper):
     fetching = Fetching(paper)
     fetching.start(p0=5, p1=6)
     fetching.partitions.get(T0)
@@ -209,7 +209,7 @@ def test_an_offset_out_of_range_is_told_and_not_asked_again(paper):
     assert fetching.values(1) == [6]
 
 
-def test_an_error_that_repeating_cannot_mend_is_told_and_asked_again_only_later(paper):
+def test_an_error_that_is_not_retriable_is_reported_and_retried_later_only(paper):
     fetching = Fetching(paper)
     fetching.start(p0=5)
     fetching.answer(part(0, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED))
@@ -250,7 +250,7 @@ def test_nothing_is_fetched_beyond_fetch_max_bytes(paper):
     assert fetching.asked() == [("t", 0, 1), ("t", 1, 0)]
 
 
-def test_a_partition_whose_buffer_is_full_is_not_fetched(paper):
+def test_a_partition_with_a_full_buffer_is_not_fetched(paper):
     fetching = Fetching(paper, max_partition_fetch_bytes=100)
     fetching.start(p0=0, p1=0)
     fetching.answer(part(0, batch_of(0, b"x" * 200)), part(1))
@@ -266,7 +266,7 @@ def test_closing_drops_the_answers_that_still_come(paper):
     assert paper.waiting(ApiKey.FETCH) == []
 
 
-def test_closing_while_a_fetch_fails_says_nothing(paper):
+def test_closing_while_a_fetch_fails_reports_nothing(paper):
     fetching = Fetching(paper)
     fetching.start(p0=5)
     fetching.fetcher.close()
@@ -295,7 +295,7 @@ def test_a_cut_off_batch_behind_another_partition_comes_the_next_time(paper):
     assert ("t", 1, 0) in fetching.asked()
 
 
-def test_a_cut_off_batch_on_its_own_is_told(paper):
+def test_a_single_truncated_batch_is_an_error(paper):
     fetching = Fetching(paper)
     fetching.start(p0=0)
     fetching.answer(part(0, batch_of(0, b"b" * 500)[:100]))
@@ -304,7 +304,7 @@ def test_a_cut_off_batch_on_its_own_is_told(paper):
     assert "without a complete batch" in str(problem)
 
 
-def test_the_batches_before_a_broken_one_are_good_and_it_is_told_when_its_turn_comes(paper):
+def test_batches_before_a_corrupt_one_are_returned_and_its_error_comes_after_them(paper):
     fetching = Fetching(paper)
     fetching.start(p0=0)
     broken = bytearray(batch_of(1, b"b"))
@@ -342,7 +342,7 @@ def test_a_partition_set_aside_is_looked_at_in_time_whatever_else_was_set_aside_
     assert [asked.node for asked in paper.waiting(ApiKey.FETCH)] == [1, 2]
 
 
-def test_what_a_fetch_tells_of_the_log_is_remembered(paper):
+def test_the_offsets_of_a_fetch_response_are_kept(paper):
     fetching = Fetching(paper)
     fetching.start(p0=5)
     fetching.answer(part(0, high_watermark=25, last_stable_offset=20, log_start_offset=3))
@@ -399,7 +399,7 @@ def test_under_read_uncommitted_only_markers_are_hidden(paper):
     assert [b.hidden for b in fetching.state().buffered] == [False, True]
 
 
-def test_a_defect_of_ours_is_told_instead_of_going_round(paper):
+def test_an_unexpected_exception_is_reported_instead_of_retried_forever(paper):
     fetching = Fetching(paper)
     fetching.start(p0=5)
     paper.one(ApiKey.FETCH).answer(SimpleNamespace(error_code=0, topics=None))

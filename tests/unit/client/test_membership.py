@@ -1,4 +1,4 @@
-"""A group's member, on brokers of paper: joining, keeping, losing and leaving, whatever the coordinator says."""
+"""A group member on a paper cluster: join, stay, lose and leave, with any answer of the coordinator."""
 
 import pytest
 from twisted.internet.defer import Deferred
@@ -42,13 +42,13 @@ def places(*numbers, topic="t"):
 
 
 class Member:
-    """A member on paper, what it told its consumer, and the coordinator's lines."""
+    """A member on a paper cluster, its calls to the consumer, and the coordinator's responses."""
 
     def __init__(self, paper=None, **settings):
         self.paper = paper or PaperCluster({"t": 4})
         self.config = ConsumerConfig.load({**SETTINGS, **settings})
         self.cluster = self.paper.cluster(self.config)
-        self.told = []
+        self.events = []
         self.topics = {"t"}
         self.revoking = None
         self.gives_up_at_once = True
@@ -60,8 +60,8 @@ class Member:
                 topics=self._topics,
                 partition_counts=self._counts,
                 revoked=self._revoked,
-                assigned=lambda gained: self.told.append(("assigned", gained)),
-                lost=lambda lost: self.told.append(("lost", lost)),
+                assigned=lambda gained: self.events.append(("assigned", gained)),
+                lost=lambda lost: self.events.append(("lost", lost)),
                 failed=self.failures.append,
             ),
         )
@@ -73,7 +73,7 @@ class Member:
         return {topic: self.paper.topics.get(topic, 0) for topic in topics}
 
     async def _revoked(self, gone):
-        self.told.append(("revoked", gone))
+        self.events.append(("revoked", gone))
         if not self.gives_up_at_once:
             self.revoking = Deferred()
             await self.revoking
@@ -137,8 +137,8 @@ class Member:
         self.paper.one(HEARTBEAT).answer(HeartbeatResponse(error_code=code))
         self.paper.turn()
 
-    def forget_told(self):
-        self.told.clear()
+    def forget_events(self):
+        self.events.clear()
         return self
 
 
@@ -158,7 +158,7 @@ def test_a_member_joins_under_the_name_it_is_given():
     sync = it.paper.one(SYNC).message
     assert (sync.generation_id, sync.member_id, sync.assignments) == (1, "m-7", [])
     it.synced(*places(0, 1))
-    assert it.told == [("assigned", places(0, 1))]
+    assert it.events == [("assigned", places(0, 1))]
     assert (it.member.generation_id, it.member.identity.member_id) == (1, "m-7")
 
 
@@ -171,7 +171,7 @@ def test_a_name_is_kept_when_the_next_join_is_lost():
     assert it.paper.one(JOIN).message.member_id == "m-7"
 
 
-def test_the_leader_assigns_for_everybody():
+def test_the_leader_assigns_for_all_members():
     it = Member()
     it.start()
     it.name()
@@ -207,7 +207,7 @@ def test_a_join_that_is_lost_is_repeated_under_the_same_name():
     assert it.paper.one(JOIN).message.member_id == "m-1"
     it.joined(1)
     it.synced(*places(0))
-    assert it.told == [("assigned", places(0))]
+    assert it.events == [("assigned", places(0))]
 
 
 def test_a_sync_that_meets_another_rebalance_joins_again():
@@ -217,7 +217,7 @@ def test_a_sync_that_meets_another_rebalance_joins_again():
     it.joined(1)
     it.synced(code=ErrorCode.REBALANCE_IN_PROGRESS)
     assert it.paper.one(JOIN).message.member_id == "m-1"
-    assert it.told == []
+    assert it.events == []
 
 
 def test_a_coordinator_that_is_loading_is_asked_again():
@@ -231,7 +231,7 @@ def test_a_coordinator_that_is_loading_is_asked_again():
     assert it.failures == []
 
 
-def test_an_unknown_member_joins_as_somebody_new():
+def test_an_unknown_member_joins_with_a_new_member_id():
     it = Member()
     it.start()
     it.name()
@@ -239,7 +239,7 @@ def test_an_unknown_member_joins_as_somebody_new():
     assert it.paper.one(JOIN).message.member_id == ""
 
 
-def test_what_repeating_cannot_mend_is_told_and_tried_again_only_by_the_next_start():
+def test_an_error_that_is_not_retriable_is_reported_and_retried_by_the_next_start_only():
     it = Member()
     it.start()
     it.joined(-1, code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
@@ -250,14 +250,14 @@ def test_what_repeating_cannot_mend_is_told_and_tried_again_only_by_the_next_sta
     assert it.paper.one(JOIN)
 
 
-def test_a_strategy_that_nobody_here_knows_is_told():
+def test_an_unknown_strategy_is_reported():
     it = Member()
     it.start()
     it.joined(1, strategy="homemade")
     assert "homemade" in str(it.failures[0])
 
 
-def test_a_cancellation_that_nobody_here_asked_for_is_told():
+def test_an_unexpected_cancellation_is_reported():
     it = Member()
     it.start()
     it.paper.one(JOIN).waiter.cancel()
@@ -271,16 +271,16 @@ def test_a_cancellation_that_nobody_here_asked_for_is_told():
 
 
 def test_the_eager_protocol_gives_up_everything_before_it_joins():
-    it = Member().stable(*places(0, 1)).forget_told()
+    it = Member().stable(*places(0, 1)).forget_events()
     it.gives_up_at_once = False
     it.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
-    assert it.told == [("revoked", places(0, 1))]
+    assert it.events == [("revoked", places(0, 1))]
     assert it.paper.waiting(JOIN) == []
     it.gave_up()
     assert decode_subscription(it.paper.one(JOIN).message.protocols[0].metadata).owned == set()
     it.joined(2)
     it.synced(*places(1))
-    assert it.told[1:] == [("assigned", places(1))]
+    assert it.events[1:] == [("assigned", places(1))]
 
 
 def test_heartbeats_go_on_while_the_consumer_takes_its_time_to_give_up():
@@ -294,7 +294,7 @@ def test_heartbeats_go_on_while_the_consumer_takes_its_time_to_give_up():
     it.synced(*places(0))
     it.heartbeat()
     assert it.paper.waiting(JOIN) == [], "the rebalance that it joined for is over"
-    assert it.told[-1] == ("assigned", places(0))
+    assert it.events[-1] == ("assigned", places(0))
 
 
 def test_the_generation_stays_good_for_commits_until_the_join_is_answered():
@@ -321,13 +321,13 @@ def test_membership_lost_while_giving_up_is_noticed_before_the_join():
 
 def cooperative(*assigned, **settings):
     it = Member(partition_assignment_strategy="cooperative-sticky", **settings)
-    return it.stable(*assigned).forget_told()
+    return it.stable(*assigned).forget_events()
 
 
 def test_the_cooperative_protocol_joins_with_what_it_owns():
     it = cooperative(*places(0, 1))
     it.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
-    assert it.told == []
+    assert it.events == []
     subscription = decode_subscription(it.paper.one(JOIN).message.protocols[0].metadata)
     assert (subscription.owned, subscription.generation) == (set(places(0, 1)), 1)
 
@@ -338,21 +338,21 @@ def test_the_cooperative_protocol_gives_up_only_what_it_is_to_give_up_and_joins_
     it.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
     it.joined(2)
     it.synced(*places(0))
-    assert it.told == [("revoked", places(1))]
+    assert it.events == [("revoked", places(1))]
     it.heartbeat()
     assert it.paper.waiting(JOIN) == []
     it.gave_up()
-    assert it.told[1:] == [("assigned", [])]
+    assert it.events[1:] == [("assigned", [])]
     subscription = decode_subscription(it.paper.one(JOIN).message.protocols[0].metadata)
     assert subscription.owned == set(places(0))
 
 
-def test_the_cooperative_protocol_tells_only_of_what_is_new():
+def test_the_cooperative_protocol_reports_new_partitions_only():
     it = cooperative(*places(0))
     it.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
     it.joined(2)
     it.synced(*places(0, 3))
-    assert it.told == [("assigned", places(3))]
+    assert it.events == [("assigned", places(3))]
     assert it.paper.waiting(JOIN) == []
 
 
@@ -361,7 +361,7 @@ def test_the_cooperative_protocol_gives_up_what_is_not_subscribed_to_any_more():
     it.topics = {"t"}
     it.member.rejoin_soon("the subscription changed")
     it.paper.turn()
-    assert it.told == [("revoked", [TopicPartition("u", 0)])]
+    assert it.events == [("revoked", [TopicPartition("u", 0)])]
     subscription = decode_subscription(it.paper.one(JOIN).message.protocols[0].metadata)
     assert subscription.owned == set(places(0))
 
@@ -374,7 +374,7 @@ def test_membership_lost_while_giving_up_cooperatively_loses_the_rest_too():
     it.synced(*places(0))
     it.heartbeat(ErrorCode.UNKNOWN_MEMBER_ID)
     it.gave_up()
-    assert it.told == [("revoked", places(1)), ("lost", places(0))]
+    assert it.events == [("revoked", places(1)), ("lost", places(0))]
     assert it.paper.one(JOIN).message.member_id == ""
 
 
@@ -394,39 +394,39 @@ def test_a_heartbeat_goes_out_every_interval():
     assert (sent.generation_id, sent.member_id) == (1, "m-1")
 
 
-def test_an_unknown_member_loses_its_partitions_and_joins_as_somebody_new():
-    it = Member().stable(*places(0)).forget_told()
+def test_an_unknown_member_loses_its_partitions_and_joins_with_a_new_member_id():
+    it = Member().stable(*places(0)).forget_events()
     it.heartbeat(ErrorCode.UNKNOWN_MEMBER_ID)
-    assert it.told == [("lost", places(0))]
+    assert it.events == [("lost", places(0))]
     assert it.paper.one(JOIN).message.member_id == ""
     assert it.member.generation_id == -1
 
 
 def test_a_past_generation_loses_its_partitions_and_keeps_its_name():
-    it = Member().stable(*places(0)).forget_told()
+    it = Member().stable(*places(0)).forget_events()
     it.heartbeat(ErrorCode.ILLEGAL_GENERATION)
-    assert it.told == [("lost", places(0))]
+    assert it.events == [("lost", places(0))]
     assert it.paper.one(JOIN).message.member_id == "m-1"
 
 
 def test_a_coordinator_that_moved_is_found_and_the_generation_goes_on():
     paper = PaperCluster({"t": 4}, brokers=2)
-    it = Member(paper).stable(*places(0)).forget_told()
+    it = Member(paper).stable(*places(0)).forget_events()
     paper.coordinator = 2
     it.heartbeat(ErrorCode.NOT_COORDINATOR)
     it.heartbeat()
     assert paper.asked[-1].node == 2
-    assert (it.told, it.member.generation_id) == ([], 1)
+    assert (it.events, it.member.generation_id) == ([], 1)
     assert paper.waiting(JOIN) == []
 
 
 def test_a_coordinator_that_is_away_for_a_while_costs_nothing():
-    it = Member().stable(*places(0)).forget_told()
+    it = Member().stable(*places(0)).forget_events()
     for _ in range(4):
         it.paper.pass_time(1.0)
         it.paper.one(HEARTBEAT).fail()
     it.heartbeat()
-    assert (it.told, it.member.generation_id, it.failures) == ([], 1, [])
+    assert (it.events, it.member.generation_id, it.failures) == ([], 1, [])
 
 
 def test_a_lost_heartbeat_is_repeated_sooner_than_the_next_is_due():
@@ -438,9 +438,9 @@ def test_a_lost_heartbeat_is_repeated_sooner_than_the_next_is_due():
 
 
 def test_a_fenced_instance_stops_for_good():
-    it = Member(group_instance_id="i").stable(*places(0)).forget_told()
+    it = Member(group_instance_id="i").stable(*places(0)).forget_events()
     it.heartbeat(ErrorCode.FENCED_INSTANCE_ID)
-    assert it.told == [("lost", places(0))]
+    assert it.events == [("lost", places(0))]
     assert [type(problem) for problem in it.failures] == [FencedInstanceId]
     with pytest.raises(FencedInstanceId):
         it.member.start()
@@ -494,7 +494,7 @@ def test_a_subscription_that_changes_during_a_join_is_not_forgotten():
 # --- leaving
 
 
-def goodbyes(it):
+def leave_requests(it):
     return [asked.message for asked in it.paper.asked if asked.api is LEAVE]
 
 
@@ -516,11 +516,11 @@ def assert_silence(it):
     assert it.failures == []
 
 
-def test_leaving_tells_the_coordinator():
+def test_leaving_sends_leave_group():
     it = Member().stable(*places(0))
     leave(it)
-    (said,) = goodbyes(it)
-    assert [m.member_id for m in said.members] == ["m-1"]
+    (sent,) = leave_requests(it)
+    assert [m.member_id for m in sent.members] == ["m-1"]
     assert_silence(it)
 
 
@@ -529,7 +529,7 @@ def test_leaving_while_a_heartbeat_is_on_its_way_ends_it():
     it.paper.pass_time(1.0)
     heartbeat = it.paper.one(HEARTBEAT)
     leave(it)
-    assert len(goodbyes(it)) == 1
+    assert len(leave_requests(it)) == 1
     assert not heartbeat.waits, "given up"
     assert_silence(it)
 
@@ -539,7 +539,7 @@ def test_leaving_while_joining_ends_it():
     it.start()
     it.name()
     leave(it)
-    assert [m.member_id for m in goodbyes(it)[0].members] == ["m-1"]
+    assert [m.member_id for m in leave_requests(it)[0].members] == ["m-1"]
     assert_silence(it)
 
 
@@ -548,7 +548,7 @@ def test_leaving_while_the_consumer_gives_up_partitions_ends_it():
     it.gives_up_at_once = False
     it.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
     leave(it)
-    assert len(goodbyes(it)) == 1
+    assert len(leave_requests(it)) == 1
     assert_silence(it)
 
 
@@ -558,33 +558,33 @@ def test_leaving_while_waiting_after_a_failure_ends_it():
     it.paper.one(JOIN).fail()
     it.paper.turn()
     leave(it)
-    assert goodbyes(it) == []
+    assert leave_requests(it) == []
     assert_silence(it)
 
 
-def test_a_static_member_does_not_say_goodbye():
+def test_a_static_member_sends_no_leave_group():
     it = Member(group_instance_id="i").stable(*places(0))
     leave(it)
-    assert goodbyes(it) == []
+    assert leave_requests(it) == []
     assert_silence(it)
 
 
-def test_a_goodbye_that_is_lost_is_no_error():
+def test_a_lost_leave_group_is_no_error():
     it = Member().stable(*places(0))
     done = Deferred.fromCoroutine(it.member.leave())
     it.paper.one(LEAVE).fail()
     assert now(done) is None
 
 
-def test_a_member_whose_caller_does_not_poll_leaves():
+def test_a_member_that_does_not_poll_leaves():
     it = Member(max_poll_interval_ms=5_000, rebalance_timeout_ms=5_000).stable(*places(0))
-    it.forget_told()
+    it.forget_events()
     it.paper.answers[HEARTBEAT] = lambda _: HeartbeatResponse()
     it.paper.answers[LEAVE] = lambda _: LeaveGroupResponse()
     it.paper.pass_time(7.0)
-    assert it.told == [("lost", places(0))]
+    assert it.events == [("lost", places(0))]
     assert "max.poll.interval.ms (5000 ms)" in it.member.left_because
-    assert len(goodbyes(it)) == 1
+    assert len(leave_requests(it)) == 1
     beats = it.paper.count(HEARTBEAT)
     it.paper.pass_time(5.0)
     assert it.paper.count(HEARTBEAT) == beats
@@ -609,7 +609,7 @@ def test_a_caller_that_does_not_come_back_to_give_up_its_partitions_leaves_too()
     )
     it.paper.answers[LEAVE] = lambda _: LeaveGroupResponse()
     it.paper.pass_time(7.0)
-    assert len(goodbyes(it)) == 1
+    assert len(leave_requests(it)) == 1
     assert it.member.state is MemberState.LEFT
 
 

@@ -1,4 +1,4 @@
-"""The producer's face: what waits, what is refused, what is told, how it ends."""
+"""The producer: waiting sends, rejections, results, closing."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class PaperProducer:
         one.answer(ProduceResponse(topics))
 
 
-def test_a_record_is_told_where_it_went() -> None:
+def test_a_send_fires_with_the_records_position() -> None:
     made = PaperProducer()
     outcome = made.send(partition=1, timestamp_ms=77)
     made.pass_time(0.2)
@@ -122,7 +122,7 @@ def test_memory_full_for_max_block_refuses_and_names_the_setting() -> None:
     assert "buffer.memory (400 bytes)" in str(refused.error)
 
 
-def test_ready_says_when_there_is_room_again() -> None:
+def test_ready_fires_when_there_is_memory_again() -> None:
     made = PaperProducer(buffer_memory=400, linger_ms=0)
     made.send(b"x" * 300)
     made.pass_time(0.2)
@@ -247,11 +247,13 @@ def test_without_an_answer_to_wait_for_a_record_is_done_when_it_is_on_its_way() 
     assert len(sent) == 1
 
 
-def test_confluents_habit_tells_by_callback() -> None:
+def test_produce_reports_by_callback_like_confluent_kafka() -> None:
     made = PaperProducer()
-    told: list[Any] = []
-    made.producer.produce("t", b"v", on_delivery=lambda error, where: told.append((error, where)))
+    results: list[Any] = []
+    made.producer.produce(
+        "t", b"v", on_delivery=lambda error, where: results.append((error, where))
+    )
     made.pass_time(0.2)
     made.acknowledge(code=int(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
-    assert told[0][0].code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    assert told[0][1] is None
+    assert results[0][0].code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert results[0][1] is None

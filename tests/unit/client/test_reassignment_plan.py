@@ -155,7 +155,7 @@ def test_a_throttle_keeps_what_is_under_way():
     }
 
 
-def test_progress_is_told_in_kafkas_words():
+def test_progress_has_the_lines_of_kafkas_tool():
     states = progress_of(
         {T0: (1, 2), T1: (2, 3), TopicPartition("t", 2): (3,)},
         {T0: (1, 2), T1: (2, 3, 1), TopicPartition("t", 2): (1,)},
@@ -170,7 +170,7 @@ def test_progress_is_told_in_kafkas_words():
     assert not Progress(T0, (1,), (), False).is_done, "a topic that is gone"
 
 
-def test_what_is_copied_is_measured_by_those_who_have_it():
+def test_copied_bytes_are_compared_with_the_largest_complete_replica():
     moving = Reassignment((1, 2, 3, 4), (3, 4), (1,))
     assert copied_of(moving, {1: 1000, 2: 900, 3: 250, 4: 1200}) == Copied(1250, 2000)
-    assert copied_of(moving, {3: 250}) == Copied(0, 0), "nobody who has it could be asked"
+    assert copied_of(moving, {3: 250}) == Copied(0, 0), "no broker with a complete replica answered"

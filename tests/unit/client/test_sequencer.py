@@ -71,7 +71,7 @@ def test_a_batch_behind_one_given_up_keeps_its_number_for_it_may_be_stored() -> 
     assert numbers(behind) == (7, 0, 3)
 
 
-def test_once_the_broker_says_there_is_a_hole_all_behind_it_are_numbered_anew() -> None:
+def test_after_a_rejection_by_a_gap_all_later_batches_get_new_sequences() -> None:
     sequencer = ready()
     lost, behind, last = batch(), batch(), batch()
     for one in (lost, behind, last):

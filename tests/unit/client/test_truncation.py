@@ -136,7 +136,7 @@ def test_a_seek_makes_the_question_pointless():
     assert it.asked() == [("t", 0, 3)]
 
 
-def test_closing_while_asked_says_nothing():
+def test_closing_during_a_validation_reports_nothing():
     it = Reading(auto_offset_reset="none")
     it.fetcher.close()
     it.ends(1)
@@ -144,7 +144,7 @@ def test_closing_while_asked_says_nothing():
 
 
 @pytest.mark.parametrize("policy", ["earliest", "none"])
-def test_poll_goes_on_or_says_what_is_gone(policy):
+def test_poll_continues_or_raises_log_truncated(policy):
     it = PaperConsumer(1, group_id="g", auto_offset_reset=policy)
     it.produce(0, b"0", b"1", b"2")
     it.committed[T0] = 0

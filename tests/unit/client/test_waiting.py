@@ -55,7 +55,7 @@ def test_a_sleeper_can_be_woken() -> None:
     assert clock.getDelayedCalls() == []
 
 
-def test_one_flight_serves_all_who_ask_while_it_lasts() -> None:
+def test_concurrent_callers_share_one_run() -> None:
     gates: list[Deferred[int]] = []
 
     async def fly() -> int:
@@ -72,7 +72,7 @@ def test_one_flight_serves_all_who_ask_while_it_lasts() -> None:
     assert isinstance(third.error, ValueError)
 
 
-def test_who_gives_up_waiting_does_not_stop_the_flight_of_others() -> None:
+def test_a_cancelled_waiter_does_not_stop_the_run_of_others() -> None:
     gate: Deferred[int] = Deferred()
 
     async def fly() -> int:

@@ -42,7 +42,7 @@ def test_a_wake_before_the_wait_is_not_lost_and_counts_once(clock):
     assert not waiting(wakeup).called
 
 
-def test_a_cancelled_wait_says_so_and_leaves_no_timer(clock):
+def test_a_cancelled_wait_raises_and_leaves_no_timer(clock):
     wakeup = Wakeup(clock)
     waits = waiting(wakeup)
     waits.cancel()

@@ -163,7 +163,7 @@ def test_logs_that_cannot_be_found_are_asked_for_again_and_again() -> None:
     link = PartitionLink(TP)
     delays = []
     for _ in range(12):
-        (again,) = link.not_located(0, KafkaTimeoutError("nobody answers"))
+        (again,) = link.not_located(0, KafkaTimeoutError("no answer"))
         assert isinstance(again, Locate)
         delays.append(again.delay)
     assert delays == sorted(delays)
@@ -198,11 +198,11 @@ def test_an_answer_for_another_offset_or_generation_changes_nothing() -> None:
     assert (link.fetch_offset, link.buffered_bytes) == (2, 10)
 
 
-def test_offsets_that_compaction_took_are_no_news_but_others_are_told() -> None:
+def test_offsets_removed_by_compaction_are_no_gap_but_other_missing_offsets_are() -> None:
     quiet = copying(compacted=True)
     assert quiet.fetched(0, 0, run(3, 5), 10) == []
-    told = copying()
-    assert told.fetched(0, 0, run(3, 5), 10) == [ReportGap(Gap(0, 5, Cause.COMPACTION))]
+    strict = copying()
+    assert strict.fetched(0, 0, run(3, 5), 10) == [ReportGap(Gap(0, 5, Cause.COMPACTION))]
 
 
 def test_a_batch_from_before_the_targets_end_stops_it() -> None:
@@ -280,7 +280,7 @@ def test_out_of_range_waits_for_what_was_fetched() -> None:
     assert isinstance(again, Locate)
 
 
-def test_a_source_that_denies_its_own_epoch_is_not_told_any() -> None:
+def test_a_source_that_rejects_its_own_epoch_gets_fetches_without_one() -> None:
     link = copying(ends(0, 10, 7))
     link.out_of_range(0)
     link.located(1, ends(0, 10, 7))
@@ -331,7 +331,7 @@ def test_a_cut_inside_a_gap_is_reached_when_nothing_is_below() -> None:
 
 def test_an_idle_link_looks_again_when_the_target_has_another_leader_epoch() -> None:
     link = with_appends(1)
-    assert link.target_epoch_changed(0) == []  # the answer to the append will tell
+    assert link.target_epoch_changed(0) == []  # the response to the append will show it
     assert link.appended(0, 1) == []
     assert link.target_epoch_changed(0) == [Locate(1, 0.0)]
     assert link.located(1, ends(0, 10, 0)) == []

@@ -95,8 +95,8 @@ def test_a_consumer_setting_of_the_target_is_not_for_reading_the_source() -> Non
     assert settings("west.consumer.fetch.max.bytes", "77").fetch_max_bytes != 77
 
 
-def test_all_problems_are_told_at_once() -> None:
-    told = problems(
+def test_one_error_lists_all_problems() -> None:
+    message = problems(
         {
             "clusters": "east, west",
             "east.bootstrap.servers": "no port here:x",
@@ -113,11 +113,11 @@ def test_all_problems_are_told_at_once() -> None:
         "west.bootstrap.servers: is missing",
         "bootstrap.servers: 'no port here:x' is not host:port",
     ):
-        assert part in told
+        assert part in message
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "message"),
     [
         ({}, "clusters: is missing"),
         ({**GOOD, "clusters": "east"}, "name at least two"),
@@ -132,12 +132,12 @@ def test_all_problems_are_told_at_once() -> None:
         ({**GOOD, "east.security.protocol": "SASL_SSL"}, "security.protocol"),
     ],
 )
-def test_what_cannot_be_is_refused(values: dict[str, str], told: str) -> None:
-    assert told in problems(values)
+def test_what_cannot_be_is_refused(values: dict[str, str], message: str) -> None:
+    assert message in problems(values)
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("east->west.topic", "unknown setting, did you mean east->west.topics?"),
         ("east.bootstrap.server", "did you mean east.bootstrap.servers?"),
@@ -146,10 +146,10 @@ def test_what_cannot_be_is_refused(values: dict[str, str], told: str) -> None:
         ("sync.group.offsets.enabled", "kmirror does not have this function"),
     ],
 )
-def test_names_without_effect_are_warned_about(name: str, told: str) -> None:
+def test_names_without_effect_are_warned_about(name: str, message: str) -> None:
     (warning,) = config(**{name: "1"}).warnings
     assert warning.startswith(name)
-    assert told in warning
+    assert message in warning
 
 
 def test_a_file_is_read_as_java_properties(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_the_status_line_stays_in_place_on_a_terminal() -> None:
     assert stream.getvalue() == "\ra long line\rshort      \rnews \n"
 
 
-def test_the_same_trouble_is_told_once_in_a_while() -> None:
+def test_the_same_line_is_written_once_per_interval() -> None:
     stream, now = io.StringIO(), [0.0]
     console = Console(stream, lambda: now[0])
     for moment in (0.0, 1.0, 9.9, 10.0):

@@ -29,7 +29,7 @@ def test_every_code_but_none_has_a_class_of_its_name():
     assert [int(code) for code in ErrorCode] == list(range(-1, 128))
 
 
-def test_every_class_says_what_it_means_without_a_message():
+def test_every_class_has_a_default_message():
     for code in ErrorCode:
         if code is not ErrorCode.NONE:
             assert str(for_code(code)()).startswith(f"{code.name}: {for_code(code).__doc__}"[:20])

@@ -38,7 +38,7 @@ def answer(index, *records, **fields):
     return fetch.FetchPartitionResponse(index, 0, 9, 9, 0, records, size, **fields)
 
 
-def test_a_v4_request_is_laid_out_as_kafka_says():
+def test_a_v4_request_has_kafkas_layout():
     assert body_of(request(), 4) == (
         struct.pack(">iiiib", -1, 500, 1, 1 << 25, 0)
         + b"\0\0\0\1\0\6orders\0\0\0\1"
@@ -46,7 +46,7 @@ def test_a_v4_request_is_laid_out_as_kafka_says():
     )
 
 
-def test_a_v16_request_is_laid_out_as_kafka_says():
+def test_a_v16_request_has_kafkas_layout():
     message = request(replica_id=2, replica_epoch=77, session_id=8, session_epoch=1, rack_id="r")
     message.forgotten = [fetch.ForgottenTopic("", [1, 2], TOPIC_ID)]
     assert body_of(message, 16) == (
@@ -60,7 +60,7 @@ def test_a_v16_request_is_laid_out_as_kafka_says():
 
 
 def test_a_followers_directory_id_in_v17_is_passed_over():
-    # kafka-replica-verification sends the newest version it knows and asks nobody.
+    # kafka-replica-verification sends its newest version without negotiation.
     plain = body_of(request(rack_id="r"), 17)
     partition = struct.pack(">iiqiqi", 3, 4, 1000, 5, 6, 1 << 20)
     named = plain.replace(partition + b"\0", partition + b"\1\0\x10" + TOPIC_ID.bytes)

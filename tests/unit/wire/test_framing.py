@@ -22,7 +22,7 @@ def test_a_negative_length_is_refused(head):
 
 
 @pytest.mark.parametrize(
-    ("first", "said"),
+    ("first", "message"),
     [
         (b"GET / HTTP/1.1\r\n", "HTTP request"),
         (b"\x16\x03\x01\x02\x00", "TLS handshake"),
@@ -30,8 +30,8 @@ def test_a_negative_length_is_refused(head):
         (b"PROXY TCP4", "PROXY protocol"),
     ],
 )
-def test_other_protocols_are_recognised(first, said):
-    with pytest.raises(FrameTooLarge, match=said):
+def test_other_protocols_are_recognised(first, message):
+    with pytest.raises(FrameTooLarge, match=message):
         FrameReader(100 * 1024 * 1024).feed(first)
 
 

@@ -88,7 +88,7 @@ def test_a_broken_request_header_is_malformed(frame):
         messages.decode_request_header(frame)
 
 
-def test_the_header_of_a_version_we_do_not_speak_can_be_read_to_answer_it():
+def test_the_header_of_an_unsupported_version_is_decoded_for_the_response():
     frame = b"\0\x12\0\x63\0\0\0\5\0\2me" + b"whatever follows"
     header, _ = messages.decode_request_header(frame)
     assert header == RequestHeader(ApiKey.API_VERSIONS, 99, 5, "me")
@@ -113,7 +113,7 @@ def test_other_flexible_responses_have_tags_in_their_header():
     assert frame == b"\0\0\0\5\0\0\0\0\0\0\0\0"
 
 
-def test_requests_of_unknown_apis_and_of_the_hand_written_ones_are_told_apart():
+def test_unknown_apis_and_hand_written_ones_have_different_errors():
     with pytest.raises(UnsupportedVersion, match="api key 999 is unknown"):
         messages.decode_request(RequestHeader(999, 0, 1), b"", 0)
     with pytest.raises(LookupError, match=r"kclient\.wire\.produce"):
@@ -130,12 +130,12 @@ def test_what_a_version_lacks_is_left_out_and_has_its_default_after_reading():
     assert decode_request(messages.encode_request(RequestHeader(18, 3, 1), request)) == request
 
 
-def test_tagged_fields_are_written_only_if_they_say_something():
+def test_tagged_fields_are_written_only_if_they_differ_from_their_default():
     empty = messages.encode_response(ApiKey.API_VERSIONS, 3, 5, ApiVersionsResponse())
-    told = ApiVersionsResponse(finalized_features_epoch=7, zk_migration_ready=True)
-    frame = messages.encode_response(ApiKey.API_VERSIONS, 3, 5, told)
+    response = ApiVersionsResponse(finalized_features_epoch=7, zk_migration_ready=True)
+    frame = messages.encode_response(ApiKey.API_VERSIONS, 3, 5, response)
     assert frame == empty[:-1] + b"\2\1\x08\0\0\0\0\0\0\0\7\3\1\1"
-    assert messages.decode_response(ApiKey.API_VERSIONS, 3, frame) == (5, told)
+    assert messages.decode_response(ApiKey.API_VERSIONS, 3, frame) == (5, response)
 
 
 def test_a_tag_that_lies_about_its_size_is_malformed():
@@ -163,7 +163,7 @@ def test_null_is_written_and_read_only_where_the_version_has_it():
 
 
 @pytest.mark.parametrize(
-    ("version", "body", "said"),
+    ("version", "body", "message"),
     [
         (0, b"\xff\xff\xff\xff", r"MetadataRequest\.topics: null"),
         (1, b"\xff\xff\xff\xfe", r"MetadataRequest\.topics: negative size"),
@@ -178,8 +178,8 @@ def test_null_is_written_and_read_only_where_the_version_has_it():
         (9, b"\2\0\0\0\0\0\0", r"MetadataRequestTopic\.name: null"),
     ],
 )
-def test_the_error_names_the_field_that_is_wrong(version, body, said):
-    with pytest.raises(MalformedMessage, match=said):
+def test_the_error_names_the_field_that_is_wrong(version, body, message):
+    with pytest.raises(MalformedMessage, match=message):
         messages.decode_request(RequestHeader(ApiKey.METADATA, version, 1), body, 0)
 
 
@@ -207,7 +207,7 @@ def test_an_error_beside_withheld_configs_travels_as_a_tag():
 
 
 @pytest.mark.parametrize(
-    ("request_", "said"),
+    ("request_", "message"),
     [
         (HeartbeatRequest(group_id="x" * 40_000), "HeartbeatRequest v4"),
         (HeartbeatRequest(generation_id=1 << 31), "HeartbeatRequest v4"),
@@ -216,8 +216,8 @@ def test_an_error_beside_withheld_configs_travels_as_a_tag():
         (HeartbeatResponse(), "expected a HeartbeatRequest, got a HeartbeatResponse"),
     ],
 )
-def test_what_cannot_be_written_is_a_value_error_that_names_the_message(request_, said):
-    with pytest.raises(ValueError, match=said):
+def test_what_cannot_be_written_is_a_value_error_that_names_the_message(request_, message):
+    with pytest.raises(ValueError, match=message):
         messages.encode_request(RequestHeader(12, 4, 1), request_)
 
 

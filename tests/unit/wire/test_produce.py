@@ -23,7 +23,7 @@ def body_of(request, version):
     return frame[decode_request_header(frame)[1] :]
 
 
-def test_a_v3_request_is_laid_out_as_kafka_says():
+def test_a_v3_request_has_kafkas_layout():
     body = body_of(one_partition(b"RECORDS", transactional_id="tx"), 3)
     assert body == (
         b"\0\2tx"
@@ -32,7 +32,7 @@ def test_a_v3_request_is_laid_out_as_kafka_says():
     )
 
 
-def test_a_v9_request_is_laid_out_as_kafka_says():
+def test_a_v9_request_has_kafkas_layout():
     body = body_of(one_partition(b"RECORDS"), 9)
     assert body == b"\0" + struct.pack(">hi", -1, 30_000) + b"\2\7orders\2\0\0\0\3\x08RECORDS\0\0\0"
 
@@ -121,7 +121,7 @@ def response(**fields):
     return produce.ProduceResponse([produce.ProduceTopicResponse("orders", [partition])])
 
 
-def test_a_v11_response_is_laid_out_as_kafka_says():
+def test_a_v11_response_has_kafkas_layout():
     frame = produce.encode_response(response(base_offset=5, log_start_offset=1), 11, 0x0A0B)
     assert frame == (
         b"\0\0\x0a\x0b\0" + b"\2\7orders\2" + struct.pack(">ihqqq", 3, 6, 5, -1, 1)

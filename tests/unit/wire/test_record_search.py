@@ -70,7 +70,7 @@ def of_records(records: bytes, count: int, codec: int) -> bytes:
     )
 
 
-def test_a_bomb_is_an_error_that_says_so() -> None:
+def test_a_decompression_bomb_is_message_too_large() -> None:
     bomb = zlib.compress(bytes(64 << 20), 9, wbits=31)
     batch = of_records(bomb, 1, codec=1)
     with pytest.raises(MessageTooLarge, match="decompress to more than 1048576 bytes"):

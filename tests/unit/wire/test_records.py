@@ -156,7 +156,7 @@ def test_a_record_that_contradicts_itself_is_refused(payload, why):
         decoded(batch_of(payload))
 
 
-def test_fewer_or_more_records_than_the_header_says_are_refused():
+def test_another_record_count_than_the_headers_is_rejected():
     batch = encode_batch(some_records(3))
     for count in (2, 4, -1, 0x7FFFFFFF):
         with pytest.raises(InvalidRecord):
@@ -219,7 +219,7 @@ def test_a_builder_is_full_at_its_limit_but_takes_one_record_always():
     assert builder.record_count == 8
 
 
-def test_a_builder_counts_on_the_compression_it_was_told():
+def test_a_builder_uses_the_expected_compression_ratio():
     def filled(**settings):
         builder = BatchBuilder(1000, codec=4, **settings)
         while builder.append(NOW_MS, None, b"x" * 10):

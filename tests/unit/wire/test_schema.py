@@ -58,6 +58,6 @@ def test_a_tag_is_used_once_per_version():
     ("line", "versions"),
     [("a int32 3+", {3, 4, 9}), ("a int32 2-4", {2, 3, 4}), ("a int32 7", {7})],
 )
-def test_a_wire_line_says_which_versions_have_the_field(line, versions):
+def test_a_wire_line_has_the_versions_of_its_field(line, versions):
     assert {version for version in range(10) if Field.parse(line).versions.has(version)} >= versions
     assert not Field.parse(line).versions.has(min(versions) - 1)

@@ -32,7 +32,7 @@ def test_we_serve_no_version_that_kafka_3_9_does_not_have():
         assert 0 <= versions.min <= versions.max
 
 
-def test_what_is_served_is_spoken_except_the_oldest_produce():
+def test_served_versions_are_supported_except_the_oldest_produce():
     for api, versions in SERVED.items():
         if api is not ApiKey.PRODUCE:
             assert versions.min in SUPPORTED[api], api
@@ -50,7 +50,7 @@ def test_the_highest_version_of_both_sides_is_chosen():
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "said"),
+    ("ours", "theirs", "message"),
     [
         (VersionRange(4, 17), VersionRange(0, 3), "supported here: 4-17; by the peer: 0-3"),
         (VersionRange(0, 0), VersionRange(1, 2), "supported here: 0; by the peer: 1-2"),
@@ -58,8 +58,8 @@ def test_the_highest_version_of_both_sides_is_chosen():
         (None, VersionRange(0, 1), "supported here: none; by the peer: 0-1"),
     ],
 )
-def test_no_version_in_common_names_both_ranges(ours, theirs, said):
-    with pytest.raises(UnsupportedVersion, match=rf"FETCH \(api key 1\): {said}"):
+def test_no_version_in_common_names_both_ranges(ours, theirs, message):
+    with pytest.raises(UnsupportedVersion, match=rf"FETCH \(api key 1\): {message}"):
         negotiate(ApiKey.FETCH, ours, theirs)
 
 
