@@ -30,7 +30,6 @@ from uuid import UUID
 from twisted.logger import Logger
 
 from kbroker.common.epoch_fences import ControllerFence
-from kbroker.common.steps import at_once
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.common.turns import Turn, in_turns
 from kbroker.log.log_manager import LogManager
@@ -99,16 +98,6 @@ class ReplicaStateChanges:
         self._closed = True
 
     # -- requests ------------------------------------------------------------------------------
-
-    def become_leader_or_follower_at_once(
-        self, request: LeaderAndIsrRequest
-    ) -> LeaderAndIsrResponse:
-        """Apply LeaderAndIsr in one turn; the response has one error code per partition."""
-        return at_once(self._become_leader_or_follower(request))
-
-    def stop_replicas_at_once(self, request: StopReplicaRequest) -> StopReplicaResponse:
-        """Apply StopReplica in one turn; the response has one error code per partition."""
-        return at_once(self._stop_replicas(request))
 
     async def become_leader_or_follower(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
         """Apply LeaderAndIsr, some partitions in every turn of the reactor."""

@@ -25,7 +25,7 @@ LIST_OFFSETS_VERSION = 6
 OFFSET_FOR_LEADER_EPOCH_VERSION = 4
 
 
-async def leader_start(connection: Connection, each: PartitionFetchState) -> int:
+async def fetch_earliest_offset(connection: Connection, each: PartitionFetchState) -> int:
     """Return the leader's log start offset; raise its KafkaError, or the connection's."""
     topic, index = each.partition.key
     epoch = each.follower_state.leader_epoch
@@ -42,7 +42,7 @@ async def leader_start(connection: Connection, each: PartitionFetchState) -> int
     return int(answer.offset)
 
 
-async def leader_end(connection: Connection, each: PartitionFetchState) -> int:
+async def fetch_latest_offset(connection: Connection, each: PartitionFetchState) -> int:
     """Return the end of the leader's own epoch, which is its log end."""
     topic, index = each.partition.key
     epoch = each.follower_state.leader_epoch

@@ -35,7 +35,7 @@ from kbroker.replica.fetcher_state import (
     FetcherState,
     PartitionFetchState,
 )
-from kbroker.replica.leader_end_point import leader_end, leader_start
+from kbroker.replica.leader_end_point import fetch_earliest_offset, fetch_latest_offset
 from kbroker.replica.partition import Partition
 from kclient.errors import Address, ConnectionClosed
 from kclient.net.connection import Connection
@@ -285,8 +285,8 @@ class ReplicaFetcher:
         partition = each.partition
         connection = await self._connected()
         try:
-            start = await leader_start(connection, each)
-            end = await leader_end(connection, each)
+            start = await fetch_earliest_offset(connection, each)
+            end = await fetch_latest_offset(connection, each)
             if not each.current or partition.log is None:
                 return
             old = partition.log.log_end_offset

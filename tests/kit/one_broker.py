@@ -27,6 +27,7 @@ from kbroker.apis.pipeline import RequestPipeline
 from kbroker.apis.request import HandlerFactory
 from kbroker.common.epoch_fences import ControllerFence
 from kbroker.common.shared_turns import SharedTurns
+from kbroker.common.steps import at_once
 from kbroker.config import BrokerConfig, LogConfig
 from kbroker.log.claimed_log_dirs import ClaimedLogDirs
 from kbroker.log.disk import OS_DISK, Disk
@@ -40,7 +41,10 @@ from kbroker.replica.replica_manager import ReplicaManager
 from kclient.wire.interbroker import (
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
     LeaderAndIsrTopicState,
+    StopReplicaRequest,
+    StopReplicaResponse,
     UpdateMetadataBroker,
     UpdateMetadataEndpoint,
     UpdateMetadataPartitionState,
@@ -176,10 +180,18 @@ class OneBroker:
         self._update()
         return self.port
 
+    def become_leader_or_follower(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
+        """Apply LeaderAndIsr in one turn."""
+        return at_once(self.replica_manager.state_changes._become_leader_or_follower(request))
+
+    def stop_replicas(self, request: StopReplicaRequest) -> StopReplicaResponse:
+        """Apply StopReplica in one turn."""
+        return at_once(self.replica_manager.state_changes._stop_replicas(request))
+
     def lead(self, topic: str, partitions: int, *, leader_epoch: int = 0) -> list[int]:
         """Become leader of every partition of *topic*; return the error codes."""
         topic_id = uuid5(CLUSTER, topic)
-        response = self.replica_manager.state_changes.become_leader_or_follower_at_once(
+        response = self.become_leader_or_follower(
             LeaderAndIsrRequest(
                 controller_id=BROKER,
                 controller_epoch=1,

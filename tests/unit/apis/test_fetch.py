@@ -151,9 +151,7 @@ def test_a_long_poll_ends_when_the_topic_is_deleted(broker: ApiBroker) -> None:
     broker.fill(0)
     waiting = broker.fetch(want(), max_wait_ms=5000)
     stop = StopReplicaTopicState("t", [StopReplicaPartitionState(0, -2, True)])
-    broker.replica_manager.state_changes.stop_replicas_at_once(
-        StopReplicaRequest(controller_epoch=1, topic_states=[stop])
-    )
+    broker.stop_replicas(StopReplicaRequest(controller_epoch=1, topic_states=[stop]))
     broker.clock.advance(0)
     assert only(waiting.result).error_code != 0
 

@@ -35,7 +35,7 @@ def near(tmp_path: Path) -> Iterator[ApiBroker]:
 
 def take(broker: ApiBroker, leader: int = 1, epoch: int = 0, isr: tuple[int, ...] = (1, 2)) -> None:
     state = LeaderAndIsrPartitionState(0, 1, leader, epoch, list(isr), 0, sorted({1, 2, *isr}))
-    broker.replica_manager.state_changes.become_leader_or_follower_at_once(
+    broker.become_leader_or_follower(
         LeaderAndIsrRequest(
             controller_epoch=1, topic_states=[LeaderAndIsrTopicState("r", None, [state])]
         )

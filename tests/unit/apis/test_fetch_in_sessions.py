@@ -214,7 +214,7 @@ def take(broker: ApiBroker, epoch: int, isr: list[int]) -> None:
     states = [
         LeaderAndIsrPartitionState(index, 1, 1, epoch, isr, 0, [1, 2, 3]) for index in range(2)
     ]
-    broker.replica_manager.state_changes.become_leader_or_follower_at_once(
+    broker.become_leader_or_follower(
         LeaderAndIsrRequest(
             controller_epoch=1,
             topic_states=[LeaderAndIsrTopicState("t", uuid5(CLUSTER, "t"), states)],

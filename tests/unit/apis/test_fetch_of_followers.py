@@ -26,7 +26,7 @@ def leader(broker: ApiBroker) -> ApiBroker:
 
 def take(broker: ApiBroker, epoch: int, leader: int = 1) -> None:
     state = LeaderAndIsrPartitionState(0, 1, leader, epoch, [1, 2], 0, [1, 2])
-    broker.replica_manager.state_changes.become_leader_or_follower_at_once(
+    broker.become_leader_or_follower(
         LeaderAndIsrRequest(
             controller_epoch=1, topic_states=[LeaderAndIsrTopicState("r", None, [state])]
         )

@@ -56,9 +56,7 @@ def lead_with_follower(broker: ApiBroker, **settings: Any) -> None:
     configure(broker, "r", **settings)
     state = LeaderAndIsrPartitionState(0, 1, 1, 0, [1, 2], 0, [1, 2])
     topic = LeaderAndIsrTopicState("r", None, [state])
-    broker.replica_manager.state_changes.become_leader_or_follower_at_once(
-        LeaderAndIsrRequest(controller_epoch=1, topic_states=[topic])
-    )
+    broker.become_leader_or_follower(LeaderAndIsrRequest(controller_epoch=1, topic_states=[topic]))
 
 
 def follower_has(broker: ApiBroker, offset: int) -> None:
@@ -216,9 +214,7 @@ def test_an_append_that_waits_for_its_sync_is_refused_when_leadership_goes(
     answer = broker.produce(batch_of(1), topic="r")
     state = LeaderAndIsrPartitionState(0, 1, 2, 1, [1, 2], 0, [1, 2])
     topic = LeaderAndIsrTopicState("r", None, [state])
-    broker.replica_manager.state_changes.become_leader_or_follower_at_once(
-        LeaderAndIsrRequest(controller_epoch=1, topic_states=[topic])
-    )
+    broker.become_leader_or_follower(LeaderAndIsrRequest(controller_epoch=1, topic_states=[topic]))
     broker.clock.advance(0)
     assert ErrorCode(answer.result[0].error_code) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 

@@ -101,9 +101,7 @@ def ahead(broker: ApiBroker) -> ApiBroker:
 def be(broker: ApiBroker, leader: int, epoch: int) -> None:
     state = LeaderAndIsrPartitionState(0, 1, leader, epoch, [1, 2], 0, [1, 2])
     topic = LeaderAndIsrTopicState("r", None, [state])
-    broker.replica_manager.state_changes.become_leader_or_follower_at_once(
-        LeaderAndIsrRequest(controller_epoch=1, topic_states=[topic])
-    )
+    broker.become_leader_or_follower(LeaderAndIsrRequest(controller_epoch=1, topic_states=[topic]))
 
 
 def test_only_a_consumer_is_kept_below_the_high_watermark(ahead: ApiBroker) -> None:

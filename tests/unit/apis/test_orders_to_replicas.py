@@ -67,7 +67,7 @@ def lead(
         elr=list(elr),
         elr_epochs=[10] * len(elr),
     )
-    response = broker.replica_manager.state_changes.become_leader_or_follower_at_once(
+    response = broker.become_leader_or_follower(
         LeaderAndIsrRequest(
             controller_id=9,
             controller_epoch=controller_epoch,
@@ -90,7 +90,7 @@ def stop(
     controller_epoch: int = 1,
     number: int = -1,
 ) -> ErrorCode:
-    response = broker.replica_manager.state_changes.stop_replicas_at_once(
+    response = broker.stop_replicas(
         StopReplicaRequest(
             controller_epoch=controller_epoch,
             topic_states=[
@@ -640,7 +640,7 @@ def test_completed_changes_are_reported_although_the_rest_fails(broker: ApiBroke
         LeaderAndIsrTopicState("u", B, request.topic_states[0].partition_states)
     ]
     with pytest.raises(RuntimeError):
-        broker.replica_manager.state_changes.become_leader_or_follower_at_once(request)
+        broker.become_leader_or_follower(request)
     assert broker.fetchers.roles == [("t", 0), ("t", 1)]
 
 
@@ -648,9 +648,7 @@ def test_a_request_is_broken_off_when_one_of_a_later_controller_arrived(broker: 
     answer: Any = Deferred.fromCoroutine(
         broker.replica_manager.state_changes.become_leader_or_follower(many(250))
     )
-    broker.replica_manager.state_changes.become_leader_or_follower_at_once(
-        many(1, controller_epoch=2, leader_epoch=1)
-    )
+    broker.become_leader_or_follower(many(1, controller_epoch=2, leader_epoch=1))
     broker.clock.advance(0)
     assert answer.result.error_code == ErrorCode.STALE_CONTROLLER_EPOCH
     assert not broker.replica_manager.is_leader("t", 100)

@@ -116,7 +116,7 @@ def lead_with_follower(
         broker.config.log_defaults, min_insync_replicas=min_insync_replicas
     )
     state = LeaderAndIsrPartitionState(0, 1, 1, 0, list(isr), 0, [1, 2])
-    broker.replica_manager.state_changes.become_leader_or_follower_at_once(
+    broker.become_leader_or_follower(
         LeaderAndIsrRequest(
             controller_epoch=1, topic_states=[LeaderAndIsrTopicState("r", None, [state])]
         )
@@ -146,7 +146,7 @@ def test_acks_all_ends_when_leadership_goes(broker: ApiBroker) -> None:
     lead_with_follower(broker)
     waiting = broker.produce(batch_of(1), topic="r", acks=-1)
     state = LeaderAndIsrPartitionState(0, 1, 2, 1, [1, 2], 0, [1, 2])
-    broker.replica_manager.state_changes.become_leader_or_follower_at_once(
+    broker.become_leader_or_follower(
         LeaderAndIsrRequest(
             controller_epoch=1, topic_states=[LeaderAndIsrTopicState("r", None, [state])]
         )

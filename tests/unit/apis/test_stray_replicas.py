@@ -31,7 +31,7 @@ def follow(broker: ApiBroker, count: int, *, first: int = 0) -> None:
         LeaderAndIsrPartitionState(p, 1, 2, 0, [1, 2], 0, [1, 2])
         for p in range(first, first + count)
     ]
-    broker.replica_manager.state_changes.become_leader_or_follower_at_once(
+    broker.become_leader_or_follower(
         LeaderAndIsrRequest(
             controller_epoch=1, topic_states=[LeaderAndIsrTopicState("t", A, states)]
         )
@@ -93,7 +93,7 @@ def test_what_may_still_be_needed_is_kept(broker: ApiBroker, state: dict[str, An
     states = [LeaderAndIsrPartitionState(0, 1, 2, 3, [1, 2], 0, [1, 2])]
     if state.get("leader_epoch") == -1:
         state = {"leader_epoch": 2}
-        broker.replica_manager.state_changes.become_leader_or_follower_at_once(
+        broker.become_leader_or_follower(
             LeaderAndIsrRequest(
                 controller_epoch=1, topic_states=[LeaderAndIsrTopicState("t", A, states)]
             )
@@ -159,9 +159,7 @@ def test_a_later_controller_ends_what_an_earlier_one_began(broker: ApiBroker) ->
     follow(broker, 250)
     send_metadata(broker, 250)
     send_metadata(broker, 0, controller_epoch=2)
-    broker.replica_manager.state_changes.become_leader_or_follower_at_once(
-        LeaderAndIsrRequest(controller_epoch=2)
-    )
+    broker.become_leader_or_follower(LeaderAndIsrRequest(controller_epoch=2))
     for _ in range(3):
         broker.clock.advance(0)
     assert len(broker.replica_manager.log_manager) == 150

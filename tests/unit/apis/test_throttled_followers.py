@@ -24,7 +24,7 @@ def lead(broker: ApiBroker, *listed: str, isr: tuple[int, ...] = (1,)) -> None:
     config = replace(broker.config.log_defaults, leader_replication_throttled_replicas=listed)
     broker.topic_configs["r"] = config
     states = [LeaderAndIsrPartitionState(p, 1, 1, 0, list(isr), 0, [1, 2, 3]) for p in (0, 1)]
-    broker.replica_manager.state_changes.become_leader_or_follower_at_once(
+    broker.become_leader_or_follower(
         LeaderAndIsrRequest(
             controller_epoch=1, topic_states=[LeaderAndIsrTopicState("r", None, states)]
         )
