@@ -3,7 +3,8 @@
 All fences of a broker compare an epoch of a request with the latest one, and differ in where the latest epoch is kept:
 
 - controller epoch: one number per broker, which every accepted request may raise: `ControllerFence`;
-- broker epoch: the broker's own registration, which requests never raise: `fences_broker`;
+- broker epoch: the broker's own registration, which requests never raise: `fences_broker`. `ControllerFence.check`
+  applies both, in this order, to every request of a controller;
 - leader epoch: one number per partition, inside the state that it protects (`kbroker.replica.core.role`), because the
   role, the log and the epoch change together;
 - the coordinator of a group fences its own writes, not requests: only ZooKeeper knows a later leader
@@ -16,6 +17,19 @@ In: epochs of requests   Out: verdicts   Owner: the reactor's thread
 """
 
 from __future__ import annotations
+
+from typing import Protocol
+
+from kclient.wire.errors import InvalidUpdateVersion, StaleBrokerEpoch, StaleControllerEpoch
+
+
+class ControllerRequest(Protocol):
+    """The epochs of LeaderAndIsr, StopReplica and UpdateMetadata."""
+
+    controller_id: int
+    controller_epoch: int
+    broker_epoch: int
+    request_number: int
 
 
 class ControllerFence:
@@ -32,6 +46,29 @@ class ControllerFence:
         self._sender = (-1, -1)
         """Controller epoch and broker epoch of the last numbered request."""
         self._number = -1
+
+    def check(
+        self, request: ControllerRequest, broker_epoch: int, *, check_number: bool = True
+    ) -> None:
+        """Let *request* pass all fences, and remember its epoch and number, or raise what rejects it.
+
+        *broker_epoch* is the lowest that this broker accepts. Without *check_number* a later request may have arrived.
+        StaleBrokerEpoch, StaleControllerEpoch, InvalidUpdateVersion.
+        """
+        if fences_broker(request.broker_epoch, broker_epoch):
+            raise StaleBrokerEpoch(
+                f"meant for broker epoch {request.broker_epoch}, not {broker_epoch}"
+            )
+        if not self.admits(request.controller_epoch):
+            raise StaleControllerEpoch(
+                f"controller epoch {request.controller_epoch} of broker {request.controller_id} is "
+                f"over, {self.epoch} is known"
+            )
+        number = request.request_number
+        if check_number and self.is_overtaken(
+            request.controller_epoch, request.broker_epoch, number
+        ):
+            raise InvalidUpdateVersion(f"a later request arrived before request {number}")
 
     def admits(self, controller_epoch: int) -> bool:
         """Return whether *controller_epoch* is the highest so far; remember it if so."""

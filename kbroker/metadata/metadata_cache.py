@@ -27,14 +27,11 @@ from uuid import UUID
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 
-from kbroker.common.epoch_fences import ControllerFence, fences_broker
+from kbroker.common.epoch_fences import ControllerFence
 from kbroker.common.internal_topics import INTERNAL_TOPICS
 from kbroker.common.reactor import Clock
 from kclient.wire.errors import (
     InvalidRequest,
-    InvalidUpdateVersion,
-    StaleBrokerEpoch,
-    StaleControllerEpoch,
 )
 from kclient.wire.interbroker import (
     LEADER_DURING_DELETE,
@@ -268,20 +265,9 @@ class MetadataCache:
         StaleControllerEpoch, StaleBrokerEpoch; InvalidUpdateVersion (a later request arrived before this one);
         InvalidRequest (a part came without those before).
 
-        *broker_epoch* is this broker's own; `fences_broker` refuses a request for an earlier one (KIP-380).
+        *broker_epoch* is this broker's own; None: not registered yet.
         """
-        if broker_epoch is not None and fences_broker(request.broker_epoch, broker_epoch):
-            raise StaleBrokerEpoch(
-                f"meant for broker epoch {request.broker_epoch}, not {broker_epoch}"
-            )
-        if not self._fence.admits(request.controller_epoch):
-            raise StaleControllerEpoch(
-                f"controller epoch {request.controller_epoch} of broker {request.controller_id} is "
-                f"over, {self._fence.epoch} is known"
-            )
-        number = request.request_number
-        if self._fence.is_overtaken(request.controller_epoch, request.broker_epoch, number):
-            raise InvalidUpdateVersion(f"a later request arrived before request {number}")
+        self._fence.check(request, -1 if broker_epoch is None else broker_epoch)
         brokers = {b.id: _broker(b) for b in request.live_brokers}
         whole = None
         if request.type != FULL:

@@ -40,7 +40,7 @@ from kbroker.replica.core.role import Role
 from kbroker.replica.partition import Partition
 from kbroker.replica.partition_registry import Changed, PartitionRegistry
 from kclient.wire.error_codes import ErrorCode
-from kclient.wire.errors import KafkaError, code_of
+from kclient.wire.errors import InvalidUpdateVersion, KafkaError, code_of
 from kclient.wire.interbroker import (
     LEADER_DURING_DELETE,
     RECOVERING,
@@ -275,26 +275,15 @@ class ReplicaStateChanges:
         if self._closed:
             return ErrorCode.STALE_BROKER_EPOCH
         ours = self._registration
-        if ours.refuses(request.broker_epoch):
-            log.warn(
-                "rejected a request of controller {id} for broker epoch {theirs}: ours is {ours}",
-                id=request.controller_id, theirs=request.broker_epoch, ours=ours.broker_epoch,
-            )  # fmt: skip
-            return ErrorCode.STALE_BROKER_EPOCH
-        if not self.fence.admits(request.controller_epoch):
-            log.warn(
-                "rejected a request of controller {id} with epoch {theirs}: the current epoch is {ours}",
-                id=request.controller_id, theirs=request.controller_epoch, ours=self.fence.epoch,
-            )  # fmt: skip
-            return ErrorCode.STALE_CONTROLLER_EPOCH
-        if not isinstance(request, UpdateMetadataRequest) and self.fence.is_overtaken(
-            request.controller_epoch, request.broker_epoch, request.request_number
-        ):
-            log.info(
-                "ignored request {number} of controller {id}: a later request arrived before it",
-                id=request.controller_id, number=request.request_number,
-            )  # fmt: skip
-            return ErrorCode.INVALID_UPDATE_VERSION
+        # Of an UpdateMetadata only the stray replicas are left to delete: the metadata cache has checked its number.
+        check_number = not isinstance(request, UpdateMetadataRequest)
+        try:
+            self.fence.check(request, ours.lowest_accepted, check_number=check_number)
+        except KafkaError as error:
+            is_late = isinstance(error, InvalidUpdateVersion)
+            line = log.info if is_late else log.warn
+            line("rejected a request of controller {id}: {why}", id=request.controller_id, why=error)
+            return error.code
         if ours.is_behind(request.broker_epoch):
             self._registered(request.broker_epoch)  # the controller received it before us
         return ErrorCode.NONE

@@ -9,8 +9,6 @@ In: registrations, the end of a session   Out: verdicts   Owner: replica.replica
 
 from __future__ import annotations
 
-from kbroker.common.epoch_fences import fences_broker
-
 
 class Registration:
     """The last registration of this broker."""
@@ -32,13 +30,13 @@ class Registration:
         self.is_expired = False
         return is_another
 
-    def refuses(self, broker_epoch: int) -> bool:
-        """Return whether a request for *broker_epoch* was meant for an earlier registration."""
-        over = self.broker_epoch + 1 if self.is_expired else self.broker_epoch
-        return fences_broker(broker_epoch, over)
+    @property
+    def lowest_accepted(self) -> int:
+        """The lowest broker epoch of a controller request that this broker executes."""
+        return self.broker_epoch + 1 if self.is_expired else self.broker_epoch
 
     def is_behind(self, broker_epoch: int) -> bool:
-        """Return whether a request that passed `refuses` is for a later registration than the known one."""
+        """Return whether a request that passed the fences is for a later registration than the known one."""
         return broker_epoch > self.broker_epoch > -1
 
     @property

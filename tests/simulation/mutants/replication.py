@@ -222,7 +222,7 @@ def broker_epoch_unchecked() -> list[Change]:
         return broker_epoch >= self._sender[1] and original(self, epoch, broker_epoch, number)
 
     return [
-        (Registration, "refuses", lambda _self, _epoch: False),
+        (Registration, "lowest_accepted", -1),
         (ControllerFence, "is_overtaken", is_overtaken),
     ]
 

@@ -6,7 +6,6 @@ from uuid import UUID
 
 import pytest
 
-from kbroker.common.epoch_fences import ControllerFence, fences_broker
 from kbroker.replica.core.role import PartitionRole, Role
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.interbroker import EPOCH_DURING_DELETE, NO_EPOCH, LeaderAndIsrPartitionState
@@ -25,19 +24,6 @@ def leader() -> PartitionRole:
     assert role.check_leader_and_isr(state(), A) is ErrorCode.NONE
     role.take(state(), A)
     return role
-
-
-def test_a_stale_controller_epoch_is_refused() -> None:
-    fence = ControllerFence()
-    assert [fence.admits(epoch) for epoch in (3, 3, 4, 3)] == [True, True, True, False]
-
-
-@pytest.mark.parametrize(
-    ("theirs", "ours", "fenced"),
-    [(4, 5, True), (5, 5, False), (6, 5, False), (-1, 5, False), (5, -1, False)],
-)
-def test_only_an_earlier_life_of_the_broker_is_fenced(theirs: int, ours: int, fenced: bool) -> None:
-    assert fences_broker(theirs, ours) is fenced
 
 
 def test_the_first_order_makes_a_leader_or_a_follower() -> None:
