@@ -282,7 +282,9 @@ class ReplicaStateChanges:
         except KafkaError as error:
             is_late = isinstance(error, InvalidUpdateVersion)
             line = log.info if is_late else log.warn
-            line("rejected a request of controller {id}: {why}", id=request.controller_id, why=error)
+            line(
+                "rejected a request of controller {id}: {why}", id=request.controller_id, why=error
+            )
             return error.code
         if ours.is_behind(request.broker_epoch):
             self._registered(request.broker_epoch)  # the controller received it before us
