@@ -66,7 +66,7 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
         self.holders = {}  # partition -> brokers that hold all that is committed
         self.short = (
             set()
-        )  # (broker, partition) whose log was lost, though the rest of the disk was not
+        )  # (broker, partition) with a lost log, though the rest of the disk was not
         self.refusals = []  # responses of brokers that were sent a leadership without their log
 
     @initialize(brokers=st.sets(BROKERS, min_size=1))
