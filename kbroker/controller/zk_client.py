@@ -112,7 +112,7 @@ class ControllerZkClient(ControllerZkReads):
         return min(STATES_PER_MULTI, self._per_turn)
 
     async def write_states(self, writes: Sequence[StateWrite]) -> StatesWritten:
-        """Write partition states; FencedError if a newer controller exists."""
+        """Write partition states; ControllerMovedError if a newer controller exists."""
         size = self._states_per_multi
         chunks = [writes[start : start + size] for start in range(0, len(writes), size)]
         turns = WorkerTurns(self._clock, self._per_turn - 1)
@@ -174,7 +174,7 @@ class ControllerZkClient(ControllerZkReads):
                 await self._fenced([Create(path)])
 
     async def write_assignments(self, effect: WriteAssignments) -> AssignmentsWritten:
-        """Write partitions' replicas into their topics' znodes; FencedError if a newer controller exists."""
+        """Write partitions' replicas into their topics' znodes; ControllerMovedError if a newer controller exists."""
         changes: dict[str, dict[int, znodes.ReplicaAssignment]] = {}
         for (name, index), new in effect.assignments.items():
             replicas = znodes.ReplicaAssignment(new.replicas, new.adding, new.removing)

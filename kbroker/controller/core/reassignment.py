@@ -324,7 +324,7 @@ def state_for(
 ) -> LeaderAndIsr:
     """Return the state *partition* must be in before its replicas are *wanted*.
 
-    RefusedError if no such state keeps what was committed, and a leader if there is one. LeaderAndIsr(-1, ...) of
+    RejectedError if no such state keeps what was committed, and a leader if there is one. LeaderAndIsr(-1, ...) of
     a partition that never had a state is never written.
     """
     current = context.leader_and_isr.get(partition)
@@ -369,7 +369,7 @@ def state_for(
 
 
 def _check(context: ControllerContext, target: Sequence[int]) -> None:
-    """Raise RefusedError for a list that cannot be one of replicas."""
+    """Raise RejectedError for a list that cannot be one of replicas."""
     if not target:
         raise RejectedError("the list of replicas is empty")
     if len(set(target)) != len(target):
@@ -379,7 +379,7 @@ def _check(context: ControllerContext, target: Sequence[int]) -> None:
 
 
 def _check_alive(context: ControllerContext, wanted: ReplicaAssignment) -> None:
-    """Raise RefusedError for new replicas on brokers that are not alive."""
+    """Raise RejectedError for new replicas on brokers that are not alive."""
     dead = [r for r in wanted.adding if r not in context.brokers]
     if dead:
         raise RejectedError(
