@@ -1,4 +1,4 @@
-"""Both sides of a fetch session, any order of events: what was told is what a full fetch would tell."""
+"""Both sides of a fetch session with any order of events: the fetcher has the state that a full fetch would return."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ pytestmark = pytest.mark.timeout(300)
 PARTITIONS = range(6)
 TOPIC = "t"
 NUMBERS = count(1)
-"""Of sessions: random ones are not met again, either."""
+"""Session ids; like random ones they do not repeat."""
 
 
 @dataclass
 class Log:
-    """A leader's partition: so many records, each of one byte."""
+    """A partition at the leader, with records of one byte each."""
 
     start: int = 0
     end: int = 0
@@ -36,11 +36,11 @@ class Log:
 
 
 @dataclass
-class Heard:
-    """What the fetcher knows of one partition."""
+class Received:
+    """The fetcher's state of one partition."""
 
     offset: int = 0
-    told: tuple[int, int, int] = (0, -1, -1)
+    state: tuple[int, int, int] = (0, -1, -1)
     """Error, high watermark, log start."""
 
 
@@ -133,15 +133,15 @@ class SessionsAgree(RuleBasedStateMachine):
         super().__init__()
         self.leader = Leader()
         self.session = fetching.FetchSessionHandler()
-        self.heard: dict[int, Heard] = {}
-        """What it follows."""
-        self.former: dict[int, Heard] = {}
-        """What it followed, and still knows of."""
+        self.received: dict[int, Received] = {}
+        """The fetched partitions."""
+        self.former: dict[int, Received] = {}
+        """Partitions that were removed; their state is kept."""
 
     def of_leader(self) -> FetchSession | None:
         return self.leader.sessions.get(self.session._id)
 
-    # -- what happens at the leader ------------------------------------------------------------
+    # -- events at the leader ------------------------------------------------------------------
 
     @rule(index=st.sampled_from(PARTITIONS), records=st.integers(1, 4))
     def append(self, index: int, records: int) -> None:
@@ -170,33 +170,33 @@ class SessionsAgree(RuleBasedStateMachine):
         logs = self.leader.logs
         self.leader = Leader(logs)
 
-    # -- what the fetcher does -----------------------------------------------------------------
+    # -- actions of the fetcher ----------------------------------------------------------------
 
     @rule(index=st.sampled_from(PARTITIONS))
     def follow(self, index: int) -> None:
-        if index not in self.heard:
-            self.heard[index] = self.former.pop(index, Heard())
+        if index not in self.received:
+            self.received[index] = self.former.pop(index, Received())
             self.want(index)
 
     def want(self, index: int) -> None:
-        self.session.add(TOPIC, FetchPartition(index, self.heard[index].offset, 1000))
+        self.session.add(TOPIC, FetchPartition(index, self.received[index].offset, 1000))
 
     @rule(index=st.sampled_from(PARTITIONS))
     def unfollow(self, index: int) -> None:
-        if index in self.heard:
-            self.former[index] = self.heard.pop(index)
+        if index in self.received:
+            self.former[index] = self.received.pop(index)
             self.session.remove(TOPIC, index)
 
-    @rule(room=st.integers(1, 6), newcomers=st.sampled_from([None, 1, 2]))
-    def fetch(self, room: int, newcomers: int | None = 1) -> None:
+    @rule(room=st.integers(1, 6), max_new_partitions=st.sampled_from([None, 1, 2]))
+    def fetch(self, room: int, max_new_partitions: int | None = 1) -> None:
         known = set(self.session._known)
         full = self.session.is_full
-        request_data = self.session.request(newcomers)
+        request_data = self.session.request(max_new_partitions)
         named = {
             (topic.name, one.partition) for topic in request_data.topics for one in topic.partitions
         }
-        if newcomers is not None and not self.session._has_no_room:
-            assert len(named - (set() if full else known)) <= newcomers
+        if max_new_partitions is not None and not self.session._has_no_room:
+            assert len(named - (set() if full else known)) <= max_new_partitions
         self.take(self.leader.fetch(request_data, room))
 
     @rule(room=st.integers(1, 6))
@@ -206,12 +206,12 @@ class SessionsAgree(RuleBasedStateMachine):
 
     @rule(index=st.sampled_from(PARTITIONS), room=st.integers(1, 6))
     def drop_an_answer(self, index: int, room: int) -> None:
-        """A consumer that sought meanwhile does not take what comes of one partition, and asks again."""
+        """A consumer that has called seek drops the response of one partition, and fetches it again."""
         response = self.leader.fetch(self.session.request(), room)
-        if index in self.heard:
+        if index in self.received:
             for topic in response.topics:
                 topic.partitions = [each for each in topic.partitions if each.partition != index]
-            self.heard[index] = Heard(self.heard[index].offset)
+            self.received[index] = Received(self.received[index].offset)
             self.want(index)
             self.session.repeat(TOPIC, index)
         self.take(response)
@@ -235,43 +235,43 @@ class SessionsAgree(RuleBasedStateMachine):
             return
         for topic in response.topics:
             for answer in topic.partitions:
-                heard = self.heard[answer.partition]
-                heard.told = (answer.error_code, answer.high_watermark, answer.log_start_offset)
+                received = self.received[answer.partition]
+                received.state = (answer.error_code, answer.high_watermark, answer.log_start_offset)
                 if answer.records_size:
-                    heard.offset += answer.records_size
+                    received.offset += answer.records_size
                     self.want(answer.partition)
 
-    # -- what must hold ------------------------------------------------------------------------
+    # -- invariants ----------------------------------------------------------------------------
 
     @invariant()
-    def what_is_not_due_has_nothing_to_say(self) -> None:
+    def partitions_that_are_not_due_have_no_changes(self) -> None:
         session = self.of_leader()
         if session is None or self.session.is_full:
             return
         for (_, index), partition in session.partitions.items():
             repeated = (TOPIC, index) in self.session._again
-            if partition not in session.due and index in self.heard and not repeated:
+            if partition not in session.due and index in self.received and not repeated:
                 answer, _ = self.leader.read(partition.asked, 1000)
                 assert not answer.records_size
-                said = (answer.error_code, answer.high_watermark, answer.log_start_offset)
-                assert said == self.heard[index].told
+                current = (answer.error_code, answer.high_watermark, answer.log_start_offset)
+                assert current == self.received[index].state
 
     def teardown(self) -> None:
-        """With no more events both come to rest, and the fetcher knows everything."""
+        """Without further events both sides settle, and the fetcher has the current state."""
         for _ in range(200):
             self.fetch(3)
-        for index, heard in self.heard.items():
+        for index, received in self.received.items():
             log = self.leader.logs[index]
             if log.error:
-                assert heard.told[0] == log.error
+                assert received.state[0] == log.error
             else:
-                assert heard.told == (0, log.high_watermark, log.start)
-                assert heard.offset >= log.end
+                assert received.state == (0, log.high_watermark, log.start)
+                assert received.offset >= log.end
         session = self.of_leader()
-        if session is not None and self.heard:
-            failed = {index for index in self.heard if self.leader.logs[index].error}
+        if session is not None and self.received:
+            failed = {index for index in self.received if self.leader.logs[index].error}
             assert {partition.asked.partition for partition in session.due} == failed
-            assert set(session.partitions) == {(TOPIC, index) for index in self.heard}
+            assert set(session.partitions) == {(TOPIC, index) for index in self.received}
 
 
 TestSessionsAgree = SessionsAgree.TestCase
