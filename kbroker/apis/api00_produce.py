@@ -43,7 +43,7 @@ log = Logger()
 ALL_IN_SYNC = -1
 
 LARGE_BYTES = 16 * 1024
-"""A request of fewer bytes is not looked at any closer."""
+"""A request of fewer bytes is small, whatever its number of partitions."""
 LARGE_PARTITIONS = 200
 """Batches that are appended in one turn of the reactor: each costs about 30 microseconds."""
 VERY_LARGE_BYTES = 8 << 20
@@ -159,7 +159,7 @@ class Produce:
 class _Pending:
     """A partition with an append that is not acknowledged yet.
 
-    Under acks=all not all in-sync replicas have it, under acks=1 the log is not synced as flush.messages asks.
+    Under acks=all not all in-sync replicas have it, under acks=1 the log is not synced as flush.messages requires.
     """
 
     __slots__ = ("_is_done", "leader_epoch", "offset", "outcome", "partition")
@@ -193,7 +193,7 @@ class _Pending:
 
 
 class _Wait:
-    """A request until its batches are replicated and synced as it asks, or until its timeout."""
+    """A request until its batches are replicated and synced as it requires, or until its timeout."""
 
     def __init__(self, pending: list[_Pending], encode: Callable[[], bytes]) -> None:
         self._pending = pending

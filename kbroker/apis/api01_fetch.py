@@ -99,19 +99,19 @@ class Fetch:
         follower = request.replica_id if request.replica_id >= 0 else None
         if follower is not None and not self._may_follow(context, follower):
             return _unauthorized(context, request)
-        asking = _Asking(self, context, request, follower, limit)
+        params = _FetchParams(self, context, request, follower, limit)
         is_full = request.session_epoch in (INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH)
         if follower is not None:
             self.replica_manager.followers.fetch_received(follower, self.now(), is_full=is_full)
         if is_full:
-            former = self._session_of(asking)
+            former = self._session_of(params)
             if former is not None:
                 self._close(former)
             named = sum(len(topic.partitions) + 1 for topic in request.topics)
             if named > LARGE:
-                return Deferred.fromCoroutine(_in_slices(asking))
-            return _FullFetch(asking).answer()
-        session = self._session_of(asking)
+                return Deferred.fromCoroutine(_in_slices(params))
+            return _FullFetch(params).answer()
+        session = self._session_of(params)
         error = _session_error(session, request, context.header.api_version)
         if error is not ErrorCode.NONE or session is None:
             return encode(context, FetchResponse([], error_code=int(error)))
@@ -129,15 +129,15 @@ class Fetch:
         for partition in added:
             self.watch(partition)
         self.sessions.used(session)
-        return _IncrementalFetch(asking, session, epoch).answer()
+        return _IncrementalFetch(params, session, epoch).answer()
 
-    def _session_of(self, asking: _Asking) -> FetchSession | None:
+    def _session_of(self, params: _FetchParams) -> FetchSession | None:
         """Return the session that the request names; that of a follower only to this follower."""
-        session = self.sessions.get(asking.request.session_id)
+        session = self.sessions.get(params.request.session_id)
         if session is None:
             return None
         is_owner = (
-            asking.follower is None if session.owner is None else session.owner == asking.owner
+            params.follower is None if session.owner is None else session.owner == params.owner
         )
         return session if is_owner else None
 
@@ -192,7 +192,7 @@ def _session_error(session: FetchSession | None, request: FetchRequest, version:
     return ErrorCode.NONE
 
 
-class _Asking:
+class _FetchParams:
     """A request, its sender, and the bytes that its response may have."""
 
     __slots__ = ("context", "fetch", "follower", "limit", "request")
@@ -243,33 +243,33 @@ class _Asking:
 class _FullFetch:
     """A fetch that names all its partitions; its response has them all."""
 
-    __slots__ = ("_asking", "_topics")
+    __slots__ = ("_params", "_topics")
 
-    def __init__(self, asking: _Asking) -> None:
-        self._asking = asking
-        resolve = asking.fetch.resolve
+    def __init__(self, params: _FetchParams) -> None:
+        self._params = params
+        resolve = params.fetch.resolve
         self._topics: list[tuple[str | None, FetchTopic]] = [
-            (resolve(topic.name, topic.topic_id), topic) for topic in asking.request.topics
+            (resolve(topic.name, topic.topic_id), topic) for topic in params.request.topics
         ]
 
     def answer(self) -> Answer | Deferred[Answer]:
         """Answer now, or wait."""
-        asking = self._asking
+        params = self._params
         found = self._look(again=False, in_any_case=not self._topics)
         if found is not None:
             return found
-        return asking.fetch.purgatory.delay(
+        return params.fetch.purgatory.delay(
             self._watchers(),
             self._keys(),
-            asking.seconds,
+            params.seconds,
             lambda: self._look(again=True),
             lambda: self._look(again=True, in_any_case=True),
-            held=asking.follower is not None,
+            held=params.follower is not None,
         )
 
     def _watchers(self) -> Watchers[TopicPartition, DelayedOperation[Any]]:
-        purgatory = self._asking.fetch.purgatory
-        return purgatory.high_watermarks if self._asking.follower is None else purgatory.log_ends
+        purgatory = self._params.fetch.purgatory
+        return purgatory.high_watermarks if self._params.follower is None else purgatory.log_ends
 
     def _keys(self) -> Iterable[TopicPartition]:
         return [
@@ -280,8 +280,8 @@ class _FullFetch:
         ]
 
     def _look(self, *, again: bool, in_any_case: bool = False) -> Answer:
-        asking = self._asking
-        reading = asking.reading(again=again)
+        params = self._params
+        reading = params.reading(again=again)
         answers = []
         caught_up = []
         for name, topic in self._topics:
@@ -295,22 +295,22 @@ class _FullFetch:
             reading.release()
             return None
         response = FetchResponse(answers)
-        if asking.request.session_epoch == INITIAL_SESSION_EPOCH and caught_up:
+        if params.request.session_epoch == INITIAL_SESSION_EPOCH and caught_up:
             response.session_id = self._begin_session(answers, caught_up)
-        return encode(asking.context, response)
+        return encode(params.context, response)
 
     def _begin_session(self, answers: list[FetchTopicResponse], caught_up: list[bool]) -> int:
         """Open a session that has sent these responses; return its id, 0 when there is no room."""
-        asking, fetch = self._asking, self._asking.fetch
+        params, fetch = self._params, self._params.fetch
         session = fetch.sessions.maybe_create(
-            asking.owner,
+            params.owner,
             len(caught_up),
-            uses_topic_ids=asking.context.header.api_version >= FIRST_WITH_TOPIC_IDS,
+            uses_topic_ids=params.context.header.api_version >= FIRST_WITH_TOPIC_IDS,
             now=fetch.now(),
         )
         if session is None:
             return 0
-        added, _ = session.update(asking.request.topics, ())
+        added, _ = session.update(params.request.topics, ())
         for partition in added:
             fetch.watch(partition)
         sent = (
@@ -324,10 +324,10 @@ class _FullFetch:
         return session.id
 
 
-async def _in_slices(asking: _Asking) -> Answer:
+async def _in_slices(params: _FetchParams) -> Answer:
     """Answer a large full fetch; begin in another turn than that in which it was decoded."""
-    await asking.context.turns.next()
-    return await _LargeFetch(asking).answer()
+    await params.context.turns.next()
+    return await _LargeFetch(params).answer()
 
 
 class _LargeFetch(_FullFetch):
@@ -341,27 +341,27 @@ class _LargeFetch(_FullFetch):
 
     async def answer(self) -> Answer:  # type: ignore[override]
         """Answer, in several turns of the reactor."""
-        asking = self._asking
-        turns = asking.context.turns
+        params = self._params
+        turns = params.context.turns
         found = await self._read(again=False, in_any_case=not self._topics)
         if found is None:
-            await asking.fetch.purgatory.delay(
-                self._watchers(), self._keys(), asking.seconds, lambda: True, lambda: True
+            await params.fetch.purgatory.delay(
+                self._watchers(), self._keys(), params.seconds, lambda: True, lambda: True
             )
             found = await self._read(again=True, in_any_case=True)
         assert found is not None
         await turns.next()
         response = FetchResponse(found)
-        if asking.request.session_epoch == INITIAL_SESSION_EPOCH:
+        if params.request.session_epoch == INITIAL_SESSION_EPOCH:
             caught_up = [False] * sum(len(topic.partitions) for topic in found)
             response.session_id = self._begin_session(found, caught_up) if caught_up else 0
             await turns.next()
-        return encode(asking.context, response)
+        return encode(params.context, response)
 
     async def _read(self, *, again: bool, in_any_case: bool) -> list[FetchTopicResponse] | None:
         """Read every partition, in slices; None if that is too little."""
-        share = self._asking.context.turns.slice()
-        reading = self._asking.reading(again=again)
+        share = self._params.context.turns.slice()
+        reading = self._params.reading(again=again)
         answers = []
         try:
             for name, topic in self._topics:
@@ -385,10 +385,10 @@ class _LargeFetch(_FullFetch):
 class _IncrementalFetch:
     """A fetch within a session; *epoch* is that of the session's next request."""
 
-    __slots__ = ("_asking", "_epoch", "_session")
+    __slots__ = ("_epoch", "_params", "_session")
 
-    def __init__(self, asking: _Asking, session: FetchSession, epoch: int) -> None:
-        self._asking = asking
+    def __init__(self, params: _FetchParams, session: FetchSession, epoch: int) -> None:
+        self._params = params
         self._session = session
         self._epoch = epoch
 
@@ -397,11 +397,11 @@ class _IncrementalFetch:
         found = self._look(again=False)
         if found is not None:
             return found
-        purgatory = self._asking.fetch.purgatory
+        purgatory = self._params.fetch.purgatory
         return purgatory.delay(
             purgatory.sessions,
             (self._session,),
-            self._asking.seconds,
+            self._params.seconds,
             lambda: self._look(again=True),
             lambda: self._look(again=True, in_any_case=True),
             held=True,
@@ -409,15 +409,15 @@ class _IncrementalFetch:
 
     def _look(self, *, again: bool, in_any_case: bool = False) -> Answer:
         """Read what is due; changes during this read are due for the next request."""
-        asking, session = self._asking, self._session
+        params, session = self._params, self._session
         if session.epoch != self._epoch:
             # Another request of the session came meanwhile: the client does not wait for this one.
             error = int(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
             return encode(
-                asking.context, FetchResponse([], error_code=error, session_id=session.id)
+                params.context, FetchResponse([], error_code=error, session_id=session.id)
             )
-        reading = asking.reading(again=again)
-        watch = asking.fetch.watch
+        reading = params.reading(again=again)
+        watch = params.fetch.watch
         responses: list[tuple[CachedPartition, FetchPartitionResponse, bool]] = []
         settled = 0
         for count, partition in enumerate(list(session.due)):
@@ -433,7 +433,7 @@ class _IncrementalFetch:
             elif is_caught_up:
                 settled += 1
         if not (
-            in_any_case or reading.suffices or (responses and asking.completes_on_high_watermark)
+            in_any_case or reading.suffices or (responses and params.completes_on_high_watermark)
         ):
             reading.release()
             return None
@@ -445,8 +445,8 @@ class _IncrementalFetch:
             if topic is None:
                 topic = topics[called] = FetchTopicResponse(partition.name, [], partition.topic_id)
             topic.partitions.append(answer)
-        session.answered_at = asking.fetch.now()
-        return encode(asking.context, FetchResponse(list(topics.values()), session_id=session.id))
+        session.answered_at = params.fetch.now()
+        return encode(params.context, FetchResponse(list(topics.values()), session_id=session.id))
 
 
 def encode(context: RequestContext, response: FetchResponse) -> Answer:

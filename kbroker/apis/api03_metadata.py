@@ -24,7 +24,7 @@ from twisted.logger import Logger
 from kbroker.apis.authorized_operations import (
     ALL_CLUSTER_OPERATIONS,
     ALL_TOPIC_OPERATIONS,
-    NOT_ASKED,
+    NOT_REQUESTED,
 )
 from kbroker.apis.request import RequestContext
 from kbroker.apis.responses import encode_in_steps
@@ -52,7 +52,7 @@ log = Logger()
 AUTO_CREATE_SECONDS: Final = 1.0
 """Longest wait for the leaders of a topic that a request created."""
 AUTO_CREATE_BURST: Final = 100
-"""Topics that may be created at once by being asked for."""
+"""Topics that requests may create at once."""
 AUTO_CREATE_PER_SECOND: Final = 10.0
 """And how fast that budget grows again."""
 
@@ -177,7 +177,7 @@ class Metadata:
             cluster_id=self._cache.cluster_id,
             controller_id=self._cache.live_controller_id,
             topics=topics,
-            cluster_authorized_operations=ALL_CLUSTER_OPERATIONS if cluster else NOT_ASKED,
+            cluster_authorized_operations=ALL_CLUSTER_OPERATIONS if cluster else NOT_REQUESTED,
         )
 
     def _brokers(self, listener: str) -> list[MetadataResponseBroker]:
@@ -267,7 +267,7 @@ class Metadata:
         for name in unknown:
             if not self._budget.take():
                 log.warn(
-                    "not creating {n} more topics asked for: too many at once",
+                    "not creating {n} more requested topics: too many at once",
                     n=len(unknown) - len(missing),
                 )
                 break

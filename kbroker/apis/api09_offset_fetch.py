@@ -2,7 +2,7 @@
 
 v2 null topics mean all, and a top-level error; v3 throttle time; v5 leader epochs (KIP-320); v6 flexible; v7
 require_stable (KIP-447: nothing is ever pending here before there are transactions); v8 many groups in one request
-(KIP-709); v9 member id and epoch of the new group protocol (KIP-848), not looked at.
+(KIP-709); v9 member id and epoch of the new group protocol (KIP-848), ignored.
 
 Offset -1: there is no committed offset.
 """

@@ -131,7 +131,7 @@ class CreateTopics:
 
 
 def _new(topic: CreatableTopic) -> NewTopic:
-    """Convert a topic as asked for. InvalidRequest when it contradicts itself."""
+    """Convert a topic of the request. InvalidRequest when it contradicts itself."""
     assignment: dict[int, list[int]] = {}
     for given in topic.assignments:
         if given.partition_index in assignment:

@@ -27,7 +27,7 @@ class ListPartitionReassignments:
     def __call__(
         self, context: RequestContext, request: ListPartitionReassignmentsRequest
     ) -> ListPartitionReassignmentsResponse:
-        """Answer what is under way; of the partitions asked for, if any are named."""
+        """Answer with the reassignments in progress, of the requested partitions or of all."""
         asked = None
         if request.topics is not None:
             asked = {(t.name, p) for t in request.topics for p in t.partition_indexes}

@@ -5,7 +5,7 @@ Versions served: 0 and 1 (v1: endpoint type; there are no KRaft controllers here
 
 from __future__ import annotations
 
-from kbroker.apis.authorized_operations import ALL_CLUSTER_OPERATIONS, NOT_ASKED
+from kbroker.apis.authorized_operations import ALL_CLUSTER_OPERATIONS, NOT_REQUESTED
 from kbroker.apis.request import RequestContext
 from kbroker.metadata.metadata_cache import MetadataCache
 from kclient.wire.errors import MismatchedEndpointType, UnsupportedEndpointType
@@ -43,5 +43,5 @@ class DescribeCluster:
                 for broker in self._cache.brokers.values()
                 if context.listener in broker.endpoints
             ],
-            cluster_authorized_operations=ALL_CLUSTER_OPERATIONS if asked else NOT_ASKED,
+            cluster_authorized_operations=ALL_CLUSTER_OPERATIONS if asked else NOT_REQUESTED,
         )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-NOT_ASKED: Final = -(2**31)
-"""The value where the request did not ask."""
+NOT_REQUESTED: Final = -(2**31)
+"""The value where the request does not want the operations."""
 
 _READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _CLUSTER_ACTION = range(3, 10)
 _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE, _CREATE_TOKENS, _DESCRIBE_TOKENS = range(

@@ -97,7 +97,7 @@ def offset_for_leader_epoch(broker: HandlerDependencies) -> Handler:
 
 
 def describe_log_dirs(broker: HandlerDependencies) -> Handler:
-    """Make the handler of DescribeLogDirs, which asks the file systems in a thread."""
+    """Make the handler of DescribeLogDirs, which queries the file systems in a thread."""
     from collections.abc import Collection
 
     from twisted.internet.defer import Deferred

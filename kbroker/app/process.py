@@ -29,7 +29,7 @@ SETTLING_SECONDS = 1.0
 
 
 def run(file: Path, overrides: Sequence[str]) -> int:
-    """Run one broker until it is asked to stop; return the exit code."""
+    """Run one broker until it has to stop; return the exit code."""
     try:
         config = BrokerConfig.load(file, overrides)
     except ConfigError as error:

@@ -171,7 +171,7 @@ class Connection(Protocol):
         reader, memory = self._reader, self._memory
         if frame.room <= reader.received:
             size = reader.next_size(trusting=memory.is_roomy)
-            if not memory.ask(frame, size, self._listener.now()):
+            if not memory.try_allocate(frame, size, self._listener.now()):
                 self._pause()
                 self._listener.watch_memory()
                 return False

@@ -107,7 +107,7 @@ class World:
         while sender.unread and sender.broker_reads and not frame.is_waiting:
             if sender.received == frame.room:
                 factor = 4 if frame.room < MIB else 2
-                if not memory.ask(frame, min(sender.size, factor * frame.room), self.now):
+                if not memory.try_allocate(frame, min(sender.size, factor * frame.room), self.now):
                     memory.pause(frame, self.now)
                     return
             count = min(frame.room - sender.received, sender.unread)
@@ -204,41 +204,41 @@ def test_frames_of_which_little_arrived_delay_no_other(count: int) -> None:
     memory = RequestMemory(256 * MIB, 100 * MIB)
     for _ in range(count):
         frame = memory.begin(None, 90 * MIB, 1, 0.0)
-        assert memory.ask(frame, 16 * 1024, 0.0)
+        assert memory.try_allocate(frame, 16 * 1024, 0.0)
     honest = memory.begin(None, 90 * MIB, 1, 0.0)
-    assert memory.ask(honest, 90 * MIB, 0.0)
+    assert memory.try_allocate(honest, 90 * MIB, 0.0)
 
 
 def test_the_oldest_waiting_frame_is_not_passed_for_ever() -> None:
     memory = RequestMemory(8 * MIB, 4 * MIB)
     size = 6 * MIB // 5
     running = [memory.begin(None, size, 1, 0.0) for _ in range(7)]
-    assert all(memory.ask(frame, size, 0.0) for frame in running)
+    assert all(memory.try_allocate(frame, size, 0.0) for frame in running)
     oldest = memory.begin(None, 4 * MIB, 1, 0.0)
-    assert not memory.ask(oldest, 4 * MIB, 0.0)
+    assert not memory.try_allocate(oldest, 4 * MIB, 0.0)
     now = 0.0
     while oldest.is_waiting and now < 5:
         now += TICK_SECONDS
         memory.end(running.pop(0))
         running.append(memory.begin(None, size, 1, now))
-        memory.ask(running[-1], size, now)
+        memory.try_allocate(running[-1], size, now)
         memory.tick(now)
     assert now < 3
 
 
 def test_a_small_frame_does_not_wait_where_nothing_is_left() -> None:
     memory = RequestMemory(8 * MIB, 4 * MIB)
-    while memory.ask(memory.begin(None, 4 * MIB, 1, 0.0), 4 * MIB, 0.0):
+    while memory.try_allocate(memory.begin(None, 4 * MIB, 1, 0.0), 4 * MIB, 0.0):
         pass
-    while memory.ask(memory.begin(None, SMALL + 1, 1, 0.0), SMALL + 1, 0.0):
+    while memory.try_allocate(memory.begin(None, SMALL + 1, 1, 0.0), SMALL + 1, 0.0):
         pass
-    assert memory.ask(memory.begin(None, SMALL, 1, 0.0), SMALL, 0.0)
+    assert memory.try_allocate(memory.begin(None, SMALL, 1, 0.0), SMALL, 0.0)
 
 
 def test_a_frame_that_the_broker_does_not_read_is_not_overdue() -> None:
     memory = RequestMemory(8 * MIB, 4 * MIB)
     frames = [memory.begin(None, 4 * MIB, 1, 0.0) for _ in range(3)]
-    assert [memory.ask(frame, 4 * MIB, 0.0) for frame in frames] == [True, True, False]
+    assert [memory.try_allocate(frame, 4 * MIB, 0.0) for frame in frames] == [True, True, False]
     for frame in frames:
         memory.pause(frame, 1.0)
     now = 0.1
@@ -259,7 +259,7 @@ def test_a_frame_that_the_broker_does_not_read_is_not_overdue() -> None:
 def test_a_broker_that_stood_still_closes_no_connection() -> None:
     memory = RequestMemory(4 * MIB, 4 * MIB)
     frames = [memory.begin(None, 4 * MIB, 100, 0.0) for _ in range(4)]
-    granted = [memory.ask(frame, 3 * MIB, 0.0) for frame in frames]
+    granted = [memory.try_allocate(frame, 3 * MIB, 0.0) for frame in frames]
     assert granted[0]
     assert not granted[-1]
     assert memory.tick(60.0) == ([], ())

@@ -2,12 +2,12 @@
 
 Theory of operation
 ===================
-A frame gets memory as its bytes arrive (`begin`, `ask`), never for the length that it announces. `ask` grants more
-while the rest of the frame fits, too: so the frame that was granted memory last can always be completed. A frame that
-is refused memory by `ask` waits, unread, until memory is given back. While a frame waits, `tick` closes those below
-the minimum rate, the worst first. The rate is kept as the time at which the frame is overdue: bytes move it on, up to
-`STALL_SECONDS` ahead; while the broker does not read it stands still. `docs/design/request-memory.md` has the attacks
-and the proof.
+A frame gets memory as its bytes arrive (`begin`, `try_allocate`), never for the length that it announces.
+`try_allocate` grants more while the rest of the frame fits, too: so the frame that was granted memory last can always
+be completed. A frame that is refused memory by `try_allocate` waits, unread, until memory is given back. While a frame
+waits, `tick` closes those below the minimum rate, the worst first. The rate is kept as the time at which the frame is
+overdue: bytes move it on, up to `STALL_SECONDS` ahead; while the broker does not read it stands still.
+`docs/design/request-memory.md` has the attacks and the proof.
 
 Two sums are kept: *large* counts what frames over `MEDIUM` bytes were granted, *other* everything else. Small frames
 are granted in any case, medium ones have a quarter of the limit to themselves, and large ones have one frame of
@@ -134,7 +134,7 @@ class RequestMemory:
         self._frames[frame] = None
         return frame
 
-    def ask(self, frame: Reservation, room: int, now: float) -> bool:
+    def try_allocate(self, frame: Reservation, room: int, now: float) -> bool:
         """Return whether *frame* may hold *room* bytes; if not it waits until it is granted them."""
         if self._may_go_on(frame):
             self._grant(frame, room)
