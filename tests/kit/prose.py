@@ -40,9 +40,11 @@ class Text:
 
 
 def read(path: Path) -> Text:
-    """Return the text of a .py or .md file, taken apart."""
+    """Return the text of a file, taken apart; a script has neither names nor prose."""
     whole = path.read_text()
     text = Text(str(path.relative_to(ROOT)), whole)
+    if path.suffix == ".txt":
+        return text
     if path.suffix == ".md":
         text.prose.append((0, _FENCED.sub(lambda block: " " * len(block.group()), whole)))
         return text
@@ -58,8 +60,9 @@ def read(path: Path) -> Text:
 
 
 def files() -> list[Path]:
-    """Return every .py and .md file of the repository, in order."""
+    """Return every .py and .md file of the repository, and the scripts of the simulation, in order."""
     found = [path for room in CODE for path in (ROOT / room).rglob("*.py")]
     found += ROOT.glob("*.md")
     found += [path for room in ("docs", *CODE) for path in (ROOT / room).rglob("*.md")]
+    found += (ROOT / "tests/simulation/scripts").rglob("*.txt")
     return sorted(found)

@@ -308,7 +308,7 @@ class Node:
         return [key for key in found if key is not None]
 
     def keep(self, topics: dict[str, UUID]) -> None:
-        """Have the operator take away, of two logs of one name, the one that a disk brought back which was away.
+        """Have the operator remove one of two logs of one name: the one on a disk that was unreadable before.
 
         It is of another topic, or of a replica that was moved away meanwhile: the shorter one.
         """

@@ -1,6 +1,6 @@
 """What must hold after every step, and what must hold again some time after the last fault.
 
-The observer keeps a copy of every replica's log (who wrote each record, and its CRC), and for every partition
+The observer keeps a copy of every replica's log (the leader epoch of each record, and its CRC), and for every partition
 the *ledger*: each record that was ever below the high watermark of any broker that considered itself leader, for
 that is what consumers may have read and producers got acknowledged. The ledger only grows, unless a loss was
 granted (`losses.py`): then it is cut where the new leader's log ends, and the epochs before are judged no more.

@@ -141,6 +141,9 @@ def _retired(text: Text) -> list[tuple[int, str]]:
         (text.whole.index(name), name)
         for name in sorted(text.names.intersection(CODE_NAMES.split("|")))
     ]
+    found += [
+        (0, f"{match.group()} in the name of the file") for match in _RETIRED.finditer(text.path)
+    ]
     return [(at, f"retired: {name}") for at, name in found]
 
 

@@ -31,11 +31,12 @@ def election_without_a_new_epoch() -> list[Change]:
 
 @mutant
 def zombie_controllers() -> list[Change]:
-    """A controller's writes check neither its epoch nor its session (KAFKA-6082 and rule K4).
+    """A controller's writes check neither its epoch nor its session (KAFKA-6082), nor is a write bound to the session
+    of its decision.
 
     While its session is over, ZooKeeper refuses what it sends; before it sends anything in another session,
-    `Reconnect.connected` and the end of all requests that were under way have ended its work. So the binding (K4)
-    is the second guard of two, and this alone is found by what the epoch's check is for: a controller that was
+    `Reconnect.connected` and the end of all requests that were under way have ended its work. So the binding to the
+    session is the second guard of two, and this alone is found by what the epoch's check is for: a controller that was
     replaced while its session is alive, and writes until it learns of that.
     """
     begin, send = ControllerZkClient.__init__, SessionState.send
@@ -52,7 +53,7 @@ def zombie_controllers() -> list[Change]:
 
 @frequent_mutant
 def watches_not_read_again() -> list[Change]:
-    """A watch is not read again when the connection is back (K3)."""
+    """A watch is not read again when the connection is back."""
     return [
         (StandingWatch, "_failed", lambda self, _failure: setattr(self, "_reading", False)),
         (SessionState, "_emit_connected", _announce_without_watches),

@@ -25,7 +25,7 @@ def strays_are_led_empty() -> list[Change]:
 
 @mutant
 def every_log_start_is_believed() -> list[Change]:
-    """A log begins where its line of the checkpoint says, whatever that is, as before 682838a."""
+    """A log begins at the offset of its line in the checkpoint, whatever that is, as before 682838a."""
     return [
         (
             offset_checkpoint_file,

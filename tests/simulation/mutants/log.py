@@ -77,7 +77,7 @@ def failed_write_forgiven() -> list[Change]:
 
 @mutant
 def crc_skipped_in_recovery() -> list[Change]:
-    """Recovery keeps batches whose header can be read, whatever became of their records."""
+    """Recovery keeps batches with a readable header, even with damaged records."""
     return [(scan, "check_crc", lambda _buf, _info: None)]
 
 

@@ -24,7 +24,7 @@ from tests.simulation.mutants.registry import Change, frequent_mutant, mutant
 
 @mutant
 def watermark_by_committed_isr() -> list[Change]:
-    """The watermark counts the ISR that was answered, not the one that may have been written (KIP-497)."""
+    """The watermark counts the acknowledged ISR only, not the one that may have been written (KIP-497)."""
 
     original = LeaderState.advance
 
@@ -65,7 +65,7 @@ def state_written_unconditionally() -> list[Change]:
 
 @frequent_mutant
 def joining_the_isr_early() -> list[Change]:
-    """Whoever fetches joins the ISR, wherever its log ends."""
+    """Every replica that fetches joins the ISR, wherever its log ends."""
     original = LeaderState.follower_fetched
 
     def fetched(self: LeaderState, replica: int, offset: int, *rest: Any, **named: Any) -> Any:
@@ -104,13 +104,13 @@ def answer_before_the_watermark() -> list[Change]:
 
 @mutant
 def no_divergence() -> list[Change]:
-    """A leader never tells a follower that its log is another one."""
+    """A leader never returns a diverging epoch."""
     return [(Partition, "diverging_epoch", lambda *_args, **_more: None)]
 
 
 @mutant
 def lost_answer_taken_for_a_refusal() -> list[Change]:
-    """An ISR write whose answer was lost counts as not done (S5)."""
+    """An ISR write with a lost answer counts as not done (S5)."""
 
     def found(self: LeaderState, *_found: Any) -> Any:
         self.pending = None
@@ -206,7 +206,7 @@ def a_fetch_of_an_old_epoch_is_counted() -> list[Change]:
 
 @mutant
 def a_cut_off_leader_serves() -> list[Change]:
-    """A leader whose session is over serves clients until it receives its successor's epoch (S11)."""
+    """A leader with an expired session serves clients until it receives its successor's epoch (S11)."""
     return [(Partition, "require_leader", Partition.require_leader_for_followers)]
 
 
@@ -214,7 +214,7 @@ def a_cut_off_leader_serves() -> list[Change]:
 def broker_epoch_unchecked() -> list[Change]:
     """A broker executes a controller's request for an earlier life of that broker (KIP-380).
 
-    The numbers of requests, which are compared across lives, are a second guard, and go, too.
+    The numbers of requests, which are compared across restarts, are a second guard, and go, too.
     """
     original = ControllerFence.is_overtaken
 
@@ -262,7 +262,7 @@ def any_epoch_in_stop_replica() -> list[Change]:
 
 
 @mutant
-def former_lives_join_the_isr() -> list[Change]:
+def members_of_an_old_broker_epoch_join_the_isr() -> list[Change]:
     """A fetch that a broker sent in a life that is over takes it into the ISR (KIP-903)."""
 
     def may_join(self: MetadataCache, broker_id: int, _broker_epoch: int) -> bool:
@@ -273,7 +273,7 @@ def former_lives_join_the_isr() -> list[Change]:
 
 
 @mutant
-def fetches_of_former_lives_count_for_the_present_one() -> list[Change]:
+def fetches_of_an_old_broker_epoch_are_counted() -> list[Change]:
     """A leader takes the broker epoch of a follower from its metadata, not from the fetch (KIP-903)."""
     original = Partition.read_as_follower
 
