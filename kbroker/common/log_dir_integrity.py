@@ -15,7 +15,7 @@ EpochRange = tuple[int, int]
 """First and last broker epoch, both included."""
 
 MAX_BROKER_EPOCH: Final = 2**63 - 1
-"""The end of a range whose last broker epoch is not known: the broker was registering."""
+"""The end of a range with an unknown last broker epoch: the broker was registering."""
 
 MAX_RANGES: Final = 64
 """A set of broker epochs keeps so many ranges. Beyond, the oldest two become one, with the epochs between them."""

@@ -1,6 +1,6 @@
 """Settings of the sockets: the listeners, and the limits that protect the broker from its peers.
 
-Where Kafka's default is unlimited ours is finite; the line of the setting states it.
+Where Kafka's default is unlimited the default here is finite; the line of the setting states it.
 Names that begin with `kbroker.` are ours.
 """
 

@@ -56,7 +56,7 @@ NO_EFFECT = frozenset(
         "zookeeper.clientCnxnSocket",
     }
 )
-"""Keys of Kafka's that are accepted and change nothing here: they tune threads and windows we do not have."""
+"""Keys of Kafka's that are accepted without effect: they tune threads and windows that do not exist here."""
 
 REFUSED: Mapping[str, str] = {
     "process.roles": "KRaft is not supported: brokers are coordinated by ZooKeeper; remove the key",

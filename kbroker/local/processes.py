@@ -102,7 +102,7 @@ def _wait_for_end(process: ProcessIdentity, seconds: float) -> bool:
 
 
 def _reap(pid: int) -> None:
-    """Collect *pid* if it is our own child: else it would stay a zombie until we end."""
+    """Reap *pid* if it is a child of this process: else it would remain a zombie."""
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
 
@@ -114,7 +114,7 @@ def start_in_background(
     cwd: Path,
     environment: Mapping[str, str] | None = None,
 ) -> ProcessIdentity:
-    """Start a process that outlives us and our terminal; its output is appended to *log*."""
+    """Start a process that outlives this one and its terminal; its output is appended to *log*."""
     with log.open("ab") as output:
         process = subprocess.Popen(
             command,
@@ -126,7 +126,7 @@ def start_in_background(
             start_new_session=True,
         )
     identity = ProcessIdentity.of(process.pid)
-    process.returncode = 0  # it is not ours to wait for: no ResourceWarning when we forget it
+    process.returncode = 0  # nothing waits for it: no ResourceWarning for the dropped object
     return identity or ProcessIdentity(process.pid, "ended at once")
 
 
@@ -138,7 +138,7 @@ def start_bound_to_us(
     cwd: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a process that the kernel kills when the thread that called us ends (Linux).
+    """Start a process that the kernel kills when the calling thread ends (Linux).
 
     So not even a `kill -9` of a test run leaves anything behind. Its output goes to *output*, or
     its standard output to *stdout*.

@@ -1,7 +1,7 @@
 """Real ZooKeeper servers from the jars that PySpark brings: configuration, command, first answer.
 
-PySpark 4.3 ships a complete ZooKeeper 3.9 server, so the only thing a machine must have besides
-our packages is a Java runtime, version 17 or newer.
+PySpark 4.3 contains a complete ZooKeeper 3.9 server, so besides the Python packages a machine only
+needs a Java runtime, version 17 or newer.
 """
 
 from __future__ import annotations

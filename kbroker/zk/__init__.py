@@ -1,1 +1,1 @@
-"""ZooKeeper, the one truth of the control plane: its znodes, our session, our errors."""
+"""ZooKeeper, the truth of the control plane: the client with its session and errors, and every znode."""

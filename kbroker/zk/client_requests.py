@@ -116,7 +116,7 @@ class ClientRequests:
         return self._send(wire.Transaction(messages), paths, self._state.results)
 
     def sync(self, path: str) -> Deferred[None]:
-        """Let our server catch up with the ensemble."""
+        """Have the connected server catch up with the ensemble."""
         message = wire.Sync(requests.inside(self._state.chroot, path))
         return self._send(message, (path,), requests.to_none)
 

@@ -52,7 +52,7 @@ class NoChildrenForEphemerals(ZooKeeperError):
 
 
 class AccessDenied(ZooKeeperError):
-    """The znode's ACL forbids it, or ZooKeeper refused our credentials."""
+    """The znode's ACL forbids it, or ZooKeeper refused the credentials."""
 
 
 class ZnodeTooLarge(ZooKeeperError):

@@ -11,7 +11,7 @@ Every write belongs to a session: the one current when the call was made or, thr
 `in_session`, the one of its decision. It is never executed in a later session: it fails with
 `SessionExpired` instead.
 
-Reads are answered by the server we are connected to and may be behind; `sync` first where that
+The connected server answers reads and may be behind; `sync` first where that
 matters (a new controller, a new coordinator).
 
 The watches `watch_data` and `watch_children` stand: they hide ZooKeeper's one-shot watches. They are
@@ -221,7 +221,7 @@ class ZooKeeper(Protocol):
         """
 
     def sync(self, path: str) -> Deferred[None]:
-        """Let our server catch up with the ensemble; reads made after it see what is committed."""
+        """Have the connected server catch up with the ensemble; later reads return all committed writes."""
 
     def watch_data(self, path: str, callback: Callable[[Node | None], None]) -> Watch:
         """Call back with the znode as it is now and after changes; None while there is none."""

@@ -167,7 +167,7 @@ class PendingRequest:
 
 
 def message_of(operation: Operation, chroot: str) -> Any:
-    """Make kazoo's message of one of our operations."""
+    """Make kazoo's message of an operation."""
     path = chroot + operation.path
     if isinstance(operation, SetData):
         return wire.SetData(path, operation.data, operation.version)

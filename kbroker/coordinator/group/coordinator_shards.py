@@ -239,7 +239,7 @@ class CoordinatorShards:
         await zookeeper.sync(partition_state_path(OFFSETS_TOPIC, batch[0].fence.partition))
         ours = []
         for shard in batch:
-            if await shard.fence.still_ours():
+            if await shard.fence.still_leads():
                 ours.append(shard)
         if not ours:
             return

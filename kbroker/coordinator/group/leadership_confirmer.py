@@ -157,8 +157,8 @@ class LeadershipConfirmer:
             except ZooKeeperError as error:
                 if error.index is None:
                     raise
-                # The version also grows with every change of the ISR: `still_ours` reads the leader.
-                await fences[error.index].still_ours()
+                # The version also grows with every change of the ISR: `still_leads` reads the leader.
+                await fences[error.index].still_leads()
             else:
                 for fence in fences:
                     fence.confirmed_at = max(fence.confirmed_at, sent_at)
@@ -186,9 +186,8 @@ class LeadershipConfirmer:
             timer.cancel()
         self._in_flight = self._is_silent = False
         self._checked = []
-        if (
-            result is not False
-        ):  # slow: the next multi may confirm the requests that wait for followers
+        if result is not False:
+            # ZooKeeper is slow: the next multi may confirm the requests that wait for followers.
             waiting, self._by_followers = self._by_followers, []
             self._queued += [request for request in waiting if not request.done.called]
         if self._queued:

@@ -235,7 +235,7 @@ class OffsetWriter:
     async def _look_into(self, fence: ShardFence, multi: _Multi) -> None:
         """Send *multi* again, without the commits of the shard of *fence* if it is lost."""
         try:
-            error = ErrorCode.NONE if await fence.still_ours() else ErrorCode.NOT_COORDINATOR
+            error = ErrorCode.NONE if await fence.still_leads() else ErrorCode.NOT_COORDINATOR
         except ZooKeeperError:
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE
         again = []

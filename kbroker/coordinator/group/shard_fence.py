@@ -5,7 +5,7 @@ of the partition's state znode, bound to the session of the election. Once anoth
 over, ZooKeeper executes no write of this broker.
 
 The version also grows without a change of leader (the controller or the leader itself changes the ISR). So after a
-failed check `still_ours` reads the znode again. An answer from memory leaves only after `confirm`
+failed check `still_leads` reads the znode again. An answer from memory leaves only after `confirm`
 (`leadership_confirmer.py`).
 
 The other fences compare numbers of requests (`kbroker.common.epoch_fences`): they need no ZooKeeper, because a request
@@ -80,14 +80,14 @@ class ShardFence:
         self._zk_version = -1
         self._reconnections: list[Deferred[None]] = []
         self._readers: list[Deferred[bool]] | None = None
-        """The other callers of `still_ours` during a read; None without a read."""
+        """The other callers of `still_leads` during a read; None without a read."""
 
     @property
     def check(self) -> Check:
         """The first operation of every multi."""
         return Check(self._path, self._zk_version)
 
-    async def still_ours(self) -> bool:
+    async def still_leads(self) -> bool:
         """Read the partition's state; return whether this broker still leads, and update the check.
 
         Errors: ConnectionLoss. Concurrent calls share one read. Without the lead, *on_lost* has been called.
@@ -164,7 +164,7 @@ class ShardFence:
                 if error.index != 0:
                     error.index = error.index - 1 if error.index is not None else None
                     raise
-                if not await self.still_ours():
+                if not await self.still_leads():
                     raise NotCoordinator from error
 
     async def reconnected(self) -> None:

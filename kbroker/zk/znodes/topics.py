@@ -107,7 +107,7 @@ class PartitionState:
     is that of the writing controller, or of the last controller request at the writing leader.
     *leader_recovery_state* is 1 after an unclean election until the leader has recovered (KIP-704).
 
-    Two fields of ours, which Kafka's tools ignore: *isr_epochs* are the broker epochs under which the members
+    Two extensions, which Kafka's tools ignore: *isr_epochs* are the broker epochs under which the members
     of *isr* are in it, in the same order, -1 where that is not known, () if it is for none (KIP-903); *elr* are
     (broker, broker epoch) of the replicas that left while the ISR was under min.insync.replicas (KIP-966).
     """
