@@ -1,4 +1,4 @@
-"""A partition leader as simple as can be, for senders: it checks sequences as KIP-98 says.
+"""A partition leader as simple as can be, for senders: it checks sequences as in KIP-98.
 
 `Wire` stands for the one connection to it. Requests queue there until the test lets them be
 processed, answered, refused or lost.
@@ -145,7 +145,7 @@ class OneLeaderCluster:
         """Nothing changes here."""
 
     def update_soon(self) -> None:
-        """Count how often somebody found the metadata wrong."""
+        """Count how often the metadata was found wrong."""
         self.updates += 1
 
     def ready(self, node: int) -> Wire | None:

@@ -24,7 +24,7 @@ class RecordedIsrWrites:
 
 
 class NoFetchers:
-    """Fetchers of a broker that is alone; *roles* are the partitions whose role changed."""
+    """Fetchers of a broker that is alone; *roles* are the partitions with a changed role."""
 
     def __init__(self) -> None:
         self.roles: list[TopicPartition] = []

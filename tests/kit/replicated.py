@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a partition is, as metadata says."""
+    """Where a partition is, in the metadata."""
 
     leader: int
     isr: frozenset[int]
@@ -97,7 +97,7 @@ class Observer:
         )  # fmt: skip
 
     def controller(self) -> int:
-        """Ask who the controller is."""
+        """Ask for the controller."""
         return self._admin.list_topics(timeout=3).controller_id
 
     def in_sync(

@@ -64,7 +64,6 @@ UNFINISHED: dict[str, int] = {
     "tests/property": 16,
     "tests/simulation": 1,
     "tests/unit/log": 41,
-    "tests/unit/replica": 83,
 }
 
 _RETIRED = re.compile(

@@ -154,7 +154,7 @@ def test_a_write_of_an_earlier_epoch_is_forgotten(scene: Scene) -> None:
 
 
 class SlowZooKeeper:
-    """Answers writes when it is told to."""
+    """Answers writes when a test does so."""
 
     def __init__(self) -> None:
         self.waiting: list[Deferred[Stat]] = []
@@ -194,13 +194,15 @@ def test_thousands_are_written_some_at_a_time_and_announced_together(tmp_path: P
     assert (most, written) == (WRITES_AT_A_TIME, count)
     clock.advance(1)
     assert len(zookeeper.announced) <= 3
-    told = [key for data in zookeeper.announced for key in znodes.decode_partitions("/p", data)]
-    assert sorted(told) == [("t", index) for index in range(count)]
+    announced = [
+        key for data in zookeeper.announced for key in znodes.decode_partitions("/p", data)
+    ]
+    assert sorted(announced) == [("t", index) for index in range(count)]
 
 
 def test_after_a_write_that_came_to_nothing_the_follower_is_asked_again(scene: Scene) -> None:
     scene.zookeeper.state = znodes.PartitionState(1, 0, (1,), 1)
-    scene.zookeeper.version = 9  # somebody else wrote, in our name
+    scene.zookeeper.version = 9  # another write, in our name
     scene.follower_catches_up()
     assert (scene.leader_state.isr, scene.leader_state.pending) == ({1}, None)
     assert scene.partition.appended == [("t", 0)]

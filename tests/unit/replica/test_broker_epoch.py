@@ -1,4 +1,4 @@
-"""Whose orders count: those for the life that we live, or for one that we have not heard of yet."""
+"""Requests for the present registration, or for one that this broker does not know yet, are applied."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_an_order_may_know_of_a_registration_before_we_do() -> None:
     assert [ours.is_behind(epoch) for epoch in (-1, 7, 8)] == [False, False, True]
 
 
-def test_who_is_about_to_go_joins_no_isr() -> None:
+def test_a_broker_that_shuts_down_joins_no_isr() -> None:
     ours = Registration()
     ours.registered(7)
     assert ours.epoch_to_join_by == 7

@@ -1,4 +1,4 @@
-"""Who keeps a fetch session when there are not enough of them (KIP-227), and how epochs are counted."""
+"""Which fetch sessions stay when there are too few slots (KIP-227), and how epochs are counted."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_new_session_does_not_displace_a_young_one() -> None:
     assert cache.get(kept.id) is kept
 
 
-def test_what_was_not_used_for_two_minutes_goes_whoever_asks() -> None:
+def test_a_session_unused_for_two_minutes_is_evicted_for_any_other() -> None:
     cache = Cache(1)
     follower = cache.make(9, 0.0, owner=(2, "f"))
     assert cache.make(1, 120.5) is not None
@@ -73,14 +73,14 @@ def test_a_follower_displaces_a_young_client_but_no_young_follower() -> None:
     assert cache.get(follower.id) is follower
 
 
-def test_a_follower_that_comes_anew_takes_its_own_former_place() -> None:
+def test_a_follower_that_starts_again_replaces_its_own_session() -> None:
     cache = Cache(5)
     former = cache.make(9, 0.0, owner=(2, "f"))
     cache.make(9, 1.0, owner=(2, "f"))
     assert (cache.evictions, len(cache)) == ([former], 1)
 
 
-def test_an_evicted_session_hears_of_nothing_any_more() -> None:
+def test_an_evicted_session_receives_no_events() -> None:
     cache = Cache(1)
     former = cache.make(1, 0.0, owner=(2, "f"))
     assert list(cache.log_end_advanced(("t", 0))) == [former]
@@ -141,7 +141,7 @@ def test_of_many_that_are_wanted_some_are_named_at_a_time() -> None:
     assert named(session.request(3)) == [0]
 
 
-def test_a_leader_that_keeps_no_session_is_told_of_all_at_once() -> None:
+def test_a_leader_without_a_session_receives_every_partition_at_once() -> None:
     session = fetching.FetchSessionHandler()
     for index in range(5):
         session.add("t", FetchPartition(index, 0, 1))
@@ -158,7 +158,7 @@ def test_those_that_had_their_turn_come_behind_the_others() -> None:
     assert [partition.asked.partition for partition in session.due] == [2, 3, 4, 0, 1]
 
 
-def test_after_an_answer_that_did_not_come_everything_is_said_and_the_session_closed() -> None:
+def test_after_a_missing_response_every_partition_is_named_and_the_session_closed() -> None:
     session = fetching.FetchSessionHandler()
     session.add("t", FetchPartition(0, 0, 1))
     session.request()
@@ -174,7 +174,7 @@ def test_after_an_answer_that_did_not_come_everything_is_said_and_the_session_cl
     )
 
 
-def test_what_was_said_is_said_again_to_one_who_asks_in_another_epoch() -> None:
+def test_a_response_is_repeated_for_a_request_in_another_leader_epoch() -> None:
     session = FetchSession(1, (2, "f"), uses_topic_ids=True, now=0.0)
     (partition,), _ = session.update([FetchTopic("t", [FetchPartition(0, 5, 1, 3)])], ())
     answer = FetchPartitionResponse(0, high_watermark=5, log_start_offset=0)

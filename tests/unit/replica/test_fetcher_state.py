@@ -59,7 +59,7 @@ def test_nothing_is_due_where_nothing_is_followed(state: FetcherState, follow: F
     assert state.seconds_until_fetch(0.0) is None
 
 
-def test_the_pauses_of_a_partition_that_fails_grow_and_are_told_of_once(
+def test_the_delays_of_a_failing_partition_grow_and_are_reported_once(
     state: FetcherState, follow: Follow
 ) -> None:
     follow(0)
@@ -77,7 +77,7 @@ def test_the_pauses_of_a_partition_that_fails_grow_and_are_told_of_once(
     assert [each.partition.key for each, _ in state.failing] == [("t", 0)]
 
 
-def test_what_fails_holds_up_nobody_else(state: FetcherState, follow: Follow) -> None:
+def test_a_failing_partition_delays_no_other(state: FetcherState, follow: Follow) -> None:
     follow(0), follow(1)
     assert asked(state, 0.0) == [0, 1]
     answer(state, 1, ErrorCode.UNKNOWN_LEADER_EPOCH, 0.0)
@@ -86,9 +86,7 @@ def test_what_fails_holds_up_nobody_else(state: FetcherState, follow: Follow) ->
     assert asked(state, 0.05) == [1]
 
 
-def test_what_fails_in_a_way_that_nobody_foresaw_holds_up_nobody_else(
-    state: FetcherState, follow: Follow
-) -> None:
+def test_an_unexpected_error_delays_no_other_partition(state: FetcherState, follow: Follow) -> None:
     first, second = follow(0), follow(1)
     assert asked(state, 0.0) == [0, 1]
     answers = [FetchPartitionResponse(index, 0, 3, 0, 0) for index in range(2)]

@@ -40,7 +40,7 @@ def test_a_follower_gets_the_leaders_bytes_and_watermark(host: Host) -> None:
     fetch(follower, leader)
     assert follower.content() == leader.content()
     assert (leader.high_watermark, follower.high_watermark) == (0, 0)
-    fetch(follower, leader)  # tells the leader, and hears of it
+    fetch(follower, leader)  # the leader learns our end, and we the high watermark
     assert (leader.high_watermark, follower.high_watermark) == (10, 10)
 
 
@@ -60,7 +60,7 @@ def test_what_an_old_leader_wrote_alone_is_cut(host: Host) -> None:
 
 
 def test_epochs_that_were_missed_are_cut_one_after_another(host: Host) -> None:
-    """KIP-279: A leads 0 and 2, B leads 1 and 3, and neither hears of the other's."""
+    """KIP-279: A leads 0 and 2, B leads 1 and 3, and neither fetches the other's records."""
     a, b = host(1), host(2)
     a.take(1, 0)
     b.take(1, 0)
@@ -122,22 +122,22 @@ def test_a_log_start_within_a_batch_is_reached_with_the_whole_batch(host: Host) 
 def test_what_ends_where_the_leader_begins_and_may_never_have_agreed_does_not_stay(
     host: Host,
 ) -> None:
-    is_fenced, leader = host(1), host(2)
-    is_fenced.take(1, 0)
-    is_fenced.put(*range(3), value=b"nobody has this")
+    former_leader, leader = host(1), host(2)
+    former_leader.take(1, 0)
+    former_leader.put(*range(3), value=b"on no other replica")
     leader.take(2, 1, (2,))
     leader.put(*range(3))
     leader.delete_records(3)
-    is_fenced.take(2, 1, (2,))
-    fetch(is_fenced, leader)
-    assert is_fenced.content() == b""
-    assert is_fenced.log is not None
-    assert (is_fenced.log.log_start_offset, is_fenced.end) == (3, 3)
+    former_leader.take(2, 1, (2,))
+    fetch(former_leader, leader)
+    assert former_leader.content() == b""
+    assert former_leader.log is not None
+    assert (former_leader.log.log_start_offset, former_leader.end) == (3, 3)
     assert leader.leader_state is not None
     assert 1 not in leader.leader_state.maximal_isr, "it has not fetched since"
     leader.put(4)
-    fetch_all(is_fenced, leader)
-    assert is_fenced.end == 4
+    fetch_all(former_leader, leader)
+    assert former_leader.end == 4
 
 
 def test_a_deletion_of_records_reaches_the_follower(host: Host) -> None:
@@ -182,7 +182,7 @@ def test_a_replica_that_is_not_assigned_gets_kafkas_error(
         leader.require_leader_for_follower(9, epoch)
 
 
-def test_a_fetch_that_waited_does_not_say_that_its_sender_lives(host: Host) -> None:
+def test_a_delayed_fetch_is_no_sign_that_its_sender_is_alive(host: Host) -> None:
     leader = host(1)
     leader.take(1, 0, (1, 2), replicas=(1, 2))
     read = {"min_one_batch": True, "current_leader_epoch": 0}
@@ -210,13 +210,13 @@ def test_acks_all_needs_enough_replicas_before_and_after(host: Host) -> None:
         leader.is_committed(1, 1)
 
 
-def test_who_waits_goes_on_waiting_while_the_leader_stays(host: Host) -> None:
+def test_a_produce_waits_on_while_the_leader_stays(host: Host) -> None:
     leader = host(1)
     leader.take(1, 3)
     leader.put(1)
     leader.take(1, 4, (1, 2))
     assert not leader.is_committed(1, 3)
-    leader.take(1, 6, (1, 2))  # somebody else may have led in epoch 5
+    leader.take(1, 6, (1, 2))  # another broker may have led in epoch 5
     with pytest.raises(NotLeaderOrFollower):
         leader.is_committed(1, 3)
 
@@ -231,7 +231,7 @@ def latest_offset(partition: HostedPartition, leader_epoch: int) -> int:
     return offset
 
 
-def test_a_new_leader_tells_no_offset_before_it_knows_what_is_committed(host: Host) -> None:
+def test_a_new_leader_returns_no_offset_before_it_knows_the_committed_end(host: Host) -> None:
     a, b = host(1), host(2)
     a.take(1, 0, (1, 2), replicas=(1, 2))
     b.take(1, 0, (1, 2), replicas=(1, 2))

@@ -22,7 +22,7 @@ def test_an_epoch_we_never_saw_leads_to_the_one_before_it() -> None:
     assert follower().agreed_end(EpochEnd(4, 20), EpochEnd(3, 6), 12) == 6
 
 
-def test_an_epoch_before_all_of_ours_is_cut_where_the_leader_says() -> None:
+def test_an_epoch_before_all_of_ours_is_truncated_at_the_leaders_end() -> None:
     assert follower().agreed_end(EpochEnd(1, 3), EpochEnd(-1, -1), 12) == 3
 
 
@@ -34,7 +34,7 @@ def test_nothing_is_cut_behind_the_end() -> None:
     assert follower().agreed_end(EpochEnd(4, 20), EpochEnd(4, 12), 12) == 12
 
 
-def test_the_watermark_is_heard_of_as_far_as_the_log_reaches() -> None:
+def test_the_high_watermark_rises_as_far_as_the_log_reaches() -> None:
     follower_state = follower(mark=5)
     follower_state.update_high_watermark(20, 8)
     assert follower_state.high_watermark == 8

@@ -218,7 +218,7 @@ def test_s09_a_life_that_is_over_does_not_join_nor_hold_the_watermark() -> None:
     assert leader_state.follower_fetched(2, 12, 5, 0, 20) == [HighWatermarkAdvanced(12)]
 
 
-def test_who_leaves_under_min_insync_replicas_is_eligible_and_nothing_is_committed_meanwhile() -> (
+def test_a_replica_that_leaves_under_min_insync_replicas_is_eligible_and_nothing_is_committed_meanwhile() -> (
     None
 ):
     leader_state = known_leader(1, 2, min_isr=2)
@@ -235,7 +235,7 @@ def test_who_leaves_under_min_insync_replicas_is_eligible_and_nothing_is_committ
     assert leader_state.isr_written(9) == [HighWatermarkAdvanced(12)]
 
 
-def test_a_new_leader_has_those_forgotten_who_are_eligible_before_it_commits_without_them() -> None:
+def test_a_new_leader_removes_eligible_replicas_before_it_commits_without_them() -> None:
     leader_state = known_leader(1, elr={2: 20})
     leader_state.log_end(12)
     assert leader_state.high_watermark == 10
@@ -279,7 +279,7 @@ def test_s08_the_only_replica_ends_its_recovery_too() -> None:
     assert leader_state.maybe_shrink_isr(1.0) == []
 
 
-def test_the_isr_that_is_whole_again_forgets_who_was_eligible() -> None:
+def test_the_write_of_a_whole_isr_removes_eligible_replicas() -> None:
     leader_state = known_leader(1, min_isr=2, elr={2: 20})
     assert leader_state.propose_again() == []
     (write,) = leader_state.follower_fetched(2, 10, 5, 0, 21)
@@ -299,18 +299,18 @@ def test_s05_what_was_found_brings_its_epochs() -> None:
 
 
 class Backing:
-    """Broker 1 leads 2 and 3, and hears their fetches; a broker's timeout counts from 3 seconds on."""
+    """Broker 1 leads 2 and 3, and receives their fetches; a broker's timeout counts from 3 seconds on."""
 
     def __init__(self, *isr: int) -> None:
         self.leader_state = leader(*(isr or (1, 2, 3)))
-        self.heard = FollowerLiveness(3.0)
+        self.liveness = FollowerLiveness(3.0)
 
     def fetch(self, replica: int, now: float, *, is_full: bool = False, epoch: int = 5) -> None:
-        self.heard.fetch_received(replica, now, is_full=is_full)
+        self.liveness.fetch_received(replica, now, is_full=is_full)
         self.leader_state.follower_fetched(replica, 10, epoch, now)
 
     def backed(self, now: float) -> bool:
-        return self.leader_state.is_backed(self.heard, now)
+        return self.leader_state.is_backed(self.liveness, now)
 
 
 def test_s11_a_leader_is_backed_while_all_in_sync_replicas_follow_it() -> None:
@@ -319,14 +319,14 @@ def test_s11_a_leader_is_backed_while_all_in_sync_replicas_follow_it() -> None:
     assert not world.backed(1)
     world.fetch(3, 1, is_full=True)
     assert world.backed(4)
-    world.heard.fetch_received(2, 5, is_full=False)  # a session in which this partition is idle
+    world.liveness.fetch_received(2, 5, is_full=False)  # a session in which this partition is idle
     assert not world.backed(5)
-    world.heard.fetch_received(3, 5, is_full=False)
+    world.liveness.fetch_received(3, 5, is_full=False)
     assert world.backed(8)
     assert not world.backed(8.1)
 
 
-def test_s11_who_follows_no_more_may_follow_another() -> None:
+def test_s11_a_broker_that_stopped_following_may_follow_another_leader() -> None:
     world = Backing()
     for replica in (2, 3):
         world.fetch(replica, 1, is_full=True)
@@ -334,13 +334,13 @@ def test_s11_who_follows_no_more_may_follow_another() -> None:
     assert not world.backed(1)
     world.fetch(2, 2)
     assert world.backed(2)
-    world.heard.fetch_received(
+    world.liveness.fetch_received(
         2, 3, is_full=True
     )  # another session, in which it does not ask for this partition
     assert not world.backed(3)
 
 
-def test_s11_a_fetch_of_another_epoch_backs_nobody() -> None:
+def test_s11_a_fetch_in_another_epoch_backs_no_leader() -> None:
     world = Backing(1, 2)
     world.fetch(2, 1, is_full=True, epoch=4)
     assert not world.backed(1)
@@ -359,4 +359,4 @@ def test_s11_what_followed_an_earlier_epoch_has_to_ask_again() -> None:
         1, frozenset({1, 2}), log_end_offset=10, high_watermark=0, leader_epoch=6,
         previous=world.leader_state,
     )  # fmt: skip
-    assert not later.is_backed(world.heard, 1)
+    assert not later.is_backed(world.liveness, 1)

@@ -1,4 +1,4 @@
-"""The controller hears of a failed log directory, whatever becomes of the znode's writing (S15)."""
+"""A failed log directory is reported to the controller, whatever the outcome of a znode write (S15)."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from kbroker.zk.errors import ConnectionLoss
 
 
 class Writes:
-    """A ZooKeeper whose answers wait until a test gives them."""
+    """A ZooKeeper that answers when a test does so."""
 
     def __init__(self) -> None:
-        self.told: list[int] = []
+        self.reported: list[int] = []
         self.waiting: list[Deferred[str]] = []
 
     def create(self, path: str, data: bytes, *, sequential: bool) -> Deferred[str]:
         assert sequential
         assert path == "/log_dir_event_notification/log_dir_event_"
-        self.told.append(znodes.decode_log_dir_event(path, data))
+        self.reported.append(znodes.decode_log_dir_event(path, data))
         self.waiting.append(Deferred())
         return self.waiting[-1]
 
@@ -33,32 +33,32 @@ def news() -> tuple[Clock, Any, LogDirFailureChannel]:
     return clock, zookeeper, LogDirFailureChannel(clock, zookeeper, 4)
 
 
-def test_a_failure_is_told_again_until_zookeeper_has_it() -> None:
+def test_a_failure_is_reported_until_zookeeper_has_it() -> None:
     clock, zookeeper, directories = news()
     directories.report()
     zookeeper.waiting.pop().errback(Failure(ConnectionLoss("x")))
-    assert zookeeper.told == [4]
+    assert zookeeper.reported == [4]
     clock.advance(RETRY_SECONDS)
     zookeeper.waiting.pop().callback("x")
     clock.advance(RETRY_SECONDS)
-    assert zookeeper.told == [4, 4]
+    assert zookeeper.reported == [4, 4]
 
 
-def test_what_fails_while_another_is_told_is_told_too_and_those_behind_it_together() -> None:
+def test_failures_during_a_report_are_reported_together_after_it() -> None:
     _, zookeeper, directories = news()
     for _ in range(3):
         directories.report()
-    assert zookeeper.told == [4]
+    assert zookeeper.reported == [4]
     zookeeper.waiting.pop().callback("x")
-    assert zookeeper.told == [4, 4]
+    assert zookeeper.reported == [4, 4]
     zookeeper.waiting.pop().callback("x")
-    assert zookeeper.told == [4, 4]
+    assert zookeeper.reported == [4, 4]
 
 
-def test_a_broker_that_stops_tells_nothing_more() -> None:
+def test_a_broker_that_stops_reports_nothing_more() -> None:
     clock, zookeeper, directories = news()
     directories.report()
     directories.stop()
     zookeeper.waiting.pop().errback(Failure(ConnectionLoss("x")))
     clock.advance(RETRY_SECONDS)
-    assert zookeeper.told == [4]
+    assert zookeeper.reported == [4]

@@ -253,7 +253,7 @@ def test_after_an_error_of_the_session_another_is_begun_at_once(
     assert named(request) == {0: 0, 1: 0}
 
 
-def test_after_a_lost_connection_everything_is_said_again(world: World) -> None:
+def test_after_a_lost_connection_every_partition_is_named_again(world: World) -> None:
     begin(world, 2)
     world.connections[0].lose()
     world.turn(0.05)
@@ -268,11 +268,11 @@ def test_a_leader_without_room_is_asked_in_full_every_time(world: World) -> None
     world.turn()
     world.answer(records(0, 0), FetchPartitionResponse(1, 0, 0, 0, 0), session=0)
     assert world.fetches[-1].session_epoch == 0
-    # Who had his turn comes last, so that nobody starves.
+    # A partition that was read comes last, so that none starves.
     assert list(named(world.fetches[-1]).items()) == [(1, 0), (0, 1)]
 
 
-def test_a_log_that_begins_elsewhere_is_told_of(world: World) -> None:
+def test_a_new_log_start_offset_is_sent_to_the_leader(world: World) -> None:
     first, _ = begin(world, 2)
     world.answer(records(0, 0))
     world.answer()
@@ -314,7 +314,7 @@ def test_an_answer_that_makes_no_sense_does_not_end_the_following(world: World) 
     assert named(world.fetches[-1]) == {0: 1}
 
 
-def test_an_answer_that_makes_no_sense_holds_up_nobody_else(world: World) -> None:
+def test_an_invalid_response_delays_no_other_partition(world: World) -> None:
     begin(world, 2)
     world.answer(out_of_range(0), records(1, 0))
     world.reply(ApiKey.LIST_OFFSETS, ListOffsetsResponse(topics=[]))
@@ -324,7 +324,7 @@ def test_an_answer_that_makes_no_sense_holds_up_nobody_else(world: World) -> Non
 
 
 def test_the_next_fetch_waits_for_the_sync_of_what_came(world: World) -> None:
-    """Where flush.messages asks for it: the offset of a fetch says what this replica has."""
+    """With flush.messages, the offset of a fetch states what this replica has."""
     first, _ = begin(world, 2)
     hold_syncs(first)
     count = len(world.fetches)

@@ -1,4 +1,4 @@
-"""Throttled replication: who is named, what counts, and how long nothing goes (KIP-73)."""
+"""Replication quotas: which replicas are listed, which bytes count, and how long fetches wait (KIP-73)."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_what_was_not_sent_after_all_does_not_count() -> None:
 def test_over_a_long_time_no_more_goes_than_the_rate_allows(
     answers: list[tuple[float, int]], rate: int
 ) -> None:
-    """Whoever asks whenever he likes, and gets an answer unless the rate is exceeded."""
+    """Requests come at any time, and get a response unless the rate is exceeded."""
     made, now, sent, largest = throttle(rate), 0.0, 0, 0
     for pause, size in answers:
         now += pause
