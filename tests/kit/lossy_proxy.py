@@ -1,7 +1,7 @@
 """A TCP proxy before a broker that loses answers to Produce: the batch is in the log, and its acknowledgement is lost.
 
-It reads frames in both directions, and knows a Produce answer by the correlation id. What is to become of each is for
-`fate` to say; other APIs pass. Threads, sockets and nothing else: librdkafka and kafka-python are on the other side.
+It reads frames in both directions, and knows a Produce answer by the correlation id. `fate` decides about each;
+other APIs pass. Threads, sockets and nothing else: librdkafka and kafka-python are on the other side.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Brokers of paper: what a client asks of them is written down, and answered when the test says so.
+"""Brokers of paper: they record a client's requests, and respond when the test calls for it.
 
 The client's own `Cluster` (routing, metadata, repetitions) runs on them, with a `twisted.internet.task.Clock` for a
 reactor and without a socket::
@@ -141,7 +141,7 @@ class PaperCluster:
         return cluster
 
     def waiting(self, api: ApiKey) -> list[Asked]:
-        """Return the requests of *api* that nobody has answered, the oldest first."""
+        """Return the requests of *api* without an answer, the oldest first."""
         return [asked for asked in self.asked if asked.api is api and asked.waits]
 
     def one(self, api: ApiKey) -> Asked:
