@@ -19,7 +19,7 @@ from kclient.wire.errors import KafkaError
 from tests.kit.logs import FaultyDisk, append, config
 
 ID = UUID("0e579ef6-5c4e-4664-9cf4-cd2b01bee5f1")
-"""The topic id of logs whose topic does not matter."""
+"""The topic id of logs where the topic does not matter."""
 
 
 class Pool(ThreadPoolExecutor):
@@ -100,7 +100,7 @@ class Unreadable(FaultyDisk):
 
 
 class Synced(OsDisk):
-    """The real disk, whose syncs are counted; all at once where it *can*."""
+    """The real disk with its syncs counted; all at once where it *can*."""
 
     def __init__(self, *, can: bool = True) -> None:
         self.syncs: Counter[str] = Counter()

@@ -89,7 +89,7 @@ def records(log: UnifiedLog, **options: Any) -> list[tuple[int, bytes | None]]:
 
 
 class FaultyDisk(OsDisk):
-    """The real disk, until told otherwise: makes calls fail, or write short."""
+    """The real disk; a plan makes calls fail, or write short."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, object]] = []
@@ -130,7 +130,7 @@ class FaultyDisk(OsDisk):
         self._short += sizes
 
     def pwritev(self, fd: int, buffers: Sequence[Buffer], offset: int, /) -> int:  # type: ignore[override]
-        """Write, unless a plan says otherwise."""
+        """Write, unless a plan makes the call fail."""
         if self._short:
             size = self._short.pop(0)
             whole = b"".join(buffers)

@@ -155,7 +155,7 @@ class SimulatedDisk:
         self._failed: set[str] = set()
         """Directories in which a write or sync of a segment failed, for the process that runs."""
         self.forgiven: list[str] = []
-        """Segments that were written to in such a directory: nobody knows what is on the disk of the first ones."""
+        """Segments that were written to in such a directory: what is on the disk of the first ones is not known."""
         self.faults: dict[str, int] = {}
         """By disk ("/data"): the error of every change, errno.EIO or errno.ENOSPC."""
         self._places: dict[Directory, str] = {}
@@ -207,7 +207,7 @@ class SimulatedDisk:
         self._places.setdefault(self._directory(path), path)
 
     def is_elsewhere(self, path: str) -> bool:
-        """Say whether a directory at *path* belongs to another place."""
+        """Return whether a directory at *path* belongs to another place."""
         return self.is_dir(path) and self._places.get(self._directory(path), path) != path
 
     # The protocol

@@ -20,7 +20,7 @@ class GroupCommit(RuleBasedStateMachine):
         self.syncing: tuple[int, int] | None = None
         """The end that the running sync covers, and the number of truncations when it began."""
         self.former = 0
-        """Where the log that began anew ended, as far as it counted: a power loss brings it back."""
+        """Where the log ended before it began again, as far as it counted: a power loss brings it back."""
         self.truncations = 0
         self.waiting: list[tuple[int, int]] = []
         """Base and end offsets of appends that a sync has to cover before they count."""

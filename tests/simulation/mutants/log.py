@@ -119,7 +119,7 @@ def marks_believed_after_a_power_loss() -> list[Change]:
 
 @mutant
 def power_loss_taken_for_a_kill() -> list[Change]:
-    """A directory claims that it kept everything although the machine went down (KIP-966)."""
+    """A directory vouches for everything although the machine went down (KIP-966)."""
     original = log_dir_history.assess
 
     def assess(history: Any, clean_epoch: Any, boot_id: str, *, is_new: bool) -> Any:

@@ -92,7 +92,7 @@ class PowerLost(BaseException):
 
 
 class Mortal(SimulatedDisk):
-    """A disk whose machine loses power in place of a call: of the *nth* one of that name."""
+    """The disk of a machine that loses power in place of the *nth* call of that name."""
 
     dies_at = ("", 0)
 

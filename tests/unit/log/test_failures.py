@@ -155,16 +155,16 @@ def test_a_roll_that_fails_fences_the_log(tmp_path: Path, call: str) -> None:
     assert records(open_log(tmp_path / "t-0")) == [(0, b"v"), (1, b"v")]
 
 
-def test_whoever_listens_hears_of_the_first_failure_once(tmp_path: Path) -> None:
-    heard: list[int | None] = []
+def test_the_callback_is_called_once_with_the_first_failure(tmp_path: Path) -> None:
+    reported: list[int | None] = []
     disk = FaultyDisk()
     log = open_log(tmp_path / "t-0", disk=disk)
-    log.on_failure(lambda error: heard.append(error.errno))
+    log.on_failure(lambda error: reported.append(error.errno))
     disk.fail("pwritev", errno.EIO, times=2)
     for _ in range(3):
         with pytest.raises(KafkaStorageError):
             append(log, 1)
-    assert heard == [errno.EIO]
+    assert reported == [errno.EIO]
 
 
 @pytest.mark.parametrize("call", ["ftruncate", "rename"])

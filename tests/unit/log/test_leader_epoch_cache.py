@@ -1,4 +1,4 @@
-"""Leader epochs: who wrote what, and where that ends (KIP-101, KIP-279)."""
+"""Leader epochs: the offsets of each leader, and where they end (KIP-101, KIP-279)."""
 
 from __future__ import annotations
 

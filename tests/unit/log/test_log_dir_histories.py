@@ -20,7 +20,7 @@ BOTH = ("A", "B")
 def histories(
     files: dict[str, LogDirHistory | None], logs: Iterable[tuple[str, int]] = (), boot: str = "boot"
 ) -> LogDirHistories:
-    """Return the lives of a broker that found *files*, by directory, None a new directory."""
+    """Return the histories of a broker that found *files*, by directory, None a new directory."""
     made = LogDirHistories(boot)
     for name, history in files.items():
         made.add(name, name.upper(), assess(history, None, boot, is_new=history is None), history)
@@ -36,7 +36,7 @@ def files_of(
 
 
 def after_a_loss_in_b() -> LogDirHistories:
-    """Return a broker of which a lay untouched in the life in which b lost power: not absent to itself."""
+    """Return a broker: a lay untouched in the run in which b lost power, and is not absent in its own file."""
     return histories(
         {
             "a": LogDirHistory("boot", broker_epochs((120, 120)), BOTH, None, ("B",), 120),
@@ -46,7 +46,7 @@ def after_a_loss_in_b() -> LogDirHistories:
     )
 
 
-def test_a_directory_stands_for_what_lies_in_it_whatever_another_lost() -> None:
+def test_a_directory_covers_the_logs_in_it_whatever_another_one_lost() -> None:
     made = after_a_loss_in_b()
     assert made.registering() == LogDirIntegrity(LogDirCondition.CRASHED, broker_epochs((169, 169)))
     made.registered(200)
@@ -56,7 +56,7 @@ def test_a_directory_stands_for_what_lies_in_it_whatever_another_lost() -> None:
     )
 
 
-def test_what_a_directory_stands_for_outlives_the_life_that_said_so() -> None:
+def test_what_a_directory_covers_is_kept_over_a_run_that_published_it() -> None:
     made = after_a_loss_in_b()
     made.registering()
     half_way = histories(files_of(made, *"ab"), [T0])
@@ -69,7 +69,7 @@ def test_what_a_directory_stands_for_outlives_the_life_that_said_so() -> None:
     assert later.integrity == LogDirIntegrity(LogDirCondition.CRASHED, broker_epochs((169, 200)))
 
 
-def test_before_a_log_that_another_directory_lost_is_begun_nothing_older_is_claimed() -> None:
+def test_before_a_log_begins_that_another_directory_lost_nothing_older_is_covered() -> None:
     made = after_a_loss_in_b()
     made.registering()
     made.registered(200)
@@ -89,7 +89,7 @@ def test_a_log_that_was_deleted_and_begun_again_is_another() -> None:
     assert made.vouched_for("a", T0) == broker_epochs((200, 200))
 
 
-def test_a_directory_of_the_past_claims_nothing_older_once_it_has_lived_again() -> None:
+def test_an_old_copy_covers_nothing_older_after_the_next_registration() -> None:
     made = histories(
         {
             "a": LogDirHistory("boot", broker_epochs((10, 63)), BOTH),
@@ -105,14 +105,14 @@ def test_a_directory_of_the_past_claims_nothing_older_once_it_has_lived_again() 
     assert later.vouched_for("a", T0) == broker_epochs((200, 200))
 
 
-def test_who_is_stopped_while_he_registers_does_not_know_which_epoch_he_has() -> None:
+def test_a_broker_that_stops_while_it_registers_covers_every_later_epoch() -> None:
     made = histories({"a": LogDirHistory("boot", broker_epochs((10, 63)), ("A",))}, [T0])
     made.registering()
     history = made.history_of("a", ())
     assert history.intact == broker_epochs((10, MAX_BROKER_EPOCH))
 
 
-def test_a_directory_that_was_added_claims_what_the_others_do() -> None:
+def test_a_new_directory_covers_what_the_others_do() -> None:
     made = histories({"a": LogDirHistory("boot", broker_epochs((10, 63)), ("A",)), "b": None}, [T0])
     assert made.registering() == LogDirIntegrity(LogDirCondition.CRASHED, broker_epochs((10, 63)))
     made.registered(70)
@@ -121,7 +121,7 @@ def test_a_directory_that_was_added_claims_what_the_others_do() -> None:
     )
 
 
-def test_of_a_directory_that_is_missing_nobody_knows_what_was_in_it() -> None:
+def test_a_missing_directory_may_have_held_any_replica() -> None:
     made = LogDirHistories("boot")
     history = LogDirHistory("boot", broker_epochs((10, 63)), BOTH)
     made.add("a", "A", assess(history, None, "boot", is_new=False), history)

@@ -1,4 +1,4 @@
-"""What a broker may conclude from its log directories about the life before (S8)."""
+"""What a broker concludes from the files of a log directory about its last run (S8)."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_what_the_files_of_a_directory_mean(
     assert assess(history, clean_epoch, "boot-a", is_new=is_new) == integrity
 
 
-def test_a_machine_without_boot_ids_is_never_believed_to_have_lived_on() -> None:
+def test_a_machine_without_boot_ids_counts_as_one_that_went_down() -> None:
     assert assess(BEFORE._replace(boot_id=""), None, "", is_new=False).intact is None
 
 
@@ -133,5 +133,5 @@ def test_an_earlier_version_reads_the_first_and_the_last_epoch() -> None:
         b'{"bootId":"x","intactSince":1,"brokerEpoch":9,"epochs":[[9,1]]}',
     ],
 )
-def test_a_file_that_makes_no_sense_is_as_good_as_none(content: bytes) -> None:
+def test_a_file_that_cannot_be_decoded_counts_as_none(content: bytes) -> None:
     assert log_dir_history.decode(content) is None

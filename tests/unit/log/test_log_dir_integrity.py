@@ -1,4 +1,4 @@
-"""What a broker says of its earlier lives: since when its log directories have kept everything, and what they miss."""
+"""What the log directories of a broker vouch for after a restart: the epochs that they cover, and what they miss."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.kit.log_managers import ID, Brokers, Unreadable
 from tests.kit.logs import FaultyDisk, append
 
 
-def test_s08_a_broker_says_since_when_its_directories_kept_everything(brokers: Brokers) -> None:
+def test_s08_a_broker_publishes_the_epochs_that_its_directories_cover(brokers: Brokers) -> None:
     first = brokers().start()
     assert first.registering() == (LogDirCondition.NEW, None)
     first.registered(10)
@@ -61,13 +61,13 @@ def test_s08_a_partition_or_a_directory_that_is_gone_is_missed(
     assert len(dirs) == 4 > len(dirs.histories.found_logs)
     dirs.registered(20)
     dirs.release()
-    # What was made anew is not what was there: nothing granted before that life is claimed any more.
+    # The new logs are not the earlier ones: no epoch before that run is covered any more.
     again = brokers("a", "b").start()
     assert again.registering() == (LogDirCondition.CRASHED, broker_epochs(20))
     assert again.histories.found_logs is None
 
 
-def test_s08_directories_whose_meta_properties_were_exchanged_lose_nothing(
+def test_s08_directories_with_exchanged_meta_properties_lose_nothing(
     brokers: Brokers, tmp_path: Path
 ) -> None:
     dirs = brokers("a", "b").start()
@@ -90,7 +90,7 @@ def test_s08_directories_whose_meta_properties_were_exchanged_lose_nothing(
         assert dirs.vouched_for(key) == broker_epochs(10)
 
 
-def test_s08_a_directory_stays_missed_until_the_broker_has_said_so(
+def test_s08_a_directory_stays_missing_until_a_registration_has_reported_it(
     brokers: Brokers, tmp_path: Path
 ) -> None:
     dirs = brokers("a", "b").start()
@@ -104,7 +104,7 @@ def test_s08_a_directory_stays_missed_until_the_broker_has_said_so(
 
 
 @pytest.mark.parametrize("ends_cleanly", [True, False])
-def test_s17_a_loss_is_told_by_the_next_life_if_this_one_could_not(
+def test_s17_the_next_run_reports_a_loss_if_this_one_could_not(
     brokers: Brokers, tmp_path: Path, ends_cleanly: bool
 ) -> None:
     def start(boot_id: str) -> LogManager:

@@ -315,7 +315,7 @@ def test_a_flipped_bit_below_the_recovery_point_cuts_nothing(tmp_path: Path) -> 
     assert (tmp_path / "t-0" / LOG).read_bytes() == data
 
 
-def test_a_log_that_lost_synced_records_opens_and_says_so(tmp_path: Path) -> None:
+def test_a_log_that_lost_synced_records_opens_and_reports_it(tmp_path: Path) -> None:
     data = written(tmp_path / "t-0")
     (tmp_path / "t-0" / LOG).write_bytes(data[: batch_starts(data)[4]])
     log = open_log(tmp_path / "t-0", recovery_point=16, **SETTINGS)
@@ -402,7 +402,7 @@ def test_a_damaged_index_costs_nothing_but_time(
     assert append(log, 2000).base_offset == 75
 
 
-def test_an_index_of_another_partition_is_built_anew(tmp_path: Path) -> None:
+def test_an_index_of_another_partition_is_rebuilt(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"index_interval_bytes": 0}
     log = open_log(tmp_path / "t-0", **settings)
     other = open_log(tmp_path / "t-1", **settings)
@@ -427,9 +427,7 @@ def test_an_index_of_another_partition_is_built_anew(tmp_path: Path) -> None:
     [b"", b"\0" * 20, b"1\n0\n", b"0\n5\n0 0\n", b"0\n2\n3 0\n1 5\n", b"0\n1\nx y\n", b"\xff\xfe"],
     ids=["empty", "zeros", "future version", "count", "decreasing", "words", "binary"],
 )
-def test_a_damaged_epoch_file_is_built_anew_from_the_batches(
-    tmp_path: Path, content: bytes
-) -> None:
+def test_a_damaged_epoch_file_is_rebuilt_from_the_batches(tmp_path: Path, content: bytes) -> None:
     log = open_log(tmp_path / "t-0")
     for n in range(9):
         append(log, n, epoch=n // 3)
@@ -455,7 +453,7 @@ def test_a_damaged_epoch_file_is_built_anew_from_the_batches(
     ],
     ids=["another", "older", "too early", "too late", "gap", "another first", "last", "none"],
 )
-def test_s08_an_epoch_file_that_the_batches_contradict_is_built_anew(
+def test_s08_an_epoch_file_that_the_batches_contradict_is_rebuilt(
     tmp_path: Path, entries: str, clean: bool
 ) -> None:
     written(tmp_path / "t-0", epoch=lambda n: n // 2)

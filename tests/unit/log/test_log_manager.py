@@ -366,7 +366,7 @@ def test_a_long_topic_name_can_be_deleted(brokers: Brokers, tmp_path: Path) -> N
     assert len(renamed.name) == 255
 
 
-def test_a_topic_created_anew_does_not_inherit_recovery_points(
+def test_a_topic_created_again_does_not_inherit_recovery_points(
     brokers: Brokers, tmp_path: Path
 ) -> None:
     """Else its records would pass for synced, and a torn tail for bit rot."""
@@ -544,7 +544,7 @@ def test_a_sync_that_ends_in_an_unforeseen_error_fences_the_log(
     log = dirs.create("t", 0, ID)
     disk.break_down("fsync")
     append(log, 1)
-    assert "MemoryError" in caplog.text  # of the pool, whose callback raised it
+    assert "MemoryError" in caplog.text  # of the pool, in a callback that raised it
     assert broker.failures == [(str(tmp_path / "a"), [("t", 0)])]
     assert log.recovery_point == 0
     with pytest.raises(KafkaStorageError):
@@ -658,7 +658,7 @@ def test_idle_partitions_keep_no_file_open(brokers: Brokers, tmp_path: Path) -> 
     def open_segments() -> int:
         count = 0
         for fd in os.listdir("/proc/self/fd"):
-            with suppress(FileNotFoundError):  # the one that listdir had open
+            with suppress(FileNotFoundError):  # the descriptor that listdir had open
                 link = os.readlink(f"/proc/self/fd/{fd}")
                 count += link.startswith(str(tmp_path)) and link.endswith(".log")
         return count

@@ -135,7 +135,7 @@ def test_batches_that_were_cut_off_are_forgotten(log: Log) -> None:
         log.send(1)
 
 
-def test_a_producer_whose_every_batch_was_cut_off_is_not_known(log: Log) -> None:
+def test_a_producer_without_a_batch_after_a_cut_is_not_known(log: Log) -> None:
     log.send(0)
     log.send(0, producer=5)
     log.send(1)
@@ -145,7 +145,7 @@ def test_a_producer_whose_every_batch_was_cut_off_is_not_known(log: Log) -> None
     assert len(log.states) == 0
 
 
-def test_a_cut_through_more_than_is_remembered_says_so(log: Log) -> None:
+def test_a_cut_through_more_than_is_remembered_is_reported(log: Log) -> None:
     for sequence in range(30):
         log.send(sequence)
     assert log.states.truncate_from_end(30) == {}
@@ -156,7 +156,7 @@ def test_a_cut_through_more_than_is_remembered_says_so(log: Log) -> None:
     assert len(log.states) == 0
 
 
-def test_a_cut_through_the_first_batch_of_an_epoch_says_so(log: Log) -> None:
+def test_a_cut_through_the_first_batch_of_an_epoch_is_reported(log: Log) -> None:
     log.send(0)
     log.send(0, epoch=1)
     assert log.states.truncate_from_end(1) == {P: 0}

@@ -67,7 +67,7 @@ def test_a_clean_shutdown_writes_a_snapshot_and_the_next_one_replaces_it(tmp_pat
         ((-1,), 900, 900),
     ],
 )
-def test_after_a_crash_a_producer_wrote_when_its_batches_say(
+def test_after_a_crash_the_timestamps_of_batches_count_as_write_times(
     tmp_path: Path, timestamps: tuple[int, ...], now_ms: int, touched_ms: int
 ) -> None:
     log = open_log(tmp_path / "t-0")
@@ -81,7 +81,7 @@ def test_after_a_crash_a_producer_wrote_when_its_batches_say(
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_clean_shutdown_forgets_nothing_when_the_power_goes_then(seed: int) -> None:
-    """KAFKA-9892. The log was closed cleanly, so nobody would read it again to find out."""
+    """KAFKA-9892. The log was closed cleanly, so no start reads it again to find out."""
     disk = SimulatedDisk()
     disk.mkdir("/data")
     disk.mkdir("/data/t-0")
@@ -103,7 +103,7 @@ def test_a_log_without_producers_leaves_no_snapshot(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"\0" * 60, None], ids=["empty", "zeros", "missing"])
-def test_without_a_good_snapshot_the_batches_tell(tmp_path: Path, damage: bytes | None) -> None:
+def test_without_a_good_snapshot_the_batches_count(tmp_path: Path, damage: bytes | None) -> None:
     log = open_log(tmp_path / "t-0")
     append_numbered(log, 1, 0)
     log.roll(0)
@@ -181,7 +181,7 @@ def test_a_deep_cut_looks_for_lost_producers_from_the_end_on(tmp_path: Path) -> 
     assert known(log) == {1: (0, 0, 0)}
 
 
-def test_a_log_that_begins_anew_knows_nobody(tmp_path: Path) -> None:
+def test_a_log_that_begins_again_knows_no_producer(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0")
     append_numbered(log, P, 0)
     log.roll(0)
@@ -218,7 +218,7 @@ def test_a_follower_remembers_as_its_leader_does(tmp_path: Path) -> None:
     assert recognised(follower, 3, 4, 5, 6, 7)
 
 
-def test_copied_batches_say_nothing_about_producers_even_to_recovery(tmp_path: Path) -> None:
+def test_copied_batches_change_no_producer_state_even_in_recovery(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0")
     append_numbered(log, P, 0)
     data = numbered_batch(P, 50, base_offset=1) + numbered_batch(4, 0, base_offset=2)
@@ -234,7 +234,7 @@ def test_copied_batches_say_nothing_about_producers_even_to_recovery(tmp_path: P
     assert log.producers.copied.ranges == ()
 
 
-def test_a_damaged_list_of_copies_is_told(tmp_path: Path) -> None:
+def test_a_damaged_list_of_copies_is_reported(tmp_path: Path) -> None:
     open_log(tmp_path / "t-0").close()
     (tmp_path / "t-0" / "copied-offsets").write_bytes(b"0\n5 3\n")
     log = open_log(tmp_path / "t-0")

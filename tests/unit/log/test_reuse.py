@@ -1,4 +1,4 @@
-"""Partitions that come back to where they were deleted: what checkpoints say of the old logs goes, for all at once."""
+"""Partitions that come back to where they were deleted: the checkpoint entries of the old logs go, for all at once."""
 
 from __future__ import annotations
 

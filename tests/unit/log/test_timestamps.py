@@ -13,7 +13,7 @@ from tests.kit.logs import append, open_log
 
 
 def timestamps_in_no_order(log: UnifiedLog, seed: int) -> list[int]:
-    """Append some batches whose times go up and down; return the timestamp of each offset."""
+    """Append some batches with times that go up and down; return the timestamp of each offset."""
     rng = random.Random(seed)
     every: list[int] = []
     now = 1000

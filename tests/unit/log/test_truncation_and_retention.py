@@ -95,7 +95,7 @@ def test_positions_of_truncated_batches_are_forgotten(tmp_path: Path) -> None:
 
 
 def test_a_truncation_below_the_log_start_takes_the_start_with_it(tmp_path: Path) -> None:
-    """A follower whose end lay inside of a batch could never take that batch again."""
+    """A follower with an end inside of a batch could never take that batch again."""
     log = open_log(tmp_path / "t-0")
     append(log, 1, 2, 3)
     log.advance_log_start(1)
@@ -105,7 +105,7 @@ def test_a_truncation_below_the_log_start_takes_the_start_with_it(tmp_path: Path
     assert log.log_end_offset == 3
 
 
-def test_a_log_can_begin_anew_anywhere(tmp_path: Path) -> None:
+def test_a_log_can_begin_again_anywhere(tmp_path: Path) -> None:
     log = filled(tmp_path / "t-0")
     log.truncate_fully_and_start_at(500)
     assert (log.log_start_offset, log.log_end_offset, log.size) == (500, 500, 0)
@@ -132,7 +132,7 @@ def test_a_flush_that_began_before_a_truncation_does_not_count(tmp_path: Path) -
     assert log.recovery_point == 0
 
 
-def test_of_a_log_that_began_anew_nothing_is_synced(tmp_path: Path) -> None:
+def test_of_a_log_that_began_again_nothing_is_synced(tmp_path: Path) -> None:
     """Else a power loss that undoes it brings back records that count as synced, and as committed."""
     log = filled(tmp_path / "t-0")
     log.flush()
@@ -143,7 +143,7 @@ def test_of_a_log_that_began_anew_nothing_is_synced(tmp_path: Path) -> None:
     assert log.recovery_point == 7
 
 
-def test_a_log_that_began_anew_further_on_counts_after_a_sync_where_appends_do(
+def test_a_log_that_began_again_further_on_counts_after_a_sync_where_appends_do(
     tmp_path: Path,
 ) -> None:
     log = open_log(tmp_path / "t-0", flush_messages=1)
