@@ -39,9 +39,8 @@ from kbroker.common.log_dir_integrity import (
 )
 
 FILE: Final = "broker-incarnation"
-_PENDING_LOSS: Final = (
-    "untold"  # the field of `LogDirHistory.pending_loss`, as earlier versions wrote it
-)
+_PENDING_LOSS: Final = "untold"
+"""The field of `LogDirHistory.pending_loss`, as earlier versions wrote it."""
 BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 
 

@@ -57,7 +57,7 @@ class PendingFlush:
         self._hold(flushed, end_offset)
         return True
 
-    def begun_anew(self, former_end: int, offset: int) -> bool:
+    def truncated_fully(self, former_end: int, offset: int) -> bool:
         """Handle the log beginning again at *offset*; return whether that waits for a sync.
 
         *former_end* is what counted before. A power loss may bring that log back: the replica does not reach *offset*

@@ -87,7 +87,7 @@ class ProducerStateEntry:
         """Whether nothing that was known of it before `batches` was forgotten since."""
 
     def __repr__(self) -> str:
-        return f"ProducerEntry(epoch={self.epoch}, batches={self.batches})"
+        return f"ProducerStateEntry(epoch={self.epoch}, batches={self.batches})"
 
     @property
     def last_sequence(self) -> int:

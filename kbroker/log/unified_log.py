@@ -560,7 +560,7 @@ class UnifiedLog:
         self.recovery_point = 0
         self.leader_epochs.clear()
         self._ends_at(offset)
-        if self.config.flushes_appends and self._pending().begun_anew(former_end, offset):
+        if self.config.flushes_appends and self._pending().truncated_fully(former_end, offset):
             self._ask_for_flush()
 
     def _cut(self, offset: int) -> None:

@@ -69,7 +69,7 @@ class GroupCommit(RuleBasedStateMachine):
         self.recovery_point = 0
         self.former = min(former_end, self.end)
         self.waiting = []
-        if self.pending.begun_anew(former_end, self.end):
+        if self.pending.truncated_fully(former_end, self.end):
             self.waiting.append((former_end, self.end))
         self.sync()
 
