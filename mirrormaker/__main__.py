@@ -19,14 +19,14 @@ from mirrormaker.config import MirrorConfig
 def main() -> None:
     """Copy topics from one cluster to another: whole batches, at the same offsets, each exactly once.
 
-    Exit codes: 0 done, 1 failed, 2 wrong configuration, 3 a cluster cannot be reached, 5 some
+    Exit codes: 0 success, 1 failure, 2 invalid configuration, 3 a cluster is unreachable, 5 some
     partitions could not be copied, 130 Ctrl-C.
     """
 
 
 @main.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--once", is_flag=True, help="Copy what the source holds now, then end.")
+@click.option("--once", is_flag=True, help="Copy up to the source's present log ends, then exit.")
 @click.option("-q", "--quiet", is_flag=True, help="No status line.")
 def run(file: Path, once: bool, quiet: bool) -> None:
     """Mirror with the configuration FILE (names as in connect-mirror-maker.properties)."""
@@ -45,7 +45,7 @@ def run(file: Path, once: bool, quiet: bool) -> None:
 @main.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 def status(file: Path) -> None:
-    """Show how far behind every partition is: offsets are the same on both sides."""
+    """Show the log ends and the lag of every partition."""
     config = _load(file)
 
     def start(reactor: Any, _: object) -> Awaitable[int]:

@@ -65,7 +65,7 @@ class Commits:
         self._next_automatic = 0.0
         self._automatic_under_way = False
         self.unprocessed: dict[TopicPartition, int] = {}
-        """First offsets of what the caller has in hand: handed out, and not yet followed by another poll."""
+        """The first offsets of the last poll's records, which the caller may still be processing."""
 
     def positions(self, *, processed: bool = False) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the offsets to commit for all partitions; *processed*: without the records of the last poll."""

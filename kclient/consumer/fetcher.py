@@ -59,7 +59,7 @@ class _FetchResult(NamedTuple):
 
     partitions: dict[TopicPartition, FetchPartitionResponse]
     is_complete: bool
-    """Whether every partition that was asked for should be there; else those that are not have no news."""
+    """Whether the response contains every requested partition; if not, a missing one has no changes."""
 
 
 class Fetcher:

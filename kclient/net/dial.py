@@ -61,7 +61,7 @@ def resolve(reactor: Any, address: Address) -> Deferred[list[str]]:
     done: Deferred[list[str]] = Deferred()
 
     class _ResolvedAddresses:
-        """Collects what the name resolver finds."""
+        """Collects the addresses of a name resolution."""
 
         def resolutionBegan(self, resolution: IHostResolution) -> None:  # noqa: N802
             """Nothing to do: results follow."""
@@ -85,7 +85,7 @@ def resolve(reactor: Any, address: Address) -> Deferred[list[str]]:
         reactor.nameResolver.resolveHostName(
             cast(Any, _ResolvedAddresses()), address.host, address.port
         )
-    except Exception as problem:  # a name that cannot even be asked for, such as one with spaces
+    except Exception as problem:  # an invalid name, such as one with spaces
         return fail(ConnectError(address, Cause.DNS, str(problem)))
     return done
 

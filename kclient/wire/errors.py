@@ -123,7 +123,7 @@ class UnknownTopicOrPartition(
 
 
 class InvalidFetchSize(KafkaError, code=ErrorCode.INVALID_FETCH_SIZE):
-    """The fetch size asked for makes no sense."""
+    """The requested fetch size is invalid."""
 
 
 class LeaderNotAvailable(KafkaError, code=ErrorCode.LEADER_NOT_AVAILABLE, needs_metadata=True):
@@ -145,7 +145,7 @@ class BrokerNotAvailable(KafkaError, code=ErrorCode.BROKER_NOT_AVAILABLE):
 
 
 class ReplicaNotAvailable(KafkaError, code=ErrorCode.REPLICA_NOT_AVAILABLE, needs_metadata=True):
-    """The replica asked for is not on this broker."""
+    """The requested replica is not on this broker."""
 
 
 class MessageTooLarge(KafkaError, code=ErrorCode.MESSAGE_TOO_LARGE):
@@ -195,7 +195,7 @@ class RecordListTooLarge(KafkaError, code=ErrorCode.RECORD_LIST_TOO_LARGE):
 
 
 class NotEnoughReplicas(KafkaError, code=ErrorCode.NOT_ENOUGH_REPLICAS, retriable=True):
-    """Fewer replicas are in sync than min.insync.replicas asks for; nothing was written."""
+    """Fewer replicas are in sync than min.insync.replicas requires; nothing was written."""
 
 
 class NotEnoughReplicasAfterAppend(
@@ -401,7 +401,7 @@ class DelegationTokenOwnerMismatch(KafkaError, code=ErrorCode.DELEGATION_TOKEN_O
 class DelegationTokenRequestNotAllowed(
     KafkaError, code=ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
 ):
-    """Delegation tokens cannot be asked for over this connection."""
+    """Delegation tokens cannot be requested on this connection."""
 
 
 class DelegationTokenAuthorizationFailed(
@@ -495,7 +495,7 @@ class EligibleLeadersNotAvailable(
 
 
 class ElectionNotNeeded(KafkaError, code=ErrorCode.ELECTION_NOT_NEEDED, needs_metadata=True):
-    """The partition already has the leader asked for."""
+    """The partition already has the requested leader."""
 
 
 class NoReassignmentInProgress(KafkaError, code=ErrorCode.NO_REASSIGNMENT_IN_PROGRESS):
@@ -533,7 +533,7 @@ class DuplicateResource(KafkaError, code=ErrorCode.DUPLICATE_RESOURCE):
 
 
 class UnacceptableCredential(KafkaError, code=ErrorCode.UNACCEPTABLE_CREDENTIAL):
-    """The credential does not meet what the broker asks of it."""
+    """The credential does not meet the requirements of the broker."""
 
 
 class InconsistentVoterSet(KafkaError, code=ErrorCode.INCONSISTENT_VOTER_SET):
@@ -693,5 +693,5 @@ def raise_for_code(code: int, message: str = "") -> None:
 
 
 def code_of(error: BaseException) -> ErrorCode:
-    """Return the code a response shall carry for *error*: -1 for what is not a `KafkaError`."""
+    """Return the error code of a response for *error*: -1 for anything but a `KafkaError`."""
     return error.code if isinstance(error, KafkaError) else ErrorCode.UNKNOWN_SERVER_ERROR

@@ -68,14 +68,14 @@ class FrameReader:
         self._first_growth = first_growth
         self._trusted = 0  # the largest complete frame, of at most MOST_TRUSTED
         self.broken: FrameTooLarge | None = None
-        """Why the stream ended here. Look at it after the frames that came before were handled."""
+        """The error that ended the stream; check it after handling the frames before it."""
         self.announced = 0
-        """Length of the frame under way, 0 if none is."""
+        """The length of the current frame, 0 without one."""
         self.received = 0
-        """How many bytes of the frame under way are here."""
+        """The received bytes of the current frame."""
         self._scratch = scratch
         self._head = b""  # 0 to 3 bytes of an incomplete length
-        # The frame under way, if `announced`: what came of it with other bytes, then a buffer of its own.
+        # The current frame, if `announced`: first the bytes that came with others, then its own buffer.
         self._frame: bytearray | bytes | memoryview = b""
 
     @property

@@ -53,7 +53,7 @@ def render_page(document: Document, lines: Sequence[str]) -> str:
     return template.render(
         d=document,
         colour=_VERDICT_COLOURS[document["verdict"]],
-        # The pictures escape what they show themselves.
+        # The charts escape their own text.
         heatmap=Markup(pictures.heatmap(document)),
         coverage=Markup(pictures.coverage(document)),
         cumulative=Markup(pictures.cumulative(document)),

@@ -151,7 +151,7 @@ def cumulative(document: Document) -> str:
 
 
 def coverage(document: Document) -> str:
-    """Draw per partition what aged out, what is proven, what is after the first difference, what lags."""
+    """Draw per partition the offsets that aged out, are proven equal, follow the first difference, and lag."""
     rows = [
         (topic["topic"], partition)
         for topic in document["topics"]
