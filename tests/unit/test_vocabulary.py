@@ -23,24 +23,23 @@ PHRASES = "the one that|asks for news|ask for news|by right of|former self|forme
 
 # Names that were replaced by those of Kafka, anywhere; and those that are also English words, in code only.
 NAMES = (
-    "AllDone|AskUncleanElection|BoundSession|BrokerChannel|BrokerLine|BrokerSession|ClusterController|ConfigChanges"
+    "AskUncleanElection|BoundSession|BrokerChannel|BrokerLine|BrokerSession|ClusterController|ConfigChanges"
     "|ControllerOffice|ControllerReads|ControllerStore|CoordinatedGroups|CoordinatedPartition|CoordinatorFence"
-    "|CoordinatorMoved|DirectoryNews|DropDeletionRequests|FencedError|FetchPlan|FetchReading|FetchSessions"
-    "|FollowerProgress|FollowersHeard|ForeignTarget|FrameProtocol|GroupsOfPartition|HeldAnswer|HeldGroup|HiddenBatches"
-    "|InterBrokerTrust|IsrWriter|JoinWithId|LeaderAndIsrOrder|LeaderEpochs|LineOwner|LoadedDir|LogProducers"
-    "|LogUpkeep|NotHad|OperatorWishes|PartitionLog|ProducerEntry|ProducerIds|ReadReplica|RebalanceDue|RecordPort"
-    "|RecordTransport|RefusedError|RememberedBatch|ReportDoubt|RowMaker|SessionLife|SessionPartition|ShutdownVerdict"
-    "|SideUnreadable|StopReplicaOrder|UpdateMetadataOrder|WaitingFetches|WaitingRequests|WritesIsr|ZooKeeperSession"
-    "|broker_session|controlled_shutdowns|controller_line|controller_office|controller_reads|controller_store"
-    "|controller_wishes|coordinated_groups|coordinated_partition|coordinator_fence|directory_news|fetch_plan"
-    "|fetch_reading|followed_partition|group_loading|held_group|isr_writer|leader_range|log_upkeep"
-    "|mortal_controller|nearest_replica|partition_log|replace_wish|replica_news|take_answer|waiting_fetches"
+    "|CoordinatorMoved|DirectoryNews|DropDeletionRequests|FencedError|FetchPlan|FetchReading|FollowerProgress"
+    "|FollowersHeard|ForeignTarget|GroupsOfPartition|HeldAnswer|HeldGroup|HiddenBatches|InterBrokerTrust|IsrWriter"
+    "|JoinWithId|LeaderAndIsrOrder|LeaderEpochs|LineOwner|LoadedDir|LogUpkeep|NotHad|OperatorWishes|PaperBroker"
+    "|ReadReplica|RebalanceDue|RecordPort|RecordTransport|RefusedError|RememberedBatch|ReportDoubt|RowMaker"
+    "|SessionLife|SessionPartition|ShutdownVerdict|SideUnreadable|StopReplicaOrder|UpdateMetadataOrder|WaitingFetches"
+    "|WaitingRequests|WritesIsr|ZooKeeperSession|controlled_shutdowns|controller_line|controller_office"
+    "|controller_reads|controller_store|controller_wishes|coordinated_groups|coordinated_partition|coordinator_fence"
+    "|directory_news|fetch_plan|fetch_reading|followed_partition|group_loading|held_group|isr_writer|leader_range"
+    "|log_upkeep|mortal_controller|nearest_replica|replace_wish|replica_news|take_answer|waiting_fetches"
     "|waiting_requests"
 )
 
 CODE_NAMES = (
     "Announcements|Diary|Doomed|Electorate|Errands|Following|Hooks|Hosted|Leading|Lives|Membership|Orders|Parked|Peers"
-    "|Rounds|Standing|Standstill|Surroundings|Term|announcements|diary|doubts|incarnation|mourner|surroundings|takeover"
+    "|Rounds|Saying|Standing|Standstill|Surroundings|Term|announcements|diary|doubts|incarnation|mourner|surroundings|takeover"
 )
 
 # The examples of CONTRIBUTING.md stay as they are.
