@@ -2,6 +2,6 @@
 
 `unified_log` is one partition's log, `log_manager` the directories that hold many of them. Every
 call to the operating system goes through `disk`, so that a simulation can lose what was not synced
-and a test can make any call fail. Nothing here knows Twisted: what is slow is a plain function that
+and a test can make any call fail. Nothing here imports Twisted: what is slow is a plain function that
 the caller runs in a pool, and the docstrings name them.
 """

@@ -49,7 +49,7 @@ class CopiedOffsets:
         return tuple(self._ranges)
 
     def begin(self, offset: int) -> None:
-        """Note that everything from *offset* on is copied."""
+        """Begin a copied range at *offset*."""
         if self.goes_on:
             return
         first = offset
@@ -59,7 +59,7 @@ class CopiedOffsets:
         self.goes_on = True
 
     def end(self, offset: int) -> None:
-        """Note that what is appended at *offset* and behind is our own."""
+        """End the copied range at *offset*."""
         if self.goes_on:
             self.goes_on = False
             first = self._ranges.pop()[0]
@@ -67,7 +67,7 @@ class CopiedOffsets:
                 self._ranges.append((first, offset))
 
     def truncate_from_end(self, offset: int) -> bool:
-        """Forget what was cut off at *offset*; return whether that is news."""
+        """Remove what was cut off at *offset*; return whether anything changed."""
         before = len(self._ranges)
         while self._ranges and self._ranges[-1][0] >= offset:
             self._ranges.pop()
@@ -75,7 +75,7 @@ class CopiedOffsets:
         return len(self._ranges) != before
 
     def truncate_from_start(self, offset: int) -> None:
-        """Forget what lies before *offset*."""
+        """Remove what lies before *offset*."""
         self._ranges = [one for one in self._ranges if one[1] > offset]
 
     def encode(self) -> bytes:

@@ -58,15 +58,15 @@ class Disk(Protocol):
         ...
 
     def fsync(self, fd: int, /) -> None:
-        """Bring the file's bytes and size to the disk; slow, never on the owner's thread."""
+        """Sync the file's bytes and size; slow, never on the owner's thread."""
         ...
 
     def sync_dir(self, path: str, /) -> None:
-        """Bring a directory's entries to the disk, so that a rename in it lasts (KAFKA-3968)."""
+        """Sync a directory's entries, so that a rename in it lasts (KAFKA-3968)."""
         ...
 
     def sync_all(self, fd: int, paths: Sequence[str], /) -> bool:
-        """Bring the whole file system that *fd* is in to the disk: all content and all names.
+        """Sync the whole file system of *fd*: all content and all names.
 
         False, and nothing is certain, where that cannot be done at once, cannot be relied on, or where one
         of the directories *paths* is in another. Slow. Raises for a failed write of any process since
@@ -95,7 +95,7 @@ class Disk(Protocol):
         ...
 
     def rename(self, source: str, target: str, /) -> None:
-        """Give a file or directory another name, replacing a file that has it."""
+        """Rename a file or directory, replacing a file of that name."""
         ...
 
     def unlink(self, path: str, /) -> None:

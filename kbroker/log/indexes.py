@@ -108,7 +108,7 @@ class SparseIndex:
             yield from self.ENTRY.iter_unpack(bytes(self._pending))
 
     def write_out(self) -> None:
-        """Bring pending entries to the file and create it where it is missing. Not synced."""
+        """Write pending entries to the file, and create it where it is missing. Not synced."""
         on_disk = self._entries_on_disk()
         fd = self._disk.open(self.path, READ_WRITE)
         try:
@@ -122,7 +122,7 @@ class SparseIndex:
             self._disk.close(fd)
 
     def keep(self, count: int) -> None:
-        """Forget every entry after the first *count*, in the file too."""
+        """Remove every entry after the first *count*, in the file too."""
         on_disk = self._entries_on_disk()
         size = self.ENTRY.size
         if count >= on_disk:
@@ -165,7 +165,7 @@ class SparseIndex:
         return True
 
     def reset(self) -> None:
-        """Forget everything, the file's content too."""
+        """Remove every entry, the file's content too."""
         self._pending = None
         self._window = None
         unlink_if_there(self._disk, self.path)

@@ -105,7 +105,7 @@ class LeaderEpochCache:
         return self._entries[at - 1].epoch, self._entries[at].start_offset
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Forget the epochs that start at or behind *end_offset*: the log was cut off there."""
+        """Remove the epochs that start at or behind *end_offset*: the log was cut off there."""
         while self._entries and self._entries[-1].start_offset >= end_offset:
             self._entries.pop()
         self.latest = self._entries[-1].epoch if self._entries else UNKNOWN_EPOCH
@@ -121,7 +121,7 @@ class LeaderEpochCache:
         self._entries[: at + 1] = [EpochEntry(self._entries[at].epoch, start_offset)]
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove every entry."""
         self._entries.clear()
         self.latest = UNKNOWN_EPOCH
 

@@ -96,13 +96,13 @@ class LogDir:
         return cls(disk, path, lock)
 
     def release(self) -> None:
-        """Give the directory up."""
+        """Unlock the directory."""
         if self._lock >= 0:
             self._disk.close(self._lock)
             self._lock = -1
 
     def sync_all(self, paths: Sequence[str]) -> bool:
-        """Bring everything to the disk at once; False where that is not to be relied on for all of *paths*.
+        """Sync everything at once; False where that is not to be relied on for all of *paths*.
 
         The lock was taken before anything else: a write that failed since then is reported.
         """

@@ -386,7 +386,7 @@ class LogManager:
         return dropped
 
     def expire_producers(self, idle_ms: int) -> int:
-        """Forget producers that wrote nothing for *idle_ms*; return how many."""
+        """Remove producers that wrote nothing for *idle_ms*; return how many."""
         idle_since_ms = self._now_ms() - idle_ms
         return sum(log.producers.states.expire(idle_since_ms) for log in self._logs.values())
 

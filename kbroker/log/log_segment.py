@@ -249,7 +249,7 @@ class LogSegment:
         self._recent = self._older = None
 
     def write_indexes(self) -> None:
-        """Bring both indexes to their files, and create these where they are missing."""
+        """Write both indexes to their files, and create these where they are missing."""
         self.offset_index.write_out()
         self.time_index.write_out()
 
@@ -323,7 +323,7 @@ class LogSegment:
         self.seal()
 
     def clear(self) -> None:
-        """Forget everything but the file of batches: what recovery and a rebuild begin with."""
+        """Drop everything but the file of batches: what recovery and a rebuild begin with."""
         self.size = 0
         self.offset_index.reset()
         self.time_index.reset()
@@ -345,7 +345,7 @@ class LogSegment:
         return next_offset
 
     def rewind(self, offset: int) -> int:
-        """Forget the batches from about *offset* on; return the position to read on from.
+        """Remove the batches from about *offset* on; return the position to read on from.
 
         Index entries of earlier batches stay, if they are right; `size` is that position.
         """
@@ -423,7 +423,7 @@ class LogSegment:
             self._first_timestamp = _UNREAD
 
     def close(self) -> None:
-        """Let go of the file; slices of it keep it open."""
+        """Close the file; slices of it keep it open."""
         self._file = None
 
     def moved_to(self, directory: str) -> None:

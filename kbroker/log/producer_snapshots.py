@@ -163,7 +163,7 @@ class ProducerSnapshots:
             self.drop(self.newest)
 
     def gone(self, offset: int) -> None:
-        """Take note that the snapshot at *offset* went with its segment."""
+        """Handle the deletion of the snapshot at *offset* with its segment."""
         if offset in self.offsets:
             self.offsets.remove(offset)
 

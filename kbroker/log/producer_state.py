@@ -162,7 +162,7 @@ class ProducerStates:
         now_ms: int,
         timestamp: int | None = None,
     ) -> None:
-        """Take note of *info*, which has a producer id and is in the log now at *base_offset*.
+        """Record *info*, which has a producer id and is in the log now at *base_offset*.
 
         *timestamp* is the leader's clock where that replaced the batch's own.
         """
@@ -194,7 +194,7 @@ class ProducerStates:
         self._entries[producer_id] = entry
 
     def truncate_from_end(self, end_offset: int) -> dict[int, int]:
-        """Forget batches that reach to *end_offset* or beyond: the log was cut off there.
+        """Remove batches that reach to *end_offset* or beyond: the log was cut off there.
 
         Return the producers of which nothing is left here though there may be in the log, and when
         they wrote last.
@@ -214,7 +214,7 @@ class ProducerStates:
         return lost
 
     def expire(self, idle_since_ms: int) -> int:
-        """Forget producers that wrote nothing after *idle_since_ms*; return how many."""
+        """Remove producers that wrote nothing after *idle_since_ms*; return how many."""
         if not self._entries:
             return 0
         expired = [
@@ -227,18 +227,18 @@ class ProducerStates:
         return len(expired)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove every entry."""
         self._entries.clear()
 
     def replay(self, infos: Iterable[BatchInfo], now_ms: int) -> None:
-        """Take note of batches that are in the log already, oldest first, and came now."""
+        """Record batches that are in the log already, oldest first, and came now."""
         for info in infos:
             if info.producer_id >= 0:
                 touched_ms = info.max_timestamp if info.log_append_time else now_ms
                 self.appended(info, info.base_offset, touched_ms)
 
     def reload(self, infos: Iterable[BatchInfo], now_ms: int) -> None:
-        """Take note of batches that are in the log since they were written, oldest first; it is *now_ms*."""
+        """Record batches that are in the log since they were written, oldest first; it is *now_ms*."""
         for info in infos:
             if info.producer_id >= 0:
                 known = self._entries.get(info.producer_id)

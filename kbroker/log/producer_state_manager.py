@@ -51,19 +51,19 @@ class ProducerStateManager:
     # Appends
 
     def replicated(self, infos: Sequence[BatchInfo], now_ms: int) -> None:
-        """Take note of batches as the leader of the partition wrote them."""
+        """Record batches as the leader of the partition wrote them."""
         if self.copied.goes_on and infos:  # the batches do not show where they come from
             self.end_copied(infos[0].base_offset)
         self.states.replay(infos, now_ms)
 
     def before_copy(self, base_offset: int) -> None:
-        """Take note that what is appended from *base_offset* on is a mirror's."""
+        """Handle an append of a mirror at *base_offset*."""
         if not self.copied.goes_on:
             self.copied.begin(base_offset)
             self._write_copied()
 
     def end_copied(self, base_offset: int) -> None:
-        """Take note that what is appended from *base_offset* on is our own."""
+        """Handle an append of a client of this cluster at *base_offset*."""
         self.copied.end(base_offset)
         self._write_copied()
 
@@ -98,7 +98,7 @@ class ProducerStateManager:
     # Cutting
 
     def truncated(self, end_offset: int, segments: Sequence[LogSegment]) -> None:
-        """Forget what the log, cut off at *end_offset*, does not have any more."""
+        """Remove what the log, cut off at *end_offset*, does not have any more."""
         if self.copied.truncate_from_end(end_offset):
             self._write_copied()
         self.snapshots.drop_behind(end_offset)
@@ -136,14 +136,14 @@ class ProducerStateManager:
                 self.states.remember(producer_id, entry)
 
     def truncate_fully(self) -> None:
-        """Forget everything: no batch is left, and the next one may have any offset."""
+        """Remove all state: no batch is left, and the next one may have any offset."""
         if self.copied.truncate_from_end(0):
             self._write_copied()
         self.snapshots.drop_behind(-1)
         self.states.clear()
 
     def segments_deleted(self, base_offsets: Sequence[int], log_start_offset: int) -> None:
-        """Forget the snapshots of segments that are gone; producers are remembered (KIP-360)."""
+        """Remove the snapshots of segments that are gone; producers are remembered (KIP-360)."""
         for offset in base_offsets:
             self.snapshots.gone(offset)
         self.copied.truncate_from_start(log_start_offset)

@@ -80,7 +80,7 @@ class FileSlice:
         return b"".join(chunks)
 
     def release(self) -> None:
-        """Let go of the file; calling it again does nothing."""
+        """Close the file; calling it again does nothing."""
         self._file = None
 
     def _opened(self) -> SegmentFile:
