@@ -204,7 +204,7 @@ class Producer(Generic[K, V]):
 
         def register() -> None:
             leaf, _ = batch.leaf(index)
-            leaf.hurried = True
+            leaf.urgent = True
             batch.notify(index, timestamp, sink)
             self._core.sender.wake()
 

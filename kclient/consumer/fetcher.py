@@ -65,8 +65,8 @@ class _FetchResult(NamedTuple):
 class Fetcher:
     """Fetches for one consumer.
 
-    *arrived* is called when records are buffered, *out_of_range* with a partition and OFFSET_OUT_OF_RANGE or
-    OFFSET_NOT_AVAILABLE, *report* with a partition and an error for the caller.
+    *arrived* is called when records are buffered, *out_of_range* with a partition after OFFSET_OUT_OF_RANGE, *report*
+    with a partition and an error for the caller.
     """
 
     log = Logger()

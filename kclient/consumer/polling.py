@@ -180,7 +180,7 @@ class Polling:
         return found
 
     def keep_left_over(self, kept: Callable[[TopicPartition], bool]) -> None:
-        """Keep unyielded records of the partitions in *kept* only."""
+        """Drop the unyielded records of partitions for which kept() is False."""
         records = [record for record in self.left_over if kept(record.topic_partition)]
         self.left_over.clear()
         self.left_over.extend(records)

@@ -210,7 +210,7 @@ class Accumulator:
     # --- inside
 
     def _due(self, batch: ProducerBatch, followed: bool) -> float:
-        if batch.closed or followed or batch.hurried or self.flushing:
+        if batch.closed or followed or batch.urgent or self.flushing:
             return batch.retry_at
         return max(batch.retry_at, batch.created_at + self.linger)
 

@@ -58,7 +58,6 @@ class ProducerBatch:
         "closed",
         "created_at",
         "error",
-        "hurried",
         "last_problem",
         "log_append_time",
         "number",
@@ -71,6 +70,7 @@ class ProducerBatch:
         "rows",
         "size",
         "tp",
+        "urgent",
         "waiters",
     )
 
@@ -81,7 +81,7 @@ class ProducerBatch:
         self.record_count = 0
         self.size = batches.HEADER_SIZE
         self.closed = False
-        self.hurried = False
+        self.urgent = False
         self.attempts = 0
         self.retry_at = 0.0
         self.last_problem: KafkaError | None = None

@@ -67,12 +67,12 @@ def test_a_record_larger_than_a_batch_gets_one_of_its_own() -> None:
     assert batch.record_count == 1
 
 
-@pytest.mark.parametrize("way", ["hurried", "flushing"])
+@pytest.mark.parametrize("way", ["urgent", "flushing"])
 def test_a_waiting_caller_makes_batches_ready_at_once(way: str) -> None:
     held = Held()
     batch = held.append()
-    if way == "hurried":
-        batch.hurried = True
+    if way == "urgent":
+        batch.urgent = True
     else:
         held.accumulator.flushing = True
     assert held.ready() == [A]
