@@ -22,7 +22,7 @@ from kclient.admin.records import delete_records
 from kclient.admin.topics import CreatedTopic, TopicsToCreate
 from kclient.config import AdminConfig
 from kclient.errors import KafkaError, LeaderUnavailable
-from kclient.net.answers import error_of, settle
+from kclient.net.answers import error_of, raise_or_return
 from kclient.net.cluster import Cluster
 from kclient.net.group_offsets import Generation, commit_offsets, committed_offsets
 from kclient.net.metadata import Broker, TopicMetadata
@@ -112,7 +112,7 @@ class AdminClient:
         answers = await describe_log_dirs(
             self.cluster, brokers, tps=tps, timeout=self._time(timeout)
         )
-        return settle(answers, raise_errors)
+        return raise_or_return(answers, raise_errors)
 
     @deferring
     async def list_topics(self, *, internal: bool = False) -> list[str]:
@@ -141,7 +141,7 @@ class AdminClient:
                 answers[name] = error_of(code, f"topic {name!r}")
             else:
                 answers[name] = found
-        return settle(answers, raise_errors)
+        return raise_or_return(answers, raise_errors)
 
     @deferring
     async def create_topics(
@@ -156,7 +156,7 @@ class AdminClient:
         answers = await topics.create_topics(
             self.cluster, new, validate_only=validate_only, timeout=self._time(timeout)
         )
-        return settle(answers, raise_errors)
+        return raise_or_return(answers, raise_errors)
 
     @deferring
     async def delete_topics(
@@ -164,7 +164,7 @@ class AdminClient:
     ) -> dict[str, KafkaError | None]:
         """Delete topics."""
         answers = await topics.delete_topics(self.cluster, names, timeout=self._time(timeout))
-        return settle(answers, raise_errors)
+        return raise_or_return(answers, raise_errors)
 
     @deferring
     async def create_partitions(
@@ -179,7 +179,7 @@ class AdminClient:
         answers = await topics.create_partitions(
             self.cluster, totals, validate_only=validate_only, timeout=self._time(timeout)
         )
-        return settle(answers, raise_errors)
+        return raise_or_return(answers, raise_errors)
 
     @deferring
     async def wait_for_topics(
@@ -224,7 +224,7 @@ class AdminClient:
         answers = await elections.elect_leaders(
             self.cluster, kind, tps, timeout=self._time(timeout)
         )
-        return settle(answers, raise_errors)
+        return raise_or_return(answers, raise_errors)
 
     @deferring
     async def alter_partition_reassignments(
@@ -238,7 +238,7 @@ class AdminClient:
         answers = await elections.alter_reassignments(
             self.cluster, targets, timeout=self._time(timeout)
         )
-        return settle(answers, raise_errors)
+        return raise_or_return(answers, raise_errors)
 
     @deferring
     async def list_partition_reassignments(
@@ -267,7 +267,7 @@ class AdminClient:
             documentation=documentation,
             timeout=self._time(timeout),
         )
-        return settle(answers, raise_errors)
+        return raise_or_return(answers, raise_errors)
 
     @deferring
     async def alter_configs(
@@ -282,7 +282,7 @@ class AdminClient:
         answers = await configs.alter_configs(
             self.cluster, changes, validate_only=validate_only, timeout=self._time(timeout)
         )
-        return settle(answers, raise_errors)
+        return raise_or_return(answers, raise_errors)
 
     # --- offsets and records
 
@@ -302,7 +302,7 @@ class AdminClient:
         answers = await list_offsets(
             self.cluster, timestamps, read_committed=read_committed, timeout=self._time(timeout)
         )
-        return settle(answers, raise_errors)
+        return raise_or_return(answers, raise_errors)
 
     @deferring
     async def delete_records(
@@ -314,7 +314,7 @@ class AdminClient:
     ) -> dict[TopicPartition, int | KafkaError]:
         """Delete the records below an offset (-1: all); return the new log start offsets."""
         answers = await delete_records(self.cluster, before, timeout=self._time(timeout))
-        return settle(answers, raise_errors)
+        return raise_or_return(answers, raise_errors)
 
     # --- groups
 
@@ -331,7 +331,7 @@ class AdminClient:
     ) -> dict[str, GroupDescription | KafkaError]:
         """Return state, protocol, coordinator and members of each group."""
         answers = await groups.describe_groups(self.cluster, names, timeout=self._time(timeout))
-        return settle(answers, raise_errors)
+        return raise_or_return(answers, raise_errors)
 
     @deferring
     async def delete_groups(
@@ -339,7 +339,7 @@ class AdminClient:
     ) -> dict[str, KafkaError | None]:
         """Delete groups without members."""
         answers = await groups.delete_groups(self.cluster, names, timeout=self._time(timeout))
-        return settle(answers, raise_errors)
+        return raise_or_return(answers, raise_errors)
 
     @deferring
     async def list_group_offsets(
@@ -365,7 +365,7 @@ class AdminClient:
         answers = await commit_offsets(
             self.cluster, group, offsets, Generation(), timeout=self._time(timeout)
         )
-        return settle(answers, raise_errors)
+        return raise_or_return(answers, raise_errors)
 
     @deferring
     async def delete_group_offsets(
@@ -380,4 +380,4 @@ class AdminClient:
         answers = await groups.delete_group_offsets(
             self.cluster, group, tps, timeout=self._time(timeout)
         )
-        return settle(answers, raise_errors)
+        return raise_or_return(answers, raise_errors)

@@ -55,7 +55,7 @@ class Health:
     leaderless_isr: Mapping[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
     """The replicas that may lead each leaderless partition without data loss: it waits for one of them."""
 
-    def hope_of(self, tp: TopicPartition) -> str:
+    def waits_for(self, tp: TopicPartition) -> str:
         """Return which brokers the leaderless *tp* waits for.
 
         A live one is not eligible, because its log lacks records; the controller's log has the reason.

@@ -52,7 +52,7 @@ def read_topics(text: str) -> list[str]:
         _get(entry, "topic", str, f"topics[{n}]")
         for n, entry in enumerate(_entries(text, "topics"))
     ]
-    _refuse_twice(topics, "topics")
+    _reject_duplicates(topics, "topics")
     if not topics:
         raise PlanError("there are no topics to move")
     return topics
@@ -71,10 +71,10 @@ def read_plan(text: str) -> dict[TopicPartition, tuple[int, ...]]:
             raise PlanError(f"{place}: the replica list of {tp} is empty")
         if "log_dirs" in entry:
             _check_log_dirs(_list(entry, "log_dirs", str, place), replicas, tp, place)
-        _refuse_twice(replicas, f"the replicas of {tp}")
+        _reject_duplicates(replicas, f"the replicas of {tp}")
         named.append(tp)
         plan[tp] = tuple(replicas)
-    _refuse_twice(named, "partitions")
+    _reject_duplicates(named, "partitions")
     if not plan:
         raise PlanError("there are no partitions to reassign")
     return plan
@@ -136,7 +136,7 @@ def _kind(value: Any) -> str:
     return f"{_NAMES.get(type(value), 'something else')}: {shown[:60]}"
 
 
-def _refuse_twice(things: Iterable[object], what: str) -> None:
+def _reject_duplicates(things: Iterable[object], what: str) -> None:
     twice = [str(thing) for thing, count in Counter(things).items() if count > 1]
     if twice:
         raise PlanError(f"{what}: {', '.join(twice)} more than once")

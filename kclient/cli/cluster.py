@@ -103,8 +103,10 @@ def _show_health(settings: Settings, found: Health) -> None:
     ]
     for name, partitions in lists.items():
         lines.append((_LABELS[name], str(len(partitions))))
-        hopes = found.hope_of if partitions is found.leaderless else None
-        lines += [("", f"{tp} ({hopes(tp)})" if hopes else str(tp)) for tp in partitions[:20]]
+        waits_for = found.waits_for if partitions is found.leaderless else None
+        lines += [
+            ("", f"{tp} ({waits_for(tp)})" if waits_for else str(tp)) for tp in partitions[:20]
+        ]
         if len(partitions) > 20:
             lines.append(("", f"and {len(partitions) - 20} more (--json shows all)"))
     width = max(len(name) for name, _ in lines) + 3

@@ -52,18 +52,18 @@ class LineBatches:
             for path in self._paths:
                 with click.open_file(path, "rb") as stream:
                     for piece in [[stream.read()]] if self._whole_files else _lines(stream):
-                        self._hand_over(piece)
+                        self._pass_on(piece)
         except Exception:
-            self._hand_over(Failure())
-        self._hand_over(None)
+            self._pass_on(Failure())
+        self._pass_on(None)
 
-    def _hand_over(self, piece: list[bytes] | Failure | None) -> None:
+    def _pass_on(self, piece: list[bytes] | Failure | None) -> None:
         self._room.acquire()
-        self._reactor.callFromThread(self._came, piece)
+        self._reactor.callFromThread(self._lines_read, piece)
 
     # --- on the reactor's thread
 
-    def _came(self, piece: list[bytes] | Failure | None) -> None:
+    def _lines_read(self, piece: list[bytes] | Failure | None) -> None:
         self._pieces.append(piece)
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.called:

@@ -20,7 +20,9 @@ def error_of(code: int, about: object, message: str | None = None) -> KafkaError
     return kind(f"{about}: {text}", hint="" if text.endswith(")") else None)
 
 
-def settle(answers: Mapping[N, T | KafkaError], raise_errors: bool) -> dict[N, T | KafkaError]:
+def raise_or_return(
+    answers: Mapping[N, T | KafkaError], raise_errors: bool
+) -> dict[N, T | KafkaError]:
     """Return *answers*; with *raise_errors* raise the first error among them."""
     if raise_errors:
         for answer in answers.values():

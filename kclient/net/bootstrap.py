@@ -14,7 +14,7 @@ def bootstrap_id(index: int) -> int:
     return -1 - index
 
 
-async def first_that_answers(brokers: Brokers, addresses: Sequence[Address]) -> Connection:
+async def connect_to_first(brokers: Brokers, addresses: Sequence[Address]) -> Connection:
     """Connect to *addresses* in order until one succeeds.
 
     Raise `BootstrapError` with every address and its cause if none does.

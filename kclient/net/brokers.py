@@ -66,7 +66,7 @@ class Channel:
         connection, self.connection = self.connection, None
         if connection is None:
             return None
-        gone = connection.when_gone()
+        gone = connection.when_disconnected()
         connection.close(reason)
         return gone
 

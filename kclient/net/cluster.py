@@ -29,7 +29,7 @@ from kclient.errors import (
     KafkaTimeoutError,
     LeaderUnavailable,
 )
-from kclient.net.bootstrap import first_that_answers
+from kclient.net.bootstrap import connect_to_first
 from kclient.net.brokers import Brokers, unreachable
 from kclient.net.connection import Connection, Dial, connect
 from kclient.net.coordinators import Coordinators, KeyType
@@ -189,7 +189,7 @@ class Cluster:
                 return await self.brokers.connection(broker.node_id, broker.address)
             except ConnectError:
                 continue
-        return await first_that_answers(self.brokers, self.config.addresses)
+        return await connect_to_first(self.brokers, self.config.addresses)
 
     async def controller(self) -> Connection:
         """Return an open connection to the controller."""

@@ -158,7 +158,7 @@ class Connection(Protocol):
         else:
             self._on_close.append(callback)
 
-    def when_gone(self) -> Deferred[None]:
+    def when_disconnected(self) -> Deferred[None]:
         """Fire once the socket is closed."""
         gone: Deferred[None] = Deferred()
         if self.transport is None:

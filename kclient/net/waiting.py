@@ -111,7 +111,7 @@ class SingleFlight(Generic[T]):
         waiter: Deferred[T] = Deferred(lambda d: self._forget(d))
         self._waiters.append(waiter)
         if self.flight is None:
-            flight = Deferred.fromCoroutine(self._fly())
+            flight = Deferred.fromCoroutine(self._run_once())
             if not flight.called:
                 self.flight = flight
         return waiter
@@ -126,7 +126,7 @@ class SingleFlight(Generic[T]):
         if waiter in self._waiters:
             self._waiters.remove(waiter)
 
-    async def _fly(self) -> None:
+    async def _run_once(self) -> None:
         result: Any
         try:
             result = await self._run()

@@ -100,4 +100,4 @@ def test_every_reason_is_named_the_worst_first():
 def test_the_brokers_that_a_leaderless_partition_waits_for_are_named(live, isr, hope):
     found = health_of(cluster(partition(leader=-1, isr=isr), live=live, controller=3), {})
     assert found.leaderless_isr == {TopicPartition("t", 0): isr}
-    assert found.hope_of(TopicPartition("t", 0)) == hope
+    assert found.waits_for(TopicPartition("t", 0)) == hope
