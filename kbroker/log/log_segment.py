@@ -345,7 +345,7 @@ class LogSegment:
         return next_offset
 
     def rewind(self, offset: int) -> int:
-        """Remove the batches from about *offset* on; return the position to read on from.
+        """Drop index entries for batches from about *offset* on; return the position to read on from.
 
         Index entries of earlier batches stay, if they are right; `size` is that position.
         """

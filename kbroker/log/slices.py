@@ -80,7 +80,7 @@ class FileSlice:
         return b"".join(chunks)
 
     def release(self) -> None:
-        """Close the file; calling it again does nothing."""
+        """Release the file; a second call does nothing."""
         self._file = None
 
     def _opened(self) -> SegmentFile:
