@@ -140,8 +140,10 @@ class FetchSessionCache:
 
         Followers receive the high watermark with the next response. It causes no response unless consumers read there.
         """
-        followers = _due(self._followers.get(key))
-        clients = _due(self._clients.get(key))
+        by_followers, by_clients = self._followers.get(key), self._clients.get(key)
+        if by_followers is None and by_clients is None:
+            return ()
+        followers, clients = _due(by_followers), _due(by_clients)
         return [*followers, *clients] if self._notifies_followers else clients
 
 

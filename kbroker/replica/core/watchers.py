@@ -61,7 +61,10 @@ class Watchers(Generic[K, Op]):
 
     def collect(self) -> list[Op]:
         """Return the operations that watch a woken key, each once; no key is woken any more."""
-        keys, self._woken_keys = self._woken_keys, {}
+        keys = self._woken_keys
+        if not keys:
+            return []
+        self._woken_keys = {}
         operations = self._operations
         if len(keys) == 1:
             (key,) = keys
