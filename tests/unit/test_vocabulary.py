@@ -227,7 +227,7 @@ def test_each_kind_of_fault_is_found() -> None:
     text = Text("kbroker/invented.py", prose + "tell_nobody = Hosted  # whoever hears\n")
     text.prose = [(0, prose)]
     text.names = {"Hosted"}
-    found = [what for _, what in sorted(_retired(text) + _dangling(text, _Known(_texts())))]
+    found = [what for _, what in sorted(_retired(text) + _dangling(text, _Known([])))]
     assert found == [
         "no such scenario: T1",
         "no such name: NoSuchName",
