@@ -44,7 +44,7 @@ class ControllerFailover:
         self.second.controller.start()
 
     async def until_solved(self, problem: Callable[[], Awaitable[str]], seconds: float) -> None:
-        """Wait until *problem* says "", restarting the broker that crashed as one that is no candidate."""
+        """Wait until *problem* returns "", restarting the broker that crashed as one that is no candidate."""
         deadline = time.monotonic() + seconds
         while text := await problem():
             if self.fate.is_dead and not self.is_restarted:

@@ -62,7 +62,7 @@ class GroupCommit(RuleBasedStateMachine):
         self.pending.truncated(self.end)
 
     @rule(further=st.integers(-4, 4))
-    def begin_anew(self, further: int) -> None:
+    def truncate_fully(self, further: int) -> None:
         former_end = self.counts_up_to
         self.end = max(self.end + further, 0)
         self.truncations += 1

@@ -1,7 +1,7 @@
 """Three replicas of one partition: the real machines of leaders and followers against a dumb ZooKeeper and dumb logs.
 
 A log is a list of (leader epoch, value). ZooKeeper's accepting an ISR write, and the leader's hearing of it, are
-separate steps, and an answer may be lost; orders of the controller reach each broker when they like. Brokers crash
+separate steps, and an answer may be lost; requests of the controller reach each broker at any time. Brokers crash
 (their logs stay: losing a log is another scene) and old leaders go on believing that they lead.
 """
 
@@ -28,16 +28,16 @@ BROKER = st.sampled_from(BROKERS)
 
 
 class Replica:
-    """One broker's replica: its log, its role, and what it was told."""
+    """One broker's replica: its log, its role, and the requests it received."""
 
     def __init__(self, broker_id):
         self.id = broker_id
         self.log = []
-        self.role = None  # Leading or Following
+        self.role = None  # LeaderState or FollowerState
         self.epoch = -1
         self.known_mark = 0
         self.write = None  # an ISR write that is not answered yet
-        self.answer = None  # its outcome, not heard of yet
+        self.answer = None  # its outcome, not received yet
         self.epoch_start = 0
 
     @property
@@ -100,7 +100,7 @@ class ReplicatedPartition(RuleBasedStateMachine):
             )
 
     @rule(broker=BROKER)
-    def hears_of_the_controller(self, broker):
+    def receives_its_role(self, broker):
         replica = self.replicas[broker]
         if broker not in self.dead and replica.epoch < self.zk.leader_epoch:
             self.take_role(replica)
@@ -150,7 +150,7 @@ class ReplicatedPartition(RuleBasedStateMachine):
 
     @rule()
     def preferred_leader(self):
-        """Another member of the ISR leads, though nobody died (S7)."""
+        """Another member of the ISR leads, without a failure (S7)."""
         alive = sorted(self.zk.isr - self.dead - {self.zk.leader})
         if alive and self.zk.leader != -1:
             self.zk = FoundState(
@@ -161,7 +161,7 @@ class ReplicatedPartition(RuleBasedStateMachine):
 
     @rule(broker=BROKER, count=st.integers(1, 3))
     def produce(self, broker, count):
-        """To whoever believes that it leads."""
+        """To any broker that considers itself leader."""
         replica = self.replicas[broker]
         if isinstance(replica.role, LeaderState):
             replica.log += [(replica.epoch, next(self.values)) for _ in range(count)]
@@ -226,7 +226,7 @@ class ReplicatedPartition(RuleBasedStateMachine):
             replica.answer = "BadVersion"
 
     @rule(broker=BROKER)
-    def the_leader_hears_of_it(self, broker):
+    def the_leader_receives_the_outcome(self, broker):
         replica = self.replicas[broker]
         if replica.answer is None:
             return
@@ -257,7 +257,7 @@ class ReplicatedPartition(RuleBasedStateMachine):
             self.committed += shown[common:] if len(shown) > len(self.committed) else []
 
     @invariant()
-    def whoever_may_be_elected_has_what_was_shown(self):
+    def every_replica_that_may_be_elected_has_the_committed_records(self):
         for broker in self.zk.isr:
             log = self.replicas[broker].log
             assert log[: len(self.committed)] == self.committed, f"broker {broker} would lose it"
@@ -268,20 +268,20 @@ class ReplicatedPartition(RuleBasedStateMachine):
             assert replica.mark <= replica.end
 
     def teardown(self):
-        """At last everybody lives and hears everything: all logs become one."""
+        """In the end every broker runs and receives everything: all logs are equal."""
         for broker in BROKERS:
             self.returns(broker)
         for _ in range(40):
             for broker in BROKERS:
                 self.zookeeper_takes_the_write(broker)
-                self.the_leader_hears_of_it(broker)
-                self.hears_of_the_controller(broker)
+                self.the_leader_receives_the_outcome(broker)
+                self.receives_its_role(broker)
                 self.fetch(broker, 3)
         for _ in range(200):
             for broker in BROKERS:
                 self.fetch(broker, 3)
                 self.zookeeper_takes_the_write(broker)
-                self.the_leader_hears_of_it(broker)
+                self.the_leader_receives_the_outcome(broker)
         leader = self.replicas[self.zk.leader]
         assert leader.log[: len(self.committed)] == self.committed
         for replica in self.replicas.values():

@@ -24,7 +24,7 @@ from tests.simulation.mutants.registry import Change, frequent_mutant, mutant
 
 @mutant
 def watermark_by_committed_isr() -> list[Change]:
-    """The watermark counts the acknowledged ISR only, not the one that may have been written (KIP-497)."""
+    """The watermark counts the acknowledged ISR only, not an ISR that may have been written (KIP-497)."""
 
     original = LeaderState.advance
 
