@@ -24,6 +24,20 @@ def strays_are_led_empty() -> list[Change]:
 
 
 @mutant
+def a_lost_log_is_begun_in_the_isr() -> list[Change]:
+    """A follower without its log begins another one while the state names it, as before 8266a12."""
+    original = ReplicaStateChanges._refused_for
+
+    def refused_for(
+        self: ReplicaStateChanges, lacks: str, partition: Any, state: Any, stray: str
+    ) -> Any:
+        follows = state.leader not in (-1, partition.role.broker_id)
+        return None if follows else original(self, lacks, partition, state, stray)
+
+    return [(ReplicaStateChanges, "_refused_for", refused_for)]
+
+
+@mutant
 def every_log_start_is_believed() -> list[Change]:
     """A log begins at the offset of its line in the checkpoint, whatever that is, as before 682838a."""
     return [
