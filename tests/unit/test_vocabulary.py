@@ -7,9 +7,7 @@ to Kafka, Java or Python goes to `FOREIGN`, a quotation to `QUOTED`.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
-from functools import cache
 
 from tests.kit.prose import ROOT, Text, files, read
 
@@ -56,9 +54,6 @@ QUOTED = (
 # Names that belong to Kafka, Java, Python or a dependency, and are not in our code; G1 is a collector of Java.
 FOREIGN = frozenset({"G1", "SimpleRate", "eval", "sitecustomize.py", "writev"})
 
-# Rooms that are not done: how many faults each may still have. A number here only ever gets smaller.
-UNFINISHED: dict[str, int] = {}
-
 _RETIRED = re.compile(
     rf"(?<![A-Za-z])(?:{WORDS}|{'|'.join(map(str.capitalize, WORDS.split('|')))})(?![A-Za-z])"
     rf"|(?i:\b(?:{PHRASES})\b)|\b(?:{NAMES})\b"
@@ -74,7 +69,6 @@ _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _PACKAGES = ("kbroker", "kclient", "mirrormaker", "spark_jobs", "benchmarks", "tests")
 
 
-@cache
 def _texts() -> list[Text]:
     own = (ROOT / "tests/unit/test_vocabulary.py", ROOT / "tests/kit/prose.py")
     return [read(path) for path in files() if path not in own]
@@ -167,42 +161,15 @@ def _dangling(text: Text, known: _Known) -> list[tuple[int, str]]:
     return found
 
 
-def _room(path: str) -> str:
-    return max((room for room in UNFINISHED if path.startswith(room)), key=len, default="")
-
-
-def _judge(faults: dict[str, list[str]]) -> str:
-    """Return a page that names the rooms with more faults than they may have, with each of them."""
-    count: Counter[str] = Counter()
-    lines: dict[str, list[str]] = {}
-    for path, found in faults.items():
-        room = _room(path)
-        count[room] += len(found)
-        lines.setdefault(room, []).extend(found)
-    page = []
-    for room, number in sorted(count.items()):
-        if number > UNFINISHED.get(room, 0):
-            page.append(f"{room or 'everywhere else'}: {number}, allowed {UNFINISHED.get(room, 0)}")
-            page.extend(lines[room])
-    return "\n".join(page)
-
-
-@cache
-def _faults() -> dict[str, list[str]]:
+def test_no_file_has_a_retired_word_or_a_reference_that_does_not_resolve() -> None:
     texts = _texts()
     known = _Known(texts)
-    return {
-        text.path: [
-            f"  {text.path}:{text.line(at)}: {what}"
-            for at, what in sorted(_retired(text) + _dangling(text, known))
-        ]
+    faults = [
+        f"{text.path}:{text.line(at)}: {what}"
         for text in texts
-    }
-
-
-def test_no_file_has_a_retired_word_or_a_reference_that_does_not_resolve() -> None:
-    page = _judge(_faults())
-    assert not page, page
+        for at, what in sorted(_retired(text) + _dangling(text, known))
+    ]
+    assert not faults, "\n".join(["", *faults])
 
 
 def test_every_test_of_the_scenarios_is_in_the_file_that_is_named() -> None:
@@ -237,10 +204,3 @@ def test_each_kind_of_fault_is_found() -> None:
         "retired: whoever",
         "retired: hears",
     ]
-
-
-def test_a_room_may_have_fewer_faults_than_the_table_says_and_not_more() -> None:
-    room, number = next(iter(UNFINISHED.items()), ("", 0))
-    path = f"{room}/invented.py" if room else "invented.py"
-    assert not _judge({path: ["fault"] * number})
-    assert f"{number + 1}, allowed {number}" in _judge({path: ["fault"] * (number + 1)})
