@@ -86,9 +86,7 @@ class ControllerChannel:
         owner: ChannelOwner,
         request_numbers: Iterator[int] | None = None,
     ) -> None:
-        self.queue = BrokerRequestQueue(
-            settings.partitions_per_turn, request_numbers, in_parts=settings.is_extended
-        )
+        self.queue = BrokerRequestQueue(settings.partitions_per_turn, request_numbers)
         self._clock = clock
         self._settings = settings
         self._send = send

@@ -102,20 +102,16 @@ class _Batch:
     closed: bool = False
     """A request of it was sent, or it was closed by its sender: nothing may join."""
 
-    def take(self, most: int, numbers: Iterator[int] | None) -> PendingRequest | None:
-        """Take the next request, of *most* partitions, out of this batch.
-
-        *numbers* are for the parts of a full UpdateMetadata; without them it is one request, of any size.
-        """
+    def take(self, most: int, numbers: Iterator[int]) -> PendingRequest | None:
+        """Take the next request, of *most* partitions; *numbers* are for the parts of a full UpdateMetadata."""
         self.closed = True
         if self.leaders:
             return PendingLeaderAndIsr(_some(self.leaders, most), tuple(self.live_leaders.values()))
         if self.live_brokers is not None:
-            in_one = self.full and numbers is None
-            updates = _some(self.metadata, len(self.metadata) if in_one else most)
+            updates = _some(self.metadata, most)
             has_more = self.full and bool(self.metadata)
             self.in_parts = self.in_parts or has_more
-            part = next(numbers) if numbers is not None and self.in_parts else -1
+            part = next(numbers) if self.in_parts else -1
             metadata = PendingUpdateMetadata(updates, self.live_brokers, self.full, part, has_more)
             if not self.metadata:
                 self.live_brokers = None
@@ -132,14 +128,11 @@ class BrokerRequestQueue:
         self,
         partitions_per_request: int = PARTITIONS_PER_REQUEST,
         request_numbers: Iterator[int] | None = None,
-        *,
-        in_parts: bool = True,
     ) -> None:
-        """*in_parts*: a full UpdateMetadata may be sent in several requests, an extension of ours."""
         self._most = partitions_per_request
         self._request_numbers = count() if request_numbers is None else request_numbers
         self._rounds: deque[_Batch] = deque()
-        self._numbers = count() if in_parts else None
+        self._numbers = count()
         self._out: PendingRequest | None = None
 
     @property

@@ -82,14 +82,16 @@ def request_for(
 
 
 def _remove_extensions(request: Request) -> None:
-    """Reset the tagged fields of ours to what a broker assumes that does not receive them."""
+    """Reset the tagged fields of ours to what a broker assumes that does not receive them.
+
+    The parts of a full UpdateMetadata stay: in one request it would be above the receiver's budget.
+    """
     request.request_number = -1
     if isinstance(request, LeaderAndIsrRequest):
         for topic in request.topic_states:
             for state in topic.partition_states:
                 state.isr_epochs, state.elr, state.elr_epochs = [], [], []
     elif isinstance(request, UpdateMetadataRequest):
-        request.part, request.has_more = -1, False
         for live in request.live_brokers:
             live.epoch, live.is_shutting_down = -1, False
 

@@ -3,8 +3,6 @@
 from uuid import UUID
 
 from kbroker.controller.core.broker_request_queue import (
-    PARTITIONS_PER_REQUEST,
-    BrokerRequestQueue,
     PendingLeaderAndIsr,
     PendingStopReplica,
     PendingUpdateMetadata,
@@ -43,27 +41,16 @@ def test_leader_and_isr_of_an_older_version_carries_no_broker_epochs():
         assert (state.isr, state.leader, state.leader_epoch) == ([1, 2], 1, 3)
 
 
-def test_update_metadata_and_stop_replica_of_an_older_version_have_kafkas_fields_only():
+def test_of_an_older_version_update_metadata_keeps_its_parts_and_has_no_other_extension():
     order = PendingUpdateMetadata((update(),), (BROKER,), True, 3, True, 5)
     found = request(order, is_extended=True)
     assert (found.part, found.has_more, found.request_number) == (3, True, 5)
     assert (found.live_brokers[0].epoch, found.live_brokers[0].is_shutting_down) == (7, True)
     found = request(order, is_extended=False)
-    assert (found.part, found.has_more, found.request_number) == (-1, False, -1)
+    assert (found.part, found.has_more, found.request_number) == (3, True, -1)
     assert (found.live_brokers[0].epoch, found.live_brokers[0].is_shutting_down) == (-1, False)
     plain = UpdateMetadataRequest(type=found.type).type
     assert found.type == plain == 2
     stop = request(PendingStopReplica((ReplicaStop(("t", 0), 1, True),), 5), is_extended=False)
     assert isinstance(stop, StopReplicaRequest)
     assert stop.request_number == -1
-
-
-def test_a_full_update_of_an_older_version_is_one_request():
-    channel = BrokerRequestQueue(in_parts=False)
-    many = PARTITIONS_PER_REQUEST * 2 + 1
-    channel.update_metadata([update(number) for number in range(many)], (BROKER,), full=True)
-    order = channel.next_request()
-    assert isinstance(order, PendingUpdateMetadata)
-    assert (order.size, order.part, order.has_more) == (many, -1, False)
-    channel.answered()
-    assert channel.next_request() is None
