@@ -1,14 +1,18 @@
 """A leader without a ZooKeeper session serves no client once its successor leads (S11).
 
 Such a leader cannot learn that its session is over. It goes on while all of its ISR follow it, because a successor
-comes out of the ISR and follows it no more. So it must stop when it has received nothing from its successor for
-as long as the brokers themselves allow (`FollowerLiveness.silence`), plus the time to notice.
+comes out of the ISR and follows it no more. So it must stop when it has received nothing from its first successor for
+as long as the brokers themselves allow (`FollowerLiveness.timeout`), plus the time to notice. A later leader was
+elected from the ISR of that successor, and may have no place in the ISR that the broker knows.
 
 A session can end early here, while its broker is cut off from ZooKeeper. The broker may take it for alive until its
 timeout is over, counted from the last answer.
 
-Not judged: a broker that was paused meanwhile, because what it answers when it resumes may have been asked before; and
-a broker to which the successor still sends something, because that may have been sent before the election.
+Not judged:
+- a successor outside of the ISR that the broker knows: an unclean election made it the leader, and the ISR may follow
+  the broker all the same;
+- a broker that was paused meanwhile, because what it answers when it resumes may have been asked before;
+- a broker to which the successor still sends something, because that may have been sent before the election.
 """
 
 from __future__ import annotations
@@ -39,8 +43,8 @@ class CutOff:
         """By (source, target): when a message last reached its target."""
         self._gone: dict[int, float] = {}
         """When the registration of a broker went."""
-        self._leaders: dict[tuple[UUID, int], tuple[int, int, float]] = {}
-        """By topic id and partition: the latest leader epoch, its leader, and when it began."""
+        self._leaders: dict[tuple[UUID, int], list[tuple[int, int, float]]] = {}
+        """By topic id and partition, in order: each leader epoch, its leader, and when it began."""
 
     def committed(self, kind: str, path: str) -> None:
         """Take a write of ZooKeeper."""
@@ -53,18 +57,17 @@ class CutOff:
 
     def leads(self, where: tuple[UUID, int], epoch: int, node: int) -> None:
         """Take note that *node* begins to lead in *epoch*."""
-        known = self._leaders.get(where)
-        if known is None or known[0] < epoch:
-            self._leaders[where] = (epoch, node, self._scheduler.now)
+        known = self._leaders.setdefault(where, [])
+        if not known or known[-1][0] < epoch:
+            known.append((epoch, node, self._scheduler.now))
 
     def served(self, where: tuple[UUID, int], topic: str, number: int) -> None:
         """Check that broker *number* may serve a client that it has just served."""
         now = self._scheduler.now
-        latest = self._leaders.get(where)
-        if latest is None or now - self._gone.get(number, now) < GRACE:
+        leaders = self._leaders.get(where)
+        if leaders is None or now - self._gone.get(number, now) < GRACE:
             return
-        epoch, leader, since = latest
-        if leader == number or now - since < GRACE:
+        if leaders[-1][1] == number or now - leaders[-1][2] < GRACE:
             return
         node = self._nodes[number]
         process, broker, session = node.process, node.broker, node.zookeeper()
@@ -73,11 +76,11 @@ class CutOff:
         if session is not None and now - session.knows_at < GRACE:
             return
         partition = hosted_by(broker).get((topic, where[1]))
-        if (
-            partition is None
-            or partition.leader_state is None
-            or partition.role.leader_epoch >= epoch
-        ):
+        if partition is None or partition.leader_state is None:
+            return
+        later = [one for one in leaders if one[0] > partition.role.leader_epoch]
+        epoch, leader, since = next((one for one in later if one[1] != number), (-1, -1, now))
+        if leader not in partition.leader_state.maximal_isr:
             return
         silence = node.parts.replica_manager.followers.timeout + GRACE
         quiet_since = max(self.arrived.get((leader, number), 0.0), process.resumed_at)
