@@ -23,7 +23,6 @@ from kbroker.controller.zk_client import ControllerZkClient
 from kbroker.zk import znodes
 from kbroker.zk.errors import PoisonZnode
 from kbroker.zk.interface import Node
-from kclient.types import TopicPartition as NamedPartition
 
 log = Logger()
 
@@ -52,9 +51,7 @@ class ZkAdminRequests:
         except PoisonZnode as error:
             log.error("deleted a request that cannot be read: {error}", error=error)
             named = []
-        request = events.ElectionRequested(
-            events.ElectionType.PREFERRED, frozenset((t, p) for t, p in named)
-        )
+        request = events.ElectionRequested(events.ElectionType.PREFERRED, frozenset(named))
         answer = await self._performer.handle(request, turns)
         if isinstance(answer, fx.AnswerElection):
             outcomes = {p: result.outcome.value for p, result in sorted(answer.results.items())}
@@ -68,11 +65,10 @@ class ZkAdminRequests:
             self._listed, self._listed_version = {}, -1
             return
         try:
-            named = znodes.decode_reassignment(node.data)
+            wanted = znodes.decode_reassignment(node.data)
         except PoisonZnode as error:
             log.error("deleted a request that cannot be read: {error}", error=error)
-            named = {}
-        wanted = {(t, p): replicas for (t, p), replicas in named.items()}
+            wanted = {}
         fresh = {p: r for p, r in wanted.items() if self._listed.get(p) != r}
         if fresh:
             answer = await self._performer.handle(events.ReassignmentRequested(fresh), turns)
@@ -99,11 +95,10 @@ class ZkAdminRequests:
             )
             self._listed, self._listed_version = {}, -1
         elif left != self._listed:
-            named = {NamedPartition(*partition): target for partition, target in left.items()}
             written = await self._performer.unless_ended(
                 self._zk.update_admin_znode(
                     znodes.REASSIGN_PARTITIONS,
-                    znodes.encode_reassignment(named),
+                    znodes.encode_reassignment(left),
                     self._listed_version,
                 )
             )

@@ -199,7 +199,7 @@ class ControllerZkReads:
         for path, node in zip(paths, await all_of(map(self._get_or_none, paths)), strict=True):
             if node is not None:
                 try:
-                    partitions.update((t, p) for t, p in znodes.decode_partitions(path, node))
+                    partitions.update(znodes.decode_partitions(path, node))
                 except PoisonZnode as error:
                     self._report(error)
         return await self.read_states(sorted(partitions)), paths

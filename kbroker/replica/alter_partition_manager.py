@@ -42,7 +42,6 @@ from kbroker.zk.errors import (
 )
 from kbroker.zk.interface import ZooKeeper
 from kbroker.zk.reconnect import Reconnect
-from kclient.types import TopicPartition as NamedPartition
 from kclient.wire.errors import RequestTimedOut
 
 log = Logger()
@@ -255,7 +254,7 @@ class AlterPartitionManager:
             return
         creating = self._zookeeper.create(
             znodes.ISR_CHANGE_PREFIX,
-            znodes.encode_partitions(NamedPartition(*key) for key in some),
+            znodes.encode_partitions(some),
             sequential=True,
         )
         creating.addCallbacks(self._announced, self._not_announced, errbackArgs=(some,))

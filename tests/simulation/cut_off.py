@@ -78,15 +78,16 @@ class CutOff:
         partition = hosted_by(broker).get((topic, where[1]))
         if partition is None or partition.leader_state is None:
             return
-        later = [one for one in leaders if one[0] > partition.role.leader_epoch]
-        epoch, leader, since = next((one for one in later if one[1] != number), (-1, -1, now))
-        if leader not in partition.leader_state.maximal_isr:
+        own = partition.role.leader_epoch
+        first = next((one for one in leaders if one[0] > own and one[1] != number), None)
+        if first is None or first[1] not in partition.leader_state.maximal_isr:
             return
+        epoch, leader, since = first
         silence = node.parts.replica_manager.followers.timeout + GRACE
         quiet_since = max(self.arrived.get((leader, number), 0.0), process.resumed_at)
         if now - quiet_since > silence:
             raise Broken(
                 f"CutOff: broker {number} serves {partition} in epoch"
-                f" {partition.role.leader_epoch}, {now - self._gone[number]:.1f} s after its"
+                f" {own}, {now - self._gone[number]:.1f} s after its"
                 f" registration went and {now - since:.1f} s after {leader} began to lead in {epoch}"
             )

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kbroker.common.topic_partition import TopicPartition
 from kbroker.zk.errors import UnsafeName
 from kbroker.zk.znodes.fields import Fields, decode_json, encode_json
 from kbroker.zk.znodes.names import (
@@ -17,7 +18,6 @@ from kbroker.zk.znodes.names import (
     escape,
     unescape,
 )
-from kclient.types import TopicPartition
 
 DEFAULT_ENTITY = "<default>"
 
@@ -65,8 +65,8 @@ def delete_topic_path(topic: str) -> str:
 def encode_reassignment(moves: Mapping[TopicPartition, Sequence[int]]) -> bytes:
     """Write /admin/reassign_partitions."""
     return _encode_partitions(
-        {"topic": tp.topic, "partition": tp.partition, "replicas": list(replicas)}
-        for tp, replicas in moves.items()
+        {"topic": topic, "partition": partition, "replicas": list(replicas)}
+        for (topic, partition), replicas in moves.items()
     )
 
 
@@ -91,7 +91,7 @@ def _encode_partitions(items: Iterable[Mapping[str, Any]]) -> bytes:
 
 
 def _topic_partition(fields: Fields) -> TopicPartition:
-    return TopicPartition(fields.text("topic"), fields.integer("partition", low=0))
+    return fields.text("topic"), fields.integer("partition", low=0)
 
 
 def encode_log_dir_event(broker_id: int) -> bytes:
