@@ -94,9 +94,25 @@ class FrameReader:
 
     def grow(self, size: int) -> None:
         """Give the current frame a buffer of *size* bytes, more than have been received."""
+        frame = self._frame
+        if isinstance(frame, bytearray) and self._resized(frame, size):
+            return
         grown = bytearray(size)
-        grown[: self.received] = self._frame
+        grown[: self.received] = frame
         self._frame = grown
+
+    @staticmethod
+    def _resized(frame: bytearray, size: int) -> bool:
+        """Enlarge *frame* where it is; return False if a caller still has a view of it.
+
+        The allocator moves the pages of a large block, so the old and the new buffer never take memory together, and no
+        turn copies what was received.
+        """
+        try:
+            frame.extend(bytes(size - len(frame)))
+        except BufferError:
+            return False
+        return True
 
     def abandon(self) -> None:
         """Drop the current frame and free its memory: the stream will not be read again."""

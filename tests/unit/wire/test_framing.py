@@ -1,7 +1,9 @@
+import tracemalloc
+
 import pytest
 
 from kclient.wire.errors import FrameTooLarge
-from kclient.wire.framing import FrameReader, framed
+from kclient.wire.framing import FrameReader, frame_length, framed
 
 
 def test_a_frame_of_the_limit_passes_and_one_byte_more_does_not():
@@ -66,3 +68,37 @@ def test_only_a_stream_that_sent_large_frames_is_given_room_for_one_at_once():
     assert [len(frame) for frame in reader.feed(large[70_000:])] == [900_000]
     reader.feed(large[:70_000])
     assert len(reader.get_buffer()) == len(large) - 70_000
+
+
+def received(frame_size: int, chunk: int) -> memoryview:
+    """Return a frame of *frame_size* bytes that came in chunks of at most *chunk*."""
+    reader = FrameReader(frame_size)
+    reader.feed(frame_length(frame_size) + bytes(100))
+    frames: list[memoryview] = []
+    while not frames:
+        count = min(chunk, len(reader.get_buffer()))
+        frames = reader.buffer_updated(count)
+    return frames[0]
+
+
+def test_a_frame_that_grows_takes_its_own_memory_and_no_second_buffer():
+    size = 80 << 20
+    tracemalloc.start()
+    try:
+        frame = received(size, 1 << 20)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(frame) == size
+    assert peak < 1.5 * size, "the buffer of 64 MiB and that of 80 MiB were there together"
+
+
+def test_a_buffer_whose_view_is_still_held_is_copied_instead():
+    reader = FrameReader(1 << 20)
+    reader.feed(framed(bytes(900_000))[:54])
+    held = reader.get_buffer()
+    held[:] = b"x" * len(held)
+    assert reader.buffer_updated(len(held)) == []
+    rest = reader.get_buffer()
+    assert len(rest) > 0
+    assert bytes(held[-1:]) == b"x"
