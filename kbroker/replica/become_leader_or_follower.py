@@ -393,12 +393,13 @@ class ReplicaStateChanges:
                 self._stop_hosting(key, changed)
         partition = self._registry.partitions.get(key) or self._new_partition(key)
         on_disk = self._log_manager.get(*key)
-        stray = ""
-        if partition.role.topic_id is None and on_disk is not None:
-            stray = found_logs.stray(
-                self._log_manager, on_disk, topic_id, state, partition.role.broker_id
-            )
-            partition.role.topic_id = topic_id if stray else on_disk.topic_id
+        role, stray = partition.role, ""
+        # A log without an id that waited for a leader is judged again: now there may be one to copy from.
+        has_waited = role.leader < 0 and on_disk is not None and on_disk.topic_id is None
+        if on_disk is not None and (role.topic_id is None or has_waited):
+            stray = found_logs.stray(self._log_manager, on_disk, topic_id, state, role.broker_id)
+            if role.topic_id is None:
+                role.topic_id = topic_id if stray else on_disk.topic_id
         return partition, stray
 
     def _set_aside(self, key: TopicPartition, topic_id: UUID | None) -> None:
@@ -424,8 +425,10 @@ class ReplicaStateChanges:
     ) -> UnifiedLog:
         """Return the log of a partition, created if there is none; raise KafkaError."""
         found = self._log_manager.create(*key, topic_id, is_new=is_new)
-        # A log that was copied from another broker belongs to this replica once a leader can compare it.
-        if topic_id is not None and (found.topic_id is None or state.leader >= 0):
+        # A log that was copied from another broker, or has lost its topic id, belongs to this replica once there is a
+        # leader. Before, it may be the log of another partition: directories were exchanged after a power loss.
+        is_empty = found.topic_id is None and found.log_end_offset == 0
+        if topic_id is not None and (state.leader >= 0 or is_empty):
             self._log_manager.identify(*key, topic_id)
         return found
 
