@@ -16,7 +16,7 @@ from kbroker.replica.core.leader_state import LeaderState
 from kbroker.replica.core.role import PartitionRole
 from kbroker.replica.fetch_reader import FetchReader
 from kbroker.replica.partition import Partition
-from kbroker.zk.client_requests import ClientRequests
+from kbroker.zk.client import ClientRequests
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.interbroker import StopReplicaRequest
 from tests.simulation.mutants.registry import Change, frequent_mutant, mutant
