@@ -93,7 +93,7 @@ def test_a_frame_that_grows_takes_its_own_memory_and_no_second_buffer():
     assert peak < 1.5 * size, "the buffer of 64 MiB and that of 80 MiB were there together"
 
 
-def test_a_buffer_whose_view_is_still_held_is_copied_instead():
+def test_a_buffer_with_a_view_that_is_still_held_is_copied_instead():
     reader = FrameReader(1 << 20)
     reader.feed(framed(bytes(900_000))[:54])
     held = reader.get_buffer()
