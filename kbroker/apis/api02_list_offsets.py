@@ -16,7 +16,7 @@ from typing import Final
 
 from kbroker.apis.inter_broker_authorizer import InterBrokerAuthorizer
 from kbroker.apis.request import RequestContext
-from kbroker.common.shared_turns import for_each
+from kbroker.common.turns import for_each
 from kbroker.replica.offset_lookup import (
     EARLIEST,
     EARLIEST_LOCAL,

@@ -29,7 +29,7 @@ from kbroker.apis.authorized_operations import (
 from kbroker.apis.request import RequestContext
 from kbroker.apis.responses import encode_in_steps
 from kbroker.common.internal_topics import INTERNAL_TOPICS, OFFSETS_TOPIC
-from kbroker.common.shared_turns import for_each
+from kbroker.common.turns import for_each
 from kbroker.metadata.admin_manager import AdminManager
 from kbroker.metadata.core.topic_rules import is_topic_name
 from kbroker.metadata.metadata_cache import MetadataCache, PartitionMetadata, TopicMetadata

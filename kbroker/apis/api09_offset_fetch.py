@@ -8,7 +8,7 @@ Offset -1: there is no committed offset.
 """
 
 from kbroker.apis.request import RequestContext
-from kbroker.common.shared_turns import Slice, for_each
+from kbroker.common.turns import Slice, for_each
 from kbroker.coordinator.group.committed_offsets import CommittedOffset
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kclient.wire.errors import ErrorCode, KafkaError

@@ -8,7 +8,7 @@ of Stable groups only.
 """
 
 from kbroker.apis.request import RequestContext
-from kbroker.common.shared_turns import for_each
+from kbroker.common.turns import for_each
 from kbroker.coordinator.group.core.states import GroupState
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kclient.wire.errors import GroupIdNotFound, KafkaError

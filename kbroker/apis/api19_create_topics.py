@@ -15,7 +15,7 @@ from typing import Final
 
 from kbroker.apis.api32_describe_configs import topic_config_entries
 from kbroker.apis.request import RequestContext
-from kbroker.common.shared_turns import for_each
+from kbroker.common.turns import for_each
 from kbroker.controller.controller import KafkaController
 from kbroker.metadata.admin_manager import AdminManager, CreatedTopic
 from kbroker.metadata.core.topic_rules import MAX_PARTITIONS

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from kbroker.apis.api19_create_topics import MAX_WAIT_SECONDS
 from kbroker.apis.request import RequestContext
-from kbroker.common.shared_turns import for_each
+from kbroker.common.turns import for_each
 from kbroker.controller.controller import KafkaController
 from kbroker.metadata.admin_manager import AdminManager
 from kbroker.metadata.metadata_cache import MetadataCache

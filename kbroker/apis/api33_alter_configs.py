@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from kbroker.apis.api44_incremental_alter_configs import configured_broker
 from kbroker.apis.request import RequestContext
-from kbroker.common.shared_turns import for_each
+from kbroker.common.turns import for_each
 from kbroker.metadata.config_admin_manager import ConfigAdminManager
 from kbroker.metadata.core.config_entries import ResourceType
 from kclient.wire.errors import InvalidConfig, InvalidRequest, KafkaError

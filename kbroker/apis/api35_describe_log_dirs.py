@@ -15,8 +15,8 @@ import os
 from collections.abc import Awaitable, Callable, Collection
 
 from kbroker.apis.request import RequestContext
-from kbroker.common.shared_turns import Slice
 from kbroker.common.topic_partition import TopicPartition
+from kbroker.common.turns import Slice
 from kbroker.log.unified_log import UnifiedLog
 from kbroker.replica.replica_manager import ReplicaManager
 from kclient.wire.error_codes import ErrorCode

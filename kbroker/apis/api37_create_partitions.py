@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from kbroker.apis.api19_create_topics import MAX_WAIT_SECONDS
 from kbroker.apis.request import RequestContext
-from kbroker.common.shared_turns import for_each
+from kbroker.common.turns import for_each
 from kbroker.controller.controller import KafkaController
 from kbroker.metadata.admin_manager import AdminManager
 from kclient.wire.errors import InvalidRequest, KafkaError, NotController, RequestTimedOut

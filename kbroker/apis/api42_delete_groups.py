@@ -4,7 +4,7 @@ v1 throttle time only; v2 flexible.
 """
 
 from kbroker.apis.request import RequestContext
-from kbroker.common.shared_turns import for_each
+from kbroker.common.turns import for_each
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import KafkaError

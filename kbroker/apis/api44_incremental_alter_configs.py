@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 
 from kbroker.apis.request import RequestContext
-from kbroker.common.shared_turns import for_each
+from kbroker.common.turns import for_each
 from kbroker.metadata.config_admin_manager import ConfigAdminManager
 from kbroker.metadata.core.config_entries import Change, ResourceType
 from kbroker.zk.znodes import DEFAULT_ENTITY

@@ -9,7 +9,7 @@ holds besides.
 A request above its budget is not decoded further. It gets INVALID_REQUEST where the response has an error code for the
 whole, with a message that names the limit where there is one; else the connection is closed with one log line.
 
-A request of more than `at_once` bytes is decoded in a turn of its own (`common/shared_turns.py`).
+A request of more than `at_once` bytes is decoded in a turn of its own (`common/turns.py`).
 
 Differs from Kafka: there only `socket.request.max.bytes` limits a request (100 MiB).
 """

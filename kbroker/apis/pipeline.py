@@ -24,7 +24,7 @@ from kbroker.apis.gates import Gate, Gates
 from kbroker.apis.inter_broker_authorizer import InterBrokerAuthorizer
 from kbroker.apis.request import WITHOUT_TURNS, AnyHandler, HandlerFactory, RequestContext
 from kbroker.apis.responses import encode, encode_error, encode_in_steps, has_error_code
-from kbroker.common.shared_turns import Turns
+from kbroker.common.turns import Turns
 from kbroker.network.service import Answer, Peer, RequestRefusedError
 from kclient.wire import messages
 from kclient.wire.errors import ErrorCode, KafkaError, ProtocolError, TooManyElements

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from twisted.internet.defer import Deferred
 
 from kbroker.apis.budgets import RequestBudget
-from kbroker.common.shared_turns import Turns, WithoutTurns
+from kbroker.common.turns import Turns, WithoutTurns
 from kbroker.network.service import Answer, Peer
 from kclient.wire.messages import RequestHeader
 

@@ -21,7 +21,7 @@ from kbroker.app.bootstrapped import BootstrappedBroker
 from kbroker.app.controlled_shutdown import ControlledShutdown
 from kbroker.app.undo import Undo
 from kbroker.common.endpoint import Endpoint
-from kbroker.common.shared_turns import SharedTurns
+from kbroker.common.turns import SharedTurns
 from kbroker.metadata.broker_registration import (
     BrokerRegistration,
     Registered,

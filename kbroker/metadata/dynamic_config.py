@@ -30,7 +30,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from kbroker.common.gather import all_of
-from kbroker.common.shared_turns import Turns, WithoutTurns, for_each
+from kbroker.common.turns import Turns, WithoutTurns, for_each
 from kbroker.config import BrokerConfig, ConfigError, LogConfig
 from kbroker.metadata.config_admin_manager import BROKERS, TOPICS
 from kbroker.metadata.core.config_entries import (

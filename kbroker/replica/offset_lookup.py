@@ -15,7 +15,7 @@ from typing import Final, Protocol, TypeVar
 
 from twisted.internet.defer import Deferred, DeferredSemaphore
 
-from kbroker.common.shared_turns import Turns
+from kbroker.common.turns import Turns
 from kbroker.log.timestamps import Search, TimestampOffset
 from kbroker.log.unified_log import UnifiedLog
 from kbroker.replica.core.leader_state import LeaderState

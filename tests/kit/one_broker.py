@@ -26,8 +26,8 @@ from kbroker.apis.api23_offset_for_leader_epoch import OffsetForLeaderEpoch
 from kbroker.apis.pipeline import RequestPipeline
 from kbroker.apis.request import HandlerFactory
 from kbroker.common.epoch_fences import ControllerFence
-from kbroker.common.shared_turns import SharedTurns
 from kbroker.common.steps import at_once
+from kbroker.common.turns import SharedTurns
 from kbroker.config import BrokerConfig, LogConfig
 from kbroker.log.claimed_log_dirs import ClaimedLogDirs
 from kbroker.log.disk import OS_DISK, Disk

@@ -12,7 +12,7 @@ from twisted.internet.task import Clock
 from kbroker.apis.api_specs import API_SPECS
 from kbroker.apis.pipeline import RequestPipeline
 from kbroker.apis.request import RequestContext
-from kbroker.common.shared_turns import SharedTurns
+from kbroker.common.turns import SharedTurns
 from kbroker.network.service import RequestRefusedError
 from kclient.wire import fetch, messages, produce
 from kclient.wire.errors import ErrorCode, MalformedMessage, TooManyElements

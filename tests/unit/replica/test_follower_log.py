@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from twisted.internet.defer import succeed
 
-from kbroker.common.shared_turns import WithoutTurns
+from kbroker.common.turns import WithoutTurns
 from kbroker.replica import follower_log
 from kbroker.replica.offset_lookup import LATEST, OffsetLookup
 from kclient.wire.errors import (

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from twisted.internet.defer import CancelledError, Deferred
 
-from kbroker.common.shared_turns import TURN_SECONDS, SharedTurns, WithoutTurns, for_each
+from kbroker.common.turns import TURN_SECONDS, SharedTurns, WithoutTurns, for_each
 
 
 class Turns:
