@@ -235,7 +235,7 @@ class LogConfig:
     kbroker_mirror_source_cluster_id: str = define(
         STRING,
         "",
-        "Marks a mirror: id of the source cluster, set by kmirror. Only marked topics take its appends.",
+        "Marks a mirror: id of the source cluster, set by kmirror. Only kmirror may append to a marked topic.",
     )
 
     @property

@@ -38,6 +38,7 @@ from kclient.wire.errors import (
     UnknownLeaderEpoch,
 )
 from kclient.wire.interbroker import LeaderAndIsrPartitionState
+from kclient.wire.produce import MIRROR_SOURCE_CONFIG
 
 
 class Read(NamedTuple):
@@ -241,9 +242,14 @@ class Partition:
     # -- produce -------------------------------------------------------------------------------
 
     def append(self, buf: Buffer, acks: int, now_ms: int) -> AppendResult:
-        """Validate the one batch in *buf* and append it as leader."""
+        """Validate the one batch in *buf* and append it as leader; PolicyViolation if the topic is a mirror."""
         log, leader_state = self.require_leader_for_append(acks)
         config = log.config
+        if config.kbroker_mirror_source_cluster_id:
+            raise PolicyViolation(
+                f"{self} is a mirror of cluster {config.kbroker_mirror_source_cluster_id} and read-only;"
+                f" to promote it, stop kmirror and set {MIRROR_SOURCE_CONFIG} to the empty string"
+            )
         info = check_produced(buf, max_batch_bytes=config.max_message_bytes)
         if (
             info.max_timestamp - now_ms > config.message_timestamp_after_max_ms

@@ -116,3 +116,30 @@ def test_apache_kafka_is_rejected_as_a_target_that_would_append_without_a_condit
     assert copier.run_once() == 1
     assert "does not serve kbroker.conditional.append" in copier.output
     assert not (apache.data / "t-0").exists(), "not even a topic was created"
+
+
+@pytest.mark.parametrize("idempotent", ["true", "false"])
+def test_a_java_producer_to_a_mirror_fails_at_once_and_shows_why(
+    broker_clusters: MakeCluster, tmp_path: Path, idempotent: str
+) -> None:
+    logging = tmp_path / "log4j.properties"
+    logging.write_text(
+        "log4j.rootLogger=WARN, out\nlog4j.appender.out=org.apache.log4j.ConsoleAppender\n"
+        "log4j.appender.out.layout=org.apache.log4j.SimpleLayout\n"
+    )
+    west = broker_clusters(1)
+    client = AdminClient({"bootstrap.servers": west.bootstrap, "log_level": 0})
+    topic = NewTopic("t", 1, 1, config={"kbroker.mirror.source.cluster.id": "there"})
+    client.create_topics([topic])["t"].result(10)
+    command = ["java", f"-Dlog4j.configuration={logging.as_uri()}", "-cp", CLASSPATH]
+    command += ["kafka.tools.ConsoleProducer", "--topic", "t"]
+    command += ["--bootstrap-server", west.bootstrap, "--producer-property", "acks=all"]
+    command += ["--producer-property", f"enable.idempotence={idempotent}"]
+    done = subprocess.run(
+        command, input="ours\n", capture_output=True, text=True, timeout=60, check=False
+    )
+    output = done.stdout + done.stderr
+    assert "PolicyViolationException" in output
+    assert "t-0 is a mirror of cluster there and read-only" in output
+    assert "retrying" not in output
+    assert stored(west, "t") == []

@@ -9,14 +9,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic
+from confluent_kafka import KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+)
 
+from kclient.blocking import Producer as BlockingProducer
+from kclient.wire.errors import PolicyViolation
 from tests.kit.brokers import Cluster, MakeCluster
 from tests.kit.mirrors import Mirror, stored, until_same
 from tests.kit.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
+
+MARK = "kbroker.mirror.source.cluster.id"
 
 MakeMirror = Callable[..., Mirror]
 
@@ -55,6 +66,34 @@ def make_topic(cluster: Cluster, name: str, partitions: int = 1, **config: str) 
     )
     client = admin(cluster)
     client.create_topics([topic])[name].result(10)
+
+
+def set_mark(cluster: Cluster, topic: str, value: str) -> None:
+    """Set the topic's mark: the cluster id of the source, or "" to promote a mirror."""
+    entry = ConfigEntry(MARK, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+    client = admin(cluster)
+    client.incremental_alter_configs([resource])[resource].result(10)
+
+
+def delivery_error(cluster: Cluster, topic: str, **settings: Any) -> KafkaError | None:
+    """Return why a producer of librdkafka could not deliver one record; None if it was delivered."""
+    errors: list[KafkaError | None] = []
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "log_level": 0, **settings})
+    producer.produce(topic, b"ours", partition=0, on_delivery=lambda error, _: errors.append(error))
+    assert producer.flush(20) == 0
+    return errors[0]
+
+
+def write_to_mirror(cluster: Cluster, topic: str, count: int) -> None:
+    """Write to a mirror topic with an ordinary producer: promoted before, marked again after."""
+    mark = mark_of(cluster, topic)
+    assert mark
+    set_mark(cluster, topic, "")
+    eventually("a promoted topic", lambda: delivery_error(cluster, topic) is None)
+    if count > 1:
+        produce(cluster, topic, count - 1)
+    set_mark(cluster, topic, mark)
 
 
 def delete_records(cluster: Cluster, topic: str, before: int) -> None:
@@ -222,7 +261,7 @@ def test_a_record_of_another_producer_at_the_target_stops_the_partition(
     copier = mirror()
     copier.start()
     until_same(east, west, "orders", 2)
-    produce(west, "orders", 1)
+    write_to_mirror(west, "orders", 1)
     produce(east, "orders", 10, partitions=2, **{"batch.num.messages": 1})
     eventually("the link to stop", lambda: "STOPPED orders-0" in copier.output)
     eventually(
@@ -233,12 +272,41 @@ def test_a_record_of_another_producer_at_the_target_stops_the_partition(
     assert len(stored(west, "orders")) == 6, "nothing was written over it or behind it"
 
 
+def test_a_mirror_is_read_only_until_it_is_promoted(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    make_topic(east, "orders")
+    produce(east, "orders", 10)
+    assert mirror().run_once() == 0
+    copied = stored(west, "orders")
+    for settings in ({}, {"enable.idempotence": True}, {"acks": "1"}):
+        error = delivery_error(west, "orders", **{"message.timeout.ms": 15_000, **settings})
+        assert error is not None
+        assert (error.name(), error.retriable(), error.fatal()) == (
+            "POLICY_VIOLATION",
+            False,
+            False,
+        )
+    with (
+        BlockingProducer(bootstrap_servers=west.bootstrap) as producer,
+        pytest.raises(PolicyViolation, match="orders-0 is a mirror of cluster"),
+    ):
+        producer.send("orders", b"ours", partition=0).result(10)
+    assert stored(west, "orders") == copied
+    produce(east, "orders", 10)
+    assert mirror().run_once() == 0, "the mirror itself still appends"
+    assert stored(west, "orders") == stored(east, "orders")
+    set_mark(west, "orders", "")
+    eventually("a promoted topic", lambda: delivery_error(west, "orders") is None)
+    assert stored(west, "orders")[:-1] == stored(east, "orders")
+
+
 def mark_of(cluster: Cluster, topic: str) -> str | None:
     """Return the topic's mark, None if it is not set for the topic."""
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     client = admin(cluster)
     (found,) = client.describe_configs([resource]).values()
-    entry = found.result(10)["kbroker.mirror.source.cluster.id"]
+    entry = found.result(10)[MARK]
     return None if entry.is_default else entry.value
 
 
@@ -255,7 +323,7 @@ def test_a_topic_with_a_mark_that_an_operator_emptied_is_left_alone(
     east: Cluster, west: Cluster, mirror: MakeMirror
 ) -> None:
     make_topic(east, "orders")
-    make_topic(west, "orders", **{"kbroker.mirror.source.cluster.id": ""})
+    make_topic(west, "orders", **{MARK: ""})
     produce(east, "orders", 1)
     copier = mirror()
     copier.run_once()

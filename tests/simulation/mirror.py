@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
+from kbroker.replica import conditional_append
 from kbroker.zk import znodes
 from kclient.config import CommonConfig
 from kclient.errors import Address
@@ -357,20 +358,19 @@ class MirrorSimulation(Simulation):
                 self.target.lost_power(node.number, self.target_ensemble.zxid)
 
     def _foreign(self, topic: str, partition: str) -> None:
-        """Have another client write a record to the target."""
+        """Have the mirror of another source write a record to the target, where ordinary producers may not."""
         value = b"another client's %d" % len(self.target.foreign)
-        batch = encode_batch([Record(0, 0, None, value, ())])
-        self.target.foreign.add(parse(batch).crc)
+        written = encode_batch([Record(0, 0, None, value, ())])
+        self.target.foreign.add(parse(written).crc)
         for number, node in self.targets.items():
             held = (
                 node.running and node.broker and hosted_by(node.broker).get((topic, int(partition)))
             )
-            if held and held.leader_state is not None:
-                writing = Deferred.fromCoroutine(
-                    self._write(
-                        number, ProduceTopic(topic, [ProducePartition(int(partition), batch)])
-                    )
-                )
+            if held and held.leader_state is not None and held.log is not None:
+                end, crc = end_of(held, held.log)
+                batch = end.to_bytes(8, "big") + written[8:]
+                append = ProducePartition(int(partition), batch, end, crc)
+                writing = Deferred.fromCoroutine(self._write(number, ProduceTopic(topic, [append])))
                 writing.addErrback(self.clients.failed)
                 return
 
@@ -386,6 +386,12 @@ class MirrorSimulation(Simulation):
         for other in (int(listener),) if listener else (*self._hosts, *self.mirrors):
             if other != int(broker):
                 self.wires.stall(int(broker), other)
+
+
+def end_of(partition: Partition, log: UnifiedLog) -> tuple[int, int]:
+    """Return where *log* ends, and the CRC of the batch that ends there."""
+    is_empty = log.log_start_offset == log.log_end_offset
+    return log.log_end_offset, 0 if is_empty else conditional_append._last_crc(partition, log)
 
 
 def _batches(log: UnifiedLog | None) -> list[tuple[int, bytes]]:

@@ -6,12 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from kbroker.apis import api00_produce
-from kbroker.log.unified_log import UnifiedLog
-from kbroker.replica import conditional_append
 from kbroker.replica.conditional_append import append_copied
 from kbroker.replica.partition import Partition
 from mirrormaker.link import UNKNOWN, PartitionLink
 from mirrormaker.link_state import Append, LogEnds
+from tests.simulation.mirror import end_of
 from tests.simulation.mutants.registry import Change, Planting, mutant
 
 MIRROR_MUTANTS: list[str] = []
@@ -44,7 +43,7 @@ def condition_unchecked() -> list[Change]:
 
     def append(partition: Partition, buf: Any, _follows: Any, acks: int, now_ms: int) -> Any:
         log, _ = partition.require_leader_for_append(acks)
-        return append_copied(partition, buf, _end_of(partition, log), acks, now_ms)
+        return append_copied(partition, buf, end_of(partition, log), acks, now_ms)
 
     return [(api00_produce, "append_copied", append)]
 
@@ -55,16 +54,10 @@ def previous_crc_unchecked() -> list[Change]:
 
     def append(partition: Partition, buf: Any, follows: Any, acks: int, now_ms: int) -> Any:
         log, _ = partition.require_leader_for_append(acks)
-        crc = _end_of(partition, log)[1]
+        crc = end_of(partition, log)[1]
         return append_copied(partition, buf, (follows[0], crc), acks, now_ms)
 
     return [(api00_produce, "append_copied", append)]
-
-
-def _end_of(partition: Partition, log: UnifiedLog) -> tuple[int, int]:
-    """Return where *log* ends, and the CRC of the batch that ends there."""
-    is_empty = log.log_start_offset == log.log_end_offset
-    return log.log_end_offset, 0 if is_empty else conditional_append._last_crc(partition, log)
 
 
 @mirror_mutant

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kbroker.network.service import RequestRefusedError
 from kclient.wire import produce
 from kclient.wire.batches import LARGEST_COPIED_OFFSET, build, iterate, parse
 from kclient.wire.error_codes import ErrorCode
@@ -15,6 +16,7 @@ from kclient.wire.produce import CONDITIONAL_APPEND, ProducePartition, ProduceRe
 from kclient.wire.schema.api_versions import ApiVersionsRequest
 from kclient.wire.versions import ApiKey
 from tests.kit.logs import batch_of, open_log, read_bytes
+from tests.kit.producer_batches import numbered_batch
 from tests.unit.apis.kit import ApiBroker, joined
 
 
@@ -30,6 +32,26 @@ def configure(broker: ApiBroker, source: str = "source", **settings: Any) -> Non
     broker.topic_configs["t"] = replace(
         broker.config.log_defaults, kbroker_mirror_source_cluster_id=source, **settings
     )
+
+
+def promote(broker: ApiBroker) -> None:
+    """Remove the mark of the topic `t`, as an operator does."""
+    configure(broker, source="")
+    log_of(broker).config = broker.topic_configs["t"]
+
+
+def mark_again(broker: ApiBroker) -> None:
+    """Mark the topic `t` as a mirror."""
+    configure(broker)
+    log_of(broker).config = broker.topic_configs["t"]
+
+
+def written_by_another(broker: ApiBroker, *timestamps: int) -> int:
+    """Return the base offset of a batch that an ordinary producer wrote while the topic was no mirror."""
+    promote(broker)
+    outcome = broker.produce(batch_of(*timestamps))[0]
+    mark_again(broker)
+    return int(outcome.base_offset)
 
 
 def at(base_offset: int, records: int = 2, **fields: Any) -> bytes:
@@ -100,7 +122,7 @@ def test_what_comes_behind_another_batch_than_expected_is_refused(broker: ApiBro
     """Else another client's record could silently take the place of one that was refused."""
     broker.lead("t", 1)
     append(broker, at(0), 0)
-    assert broker.produce(batch_of(5, 6))[0].base_offset == 2
+    assert written_by_another(broker, 5, 6) == 2
     outcome = append(broker, at(4), 4, after=at(2))
     assert outcome.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert (outcome.base_offset, outcome.log_end_offset) == (-1, 4)
@@ -159,7 +181,7 @@ def test_a_gap_of_any_size_is_no_hole_after_a_crash(broker: ApiBroker, gap: int)
     broker.lead("t", 1)
     append(broker, at(0), 0)
     assert append(broker, at(gap), 2, after=at(0)).error_code == 0
-    assert broker.produce(batch_of(5))[0].base_offset == gap + 2
+    assert written_by_another(broker, 5) == gap + 2
     log = log_of(broker)
     log.flush()
     again = open_log(Path(log.directory))
@@ -190,7 +212,7 @@ def test_the_largest_offset_leaves_room_for_the_next_append(broker: ApiBroker) -
     last = LARGEST_COPIED_OFFSET - 1
     assert append(broker, at(last), last).error_code == 0
     assert append(broker, at(last + 2), last + 2, after=at(last)).error_code == 87
-    assert broker.produce(batch_of(5))[0].base_offset == LARGEST_COPIED_OFFSET + 1
+    assert written_by_another(broker, 5) == LARGEST_COPIED_OFFSET + 1
     log = log_of(broker)
     log.flush()
     again = open_log(Path(log.directory))
@@ -228,6 +250,7 @@ def test_a_record_count_that_its_offsets_do_not_hold_is_refused(
 def test_an_ordinary_append_behind_the_largest_offset_there_is_is_refused(
     broker: ApiBroker,
 ) -> None:
+    configure(broker, source="")
     broker.lead("t", 1)
     log = log_of(broker)
     log.truncate_fully_and_start_at(2**63 - 2)
@@ -268,11 +291,49 @@ def test_old_timestamps_are_taken_as_they_are(broker: ApiBroker) -> None:
 
 
 @pytest.mark.parametrize("acks", [0, 1, -1])
-def test_ordinary_appends_follow_on(broker: ApiBroker, acks: int) -> None:
+def test_ordinary_appends_follow_on_after_the_promotion(broker: ApiBroker, acks: int) -> None:
     broker.lead("t", 1)
     append(broker, at(0), 0)
+    promote(broker)
     broker.produce(batch_of(1000), acks=acks)
     assert held(broker) == [(0, 2, 0), (2, 3, 0)]
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+@pytest.mark.parametrize("version", [3, 7, 8, 11])
+def test_a_mirror_is_read_only_for_ordinary_producers(
+    broker: ApiBroker, acks: int, version: int
+) -> None:
+    """POLICY_VIOLATION: clients do not retry it, and show its message (docs/design/mirror-mark.md)."""
+    broker.lead("t", 1)
+    append(broker, at(0), 0)
+    for batch in (batch_of(5), numbered_batch(9, 0)):
+        outcome = broker.produce(batch, acks=acks, version=version)[0]
+        assert (outcome.error_code, outcome.base_offset) == (ErrorCode.POLICY_VIOLATION, -1)
+        if version >= 8:
+            assert "t-0 is a mirror of cluster source and read-only" in outcome.error_message
+            assert "kbroker.mirror.source.cluster.id" in outcome.error_message
+    assert held(broker) == [(0, 2, 0)]
+    assert append(broker, at(2), 2, after=at(0)).error_code == 0
+
+
+def test_a_mirror_closes_the_connection_of_a_producer_that_waits_for_no_answer(
+    broker: ApiBroker,
+) -> None:
+    broker.lead("t", 1)
+    with pytest.raises(RequestRefusedError, match="t-0 failed: POLICY_VIOLATION"):
+        broker.produce(batch_of(5), acks=0)
+    assert held(broker) == []
+
+
+def test_a_mirror_that_was_promoted_takes_ordinary_appends_and_none_of_the_mirror(
+    broker: ApiBroker,
+) -> None:
+    broker.lead("t", 1)
+    append(broker, at(0), 0)
+    promote(broker)
+    assert broker.produce(batch_of(5))[0].base_offset == 2
+    assert append(broker, at(3), 3, after=batch_of(5)).error_code == ErrorCode.POLICY_VIOLATION
 
 
 def test_a_broker_advertises_conditional_appends(broker: ApiBroker) -> None:
