@@ -20,7 +20,8 @@ from kbroker.app.undo import Undo
 from kbroker.common.epoch_fences import ControllerFence
 from kbroker.common.internal_topics import OFFSETS_TOPIC
 from kbroker.config import BrokerConfig
-from kbroker.controller.controller import ControllerSettings, KafkaController
+from kbroker.controller.controller import KafkaController
+from kbroker.controller.settings import ControllerSettings
 from kbroker.coordinator.group.core.limits import GroupLimits
 from kbroker.coordinator.group.group_coordinator import GroupCoordinator
 from kbroker.coordinator.group.offset_expiry import OffsetExpiry

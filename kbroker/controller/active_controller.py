@@ -9,8 +9,7 @@ Owner: the reactor's thread
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -18,23 +17,21 @@ from twisted.python.failure import Failure
 
 from kbroker.common.reactor import Clock
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.controller.channel_manager import ControllerChannelManager
+from kbroker.controller.channel_manager import ControllerChannelManager, SendToBroker
 from kbroker.controller.controlled_shutdown import ControlledShutdowns
-from kbroker.controller.controller_channel import ControllerSettings, SendToBroker
 from kbroker.controller.controller_election import ControllerElection, ControllerEpoch
 from kbroker.controller.controller_events import (
-    Acknowledged,
     Request,
     Startup,
 )
 from kbroker.controller.core.context import ControllerContext, ReplicaAssignment
-from kbroker.controller.core.events import Event
 from kbroker.controller.core.reassignment import targets_of
 from kbroker.controller.core.state_machine import ControllerStateMachine
 from kbroker.controller.effect_performer import EffectPerformer
 from kbroker.controller.event_manager import ControllerEventManager
 from kbroker.controller.event_processor import ControllerEventProcessor
 from kbroker.controller.event_sources import ControllerEventSources
+from kbroker.controller.settings import ControllerSettings
 from kbroker.controller.zk_client import ControllerMovedError, ControllerZkClient
 from kbroker.zk.errors import ConnectionLoss, SessionExpired
 from kbroker.zk.interface import ZooKeeper
@@ -56,10 +53,12 @@ class ActiveController:
         election: ControllerElection,
     ) -> None:
         self._election = election
-        self._queue = ControllerEventManager(clock, settings.partitions_per_turn)
+        self._queue = ControllerEventManager(clock, settings.partitions_per_turn, self._failed)
         self._machine = ControllerStateMachine(settings.min_insync_replicas)
         self._sources = ControllerEventSources(clock, zookeeper, settings, self._queue)
-        self._channels = ControllerChannelManager(clock, settings, send, epoch.number, self)
+        self._channels = ControllerChannelManager(
+            clock, settings, send, epoch.number, self._queue, election.resign_and_reelect
+        )
         self._shutdowns = ControlledShutdowns(
             clock, settings.leave_seconds, self._machine, self._channels
         )
@@ -71,7 +70,6 @@ class ActiveController:
             controller_epoch=epoch.number,
             delete_topic_enable=settings.delete_topic_enable,
             resign=election.resign_and_reelect,
-            run=self.run,
         )
         self._processor = ControllerEventProcessor(
             clock,
@@ -83,13 +81,12 @@ class ActiveController:
             self._shutdowns,
             settings,
             controller_epoch=epoch.number,
-            run=self.run,
         )
 
     def open(self) -> None:
         """Read the cluster's state and begin to process events."""
         self._queue.put(Startup())
-        self.run(self._queue.process_events(self._processor.process))
+        self._queue.run(self._queue.process_events(self._processor.process))
 
     def close(self, reason: str) -> None:
         """End the epoch at once: process, write and send nothing any more. Idempotent."""
@@ -119,28 +116,8 @@ class ActiveController:
         """Enqueue a request; its `answer` fires when it has been processed."""
         self._queue.put(request)
 
-    # -- what channels report ----------------------------------------------------------------
-
-    def response_received(self, event: Event | None) -> None:
-        """Enqueue what a broker reported, if anything; a leaving broker may have waited for this response."""
-        if isinstance(event, Acknowledged):
-            self._queue.put(event)
-        self._shutdowns.complete_acknowledged()
-
-    def controller_moved(self, broker_id: int) -> None:
-        """Resign: a broker knows a later controller epoch."""
-        self._election.resign_and_reelect(f"broker {broker_id} knows a later controller epoch")
-
-    # -- errors ------------------------------------------------------------------------------
-
-    def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run *work* beside the queue; an error ends the epoch."""
-        Deferred.fromCoroutine(work).addErrback(self.failed)
-
-    def failed(self, failure: Failure) -> None:
-        """End the epoch because of an error; nothing to do if it has ended."""
-        if self._queue.is_closed:
-            return
+    def _failed(self, failure: Failure) -> None:
+        """End the epoch because of an error."""
         error = failure.value
         if isinstance(error, ControllerMovedError):
             self._election.resign_and_reelect(str(error))

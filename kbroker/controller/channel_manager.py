@@ -1,51 +1,55 @@
 """The controller's channels to all live brokers (Kafka's ControllerChannelManager).
 
-The state machine's effects add requests to the channels; `send_pending` then has the channels send, one after the
-other, each in a turn of the reactor of its own. A channel sends its next request when the one before is acknowledged,
-without the event queue: a slow broker delays no other. What a response reports is an event (`LeaderAndIsrAcked`,
-`StopReplicaAcked`).
+The state machine's effects add requests to the channels' queues; `send_pending` then has the channels send, one after
+the other, each in a turn of the reactor of its own. A channel has one request in flight, and sends its next one when
+that is acknowledged, without the event queue: a slow broker delays no other. A request to a broker that cannot be
+reached is sent again until the broker answers or its registration is gone (S20). What a response reports is an event
+(`LeaderAndIsrAcked`, `StopReplicaAcked`).
 
 Owner: the reactor's thread
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Coroutine
+from collections.abc import Callable, Collection, Iterator
 from itertools import count
 from typing import Any, Protocol
 
+from twisted.internet.defer import CancelledError, Deferred, fail
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from kbroker.common.reactor import Clock
 from kbroker.common.turns import WorkerTurns
-from kbroker.controller.controller_channel import (
-    ControllerChannel,
-    ControllerSettings,
-    SendToBroker,
-)
+from kbroker.controller.controller_events import Acknowledged
 from kbroker.controller.core import effects as fx
+from kbroker.controller.core.broker_request_queue import BrokerRequestQueue, PendingRequest
 from kbroker.controller.core.context import Broker
-from kbroker.controller.core.events import Event
+from kbroker.controller.core.control_requests import event_for, request_for
+from kbroker.controller.event_manager import ControllerEventManager
+from kbroker.controller.settings import ControllerSettings
+from kclient.wire.error_codes import ErrorCode
+from kclient.wire.errors import BrokerNotAvailable, ClusterAuthorizationFailed
+from kclient.wire.versions import ApiKey
+
+RESEND_SECONDS = 0.1
+"""Pause before a request is sent again after its connection failed."""
 
 
-class ResponseReceiver(Protocol):
-    """What the channels report to: the active controller."""
+class SendToBroker(Protocol):
+    """Sends one request to a broker's inter-broker listener: `kbroker.network.broker_connections`."""
 
-    def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run *work* beside the event queue."""
-
-    def response_received(self, event: Event | None) -> None:
-        """Take the *event* of a response, if it has one."""
-
-    def controller_moved(self, broker_id: int) -> None:
-        """Take note that a broker knows a later controller epoch."""
-
-    def failed(self, failure: Failure) -> None:
-        """Take note of a bug."""
+    def __call__(
+        self, broker_id: int, host: str, port: int, api: ApiKey, version: int, request: Any
+    ) -> Deferred[Any]:
+        """Answer the response, or fail when the connection does."""
 
 
 class ControllerChannelManager:
-    """The channels of one controller epoch, one for each live broker."""
+    """The channels of one controller epoch, one for each live broker.
+
+    Events of responses go into *queue*. *resign* is called when a broker knows a later controller epoch.
+    """
 
     def __init__(
         self,
@@ -53,13 +57,16 @@ class ControllerChannelManager:
         settings: ControllerSettings,
         send: SendToBroker,
         controller_epoch: int,
-        receiver: ResponseReceiver,
+        queue: ControllerEventManager,
+        resign: Callable[[str], None],
     ) -> None:
         self._clock = clock
         self._settings = settings
         self._send = send
         self._controller_epoch = controller_epoch
-        self._receiver = receiver
+        self._queue = queue
+        self._resign = resign
+        self._response_listeners: list[Callable[[], None]] = []
         self._channels: dict[int, ControllerChannel] = {}
         self._request_numbers = count()
         """Of the requests to all brokers in this epoch."""
@@ -117,21 +124,28 @@ class ControllerChannelManager:
         for channel in self._channels.values():
             channel.close()
 
+    def on_response(self, callback: Callable[[], None]) -> None:
+        """Call *callback* after every response: `is_drained` may have changed."""
+        self._response_listeners.append(callback)
+
     # -- what channels report ----------------------------------------------------------------
 
-    def response_received(self, channel: ControllerChannel, event: Event | None) -> None:
-        """Pass the *event* of a response on; let *channel* send its next request."""
-        self._receiver.response_received(event)
+    def response_received(self, channel: ControllerChannel, event: Acknowledged | None) -> None:
+        """Enqueue what a broker reported, if anything; let *channel* send its next request."""
+        if event is not None:
+            self._queue.put(event)
+        for callback in self._response_listeners:
+            callback()
         self._to_send[channel] = None
         self._send_in_turns()
 
     def controller_moved(self, broker_id: int) -> None:
-        """Pass on that a broker knows a later controller epoch."""
-        self._receiver.controller_moved(broker_id)
+        """Resign: a broker knows a later controller epoch."""
+        self._resign(f"broker {broker_id} knows a later controller epoch")
 
     def channel_failed(self, failure: Failure) -> None:
-        """Pass a bug on."""
-        self._receiver.failed(failure)
+        """End the epoch because of a bug in handling a response."""
+        self._queue.failed(failure)
 
     # ----------------------------------------------------------------------------------------
 
@@ -152,7 +166,7 @@ class ControllerChannelManager:
     def _send_in_turns(self) -> None:
         if not self._is_sending:
             self._is_sending = True
-            self._receiver.run(self._send_all())
+            self._queue.run(self._send_all())
 
     async def _send_all(self) -> None:
         turns = WorkerTurns(self._clock, 0)  # a turn for each request that has a partition
@@ -164,3 +178,117 @@ class ControllerChannelManager:
                 await turns.done(channel.send_next())
         finally:
             self._is_sending = False
+
+
+log = Logger()
+
+
+class ControllerChannel:
+    """One broker's channel: one request at a time, sent again until it is answered (S20)."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        settings: ControllerSettings,
+        send: SendToBroker,
+        controller_epoch: int,
+        broker: Broker,
+        owner: ControllerChannelManager,
+        request_numbers: Iterator[int] | None = None,
+    ) -> None:
+        self.queue = BrokerRequestQueue(settings.partitions_per_turn, request_numbers)
+        self._clock = clock
+        self._settings = settings
+        self._send = send
+        self._controller_epoch = controller_epoch
+        self._broker = broker
+        self._owner = owner
+        self._out: Deferred[Any] | None = None
+        self._closed = False
+        self._failures = 0
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether the broker has acknowledged every request, or cannot be reached."""
+        return self.queue.is_idle or self._failures > 0
+
+    def send_next(self) -> int:
+        """Send the next request unless one is unanswered; return how many partitions it has."""
+        pending = None if self._closed else self.queue.next_request()
+        if pending is None:
+            return 0
+        self._transmit(pending)
+        return pending.size
+
+    def close(self) -> None:
+        """Send nothing any more."""
+        self._closed = True
+        if self._out is not None:
+            self._out.cancel()
+
+    def _transmit(self, pending: PendingRequest) -> None:
+        if self._closed:
+            return
+        api, version, request = request_for(
+            pending,
+            controller_id=self._settings.broker_id,
+            controller_epoch=self._controller_epoch,
+            broker=self._broker,
+            listener=self._settings.inter_broker_listener,
+            is_extended=self._settings.is_extended,
+        )
+        out = self._out = self._request(api, version, request)
+        out.addCallbacks(
+            self._have_response,
+            self._have_failure,
+            callbackArgs=(pending,),
+            errbackArgs=(pending,),
+        )
+        out.addErrback(self._owner.channel_failed)
+
+    def _request(self, api: ApiKey, version: int, request: Any) -> Deferred[Any]:
+        name = self._settings.inter_broker_listener
+        endpoint = next((e for e in self._broker.endpoints if e.listener == name), None)
+        if endpoint is None:
+            return fail(BrokerNotAvailable(f"it registered no listener {name}"))
+        return self._send(
+            self._broker.broker_id, endpoint.host, endpoint.port, api, version, request
+        )
+
+    def _have_response(self, response: Any, pending: PendingRequest) -> None:
+        self._out = None
+        if self._closed:
+            return
+        if response.error_code == ErrorCode.STALE_CONTROLLER_EPOCH:
+            self._owner.controller_moved(self._broker.broker_id)
+            return
+        if response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            # It does not know our secret or our epoch yet, and did nothing: send the request again.
+            refused = ClusterAuthorizationFailed("it does not accept this broker as the controller")
+            self._have_failure(Failure(refused), pending)
+            return
+        if self._failures:
+            log.info("broker {id} answers again", id=self._broker.broker_id)
+            self._failures = 0
+        if response.error_code not in (ErrorCode.NONE, ErrorCode.STALE_BROKER_EPOCH):
+            log.warn(
+                "broker {id} answered {request} with error {code}",
+                id=self._broker.broker_id,
+                request=type(pending).__name__.removeprefix("Pending"),
+                code=response.error_code,
+            )
+        self.queue.answered()
+        self._owner.response_received(self, event_for(pending, response, self._broker))
+
+    def _have_failure(self, failure: Failure, pending: PendingRequest) -> None:
+        self._out = None
+        if self._closed or isinstance(failure.value, CancelledError):
+            return
+        self._failures += 1
+        if self._failures == 1:
+            log.warn(
+                "cannot reach broker {id}: {why}; trying until it answers or its session ends",
+                id=self._broker.broker_id,
+                why=failure.getErrorMessage(),
+            )
+        self._clock.callLater(RESEND_SECONDS, self._transmit, pending)

@@ -33,6 +33,7 @@ class ControlledShutdowns:
         self._machine = machine
         self._channels = channels
         self._leaving: list[Deferred[Remaining]] = []
+        channels.on_response(self.complete_acknowledged)
 
     def answer(self, request: Deferred[Remaining], effect: fx.AnswerControlledShutdown) -> None:
         """Answer *request*, or have it wait until the other brokers have acknowledged the new leaders."""

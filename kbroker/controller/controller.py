@@ -15,7 +15,7 @@ from twisted.internet.defer import Deferred
 from kbroker.common.reactor import Clock
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.controller.active_controller import ActiveController
-from kbroker.controller.controller_channel import ControllerSettings, SendToBroker
+from kbroker.controller.channel_manager import SendToBroker
 from kbroker.controller.controller_election import ControllerElection, ControllerEpoch
 from kbroker.controller.controller_events import (
     ApiPartitionReassignment,
@@ -28,12 +28,11 @@ from kbroker.controller.controller_events import (
 )
 from kbroker.controller.core.context import ControllerContext, ReplicaAssignment
 from kbroker.controller.core.events import ElectionType
+from kbroker.controller.settings import ControllerSettings
 from kbroker.controller.zk_client import ControllerZkClient
 from kbroker.zk.interface import ZooKeeper
 from kbroker.zk.reconnect import Reconnect
 from kclient.wire.errors import NotController
-
-__all__ = ["ControllerSettings", "KafkaController", "SendToBroker"]
 
 
 class KafkaController:

@@ -12,8 +12,8 @@ Owner: the reactor's thread
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias, TypeVar
 
 from twisted.logger import Logger
 
@@ -42,7 +42,7 @@ class EpochEndedError(Exception):
 
 
 class EffectPerformer:
-    """Performs the effects of one controller epoch. *run* runs work beside the queue."""
+    """Performs the effects of one controller epoch."""
 
     def __init__(
         self,
@@ -54,7 +54,6 @@ class EffectPerformer:
         controller_epoch: int,
         delete_topic_enable: bool,
         resign: Callable[[str], None],
-        run: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
         self._queue = queue
         self._machine = machine
@@ -63,7 +62,6 @@ class EffectPerformer:
         self._controller_epoch = controller_epoch
         self._delete_topic_enable = delete_topic_enable
         self._resign = resign
-        self._run = run
         self.assignments_written = False
         """Whether replicas were written since this was last reset."""
 
@@ -116,9 +114,9 @@ class EffectPerformer:
             case fx.WarnOfDataLoss():
                 _log_data_loss(effect)
             case fx.DeleteTopicZnodes():
-                self._run(self._delete_topic(effect.topic))
+                self._queue.run(self._delete_topic(effect.topic))
             case fx.DeleteTopicDeletions():
-                self._run(self._delete_topic_deletions(effect.topics))
+                self._queue.run(self._delete_topic_deletions(effect.topics))
             case fx.Resign():
                 self._resign(effect.reason)
 

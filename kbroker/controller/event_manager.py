@@ -17,11 +17,12 @@ Owner: the reactor's thread
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from itertools import count
-from typing import get_args
+from typing import Any, get_args
 
 from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
 
 from kbroker.common.reactor import Clock
 from kbroker.common.turns import WorkerTurns
@@ -33,11 +34,14 @@ _REQUESTS = get_args(Request)
 
 
 class ControllerEventManager:
-    """The queue of one controller epoch."""
+    """The queue of one controller epoch. *on_failure* ends the epoch; it is not called after `close`."""
 
-    def __init__(self, clock: Clock, partitions_per_turn: int) -> None:
+    def __init__(
+        self, clock: Clock, partitions_per_turn: int, on_failure: Callable[[Failure], None]
+    ) -> None:
         self._clock = clock
         self._partitions_per_turn = partitions_per_turn
+        self._on_failure = on_failure
         self._waiting: dict[object, ControllerEvent] = {}
         """In order. The key is the type for events that replace each other, else a number."""
         self._numbers = count()
@@ -87,6 +91,15 @@ class ControllerEventManager:
                 event = self._in_process = self._waiting.pop(next(iter(self._waiting)))
                 await process(event, turns)
                 self._in_process = None  # after an error it stays: `close` answers it
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run *work* beside the queue; an error ends the epoch."""
+        Deferred.fromCoroutine(work).addErrback(self.failed)
+
+    def failed(self, failure: Failure) -> None:
+        """End the epoch because of an error; nothing to do if it has ended."""
+        if not self.is_closed:
+            self._on_failure(failure)
 
     def _wake_up(self) -> None:
         wakeup, self._wakeup = self._wakeup, None

@@ -8,7 +8,7 @@ In: events of the queue   Out: facts for the state machine, answers   Owner: the
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
 from twisted.logger import Logger
@@ -18,7 +18,6 @@ from kbroker.common.turns import WorkerTurns
 from kbroker.controller import controller_events as ev
 from kbroker.controller.admin_requests import ZkAdminRequests
 from kbroker.controller.controlled_shutdown import ControlledShutdowns
-from kbroker.controller.controller_channel import ControllerSettings
 from kbroker.controller.core import effects as fx
 from kbroker.controller.core import events, state_change_log
 from kbroker.controller.core.context import Topic
@@ -26,6 +25,7 @@ from kbroker.controller.core.state_machine import ControllerStateMachine
 from kbroker.controller.effect_performer import EffectPerformer
 from kbroker.controller.event_manager import ControllerEventManager
 from kbroker.controller.event_sources import ControllerEventSources
+from kbroker.controller.settings import ControllerSettings
 from kbroker.controller.unclean_election import UncleanElection
 from kbroker.controller.zk_client import ControllerZkClient
 from kbroker.zk import znodes
@@ -41,7 +41,7 @@ EventHandler: TypeAlias = Callable[[Any, WorkerTurns], Awaitable[None]]
 
 
 class ControllerEventProcessor:
-    """The event handlers of one controller epoch. *run* runs work beside the queue."""
+    """The event handlers of one controller epoch."""
 
     def __init__(
         self,
@@ -55,7 +55,6 @@ class ControllerEventProcessor:
         settings: ControllerSettings,
         *,
         controller_epoch: int,
-        run: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
         self._clock = clock
         self._queue = queue
@@ -66,7 +65,6 @@ class ControllerEventProcessor:
         self._shutdowns = shutdowns
         self._settings = settings
         self._controller_epoch = controller_epoch
-        self._run = run
         self._zk_requests = ZkAdminRequests(performer, machine, zk)
         self._unclean = UncleanElection(clock, queue, zk, settings.unclean_leader_election)
         self._deletions: frozenset[str] = frozenset()
@@ -139,7 +137,7 @@ class ControllerEventProcessor:
         read = self._zk.read_isr_changes(event.names)
         states, paths = await self._performer.unless_ended(read)
         await self._performer.handle(events.IsrChanged(states), turns)
-        self._run(self._zk.delete_paths(paths))
+        self._queue.run(self._zk.delete_paths(paths))
 
     async def _log_dir_failure(self, event: ev.LogDirEventNotification, turns: WorkerTurns) -> None:
         read = self._zk.read_log_dir_events(event.names)
@@ -150,7 +148,7 @@ class ControllerEventProcessor:
                 epoch=self._controller_epoch, brokers=",".join(map(str, sorted(brokers))),
             )  # fmt: skip
             await self._performer.handle(events.LogDirsFailed(brokers), turns)
-        self._run(self._zk.delete_paths(paths))
+        self._queue.run(self._zk.delete_paths(paths))
 
     async def _controlled_shutdown(self, event: ev.ControlledShutdown, turns: WorkerTurns) -> None:
         fact = events.ControlledShutdownRequested(event.broker_id, event.broker_epoch)

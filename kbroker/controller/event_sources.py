@@ -12,7 +12,6 @@ from collections.abc import Callable
 from twisted.logger import Logger
 
 from kbroker.common.reactor import Clock
-from kbroker.controller.controller_channel import ControllerSettings
 from kbroker.controller.controller_events import (
     BrokerChange,
     IsrChangeNotification,
@@ -24,6 +23,7 @@ from kbroker.controller.controller_events import (
 )
 from kbroker.controller.core.events import PreferredLeaderElectionDue
 from kbroker.controller.event_manager import ControllerEventManager
+from kbroker.controller.settings import ControllerSettings
 from kbroker.zk import znodes
 from kbroker.zk.interface import Children, Node, Watch, ZooKeeper
 

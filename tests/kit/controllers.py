@@ -12,7 +12,8 @@ from twisted.internet.defer import Deferred, fail, succeed
 
 from kbroker.common.endpoint import Endpoint
 from kbroker.config import BrokerConfig
-from kbroker.controller.controller import ControllerSettings, KafkaController
+from kbroker.controller.controller import KafkaController
+from kbroker.controller.settings import ControllerSettings
 from kbroker.metadata.admin_manager import AdminManager
 from kbroker.metadata.config_admin_manager import ConfigAdminManager
 from kbroker.metadata.dynamic_config import DynamicConfig

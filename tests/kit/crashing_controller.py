@@ -16,7 +16,8 @@ from uuid import uuid4
 from twisted.internet import reactor
 from twisted.internet.task import deferLater
 
-from kbroker.controller.controller import ControllerSettings, KafkaController
+from kbroker.controller.controller import KafkaController
+from kbroker.controller.settings import ControllerSettings
 from kbroker.metadata.broker_registration import ensure_paths
 from kbroker.zk.client import ZooKeeperClient
 from tests.kit.controllers import ControlPlane, FakeBrokers, register

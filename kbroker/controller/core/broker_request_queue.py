@@ -13,7 +13,7 @@ full UpdateMetadata are numbered: they replace the broker's metadata when all ha
 Invariants: 1. per partition, states are sent in the order in which they were decided; 2. the last state decided is
 sent;
 3. one request is unanswered at a time.
-In: requests, responses   Out: the next request   Owner: controller_channel
+In: requests, responses   Out: the next request   Owner: channel_manager
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from kbroker.controller.core.broker_request_queue import (
 )
 from kbroker.controller.core.context import Broker, LogEnd
 from kbroker.controller.core.effects import PartitionUpdate
-from kbroker.controller.core.events import Event, LeaderAndIsrAcked, StopReplicaAcked
+from kbroker.controller.core.events import LeaderAndIsrAcked, StopReplicaAcked
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.interbroker import (
     EPOCH_DURING_DELETE,
@@ -236,7 +236,9 @@ def _stop_replica_topics(pending: PendingStopReplica) -> list[StopReplicaTopicSt
     return list(topics.values())
 
 
-def event_for(pending: PendingRequest, response: Response, broker: Broker) -> Event | None:
+def event_for(
+    pending: PendingRequest, response: Response, broker: Broker
+) -> LeaderAndIsrAcked | StopReplicaAcked | None:
     """Convert the response to a *pending* request: the event for the state machine, or None if it reports nothing.
 
     Errors of the whole request (STALE_CONTROLLER_EPOCH, STALE_BROKER_EPOCH) are the caller's.

@@ -19,7 +19,8 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from kbroker.common.endpoint import Endpoint
-from kbroker.controller.controller import ControllerSettings, KafkaController
+from kbroker.controller.controller import KafkaController
+from kbroker.controller.settings import ControllerSettings
 from kbroker.metadata.broker_registration import ensure_paths
 from kbroker.zk import znodes
 from kbroker.zk.client import ZooKeeperClient

@@ -33,7 +33,9 @@ class Worker:
     """The worker of a queue: notes which events it began, and ends one when the test does."""
 
     def __init__(self) -> None:
-        self.queue = ControllerEventManager(Clock(), 100)
+        self.failures: list[Failure] = []
+        """Of work beside the queue."""
+        self.queue = ControllerEventManager(Clock(), 100, self.failures.append)
         self.begun: list[ControllerEvent] = []
         self.ended: list[ControllerEvent] = []
         self.errors: list[Failure] = []
@@ -169,3 +171,20 @@ def test_a_request_with_a_handler_that_fails_is_answered_by_the_resignation(work
     worker.fail(RuntimeError("a bug"))
     worker.queue.close("internal error")
     assert errors_of(request) == [NotController]
+
+
+async def work_that_fails() -> None:
+    raise RuntimeError("a bug")
+
+
+def test_an_error_of_work_beside_the_queue_ends_the_epoch(worker: Worker) -> None:
+    worker.queue.run(work_that_fails())
+    assert [failure.getErrorMessage() for failure in worker.failures] == ["a bug"]
+
+
+def test_after_the_end_of_the_epoch_an_error_of_work_beside_the_queue_has_no_effect(
+    worker: Worker,
+) -> None:
+    worker.queue.close("resigned")
+    worker.queue.run(work_that_fails())
+    assert worker.failures == []

@@ -1,0 +1,28 @@
+"""The part of the broker's configuration that the controller uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSettings:
+    """Times in seconds."""
+
+    broker_id: int
+    inter_broker_listener: str
+    delete_topic_enable: bool = True
+    rebalance_seconds: float | None = None
+    """leader.imbalance.check.interval.seconds; None: no preferred leader election by itself."""
+    imbalance_percentage: int = 10
+    leave_seconds: float = 3.0
+    """How long a broker that leads nothing any more waits for the other brokers to acknowledge that."""
+    unclean_leader_election: Callable[[], bool] = lambda: False
+    """unclean.leader.election.enable of topics without a setting of their own."""
+    min_insync_replicas: Callable[[str], int] = lambda _topic: 1
+    """A topic's min.insync.replicas."""
+    is_extended: bool = True
+    """Whether inter.broker.protocol.version allows our extensions of requests."""
+    partitions_per_turn: int = 500
+    """The most partitions in one turn of the reactor, and in one request: some 10 ms."""
