@@ -37,7 +37,7 @@ from kbroker.log.log_manager import LogManager
 from kbroker.metadata.metadata_cache import MetadataCache
 from kbroker.replica.become_leader_or_follower import ReplicaStateChanges
 from kbroker.replica.core.broker_epoch import Registration
-from kbroker.replica.core.fetch_session_cache import FetchSessionCache
+from kbroker.replica.core.fetch_session import FetchSessionCache
 from kbroker.replica.core.leader_state import LeaderState
 from kbroker.replica.core.remote_replicas import NEVER, FollowerLiveness
 from kbroker.replica.core.replication_quota import ReplicationQuotas

@@ -10,8 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from kbroker.replica.core.fetch_session import CachedPartition, FetchSession
-from kbroker.replica.core.fetch_session_cache import FetchSessionCache
+from kbroker.replica.core.fetch_session import CachedPartition, FetchSession, FetchSessionCache
 from kclient.net import fetch_session as fetching
 from kclient.wire.error_codes import ErrorCode
 from kclient.wire.fetch import FetchPartition, FetchPartitionResponse, FetchResponse, FetchTopic

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from itertools import count
 
-from kbroker.replica.core.fetch_session import FetchSession
-from kbroker.replica.core.fetch_session_cache import FetchSessionCache
+from kbroker.replica.core.fetch_session import FetchSession, FetchSessionCache
 from kclient.net import fetch_session as fetching
 from kclient.wire.fetch import (
     MAX_SESSION_EPOCH,
