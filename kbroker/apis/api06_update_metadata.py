@@ -10,9 +10,10 @@ the same controller arrived first (this one is a delayed copy of a request that 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 
 from kbroker.apis.request import RequestContext
+from kbroker.metadata.broker_epoch import Registration
 from kbroker.metadata.metadata_cache import MetadataCache
 from kbroker.replica.stray_replicas import StrayReplicas
 from kclient.wire.interbroker import UpdateMetadataRequest, UpdateMetadataResponse
@@ -24,18 +25,18 @@ class UpdateMetadata:
     def __init__(
         self,
         cache: MetadataCache,
-        broker_epoch: Callable[[], int | None],
+        registration: Registration,
         strays: StrayReplicas | None = None,
     ) -> None:
         self._cache = cache
-        self._broker_epoch = broker_epoch
+        self._registration = registration
         self._strays = strays
 
     def __call__(
         self, context: RequestContext, request: UpdateMetadataRequest
     ) -> UpdateMetadataResponse | Awaitable[UpdateMetadataResponse]:
         """Answer the request; refusals are KafkaErrors."""
-        is_whole = self._cache.update(request, self._broker_epoch())
+        is_whole = self._cache.update(request, self._registration.broker_epoch)
         if self._strays is None:
             return UpdateMetadataResponse()
         return self._without_strays(self._strays, request, is_whole=is_whole)

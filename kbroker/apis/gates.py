@@ -19,7 +19,7 @@ from enum import Enum, auto
 from typing import Any, Final, Protocol
 
 from kbroker.common.reactor import Clock
-from kbroker.metadata.broker_epoch import BrokerEpoch
+from kbroker.metadata.broker_epoch import Registration
 from kbroker.metadata.controller_epochs import ControllerEpochs
 from kbroker.metadata.metadata_cache import MetadataCache
 
@@ -49,13 +49,13 @@ class BrokerGates:
         self,
         clock: Clock,
         broker_id: int,
-        broker_epoch: BrokerEpoch,
+        registration: Registration,
         controller_epochs: ControllerEpochs,
         metadata: MetadataCache,
     ) -> None:
         self._clock = clock
         self._broker_id = broker_id
-        self._broker_epoch = broker_epoch
+        self._registration = registration
         self._controller_epochs = controller_epochs
         self._metadata = metadata
 
@@ -68,5 +68,5 @@ class BrokerGates:
         return None
 
     async def _registered(self, controller_epoch: int) -> None:
-        await self._broker_epoch.known()
+        await self._registration.known()
         await self._controller_epochs.confirm(controller_epoch)

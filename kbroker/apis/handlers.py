@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from kbroker.coordinator.group.group_coordinator import GroupCoordinator
     from kbroker.coordinator.transaction.producer_id_manager import ProducerIdManager
     from kbroker.metadata.admin_manager import AdminManager
-    from kbroker.metadata.broker_epoch import BrokerEpoch
     from kbroker.metadata.config_admin_manager import ConfigAdminManager
     from kbroker.metadata.dynamic_config import DynamicConfig
     from kbroker.metadata.metadata_cache import MetadataCache
@@ -35,7 +34,6 @@ class HandlerDependencies:
     config: BrokerConfig
     broker_id: int
     authorizer: InterBrokerAuthorizer
-    broker_epoch: BrokerEpoch
     replica_manager: ReplicaManager
     metadata: MetadataCache
     admin_manager: AdminManager
@@ -137,9 +135,8 @@ def update_metadata(broker: HandlerDependencies) -> Handler:
     from kbroker.apis.api06_update_metadata import UpdateMetadata
     from kbroker.replica.stray_replicas import StrayReplicas
 
-    epoch = broker.broker_epoch
     strays = StrayReplicas(broker.replica_manager, broker.metadata)
-    return UpdateMetadata(broker.metadata, lambda: epoch.value, strays)
+    return UpdateMetadata(broker.metadata, broker.replica_manager.registration, strays)
 
 
 def controlled_shutdown(broker: HandlerDependencies) -> Handler:

@@ -28,7 +28,7 @@ from kbroker.coordinator.group.offset_expiry import OffsetExpiry
 from kbroker.coordinator.transaction.producer_id_manager import ProducerIdManager, first_producer_id
 from kbroker.log.log_manager import LogManager
 from kbroker.metadata.admin_manager import AdminManager, random_topic_id
-from kbroker.metadata.broker_epoch import BrokerEpoch
+from kbroker.metadata.broker_epoch import Registration
 from kbroker.metadata.config_admin_manager import ConfigAdminManager
 from kbroker.metadata.controller_epochs import ControllerEpochs
 from kbroker.metadata.dynamic_config import DynamicConfig
@@ -37,7 +37,6 @@ from kbroker.metadata.registered_addresses import RegisteredAddresses
 from kbroker.network.broker_connections import BrokerConnections
 from kbroker.network.broker_dial import BrokerDial
 from kbroker.replica.alter_partition_manager import AlterPartitionManager
-from kbroker.replica.core.broker_epoch import Registration
 from kbroker.replica.core.replication_quota import ReplicationQuotas
 from kbroker.replica.log_dir_failure_channel import LogDirFailureChannel
 from kbroker.replica.preferred_read_replica import replica_selector
@@ -58,7 +57,6 @@ class BootstrappedBroker:
 
     identified: IdentifiedBroker
     authorizer: InterBrokerAuthorizer
-    broker_epoch: BrokerEpoch
     controller_epochs: ControllerEpochs
     dynamic_config: DynamicConfig
     config_admin_manager: ConfigAdminManager
@@ -101,7 +99,6 @@ async def bootstrap(broker: IdentifiedBroker, undo: Undo) -> BootstrappedBroker:
     bootstrapped = BootstrappedBroker(
         identified=broker,
         authorizer=authorizer,
-        broker_epoch=BrokerEpoch(),
         controller_epochs=ControllerEpochs(zookeeper, reconnect),
         dynamic_config=dynamic_config,
         config_admin_manager=ConfigAdminManager(

@@ -64,7 +64,7 @@ def listen(broker: BootstrappedBroker, undo: Undo) -> RunningBroker:
         gates=BrokerGates(
             reactor,
             identified.broker_id,
-            broker.broker_epoch,
+            broker.replica_manager.registration,
             broker.controller_epochs,
             broker.metadata,
         ),
@@ -120,7 +120,6 @@ def _handler_dependencies(broker: BootstrappedBroker) -> HandlerDependencies:
         config=configured.config,
         broker_id=broker.identified.broker_id,
         authorizer=broker.authorizer,
-        broker_epoch=broker.broker_epoch,
         replica_manager=broker.replica_manager,
         metadata=broker.metadata,
         admin_manager=broker.admin_manager,
@@ -135,7 +134,6 @@ def _handler_dependencies(broker: BootstrappedBroker) -> HandlerDependencies:
 def _registration_changed(broker: BootstrappedBroker, event: RegistrationEvent) -> None:
     if isinstance(event, Registered):
         broker.replica_manager.registered(event.broker_epoch)
-        broker.broker_epoch.registered(event.broker_epoch)
 
 
 async def _hand_over(broker: RunningBroker) -> None:

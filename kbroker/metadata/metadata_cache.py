@@ -259,15 +259,15 @@ class MetadataCache:
 
     # -- updates -----------------------------------------------------------------------------
 
-    def update(self, request: UpdateMetadataRequest, broker_epoch: int | None = None) -> bool:
+    def update(self, request: UpdateMetadataRequest, broker_epoch: int = -1) -> bool:
         """Apply *request*; return whether it completes the whole metadata.
 
         StaleControllerEpoch, StaleBrokerEpoch; InvalidUpdateVersion (a later request arrived before this one);
         InvalidRequest (a part came without those before).
 
-        *broker_epoch* is this broker's own; None: not registered yet.
+        *broker_epoch* is this broker's own; -1: not registered yet.
         """
-        self._fence.check(request, -1 if broker_epoch is None else broker_epoch)
+        self._fence.check(request, broker_epoch)
         brokers = {b.id: _broker(b) for b in request.live_brokers}
         whole = None
         if request.type != FULL:

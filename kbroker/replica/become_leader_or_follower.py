@@ -34,8 +34,8 @@ from kbroker.common.topic_partition import TopicPartition
 from kbroker.common.turns import Turn, in_turns
 from kbroker.log.log_manager import LogManager
 from kbroker.log.unified_log import UnifiedLog
+from kbroker.metadata.broker_epoch import Registration
 from kbroker.replica import found_logs
-from kbroker.replica.core.broker_epoch import Registration
 from kbroker.replica.core.role import Role
 from kbroker.replica.partition import Partition
 from kbroker.replica.partition_registry import Changed, PartitionRegistry

@@ -34,9 +34,9 @@ from kbroker.common.epoch_fences import ControllerFence
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.config import BrokerConfig, LogConfig
 from kbroker.log.log_manager import LogManager
+from kbroker.metadata.broker_epoch import Registration
 from kbroker.metadata.metadata_cache import MetadataCache
 from kbroker.replica.become_leader_or_follower import ReplicaStateChanges
-from kbroker.replica.core.broker_epoch import Registration
 from kbroker.replica.core.fetch_session import FetchSessionCache
 from kbroker.replica.core.leader_state import LeaderState
 from kbroker.replica.core.remote_replicas import NEVER, FollowerLiveness
@@ -303,7 +303,6 @@ class ReplicaManager:
         """
         if self.registration.registered(broker_epoch):
             self.registry.unconfirmed = dict.fromkeys(self.registry.partitions)
-        self.registration.is_cut_off = False
 
     def cut_off(self) -> None:
         """Handle the possible end of our session, which ZooKeeper cannot report now (S11).

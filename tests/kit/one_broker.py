@@ -33,8 +33,8 @@ from kbroker.log.claimed_log_dirs import ClaimedLogDirs
 from kbroker.log.disk import OS_DISK, Disk
 from kbroker.log.log_manager import LogManager
 from kbroker.metadata.admin_manager import AdminManager
+from kbroker.metadata.broker_epoch import Registration
 from kbroker.network.socket_server import SocketServer
-from kbroker.replica.core.broker_epoch import Registration
 from kbroker.replica.core.replication_quota import ReplicationQuotas
 from kbroker.replica.preferred_read_replica import replica_selector
 from kbroker.replica.replica_manager import ReplicaManager

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from kbroker.common.topic_partition import TopicPartition
+from kbroker.metadata.broker_epoch import Registration
 from kbroker.replica import follower_log
-from kbroker.replica.core.broker_epoch import Registration
 from kbroker.replica.core.remote_replicas import FollowerLiveness
 from kbroker.replica.partition import Partition, Read
 from kbroker.replica.partition_dependencies import AlterPartition, PartitionDependencies

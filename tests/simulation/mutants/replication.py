@@ -7,10 +7,10 @@ from typing import Any
 
 from kbroker.apis import api00_produce
 from kbroker.common.epoch_fences import ControllerFence
+from kbroker.metadata.broker_epoch import Registration
 from kbroker.metadata.metadata_cache import MetadataCache
 from kbroker.replica import fetcher_state, follower_log
 from kbroker.replica.become_leader_or_follower import ReplicaStateChanges
-from kbroker.replica.core.broker_epoch import Registration
 from kbroker.replica.core.follower_state import EpochEnd, FollowerState
 from kbroker.replica.core.leader_state import LeaderState
 from kbroker.replica.core.role import PartitionRole

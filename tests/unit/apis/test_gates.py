@@ -9,7 +9,7 @@ from twisted.internet.task import Clock
 
 from kbroker.apis.gates import METADATA_SECONDS, BrokerGates
 from kbroker.apis.pipeline import RequestPipeline
-from kbroker.metadata.broker_epoch import BrokerEpoch
+from kbroker.metadata.broker_epoch import Registration
 from kbroker.metadata.controller_epochs import ControllerEpochs
 from kbroker.metadata.metadata_cache import FULL, MetadataCache
 from kbroker.network.service import Peer
@@ -45,11 +45,11 @@ class Receiver:
 
     def __init__(self) -> None:
         self.clock = Clock()
-        self.epoch = BrokerEpoch()
+        self.registration = Registration()
         self.epochs = AllEpochs()
         self.metadata = MetadataCache("cluster")
         gates = BrokerGates(
-            self.clock, 1, self.epoch, cast(ControllerEpochs, self.epochs), self.metadata
+            self.clock, 1, self.registration, cast(ControllerEpochs, self.epochs), self.metadata
         )
         self.pipeline = RequestPipeline(
             {
@@ -78,7 +78,7 @@ def test_a_request_of_the_controller_waits_for_the_registration() -> None:
     answer = receiver.ask(ApiKey.STOP_REPLICA, request)
     assert not answer.called
     assert receiver.epochs.confirmed == []
-    receiver.epoch.registered(77)
+    receiver.registration.registered(77)
     assert receiver.epochs.confirmed == [5]
     assert error_of(ApiKey.STOP_REPLICA, answer) == 0
     assert error_of(ApiKey.STOP_REPLICA, receiver.ask(ApiKey.STOP_REPLICA, request)) == 0
@@ -104,11 +104,3 @@ def test_it_waits_no_longer_than_clients_do() -> None:
     answer = receiver.ask(ApiKey.DESCRIBE_CLUSTER, DescribeClusterRequest())
     receiver.clock.advance(METADATA_SECONDS)
     assert error_of(ApiKey.DESCRIBE_CLUSTER, answer) == 0
-
-
-def test_the_broker_epoch_is_that_of_the_last_registration() -> None:
-    epoch = BrokerEpoch()
-    epoch.registered(7)
-    epoch.registered(9)
-    assert epoch.value == 9
-    assert epoch.known().called

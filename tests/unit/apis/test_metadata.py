@@ -11,6 +11,7 @@ from kbroker.apis.api06_update_metadata import UpdateMetadata
 from kbroker.apis.api60_describe_cluster import DescribeCluster
 from kbroker.apis.api_specs import API_SPECS
 from kbroker.apis.request import RequestContext
+from kbroker.metadata.broker_epoch import Registration
 from kbroker.metadata.metadata_cache import MetadataCache
 from kbroker.network.service import Peer
 from kclient.wire import messages
@@ -401,7 +402,9 @@ def test_a_deposed_controller_is_refused(cache):
 
 
 def test_an_update_for_an_earlier_life_is_refused_and_one_for_a_later_is_not(cache):
-    handler = UpdateMetadata(cache, lambda: 10)
+    ours = Registration()
+    ours.registered(10)
+    handler = UpdateMetadata(cache, ours)
     with pytest.raises(StaleBrokerEpoch):
         handler(None, update(broker_epoch=9))
     for epoch in (10, 11, -1):

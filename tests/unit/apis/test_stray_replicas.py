@@ -63,7 +63,9 @@ def send_metadata(
         topic_states=[UpdateMetadataTopicState("t", topic_id, states)],
     )
     handler = UpdateMetadata(
-        broker.cache, lambda: None, StrayReplicas(broker.replica_manager, broker.cache)
+        broker.cache,
+        broker.replica_manager.registration,
+        StrayReplicas(broker.replica_manager, broker.cache),
     )
     context: Any = None
     answer: Any = handler(context, request)

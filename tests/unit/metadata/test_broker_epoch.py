@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.replica.core.broker_epoch import Registration
+from kbroker.metadata.broker_epoch import Registration
 
 
 def test_orders_for_an_earlier_life_are_refused() -> None:
@@ -41,3 +41,22 @@ def test_a_broker_that_shuts_down_joins_no_isr() -> None:
     assert ours.epoch_to_join_by == -1
     ours.is_leaving, ours.is_expired = False, True
     assert ours.epoch_to_join_by == -1
+
+
+def test_the_first_registration_resumes_those_that_wait_for_it_when_it_is_in_force() -> None:
+    ours = Registration()
+    found: list[int] = []
+    ours.known().addCallback(lambda _: found.append(ours.lowest_accepted))
+    assert found == []
+    ours.registered(7)
+    assert found == [7]
+    ours.is_expired = True
+    assert ours.known().called  # the end of the session does not change that
+
+
+def test_another_registration_ends_the_doubt_about_the_session() -> None:
+    ours = Registration()
+    ours.registered(7)
+    ours.is_cut_off = True
+    ours.registered(7)
+    assert not ours.is_cut_off
