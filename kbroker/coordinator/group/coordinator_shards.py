@@ -30,7 +30,7 @@ from kbroker.coordinator.group.core.placement import partition_for
 from kbroker.coordinator.group.core.states import GroupState
 from kbroker.coordinator.group.group_metadata import GroupMetadata
 from kbroker.coordinator.group.group_store import group_ids, read_states
-from kbroker.coordinator.group.shard_fence import Confirmer, ShardFence
+from kbroker.coordinator.group.shard_fence import LeadershipConfirmer, ShardFence
 from kbroker.zk.errors import ConnectionLoss, SessionExpired
 from kbroker.zk.interface import Connected, Expired, Lapsed, SessionEvent, ZooKeeper
 from kbroker.zk.znodes import decode_topic, partition_state_path, topic_path
@@ -84,7 +84,7 @@ class CoordinatorShards:
         limits: GroupLimits,
         now_ms: Callable[[], int],
         on_unloaded: OnUnloaded,
-        confirmer: Confirmer,
+        confirmer: LeadershipConfirmer,
     ) -> None:
         self.partitions: dict[int, CoordinatorShard] = {}
         self._clock = clock

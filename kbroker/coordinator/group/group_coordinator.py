@@ -3,7 +3,7 @@
 `coordinator_shards` holds the groups of this broker; one group is a `group_metadata`; `offset_writer` writes the
 commits of all groups.
 
-An answer from memory is confirmed first (`leadership_confirmer`): it is correct as if the coordinator had read
+An answer from memory is confirmed first (`shard_fence`): it is correct as if the coordinator had read
 ZooKeeper after the request arrived. Only Heartbeat accepts a confirmation that is `HEARTBEAT_CONFIRMATION` old. Kafka's
 coordinator has no such bound: it answers from memory without a time limit.
 
@@ -42,8 +42,8 @@ from kbroker.coordinator.group.core.records import CommitDetail
 from kbroker.coordinator.group.core.states import GroupState
 from kbroker.coordinator.group.group_metadata import UNCONFIRMED, GroupMetadata
 from kbroker.coordinator.group.group_store import delete_tree
-from kbroker.coordinator.group.leadership_confirmer import LeadershipConfirmer
 from kbroker.coordinator.group.offset_writer import OffsetWriter
+from kbroker.coordinator.group.shard_fence import LeadershipConfirmer
 from kbroker.zk.errors import ConnectionLoss, NoNode, SessionExpired, ZooKeeperError
 from kbroker.zk.interface import Delete, Operation, ZooKeeper
 from kbroker.zk.znodes import LEGAL_TOPIC, group_offset_path

@@ -9,12 +9,12 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from kbroker.common.internal_topics import OFFSETS_TOPIC
-from kbroker.coordinator.group.leadership_confirmer import (
+from kbroker.coordinator.group.shard_fence import (
     CHECK_TIMEOUT,
     FOLLOWERS_TIMEOUT,
     LeadershipConfirmer,
+    ShardFence,
 )
-from kbroker.coordinator.group.shard_fence import ShardFence
 from kbroker.zk.errors import BadVersion, ConnectionLoss, SessionExpired
 from kbroker.zk.interface import Node, Operation, Session, Stat, ZooKeeper
 from kbroker.zk.znodes import PartitionState, encode_partition_state, partition_state_path
