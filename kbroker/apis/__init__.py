@@ -13,7 +13,7 @@ order:
     authorize     only connections of brokers may send what brokers send          inter_broker_authorizer
     gate          wait until this broker is registered, or has the metadata       gates
     handle        the handler of `apiNN_*.py`                                     handlers
-    encode        response, or error response; large ones in steps                responses
+    encode        response, or error response; large ones in steps                request
 
 The stage "authorize" runs twice: by API before the body is decoded, and by the broker that the body names. ACLs belong
 to the same stage, as a column `resources` of `ApiSpec`; quotas are a column `quota`, a stage between authorize and gate

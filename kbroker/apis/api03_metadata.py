@@ -27,7 +27,6 @@ from kbroker.apis.authorized_operations import (
     NOT_REQUESTED,
 )
 from kbroker.apis.request import RequestContext
-from kbroker.apis.responses import encode_in_steps
 from kbroker.common.internal_topics import INTERNAL_TOPICS, OFFSETS_TOPIC
 from kbroker.common.turns import for_each
 from kbroker.metadata.admin_manager import AdminManager
@@ -114,7 +113,7 @@ class Metadata:
             return (self._header(context), encoded)
         if wants_all:
             response = self._describe_all(request, listener)
-            return Deferred.fromCoroutine(encode_in_steps(context, response))
+            return Deferred.fromCoroutine(context.encode_in_steps(response))
         wanted = request.topics or []
         if context.is_large:
             return Deferred.fromCoroutine(self._in_slices(context, request, wanted))
@@ -305,7 +304,7 @@ class Metadata:
                 topic.error_code = int(failed[name] or ErrorCode.LEADER_NOT_AVAILABLE)
             topics.append(topic)
         response = self._response(request, context.listener, topics)
-        return await encode_in_steps(context, response)
+        return await context.encode_in_steps(response)
 
     async def _create(self, name: str) -> ErrorCode | None:
         """Create topic *name* and wait a moment for its leaders; the error it is answered with."""

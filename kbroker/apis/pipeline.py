@@ -23,7 +23,6 @@ from kbroker.apis.api_specs import API_SPECS, ApiSpec
 from kbroker.apis.gates import Gate, Gates
 from kbroker.apis.inter_broker_authorizer import InterBrokerAuthorizer
 from kbroker.apis.request import WITHOUT_TURNS, AnyHandler, HandlerFactory, RequestContext
-from kbroker.apis.responses import encode, encode_error, encode_in_steps, has_error_code
 from kbroker.common.turns import Turns
 from kbroker.network.service import Answer, Peer, RequestRefusedError
 from kclient.wire import messages
@@ -127,7 +126,7 @@ class RequestPipeline:
         if not api.first_version <= header.api_version <= api.last_version:
             return self._unsupported_version(context, api)
         if api.sender is not None and not self._authorizer.authorize(peer, header.api_key):
-            return encode_error(context, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None)
+            return context.encode_error(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None)
         if len(frame) > api.at_once:
             if len(frame) > context.budget.max_bytes:
                 excess = (
@@ -177,13 +176,13 @@ class RequestPipeline:
         """Refuse a request above its API's budget: log it, and answer if the response has a field for the error."""
         api = ApiKey(context.header.api_key)
         cause = f"{api.name} v{context.api_version}: {excess}"
-        if not has_error_code(api, context.api_version):
+        if not context.has_error_code:
             raise RequestRefusedError(cause)
         second = int(self._turns.now())
         if second != self._logged_at:  # at most one line a second
             self._logged_at = second
             log.warn("refused for {peer}: {cause}", peer=str(context.peer), cause=cause)
-        return encode_error(context, ErrorCode.INVALID_REQUEST, cause)
+        return context.encode_error(ErrorCode.INVALID_REQUEST, cause)
 
     # -- authorize, gate, handle -----------------------------------------------------------------
 
@@ -205,7 +204,7 @@ class RequestPipeline:
         if api.sender is not None:
             broker_id = getattr(request, api.sender)
             if not self._authorizer.authorize_as(context.peer, broker_id, api.key):
-                return encode_error(context, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None)
+                return context.encode_error(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None)
         try:
             opening = None if api.gate is Gate.NONE else self._gates.wait(api.gate, request)
             if opening is not None:
@@ -220,7 +219,7 @@ class RequestPipeline:
             result = Deferred.fromCoroutine(result)
         if isinstance(result, Deferred):
             return self._later(result, context)
-        return encode(context, result)
+        return context.encode(result)
 
     # -- encode --------------------------------------------------------------------------------
 
@@ -243,11 +242,11 @@ class RequestPipeline:
                 if isinstance(response, Failure):
                     encoded = self._failed(response, context)
                 elif response is not None and _takes_turns(context):
-                    steps = Deferred.fromCoroutine(encode_in_steps(context, response))
+                    steps = Deferred.fromCoroutine(context.encode_in_steps(response))
                     steps.addCallbacks(succeed, fail)
                     return
                 else:
-                    encoded = encode(context, response)
+                    encoded = context.encode(response)
             except Exception:
                 fail(Failure())
             else:
@@ -275,10 +274,10 @@ class RequestPipeline:
                 version=context.api_version,
                 peer=str(context.peer),
             )
-        if not has_error_code(api, context.api_version):
+        if not context.has_error_code:
             raise RequestRefusedError(f"{api.name}: {type(error).__name__}: {error}")
         message = str(error) if isinstance(error, KafkaError) else None
-        return encode_error(context, code, message)
+        return context.encode_error(code, message)
 
 
 async def _behind(

@@ -1,9 +1,13 @@
-"""What passes through the request pipeline: the context of a request, and the two kinds of handlers."""
+"""What passes through the request pipeline: the context of a request, and the two kinds of handlers.
+
+The context encodes the response, as in Kafka's RequestContext.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
@@ -11,14 +15,17 @@ from twisted.internet.defer import Deferred
 from kbroker.apis.budgets import RequestBudget
 from kbroker.common.turns import Turns, WithoutTurns
 from kbroker.network.service import Answer, Peer
+from kclient.wire import messages
 from kclient.wire.messages import RequestHeader
+from kclient.wire.structs import fields_of
+from kclient.wire.versions import ApiKey
 
 WITHOUT_TURNS = WithoutTurns()
 
 
 @dataclass(slots=True)
 class RequestContext:
-    """What a handler knows about a request besides its body."""
+    """What a handler knows about a request besides its body, and how its response is encoded."""
 
     header: RequestHeader
     peer: Peer
@@ -52,6 +59,54 @@ class RequestContext:
     def principal(self) -> str:
         """The authenticated principal of the connection."""
         return self.peer.principal
+
+    # -- the response --------------------------------------------------------------------------
+
+    def encode(self, response: Any) -> Answer:
+        """Encode *response*; None stays None: the request has no response."""
+        if response is None:
+            return None
+        header = self.header
+        return (
+            messages.encode_response(
+                header.api_key, header.api_version, header.correlation_id, response
+            ),
+        )
+
+    async def encode_in_steps(self, response: object) -> Answer:
+        """Encode a large response in as many turns as it takes."""
+        header = self.header
+        parts: list[bytes] = []
+        share = self.turns.slice(clock_every=1)
+        for _ in messages.encode_response_in_steps(
+            header.api_key, header.api_version, header.correlation_id, response, parts
+        ):
+            if share.is_over():
+                await share.next()
+        return parts
+
+    def encode_error(self, code: int, message: str | None) -> Answer:
+        """Encode a response that is only an error code, and *message* if the response has a field for it."""
+        response: Any = messages.response_class(self.header.api_key)()
+        response.error_code = int(code)
+        if hasattr(response, "error_message"):
+            response.error_message = message
+        return self.encode(response)
+
+    @property
+    def has_error_code(self) -> bool:
+        """Whether the response has an error code for the whole request."""
+        return _has_error_code(ApiKey(self.header.api_key), self.header.api_version)
+
+
+@cache
+def _has_error_code(api: ApiKey, version: int) -> bool:
+    if messages.is_written_by_hand(api):
+        return False
+    return any(
+        field.name == "error_code" and field.versions.has(version)
+        for field in fields_of(messages.response_class(api))
+    )
 
 
 class Handler(Protocol):
