@@ -176,9 +176,7 @@ class MirrorProcess:
                 self._console.write(f"  not mirrored {name}: {conflict}")
             for link in mirror.flow.links.values():
                 for gap in link.gaps[:10]:
-                    self._console.write(
-                        f"  gap {link.tp} {gap.first}-{gap.until - 1}: {gap.cause.value}"
-                    )
+                    self._console.write(f"  gap {link.tp} {gap}")
 
 
 def _cause(problem: BaseException) -> BaseException:

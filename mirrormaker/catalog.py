@@ -10,7 +10,7 @@ from kclient.errors import KafkaError
 from kclient.net.cluster import Cluster
 from kclient.types import NewTopic
 from kclient.wire.errors import TopicAlreadyExists
-from mirrormaker.topics import EFFECTIVE, MARK, Plan, Topic
+from mirrormaker.topics import EFFECTIVE, Plan, Topic, mark_of
 
 TIMEOUT = 15.0
 """Seconds for one administrative request, retries included."""
@@ -84,11 +84,14 @@ class Catalog:
 
     # --- changes
 
-    async def mark(self, topic: str, source_id: str) -> None:
-        """Mark *topic* as a mirror of the cluster *source_id*. Raise KafkaError."""
+    async def mark(self, topic: str, source_id: str, topic_id: str) -> None:
+        """Mark *topic* as a mirror of *topic_id* in the cluster *source_id*, in one change. Raise KafkaError."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
         answers = await configs.alter_configs(
-            self._cluster, {resource: {MARK: source_id}}, validate_only=False, timeout=TIMEOUT
+            self._cluster,
+            {resource: mark_of(source_id, topic_id)},
+            validate_only=False,
+            timeout=TIMEOUT,
         )
         self._known.pop(topic, None)
         problem = answers[resource]

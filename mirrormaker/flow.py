@@ -69,7 +69,7 @@ class Flow:
     """Copies partitions of *source* to *target*. *report* gets (subject, event) for the operator.
 
     *done* is called when the last link has finished or stopped; *defect* with a failure that is not a KafkaError.
-    *mark* marks a target topic as a mirror (`mirrormaker.marks`).
+    *mark* marks a target topic as a mirror of a topic id at the source (`mirrormaker.marks`).
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Flow:
         report: Callable[[str, str], None],
         done: Callable[[], None],
         defect: Callable[[Failure], None],
-        mark: Callable[[str], Awaitable[None]],
+        mark: Callable[[str, str], Awaitable[None]],
     ) -> None:
         self.source = source
         self.target = target
@@ -94,6 +94,8 @@ class Flow:
         self._defect = defect
         self._mark = mark
         self.marks = Marks()
+        self._next_generation: dict[TopicPartition, int] = {}
+        """The generation of the next link of a removed partition: late responses to its predecessor do not match it."""
         self._copies: dict[TopicPartition, TopicPartition] = {}
         self._to_fetch: dict[TopicPartition, PartitionLink] = {}
         self._to_append: dict[TopicPartition, PartitionLink] = {}
@@ -132,6 +134,7 @@ class Flow:
 
     def add(self, link: PartitionLink, copy: TopicPartition) -> None:
         """Start to copy *link*'s partition to *copy*."""
+        link.generation = self._next_generation.pop(link.tp, 0)
         self.links[link.tp] = link
         self._copies[link.tp] = copy
         self._perform(link, link.start())
@@ -141,15 +144,11 @@ class Flow:
         link = self.links.pop(tp, None)
         if link is not None:
             self._buffered -= link.buffered_bytes
+            self._next_generation[tp] = link.generation + 1
             for known in (
                 self._to_fetch, self._to_append, self._copies, self._last_leader, self._target_epochs,
             ):  # fmt: skip
                 known.pop(tp, None)
-
-    def recreated(self, tp: TopicPartition, detail: str) -> None:
-        """Stop a partition after its topic was deleted and created again."""
-        link = self.links[tp]
-        self._apply(link, link.recreated, detail)
 
     @property
     def settled(self) -> bool:
@@ -223,7 +222,7 @@ class Flow:
         elif self.marks.begin(topic):
 
             async def mark() -> None:
-                await self._mark(topic)
+                await self._mark(topic, links[0].lineage.source)
 
             marked = Deferred.fromCoroutine(mark())
             marked.addBoth(self._marking_ended, topic).addErrback(self._defect)
@@ -240,6 +239,9 @@ class Flow:
             self._timers.later(MARK_RETRY_BACKOFF, again)
         else:
             self.marks.ended(topic, marked=True)
+            for tp, link in self.links.items():
+                if self._copies[tp].topic == topic:
+                    link.marked()
             self._report(f"topic {topic}", "is marked as a mirror now")
             self.send_requests()
 
@@ -459,11 +461,7 @@ class Flow:
             if isinstance(effect, Locate):
                 self._locator.request(link.tp, effect.generation, effect.delay)
             elif isinstance(effect, ReportGap):
-                gap = effect.gap
-                self._report(
-                    f"GAP {link.tp}",
-                    f"offsets {gap.first}-{gap.until - 1} are skipped: {gap.cause.value}",
-                )
+                self._report(f"GAP {link.tp}", str(effect.gap))
             elif isinstance(effect, Stopped):
                 self._report(f"STOPPED {link.tp}", str(effect.problem))
                 self._maybe_done()

@@ -17,7 +17,8 @@ mirror and of brokers on either side.
 Another producer may have written to the target, or the source may have lost or recreated its log. So before its first
 append the link compares the last batch below the target's log end with the source's batch there. A target that is not
 a prefix of the source stops the link with a `Problem`; the link never skips records silently. As in Raft, logs that
-agree at one entry, and appended every later entry after its predecessor, agree everywhere.
+agree at one entry, and appended every later entry after its predecessor, agree everywhere. That batch may be gone at
+the source; so the link also compares the topic id that the target states for its records (`mirrormaker.lineage`).
 
 A target loses records only under a new leader epoch, and the next append detects it. A link without records to append
 reads both log ends when the target's metadata show a new epoch.
@@ -30,8 +31,8 @@ Invariants:
 4. Skipped offsets are in `gaps`, with their cause.
 
 In: located, not_located, fetched, nothing_below_cut, out_of_range, diverged, corrupt, unreadable, appended,
-    append_rejected, append_failed, target_epoch_changed, recreated, not_a_mirror
-Out: Locate, Declared, Finished, Stopped; the flow polls `wants_fetch` and `next_append`
+    append_rejected, append_failed, target_epoch_changed, not_a_mirror, marked
+Out: Locate, ReportGap, Finished, Stopped; the flow polls `wants_fetch` and `next_append`
 Owner: the flow's reactor thread
 """
 
@@ -48,6 +49,7 @@ from kclient.wire.errors import (
     PolicyViolation,
     RecordListTooLarge,
 )
+from mirrormaker.lineage import Lineage, interruption, refused, unproven
 from mirrormaker.link_state import (
     Append,
     Cause,
@@ -94,6 +96,7 @@ class PartitionLink:
         tp: TopicPartition,
         *,
         topic_id: UUID | None = None,
+        lineage: Lineage | None = None,
         cut: int | None = None,
         compacted: bool = False,
         gap_policy: GapPolicy = GapPolicy.FAIL,
@@ -102,6 +105,7 @@ class PartitionLink:
         """The partition at the source."""
         self.topic_id = topic_id
         """The topic id at the source: the link never reads a later topic of the same name."""
+        self.lineage = lineage or Lineage()
         self.cut = cut
         self.compacted = compacted
         """Whether compaction may rewrite batches on either side: then CRCs are not compared."""
@@ -191,29 +195,34 @@ class PartitionLink:
         if not self._is_current(generation, LinkState.LOCATING):
             return []
         self.source_end = max(self.source_end, ends.source_end)
+        interrupted = interruption(self.lineage, ends)
+        if interrupted is not None:
+            refusal = refused(interrupted, ends, skip=self.gap_policy is GapPolicy.SKIP)
+            if refusal is not None:
+                return self._stop(refusal)
         stale = self._possibly_stale(ends)
         if stale is not None:
             self._stale_answers += 1
             if self._stale_answers < MAX_TRIES:
                 return [Locate(self.generation, self._delay(self._stale_answers))]
             if stale.cause is Cause.TARGET_AHEAD:
-                return self._stop(stale.cause, stale.detail)
+                return self._stop(stale)
         self._stale_answers = 0
         self._known_end = UNKNOWN
         self.source_end = ends.source_end
-        problem = mismatch(ends, compacted=self.compacted)
+        problem = mismatch(ends, compacted=self.compacted) or unproven(self.lineage, ends)
         if problem is not None:
-            return self._stop(problem.cause, problem.detail)
+            return self._stop(problem)
         effects: list[Effect] = []
-        missing = aged_out(ends)
+        missing = interrupted or aged_out(ends)
         if missing is not None:
             if self.gap_policy is GapPolicy.FAIL:
-                return self._stop(
-                    missing.cause,
+                detail = (
                     f"offsets {missing.first}-{missing.until - 1} are deleted, the source starts at "
-                    f"{ends.source_start}; gap.policy=skip continues there",
+                    f"{ends.source_start}; gap.policy=skip continues there"
                 )
-            effects.append(self._add_gap(missing))
+                return self._stop(Problem(missing.cause, detail, missing))
+            effects += self._add_gap(missing)
         self.state = LinkState.COPYING
         self.appended_end = self._fetched_end = ends.target_end
         self._fetched_crc = ends.target_last_batch.crc if ends.target_last_batch is not None else 0
@@ -233,7 +242,7 @@ class PartitionLink:
         if not self._is_current(generation, LinkState.LOCATING):
             return []
         if not problem.retriable:
-            return self._stop(Cause.UNREADABLE, str(problem))
+            return self._stop(Problem(Cause.UNREADABLE, str(problem)))
         self._failures += 1
         return [Locate(self.generation, self._delay(self._failures))]
 
@@ -260,16 +269,13 @@ class PartitionLink:
         if run.base_offset < follows and not self._fetched_crc:
             follows = run.base_offset  # the source starts inside a batch, the target below it
         if run.base_offset < max(follows, self.appended_end):
-            return self._stop(
-                Cause.STRADDLES,
-                f"the target ends at {self._fetched_end}, the source has a batch with base "
-                f"offset {run.base_offset}",
-            )
+            detail = f"the target ends at {self._fetched_end}, a batch of the source begins at {run.base_offset}"
+            return self._stop(Problem(Cause.STRADDLES, detail))
         effects: list[Effect] = []
         missing = run.missing_offsets + max(0, run.base_offset - self.fetch_offset)
         if missing and not self.compacted:
             gap = Gap(self.fetch_offset, run.next_offset, Cause.COMPACTION)
-            effects.append(self._add_gap(gap))
+            effects += self._add_gap(gap)
         self._queue.append(Append(run, follows, self._fetched_crc, self.generation))
         self.buffered_bytes += run.size
         self._fetched_end = self.fetch_offset = run.next_offset
@@ -305,23 +311,23 @@ class PartitionLink:
         self._corrupt += 1
         if self._corrupt < CORRUPT_TRIES:
             return []
-        return self._stop(Cause.CORRUPT, problem.message)
+        return self._stop(Problem(Cause.CORRUPT, problem.message))
 
     def unreadable(self, generation: int, problem: KafkaError) -> list[Effect]:
         """Handle a permanent error of the source."""
         if not self._is_current(generation, LinkState.COPYING):
             return []
-        return self._stop(Cause.UNREADABLE, str(problem))
-
-    def recreated(self, detail: str) -> list[Effect]:
-        """Handle a new topic id at the source."""
-        return self._stop(Cause.RECREATED, detail)
+        return self._stop(Problem(Cause.UNREADABLE, str(problem)))
 
     # --- the target
 
     def not_a_mirror(self, detail: str) -> list[Effect]:
         """Handle that the target topic must not be marked as a mirror."""
-        return self._stop(Cause.NO_MIRROR, detail)
+        return self._stop(Problem(Cause.NO_MIRROR, detail))
+
+    def marked(self) -> None:
+        """Handle that the target states this source topic as the origin of its records from now on."""
+        self.lineage = Lineage(self.lineage.source, self.lineage.source)
 
     def appended(self, generation: int, next_offset: int) -> list[Effect]:
         """Handle the acknowledgement of the oldest append in flight, up to *next_offset*."""
@@ -364,7 +370,7 @@ class PartitionLink:
         self._failures += 1
         tries = _TRIES.get(type(problem), 0 if not problem.retriable else None)
         if tries is not None and self._failures >= tries:
-            return self._stop(Cause.REJECTED, str(problem))
+            return self._stop(Problem(Cause.REJECTED, str(problem)))
         return self._rewind(self._delay(self._failures))
 
     # --- internals
@@ -399,17 +405,20 @@ class PartitionLink:
         self.state = LinkState.FINISHED
         return [Finished()]
 
-    def _stop(self, cause: Cause, detail: str) -> list[Effect]:
+    def _stop(self, problem: Problem) -> list[Effect]:
         if self.state is LinkState.STOPPED:
             return []
         self._drop_pipeline()
         self.state = LinkState.STOPPED
-        self.problem = Problem(cause, detail)
-        return [Stopped(self.problem)]
+        self.problem = problem
+        return [Stopped(problem)]
 
-    def _add_gap(self, gap: Gap) -> ReportGap:
+    def _add_gap(self, gap: Gap) -> list[Effect]:
+        """Add *gap*, unless it was found before: the link may read the log ends twice before its next append."""
+        if gap in self.gaps:
+            return []
         self.gaps.append(gap)
-        return ReportGap(gap)
+        return [ReportGap(gap)]
 
     @staticmethod
     def _delay(failures: int) -> float:

@@ -28,6 +28,7 @@ class Cause(Enum):
     RECREATED = "the topic was deleted and created again at the source"
     CORRUPT = "a batch is damaged at the source"
     REJECTED = "the target rejects the records"
+    UNPROVEN = "nothing proves that the target is a copy of the source"
     NO_MIRROR = "the target's topic is not marked as a mirror"
     UNREADABLE = "the source cannot be read"
 
@@ -41,19 +42,33 @@ class GapPolicy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Offsets [first, until) that are not in the target."""
+    """Offsets [first, until) that are not in the target.
+
+    With the cause RECREATED, records below *first* are of the source topic id *before*, those from *until* on of
+    *after*; the range may be empty.
+    """
 
     first: int
     until: int
     cause: Cause
+    before: str = ""
+    after: str = ""
+
+    def __str__(self) -> str:
+        skipped = f"offsets {self.first}-{self.until - 1} are skipped"
+        if self.cause is not Cause.RECREATED:
+            return f"{skipped}: {self.cause.value}"
+        changed = f"topic id {self.before} became {self.after} at offset {self.until}"
+        return f"{changed}; {skipped}" if self.first < self.until else changed
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a link stopped."""
+    """Why a link stopped; *gap* is the gap that the policy refused, if any."""
 
     cause: Cause
     detail: str
+    gap: Gap | None = None
 
     def __str__(self) -> str:
         return f"{self.cause.value}: {self.detail}"

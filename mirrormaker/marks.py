@@ -5,6 +5,9 @@ topic that an operator created gets the mark after the prefix check: all its par
 prefix of the source's partition. Until then the mirror appends to none of them. So an ordinary topic with the name of
 a mirror stays unmarked and unchanged. See docs/design/mirror-mark.md.
 
+The mark has two settings: the id of the source cluster, and the topic id at the source (`mirrormaker.lineage`). A topic
+with another topic id counts as unmarked.
+
 In: names of marked topics, links   Out: whether to mark a topic   Owner: the flow
 """
 
@@ -15,7 +18,16 @@ from collections.abc import Iterable
 from mirrormaker.link import PartitionLink
 from mirrormaker.link_state import Cause, LinkState
 
-NO_PREFIX = frozenset({Cause.TARGET_AHEAD, Cause.DIVERGED, Cause.STRADDLES, Cause.RETENTION})
+NO_PREFIX = frozenset(
+    {
+        Cause.TARGET_AHEAD,
+        Cause.DIVERGED,
+        Cause.STRADDLES,
+        Cause.RETENTION,
+        Cause.RECREATED,
+        Cause.UNPROVEN,
+    }
+)
 """Causes that leave open whether a target partition is a prefix of the source's."""
 
 
@@ -26,8 +38,9 @@ class Marks:
         self._marked: set[str] = set()
         self._under_way: set[str] = set()
 
-    def known(self, topics: Iterable[str]) -> None:
-        """Record that *topics* are marked."""
+    def known(self, topics: Iterable[str], unmarked: Iterable[str]) -> None:
+        """Record that *topics* are marked, and that *unmarked* are not."""
+        self._marked.difference_update(unmarked)
         self._marked.update(topics)
 
     def has(self, topic: str) -> bool:

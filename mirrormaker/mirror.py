@@ -5,7 +5,8 @@ Theory of operation
 Start: the mirror connects to both clusters and retries until both answer. It checks that the target's brokers support
 conditional appends, compares the topics, and starts a link per partition. Then it compares the topics again every
 ``refresh.topics.interval.seconds``. New topics and partitions get links. The links of a topic that is deleted at the
-source are removed, and the target topic stays. A topic with a new topic id is stopped.
+source are removed, and the target topic stays. A topic with a new topic id gets new links; their lineage check stops
+them, or declares a gap (`mirrormaker.lineage`).
 
 With *once* the source's log ends at the creation of the links are the cut. Each link finishes there, and the mirror
 with the last link. If nothing is copied for `STALL_TIMEOUT` seconds, the mirror fails with its last error.
@@ -79,7 +80,7 @@ class Mirror:
             report=self._report,
             done=self._maybe_finished,
             defect=self._end,
-            mark=lambda topic: self._target_topics.mark(topic, self._source_id),
+            mark=lambda topic, topic_id: self._target_topics.mark(topic, self._source_id, topic_id),
         )
         self._selection = Selection(config.source, config.target, config.settings)
         self._source_topics = Catalog(self.source)
@@ -233,12 +234,13 @@ class Mirror:
                 self._report_line(
                     f"topic {creation.name}", f"created with {creation.partitions} partitions"
                 )
-        self.flow.marks.known(set(plan.mirrored.values()) - plan.unmarked - set(failed))
+        marked = set(plan.mirrored.values()) - plan.unmarked - set(failed)
+        self.flow.marks.known(marked, plan.unmarked)
         self._drop_vanished(self._compared)
         await self._add_links(plan, self._compared, set(failed))
 
     def _drop_vanished(self, source: dict[str, Topic]) -> None:
-        """Remove the links of deleted topics; stop those of topics with a new topic id."""
+        """Remove the links of topics that were deleted, or deleted and created again; the latter get new links."""
         for name, known in list(self._ids.items()):
             found = source.get(name)
             tps = [tp for tp in self.flow.links if tp.topic == name]
@@ -251,8 +253,7 @@ class Mirror:
                 del self._ids[name]
             elif found.topic_id != known.topic_id and known.topic_id is not None:
                 for tp in tps:
-                    detail = f"topic id {known.topic_id} became {found.topic_id}"
-                    self.flow.recreated(tp, detail)
+                    self.flow.remove(tp)
                 self._ids[name] = found
 
     async def _add_links(self, plan: Plan, source: dict[str, Topic], failed: set[str]) -> None:
@@ -271,6 +272,7 @@ class Mirror:
             link = PartitionLink(
                 tp,
                 topic_id=topic.topic_id,
+                lineage=plan.lineages.get(copied.topic),
                 cut=cuts.get(tp),
                 compacted=topic.compacted,
                 gap_policy=GapPolicy(self.config.settings.gap_policy),

@@ -13,8 +13,9 @@ target would replace the records' timestamps. And ``max.message.bytes``, raised 
 the target's is lower, because batches are copied whole.
 
 The target's brokers accept the mirror's appends only for topics with the mark ``kbroker.mirror.source.cluster.id``.
-The mirror creates topics with the mark. It marks a topic that an operator created after every partition has passed the
-prefix check (`mirrormaker.marks`). A topic with an empty mark or that of another source is a conflict.
+The mirror creates topics with the mark, and with the topic id of the source (`mirrormaker.lineage`). It marks a topic
+that an operator created after every partition has passed the prefix check (`mirrormaker.marks`). A topic with an empty
+mark or that of another source is a conflict.
 
 In: topics of both clusters   Out: a `Plan`   Owner: the flow
 """
@@ -27,10 +28,13 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from kclient.wire.produce import MIRROR_SOURCE_CONFIG
+from mirrormaker.lineage import SOURCE_TOPIC_ID, Lineage, text_of
 from mirrormaker.patterns import compiled
 from mirrormaker.settings import LinkSettings
 
 MARK = MIRROR_SOURCE_CONFIG
+MARKS = (MARK, SOURCE_TOPIC_ID)
+"""The settings of a mirror topic that state its source."""
 CREATE_TIME = {"message.timestamp.type": "CreateTime"}
 DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 """Kafka's default. If a source broker has another default, the mirror sets it on the target's topics."""
@@ -87,7 +91,9 @@ class Plan:
     set_configs: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
     conflicts: Mapping[str, str] = field(default_factory=dict)
     unmarked: frozenset[str] = frozenset()
-    """Target topics without the mark of a mirror."""
+    """Target topics without the mark of a mirror, or with another topic id."""
+    lineages: Mapping[str, Lineage] = field(default_factory=dict)
+    """The lineage of each target topic."""
 
 
 class Selection:
@@ -127,11 +133,14 @@ class Selection:
         configs: dict[str, dict[str, str | None]] = {}
         conflicts: dict[str, str] = {}
         unmarked: set[str] = set()
+        lineages: dict[str, Lineage] = {}
         for name in sorted(filter(self.wants, source)):
             wanted, copy = source[name], self.target_name(name)
             existing = target.get(copy)
             if existing is None:
-                marked = {**self.configs_for(wanted), MARK: source_id}
+                topic_id = text_of(wanted.topic_id)
+                lineages[copy] = Lineage(topic_id, topic_id)
+                marked = self.configs_for(wanted) | mark_of(source_id, topic_id)
                 create.append(Creation(copy, wanted.partitions, marked))
             elif existing.partitions > wanted.partitions:
                 conflicts[name] = (
@@ -145,7 +154,8 @@ class Selection:
                 )
                 continue
             else:
-                if MARK not in existing.overrides:
+                lineages[copy] = lineage_of(wanted, existing)
+                if MARK not in existing.overrides or not lineages[copy].is_stated:
                     unmarked.add(copy)
                 if existing.partitions < wanted.partitions:
                     add[copy] = wanted.partitions
@@ -153,14 +163,14 @@ class Selection:
                 if changes:
                     configs[copy] = changes
             mirrored[name] = copy
-        return Plan(mirrored, tuple(create), add, configs, conflicts, frozenset(unmarked))
+        return Plan(mirrored, tuple(create), add, configs, conflicts, frozenset(unmarked), lineages)
 
     def configs_for(self, wanted: Topic) -> dict[str, str]:
         """Return the configs to set on the target topic."""
         kept = {
             name: value
             for name, value in wanted.overrides.items()
-            if name != MARK and not self._excluded_configs.fullmatch(name)
+            if name not in MARKS and not self._excluded_configs.fullmatch(name)
         }
         if wanted.max_message_bytes not in (0, DEFAULT_MAX_MESSAGE_BYTES):
             kept.setdefault("max.message.bytes", str(wanted.max_message_bytes))
@@ -189,8 +199,22 @@ class Selection:
 
     def _keeps(self, name: str, wanted: Topic, existing: Topic) -> bool:
         """Return whether the target keeps a config that only the target has set."""
-        if name == MARK:
+        if name in MARKS:
             return True
         if name == "max.message.bytes":
             return existing.max_message_bytes >= wanted.max_message_bytes
         return self._excluded_configs.fullmatch(name) is not None
+
+
+def mark_of(source_id: str, topic_id: str) -> dict[str, str]:
+    """Return the settings that mark a mirror of *topic_id* ("": unknown) in the cluster *source_id*."""
+    return {MARK: source_id, SOURCE_TOPIC_ID: topic_id} if topic_id else {MARK: source_id}
+
+
+def lineage_of(source: Topic, target: Topic) -> Lineage:
+    """Return the lineage of an existing target topic.
+
+    The mark alone is a proof only for a source without topic ids: there is nothing better.
+    """
+    now, copied = text_of(source.topic_id), target.overrides.get(SOURCE_TOPIC_ID, "")
+    return Lineage(now, copied, bool(copied) or (not now and MARK in target.overrides))

@@ -238,6 +238,12 @@ class LogConfig:
         "Marks a mirror: id of the source cluster, set by kmirror. Only kmirror may append to a marked topic.",
     )
 
+    kbroker_mirror_source_topic_id: str = define(
+        STRING,
+        "",
+        "Topic id at the source of the records of a mirror, set by kmirror. Brokers do not use it.",
+    )
+
     @property
     def compacted(self) -> bool:
         """Whether old records are compacted by key."""

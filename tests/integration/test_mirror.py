@@ -303,11 +303,15 @@ def test_a_mirror_is_read_only_until_it_is_promoted(
 
 def mark_of(cluster: Cluster, topic: str) -> str | None:
     """Return the topic's mark, None if it is not set for the topic."""
+    return setting_of(cluster, topic, MARK)
+
+
+def setting_of(cluster: Cluster, topic: str, name: str) -> str | None:
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     client = admin(cluster)
     (found,) = client.describe_configs([resource]).values()
-    entry = found.result(10)[MARK]
-    return None if entry.is_default else entry.value
+    entry = found.result(10).get(name)
+    return None if entry is None or entry.is_default else entry.value
 
 
 def test_a_topic_that_the_mirror_makes_has_the_mark_of_its_source(
@@ -417,8 +421,79 @@ def test_a_topic_recreated_at_the_source_is_not_mixed_with_its_copy(
     copier.stop()
     again = mirror()
     assert again.run_once() == 1, again.output
-    assert "hold different records" in again.output
+    assert "created again at the source" in again.output
     assert stored(west, "orders") == before
+
+
+def recreate_behind_the_copy(east: Cluster, west: Cluster, mirror: MakeMirror) -> None:
+    """Copy 100 records, then create the topic again so that its log starts at offset 100."""
+    make_topic(east, "orders")
+    produce(east, "orders", 100, **{"batch.num.messages": 1})
+    assert mirror().run_once() == 0
+    recreate(east, "orders", 150)
+    delete_records(east, "orders", 100)
+
+
+def test_a_recreated_topic_that_starts_where_the_copy_ends_is_not_spliced(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    recreate_behind_the_copy(east, west, mirror)
+    before = stored(west, "orders")
+    for _ in range(2):  # a stop is no acceptance
+        copier = mirror()
+        assert copier.run_once() == 1, copier.output
+        assert "the topic was deleted and created again at the source" in copier.output
+        assert stored(west, "orders") == before
+
+
+def test_a_recreated_topic_is_continued_behind_a_gap_with_the_policy_skip(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    recreate_behind_the_copy(east, west, mirror)
+    first, before = source_topic_id_of(west, "orders"), stored(west, "orders")
+    copier = mirror({"gap.policy": "skip"})
+    assert copier.run_once() == 0, copier.output
+    assert stored(west, "orders") == before + stored(east, "orders")[100:]
+    second = source_topic_id_of(west, "orders")
+    assert None not in (first, second)
+    assert first != second
+    assert f"GAP orders-0: topic id {first} became {second} at offset 100" in copier.output
+    assert mirror().run_once() == 0, "the new topic is the source now"
+
+
+def test_a_running_mirror_does_not_splice_a_recreated_topic(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    make_topic(east, "orders")
+    produce(east, "orders", 100, **{"batch.num.messages": 1})
+    copier = mirror()
+    copier.start()
+    until_same(east, west, "orders")
+    before = stored(west, "orders")
+    recreate(east, "orders", 150)
+    delete_records(east, "orders", 100)
+    eventually("the link to stop", lambda: "STOPPED orders-0" in copier.output)
+    assert copier.stop() == 1
+    assert stored(west, "orders") == before
+
+
+def test_a_topic_of_others_that_ends_where_the_source_starts_does_not_become_a_mirror(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    for cluster in (east, west):
+        make_topic(cluster, "orders")
+        produce(cluster, "orders", 100, **{"batch.num.messages": 1})
+    delete_records(east, "orders", 100)
+    produce(east, "orders", 10)
+    before = stored(west, "orders")
+    copier = mirror()
+    assert copier.run_once() == 1, copier.output
+    assert "nothing proves that the target is a copy" in copier.output
+    assert (mark_of(west, "orders"), stored(west, "orders")) == (None, before)
+
+
+def source_topic_id_of(cluster: Cluster, topic: str) -> str | None:
+    return setting_of(cluster, topic, "kbroker.mirror.source.topic.id")
 
 
 def test_the_records_of_a_recreated_topic_never_follow_the_old_ones(

@@ -12,6 +12,7 @@ from kclient.wire.errors import (
     MessageTooLarge,
     TopicAuthorizationFailed,
 )
+from mirrormaker.lineage import Lineage
 from mirrormaker.link import CORRUPT_TRIES, LONGEST_DELAY, MAX_TRIES, PartitionLink
 from mirrormaker.link_state import (
     Cause,
@@ -289,11 +290,65 @@ def test_a_source_that_rejects_its_own_epoch_gets_fetches_without_one() -> None:
     assert link.fetched_epoch == -1
 
 
-def test_a_topic_recreated_at_the_source_stops_it_once() -> None:
-    link = with_appends(1)
-    assert stopped(link.recreated("another id")).cause is Cause.RECREATED
-    assert link.recreated("another id") == []
-    assert link.appended(0, 1) == []
+# --- the lineage
+
+RECREATED = Lineage("second", "first")
+
+
+@pytest.mark.parametrize("at", [ends(0, 10, 5), ends(5, 10, 5), ends(7, 10, 5), ends(0, 3, 5)])
+@pytest.mark.parametrize("compacted", [True, False])
+def test_a_recreated_topic_stops_it_wherever_the_new_log_lies(at: LogEnds, compacted: bool) -> None:
+    link = PartitionLink(TP, lineage=RECREATED, compacted=compacted)
+    link.start()
+    problem = stopped(link.located(0, at))
+    assert problem.cause is Cause.RECREATED
+    assert "topic id first became second; the target has records up to offset 5" in str(problem)
+    assert problem.gap is not None
+    assert (problem.gap.first, problem.gap.before, problem.gap.after) == (5, "first", "second")
+
+
+@pytest.mark.parametrize(("start", "until"), [(5, 5), (8, 8)])
+def test_or_is_continued_behind_a_declared_gap(start: int, until: int) -> None:
+    link = PartitionLink(TP, lineage=RECREATED, gap_policy=GapPolicy.SKIP)
+    link.start()
+    gap = Gap(5, until, Cause.RECREATED, "first", "second")
+    assert link.located(0, ends(start, 10, 5)) == [ReportGap(gap)]
+    assert link.fetched(0, start, run(start, 10), 10) == []
+    assert link.next_append().expected_log_end == 5
+    link.append_rejected(0, 5)
+    assert link.located(1, ends(start, 10, 5)) == [], "the same gap is declared once"
+    link.marked()
+    link.target_epoch_changed(1)
+    assert link.located(2, ends(0, 20, 10)) == []
+    assert link.gaps == [gap]
+
+
+def test_records_of_a_recreated_topic_below_the_targets_end_cannot_be_copied() -> None:
+    link = PartitionLink(TP, lineage=RECREATED, gap_policy=GapPolicy.SKIP)
+    link.start()
+    problem = stopped(link.located(0, ends(4, 10, 5)))
+    assert problem.cause is Cause.RECREATED
+    assert "the new log starts at 4" in problem.detail
+
+
+@pytest.mark.parametrize(
+    ("lineage", "at", "proven"),
+    [
+        (Lineage("id", "", is_proven=False), ends(5, 10, 5), False),
+        (Lineage("id", "", is_proven=False), ends(4, 10, 5), True),
+        (Lineage("id", "", is_proven=False), ends(5, 10, 0), True),
+        (Lineage("id", "id"), ends(5, 10, 5), True),
+        (Lineage("", ""), ends(5, 10, 5), True),
+    ],
+)
+def test_a_target_that_states_no_origin_needs_a_batch_in_common(
+    lineage: Lineage, at: LogEnds, proven: bool
+) -> None:
+    link = PartitionLink(TP, lineage=lineage)
+    link.start()
+    link.located(0, at)
+    assert link.state is (LinkState.COPYING if proven else LinkState.STOPPED)
+    assert proven or (link.problem and link.problem.cause is Cause.UNPROVEN)
 
 
 # --- the cut

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
+from mirrormaker.lineage import Lineage, text_of
 from mirrormaker.settings import LinkSettings
 from mirrormaker.topics import Creation, Plan, Selection, Topic
 
@@ -144,6 +147,53 @@ def test_the_mark_of_another_source_and_an_empty_one_are_conflicts(other: str) -
     plan = selection().plan({"orders": topic()}, {"orders": topic(**{MARK: other})})
     assert f"{MARK}={other}: it is not a mirror of {ID}" in plan.conflicts["orders"]
     assert (plan.mirrored, plan.unmarked) == ({}, frozenset())
+
+
+FIRST, SECOND = UUID(int=1), UUID(int=2)
+TOPIC_ID = "kbroker.mirror.source.topic.id"
+
+
+def with_id(topic_id: UUID | None, **overrides: str) -> Topic:
+    return replace(topic(message_timestamp_type="CreateTime", **overrides), topic_id=topic_id)
+
+
+def test_a_created_topic_states_the_topic_id_of_its_source() -> None:
+    plan = selection().plan({"orders": with_id(FIRST)}, {})
+    assert plan.create[0].configs == {**TIME, MARK: ID, TOPIC_ID: text_of(FIRST)}
+    assert plan.lineages["orders"] == Lineage(text_of(FIRST), text_of(FIRST))
+    plan = selection().plan({"orders": with_id(None)}, {})
+    assert plan.create[0].configs == {**TIME, MARK: ID}
+
+
+@pytest.mark.parametrize(
+    ("source", "stated", "unmarked", "interrupted", "proven"),
+    [
+        (FIRST, text_of(FIRST), False, False, True),
+        (SECOND, text_of(FIRST), True, True, True),
+        (FIRST, None, True, False, False),
+        (None, None, False, False, True),
+        (None, text_of(FIRST), False, False, True),
+        (FIRST, "nonsense", True, True, True),
+    ],
+)
+def test_the_lineage_of_a_topic_is_the_id_of_its_source_and_the_one_it_states(
+    source: UUID | None, stated: str | None, unmarked: bool, interrupted: bool, proven: bool
+) -> None:
+    made = topic(
+        message_timestamp_type="CreateTime",
+        **({MARK: ID} if stated is None else {MARK: ID, TOPIC_ID: stated}),
+    )
+    plan = selection().plan({"orders": with_id(source)}, {"orders": made})
+    lineage = plan.lineages["orders"]
+    assert ("orders" in plan.unmarked, lineage.is_interrupted) == (unmarked, interrupted)
+    assert lineage.is_proven is proven
+    assert plan.set_configs == {}, "the topic id is stated after the lineage check, not before"
+
+
+def test_a_topic_id_stated_by_the_source_is_not_copied() -> None:
+    """The source may be a mirror of a third cluster."""
+    source = {"orders": with_id(SECOND, **{MARK: "id-of-north", TOPIC_ID: text_of(FIRST)})}
+    assert selection().plan(source, {}).create[0].configs[TOPIC_ID] == text_of(SECOND)
 
 
 def test_the_mark_of_the_source_itself_is_not_copied() -> None:
