@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from kbroker.apis.api32_describe_configs import topic_config_entries
 from kbroker.apis.request import RequestContext
 from kbroker.common.turns import for_each
 from kbroker.controller.controller import KafkaController
 from kbroker.metadata.admin_manager import AdminManager, CreatedTopic
+from kbroker.metadata.core.config_entries import topic_entries
 from kbroker.metadata.core.topic_rules import MAX_PARTITIONS
 from kbroker.metadata.dynamic_config import DynamicConfig
 from kbroker.metadata.topic_placement import NewTopic
@@ -123,9 +123,7 @@ class CreateTopics:
                     int(entry.source),
                     entry.setting.sensitive,
                 )
-                for entry in topic_config_entries(
-                    created.overrides, created.config, self._dynamic.layers
-                )
+                for entry in topic_entries(created.overrides, created.config, self._dynamic.layers)
             ],
         )
 

@@ -8,13 +8,9 @@ topics are answered by any broker, read from ZooKeeper. Secrets are null.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
 from kbroker.apis.request import RequestContext
 from kbroker.common.turns import for_each
-from kbroker.config import LogConfig
 from kbroker.metadata.core.config_entries import (
-    BrokerLayers,
     Entry,
     ResourceType,
     broker_entries,
@@ -34,18 +30,6 @@ from kclient.wire.schema.describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
-
-
-def topic_config_entries(
-    overrides: Mapping[str, str],
-    effective: LogConfig,
-    layers: BrokerLayers,
-    names: Iterable[str] | None = None,
-) -> list[Entry]:
-    """Describe a topic's settings, sorted by name."""
-    entries = topic_entries(overrides, effective, layers, names)
-    return sorted(entries, key=lambda entry: entry.setting.name)
-
 
 Made = dict[object, DescribeConfigsResourceResult]
 
@@ -109,7 +93,7 @@ class DescribeConfigs:
                 raise UnknownTopicOrPartition(f"there is no topic {name}")
             overrides = await self._dynamic.read("topics", name)
             effective = self._dynamic.resolve(name, overrides)
-            return topic_config_entries(overrides, effective, layers, keys)
+            return topic_entries(overrides, effective, layers, keys)
         if resource.resource_type == ResourceType.BROKER:
             if name == "":
                 return default_broker_entries(layers, keys)

@@ -26,6 +26,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 
 from kbroker.common.topic_partition import TopicPartition
+from kbroker.metadata.broker_epoch import Registration
 from kbroker.network.broker_connections import DialBroker
 from kbroker.replica import follower_log
 from kbroker.replica.core.replication_quota import ReplicationQuota
@@ -70,7 +71,7 @@ FLUSH_SECONDS = 0.01
 class ReplicaFetcher:
     """Fetches the partitions that broker *leader* leads.
 
-    *address* gives the leader's, None while it is unknown; *broker_epoch* is our own (KIP-903).
+    *address* gives the leader's, None while it is unknown. Fetches carry the broker epoch of *registration* (KIP-903).
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class ReplicaFetcher:
         settings: FetcherSettings,
         *,
         address: Callable[[int], tuple[str, int] | None],
-        broker_epoch: Callable[[], int],
+        registration: Registration,
         now_ms: Callable[[], int],
         throttle: ReplicationQuota,
         dial: DialBroker,
@@ -90,7 +91,7 @@ class ReplicaFetcher:
         self._leader = leader
         self._settings = settings
         self._address = address
-        self._broker_epoch = broker_epoch
+        self._registration = registration
         self._now_ms = now_ms
         self._state = FetcherState(leader, settings, throttle)
         self._connection: Connection | None = None
@@ -245,7 +246,8 @@ class ReplicaFetcher:
     async def _fetch(self) -> None:
         """Send one fetch, and apply its response."""
         connection = await self._connected()
-        request = self._state.build_fetch(self._broker_epoch(), self._reactor.seconds())
+        broker_epoch = self._registration.epoch_to_join_by
+        request = self._state.build_fetch(broker_epoch, self._reactor.seconds())
         if request is None:
             return
         self._fetch_in_flight, self._new_partitions = True, False

@@ -107,7 +107,7 @@ class ReplicaFetcherManager:
                 leader,
                 self._settings,
                 address=self._address,
-                broker_epoch=lambda: self._registration.epoch_to_join_by,
+                registration=self._registration,
                 now_ms=self._now_ms,
                 throttle=self._quota,
                 dial=self._dial,

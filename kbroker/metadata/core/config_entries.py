@@ -114,11 +114,11 @@ def topic_entries(
     layers: BrokerLayers,
     names: Iterable[str] | None = None,
 ) -> list[Entry]:
-    """Describe a topic: *overrides* are its own settings, *effective* all of them."""
+    """Describe a topic, sorted by name: *overrides* are its own settings, *effective* all of them."""
     wanted = None if names is None else frozenset(names)
     return [
         _topic_entry(setting, overrides, effective, layers)
-        for name, setting in TOPIC_SETTINGS.items()
+        for name, setting in sorted(TOPIC_SETTINGS.items())
         if wanted is None or name in wanted
     ]
 

@@ -10,6 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from kbroker.config import LogConfig
+from kbroker.metadata.broker_epoch import Registration
 from kbroker.replica.core.replication_quota import ReplicationQuotas
 from kbroker.replica.fetcher_state import NEW_PARTITIONS_PER_FETCH, FetcherSettings
 from kbroker.replica.replica_fetcher import ReplicaFetcher
@@ -69,12 +70,14 @@ class World:
         self.connections: list[PaperConnection] = []
         self._directory = directory
         settings = FetcherSettings(2, 500, 1, 1 << 20, 1 << 20, 1.0, 30.0)
+        registration = Registration()
+        registration.registered(5)
         self.fetcher = ReplicaFetcher(
             self.clock,
             1,
             settings,
             address=lambda _broker: ("127.0.0.1", 1),
-            broker_epoch=lambda: 5,
+            registration=registration,
             now_ms=lambda: 0,
             throttle=ReplicationQuotas(2).follower,
             dial=self.dial,  # type: ignore[arg-type]  # of paper

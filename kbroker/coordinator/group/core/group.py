@@ -45,7 +45,6 @@ Owner: `GroupMetadata`, on the reactor's thread
 from collections.abc import Sequence
 from math import inf
 
-from kbroker.coordinator.group.core.admission import Refusal, refusal
 from kbroker.coordinator.group.core.effects import (
     Effect,
     Join,
@@ -57,7 +56,14 @@ from kbroker.coordinator.group.core.effects import (
     Token,
 )
 from kbroker.coordinator.group.core.limits import GroupLimits
-from kbroker.coordinator.group.core.members import Member, Roster, listed, select_protocol
+from kbroker.coordinator.group.core.members import (
+    Member,
+    Refusal,
+    Roster,
+    listed,
+    refusal,
+    select_protocol,
+)
 from kbroker.coordinator.group.core.outbox import Outbox
 from kbroker.coordinator.group.core.records import GroupSnapshot
 from kbroker.coordinator.group.core.states import VALID_FROM, GroupState
