@@ -30,7 +30,6 @@ from kbroker.log.log_manager import LogManager
 from kbroker.metadata.admin_manager import AdminManager, random_topic_id
 from kbroker.metadata.broker_epoch import Registration
 from kbroker.metadata.config_admin_manager import ConfigAdminManager
-from kbroker.metadata.controller_epochs import ControllerEpochs
 from kbroker.metadata.dynamic_config import DynamicConfig
 from kbroker.metadata.metadata_cache import MetadataCache
 from kbroker.metadata.registered_addresses import RegisteredAddresses
@@ -57,7 +56,6 @@ class BootstrappedBroker:
 
     identified: IdentifiedBroker
     authorizer: InterBrokerAuthorizer
-    controller_epochs: ControllerEpochs
     dynamic_config: DynamicConfig
     config_admin_manager: ConfigAdminManager
     metadata: MetadataCache
@@ -99,7 +97,6 @@ async def bootstrap(broker: IdentifiedBroker, undo: Undo) -> BootstrappedBroker:
     bootstrapped = BootstrappedBroker(
         identified=broker,
         authorizer=authorizer,
-        controller_epochs=ControllerEpochs(zookeeper, reconnect),
         dynamic_config=dynamic_config,
         config_admin_manager=ConfigAdminManager(
             zookeeper, reconnect, lambda: dynamic_config.broker_config

@@ -14,7 +14,7 @@ from functools import partial
 from twisted.logger import Logger
 
 from kbroker.apis.api_specs import handler_factories
-from kbroker.apis.gates import BrokerGates
+from kbroker.apis.gates import BrokerGates, ControllerEpochs
 from kbroker.apis.handlers import HandlerDependencies
 from kbroker.apis.pipeline import RequestPipeline
 from kbroker.app.bootstrapped import BootstrappedBroker
@@ -65,7 +65,7 @@ def listen(broker: BootstrappedBroker, undo: Undo) -> RunningBroker:
             reactor,
             identified.broker_id,
             broker.replica_manager.registration,
-            broker.controller_epochs,
+            ControllerEpochs(identified.zookeeper, identified.reconnect),
             broker.metadata,
         ),
         turns=SharedTurns(reactor),

@@ -7,10 +7,9 @@ from typing import Any, cast
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
-from kbroker.apis.gates import METADATA_SECONDS, BrokerGates
+from kbroker.apis.gates import METADATA_SECONDS, BrokerGates, ControllerEpochs
 from kbroker.apis.pipeline import RequestPipeline
 from kbroker.metadata.broker_epoch import Registration
-from kbroker.metadata.controller_epochs import ControllerEpochs
 from kbroker.metadata.metadata_cache import FULL, MetadataCache
 from kbroker.network.service import Peer
 from kclient.wire import messages

@@ -8,7 +8,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
-from kbroker.metadata.controller_epochs import ControllerEpochs
+from kbroker.apis.gates import ControllerEpochs
 from kbroker.network.service import RequestRefusedError
 from kbroker.zk import znodes
 from kbroker.zk.errors import Disconnected, NoNode
