@@ -60,7 +60,9 @@ class BootstrappedBroker:
     config_admin_manager: ConfigAdminManager
     metadata: MetadataCache
     admin_manager: AdminManager
-    connections: BrokerConnections
+    shutdown_connections: BrokerConnections
+    """Not those of the controller: requests on a connection are handled one after the other, and the controller's own
+    broker must become a follower while its ControlledShutdown is processed."""
     controller: KafkaController
     log_manager: LogManager
     replica_manager: ReplicaManager
@@ -84,12 +86,16 @@ async def bootstrap(broker: IdentifiedBroker, undo: Undo) -> BootstrappedBroker:
     dial, authorizer = await _authenticate_brokers(broker, undo)
     fence = ControllerFence()
     metadata = MetadataCache(broker.cluster_id, fence)
-    connections = BrokerConnections(
-        broker_id=broker.broker_id,
-        request_timeout=config.controller_socket_timeout_ms / 1000,
-        dial=dial,
-    )
-    undo.add(connections.close)
+
+    def broker_connections() -> BrokerConnections:
+        connections = BrokerConnections(
+            broker_id=broker.broker_id,
+            request_timeout=config.controller_socket_timeout_ms / 1000,
+            dial=dial,
+        )
+        undo.add(connections.close)
+        return connections
+
     replica_manager, groups = _make_replicas_and_groups(
         broker, dynamic_config, metadata, fence, dial, undo
     )
@@ -111,12 +117,12 @@ async def bootstrap(broker: IdentifiedBroker, undo: Undo) -> BootstrappedBroker:
             new_topic_id=new_topic_id,
             random_below=world.random_below,
         ),
-        connections=connections,
+        shutdown_connections=broker_connections(),
         controller=KafkaController(
             reactor,
             zookeeper,
             _controller_settings(broker.broker_id, config, dynamic_config),
-            connections,
+            broker_connections(),
             now_ms=world.now_ms,
             new_topic_id=new_topic_id,
             reconnect=reconnect,

@@ -146,7 +146,7 @@ async def _hand_over(broker: RunningBroker) -> None:
             configured.reactor,
             configured.config,
             parts.metadata,
-            parts.connections,
+            parts.shutdown_connections,
             broker_id=parts.identified.broker_id,
             broker_epoch=broker.registration.broker_epoch or -1,
         )

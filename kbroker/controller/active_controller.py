@@ -54,13 +54,15 @@ class ActiveController:
     ) -> None:
         self._election = election
         self._queue = ControllerEventManager(clock, settings.partitions_per_turn, self._failed)
-        self._machine = ControllerStateMachine(settings.min_insync_replicas)
+        self._machine = ControllerStateMachine(
+            settings.min_insync_replicas, settings.partitions_per_step
+        )
         self._sources = ControllerEventSources(clock, zookeeper, settings, self._queue)
         self._channels = ControllerChannelManager(
             clock, settings, send, epoch.number, self._queue, election.resign_and_reelect
         )
         self._shutdowns = ControlledShutdowns(
-            clock, settings.leave_seconds, self._machine, self._channels
+            clock, settings.leave_seconds, self._queue, self._machine, self._channels
         )
         performer = EffectPerformer(
             self._queue,

@@ -110,11 +110,15 @@ class ControllerChannelManager:
             self._to_send[channel] = None
         self._send_in_turns()
 
+    @property
+    def leaders_acknowledged(self) -> bool:
+        """Whether every broker that can be reached has acknowledged every LeaderAndIsr."""
+        return all(channel.leaders_acknowledged for channel in self._channels.values())
+
     def is_drained(self, leaving: Collection[int]) -> bool:
         """Return whether every broker that can be reached, but the *leaving*, has acknowledged every request.
 
-        Requests to the leaving brokers do not count: where the controller's own broker leaves, they wait behind the
-        very request that it waits for.
+        Requests to the leaving brokers do not count: these lead nothing any more, and are about to stop.
         """
         return all(c.is_drained for id, c in self._channels.items() if id not in leaving)
 
@@ -211,6 +215,11 @@ class ControllerChannel:
     def is_drained(self) -> bool:
         """Whether the broker has acknowledged every request, or cannot be reached."""
         return self.queue.is_idle or self._failures > 0
+
+    @property
+    def leaders_acknowledged(self) -> bool:
+        """Whether the broker has acknowledged every LeaderAndIsr, or cannot be reached."""
+        return not self.queue.has_leader_and_isr or self._failures > 0
 
     def send_next(self) -> int:
         """Send the next request unless one is unanswered; return how many partitions it has."""

@@ -102,10 +102,11 @@ class UncleanElectionCheck:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ControlledShutdown:
-    """A ControlledShutdown request."""
+    """A ControlledShutdown request, or a later step of it: *left* as in `ControlledShutdownRequested`."""
 
     broker_id: int
     broker_epoch: int
+    left: tuple[TopicPartition, ...] | None = None
     answer: Deferred[Remaining] = field(default_factory=Deferred)
 
 

@@ -34,7 +34,12 @@ CHANGES_PER_LINE = 20
 """State changes in one line of the log at DEBUG: a log event for each would block the reactor when thousands change."""
 
 T = TypeVar("T")
-Answer: TypeAlias = fx.AnswerControlledShutdown | fx.AnswerElection | fx.AnswerReassignment
+Answer: TypeAlias = (
+    fx.AnswerControlledShutdown
+    | fx.ContinueControlledShutdown
+    | fx.AnswerElection
+    | fx.AnswerReassignment
+)
 
 
 class EpochEndedError(Exception):
@@ -81,6 +86,7 @@ class EffectPerformer:
                         write = effect
                     case (
                         fx.AnswerControlledShutdown()
+                        | fx.ContinueControlledShutdown()
                         | fx.AnswerElection()
                         | fx.AnswerReassignment()
                     ):

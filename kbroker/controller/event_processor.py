@@ -9,6 +9,7 @@ In: events of the queue   Out: facts for the state machine, answers   Owner: the
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from twisted.logger import Logger
@@ -151,9 +152,13 @@ class ControllerEventProcessor:
         self._queue.run(self._zk.delete_paths(paths))
 
     async def _controlled_shutdown(self, event: ev.ControlledShutdown, turns: WorkerTurns) -> None:
-        fact = events.ControlledShutdownRequested(event.broker_id, event.broker_epoch)
+        fact = events.ControlledShutdownRequested(event.broker_id, event.broker_epoch, event.left)
         answer = await self._performer.handle(fact, turns)
-        if isinstance(answer, fx.AnswerControlledShutdown):
+        if isinstance(answer, fx.ContinueControlledShutdown):
+            self._shutdowns.step_taken(
+                replace(event, broker_epoch=answer.broker_epoch, left=answer.left)
+            )
+        elif isinstance(answer, fx.AnswerControlledShutdown):
             self._shutdowns.answer(event.answer, answer)
 
     # -- topics ------------------------------------------------------------------------------

@@ -50,6 +50,7 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
         self.resigned = []
         self.queue = deque()  # events that wait for the machine
         self.in_process = False
+        self.next_steps = []  # of controlled shutdowns
         self.leaderless = set()
         self.asked = (
             deque()
@@ -330,6 +331,18 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
         if broker in self.brokers:
             self.feed(events.ControlledShutdownRequested(broker, self.brokers[broker].epoch))
 
+    def on_ContinueControlledShutdown(self, effect):
+        self.next_steps.append(
+            events.ControlledShutdownRequested(effect.broker_id, effect.broker_epoch, effect.left)
+        )
+
+    @precondition(lambda self: self.next_steps)
+    @rule(random=RANDOM, is_late=st.booleans())
+    def shutdown_goes_on(self, random, is_late):
+        """The brokers have acknowledged a step, or one has not in time."""
+        step = self.next_steps.pop(random.randrange(len(self.next_steps)))
+        self.feed(replace(step, left=()) if is_late else step)
+
     @rule(random=RANDOM)
     def leader_changes_isr(self, random, alone=False):
         """A leader drops a follower, or takes one back, past the controller."""
@@ -555,9 +568,10 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
         self.write = self.outcome = self.assignment = self.assigned = None
         self.asked.clear()
         self.queue.clear()
+        self.next_steps.clear()
         self.stops, self.sent, self.channels = [], {}, {}
         self.refusals = []
-        self.machine = ControllerStateMachine(MIN_ISR.__getitem__)
+        self.machine = ControllerStateMachine(MIN_ISR.__getitem__, partitions_per_step=1)
         self.feed(
             events.BecameController(
                 self.controller_epoch,

@@ -9,13 +9,15 @@ its requests have left, the machine processes the start (`BrokersJoined`).
 *Failure*: all that was known of the broker is dropped. Its partitions are evaluated in two rounds: first those without
 a live leader, which are written and sent, then those that lost a follower. *Start*: the broker is sent all partitions,
 and those it leads and follows. Its partitions are evaluated, as some may have waited for it. Topic deletions that
-waited for it continue. *Controlled shutdown*: the broker counts as failed wherever another replica can lead. When that
-has settled, its followers are stopped, so that they do not rejoin an ISR. The answer has the partitions that it still
-leads; the broker asks again until there are none. Partitions with one replica are left out, since no other replica can
-lead them.
+waited for it continue. *Controlled shutdown*: the broker counts as failed wherever another replica can lead. Its
+partitions are evaluated in steps of some hundred, those that it leads first
+(docs/design/controlled-shutdown.md). When all have settled, its followers are stopped, so that they do not rejoin an
+ISR. The answer has the partitions that it still leads; the broker asks again until there are none. Partitions with one
+replica are left out, since no other replica can lead them.
 
 Invariants: 1. a broker in the tables has a channel, and no other has; 2. nothing that was reported under one broker
-epoch counts for the next; 3. a broker is shutting down until its registration is gone.
+epoch counts for the next; 3. a broker is shutting down until its registration is gone; 4. every step of a controlled
+shutdown leaves fewer partitions to the later ones.
 
 In: BrokersChanged, ControlledShutdownRequested, the tables   Out: the tables, `writes`   Owner: state_machine
 """
@@ -32,6 +34,7 @@ from kbroker.controller.core.context import Broker, ControllerContext
 from kbroker.controller.core.effects import (
     AnswerControlledShutdown,
     CloseChannel,
+    ContinueControlledShutdown,
     OpenChannel,
     ShutdownOutcome,
 )
@@ -127,26 +130,54 @@ def on_broker_startup(
 
 
 def controlled_shutdown(
-    context: ControllerContext, event: ControlledShutdownRequested, writes: StateWrites
+    context: ControllerContext,
+    event: ControlledShutdownRequested,
+    writes: StateWrites,
+    partitions_per_step: int,
 ) -> Steps[None]:
-    """Move leadership off the broker; answer when that has settled."""
+    """Move leadership off the broker, one step per event; answer when all steps have settled."""
     broker = context.brokers.get(event.broker_id)
     if broker is None:
         outcome = ShutdownOutcome.BROKER_NOT_AVAILABLE
     elif event.broker_epoch not in (-1, broker.epoch):
         outcome = ShutdownOutcome.STALE_BROKER_EPOCH
     else:
-        context.shutting_down.add(event.broker_id)
-        writes.request_batch.brokers_changed = (
-            True  # leaders add it to no ISR any more (KAFKA-14140)
-        )
-        writes.then(lambda context: _shutdown_settled(context, event, writes))
-        touched = [
-            p for p in context.partitions_on([event.broker_id]) if len(context.replicas(p)) > 1
-        ]
-        yield from writes.evaluate(context, touched)
+        if event.broker_id not in context.shutting_down:
+            context.shutting_down.add(event.broker_id)
+            # Leaders add it to no ISR any more (KAFKA-14140).
+            writes.request_batch.brokers_changed = True
+        left = event.left
+        if left is None:
+            left = yield from _led_first(context, event.broker_id)
+        step, left = left[:partitions_per_step], left[partitions_per_step:]
+        if step:
+            following = ContinueControlledShutdown(event.broker_id, broker.epoch, left)
+            writes.then(lambda context: _continue(following, writes))
+        else:
+            # All of them: a leader may have changed an ISR since its step.
+            step = yield from _led_first(context, event.broker_id)
+            writes.then(lambda context: _shutdown_settled(context, event, writes))
+        yield from writes.evaluate(context, step)
         return
     writes.effects.append(AnswerControlledShutdown(outcome))
+
+
+def _led_first(context: ControllerContext, broker_id: int) -> Steps[tuple[TopicPartition, ...]]:
+    """Return the partitions that a controlled shutdown of the broker changes; those that it leads are the first."""
+    led: list[TopicPartition] = []
+    followed: list[TopicPartition] = []
+    for partition in context.partitions_on([broker_id]):
+        yield
+        if len(context.replicas(partition)) > 1:
+            state = context.leader_and_isr.get(partition)
+            is_led = state is not None and state.leader == broker_id
+            (led if is_led else followed).append(partition)
+    return (*led, *followed)
+
+
+def _continue(following: ContinueControlledShutdown, writes: StateWrites) -> Steps[None]:
+    yield
+    writes.effects.append(following)
 
 
 def _shutdown_settled(

@@ -140,6 +140,13 @@ class BrokerRequestQueue:
         """Whether every request was sent and answered."""
         return self._out is None and not self._rounds
 
+    @property
+    def has_leader_and_isr(self) -> bool:
+        """Whether a LeaderAndIsr waits, or is unanswered."""
+        return isinstance(self._out, PendingLeaderAndIsr) or any(
+            batch.leaders for batch in self._rounds
+        )
+
     def leader_and_isr(
         self, partitions: Iterable[PartitionUpdate], live_leaders: Iterable[Broker]
     ) -> None:

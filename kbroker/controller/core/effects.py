@@ -144,6 +144,15 @@ class AnswerControlledShutdown:
 
 
 @dataclass(frozen=True, slots=True)
+class ContinueControlledShutdown:
+    """Go on with `ControlledShutdownRequested` of *left* when the brokers have applied the step before."""
+
+    broker_id: int
+    broker_epoch: int
+    left: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CheckUncleanElection:
     """Read whether *topics* allow an unclean election: UncleanElectionEnabled for those that do."""
 
@@ -235,6 +244,7 @@ Effect = (
     | DeleteTopicZnodes
     | DeleteTopicDeletions
     | AnswerControlledShutdown
+    | ContinueControlledShutdown
     | CheckUncleanElection
     | AnswerElection
     | AnswerReassignment

@@ -34,6 +34,7 @@ In: kbroker.controller.core.events   Out: kbroker.controller.core.effects   Owne
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 from kbroker.common.steps import Steps
@@ -59,7 +60,12 @@ EventHandler: TypeAlias = Callable[[ControllerContext, Any], Steps[None]]
 class ControllerStateMachine:
     """The controller's decisions: events to `process`, effects to perform in order."""
 
-    def __init__(self, min_insync_replicas: Callable[[str], int] = lambda _topic: 1) -> None:
+    def __init__(
+        self,
+        min_insync_replicas: Callable[[str], int] = lambda _topic: 1,
+        partitions_per_step: int = 250,
+    ) -> None:
+        """Begin with empty tables; a controlled shutdown changes *partitions_per_step* at a time."""
         self._context: ControllerContext | None = None
         self._joined: broker_changes.BrokersJoined | None = None
         """Brokers that join when the failure of their predecessors has settled."""
@@ -78,7 +84,7 @@ class ControllerStateMachine:
             events.LeaderAndIsrAcked: self._with_writes(replica_events.leader_and_isr_acked),
             events.StopReplicaAcked: self._stop_replica_acked,
             events.ControlledShutdownRequested: self._with_writes(
-                broker_changes.controlled_shutdown
+                partial(broker_changes.controlled_shutdown, partitions_per_step=partitions_per_step)
             ),
             events.UncleanElectionEnabled: self._unclean_election_enabled,
             events.PreferredLeaderElectionDue: self._rebalance_due,

@@ -15,7 +15,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.python.failure import Failure
 
 from kbroker.common.endpoint import Endpoint
@@ -37,6 +37,7 @@ from tests.simulation.zookeeper import Ensemble, ZkConnection
 
 PARTITIONS = 150
 PER_TURN = 15
+PER_STEP = 25
 CALLS_PER_TURN = 4_000
 """Functions of Python called. Done in one turn, each of the events below takes 10,000 or more."""
 
@@ -84,7 +85,9 @@ class World:
         controller = KafkaController(
             self.process,
             self.zk,
-            ControllerSettings(1, "PLAINTEXT", partitions_per_turn=PER_TURN),
+            ControllerSettings(
+                1, "PLAINTEXT", partitions_per_turn=PER_TURN, partitions_per_step=PER_STEP
+            ),
             self._send,
             now_ms=lambda: 1,
             new_topic_id=lambda: UUID(int=7),
@@ -105,7 +108,13 @@ class World:
 
         def respond() -> None:
             response = self.cluster[broker_id].receive(api, request)
-            self.process.arrives(self.scheduler.now + 0.001, answer.callback, response)
+            if not isinstance(response, Deferred):
+                response = succeed(response)
+            response.addCallback(
+                lambda given: self.process.arrives(
+                    self.scheduler.now + 0.001, answer.callback, given
+                )
+            )
 
         self.scheduler.after(0.001, respond)
         return answer

@@ -21,6 +21,7 @@ from kclient.wire.interbroker import (
 from tests.kit.state_machine import handle
 
 ID = UUID(int=1)
+STEP = 4
 
 
 def broker(broker_id, epoch=1):
@@ -330,14 +331,89 @@ def test_a_deletion_goes_on_when_the_replica_is_online_again(machine):
 
 def test_controlled_shutdown_answers_after_leadership_has_moved(machine):
     effects = handle(machine, events.ControlledShutdownRequested(1, 1))
-    assert not of_kind(effects, fx.AnswerControlledShutdown)
     after = written(machine, effects, 11)
+    assert not of_kind(effects + after, fx.AnswerControlledShutdown)
+    assert of_kind(after, fx.SendLeaderAndIsr)
+    after = handle(machine, next_step(after))
     assert of_kind(after, fx.AnswerControlledShutdown) == [
         fx.AnswerControlledShutdown(fx.ShutdownOutcome.MOVED)
     ]
     (stop,) = of_kind(after, fx.SendStopReplica)
     assert stop.broker_id == 1
     assert [s.delete for s in stop.stops] == [False]
+
+
+def next_step(effects):
+    """Return the event that *effects* ask for: the next step of a controlled shutdown."""
+    (following,) = of_kind(effects, fx.ContinueControlledShutdown)
+    return events.ControlledShutdownRequested(
+        following.broker_id, following.broker_epoch, following.left
+    )
+
+
+def many_partitions(led, followed):
+    """Return a controller with topic m: broker 1 follows the first partitions, and leads the others."""
+    made, count = ControllerStateMachine(partitions_per_step=STEP), led + followed
+    states = {
+        ("m", p): LeaderAndIsr(2 if p < followed else 1, 5, (1, 2, 3), 1, 10) for p in range(count)
+    }
+    named = topic("m", **{f"p{p}": [1, 2, 3] for p in range(count)})
+    handle(made, events.BecameController(2, brokers(1, 2, 3), {"m": named}, states))
+    return made
+
+
+def test_a_controlled_shutdown_moves_the_led_partitions_first_and_so_many_at_a_time():
+    led, followed = STEP + 1, 2 * STEP
+    machine = many_partitions(led, followed)
+    steps, event = [], events.ControlledShutdownRequested(1, 1)
+    while True:
+        effects = handle(machine, event)
+        if not of_kind(effects, fx.WriteStates):
+            break
+        after = written(machine, effects, 11)
+        (sent,) = (each for each in of_kind(after, fx.SendLeaderAndIsr) if each.broker_id == 2)
+        steps.append([update.partition for update in sent.partitions])
+        assert not of_kind(effects + after, fx.AnswerControlledShutdown)
+        event = next_step(after)
+    assert steps == [[8, 9, 10, 11], [0, 1, 2, 12], [3, 4, 5, 6], [7]]
+    (answer,) = of_kind(effects, fx.AnswerControlledShutdown)
+    assert answer.remaining == ()
+
+
+def test_the_last_step_of_a_controlled_shutdown_removes_the_broker_from_an_isr_that_it_rejoined():
+    machine = many_partitions(1, 0)
+    after = written(machine, handle(machine, events.ControlledShutdownRequested(1, 1)), 11)
+    again = replace(
+        machine.context.leader_and_isr["m", 0], isr=(1, 2, 3), isr_epochs=(), zk_version=12
+    )
+    machine.context.leader_and_isr["m", 0] = again
+    effects = handle(machine, next_step(after))
+    (pending,) = of_kind(effects, fx.WriteStates)
+    assert pending.writes[0].state.isr == (2, 3)
+    assert of_kind(written(machine, effects, 13), fx.AnswerControlledShutdown)
+
+
+def test_a_topic_may_vanish_between_two_steps_of_a_controlled_shutdown():
+    machine = many_partitions(STEP, 1)
+    after = written(machine, handle(machine, events.ControlledShutdownRequested(1, 1)), 11)
+    handle(machine, events.TopicsChanged((), frozenset({"m"})))
+    states = dict(machine.context.partition_states), dict(machine.context.replica_states)
+    after = handle(machine, next_step(after))
+    assert states == (machine.context.partition_states, machine.context.replica_states)
+    after = handle(machine, next_step(after))
+    (answer,) = of_kind(after, fx.AnswerControlledShutdown)
+    assert answer.remaining == ()
+
+
+def test_a_step_is_not_taken_for_the_next_registration_of_the_broker():
+    machine = many_partitions(1, 0)
+    after = written(machine, handle(machine, events.ControlledShutdownRequested(1, -1)), 11)
+    restarted = {**brokers(2, 3), 1: broker(1, epoch=2)}
+    effects = handle(machine, events.BrokersChanged(restarted))
+    while of_kind(effects, fx.WriteStates):
+        effects = written(machine, effects, 12)
+    (answer,) = of_kind(handle(machine, next_step(after)), fx.AnswerControlledShutdown)
+    assert answer.outcome is fx.ShutdownOutcome.STALE_BROKER_EPOCH
 
 
 def shuts_down(machine, broker_id=3):
@@ -374,7 +450,7 @@ def test_s28_requests_still_reach_a_broker_that_is_shutting_down(machine):
 
 def test_partitions_with_one_replica_do_not_hold_a_shutdown_up(machine):
     effects = handle(machine, events.ControlledShutdownRequested(2, -1))
-    after = written(machine, effects, 11)
+    after = handle(machine, next_step(written(machine, effects, 11)))
     (answer,) = of_kind(after, fx.AnswerControlledShutdown)
     assert answer.remaining == ()
     assert machine.context.leader_and_isr["t", 1].leader == 2
