@@ -122,7 +122,7 @@ def _cause(text: str) -> str:
 
 def _reconcile(options: dict[str, Any], limits: Limits) -> int:
     from spark_jobs.cluster import ClusterUnreadable, matching_topics, read_cluster, time_span
-    from spark_jobs.data_source import kafka_reader
+    from spark_jobs.data_source import KafkaReader
     from spark_jobs.reconcile import Options
     from spark_jobs.reconcile import reconcile as run_reconcile
     from spark_jobs.report.document import build_document, finding_lines
@@ -158,7 +158,7 @@ def _reconcile(options: dict[str, Any], limits: Limits) -> int:
             progress("self-test: seeded faults of every class")
             tested = run_self_test(spark, records=1000, faults=20)
         run = run_reconcile(
-            kafka_reader(spark),
+            KafkaReader(spark),
             source,
             target,
             Options(options["window"], options["complete"], limits),

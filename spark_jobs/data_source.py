@@ -4,8 +4,12 @@
     spark.read.format("kbroker").option("bootstrap.servers", "...").option("ranges", ranges_json(ranges)).load()
 
 *ranges* are explicit: [topic, partition, first offset, end offset (exclusive)]. There is no "earliest" and no
-"latest", because an audit freezes its cut before it reads any record. Each range is split into slices of at most
-`slice.offsets` offsets, one Spark task each.
+"latest", because an audit freezes its cut before it reads any record. `spark_jobs.tasks` divides the ranges into tasks
+of about `slice.offsets` offsets, at least `tasks` of them.
+
+`output` selects the rows: whole records (`RECORD_COLUMNS`, the default), hashes of each record (`HASH_COLUMNS`), or
+digests of windows (`DIGEST_COLUMNS`, of the shape in `windows`). Hashes and digests are computed in the task: payload
+does not leave it.
 
 Unlike Spark's own Kafka source it keeps the order of headers and repeated header keys, distinguishes null from empty,
 and checks the CRC of every batch. A corrupt batch, or a range that is no longer in the log, ends the read with an
@@ -21,53 +25,42 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from spark_jobs.arrow_batches import (
+    HASH_COLUMNS,
+    RECORD_COLUMNS,
+    digest_batches,
+    hash_batches,
+    record_batches,
+    spark_schema,
+)
 from spark_jobs.cut import OffsetRange
+from spark_jobs.digest import DIGEST_COLUMNS, WindowShape, merged
+from spark_jobs.reader import fetch_ranges
+from spark_jobs.tasks import pack
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from spark_jobs.snapshot import ClusterSnapshot, RecordReader
+    from spark_jobs.snapshot import ClusterSnapshot
 
-SCHEMA = (
-    "topic string, partition int, offset long, timestamp long, timestamp_type int, key binary, value binary, "
-    "headers binary"
-)
-"""*timestamp* in ms since the epoch; *timestamp_type* 0 CreateTime, 1 LogAppendTime; *headers*: see
-`spark_jobs.reader.headers_bytes` (null where a record has none)."""
+RECORDS, HASHES, DIGESTS = "records", "hashes", "digests"
+_COLUMNS = {RECORDS: RECORD_COLUMNS, HASHES: HASH_COLUMNS, DIGESTS: DIGEST_COLUMNS}
 
 DEFAULT_SLICE_OFFSETS = 250_000
 
 
 @dataclass
-class Slice(InputPartition):
+class TaskInput(InputPartition):
     """The input of one Spark task."""
 
-    offsets: OffsetRange
+    ranges: list[OffsetRange]
 
 
 def ranges_json(ranges: Sequence[OffsetRange]) -> str:
     """Encode *ranges* for the `ranges` option."""
     return json.dumps([list(each) for each in ranges])
-
-
-def split(ranges: Sequence[OffsetRange], slice_offsets: int) -> list[OffsetRange]:
-    """Cut *ranges* into pieces of at most *slice_offsets*, in round-robin order over the ranges.
-
-    The order spreads concurrent tasks over all leaders instead of reading one broker at a time.
-    """
-    pieces = [
-        [
-            OffsetRange(each.topic, each.partition, low, min(low + slice_offsets, each.high))
-            for low in range(each.low, each.high, slice_offsets)
-        ]
-        for each in ranges
-    ]
-    longest = max(map(len, pieces), default=0)
-    return [
-        of_range[turn] for turn in range(longest) for of_range in pieces if turn < len(of_range)
-    ]
 
 
 class KafkaBatchSource(DataSource):
@@ -79,12 +72,19 @@ class KafkaBatchSource(DataSource):
         return "kbroker"
 
     def schema(self) -> StructType | str:
-        """Return the fixed schema."""
-        return SCHEMA
+        """Return the schema of the chosen output."""
+        return spark_schema(_COLUMNS[_output(self.options)])
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of one query; raise ValueError for bad options, before any task starts."""
         return _Reader(dict(self.options))
+
+
+def _output(options: Mapping[str, str]) -> str:
+    output = options.get("output", RECORDS)
+    if output not in _COLUMNS:
+        raise ValueError(f"output is {', '.join(_COLUMNS)}, not {output!r}")
+    return output
 
 
 class _Reader(DataSourceReader):
@@ -94,37 +94,60 @@ class _Reader(DataSourceReader):
             raise ValueError(f"the kbroker source needs the option(s) {', '.join(missing)}")
         self._bootstrap = options["bootstrap.servers"]
         self._ranges = [OffsetRange(*each) for each in json.loads(options["ranges"])]
-        self._slice_offsets = int(options.get("slice.offsets", DEFAULT_SLICE_OFFSETS))
-        if self._slice_offsets < 1:
-            raise ValueError(f"slice.offsets must be at least 1, not {self._slice_offsets}")
+        self._output = _output(options)
+        self._shape = WindowShape(*json.loads(options.get("windows", "[10000]")))
+        self._slice_offsets = _positive(options, "slice.offsets", DEFAULT_SLICE_OFFSETS)
+        self._tasks = _positive(options, "tasks", 1)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return one slice per task; at least one, because Spark rejects an empty list."""
-        slices = [Slice(each) for each in split(self._ranges, self._slice_offsets)]
-        return slices or [Slice(OffsetRange("", 0, 0, 0))]
+        """Return the ranges of each task; at least one task, because Spark rejects an empty list."""
+        tasks = pack(self._ranges, self._slice_offsets, self._tasks)
+        return [TaskInput(each) for each in tasks] or [TaskInput([])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the records of one slice as Arrow batches."""
-        # Imported here, because this runs in Spark's Python workers and the lines above in the driver.
-        from spark_jobs.reader import read_range
+        """Yield the rows of one task as Arrow batches."""
+        assert isinstance(partition, TaskInput)
+        ranges = partition.ranges
+        fetched = fetch_ranges(self._bootstrap, ranges)
+        if self._output == DIGESTS:
+            return digest_batches(fetched, ranges, self._shape)
+        return (hash_batches if self._output == HASHES else record_batches)(fetched, ranges)
 
-        assert isinstance(partition, Slice)
-        if partition.offsets.high > partition.offsets.low:
-            yield from read_range(self._bootstrap, partition.offsets)
+
+def _positive(options: Mapping[str, str], name: str, default: int) -> int:
+    value = int(options.get(name, default))
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, not {value}")
+    return value
 
 
-def kafka_reader(
-    spark: SparkSession, *, slice_offsets: int = DEFAULT_SLICE_OFFSETS
-) -> RecordReader:
-    """Return a reader of clusters: (cluster, ranges) -> their records as `SCHEMA`."""
+class KafkaReader:
+    """Reads clusters for an audit, through Spark."""
 
-    def read(cluster: ClusterSnapshot, ranges: Sequence[OffsetRange]) -> DataFrame:
+    def __init__(self, spark: SparkSession, slice_offsets: int = DEFAULT_SLICE_OFFSETS) -> None:
+        self._spark = spark
+        self._slice_offsets = slice_offsets
+
+    def digests(
+        self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange], shape: WindowShape
+    ) -> DataFrame:
+        """Return the digests of the records in *ranges*, one row per window and bucket."""
+        return merged(self._load(cluster, ranges, DIGESTS, windows=json.dumps(list(shape))))
+
+    def hashes(self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange]) -> DataFrame:
+        """Return the hashes of each record in *ranges*."""
+        return self._load(cluster, ranges, HASHES)
+
+    def _load(
+        self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange], output: str, **options: str
+    ) -> DataFrame:
         return (
-            spark.read.format(KafkaBatchSource.name())
+            self._spark.read.format(KafkaBatchSource.name())
             .option("bootstrap.servers", cluster.bootstrap)
             .option("ranges", ranges_json([each for each in ranges if each.high > each.low]))
-            .option("slice.offsets", slice_offsets)
+            .option("output", output)
+            .option("slice.offsets", self._slice_offsets)
+            .option("tasks", 2 * self._spark.sparkContext.defaultParallelism)
+            .options(**options)
             .load()
         )
-
-    return read

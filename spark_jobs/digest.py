@@ -1,89 +1,134 @@
-"""Digests: hashes of records and of windows of records; equal digests mean equal records.
+"""Digests: sums of the hashes of a window's records; equal digests mean equal records.
 
 Theory of operation
 ===================
-A record's *content* is a 64-bit hash over all that a consumer receives except the offset: key, value, headers in
-order, timestamp and timestamp type. Spark's xxhash64 skips nulls, so each nullable part is hashed together with a
-null flag: a null value is a tombstone, not an empty value.
-
 A *window* is a range of `window` offsets of one partition. Its digest is a row of sums, not XORs, because a record
 added twice would vanish from an XOR: record count, bytes, the sum of contents, and the sum of contents hashed with
-their offsets. Sums are additive: windows merge into partitions and topics. Each 64-bit hash is summed as two 32-bit
-halves, because Spark's ANSI mode rejects an overflow.
+their offsets (`spark_jobs.hashes`). Sums are additive: windows merge into partitions and topics. A Spark task sums the
+records that it reads; Spark merges the rows of tasks that read the same window. It gets each 64-bit sum as two 32-bit
+halves, because its ANSI mode rejects an overflow.
 
 Rows are also grouped by time bucket, so that the same pass yields the charts over record time.
 
-In: records as `spark_jobs.data_source.SCHEMA`.  Out: DataFrames. This module runs no Spark action.
+In: RecordArrays.  Out: rows of `DIGEST_COLUMNS`. Memory: one row per window and bucket of the task.
 """
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as f_
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from spark_jobs.cut import OffsetRange
+from spark_jobs.hashes import DEFAULT_HASH_KEY, content_hashes, placed_hashes
+from spark_jobs.record_arrays import Integers, RecordArrays
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 _HALF = 0xFFFFFFFF
+_GROUP = ("topic", "partition", "window", "bucket")
+_SUMS = ("records", "bytes", "content_low", "content_high", "placed_low", "placed_high")
+
+DIGEST_COLUMNS = (
+    ("topic", "string"),
+    ("partition", "int"),
+    ("window", "long"),
+    ("bucket", "long"),
+    *((name, "long") for name in _SUMS),
+)
 
 
-def part_hash(*columns: Column) -> Column:
-    """Return the 64-bit hash of *columns* in order, with null distinct from empty."""
-    return f_.xxhash64(*(each for column in columns for each in (column.isNull(), column)))
+class WindowShape(NamedTuple):
+    """How records are grouped.
 
-
-def with_hashes(records: DataFrame) -> DataFrame:
-    """Return (topic, partition, offset, timestamp, size, key, value, headers, content): hashes, no payload."""
-    return records.select(
-        "topic",
-        "partition",
-        "offset",
-        "timestamp",
-        (
-            f_.coalesce(f_.octet_length("key"), f_.lit(0))
-            + f_.coalesce(f_.octet_length("value"), f_.lit(0))
-        ).alias("size"),
-        part_hash(f_.col("key")).alias("key"),
-        part_hash(f_.col("value")).alias("value"),
-        part_hash(f_.col("headers")).alias("headers"),
-        part_hash(*map(f_.col, ("key", "value", "headers", "timestamp", "timestamp_type"))).alias(
-            "content"
-        ),
-    )
-
-
-def _halves(hashed: Column, name: str) -> tuple[Column, Column]:
-    return (
-        f_.sum(hashed.bitwiseAND(f_.lit(_HALF))).alias(f"{name}_low"),
-        f_.sum(f_.shiftrightunsigned(hashed, 32)).alias(f"{name}_high"),
-    )
-
-
-def window_digests(
-    records: DataFrame, *, window: int, first_ms: int, bucket_ms: int, buckets: int
-) -> DataFrame:
-    """Return one row per (topic, partition, window, bucket) with its sums.
-
-    *window* is in offsets. Bucket b holds timestamps from first_ms + b * bucket_ms on; the first and the last
-    bucket also hold all earlier and later ones.
+    Bucket b has timestamps from first_ms + b * bucket_ms on; the first and the last bucket also have all earlier and
+    later ones.
     """
-    hashed = records.select(
-        "topic",
-        "partition",
-        f_.floor(f_.col("offset") / window).alias("window"),
-        f_.greatest(
-            f_.lit(0),
-            f_.least(f_.lit(buckets - 1), f_.floor((f_.col("timestamp") - first_ms) / bucket_ms)),
-        ).alias("bucket"),
-        "offset",
-        (
-            f_.coalesce(f_.octet_length("key"), f_.lit(0))
-            + f_.coalesce(f_.octet_length("value"), f_.lit(0))
-        ).alias("size"),
-        part_hash(*map(f_.col, ("key", "value", "headers", "timestamp", "timestamp_type"))).alias(
-            "content"
-        ),
+
+    window: int
+    """In offsets."""
+    first_ms: int = 0
+    bucket_ms: int = 1
+    buckets: int = 1
+
+
+class WindowSums:
+    """The sums of the records that one task reads; their groups are numbers of *ranges*."""
+
+    def __init__(
+        self, ranges: Sequence[OffsetRange], shape: WindowShape, key: str = DEFAULT_HASH_KEY
+    ) -> None:
+        self._ranges = ranges
+        self._shape = shape
+        self._key = key
+        self._sums: dict[tuple[int, int, int], tuple[int, int, int, int]] = {}
+
+    def add(self, records: RecordArrays) -> None:
+        """Add *records*."""
+        if not records.offsets.size:
+            return
+        shape = self._shape
+        windows = records.offsets // shape.window
+        buckets = np.clip(
+            (records.timestamps - shape.first_ms) // shape.bucket_ms, 0, shape.buckets - 1
+        )
+        contents = content_hashes(records, self._key)
+        placed = placed_hashes(contents, records.offsets)
+        sizes = records.sizes
+        groups = records.groups
+        starts = _runs(groups, windows, buckets)
+        if starts.size > groups.size // 4:
+            # Timestamps out of order: without sorting there would be a run for almost every record.
+            order = np.lexsort((buckets, windows, groups))
+            groups, windows, buckets = groups[order], windows[order], buckets[order]
+            contents, placed, sizes = contents[order], placed[order], sizes[order]
+            starts = _runs(groups, windows, buckets)
+        rows = zip(
+            groups[starts].tolist(),
+            windows[starts].tolist(),
+            buckets[starts].tolist(),
+            np.diff(starts, append=groups.size).tolist(),
+            np.add.reduceat(sizes, starts).tolist(),
+            np.add.reduceat(contents, starts).tolist(),
+            np.add.reduceat(placed, starts).tolist(),
+            strict=True,
+        )
+        for group, window, bucket, *new in rows:
+            place = (group, window, bucket)
+            a, b, c, d = self._sums.get(place, (0, 0, 0, 0))
+            self._sums[place] = (a + new[0], b + new[1], c + new[2], d + new[3])
+
+    def rows(self) -> list[tuple[object, ...]]:
+        """Return the sums as rows of `DIGEST_COLUMNS`."""
+        return [
+            (
+                self._ranges[group].topic,
+                self._ranges[group].partition,
+                window,
+                bucket,
+                records,
+                size,
+                content & _HALF,
+                content >> 32 & _HALF,
+                placed & _HALF,
+                placed >> 32 & _HALF,
+            )
+            for (group, window, bucket), (records, size, content, placed) in self._sums.items()
+        ]
+
+
+def merged(rows: DataFrame) -> DataFrame:
+    """Return one row per window and bucket from the rows of all tasks."""
+    from pyspark.sql import functions as f_
+
+    return rows.groupBy(*_GROUP).agg(*(f_.sum(name).alias(name) for name in _SUMS))
+
+
+def _runs(groups: Integers, windows: Integers, buckets: Integers) -> Integers:
+    """Return where runs of records with the same group, window and bucket begin."""
+    changes = (
+        (groups[1:] != groups[:-1]) | (windows[1:] != windows[:-1]) | (buckets[1:] != buckets[:-1])
     )
-    return hashed.groupBy("topic", "partition", "window", "bucket").agg(
-        f_.count("*").alias("records"),
-        f_.sum("size").alias("bytes"),
-        *_halves(f_.col("content"), "content"),
-        *_halves(f_.xxhash64("content", "offset"), "placed"),
-    )
+    return np.concatenate(([0], np.flatnonzero(changes) + 1))

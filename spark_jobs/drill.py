@@ -1,8 +1,8 @@
 """Compares the records of windows that differ, one by one.
 
-One Spark task gets both clusters' records of one partition's differing windows, already hashed: no payload leaves the
-JVM. `spark_jobs.align` then names every difference. A task needs about 300 bytes of memory per record, so a partition
-that differs everywhere is the worst case; the window heatmap shows such a partition without drilling.
+One Spark task gets the hashes of both clusters' records of one partition's differing windows, and no payload.
+`spark_jobs.align` then names every difference. A task needs about 300 bytes of memory per record, so a partition that
+differs everywhere is the worst case; the window heatmap shows such a partition without drilling.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f_
 
 from spark_jobs.align import align
-from spark_jobs.digest import with_hashes
 from spark_jobs.findings import Finding, FindingClass, RecordDigest
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ _FINDING_COLUMNS = (
 
 
 def find_differences(source: DataFrame, target: DataFrame) -> list[Finding]:
-    """Return the findings between two sets of records, sorted by topic, partition and position."""
+    """Return the findings between two sets of hashes (`HASH_COLUMNS`), sorted by topic, partition and position."""
     import pyarrow as pa
 
     types = {"string": pa.string(), "int": pa.int32(), "long": pa.int64()}
@@ -48,9 +47,9 @@ def find_differences(source: DataFrame, target: DataFrame) -> list[Finding]:
         found = align(topic, partition, _digests(left), _digests(right))
         return pa.Table.from_pylist([_as_row(finding) for finding in found], schema=schema)
 
-    grouped = with_hashes(source).groupBy("topic", "partition")
+    grouped = source.groupBy("topic", "partition")
     rows = (
-        grouped.cogroup(with_hashes(target).groupBy("topic", "partition"))
+        grouped.cogroup(target.groupBy("topic", "partition"))
         .applyInArrow(compare, ", ".join(map(" ".join, _FINDING_COLUMNS)))
         .collect()
     )
@@ -71,8 +70,7 @@ def first_copies(target: DataFrame, findings: Iterable[Finding]) -> dict[tuple[s
     if not wanted:
         return {}
     rows = (
-        with_hashes(target)
-        .where(f_.col("content").isin(list(wanted)))
+        target.where(f_.col("content").isin(list(wanted)))
         .groupBy("topic", "partition", "content")
         .agg(f_.min("offset").alias("first"))
         .collect()

@@ -1,162 +1,171 @@
-"""Reads one range of offsets as Arrow in a Spark task: whole batches, CRCs checked, no record skipped."""
+"""Reads ranges of offsets in a Spark task: whole batches, CRCs checked, no record skipped.
+
+A task reads all its ranges with one consumer, which fetches many partitions in one request, and which the next task of
+the same Python worker uses again: 2,000 partitions with one record cost a few requests, not 2,000 connections.
+
+Memory: the consumer buffers at most `FETCH_BYTES` and one response in flight per broker, whatever the records.
+"""
 
 from __future__ import annotations
 
-import struct
 import time
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
 
+from kclient.wire.batches import BatchInfo
 from spark_jobs.cut import OffsetRange
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from kclient import Consumer, TopicPartition
+    from kclient.consumer.partitions import Batch
 
-    from kclient.wire.records import Columns
-
-ROWS_PER_BATCH = 20_000
-"""Records per Arrow batch: enough to amortise the transfer to the JVM, few enough to stream."""
+FETCH_BYTES = 16 << 20
+PARTITION_FETCH_BYTES = 4 << 20
 
 STALL_S = 60.0
 """Seconds without a batch after which a range counts as unreadable, so that no job hangs."""
-
-_LENGTH = struct.Struct(">i")
 
 
 class RangeUnreadable(Exception):
     """A range of offsets could not be read to its end; the text names topic, partition, offset and cause."""
 
 
-def headers_bytes(headers: Sequence[tuple[str, bytes | None]]) -> bytes | None:
-    """Return *headers* as comparable bytes, None where there are none.
+class Fetched(NamedTuple):
+    """A batch of records, not a control batch, that overlaps a range."""
 
-    Order and repeated keys count. Each name and value follows its length (int32, big-endian), -1 for a null value.
+    number: int
+    """The index of the range in the caller's list. A batch that overlaps two ranges comes twice."""
+    info: BatchInfo
+    data: memoryview
+
+
+_consumers: dict[str, Consumer] = {}
+"""The consumer of this process for each cluster, while no task uses it."""
+
+
+def fetch_ranges(bootstrap: str, ranges: Sequence[OffsetRange]) -> Iterator[Fetched]:
+    """Yield the batches that overlap *ranges*, of each partition in order.
+
+    Raise RangeUnreadable if a range is no longer in the log, a batch fails its CRC, or no batch arrives for `STALL_S`.
     """
-    if not headers:
-        return None
-    parts = []
-    for name, value in headers:
-        raw = name.encode()
-        parts += [_LENGTH.pack(len(raw)), raw]
-        parts += [_LENGTH.pack(-1)] if value is None else [_LENGTH.pack(len(value)), value]
-    return b"".join(parts)
+    left = _Left(ranges)
+    if not left.partitions:
+        return
+    with _consumer(bootstrap) as consumer:
+        first_offsets = {tp: left.next_offset(tp) for tp in left.partitions}
+        consumer.assign(first_offsets, first_offsets)
+        while left.partitions:
+            ended = False
+            for tp, batches in _next_batches(consumer, left).items():
+                if tp not in left.partitions:
+                    continue
+                for info, data in batches:
+                    for number in left.overlapped(tp, info):
+                        if not info.is_control:
+                            yield Fetched(number, info, data)
+                if left.ended(tp):
+                    ended = True
+                elif left.next_offset(tp) > batches[-1][0].next_offset:
+                    consumer.seek(tp, left.next_offset(tp))
+            if ended:
+                consumer.assign(left.partitions)
 
 
-def read_range(bootstrap: str, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
-    """Yield the records of *wanted* in order as Arrow batches of `spark_jobs.data_source.SCHEMA`.
+class _Left:
+    """The ranges that a task has not read to their end."""
 
-    Raise RangeUnreadable if the range is no longer in the log, a batch fails its CRC, or no batch arrives for
-    `STALL_S`.
-    """
-    import pyarrow as pa
+    def __init__(self, ranges: Sequence[OffsetRange]) -> None:
+        from kclient import TopicPartition
 
-    schema = pa.schema(
-        [
-            ("topic", pa.string()),
-            ("partition", pa.int32()),
-            ("offset", pa.int64()),
-            ("timestamp", pa.int64()),
-            ("timestamp_type", pa.int32()),
-            ("key", pa.binary()),
-            ("value", pa.binary()),
-            ("headers", pa.binary()),
-        ]
-    )
-    gathered = _Rows()
-    for columns, timestamp_type in _columns(bootstrap, wanted):
-        gathered.add(columns, timestamp_type, wanted)
-        if len(gathered) >= ROWS_PER_BATCH:
-            yield gathered.arrow(schema, wanted)
-            gathered = _Rows()
-    if len(gathered):
-        yield gathered.arrow(schema, wanted)
+        self._ranges = ranges
+        self.partitions: dict[TopicPartition, deque[int]] = {}
+        """The numbers of the ranges of each partition, in order of their offsets."""
+        for number in sorted(range(len(ranges)), key=ranges.__getitem__):
+            topic, partition, low, high = ranges[number]
+            if high > low:
+                self.partitions.setdefault(TopicPartition(topic, partition), deque()).append(number)
 
+    def next_offset(self, tp: TopicPartition) -> int:
+        """Return where the next range begins."""
+        return self._ranges[self.partitions[tp][0]].low
 
-class _Rows:
-    """Columns of records gathered for one Arrow batch."""
+    def end(self, tp: TopicPartition) -> int:
+        """Return where the last range ends."""
+        return self._ranges[self.partitions[tp][-1]].high
 
-    def __init__(self) -> None:
-        self.offsets: list[int] = []
-        self.timestamps: list[int] = []
-        self.types: list[int] = []
-        self.keys: list[bytes | None] = []
-        self.values: list[bytes | None] = []
-        self.headers: list[bytes | None] = []
+    def overlapped(self, tp: TopicPartition, info: BatchInfo) -> list[int]:
+        """Return the ranges that the batch overlaps; drop those that end with it or before it."""
+        overlapped = []
+        numbers, ranges = self.partitions[tp], self._ranges
+        while numbers and ranges[numbers[0]].low < info.next_offset:
+            number = numbers[0]
+            if ranges[number].high > info.base_offset:
+                overlapped.append(number)
+            if ranges[number].high > info.next_offset:
+                break
+            numbers.popleft()
+        return overlapped
 
-    def __len__(self) -> int:
-        return len(self.offsets)
-
-    def add(self, columns: Columns, timestamp_type: int, wanted: OffsetRange) -> None:
-        """Append the records of one batch that lie inside *wanted*."""
-        offsets = columns.offsets
-        first = next((n for n, offset in enumerate(offsets) if offset >= wanted.low), len(offsets))
-        last = len(offsets)
-        while last > first and offsets[last - 1] >= wanted.high:
-            last -= 1
-        self.offsets += offsets[first:last]
-        self.timestamps += columns.timestamps[first:last]
-        self.types += [timestamp_type] * (last - first)
-        self.keys += columns.keys[first:last]
-        self.values += columns.values[first:last]
-        self.headers += map(headers_bytes, columns.headers[first:last])
-
-    def arrow(self, schema: pa.Schema, wanted: OffsetRange) -> pa.RecordBatch:
-        """Return the gathered rows as one Arrow batch."""
-        import pyarrow as pa
-
-        count = len(self)
-        return pa.RecordBatch.from_arrays(
-            [
-                pa.array([wanted.topic] * count, pa.string()),
-                pa.array([wanted.partition] * count, pa.int32()),
-                pa.array(self.offsets, pa.int64()),
-                pa.array(self.timestamps, pa.int64()),
-                pa.array(self.types, pa.int32()),
-                pa.array(self.keys, pa.binary()),
-                pa.array(self.values, pa.binary()),
-                pa.array(self.headers, pa.binary()),
-            ],
-            schema=schema,
-        )
+    def ended(self, tp: TopicPartition) -> bool:
+        """Return whether *tp* is read; drop it if so."""
+        if self.partitions[tp]:
+            return False
+        del self.partitions[tp]
+        return True
 
 
-def _columns(bootstrap: str, wanted: OffsetRange) -> Iterator[tuple[Columns, int]]:
-    """Yield the decoded batches that overlap *wanted*, with their timestamp type, without control batches."""
-    from kclient import Consumer, TopicPartition
+def _next_batches(consumer: Consumer, left: _Left) -> Mapping[TopicPartition, Sequence[Batch]]:
     from kclient.wire.errors import KafkaError
-    from kclient.wire.records import decode_columns
 
-    tp = TopicPartition(wanted.topic, wanted.partition)
-    consumer = Consumer(
+    began = time.monotonic()
+    try:
+        while time.monotonic() - began < STALL_S:
+            found = consumer.poll_batches(timeout_ms=1000)
+            if found:
+                return found
+    except KafkaError as problem:
+        raise RangeUnreadable(_explained(problem, left)) from problem
+    tp = next(iter(left.partitions))
+    raise RangeUnreadable(
+        f"{tp}{_others(left)} returned no batch for {STALL_S:.0f} s"
+        f" at offset {consumer.position(tp, 1.0)} (reading up to {left.end(tp)})"
+    )
+
+
+def _explained(problem: Exception, left: _Left) -> str:
+    """Return the text of *problem*; it has no partition if the whole cluster does not answer."""
+    text = str(problem)
+    if any(str(tp) in text for tp in left.partitions):
+        return text
+    return f"{next(iter(left.partitions))}{_others(left)}: {text}"
+
+
+def _others(left: _Left) -> str:
+    others = len(left.partitions) - 1
+    return f" and {others} other partitions" if others else ""
+
+
+@contextmanager
+def _consumer(bootstrap: str) -> Iterator[Consumer]:
+    """Give the process's consumer for a cluster; after an error it is closed, not kept."""
+    from kclient import Consumer
+
+    consumer = _consumers.pop(bootstrap, None) or Consumer(
         config={
             "bootstrap.servers": bootstrap,
             "client.id": "kaudit",
             "auto.offset.reset": "none",
-            "max.partition.fetch.bytes": 4 << 20,
+            "max.partition.fetch.bytes": PARTITION_FETCH_BYTES,
+            "fetch.max.bytes": FETCH_BYTES,
             "fetch.max.wait.ms": 100,
             "isolation.level": "read_uncommitted",
         }
     )
-    position = wanted.low
     try:
-        consumer.assign([tp])
-        consumer.seek(tp, wanted.low)
-        last_batch_at = time.monotonic()
-        while position < wanted.high:
-            batches = consumer.poll_batches(timeout_ms=1000).get(tp, [])
-            if batches:
-                last_batch_at = time.monotonic()
-            elif time.monotonic() - last_batch_at > STALL_S:
-                raise RangeUnreadable(
-                    f"{tp} returned no batch for {STALL_S:.0f} s at offset {position} (reading up to {wanted.high})"
-                )
-            for info, data in batches:
-                if info.base_offset >= wanted.high:
-                    return
-                if not info.is_control:
-                    yield decode_columns(data, info), int(info.log_append_time)
-                position = info.next_offset
-    except KafkaError as problem:
-        raise RangeUnreadable(f"{tp} at offset {position}: {problem}") from problem
-    finally:
+        yield consumer
+    except BaseException:
         consumer.close(timeout=2)
+        raise
+    _consumers[bootstrap] = consumer

@@ -2,7 +2,7 @@
 
     1  topics         list the topics of the source that match: they are the scope
     2  freeze         read the log ranges of the target, then of the source: `spark_jobs.cut`
-    3  digests        read every record below the cut once on each side, hash it in the JVM, sum by window
+    3  digests        read every record below the cut once on each side, hash it in the task, sum by window
     4  compare        equal windows are proven equal: `spark_jobs.windows`
     5  drill          align the records of the other windows one by one: `spark_jobs.drill`
     6  decide         counts -> verdict and exit code: `spark_jobs.verdict`
@@ -99,17 +99,12 @@ def reconcile(
     first_ms, bucket_ms = span_ms[0], max(1, (span_ms[1] - span_ms[0]) // BUCKETS + 1)
 
     def digests(cluster: ClusterSnapshot, ranges: list[OffsetRange]) -> list[dict[str, int]]:
-        from spark_jobs.digest import window_digests
+        from spark_jobs.digest import WindowShape
 
         progress(f"reading {cluster.name}: {sum(r.high - r.low for r in ranges):,} offsets")
         started = time.monotonic()
-        frame = window_digests(
-            read(cluster, ranges),
-            window=options.window,
-            first_ms=first_ms,
-            bucket_ms=bucket_ms,
-            buckets=BUCKETS,
-        )
+        shape = WindowShape(options.window, first_ms, bucket_ms, BUCKETS)
+        frame = read.digests(cluster, ranges, shape)
         rows = [row.asDict() for row in frame.collect()]
         cost.seconds[f"read {cluster.name}"] = round(time.monotonic() - started, 3)
         cost.records_read += sum(row["records"] for row in rows)
@@ -232,7 +227,7 @@ def _drill(
 
     progress(f"comparing record by record: {cost.windows_drilled} of {cost.windows} windows differ")
     started = time.monotonic()
-    found = find_differences(read(source, plan.source), read(target, plan.target))
+    found = find_differences(read.hashes(source, plan.source), read.hashes(target, plan.target))
     extras = {(f.topic, f.partition) for f in found if f.finding_class is FindingClass.EXTRA}
     if extras:
         whole = [
@@ -240,7 +235,7 @@ def _drill(
             for c in cuts
             if (c.topic, c.partition) in extras
         ]
-        found = settle_duplicates(found, first_copies(read(target, whole), found))
+        found = settle_duplicates(found, first_copies(read.hashes(target, whole), found))
     settled = []
     for cut in cuts:
         tp = cut.topic_partition

@@ -8,34 +8,99 @@ precision or recall below 1.0 the audit reports ERROR.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from kclient.types import TopicPartition
+from kclient.wire.batches import parse
+from kclient.wire.compression import Codec
+from kclient.wire.record_writer import Headers, Record, encode_batch
+from spark_jobs.arrow_batches import HASH_COLUMNS, digest_batches, hash_batches, spark_schema
 from spark_jobs.cut import LogRange, OffsetRange
-from spark_jobs.data_source import SCHEMA
+from spark_jobs.digest import DIGEST_COLUMNS, WindowShape, merged
 from spark_jobs.findings import FindingClass
+from spark_jobs.reader import Fetched
 from spark_jobs.reconcile import Options, reconcile
 from spark_jobs.snapshot import ClusterSnapshot
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 _TOPIC = "selftest"
+_BATCH = 50
+"""Records in a batch of a generated log."""
 
 
 class Row(NamedTuple):
-    """A record with the columns of `spark_jobs.data_source.SCHEMA`."""
+    """A record of a generated log."""
 
-    topic: str
     partition: int
     offset: int
     timestamp: int
-    timestamp_type: int
     key: bytes | None
     value: bytes | None
-    headers: bytes | None
+    headers: Headers
+
+
+class GeneratedLogs:
+    """Reads generated logs as a cluster's batches are read: encoded, and with the same code in Spark's tasks."""
+
+    def __init__(self, spark: SparkSession, logs: Mapping[str, Sequence[Row]]) -> None:
+        self._spark = spark
+        self._logs = logs
+
+    def digests(
+        self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange], shape: WindowShape
+    ) -> DataFrame:
+        """Return the digests of the records in *ranges*."""
+        wanted = list(ranges)
+
+        def digest(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return digest_batches(_fetched(rows), wanted, shape)
+
+        batches = self._batches(cluster.name, ranges)
+        return merged(batches.mapInArrow(digest, spark_schema(DIGEST_COLUMNS)))
+
+    def hashes(self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange]) -> DataFrame:
+        """Return the hashes of each record in *ranges*."""
+        wanted = list(ranges)
+
+        def hashed(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return hash_batches(_fetched(rows), wanted)
+
+        return self._batches(cluster.name, ranges).mapInArrow(hashed, spark_schema(HASH_COLUMNS))
+
+    def _batches(self, name: str, ranges: Sequence[OffsetRange]) -> DataFrame:
+        by_partition: dict[int, list[Row]] = defaultdict(list)
+        for row in self._logs[name]:
+            by_partition[row.partition].append(row)
+        rows = [
+            (number, bytearray(_encoded(by_partition[wanted.partition][low : low + _BATCH])))
+            for number, wanted in enumerate(ranges)
+            for low in range(0, len(by_partition[wanted.partition]), _BATCH)
+        ]
+        return self._spark.createDataFrame(rows, "number int, batch binary")
+
+
+def _encoded(rows: Sequence[Row]) -> bytes:
+    """Return *rows* as one batch; its codec depends on its offset, so that each codec occurs."""
+    first = rows[0].offset
+    records = [
+        Record(row.offset, row.timestamp, row.key, row.value, row.headers or ()) for row in rows
+    ]
+    return encode_batch(
+        records, base_offset=first, keep_offsets=True, codec=first // _BATCH % len(Codec)
+    )
+
+
+def _fetched(rows: Iterator[pa.RecordBatch]) -> Iterator[Fetched]:
+    for each in rows:
+        for number, batch in zip(*(column.to_pylist() for column in each.columns), strict=True):
+            data = memoryview(batch)
+            yield Fetched(number, parse(data), data)
 
 
 class Fault(NamedTuple):
@@ -81,17 +146,7 @@ def run_self_test(
     source, target, seeded = make_case(
         random.Random(seed), records=records, partitions=partitions, faults=faults
     )
-    logs = {"source": source, "target": target}
-
-    def read(cluster: ClusterSnapshot, ranges: Sequence[OffsetRange]) -> DataFrame:
-        rows = [
-            tuple(row)
-            for row in logs[cluster.name]
-            for each in ranges
-            if row.partition == each.partition and each.low <= row.offset < each.high
-        ]
-        return spark.createDataFrame(rows, SCHEMA)
-
+    read = GeneratedLogs(spark, {"source": source, "target": target})
     run = reconcile(
         read,
         _snapshot("source", source, partitions),
@@ -170,15 +225,13 @@ def damage(rng: random.Random, log: Sequence[Row], faults: int) -> tuple[list[Ro
 
 def _record(rng: random.Random, partition: int, offset: int) -> Row:
     return Row(
-        _TOPIC,
         partition,
         offset,
         offset * 1000 + rng.randrange(1000),
-        0,
         rng.choice([None, b"", b"key-%d" % rng.randrange(50)]),
         # Unique, so that every fault belongs to one class only; with some tombstones and empty values.
         rng.choice([b"value-%d-%d" % (partition, offset)] * 8 + [None, b""]),
-        rng.choice([None, b"header-%d" % rng.randrange(5)]),
+        rng.choice([(), (("header", b"%d" % rng.randrange(5)), ("again", None))]),
     )
 
 
@@ -195,7 +248,10 @@ def _corrupt(rng: random.Random, row: Row) -> tuple[Row, str]:
         return row._replace(key=changed(row.key)), part
     if part == "value":
         return row._replace(value=changed(row.value)), part
-    return row._replace(headers=changed(row.headers)), part
+    if not row.headers:
+        return row._replace(headers=(("header", None),)), part
+    others = (row.headers[::-1], row.headers[:1], (("header", b""), *row.headers[1:]))
+    return row._replace(headers=rng.choice(others)), part
 
 
 def _snapshot(name: str, rows: Sequence[Row], partitions: int) -> ClusterSnapshot:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kclient.types import TopicPartition
 from spark_jobs.cut import LogRange, OffsetRange
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from spark_jobs.digest import WindowShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,5 +28,15 @@ class ClusterSnapshot:
     """Per topic, its effective settings."""
 
 
-RecordReader = Callable[[ClusterSnapshot, Sequence[OffsetRange]], "DataFrame"]
-"""Reads offset ranges of a cluster: from brokers (`spark_jobs.data_source`) or from generated logs (the self-test)."""
+class RecordReader(Protocol):
+    """Reads offset ranges of a cluster: from brokers (`spark_jobs.data_source`) or generated logs (the self-test)."""
+
+    def digests(
+        self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange], shape: WindowShape
+    ) -> DataFrame:
+        """Return rows of `spark_jobs.digest.DIGEST_COLUMNS`, one per window and bucket."""
+        ...
+
+    def hashes(self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange]) -> DataFrame:
+        """Return rows of `spark_jobs.arrow_batches.HASH_COLUMNS`, one per record."""
+        ...

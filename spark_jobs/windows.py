@@ -47,7 +47,7 @@ class Digest:
 
     @classmethod
     def from_row(cls, row: Mapping[str, int]) -> Digest:
-        """Build from a row of `window_digests`, which has hash sums as two halves."""
+        """Build from a row of `spark_jobs.digest.merged`, which has hash sums as two halves."""
         return cls(
             row["records"],
             row["bytes"],
@@ -107,7 +107,7 @@ def root(digests: Iterable[Digest]) -> Digest:
 
 
 def by_window(rows: Iterable[Mapping[str, int]]) -> dict[WindowKey, Digest]:
-    """Merge the rows of `window_digests` (one per window and time bucket) into windows."""
+    """Merge the rows of `spark_jobs.digest.merged` (one per window and time bucket) into windows."""
     merged: dict[WindowKey, Digest] = defaultdict(Digest)
     for row in rows:
         key = WindowKey(str(row["topic"]), row["partition"], row["window"])

@@ -108,9 +108,13 @@ class Consumer:
         """Consume *topics*, or all topics that match *pattern* (a regular expression), in the group."""
         self._call(lambda: self._core.subscribe(topics, pattern=pattern, listener=listener))
 
-    def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Consume exactly *partitions*, without group assignment."""
-        self._call(lambda: self._core.assign(partitions))
+    def assign(
+        self,
+        partitions: Iterable[TopicPartition],
+        offsets: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
+        """Consume exactly *partitions*, without group assignment; those in *offsets* from that offset on."""
+        self._call(lambda: self._core.assign(partitions, offsets))
 
     def unsubscribe(self) -> None:
         """Revoke all partitions and leave the group."""

@@ -159,13 +159,25 @@ class Consumer:
             )
         self._subscription.subscribe(topics, pattern, listener)
 
-    def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Consume exactly *partitions*, without group assignment."""
+    def assign(
+        self,
+        partitions: Iterable[TopicPartition],
+        offsets: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
+        """Consume exactly *partitions*, without group assignment.
+
+        A partition in *offsets* has that position from the start: no lookup, and one fetch for all of them.
+        """
         self._check_open()
+        if any(offset < 0 for offset in (offsets or {}).values()):
+            raise ValueError("an offset is negative; see seek_to_beginning and seek_to_end")
         if self._subscription.member is not None:
             raise KafkaError("this consumer has a subscription; unsubscribe before assigning")
         wanted = [TopicPartition(*tp) for tp in partitions]
         self._partitions.assign(wanted)
+        for tp, offset in (offsets or {}).items():
+            self._state(tp).seek(offset)
+            self.polling.forget(tp)
         self.polling.keep_left_over(lambda tp: tp in self._partitions)
         self.cluster.want_only({tp.topic for tp in wanted})
         self._finder.changed()

@@ -16,7 +16,8 @@ from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from spark_jobs.cluster import read_cluster, time_span
-from spark_jobs.data_source import kafka_reader
+from spark_jobs.cut import OffsetRange
+from spark_jobs.data_source import KafkaReader
 from spark_jobs.reconcile import Options, Reconciliation, reconcile
 from spark_jobs.session import spark_session
 from spark_jobs.verdict import ExitCode, Verdict
@@ -80,12 +81,15 @@ def clusters(
 class Pair:
     """One topic on both clusters."""
 
-    def __init__(self, clusters: tuple[Cluster, Cluster], topic: str) -> None:
+    def __init__(
+        self, clusters: tuple[Cluster, Cluster], topic: str, *, partitions: int = 2
+    ) -> None:
         self.east, self.west = (cluster.bootstrap for cluster in clusters)
         self.topic = topic
+        self.partitions = partitions
         for bootstrap in (self.east, self.west):
             admin = AdminClient({"bootstrap.servers": bootstrap})
-            for future in admin.create_topics([NewTopic(topic, 2, 1)]).values():
+            for future in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
                 future.result(20)
 
     def write(self, bootstrap: str, records: Sequence[Message], codec: str = "none") -> None:
@@ -97,7 +101,7 @@ class Pair:
                 self.topic,
                 message.value,
                 message.key,
-                partition=n % 2,
+                partition=n % self.partitions,
                 timestamp=message.timestamp,
                 headers=list(message.headers),
             )
@@ -107,7 +111,7 @@ class Pair:
         target = read_cluster("west", self.west, [self.topic])
         source = read_cluster("east", self.east, [self.topic])
         return reconcile(
-            kafka_reader(spark, slice_offsets=100),
+            KafkaReader(spark, slice_offsets=100),
             source,
             target,
             Options(window=50, complete=complete),
@@ -204,6 +208,38 @@ def test_what_retention_removed_from_the_copy_can_not_be_verified(
     run = pair.audit(spark)
     assert (run.outcome.verdict, run.outcome.exit_code) == (Verdict.INCOMPLETE, ExitCode.AGED_OUT)
     assert (run.counts.aged_out, run.counts.verified, named(run)) == (30, 70, [])
+
+
+def test_many_small_partitions_are_read_by_a_few_tasks(
+    spark: SparkSession, clusters: tuple[Cluster, Cluster]
+) -> None:
+    """2,000 partitions of one record took 693 s: a task, a connection and metadata for each."""
+    pair = Pair(clusters, "many", partitions=300)
+    for bootstrap in (pair.east, pair.west):
+        pair.write(bootstrap, messages(300))
+    run = pair.audit(spark)
+    assert (run.outcome.verdict, run.counts.verified) == (Verdict.CONSISTENT, 300)
+    ranges = [OffsetRange("many", number, 0, 1) for number in range(300)]
+    frame = KafkaReader(spark).hashes(run.source, ranges)
+    assert frame.rdd.getNumPartitions() == 4
+    assert frame.count() == 300
+
+
+def test_a_partition_is_read_from_several_places(
+    spark: SparkSession, clusters: tuple[Cluster, Cluster]
+) -> None:
+    pair = Pair(clusters, "places")
+    pair.write(pair.east, messages(400))
+    ranges = [
+        OffsetRange("places", 1, 150, 151),
+        OffsetRange("places", 0, 10, 20),
+        OffsetRange("places", 1, 0, 3),
+        OffsetRange("places", 0, 20, 25),
+    ]
+    east = read_cluster("east", pair.east, ["places"])
+    found = KafkaReader(spark).hashes(east, ranges).select("partition", "offset").collect()
+    expected = [(each.partition, n) for each in ranges for n in range(each.low, each.high)]
+    assert sorted(map(tuple, found)) == sorted(expected)
 
 
 def kaudit(*arguments: str) -> subprocess.CompletedProcess[str]:

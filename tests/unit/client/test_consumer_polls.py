@@ -508,3 +508,16 @@ def test_an_iteration_that_ends_by_an_error_commits_what_came_before_the_record_
     with pytest.raises(RuntimeError):
         it.run(done)
     assert it.committed[T0] == 2
+
+
+def test_partitions_assigned_with_offsets_need_no_lookup_and_share_one_fetch():
+    it = PaperConsumer(partitions=3, auto_offset_reset="none")
+    for partition in range(3):
+        it.produce(partition, b"0", b"1", b"2")
+    tps = [TopicPartition("t", partition) for partition in range(3)]
+    it.consumer.assign(tps, {tp: tp.partition for tp in tps})
+    assert it.records() == {0: [b"0", b"1", b"2"], 1: [b"1", b"2"], 2: [b"2"]}
+    with pytest.raises(KafkaError, match="not assigned"):
+        it.consumer.assign([T0], {T1: 0})
+    with pytest.raises(ValueError, match="negative"):
+        it.consumer.assign([T0], {T0: -2})

@@ -1,0 +1,71 @@
+"""64-bit hashes of records, for whole arrays of them.
+
+A record's *content* covers all that a consumer receives except the offset: key, value, headers in order, timestamp and
+timestamp type. Key, value and headers are hashed as one encoded body (`spark_jobs.record_arrays`), in which a null has
+another length than an empty field. The function is the keyed hash of `pandas.util.hash_array`, SipHash: about 0.2 us
+per record of 100 bytes, with the slice of its bytes. Spark's xxhash64 would need each field as a row of the JVM.
+
+The key is public unless a caller passes another one: equal hashes then prove equality against accidents only.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_jobs.record_arrays import Integers, RecordArrays
+
+Hashes: TypeAlias = npt.NDArray[np.uint64]
+
+DEFAULT_HASH_KEY = "kaudit digest v1"
+"""16 bytes. Digests can be compared only if they have the same key."""
+
+_NULL = np.uint64(0x9E3779B97F4A7C15)
+_TIME = np.uint64(0xD1B54A32D192ED03)
+_PLACE = np.uint64(0x8CB92BA72F3D8DD7)
+
+
+def content_hashes(records: RecordArrays, key: str = DEFAULT_HASH_KEY) -> Hashes:
+    """Return the hash of each record's content."""
+    bodies = _hash_slices(records.raw, records.body_at, records.ends, key)
+    times = _mixed(records.timestamps.view(np.uint64) + _TIME)
+    return _mixed(bodies + _mixed(times + records.timestamp_types.view(np.uint64)))
+
+
+def placed_hashes(contents: Hashes, offsets: Integers) -> Hashes:
+    """Return the hash of each content at its offset."""
+    return _mixed(contents + _mixed(offsets.view(np.uint64) + _PLACE))
+
+
+def part_hashes(
+    records: RecordArrays, key: str = DEFAULT_HASH_KEY
+) -> tuple[Hashes, Hashes, Hashes]:
+    """Return the hashes of keys, of values and of headers; null has a hash unlike that of any field, empty included."""
+    return (
+        _nullable(records.raw, records.key_at, records.key_size, key),
+        _nullable(records.raw, records.value_at, records.value_size, key),
+        _hash_slices(records.raw, records.headers_at, records.ends, key),
+    )
+
+
+def _nullable(raw: bytes, at: Integers, sizes: Integers, key: str) -> Hashes:
+    hashes = _hash_slices(raw, at, at + np.maximum(sizes, 0), key)
+    return np.where(sizes < 0, _NULL, hashes)
+
+
+def _hash_slices(raw: bytes, low: Integers, high: Integers, key: str) -> Hashes:
+    from pandas.util import hash_array
+
+    slices = np.empty(low.size, object)
+    slices[:] = [raw[start:end] for start, end in zip(low.tolist(), high.tolist(), strict=True)]
+    hashes: Hashes = hash_array(slices, hash_key=key, categorize=False)
+    return hashes
+
+
+def _mixed(values: Hashes) -> Hashes:
+    """Return splitmix64's output function of *values*: every bit of the input changes half of the output's bits."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))

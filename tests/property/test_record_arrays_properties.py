@@ -1,0 +1,154 @@
+"""The array decoder returns what the record decoder returns, for any batch and any damage."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kclient.wire import batches
+from kclient.wire.batches import HEADER_SIZE, LOG_APPEND_TIME
+from kclient.wire.errors import KafkaError
+from kclient.wire.record_reader import Columns, decode_columns
+from kclient.wire.record_writer import Record, encode_batch
+from spark_jobs.record_arrays import Piece, RecordArrays, decode_arrays
+
+fields = st.one_of(st.none(), st.binary(max_size=200), st.binary(max_size=3))
+headers = st.lists(st.tuples(st.text(max_size=5), fields), max_size=3)
+times = st.one_of(
+    st.integers(-5, 100_000),
+    st.integers(1_700_000_000_000, 1_800_000_000_000),
+    st.integers(-(1 << 63), (1 << 63) - 1),
+)
+
+
+@st.composite
+def encoded_batches(draw: st.DrawFn) -> list[bytes]:
+    """Batches with gaps between offsets, as after compaction."""
+    found = []
+    base = draw(st.integers(0, 1 << 40))
+    near = draw(st.booleans())
+    for _ in range(draw(st.integers(1, 4))):
+        records = []
+        offset = base
+        for _ in range(draw(st.integers(1, 6))):
+            offset += draw(st.sampled_from([1, 1, 1, 2, 70, 20_000]))
+            when = draw(st.integers(0, 3000) if near else times)
+            records.append(Record(offset, when, draw(fields), draw(fields), draw(headers)))
+        # The difference of two extreme timestamps does not fit a batch.
+        span = [record.timestamp for record in records]
+        if max(span) - min(span) >= 1 << 63:
+            records = [record._replace(timestamp=span[0]) for record in records]
+        found.append(
+            encode_batch(
+                records,
+                base_offset=base,
+                keep_offsets=True,
+                attributes=draw(st.sampled_from([0, 0, LOG_APPEND_TIME])),
+                last_offset_delta=offset - base + draw(st.integers(0, 3)),
+            )
+        )
+        base = offset + 10
+    return found
+
+
+def expected(encoded: list[bytes]) -> list[tuple[object, ...]]:
+    rows: list[tuple[object, ...]] = []
+    for number, batch in enumerate(encoded):
+        info = batches.parse(batch)
+        columns: Columns = decode_columns(batch, info)
+        rows += [(number, int(info.log_append_time), *row) for row in zip(*columns, strict=True)]
+    return rows
+
+
+def pieces(encoded: list[bytes]) -> list[Piece]:
+    return [
+        Piece(number, batches.parse(batch), memoryview(batch)[HEADER_SIZE:])
+        for number, batch in enumerate(encoded)
+    ]
+
+
+def rows_of(arrays: RecordArrays) -> list[tuple[object, ...]]:
+    """The records again as rows; headers stay encoded behind their number."""
+    return [
+        (
+            group,
+            kind,
+            offset,
+            timestamp,
+            None if key_size < 0 else arrays.raw[key_at : key_at + key_size],
+            None if value_size < 0 else arrays.raw[value_at : value_at + value_size],
+            header_count,
+        )
+        for group, kind, offset, timestamp, key_at, key_size, value_at, value_size, header_count in zip(
+            *(
+                column.tolist()
+                for column in (
+                    arrays.groups,
+                    arrays.timestamp_types,
+                    arrays.offsets,
+                    arrays.timestamps,
+                    arrays.key_at,
+                    arrays.key_size,
+                    arrays.value_at,
+                    arrays.value_size,
+                    arrays.header_counts,
+                )
+            ),
+            strict=True,
+        )
+    ]
+
+
+@given(encoded_batches())
+@settings(max_examples=400, deadline=None)
+def test_the_arrays_hold_what_the_decoder_returns(encoded: list[bytes]) -> None:
+    """Invariant 1."""
+    found = rows_of(decode_arrays(pieces(encoded)))
+    assert found == [(*row[:-1], len(row[-1])) for row in expected(encoded)]  # type: ignore[arg-type]
+
+
+@given(encoded_batches())
+@settings(max_examples=400, deadline=None)
+def test_bodies_are_equal_if_and_only_if_records_are(encoded: list[bytes]) -> None:
+    """Invariant 2."""
+    arrays = decode_arrays(pieces(encoded))
+    bodies = [
+        arrays.raw[low:high]
+        for low, high in zip(arrays.body_at.tolist(), arrays.ends.tolist(), strict=True)
+    ]
+    contents = [(row[4], row[5], list(row[6])) for row in expected(encoded)]  # type: ignore[call-overload]
+    for body, content in zip(bodies, contents, strict=True):
+        for other_body, other in zip(bodies, contents, strict=True):
+            assert (body == other_body) == (content == other)
+
+
+@given(encoded_batches(), st.data())
+@settings(max_examples=1500, deadline=None)
+def test_damaged_records_are_judged_as_the_decoder_judges_them(
+    encoded: list[bytes], data: st.DataObject
+) -> None:
+    """Invariant 3: the same records or the same error, for changed, removed and added bytes."""
+    batch = bytearray(encoded[0])
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(HEADER_SIZE, len(batch) - 1))
+        batch[place] = data.draw(st.sampled_from([0, 1, 2, 127, 128, 129, 255, batch[place] ^ 1]))
+    if data.draw(st.booleans()):
+        del batch[data.draw(st.integers(HEADER_SIZE, len(batch))) :]
+        batch += data.draw(st.binary(max_size=4))
+    info = batches.parse(bytes(batch))._replace(length=len(batch) - 12)
+    piece = Piece(0, info, bytes(batch[HEADER_SIZE:]))
+    try:
+        columns = decode_columns(bytes(batch), info)
+    except KafkaError as problem:
+        if "UTF-8" in problem.message:
+            return
+        with pytest.raises(type(problem)):
+            decode_arrays([piece])
+        return
+    found = decode_arrays([piece])
+    assert found.offsets.tolist() == columns.offsets
+    assert found.timestamps.tolist() == columns.timestamps
+    assert found.header_counts.tolist() == [len(each) for each in columns.headers]
+    assert np.array_equal(found.key_size, [-1 if key is None else len(key) for key in columns.keys])
