@@ -1,6 +1,8 @@
 """This broker's part in controlling the cluster: always a candidate, and the active controller while it is elected.
 
-Each won `ControllerElection` makes an `ActiveController`, which a resignation closes.
+Each won `ControllerElection` makes an `ActiveController`, with a fresh state machine, queue and channels; a resignation
+closes it. Nothing is carried into the next epoch (KAFKA-5310). An error of a handler ends the epoch: a fenced write or
+the loss of the session by a resignation, a bug by a resignation and a pause before the next election.
 
 In: session events, requests   Out: ZooKeeper writes, requests to brokers   Owner: the reactor's thread
 """
@@ -11,11 +13,13 @@ from collections.abc import Callable, Mapping
 from uuid import UUID
 
 from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from kbroker.common.reactor import Clock
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.controller.active_controller import ActiveController
-from kbroker.controller.channel_manager import SendToBroker
+from kbroker.controller.channel_manager import ControllerChannelManager, SendToBroker
+from kbroker.controller.controlled_shutdown import ControlledShutdowns
 from kbroker.controller.controller_election import ControllerElection, ControllerEpoch
 from kbroker.controller.controller_events import (
     ApiPartitionReassignment,
@@ -25,11 +29,19 @@ from kbroker.controller.controller_events import (
     Remaining,
     ReplicaLeaderElection,
     Request,
+    Startup,
 )
 from kbroker.controller.core.context import ControllerContext, ReplicaAssignment
 from kbroker.controller.core.events import ElectionType
+from kbroker.controller.core.reassignment import targets_of
+from kbroker.controller.core.state_machine import ControllerStateMachine
+from kbroker.controller.effect_performer import EffectPerformer
+from kbroker.controller.event_manager import ControllerEventManager
+from kbroker.controller.event_processor import ControllerEventProcessor
+from kbroker.controller.event_sources import ControllerEventSources
 from kbroker.controller.settings import ControllerSettings
-from kbroker.controller.zk_client import ControllerZkClient
+from kbroker.controller.zk_client import ControllerMovedError, ControllerZkClient
+from kbroker.zk.errors import ConnectionLoss, SessionExpired
 from kbroker.zk.interface import ZooKeeper
 from kbroker.zk.reconnect import Reconnect
 from kclient.wire.errors import NotController
@@ -96,7 +108,7 @@ class KafkaController:
     @property
     def context(self) -> ControllerContext:
         """The controller's tables. NotController."""
-        return self._active_controller().context
+        return self._active_controller().machine.context
 
     def controlled_shutdown(self, broker_id: int, broker_epoch: int) -> Deferred[Remaining]:
         """Move leadership off *broker_id*; answers the partitions it still leads (RF > 1).
@@ -125,12 +137,12 @@ class KafkaController:
 
     def reassignments(self) -> Mapping[TopicPartition, ReplicaAssignment]:
         """Return the partitions that are being reassigned. NotController."""
-        return self._active_controller().reassignments()
+        return targets_of(self.context)
 
     def _enqueue(self, request: Request) -> None:
         """Enqueue *request*; without an active controller its answer is NotController."""
         try:
-            self._active_controller().put(request)
+            self._active_controller().queue.put(request)
         except NotController as error:
             request.answer.errback(error)
 
@@ -162,3 +174,85 @@ class KafkaController:
         active, self._active = self._active, None
         if active is not None:
             active.close(reason)
+
+
+log = Logger()
+
+
+class ActiveController:
+    """One epoch of this broker as the active controller."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        zookeeper: ZooKeeper,
+        settings: ControllerSettings,
+        send: SendToBroker,
+        zk: ControllerZkClient,
+        epoch: ControllerEpoch,
+        election: ControllerElection,
+    ) -> None:
+        self._election = election
+        self.queue = ControllerEventManager(clock, settings.partitions_per_turn, self._failed)
+        self.machine = ControllerStateMachine(
+            settings.min_insync_replicas, settings.partitions_per_step
+        )
+        self._sources = ControllerEventSources(clock, zookeeper, settings, self.queue)
+        self._channels = ControllerChannelManager(
+            clock, settings, send, epoch.number, self.queue, election.resign_and_reelect
+        )
+        self._shutdowns = ControlledShutdowns(
+            clock, settings.leave_seconds, self.queue, self.machine, self._channels
+        )
+        performer = EffectPerformer(
+            self.queue,
+            self.machine,
+            zk,
+            self._channels,
+            controller_epoch=epoch.number,
+            delete_topic_enable=settings.delete_topic_enable,
+            resign=election.resign_and_reelect,
+        )
+        self._processor = ControllerEventProcessor(
+            clock,
+            self.queue,
+            self._sources,
+            self.machine,
+            zk,
+            performer,
+            self._shutdowns,
+            settings,
+            controller_epoch=epoch.number,
+        )
+
+    def open(self) -> None:
+        """Read the cluster's state and begin to process events."""
+        self.queue.put(Startup())
+        self.queue.run(self.queue.process_events(self._processor.process))
+
+    def close(self, reason: str) -> None:
+        """End the epoch at once: process, write and send nothing any more. Idempotent."""
+        if self.queue.is_closed:
+            return
+        self.machine.resign()
+        self.queue.close(reason)
+        self._sources.close()
+        self._channels.close()
+        self._shutdowns.close(reason)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether requests are accepted: the cluster's state has been read, and the epoch has not ended."""
+        return self._processor.is_ready and not self.queue.is_closed
+
+    def _failed(self, failure: Failure) -> None:
+        """End the epoch because of an error."""
+        error = failure.value
+        if isinstance(error, ControllerMovedError):
+            self._election.resign_and_reelect(str(error))
+        elif isinstance(error, SessionExpired | ConnectionLoss):
+            self._election.resign_and_reelect(f"ZooKeeper: {error}")
+        else:
+            log.failure("the controller failed; resigning so that a fresh one takes over", failure)
+            resigning = Deferred.fromCoroutine(self._election.resign_after_crash("internal error"))
+            resigning.addErrback(lambda f: log.failure("could not resign properly", f))
