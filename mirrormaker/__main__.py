@@ -20,7 +20,7 @@ def main() -> None:
     """Copy topics from one cluster to another: whole batches, at the same offsets, each exactly once.
 
     Exit codes: 0 success, 1 failure, 2 invalid configuration, 3 a cluster is unreachable, 5 some
-    partitions could not be copied, 130 Ctrl-C.
+    partitions could not be copied, 130 Ctrl-C. docs/mirroring.md has those of each command.
     """
 
 
@@ -44,14 +44,28 @@ def run(file: Path, once: bool, quiet: bool) -> None:
 
 @main.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-def status(file: Path) -> None:
-    """Show the log ends and the lag of every partition."""
+@click.option("--max-lag", type=click.IntRange(0), help="Records of lag that a partition may have.")
+@click.option(
+    "--settle",
+    type=click.FloatRange(0.1),
+    default=3.0,
+    show_default=True,
+    help="Seconds between the two readings of a partition with lag or a problem.",
+)
+def status(file: Path, max_lag: int | None, settle: float) -> None:
+    """Show the log ends, the lag and the state of every partition, from both clusters' logs.
+
+    Exit codes: 0 every partition is in sync or advances; 3 a cluster or a partition could not be
+    read; 4 behind: no progress, an open transaction, over --max-lag, or not at the target yet;
+    5 STOPPED: the target is no prefix of the source, or a gap or a conflict needs an operator. Of
+    several, the first of 5, 3, 4.
+    """
     config = _load(file)
 
     def start(reactor: Any, _: object) -> Awaitable[int]:
         from mirrormaker.status import show_status
 
-        return show_status(reactor, config, click.echo)
+        return show_status(reactor, config, click.echo, max_lag=max_lag, settle=settle)
 
     sys.exit(_in_reactor(start))
 

@@ -382,9 +382,8 @@ class Flow:
     ) -> None:
         generation = asked.generation
         if isinstance(outcome, Fetched):
-            self._apply(
-                link, link.fetched, generation, asked.offset, outcome.run, outcome.source_end
-            )
+            ends = outcome.source_end, outcome.high_watermark
+            self._apply(link, link.fetched, generation, asked.offset, outcome.run, *ends)
             if outcome.nothing_below_end:
                 self._apply(link, link.nothing_below_cut, generation)
         elif isinstance(outcome, OutOfRange):

@@ -119,7 +119,9 @@ class PartitionLink:
         self.fetched_epoch = -1
         """The source's leader epoch of the last batch fetched (KIP-320)."""
         self.source_end = UNKNOWN
-        """The source's log end offset in its last response."""
+        """The source's last stable offset in its last response."""
+        self.source_high_watermark = UNKNOWN
+        """The source's high watermark as last read: open transactions are below it, and above `source_end`."""
         self.problem: Problem | None = None
         self.gaps: list[Gap] = []
         self.buffered_bytes = 0
@@ -173,10 +175,17 @@ class PartitionLink:
 
     @property
     def lag(self) -> int | None:
-        """The lag of the target in records; None while unknown."""
-        if UNKNOWN in (self.appended_end, self.source_end):
+        """The lag of the target behind the source's high watermark, in records; None while unknown."""
+        if UNKNOWN in (self.appended_end, self.source_high_watermark):
             return None
-        return max(0, self.source_end - max(self.appended_end, self._copy_start))
+        return max(0, self.source_high_watermark - max(self.appended_end, self._copy_start))
+
+    @property
+    def open_records(self) -> int:
+        """Records of the lag that cannot be read yet: from the first open transaction on."""
+        if UNKNOWN in (self.source_end, self.source_high_watermark):
+            return 0
+        return max(0, self.source_high_watermark - max(self.source_end, self._copy_start))
 
     def next_append(self) -> Append:
         """Return the oldest queued run and count it as in flight."""
@@ -195,6 +204,7 @@ class PartitionLink:
         if not self._is_current(generation, LinkState.LOCATING):
             return []
         self.source_end = max(self.source_end, ends.source_end)
+        self._read_ends(ends)
         interrupted = interruption(self.lineage, ends)
         if interrupted is not None:
             refusal = refused(interrupted, ends, skip=self.gap_policy is GapPolicy.SKIP)
@@ -237,6 +247,17 @@ class PartitionLink:
         self.fetched_epoch = -1 if tail is None or self._ignore_epochs else tail.leader_epoch
         return effects + self._maybe_finish()
 
+    def _read_ends(self, ends: LogEnds) -> None:
+        """Take the lag from both logs, also for a link that is going to stop."""
+        self.source_high_watermark = max(ends.source_end, ends.source_high_watermark)
+        self.appended_end = ends.target_end
+        if ends.target_start == ends.target_end:
+            self._copy_start = max(ends.target_end, ends.source_start)
+
+    def source_advanced(self, high_watermark: int) -> None:
+        """Handle a high watermark of the source that was read for a stopped link."""
+        self.source_high_watermark = high_watermark
+
     def not_located(self, generation: int, problem: KafkaError) -> list[Effect]:
         """Handle an error while reading the log ends: retry if it is retriable, stop otherwise."""
         if not self._is_current(generation, LinkState.LOCATING):
@@ -256,12 +277,18 @@ class PartitionLink:
     # --- the source
 
     def fetched(
-        self, generation: int, asked: int, run: Run | None, source_end: int
+        self,
+        generation: int,
+        asked: int,
+        run: Run | None,
+        source_end: int,
+        high_watermark: int = UNKNOWN,
     ) -> list[Effect]:
         """Handle the response to a fetch at offset *asked*; *run* is None if it held no batch."""
         if not self._is_current(generation, LinkState.COPYING) or asked != self.fetch_offset:
             return []
         self.source_end = source_end
+        self.source_high_watermark = max(source_end, high_watermark)
         if run is None:
             return []
         self._corrupt = 0

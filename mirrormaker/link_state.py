@@ -91,7 +91,8 @@ class LastBatch:
 class LogEnds:
     """The start and end offsets of both logs, and the last batch below the target's end on each side.
 
-    A last batch is None where that log lacks the offset.
+    *source_end* is the last stable offset: records from there on belong to open transactions, and are not read yet. A
+    last batch is None where that log lacks the offset.
     """
 
     source_start: int
@@ -100,6 +101,20 @@ class LogEnds:
     target_end: int
     source_last_batch: LastBatch | None = None
     target_last_batch: LastBatch | None = None
+    source_high_watermark: int = -1
+    """The end of the source's committed records; not below `source_end`. -1 if it was not read."""
+
+    @property
+    def lag(self) -> int:
+        """Records that the source has and the target lacks, those of open transactions included."""
+        start = self.source_start if self.target_start == self.target_end else 0
+        end = max(self.source_end, self.source_high_watermark)
+        return max(0, end - max(self.target_end, start))
+
+    @property
+    def open_records(self) -> int:
+        """Records of the source from the first open transaction on."""
+        return max(0, self.source_high_watermark - self.source_end)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,14 @@
 """Reads the start and end offsets of both logs for many partitions in few requests.
 
 Links need them when they start or rewind. The target is read before the source, and the source's end before its
-start: so records that arrive in between never make the target look as if it were ahead.
+start: so records that arrive in between never make the target look as if it were ahead. The source's end is the last
+stable offset; the high watermark is read after it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from kclient.net.cluster import Cluster
 from kclient.net.offsets import EARLIEST, LATEST, list_offsets
@@ -25,15 +27,28 @@ async def read_log_ends(
     """Return the `LogEnds` of every pair (source partition -> target partition), or its KafkaError."""
     copies = dict.fromkeys(pairs.values())
     target_starts = await _offsets(target, copies, EARLIEST)
-    target_ends = await _offsets(target, copies, LATEST)
+    target_ends = await high_watermarks(target, copies)
     source_ends = await _offsets(source, pairs, LATEST)
+    watermarks = await high_watermarks(source, pairs)
     source_starts = await _offsets(source, pairs, EARLIEST)
     answers: dict[TopicPartition, LogEnds | KafkaError] = {}
     for tp, copy in pairs.items():
-        found = (source_starts[tp], source_ends[tp], target_starts[copy], target_ends[copy])
+        found = (
+            source_starts[tp],
+            source_ends[tp],
+            target_starts[copy],
+            target_ends[copy],
+            watermarks[tp],
+        )
         problem = next((each for each in found if isinstance(each, KafkaError)), None)
         offsets = [each for each in found if isinstance(each, int)]
-        answers[tp] = problem or LogEnds(*offsets)  # type: ignore[arg-type]  # four of them
+        if problem is None:
+            start, end, target_start, target_end, watermark = offsets
+            answers[tp] = LogEnds(
+                start, end, target_start, target_end, source_high_watermark=watermark
+            )
+        else:
+            answers[tp] = problem
     return await _with_last_batches(source, target, pairs, answers)
 
 
@@ -60,19 +75,20 @@ async def _with_last_batches(
         if isinstance(ends, KafkaError):
             continue
         problem = next((each for each in (theirs, ours) if isinstance(each, KafkaError)), None)
-        answers[tp] = problem or LogEnds(
-            ends.source_start,
-            ends.source_end,
-            ends.target_start,
-            ends.target_end,
-            theirs if isinstance(theirs, LastBatch) else None,
-            ours if isinstance(ours, LastBatch) else None,
+        answers[tp] = problem or replace(
+            ends,
+            source_last_batch=theirs if isinstance(theirs, LastBatch) else None,
+            target_last_batch=ours if isinstance(ours, LastBatch) else None,
         )
     return answers
 
 
 async def _offsets(
-    cluster: Cluster, tps: Mapping[TopicPartition, object], timestamp: int
+    cluster: Cluster,
+    tps: Mapping[TopicPartition, object],
+    timestamp: int,
+    *,
+    read_committed: bool = True,
 ) -> dict[TopicPartition, int | KafkaError]:
     """Return one offset per log, or its KafkaError."""
     if not tps:
@@ -80,10 +96,17 @@ async def _offsets(
     answers = await list_offsets(
         cluster,
         dict.fromkeys(tps, timestamp),
-        read_committed=timestamp == LATEST,
+        read_committed=read_committed and timestamp == LATEST,
         timeout=TIMEOUT,
     )
     return {
         tp: answer if isinstance(answer, KafkaError) else answer.offset
         for tp, answer in answers.items()
     }
+
+
+async def high_watermarks(
+    cluster: Cluster, tps: Mapping[TopicPartition, object]
+) -> dict[TopicPartition, int | KafkaError]:
+    """Return the high watermark of every partition, or its KafkaError."""
+    return await _offsets(cluster, tps, LATEST, read_committed=False)

@@ -33,6 +33,7 @@ from mirrormaker.config import FlowConfig
 from mirrormaker.flow import Flow
 from mirrormaker.link import PartitionLink
 from mirrormaker.link_state import GapPolicy, LinkState
+from mirrormaker.log_ends import high_watermarks
 from mirrormaker.target import UnsupportedTarget, check_targets
 from mirrormaker.topics import Plan, Selection, Topic
 
@@ -90,7 +91,8 @@ class Mirror:
         self._configs_due = 0.0
         self._running: Deferred[None] | None = None
         self._planned = False
-        self._compared: dict[str, Topic] = {}
+        self.compared: dict[str, Topic] = {}
+        """The source's topics of the last plan."""
 
     # --- start and stop
 
@@ -99,6 +101,13 @@ class Mirror:
         self._running = Deferred.fromCoroutine(self._run())
         self._running.addErrback(self._end)
         return self._finished
+
+    async def open(self) -> None:
+        """Connect once and check both clusters as `run` does. Raise KafkaError."""
+        await self.source.start()
+        await self.target.start()
+        self._check_clusters()
+        await check_targets(self.target, list(self.target.metadata.brokers))
 
     async def stop(self) -> None:
         """Wait at most `DRAIN` seconds for appends in flight, then close both clients."""
@@ -206,7 +215,7 @@ class Mirror:
         source = await self._source_topics.topics(wanted, configs_too=configs_too)
         copies = [self._selection.target_name(name) for name in source]
         target = await self._target_topics.topics(copies, configs_too=configs_too)
-        self._compared = source
+        self.compared = source
         return self._selection.plan(source, target, self._source_id)
 
     @property
@@ -236,8 +245,16 @@ class Mirror:
                 )
         marked = set(plan.mirrored.values()) - plan.unmarked - set(failed)
         self.flow.marks.known(marked, plan.unmarked)
-        self._drop_vanished(self._compared)
-        await self._add_links(plan, self._compared, set(failed))
+        self._drop_vanished(self.compared)
+        await self._add_links(plan, self.compared, set(failed))
+        await self._update_stopped()
+
+    async def _update_stopped(self) -> None:
+        """Read the source's high watermarks for the lag of stopped links, which fetch nothing."""
+        stopped = {link.tp: link for link in self.stopped_links}
+        for tp, offset in (await high_watermarks(self.source, stopped)).items():
+            if isinstance(offset, int):
+                stopped[tp].source_advanced(offset)
 
     def _drop_vanished(self, source: dict[str, Topic]) -> None:
         """Remove the links of topics that were deleted, or deleted and created again; the latter get new links."""

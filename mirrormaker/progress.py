@@ -1,8 +1,9 @@
 """The progress of a flow: rates and lag as numbers and as a status line. Pure: the time is an argument.
 
-Lag in records is exact, because offsets are the same on both sides: source log end - target log end. Lag in bytes is
-lag in records times the mean size of the copied records. Lag in seconds is the age of the newest copied record while
-there is lag: the time span that would be missing if the source were lost now.
+Lag in records is exact, because offsets are the same on both sides: the source's high watermark - target log end. It
+includes the records of open transactions, which are not copied before their end, and those of stopped links. Lag in
+bytes is lag in records times the mean size of the copied records. Lag in seconds is the age of the newest copied record
+while there is lag: the time span that would be missing if the source were lost now.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ class Snapshot:
     lag_records: int | None
     lag_bytes: int | None
     lag_seconds: float | None
+    open_records: int
+    """Records of the lag from the first open transaction of their partition on."""
     partitions: int
     locating: int
     finished: int
@@ -79,7 +82,7 @@ class Progress:
             self._samples.popleft()
         since, size, records = self._samples[0]
         period = max(1e-9, now - since)
-        lags = [link.lag for link in every if link.state is not LinkState.STOPPED]
+        lags = [link.lag for link in every]
         lag_records = sum(lag for lag in lags if lag is not None)
         mean = self.bytes / self.records if self.records else 0.0
         behind = [
@@ -96,6 +99,7 @@ class Progress:
             None if unknown else lag_records,
             None if unknown or (lag_records and not mean) else round(lag_records * mean),
             None if unknown else max(0, *behind, 0) / 1000 if behind or not lag_records else None,
+            sum(link.open_records for link in every),
             len(every),
             sum(link.state is LinkState.LOCATING for link in every),
             sum(link.state is LinkState.FINISHED for link in every),
@@ -114,6 +118,8 @@ def line(name: str, at: Snapshot) -> str:
         + (f" ({at.locating} waiting)" if at.locating else "")
         + (f" ({at.finished} done)" if at.finished else ""),
     ]
+    if at.open_records:
+        parts.append(f"{count(at.open_records)} rec in open transactions")
     if at.stopped:
         parts.append(f"{at.stopped} STOPPED")
     return "  |  ".join(parts)

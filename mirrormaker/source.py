@@ -62,13 +62,14 @@ class PartitionFetch:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The fetched batches, without a truncated last one. *source_end* is the last stable offset.
+    """The fetched batches, without a truncated last one. *source_end* is the last stable offset of the source.
 
     *nothing_below_end* is True if the first batch begins at or above `PartitionFetch.end`.
     """
 
     run: Run | None
     source_end: int
+    high_watermark: int
     nothing_below_end: bool = False
 
 
@@ -167,7 +168,7 @@ def _outcome(wanted: PartitionFetch, answer: FetchPartitionResponse | None) -> O
         problem.message = f"{wanted.tp} at offset {wanted.offset}: {problem.message}"
         return problem
     beyond = run is None and wanted.end is not None and _begins_at_or_after(data, wanted.end)
-    return Fetched(run, end, beyond)
+    return Fetched(run, end, answer.high_watermark, beyond)
 
 
 def _begins_at_or_after(data: memoryview, end: int) -> bool:

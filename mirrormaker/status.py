@@ -2,60 +2,125 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kclient.errors import KafkaError
+from kclient.net.waiting import sleep
 from kclient.types import TopicPartition
 from mirrormaker.config import MirrorConfig
+from mirrormaker.health import Finding, Health, exit_code, judge, problem_of
+from mirrormaker.lineage import Lineage
+from mirrormaker.link_state import GapPolicy, LogEnds, Problem
 from mirrormaker.log_ends import read_log_ends
 from mirrormaker.mirror import Mirror
 from mirrormaker.progress import count
 from mirrormaker.topics import Plan
 
 Echo = Callable[[str], None]
-UNHEALTHY = 4
+Ends = Mapping[TopicPartition, LogEnds | KafkaError]
 
 
-async def show_status(reactor: Any, config: MirrorConfig, echo: Echo) -> int:
-    """Print the lag of every partition; return 4 if a lag is unknown, a target is ahead or a topic has a conflict."""
-    bad = False
+async def show_status(
+    reactor: Any, config: MirrorConfig, echo: Echo, *, max_lag: int | None, settle: float
+) -> int:
+    """Print the state of every partition; return the exit code of the worst (`mirrormaker.health`)."""
+    found: Counter[Health] = Counter()
     for flow in config.flows:
         mirror = Mirror(reactor, flow, once=False, report=lambda _about, _what: None)
         try:
-            await mirror.source.start()
-            await mirror.target.start()
-            bad = await _show_one(mirror, await mirror.plan(), echo) or bad
+            await mirror.open()
+            found += await _show_one(mirror, await mirror.plan(), echo, max_lag, settle)
+        except KafkaError as problem:  # the other flows are shown nevertheless
+            if not problem.retriable:
+                raise
+            echo(f"{flow.name}: {problem}")
+            found[Health.UNREADABLE] += 1
         finally:
             await mirror.stop()
-    return UNHEALTHY if bad else 0
+    code = exit_code(found)
+    states = ", ".join(f"{found[health]} {health.value}" for health in Health if found[health])
+    echo(f"status: {states or 'nothing to mirror'}; exit code {code}")
+    return code
 
 
-async def _show_one(mirror: Mirror, plan: Plan, echo: Echo) -> bool:
-    missing = {creation.name for creation in plan.create}
-    pairs = {
-        TopicPartition(name, number): TopicPartition(copy, number)
-        for name, copy in plan.mirrored.items()
-        if copy not in missing
-        for number in sorted(mirror.target.metadata.topics[copy].partitions)
-    }
-    echo(f"{mirror.config.name}")
-    echo(f"  {'partition':<40} {'source end':>14} {'target end':>14} {'lag':>12}")
-    bad = False
-    for tp, ends in (await read_log_ends(mirror.source, mirror.target, pairs)).items():
-        if isinstance(ends, KafkaError):
-            echo(f"  {tp!s:<40} {ends}")
-            bad = True
-            continue
-        lag = ends.source_end - ends.target_end
-        what = count(lag) if lag >= 0 else "AHEAD"
-        bad = bad or lag < 0
-        echo(f"  {tp!s:<40} {count(ends.source_end):>14} {count(ends.target_end):>14} {what:>12}")
-    for name in sorted(missing):
-        echo(f"  {name:<40} not yet at the target")
+async def _show_one(
+    mirror: Mirror, plan: Plan, echo: Echo, max_lag: int | None, settle: float
+) -> Counter[Health]:
+    metadata = mirror.target.metadata
+    pairs, missing = {}, []
+    for name, copy in plan.mirrored.items():
+        present = metadata.topics[copy].partitions if copy in metadata.topics else {}
+        for number in range(mirror.compared[name].partitions):
+            tp = TopicPartition(name, number)
+            if number in present:
+                pairs[tp] = TopicPartition(copy, number)
+            else:
+                missing.append(tp)
+    first = await read_log_ends(mirror.source, mirror.target, pairs)
+    again = {tp: pairs[tp] for tp, ends in first.items() if not _is_quiet(mirror, plan, tp, ends)}
+    last = dict(first)
+    if again:
+        await sleep(mirror.source.reactor, settle)
+        last |= await read_log_ends(mirror.source, mirror.target, again)
+    echo(mirror.config.name)
+    echo(f"  {'partition':<40} {'source end':>14} {'target end':>14} {'lag':>12}  state")
+    found: Counter[Health] = Counter()
+    for tp in pairs:
+        ends = last[tp]
+        finding = _finding(mirror, plan, tp, first[tp], ends, max_lag)
+        found[finding.health] += 1
+        echo(f"  {tp!s:<40} {_numbers(ends)}  {finding.health.value}{_because(finding)}")
+    for tp in missing:
+        found[Health.MISSING] += 1
+        echo(f"  {tp!s:<40} {_numbers(None)}  {Health.MISSING.value}")
     for name, conflict in plan.conflicts.items():
-        echo(f"  {name:<40} {conflict}")
-    return bad or bool(plan.conflicts)
+        found[Health.STOPPED] += 1
+        echo(f"  {name:<40} {_numbers(None)}  {Health.STOPPED.value}: {conflict}")
+    return found
+
+
+def _problem(mirror: Mirror, plan: Plan, tp: TopicPartition, ends: LogEnds) -> Problem | None:
+    return problem_of(
+        ends,
+        plan.lineages.get(plan.mirrored[tp.topic], Lineage()),
+        GapPolicy(mirror.config.settings.gap_policy),
+        compacted=mirror.compared[tp.topic].compacted,
+    )
+
+
+def _is_quiet(mirror: Mirror, plan: Plan, tp: TopicPartition, ends: LogEnds | KafkaError) -> bool:
+    """Return whether one reading is enough: the partition is in sync."""
+    if isinstance(ends, KafkaError):
+        return False
+    return ends.lag == 0 and _problem(mirror, plan, tp, ends) is None
+
+
+def _finding(
+    mirror: Mirror,
+    plan: Plan,
+    tp: TopicPartition,
+    before: LogEnds | KafkaError,
+    now: LogEnds | KafkaError,
+    max_lag: int | None,
+) -> Finding:
+    if isinstance(now, KafkaError):
+        return Finding(Health.UNREADABLE, str(now))
+    earlier = now if isinstance(before, KafkaError) else before
+    return judge(earlier, now, _problem(mirror, plan, tp, now), max_lag=max_lag)
+
+
+def _numbers(ends: LogEnds | KafkaError | None) -> str:
+    """Return the columns of numbers: the source's high watermark, the target's log end, the lag."""
+    if not isinstance(ends, LogEnds):
+        return f"{'?':>14} {'?':>14} {'?':>12}"
+    high_watermark = max(ends.source_end, ends.source_high_watermark)
+    return f"{count(high_watermark):>14} {count(ends.target_end):>14} {count(ends.lag):>12}"
+
+
+def _because(finding: Finding) -> str:
+    return f": {finding.detail}" if finding.detail else ""
 
 
 async def show_plan(reactor: Any, config: MirrorConfig, echo: Echo) -> int:
@@ -63,8 +128,7 @@ async def show_plan(reactor: Any, config: MirrorConfig, echo: Echo) -> int:
     for flow in config.flows:
         mirror = Mirror(reactor, flow, once=False, report=lambda _about, _what: None)
         try:
-            await mirror.source.start()
-            await mirror.target.start()
+            await mirror.open()
             plan = await mirror.plan()
         finally:
             await mirror.stop()

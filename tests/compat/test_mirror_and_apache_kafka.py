@@ -106,6 +106,35 @@ def test_its_topics_are_copied_markers_and_aborted_records_too(
         assert [(b.base_offset, b.next_offset, b.rest) for b in stored(west, topic)] == there
 
 
+def test_an_open_transaction_counts_as_lag(
+    apache: ApacheKafka, broker_clusters: MakeCluster, tmp_path: Path
+) -> None:
+    west = broker_clusters(1)
+    client = AdminClient({"bootstrap.servers": apache.bootstrap, "log_level": 0})
+    client.create_topics([NewTopic("tx", 1, 1)])["tx"].result(10)
+    settings = {"bootstrap.servers": apache.bootstrap, "log_level": 0}
+    hung, plain = Producer({**settings, "transactional.id": "x"}), Producer(settings)
+    plain.produce("tx", b"before")
+    assert plain.flush(20) == 0
+    hung.init_transactions(20)
+    hung.begin_transaction()
+    hung.produce("tx", b"open")
+    assert hung.flush(20) == 0
+    plain.produce("tx", b"behind")
+    assert plain.flush(20) == 0
+    copier = Mirror(tmp_path / "mirror", apache, west, None)  # type: ignore[arg-type]
+    assert copier.run_once() == 0, copier.output
+    assert [batch.base_offset for batch in stored(west, "tx")] == [0]
+    assert "lag 2 rec" in copier.output
+    assert "2 rec in open transactions" in copier.output
+    code, output = copier.ask("status", "--settle", "0.5")
+    assert "open transaction: 2 records from offset 1 on are not readable yet" in output
+    assert code == 4
+    hung.commit_transaction(20)
+    assert copier.run_once() == 0
+    assert copier.ask("status")[0] == 0
+
+
 def test_apache_kafka_is_rejected_as_a_target_that_would_append_without_a_condition(
     apache: ApacheKafka, broker_clusters: MakeCluster, tmp_path: Path
 ) -> None:

@@ -541,16 +541,70 @@ def test_plan_and_status_print_what_is_to_be_done(
     assert code == 0
     assert "create orders with 2 partitions" in output
     assert "retention.ms=77000000" in output
-    code, output = copier.ask("status")
-    assert "not yet at the target" in output
+    assert rows(copier.ask("status")) == (
+        4,
+        ["orders-0 ? ? ? not at the target", "orders-1 ? ? ? not at the target"],
+    )
     assert copier.run_once() == 0
+    assert rows(copier.ask("status")) == (0, ["orders-0 10 10 0 in sync", "orders-1 0 0 0 in sync"])
     produce(east, "orders", 5)
-    code, output = copier.ask("status")
-    assert code == 0
-    assert [line.split() for line in output.splitlines() if "orders-" in line] == [
-        ["orders-0", "15", "10", "5"],
-        ["orders-1", "0", "0", "0"],
-    ]
+    behind = (4, ["orders-0 15 10 5 no progress", "orders-1 0 0 0 in sync"])
+    assert rows(copier.ask("status", "--settle", "0.5")) == behind
+    code, output = copier.ask("status", "--settle", "0.1", "--max-lag", "4")
+    assert (code, "lag over the limit: at most 4 allowed" in output) == (4, True)
+    west.kill(1)
+    assert copier.ask("status")[0] == 3
+
+
+def rows(answer: tuple[int, str]) -> tuple[int, list[str]]:
+    """Return the exit code of `kmirror status`, and its lines of partitions without their padding."""
+    code, output = answer
+    return code, [" ".join(line.split()) for line in output.splitlines() if "orders-" in line]
+
+
+def test_status_names_partitions_that_are_no_copy_and_ends_with_5(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    make_topic(east, "orders", 2)
+    produce(east, "orders", 20, partitions=2, **{"batch.num.messages": 1})
+    copier = mirror()
+    assert copier.run_once() == 0
+    write_to_mirror(west, "orders", 1)
+    code, found = rows(copier.ask("status", "--settle", "0.2"))
+    ahead = "orders-0 10 11 0 STOPPED: the target has offsets that the source does not have"
+    assert (code, found[0].partition(":")[0], found[1]) == (
+        5,
+        ahead.partition(":")[0],
+        "orders-1 10 10 0 in sync",
+    )
+    produce(east, "orders", 20, partitions=2, **{"batch.num.messages": 1})
+    code, found = rows(copier.ask("status", "--settle", "0.2"))
+    assert code == 5
+    assert "STOPPED: source and target hold different records at the same offset" in found[0]
+    assert found[1] == "orders-1 20 10 10 no progress"
+    copier.start()
+    eventually("the link to stop", lambda: "STOPPED orders-0" in copier.output)
+    produce(east, "orders", 200, partitions=2)
+    eventually("the lag of the stopped link", lambda: "lag 109 rec" in copier.output)
+    assert rows(copier.ask("status", "--settle", "0.2"))[0] == 5
+    assert copier.stop() == 5
+
+
+def test_status_names_what_the_source_deleted_before_it_was_copied(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    make_topic(east, "orders")
+    produce(east, "orders", 10, **{"batch.num.messages": 1})
+    assert mirror().run_once() == 0
+    produce(east, "orders", 10, **{"batch.num.messages": 1})
+    delete_records(east, "orders", 15)
+    code, found = rows(mirror().ask("status", "--settle", "0.2"))
+    assert code == 5
+    assert "offsets 10-14 are deleted at the source" in found[0]
+    skipping = mirror({"gap.policy": "skip"})
+    assert rows(skipping.ask("status", "--settle", "0.2"))[0] == 4
+    assert skipping.run_once() == 0
+    assert rows(skipping.ask("status")) == (0, ["orders-0 20 20 0 in sync"])
 
 
 def test_a_dead_cluster_is_named(east: Cluster, west: Cluster, mirror: MakeMirror) -> None:

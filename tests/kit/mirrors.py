@@ -76,10 +76,10 @@ class Mirror:
         self.start("--once")
         return self.wait(timeout)
 
-    def ask(self, command: str, timeout: float = 30.0) -> tuple[int, str]:
+    def ask(self, command: str, *options: str, timeout: float = 30.0) -> tuple[int, str]:
         """Run another command on the same configuration; return exit code and output."""
         done = subprocess.run(
-            [sys.executable, "-m", "mirrormaker", command, str(self.path)],
+            [sys.executable, "-m", "mirrormaker", command, str(self.path), *options],
             capture_output=True,
             text=True,
             timeout=timeout,
