@@ -10,11 +10,9 @@ the same controller arrived first (this one is a delayed copy of a request that 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-
 from kbroker.apis.request import RequestContext
-from kbroker.metadata.broker_epoch import Registration
 from kbroker.metadata.metadata_cache import MetadataCache
+from kbroker.replica.replica_manager import ReplicaManager
 from kbroker.replica.stray_replicas import StrayReplicas
 from kclient.wire.interbroker import UpdateMetadataRequest, UpdateMetadataResponse
 
@@ -22,30 +20,18 @@ from kclient.wire.interbroker import UpdateMetadataRequest, UpdateMetadataRespon
 class UpdateMetadata:
     """Answers UpdateMetadata."""
 
-    def __init__(
-        self,
-        cache: MetadataCache,
-        registration: Registration,
-        strays: StrayReplicas | None = None,
-    ) -> None:
+    def __init__(self, cache: MetadataCache, replica_manager: ReplicaManager) -> None:
         self._cache = cache
-        self._registration = registration
-        self._strays = strays
+        self._replica_manager = replica_manager
+        self._strays = StrayReplicas(replica_manager, cache)
 
-    def __call__(
+    async def __call__(
         self, context: RequestContext, request: UpdateMetadataRequest
-    ) -> UpdateMetadataResponse | Awaitable[UpdateMetadataResponse]:
-        """Answer the request; refusals are KafkaErrors."""
-        is_whole = self._cache.update(request, self._registration.broker_epoch)
-        if self._strays is None:
-            return UpdateMetadataResponse()
-        return self._without_strays(self._strays, request, is_whole=is_whole)
-
-    async def _without_strays(
-        self, strays: StrayReplicas, request: UpdateMetadataRequest, *, is_whole: bool
     ) -> UpdateMetadataResponse:
+        """Answer the request; refusals are KafkaErrors."""
+        is_whole = self._cache.update(request, self._replica_manager.registration.broker_epoch)
         if is_whole:
-            await strays.remove(request)
+            await self._strays.remove(request)
         else:
-            await strays.stop_recreated_topics(request)
+            await self._replica_manager.state_changes.stop_recreated_topics(request)
         return UpdateMetadataResponse()

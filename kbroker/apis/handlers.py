@@ -133,10 +133,8 @@ def stop_replica(broker: HandlerDependencies) -> Handler:
 def update_metadata(broker: HandlerDependencies) -> Handler:
     """Make the handler of UpdateMetadata."""
     from kbroker.apis.api06_update_metadata import UpdateMetadata
-    from kbroker.replica.stray_replicas import StrayReplicas
 
-    strays = StrayReplicas(broker.replica_manager, broker.metadata)
-    return UpdateMetadata(broker.metadata, broker.replica_manager.registration, strays)
+    return UpdateMetadata(broker.metadata, broker.replica_manager)
 
 
 def controlled_shutdown(broker: HandlerDependencies) -> Handler:

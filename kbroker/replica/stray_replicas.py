@@ -42,10 +42,6 @@ class StrayReplicas:
         self._replica_manager = replica_manager
         self._cache = cache
 
-    async def stop_recreated_topics(self, request: UpdateMetadataRequest) -> None:
-        """Stop hosting partitions of deleted topics with names that *request* gives to other topics."""
-        await self._replica_manager.state_changes.stop_recreated_topics(request)
-
     async def remove(self, request: UpdateMetadataRequest) -> None:
         """Delete the replicas that *request*, which the cache has applied, does not assign to this broker."""
         await self._replica_manager.state_changes.stop_unconfirmed(request)

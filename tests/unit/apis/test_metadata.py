@@ -11,7 +11,6 @@ from kbroker.apis.api06_update_metadata import UpdateMetadata
 from kbroker.apis.api60_describe_cluster import DescribeCluster
 from kbroker.apis.api_specs import API_SPECS
 from kbroker.apis.request import RequestContext
-from kbroker.metadata.broker_epoch import Registration
 from kbroker.metadata.metadata_cache import MetadataCache
 from kbroker.network.service import Peer
 from kclient.wire import messages
@@ -401,14 +400,16 @@ def test_a_deposed_controller_is_refused(cache):
     assert cache.topic("x") is None
 
 
-def test_an_update_for_an_earlier_life_is_refused_and_one_for_a_later_is_not(cache):
-    ours = Registration()
-    ours.registered(10)
-    handler = UpdateMetadata(cache, ours)
-    with pytest.raises(StaleBrokerEpoch):
-        handler(None, update(broker_epoch=9))
-    for epoch in (10, 11, -1):
-        assert handler(None, update(broker_epoch=epoch)).error_code == 0
+def test_an_update_for_an_earlier_registration_is_refused_and_one_for_a_later_is_not(broker):
+    broker.replica_manager.registered(10)
+    handler = UpdateMetadata(broker.cache, broker.replica_manager)
+
+    def send(epoch):
+        return Deferred.fromCoroutine(handler(None, update(broker_epoch=epoch))).result
+
+    stale = send(9)
+    stale.trap(StaleBrokerEpoch)
+    assert [send(epoch).error_code for epoch in (10, 11, -1)] == [0, 0, 0]
 
 
 def test_a_deleted_topic_disappears(cache):

@@ -11,7 +11,6 @@ from twisted.internet.defer import Deferred
 
 from kbroker.apis.api06_update_metadata import UpdateMetadata
 from kbroker.metadata.metadata_cache import FULL
-from kbroker.replica.stray_replicas import StrayReplicas
 from kclient.wire.interbroker import (
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
@@ -62,14 +61,9 @@ def send_metadata(
         type=FULL,
         topic_states=[UpdateMetadataTopicState("t", topic_id, states)],
     )
-    handler = UpdateMetadata(
-        broker.cache,
-        broker.replica_manager.registration,
-        StrayReplicas(broker.replica_manager, broker.cache),
-    )
     context: Any = None
-    answer: Any = handler(context, request)
-    return Deferred.fromCoroutine(answer)
+    handler = UpdateMetadata(broker.cache, broker.replica_manager)
+    return Deferred.fromCoroutine(handler(context, request))
 
 
 def test_what_was_moved_to_others_is_deleted(broker: ApiBroker) -> None:
