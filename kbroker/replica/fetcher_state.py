@@ -171,6 +171,10 @@ class FetcherState:
             return None
         if len(self._pausing) + len(self._flushing) < len(self._followed):
             return 0.0
+        return self.seconds_until_due(now)
+
+    def seconds_until_due(self, now: float) -> float | None:
+        """Return the seconds until the first delayed partition may be fetched again; None: none is delayed."""
         if not self._pausing:
             return None
         return max(min(each.not_before for each in self._pausing) - now, 0.0)

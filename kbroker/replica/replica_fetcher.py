@@ -10,9 +10,11 @@ responses; this file has the connection and the delays.
 Of thousands of new partitions a fetch names at most NEW_PARTITIONS_PER_FETCH, and returns at once while others wait to
 be named: neither side handles all of them in one turn, in the first fetch or later.
 
-A partition that is added while a fetch waits does not wait for its end. Any request behind a follower's fetch makes the
-leader answer the fetch, so the fetcher sends the smallest one. A failed partition is delayed alone. A failed connection
-delays them all, first for a short time, at most for replica.fetch.backoff.ms.
+A failed partition is delayed alone. A failed connection delays them all, first for a short time, at most for
+replica.fetch.backoff.ms. A partition that is added while a fetch waits, or whose delay ends, does not wait for the end
+of the fetch. Any request behind a follower's fetch makes the leader answer the fetch, so the fetcher sends the smallest
+one. (In Kafka such a partition waits until the fetch ends, at most replica.fetch.wait.max.ms. acks=all would wait as
+long whenever a follower knows a leader epoch before the leader does.)
 
 In: partitions to follow   Out: appended logs   Owner: the reactor's thread
 """
@@ -105,6 +107,8 @@ class ReplicaFetcher:
         self._sleeping: Deferred[None] | None = None
         self._waking = False
         self._interrupt_timer: Any = None
+        self._due_timer: Any = None
+        """Runs while a fetch is in flight and a partition is delayed."""
         self._closed = False
         self._ended = Deferred.fromCoroutine(self._run())
         self._ended.addErrback(
@@ -152,6 +156,7 @@ class ReplicaFetcher:
         if self._interrupt_timer is not None:
             self._interrupt_timer.cancel()
             self._interrupt_timer = None
+        self._cancel_due_timer()
         self._drop_connection()
         self._wake()
 
@@ -163,6 +168,15 @@ class ReplicaFetcher:
             request = ApiVersionsRequest()
             behind = connection.request(ApiKey.API_VERSIONS, API_VERSIONS_VERSION, request)
             behind.addErrback(lambda _failure: None)  # the fetch fails, too
+
+    def _delay_ended(self) -> None:
+        self._due_timer = None
+        self._interrupt_fetch_soon()
+
+    def _cancel_due_timer(self) -> None:
+        timer, self._due_timer = self._due_timer, None
+        if timer is not None:
+            timer.cancel()
 
     def _drop_connection(self) -> None:
         connection, self._connection = self._connection, None
@@ -251,10 +265,14 @@ class ReplicaFetcher:
         if request is None:
             return
         self._fetch_in_flight, self._new_partitions = True, False
+        due = self._state.seconds_until_due(self._reactor.seconds())
+        if due is not None:
+            self._due_timer = self._reactor.callLater(due, self._delay_ended)
         try:
             response: FetchResponse = await connection.request(ApiKey.FETCH, FETCH_VERSION, request)
         finally:
             self._fetch_in_flight = False
+            self._cancel_due_timer()
         self._state.session.answered(response)
         if response.error_code in SESSION_ERRORS:
             return

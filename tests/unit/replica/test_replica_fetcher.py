@@ -210,6 +210,39 @@ def test_a_partition_that_fails_is_left_out_for_a_while(world: World) -> None:
     assert (named(world.fetches[-1]), forgotten(world.fetches[-1])) == ({1: 0}, [])
 
 
+def test_the_end_of_a_delay_interrupts_the_fetch_that_waits(world: World) -> None:
+    begin(world, 2)
+    world.answer(FetchPartitionResponse(1, int(ErrorCode.UNKNOWN_LEADER_EPOCH)))
+    (connection,) = world.connections
+    before = len(connection.asked)
+    world.turn(0.04)
+    assert len(connection.asked) == before
+    world.turn(0.01)
+    world.turn(0.01)
+    assert [api for api, _, _ in connection.asked[before:]] == [ApiKey.API_VERSIONS]
+    world.answer()
+    assert named(world.fetches[-1]) == {1: 0}
+    world.turn(1.0)
+    assert connection.asked[-1][0] is ApiKey.FETCH
+
+
+def test_a_delay_that_outlasts_a_fetch_interrupts_the_next_one(world: World) -> None:
+    begin(world, 2)
+    world.answer(FetchPartitionResponse(1, int(ErrorCode.UNKNOWN_LEADER_EPOCH)))
+    world.turn(0.04)
+    world.answer(records(0, 0))
+    world.turn(0.01)
+    world.turn(0.01)
+    assert named(world.fetches[-1]) == {0: 1}
+    (connection,) = world.connections
+    assert [api for api, _, answer in connection.asked if not answer.called] == [
+        ApiKey.FETCH,
+        ApiKey.API_VERSIONS,
+    ]
+    world.fetcher.close()
+    assert not world.clock.getDelayedCalls()
+
+
 def test_one_that_fails_alone_is_waited_for(world: World) -> None:
     begin(world, 1)
     world.answer(FetchPartitionResponse(0, int(ErrorCode.UNKNOWN_LEADER_EPOCH)))
