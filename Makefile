@@ -1,5 +1,7 @@
 # Every target first makes what it needs: the virtual environment (.venv) and, where there is none, Java 17+.
 SHELL := /bin/bash
+# pytest keeps the byte code of its rewritten asserts: without that, every worker compiles every test again.
+unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest

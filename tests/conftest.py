@@ -1,5 +1,6 @@
 """Fixtures that every test may ask for; they live in tests/kit."""
 
+import gc
 import os
 
 import pytest
@@ -32,3 +33,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # no worker is left alone with one at the end. Within both, the order is pytest-randomly's.
     slow_files = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow_files)
+
+
+def pytest_collection_finish() -> None:
+    """Leave modules and collected tests out of every later garbage collection: they stay until the end."""
+    gc.collect()
+    gc.freeze()

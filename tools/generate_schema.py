@@ -12,6 +12,7 @@ every value a peer may send (-1, an error code newer than us) survives.
 import argparse
 import subprocess
 import sys
+import tempfile
 import types
 import typing
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
@@ -24,7 +25,8 @@ from kio.static.constants import EntityType
 
 from kclient.wire.versions import SUPPORTED, ApiKey, VersionRange, is_flexible
 
-TARGET = Path(__file__).resolve().parent.parent / "kclient" / "wire" / "schema"
+ROOT = Path(__file__).resolve().parent.parent
+TARGET = ROOT / "kclient" / "wire" / "schema"
 BY_HAND = {
     ApiKey.PRODUCE,
     ApiKey.FETCH,
@@ -329,11 +331,14 @@ def modules() -> dict[str, str]:
     return found
 
 
-def formatted(text: str) -> str:
-    """Return *text* as ruff formats it."""
-    command = [sys.executable, "-m", "ruff", "format", "--stdin-filename", "schema.py", "-"]
-    done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
-    return done.stdout
+def formatted(files: dict[str, str]) -> dict[str, str]:
+    """Return the text of every file as one run of ruff formats it."""
+    with tempfile.TemporaryDirectory() as directory:
+        for name, text in files.items():
+            Path(directory, name).write_text(text)
+        command = [sys.executable, "-m", "ruff", "format", "--quiet", "--no-cache"]
+        subprocess.run([*command, "--config", str(ROOT / "ruff.toml"), directory], check=True)
+        return {name: Path(directory, name).read_text() for name in files}
 
 
 def main() -> int:
@@ -343,8 +348,8 @@ def main() -> int:
     check = parser.parse_args().check
     TARGET.mkdir(exist_ok=True)
     stale = []
-    for name, text in modules().items():
-        path, wanted = TARGET / name, formatted(text)
+    for name, wanted in formatted(modules()).items():
+        path = TARGET / name
         if not path.exists() or path.read_text() != wanted:
             stale.append(name)
             if not check:

@@ -91,6 +91,18 @@ def structs(cls, version, plain=_plain, *, ours=True):
     return st.builds(cls, **wanted)
 
 
+@cache
+def supported_message(api, direction, plain=_plain, *, ours=True):
+    """(version, message) of one API and direction, in any supported version."""
+    cls = MESSAGES[api, direction]
+    return st.one_of(
+        [
+            st.tuples(st.just(version), structs(cls, version, plain, ours=ours))
+            for version in versions_of(api)
+        ]
+    )
+
+
 def everything_set(cls, version, *, ours=True):
     """One instance of *cls* with something other than the default in every field of *version*."""
     values = {}

@@ -18,6 +18,11 @@ from kclient.consumer.assignors import (
 )
 from kclient.types import TopicPartition
 
+wanted_topics = st.frozensets(st.sampled_from("abcd"))
+owned_partitions = st.frozensets(
+    st.builds(TopicPartition, st.sampled_from("abcd"), st.integers(0, 8)), max_size=6
+)
+generations = st.integers(-1, 3)
 topics = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 7), max_size=4)
 names = st.sets(st.sampled_from(["m1", "m2", "m3", "m4", "m5"]), min_size=1)
 
@@ -27,13 +32,8 @@ def groups(draw: st.DrawFn) -> tuple[dict[str, int], dict[str, Subscription]]:
     partitions = draw(topics)
     members = {}
     for name in sorted(draw(names)):
-        wanted = draw(st.frozensets(st.sampled_from("abcd")))
-        owned = draw(
-            st.frozensets(
-                st.builds(TopicPartition, st.sampled_from("abcd"), st.integers(0, 8)), max_size=6
-            )
-        )
-        members[name] = Subscription(wanted, owned, draw(st.integers(-1, 3)))
+        wanted, owned = draw(wanted_topics), draw(owned_partitions)
+        members[name] = Subscription(wanted, owned, draw(generations))
     return partitions, members
 
 

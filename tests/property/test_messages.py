@@ -14,9 +14,9 @@ from kclient.wire.versions import SUPPORTED
 from tests.kit.wire_messages import (
     APIS,
     CONSUMER_PROTOCOL,
-    MESSAGES,
     body,
     structs,
+    supported_message,
     versions_of,
 )
 
@@ -25,11 +25,9 @@ each_api = pytest.mark.parametrize("api", APIS, ids=lambda api: api.name.lower()
 each_direction = pytest.mark.parametrize("direction", ["request", "response"])
 
 
-def supported_message(api, direction):
-    """(version, message) of one API and direction."""
-    return st.sampled_from(list(versions_of(api))).flatmap(
-        lambda version: st.tuples(st.just(version), structs(MESSAGES[api, direction], version))
-    )
+MUTATIONS = st.sampled_from(["flip", "cut", "insert", "huge"])
+FLIPPED_BITS = st.integers(1, 255)
+FEW_BYTES = st.binary(min_size=1, max_size=5)
 
 
 def encode(api, direction, version, message):
@@ -104,13 +102,13 @@ def test_a_mutated_message_is_a_message_or_malformed(api, direction, data):
     start = len(frame) - len(body(api, direction, version, message))
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(start, max(start, len(frame))))
-        match data.draw(st.sampled_from(["flip", "cut", "insert", "huge"])):
+        match data.draw(MUTATIONS):
             case "flip" if at < len(frame):
-                frame[at] ^= data.draw(st.integers(1, 255))
+                frame[at] ^= data.draw(FLIPPED_BITS)
             case "cut":
                 del frame[at:]
             case "insert":
-                frame[at:at] = data.draw(st.binary(min_size=1, max_size=5))
+                frame[at:at] = data.draw(FEW_BYTES)
             case "huge":
                 frame[at : at + 5] = b"\x7f\xff\xff\xff\x0f"
     with contextlib.suppress(MalformedMessage):

@@ -59,7 +59,7 @@ class Sender:
 
 @dataclass
 class World:
-    """A broker's reads, asks and ticks over the senders; checks what must hold after every step."""
+    """A broker's reads, asks and ticks over the senders; checks what must hold after every change."""
 
     memory: RequestMemory
     largest: int
@@ -74,22 +74,24 @@ class World:
             self.now += STEP
             self.step += 1
             for sender in self.senders:
-                self.turn(sender)
-                self.check()
+                if self.turn(sender):
+                    self.check()
             if self.memory.waiting:
                 self.tick()
                 self.check()
             if all(sender.outcome and sender.done_at < self.step for sender in self.senders):
                 return
 
-    def turn(self, sender: Sender) -> None:
+    def turn(self, sender: Sender) -> bool:
+        """Let one sender and its connection work; return whether the memory was asked for anything."""
         if sender.outcome == "answering" and self.step >= sender.done_at:
             sender.outcome = "answered"
             self.held -= sender.size
             self.resume(self.memory.exchange(sender.size, 0))
+            return True
         if sender.outcome or self.step < sender.start:
-            return
-        if sender.reservation is None:
+            return False
+        if begins := sender.reservation is None:
             sender.received = min(100, sender.size - 1)
             sender.sent = sender.received
             sender.reservation = self.memory.begin(sender, sender.size, sender.received, self.now)
@@ -99,17 +101,19 @@ class World:
             self.memory.resume(sender.reservation, self.now)
             sender.broker_reads = True
         sender.send()
-        self.read(sender)
+        return self.read(sender) or begins
 
-    def read(self, sender: Sender) -> None:
+    def read(self, sender: Sender) -> bool:
         frame, memory = sender.reservation, self.memory
         assert frame is not None
+        if frame.is_waiting or not (sender.unread and sender.broker_reads):
+            return False
         while sender.unread and sender.broker_reads and not frame.is_waiting:
             if sender.received == frame.room:
                 factor = 4 if frame.room < MIB else 2
                 if not memory.try_allocate(frame, min(sender.size, factor * frame.room), self.now):
                     memory.pause(frame, self.now)
-                    return
+                    return True
             count = min(frame.room - sender.received, sender.unread)
             sender.received += count
             sender.unread -= count
@@ -119,6 +123,7 @@ class World:
             self.held += sender.size
             self.resume(memory.exchange(0, sender.size))
             self.resume(memory.end(frame))
+        return True
 
     def resume(self, frames: object) -> None:
         for frame in frames:  # type: ignore[attr-defined]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ def named_tests(row: str) -> list[tuple[str, str]]:
     return found
 
 
+@cache
 def names_in(path: Path) -> set[str]:
     tree = ast.parse(path.read_text())
     defined = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)

@@ -5,6 +5,7 @@ import pytest
 from kclient.wire import produce
 from kclient.wire.batches import Buffer
 from kclient.wire.errors import MalformedMessage
+from kclient.wire.fields import uvarint
 from kclient.wire.leaders import LeaderIdAndEpoch, NodeEndpoint
 from kclient.wire.messages import decode_request_header
 from kclient.wire.records import encode_batch
@@ -97,12 +98,12 @@ def test_a_hostile_v9_request_is_malformed(body):
 
 
 def test_more_partitions_than_any_cluster_has_are_malformed():
-    topics = [produce.ProduceTopic("", []) for _ in range(200_001)]
-    body = body_of(produce.ProduceRequest(1, 1, topics), 9)
+    empty_topic, partition = b"\1\1\0", b"\0\0\0\0\0\0"
+    body = b"\0" + b"\0" * 6 + uvarint(200_002) + empty_topic * 200_001 + b"\0"
     with pytest.raises(MalformedMessage, match="200001"):
         produce.decode_request(memoryview(body), 9)
-    many = [produce.ProducePartition(0, None)] * 100_001
-    body = body_of(produce.ProduceRequest(1, 1, [produce.ProduceTopic("t", many)] * 2), 9)
+    topic = b"\2t" + uvarint(100_002) + partition * 100_001 + b"\0"
+    body = b"\0" + b"\0" * 6 + uvarint(3) + topic * 2 + b"\0"
     with pytest.raises(MalformedMessage, match="more than 200000 topics and partitions"):
         produce.decode_request(memoryview(body), 9)
 

@@ -59,11 +59,13 @@ def test_giving_up_one_of_thousands_that_wait_costs_no_more_than_one_of_few() ->
     clock = Clock()
     reconnect = Reconnect(cast(ZooKeeper, CutOff()), cast(Any, clock))
     failed: list[Any] = []
-    waiting = [reconnect.connected() for _ in range(5000)]
+    waiting = [reconnect.connected() for _ in range(2000)]
     for each in waiting:
         each.addErrback(failed.append)
     began = thread_time()
     for each in waiting:
         reconnect._time_out(each)
-    assert thread_time() - began < 1, "some 0.05 s of CPU time; a list of them took 4 s"
-    assert len(failed) == 5000
+    assert thread_time() - began < 0.05, (
+        "some 0.006 s of CPU time; a pass over the waiters for each took 0.1 s"
+    )
+    assert len(failed) == 2000
