@@ -11,10 +11,10 @@ Of thousands of new partitions a fetch names at most NEW_PARTITIONS_PER_FETCH, a
 be named: neither side handles all of them in one turn, in the first fetch or later.
 
 A failed partition is delayed alone. A failed connection delays them all, first for a short time, at most for
-replica.fetch.backoff.ms. A partition that is added while a fetch waits, or whose delay ends, does not wait for the end
-of the fetch. Any request behind a follower's fetch makes the leader answer the fetch, so the fetcher sends the smallest
-one. (In Kafka such a partition waits until the fetch ends, at most replica.fetch.wait.max.ms. acks=all would wait as
-long whenever a follower knows a leader epoch before the leader does.)
+replica.fetch.backoff.ms. A partition that is added, or reaches the end of its delay, during a fetch does not wait for
+the end of the fetch. Any request behind a follower's fetch makes the leader answer the fetch, so the fetcher sends the
+smallest one. (In Kafka such a partition waits until the fetch ends, at most replica.fetch.wait.max.ms. acks=all would
+wait as long whenever a follower knows a leader epoch before the leader does.)
 
 In: partitions to follow   Out: appended logs   Owner: the reactor's thread
 """
