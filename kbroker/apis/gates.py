@@ -23,7 +23,7 @@ from typing import Any, Final, Protocol
 from twisted.internet.defer import Deferred
 
 from kbroker.common.reactor import Clock
-from kbroker.metadata.broker_epoch import Registration
+from kbroker.metadata.epoch_fences import Registration
 from kbroker.metadata.metadata_cache import MetadataCache
 from kbroker.network.service import RequestRefusedError
 from kbroker.zk import znodes

@@ -17,7 +17,6 @@ from kbroker.apis.inter_broker_authorizer import InterBrokerAuthorizer
 from kbroker.app.configured import CannotContinueError
 from kbroker.app.identified import IdentifiedBroker
 from kbroker.app.undo import Undo
-from kbroker.common.epoch_fences import ControllerFence
 from kbroker.common.internal_topics import OFFSETS_TOPIC
 from kbroker.config import BrokerConfig
 from kbroker.controller.controller import KafkaController
@@ -28,9 +27,9 @@ from kbroker.coordinator.group.offset_expiry import OffsetExpiry
 from kbroker.coordinator.transaction.producer_id_manager import ProducerIdManager, first_producer_id
 from kbroker.log.log_manager import LogManager
 from kbroker.metadata.admin_manager import AdminManager, random_topic_id
-from kbroker.metadata.broker_epoch import Registration
 from kbroker.metadata.config_admin_manager import ConfigAdminManager
 from kbroker.metadata.dynamic_config import DynamicConfig
+from kbroker.metadata.epoch_fences import ControllerFence, Registration
 from kbroker.metadata.metadata_cache import MetadataCache
 from kbroker.metadata.registered_addresses import RegisteredAddresses
 from kbroker.network.broker_connections import BrokerConnections

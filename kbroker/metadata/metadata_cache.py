@@ -27,9 +27,9 @@ from uuid import UUID
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 
-from kbroker.common.epoch_fences import ControllerFence
 from kbroker.common.internal_topics import INTERNAL_TOPICS
 from kbroker.common.reactor import Clock
+from kbroker.metadata.epoch_fences import ControllerFence
 from kclient.wire.errors import (
     InvalidRequest,
 )

@@ -29,12 +29,11 @@ from uuid import UUID
 
 from twisted.logger import Logger
 
-from kbroker.common.epoch_fences import ControllerFence
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.common.turns import Turn, in_turns
 from kbroker.log.log_manager import LogManager
 from kbroker.log.unified_log import UnifiedLog
-from kbroker.metadata.broker_epoch import Registration
+from kbroker.metadata.epoch_fences import ControllerFence, Registration
 from kbroker.replica import found_logs
 from kbroker.replica.core.role import Role
 from kbroker.replica.partition import Partition

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.metadata.broker_epoch import Registration
+from kbroker.metadata.epoch_fences import Registration
 from kbroker.replica.core.leader_state import WriteIsr
 from kbroker.replica.core.remote_replicas import FollowerLiveness
 

@@ -28,7 +28,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.metadata.broker_epoch import Registration
+from kbroker.metadata.epoch_fences import Registration
 from kbroker.network.broker_connections import DialBroker
 from kbroker.replica import follower_log
 from kbroker.replica.core.replication_quota import ReplicationQuota

@@ -12,7 +12,7 @@ from typing import Any
 
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.config import BrokerConfig
-from kbroker.metadata.broker_epoch import Registration
+from kbroker.metadata.epoch_fences import Registration
 from kbroker.network.broker_connections import DialBroker
 from kbroker.replica.core.replication_quota import ReplicationQuota
 from kbroker.replica.fetcher_state import FetcherSettings

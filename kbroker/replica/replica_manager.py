@@ -30,11 +30,10 @@ from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 
-from kbroker.common.epoch_fences import ControllerFence
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.config import BrokerConfig, LogConfig
 from kbroker.log.log_manager import LogManager
-from kbroker.metadata.broker_epoch import Registration
+from kbroker.metadata.epoch_fences import ControllerFence, Registration
 from kbroker.metadata.metadata_cache import MetadataCache
 from kbroker.replica.become_leader_or_follower import ReplicaStateChanges
 from kbroker.replica.core.fetch_session import FetchSessionCache

@@ -25,7 +25,6 @@ from kbroker.apis.api21_delete_records import DeleteRecords
 from kbroker.apis.api23_offset_for_leader_epoch import OffsetForLeaderEpoch
 from kbroker.apis.pipeline import RequestPipeline
 from kbroker.apis.request import HandlerFactory
-from kbroker.common.epoch_fences import ControllerFence
 from kbroker.common.steps import at_once
 from kbroker.common.turns import SharedTurns
 from kbroker.config import BrokerConfig, LogConfig
@@ -33,7 +32,7 @@ from kbroker.log.claimed_log_dirs import ClaimedLogDirs
 from kbroker.log.disk import OS_DISK, Disk
 from kbroker.log.log_manager import LogManager
 from kbroker.metadata.admin_manager import AdminManager
-from kbroker.metadata.broker_epoch import Registration
+from kbroker.metadata.epoch_fences import ControllerFence, Registration
 from kbroker.network.socket_server import SocketServer
 from kbroker.replica.core.replication_quota import ReplicationQuotas
 from kbroker.replica.preferred_read_replica import replica_selector

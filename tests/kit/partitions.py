@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.metadata.broker_epoch import Registration
+from kbroker.metadata.epoch_fences import Registration
 from kbroker.replica import follower_log
 from kbroker.replica.core.remote_replicas import FollowerLiveness
 from kbroker.replica.partition import Partition, Read

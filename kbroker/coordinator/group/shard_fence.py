@@ -20,7 +20,7 @@ group leaves before a confirmation that began after the request arrived (`confir
 A change that has to be written (a rebalance, a member that leaves) needs a confirmation by ZooKeeper itself:
 `confirm_writable`.
 
-The other fences compare numbers of requests (`kbroker.common.epoch_fences`): they need no ZooKeeper, because a request
+The other fences (`metadata/epoch_fences.py`) compare numbers of requests: they need no ZooKeeper, because a request
 brings its epoch with it. This one fences the broker's own writes and answers, for which only ZooKeeper or the
 followers know a later epoch. So the two have no code in common.
 

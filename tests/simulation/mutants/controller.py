@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from kbroker.common.epoch_fences import ControllerFence
 from kbroker.controller.core import replica_events, state_writes
 from kbroker.controller.core.context import ControllerContext
 from kbroker.controller.zk_client import ControllerZkClient
+from kbroker.metadata.epoch_fences import ControllerFence
 from kbroker.replica.log_dir_failure_channel import LogDirFailureChannel
 from kbroker.zk.interface import Check
 from kbroker.zk.session_state import SessionState

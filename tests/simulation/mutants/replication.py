@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from kbroker.apis import api00_produce
-from kbroker.common.epoch_fences import ControllerFence
-from kbroker.metadata.broker_epoch import Registration
+from kbroker.metadata.epoch_fences import ControllerFence, Registration
 from kbroker.metadata.metadata_cache import MetadataCache
 from kbroker.replica import fetcher_state, follower_log
 from kbroker.replica.become_leader_or_follower import ReplicaStateChanges

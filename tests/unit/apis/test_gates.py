@@ -9,7 +9,7 @@ from twisted.internet.task import Clock
 
 from kbroker.apis.gates import METADATA_SECONDS, BrokerGates, ControllerEpochs
 from kbroker.apis.pipeline import RequestPipeline
-from kbroker.metadata.broker_epoch import Registration
+from kbroker.metadata.epoch_fences import Registration
 from kbroker.metadata.metadata_cache import FULL, MetadataCache
 from kbroker.network.service import Peer
 from kclient.wire import messages

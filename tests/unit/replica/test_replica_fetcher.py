@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from kbroker.config import LogConfig
-from kbroker.metadata.broker_epoch import Registration
+from kbroker.metadata.epoch_fences import Registration
 from kbroker.replica.core.replication_quota import ReplicationQuotas
 from kbroker.replica.fetcher_state import NEW_PARTITIONS_PER_FETCH, FetcherSettings
 from kbroker.replica.replica_fetcher import ReplicaFetcher

@@ -3,8 +3,8 @@
 All fences of a broker compare an epoch of a request with the latest one, and differ in where the latest epoch is kept:
 
 - controller epoch: one number per broker, which every accepted request may raise: `ControllerFence`;
-- broker epoch: the broker's own registration, which requests never raise: `fences_broker`. `ControllerFence.check`
-  applies both, in this order, to every request of a controller;
+- broker epoch: the broker's own `Registration`. `ControllerFence.check` applies both, in this order, to every request
+  of a controller;
 - leader epoch: one number per partition, inside the state that it protects (`kbroker.replica.core.role`), because the
   role, the log and the epoch change together;
 - the coordinator of a group fences its own writes, not requests: only ZooKeeper knows a later leader
@@ -13,12 +13,15 @@ All fences of a broker compare an epoch of a request with the latest one, and di
 A common abstraction would be the one comparison `<`; the rules around it (equal epochs, unknown epochs, what is
 remembered) differ for each. So there is one fence per kind of epoch, and no base class.
 
-In: epochs of requests   Out: verdicts   Owner: the reactor's thread
+In: epochs of requests, registrations, the end of a session   Out: verdicts, and the first moment at which the broker
+epoch is known   Owner: the reactor's thread
 """
 
 from __future__ import annotations
 
 from typing import Protocol
+
+from twisted.internet.defer import Deferred
 
 from kclient.wire.errors import InvalidUpdateVersion, StaleBrokerEpoch, StaleControllerEpoch
 
@@ -98,3 +101,61 @@ def fences_broker(request_epoch: int, broker_epoch: int) -> bool:
     broker (S9). -1 is unknown, on either side.
     """
     return -1 < request_epoch < broker_epoch
+
+
+class Registration:
+    """The last registration of this broker: which controller requests it fences, which broker epoch its fetches carry.
+
+    A controller request carries the broker epoch (the czxid of our registration) that it is meant for (KIP-380). A
+    request for an earlier registration is rejected, also when that registration is over and there is no other yet. A
+    request for a later registration than the known one proves that it exists: the controller may learn of it before
+    this broker (S9).
+    """
+
+    def __init__(self) -> None:
+        self.broker_epoch = -1
+        """Its czxid; -1 before the first registration."""
+        self.is_expired = False
+        """Whether the session of that registration is over, and there is no other yet."""
+        self.is_cut_off = False
+        """Whether the session may be over, and another broker may have been elected (S11)."""
+        self.is_leaving = False
+        """Whether a controlled shutdown has begun."""
+        self._waiting: list[Deferred[None]] = []
+
+    def registered(self, broker_epoch: int) -> bool:
+        """Record a registration; return whether it differs from the last one."""
+        is_another = self.broker_epoch not in (-1, broker_epoch)
+        self.broker_epoch = broker_epoch
+        self.is_expired = self.is_cut_off = False
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            each.callback(None)
+        return is_another
+
+    def known(self) -> Deferred[None]:
+        """Fire once this broker has registered for the first time."""
+        known: Deferred[None] = Deferred()
+        if self.broker_epoch >= 0:
+            known.callback(None)
+        else:
+            self._waiting.append(known)
+        return known
+
+    @property
+    def lowest_accepted(self) -> int:
+        """The lowest broker epoch of a controller request that this broker executes."""
+        return self.broker_epoch + 1 if self.is_expired else self.broker_epoch
+
+    def is_behind(self, broker_epoch: int) -> bool:
+        """Return whether a request that passed the fences is for a later registration than the known one."""
+        return broker_epoch > self.broker_epoch > -1
+
+    @property
+    def epoch_to_join_by(self) -> int:
+        """The broker epoch in our fetches; -1 while shutting down or unregistered: then no leader adds us to an ISR.
+
+        A broker that shuts down follows until the end without joining. No ISR then names a broker that is gone
+        (KAFKA-14140).
+        """
+        return -1 if self.is_leaving or self.is_expired else self.broker_epoch
