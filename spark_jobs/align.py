@@ -2,42 +2,68 @@
 
 Theory of operation
 ===================
-Offsets cannot pair records: one lost or repeated record shifts all records after it. So records are paired by
-content, in four steps; each works on the records that the step before left unpaired:
+Offsets alone cannot pair records: in a renumbered log one lost or repeated record shifts all records after it. Content
+alone cannot either: equal records repeat. So both pairings are tried, and the alignment with fewer findings is kept:
 
-1. *Trim.* The equal prefix and suffix are dropped: a clean range costs one comparison per record.
-2. *Match.* The k-th occurrence of a content in the source is paired with the k-th in the target. Surplus copies
-   on either side stay unmatched.
-3. *Order.* Of the matched pairs the longest run in increasing order on both sides (patience sorting, as in
+1. *Match.* By offset first: records with equal offset and content are pairs, and the rest is paired by content. Or by
+   content only: the k-th occurrence of a content in the source is paired with the k-th in the target. The second
+   pairing is tried only if the first one moves a record.
+2. *Order.* Of the matched pairs the longest run in increasing order on both sides (patience sorting, as in
    patience diff) kept its position; every other pair was REORDERED.
-4. *Classify.* An unmatched target record is a DUPLICATE if its content occurs elsewhere in the target. The pairs
+3. *Classify.* An unmatched target record is a DUPLICATE if its content occurs elsewhere in the target. The pairs
    that kept their position cut both sequences into the same gaps. Inside one gap an unmatched source record and an
    unmatched target record that are alike enough (`_LIKENESS`) are one CORRUPT record, the most alike first. Of the
    rest, a source record is MISSING and a target record is EXTRA.
+4. *Shift.* The distance between paired records, in offsets or in places that either log uses, may change by the number
+   of records that other findings add, remove or move. Any other change begins a SHIFTED run.
 
 Invariants (property tests cite the numbers):
- 1. equal sequences give no findings;
+ 1. sequences with equal offsets and contents give no findings;
  2. applying the findings to the source gives the target's multiset of contents;
- 3. with contents unique in the source, n seeded faults, apart from each other, give n findings of their class.
+ 3. with contents unique in the source, n seeded faults, apart from each other, give n findings of their class;
+ 4. each offset of either sequence is counted once: verified, shifted, or owned by one finding.
 
-In: two sequences of RecordDigest, ascending by offset.  Out: list of Finding, ascending by position.
-Owner: the caller; pure.  Cost: O(n log n) after the trim.
+In: two sequences of RecordDigest, ascending by offset.  Out: an `Alignment`.
+Owner: the caller; pure.  Cost: O(n log n).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from spark_jobs.findings import Finding, FindingClass, RecordDigest
 
-_PARTS = ("key", "value", "headers", "timestamp")
+_PARTS = {
+    "key": "key",
+    "value": "value",
+    "headers": "headers",
+    "timestamp": "timestamp",
+    "timestamp_type": "timestamp type",
+}
 
 _LIKENESS = {"offset": 2, "value": 2, "key": 1, "timestamp": 1, "headers": 0}
 """The weight of each equal part in the decision whether two records are one damaged record. Headers weigh nothing,
 because most records have none; an equal key alone is not enough either, because many records share a key."""
 _ALIKE_ENOUGH = 2
+
+_Pairs = list[tuple[int, int]]
+"""Indexes of paired records in the source and in the target."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """The differences of one partition, and the number of offsets without any."""
+
+    findings: list[Finding]
+    """Ascending by position."""
+    verified: int = 0
+    """Pairs with equal content at the same offset."""
+    shifted: int = 0
+    """Offsets of pairs with equal content at another offset, as a consequence of the findings."""
 
 
 def align(
@@ -45,54 +71,88 @@ def align(
     partition: int,
     source: Sequence[RecordDigest],
     target: Sequence[RecordDigest],
-) -> list[Finding]:
-    """Return every difference between *source* and *target* as findings, ascending by position."""
-    low, source_end, target_end = _trim(source, target)
-    source_rest, target_rest = source[low:source_end], target[low:target_end]
-    pairs = _match(source_rest, target_rest)
-    kept = _longest_increasing(pairs)
-    findings = [
-        *_reordered(topic, partition, source_rest, target_rest, pairs, kept),
-        *_unmatched(topic, partition, source_rest, target_rest, pairs, kept, target),
-    ]
-    findings.sort(key=lambda finding: (finding.position, finding.finding_class.value))
-    return findings
+    *,
+    compacted: bool = False,
+    renumbered: bool = False,
+) -> Alignment:
+    """Return every difference between *source* and *target*.
+
+    A log that is *compacted* keeps the offsets of its records, so that only records at the same offset can be one
+    damaged record. A *renumbered* target has offsets of its own: a shift is no finding.
+    """
+    aligner = _Aligner(topic, partition, source, target, compacted, renumbered)
+    first = aligner.align(_by_offset(source, target))
+    if not any(f.finding_class in _MOVES for f in first.findings) and not first.shifted:
+        return first
+    second = aligner.align(_by_content(source, target))
+    return min(first, second, key=lambda each: len(each.findings))
 
 
-def _trim(source: Sequence[RecordDigest], target: Sequence[RecordDigest]) -> tuple[int, int, int]:
-    """Return (start, source end, target end) of the records between the equal prefix and the equal suffix."""
+_MOVES = frozenset({FindingClass.REORDERED, FindingClass.SHIFTED})
+
+
+def _by_offset(source: Sequence[RecordDigest], target: Sequence[RecordDigest]) -> _Pairs:
+    """Pair records with equal offset and content, then the others by content; ascending by source."""
+    places = {record.offset: index for index, record in enumerate(target)}
+    pairs: _Pairs = []
+    lost = []
+    for index, record in enumerate(source):
+        place = places.get(record.offset)
+        if place is not None and target[place].content == record.content:
+            pairs.append((index, place))
+        else:
+            lost.append(index)
+    if lost:
+        used = {place for _, place in pairs}
+        found = [place for place in range(len(target)) if place not in used]
+        pairs = sorted([*pairs, *_match(source, target, lost, found)])
+    return pairs
+
+
+def _by_content(source: Sequence[RecordDigest], target: Sequence[RecordDigest]) -> _Pairs:
+    """Drop the equal prefix and suffix, then pair by occurrence; ascending by source."""
     shorter = min(len(source), len(target))
     low = 0
     while low < shorter and source[low].content == target[low].content:
         low += 1
-    source_end, target_end = len(source), len(target)
+    tail = 0
     while (
-        source_end > low
-        and target_end > low
-        and source[source_end - 1].content == target[target_end - 1].content
+        tail < shorter - low
+        and source[len(source) - 1 - tail].content == target[len(target) - 1 - tail].content
     ):
-        source_end -= 1
-        target_end -= 1
-    return low, source_end, target_end
+        tail += 1
+    ends = len(source) - tail, len(target) - tail
+    middle = _match(source, target, range(low, ends[0]), range(low, ends[1]))
+    return [
+        *((index, index) for index in range(low)),
+        *middle,
+        *((ends[0] + index, ends[1] + index) for index in range(tail)),
+    ]
 
 
-def _match(source: Sequence[RecordDigest], target: Sequence[RecordDigest]) -> list[tuple[int, int]]:
-    """Pair the k-th occurrence of each content on both sides; indexes, ascending by source."""
+def _match(
+    source: Sequence[RecordDigest],
+    target: Sequence[RecordDigest],
+    lost: Sequence[int],
+    found: Sequence[int],
+) -> _Pairs:
+    """Pair the k-th occurrence of each content among *lost* with the k-th among *found*; ascending by source."""
     places: dict[int, list[int]] = defaultdict(list)
-    for index, record in enumerate(target):
-        places[record.content].append(index)
+    for index in found:
+        places[target[index].content].append(index)
     used: dict[int, int] = defaultdict(int)
     pairs = []
-    for index, record in enumerate(source):
-        occurrence = used[record.content]
-        of_content = places.get(record.content, ())
+    for index in lost:
+        content = source[index].content
+        occurrence = used[content]
+        of_content = places.get(content, ())
         if occurrence < len(of_content):
-            used[record.content] = occurrence + 1
+            used[content] = occurrence + 1
             pairs.append((index, of_content[occurrence]))
     return pairs
 
 
-def _longest_increasing(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+def _longest_increasing(pairs: _Pairs) -> _Pairs:
     """Return the longest run of *pairs* with increasing target indexes (patience sorting)."""
     tops: list[int] = []  # the smallest target index that ends a run of each length
     top_pairs: list[int] = []
@@ -106,7 +166,7 @@ def _longest_increasing(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int
         else:
             tops[pile] = target_index
             top_pairs[pile] = number
-    run: list[tuple[int, int]] = []
+    run: _Pairs = []
     number = top_pairs[-1] if top_pairs else -1
     while number >= 0:
         run.append(pairs[number])
@@ -115,117 +175,182 @@ def _longest_increasing(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int
     return run
 
 
-def _reordered(
-    topic: str,
-    partition: int,
-    source: Sequence[RecordDigest],
-    target: Sequence[RecordDigest],
-    pairs: Sequence[tuple[int, int]],
-    kept: Sequence[tuple[int, int]],
-) -> Iterable[Finding]:
-    stayed = {source_index for source_index, _ in kept}
-    kept_targets = [target_index for _, target_index in kept]
-    kept_sources = [source_index for source_index, _ in kept]
-    for source_index, target_index in pairs:
-        if source_index in stayed:
-            continue
-        # The number of records with kept positions that it moved across.
-        distance = bisect_left(kept_targets, target_index) - bisect_left(kept_sources, source_index)
-        yield Finding(
-            FindingClass.REORDERED,
-            topic,
-            partition,
-            source[source_index].offset,
-            target[target_index].offset,
-            distance=distance,
-            source_hash=source[source_index].content,
-            target_hash=target[target_index].content,
-            timestamp_ms=source[source_index].timestamp,
-        )
+@dataclass(frozen=True, slots=True)
+class _Aligner:
+    topic: str
+    partition: int
+    source: Sequence[RecordDigest]
+    target: Sequence[RecordDigest]
+    compacted: bool
+    renumbered: bool
 
+    def align(self, pairs: _Pairs) -> Alignment:
+        """Classify everything that *pairs* leave, and the pairs that moved."""
+        increasing = all(a[1] < b[1] for a, b in pairwise(pairs))
+        kept = pairs if increasing else _longest_increasing(pairs)
+        at_offsets = {record.offset for record in self.source}
+        findings = [
+            *self._reordered(pairs, kept, at_offsets),
+            *self._unmatched(pairs, kept, at_offsets),
+        ]
+        delta = [self.target[t].offset - self.source[s].offset for s, t in kept]
+        shifted = sum(each != 0 for each in delta)
+        beyond = sum(
+            self.target[t].offset not in at_offsets
+            for (_, t), each in zip(kept, delta, strict=True)
+            if each
+        )
+        if shifted and not self.renumbered:
+            runs = list(self._shifts(kept, delta))
+            findings += runs
+            shifted -= sum(run.owns for run in runs)
+        findings.sort(key=lambda finding: (finding.position, finding.finding_class.value))
+        return Alignment(findings, len(kept) - sum(each != 0 for each in delta), shifted + beyond)
 
-def _unmatched(
-    topic: str,
-    partition: int,
-    source: Sequence[RecordDigest],
-    target: Sequence[RecordDigest],
-    pairs: Sequence[tuple[int, int]],
-    kept: Sequence[tuple[int, int]],
-    whole_target: Sequence[RecordDigest],
-) -> Iterable[Finding]:
-    matched_sources = {source_index for source_index, _ in pairs}
-    matched_targets = {target_index for _, target_index in pairs}
-    lost = [index for index in range(len(source)) if index not in matched_sources]
-    found = [index for index in range(len(target)) if index not in matched_targets]
-    first_copies = _first_copies(whole_target, {target[index].content for index in found})
-    unknown = []
-    for index in found:
-        record = target[index]
-        first = first_copies[record.content]
-        if first == record.offset:
-            unknown.append(index)
-            continue
-        yield Finding(
-            FindingClass.DUPLICATE,
-            topic,
-            partition,
-            None,
-            record.offset,
-            first_target_offset=first,
-            target_hash=record.content,
-            timestamp_ms=record.timestamp,
+    def _finding(
+        self,
+        finding_class: FindingClass,
+        source: RecordDigest | None,
+        target: RecordDigest | None,
+        **details: object,
+    ) -> Finding:
+        known = source or target
+        assert known is not None
+        finding = Finding(
+            finding_class,
+            self.topic,
+            self.partition,
+            None if source is None else source.offset,
+            None if target is None else target.offset,
+            source_hash=None if source is None else source.content,
+            target_hash=None if target is None else target.content,
+            timestamp_ms=known.timestamp,
+            key_hash=known.key,
+            flags=known.flags,
         )
-    corrupt = _pair_corrupt(source, target, lost, unknown, kept)
-    for source_index, target_index in corrupt:
-        before, after = source[source_index], target[target_index]
-        differing = [part for part in _PARTS if getattr(before, part) != getattr(after, part)]
-        yield Finding(
-            FindingClass.CORRUPT,
-            topic,
-            partition,
-            before.offset,
-            after.offset,
-            field=",".join(differing),
-            source_hash=before.content,
-            target_hash=after.content,
-            timestamp_ms=before.timestamp,
-        )
-    paired_sources = {source_index for source_index, _ in corrupt}
-    paired_targets = {target_index for _, target_index in corrupt}
-    for index in lost:
-        if index not in paired_sources:
-            record = source[index]
-            yield Finding(
+        return replace(finding, **details)  # type: ignore[arg-type]
+
+    def _reordered(self, pairs: _Pairs, kept: _Pairs, at_offsets: set[int]) -> Iterator[Finding]:
+        if len(kept) == len(pairs):
+            return
+        stayed = {source_index for source_index, _ in kept}
+        rank = {t: number for number, t in enumerate(sorted(t for _, t in pairs))}
+        for number, (source_index, target_index) in enumerate(pairs):
+            if source_index in stayed:
+                continue
+            before, after = self.source[source_index], self.target[target_index]
+            yield self._finding(
+                FindingClass.REORDERED,
+                before,
+                after,
+                # Among the records that both logs have, from its place in one to its place in the other.
+                distance=rank[target_index] - number,
+                owns=1 + (after.offset not in at_offsets),
+            )
+
+    def _shifts(self, kept: _Pairs, delta: Sequence[int]) -> Iterator[Finding]:
+        """Yield one finding for each run of pairs with a change of offsets that no other finding explains."""
+        # Records that change places among themselves move over holes that both logs have: by ranks, not by offsets.
+        offsets = sorted({record.offset for side in (self.source, self.target) for record in side})
+        rank = {offset: number for number, offset in enumerate(offsets)}
+        run: Finding | None = None
+        last = (-1, -1, 0, 0)  # indexes of the pair before, and its two deltas
+        for (source_index, target_index), shift in zip(kept, delta, strict=True):
+            places = rank[self.target[target_index].offset] - rank[self.source[source_index].offset]
+            added = (target_index - last[1]) - (source_index - last[0])
+            changed = shift - last[2] not in (0, added) and places - last[3] not in (0, added)
+            last = (source_index, target_index, shift, places)
+            if changed:
+                if run is not None:
+                    yield run
+                run = None
+                if shift:
+                    run = self._finding(
+                        FindingClass.SHIFTED,
+                        self.source[source_index],
+                        self.target[target_index],
+                        distance=shift,
+                        records=0,
+                        owns=0,
+                    )
+            if run is not None and shift:
+                run = replace(
+                    run,
+                    records=run.records + 1,
+                    owns=run.owns + 1,
+                    last_offset=self.target[target_index].offset,
+                )
+        if run is not None:
+            yield run
+
+    def _unmatched(self, pairs: _Pairs, kept: _Pairs, at_offsets: set[int]) -> Iterator[Finding]:
+        matched_sources = {source_index for source_index, _ in pairs}
+        matched_targets = {target_index for _, target_index in pairs}
+        lost = [index for index in range(len(self.source)) if index not in matched_sources]
+        found = [index for index in range(len(self.target)) if index not in matched_targets]
+        copies = self._copies(found, matched_targets)
+        unknown = []
+        for index in found:
+            record = self.target[index]
+            first = copies[record.content]
+            if first == record.offset:
+                unknown.append(index)
+                continue
+            yield self._finding(
+                FindingClass.DUPLICATE,
+                None,
+                record,
+                first_target_offset=first,
+                owns=int(record.offset not in at_offsets),
+            )
+        corrupt = _pair_corrupt(self.source, self.target, lost, unknown, kept, self.compacted)
+        for source_index, target_index in corrupt:
+            before, after = self.source[source_index], self.target[target_index]
+            differing = [
+                label
+                for part, label in _PARTS.items()
+                if getattr(before, part) != getattr(after, part)
+            ]
+            yield self._finding(
+                FindingClass.CORRUPT,
+                before,
+                after,
+                field=",".join(differing) or "content",
+                owns=1 + (after.offset not in at_offsets),
+            )
+        yield from self._lost(set(lost) - {pair[0] for pair in corrupt}, kept, pairs, corrupt)
+        for index in sorted(set(unknown) - {pair[1] for pair in corrupt}):
+            record = self.target[index]
+            owns = int(record.offset not in at_offsets)
+            yield self._finding(FindingClass.EXTRA, None, record, owns=owns)
+
+    def _lost(
+        self, lost: set[int], kept: _Pairs, pairs: _Pairs, corrupt: _Pairs
+    ) -> Iterator[Finding]:
+        last = max((source_index for source_index, _ in [*pairs, *corrupt]), default=-1)
+        shift = 0
+        if kept:
+            shift = self.target[kept[-1][1]].offset - self.source[kept[-1][0]].offset
+        for index in sorted(lost):
+            record = self.source[index]
+            yield self._finding(
                 FindingClass.MISSING,
-                topic,
-                partition,
-                record.offset,
+                record,
                 None,
-                source_hash=record.content,
-                timestamp_ms=record.timestamp,
-            )
-    for index in unknown:
-        if index not in paired_targets:
-            record = target[index]
-            yield Finding(
-                FindingClass.EXTRA,
-                topic,
-                partition,
-                None,
-                record.offset,
-                target_hash=record.content,
-                timestamp_ms=record.timestamp,
+                tail_position=record.offset + shift if index > last else None,
             )
 
-
-def _first_copies(target: Sequence[RecordDigest], contents: set[int]) -> dict[int, int]:
-    """Return for each of *contents* the offset of its first copy anywhere in *target*."""
-    first: dict[int, int] = {}
-    if contents:
-        for record in target:
-            if record.content in contents and record.content not in first:
-                first[record.content] = record.offset
-    return first
+    def _copies(self, found: Sequence[int], matched: set[int]) -> dict[int, int]:
+        """Return for each content among *found* the offset of a copy: a matched one, else the first."""
+        contents = {self.target[index].content for index in found}
+        first: dict[int, int] = {}
+        if contents:
+            for index, record in enumerate(self.target):
+                if record.content in contents and index in matched:
+                    first.setdefault(record.content, record.offset)
+            for index in found:
+                first.setdefault(self.target[index].content, self.target[index].offset)
+        return first
 
 
 def _pair_corrupt(
@@ -233,9 +358,19 @@ def _pair_corrupt(
     target: Sequence[RecordDigest],
     lost: Sequence[int],
     found: Sequence[int],
-    kept: Sequence[tuple[int, int]],
-) -> list[tuple[int, int]]:
+    kept: _Pairs,
+    same_offset: bool,
+) -> _Pairs:
     """Pair unmatched records of the same gap that are one record with changed parts."""
+    if not lost or not found:
+        return []
+    if same_offset:
+        places = {target[index].offset: index for index in found}
+        return [
+            (index, places[source[index].offset])
+            for index in lost
+            if source[index].offset in places
+        ]
     kept_sources = [source_index for source_index, _ in kept]
     kept_targets = [target_index for _, target_index in kept]
     gaps: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
@@ -243,7 +378,7 @@ def _pair_corrupt(
         gaps[bisect_left(kept_sources, index)][0].append(index)
     for index in found:
         gaps[bisect_left(kept_targets, index)][1].append(index)
-    corrupt: list[tuple[int, int]] = []
+    corrupt: _Pairs = []
     for lost_here, found_here in gaps.values():
         if lost_here and found_here:
             corrupt.extend(_pair_gap(source, target, lost_here, found_here))
@@ -255,7 +390,7 @@ def _pair_gap(
     target: Sequence[RecordDigest],
     lost: Sequence[int],
     found: Sequence[int],
-) -> list[tuple[int, int]]:
+) -> _Pairs:
     """Pair by most shared parts, then by nearness in the gap; each record once."""
     candidates: set[tuple[int, int]] = set()
     for part in _LIKENESS:
@@ -279,7 +414,7 @@ def _pair_gap(
         )
         if likeness >= _ALIKE_ENOUGH:
             ranked.append((-likeness, abs(rank - other), rank, other))
-    paired: list[tuple[int, int]] = []
+    paired: _Pairs = []
     used_lost: set[int] = set()
     used_found: set[int] = set()
     for _, _, rank, other in sorted(ranked):

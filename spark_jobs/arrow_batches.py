@@ -18,6 +18,7 @@ from kclient.wire.record_reader import decode_columns
 from kclient.wire.record_writer import Headers
 from spark_jobs.cut import OffsetRange
 from spark_jobs.digest import DIGEST_COLUMNS, WindowShape, WindowSums
+from spark_jobs.findings import KEYLESS, TOMBSTONE
 from spark_jobs.hashes import DEFAULT_HASH_KEY, content_hashes, part_hashes
 from spark_jobs.reader import Fetched, RangeUnreadable
 from spark_jobs.record_arrays import Piece, RecordArrays, decode_arrays
@@ -54,13 +55,14 @@ HASH_COLUMNS: Columns = (
     ("offset", "long"),
     ("timestamp", "long"),
     ("timestamp_type", "int"),
+    ("flags", "int"),
     ("size", "long"),
     ("key", "long"),
     ("value", "long"),
     ("headers", "long"),
     ("content", "long"),
 )
-"""*size*: bytes of key and value; the last four are hashes (`spark_jobs.hashes`)."""
+"""*flags*: bits of `RecordDigest.flags`; *size*: bytes of key and value; the last four: `spark_jobs.hashes`."""
 
 
 def spark_schema(columns: Columns) -> str:
@@ -112,6 +114,7 @@ def hash_batches(
     partitions = np.array([each.partition for each in ranges], np.int32)
     for records in chunks(fetched, ranges):
         hashes = (*part_hashes(records, key), content_hashes(records, key))
+        flags = (records.key_size < 0) * KEYLESS | (records.value_size < 0) * TOMBSTONE
         yield pa.RecordBatch.from_arrays(
             [
                 topics.take(pa.array(records.groups)),
@@ -119,6 +122,7 @@ def hash_batches(
                 pa.array(records.offsets),
                 pa.array(records.timestamps),
                 pa.array(records.timestamp_types.astype(np.int32)),
+                pa.array(flags.astype(np.int32)),
                 pa.array(records.sizes),
                 *(pa.array(each.view(np.int64)) for each in hashes),
             ],

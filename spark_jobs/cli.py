@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from spark_jobs.findings import FindingClass
 from spark_jobs.verdict import ExitCode, Limits
+
+if TYPE_CHECKING:
+    from spark_jobs.accounting import AcceptedGap
+    from spark_jobs.reconcile import Options, Reconciliation
+    from spark_jobs.snapshot import ClusterSnapshot
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -51,14 +58,36 @@ def kaudit() -> None:
     help="The mirror has caught up and stopped: records missing at the end are loss, not lag.",
 )
 @click.option(
+    "--target-prefix",
+    default="",
+    metavar="TEXT",
+    help="The target's topics begin with this: 'SOURCE.' for kmirror's DefaultReplicationPolicy.",
+)
+@click.option(
+    "--renumbered",
+    is_flag=True,
+    help="The target assigns its own offsets: records at other offsets are no findings.",
+)
+@click.option(
+    "--accepted-gaps",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Offsets that the target may lack: a JSON object a line with topic, partition, from, until, cause.",
+)
+@click.option(
     "--max-lag", default=0, type=click.IntRange(0), help="Lag in records that is accepted."
 )
-@click.option("--min-coverage", default=1.0, type=click.FloatRange(0, 1))
+@click.option(
+    "--min-coverage",
+    default=1.0,
+    type=click.FloatRange(0, 1),
+    help="The share of offsets that must be compared for exit code 0.",
+)
 @click.option(
     "--fail-on",
     default=",".join(each.value for each in FindingClass),
     metavar="CLASSES",
-    help="Finding classes that make the exit code 1.",
+    help="Finding classes that make the exit code 1. The verdict is DIVERGED for a finding of any class.",
 )
 @click.option(
     "--self-test/--no-self-test", default=True, help="Run the self-test with seeded faults first."
@@ -69,9 +98,20 @@ def reconcile(**options: Any) -> None:
     """Compare TARGET with SOURCE record by record, up to a cut frozen at the start."""
     try:
         limits = Limits(options["max_lag"], options["min_coverage"], _classes(options["fail_on"]))
+        options["names"] = _names(options["names"])
+        options["topics"] = re.compile(options["topics"])
+        accepted = _accepted_gaps(options["accepted_gaps"])
+    except re.error as problem:
+        raise click.UsageError(f"--topics {options['topics']!r}: {problem}") from None
     except ValueError as problem:
         raise click.UsageError(str(problem)) from None
-    sys.exit(_guarded(lambda: _reconcile(options, limits)))
+    from spark_jobs.reconcile import Options
+
+    run = _Run(
+        options,
+        Options(options["window"], options["complete"], limits, options["renumbered"], accepted),
+    )
+    sys.exit(run.guarded())
 
 
 @kaudit.command()
@@ -80,7 +120,33 @@ def reconcile(**options: Any) -> None:
 @click.option("--master", default="local[*]")
 def selftest(seeds: int, faults: int, master: str) -> None:
     """Seed faults of every class into generated logs; all must be found and none invented."""
-    sys.exit(_guarded(lambda: _self_test(seeds, faults, master)))
+    sys.exit(_guarded(lambda: _self_test(seeds, faults, master), lambda code, cause: None))
+
+
+def _names(text: str) -> tuple[str, str]:
+    source, _, target = text.partition(",")
+    names = source or "source", target or "target"
+    if names[0] == names[1]:
+        raise ValueError(f"--names: the two clusters need different names, not {text!r}")
+    return names
+
+
+def _accepted_gaps(path: Path | None) -> tuple[AcceptedGap, ...]:
+    from spark_jobs.accounting import AcceptedGap
+
+    if path is None:
+        return ()
+    gaps = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            gap = json.loads(line)
+            bounds = int(gap["from"]), int(gap["until"])
+            gaps.append(
+                AcceptedGap(str(gap["topic"]), int(gap["partition"]), *bounds, str(gap["cause"]))
+            )
+        except (ValueError, KeyError, TypeError) as problem:
+            raise ValueError(f"--accepted-gaps {path}, line {number}: {problem!r}") from None
+    return tuple(gaps)
 
 
 def _classes(text: str) -> frozenset[FindingClass]:
@@ -94,24 +160,28 @@ def _classes(text: str) -> frozenset[FindingClass]:
     return frozenset(known[name] for name in names)
 
 
-def _guarded(work: Any) -> int:
-    """Run *work* and return its exit code: 70 for a crash, 4 for an unreadable cluster; 1 only if the logs differ."""
+def _guarded(work: Callable[[], int], on_error: Callable[[int, str], None]) -> int:
+    """Run *work* and return its exit code: 70 for a crash, 4 for an unreadable cluster; 1 only if the logs differ.
+
+    *on_error* receives the exit code and the cause of a run that ended without a report.
+    """
     from spark_jobs.cluster import ClusterUnreadable
 
     try:
         return int(work())
     except ClusterUnreadable as problem:
-        click.echo(f"kaudit: {problem}", err=True)
-        return ExitCode.UNREADABLE
+        code, cause = ExitCode.UNREADABLE, str(problem)
     except Exception as problem:
         if "RangeUnreadable" in str(problem):
-            click.echo(f"kaudit: {_cause(str(problem))}", err=True)
-            return ExitCode.UNREADABLE
-        import traceback
+            code, cause = ExitCode.UNREADABLE, _cause(str(problem))
+        else:
+            import traceback
 
-        traceback.print_exc()
-        click.echo("kaudit: internal error; this is not a verdict", err=True)
-        return ExitCode.INTERNAL
+            traceback.print_exc()
+            code, cause = ExitCode.INTERNAL, "internal error; this is not a verdict"
+    click.echo(f"kaudit: {cause}", err=True)
+    on_error(code, cause)
+    return code
 
 
 def _cause(text: str) -> str:
@@ -120,83 +190,102 @@ def _cause(text: str) -> str:
     return lines[-1].partition("RangeUnreadable: ")[2] if lines else text.splitlines()[0]
 
 
-def _reconcile(options: dict[str, Any], limits: Limits) -> int:
-    from spark_jobs.cluster import ClusterUnreadable, matching_topics, read_cluster, time_span
-    from spark_jobs.data_source import KafkaReader
-    from spark_jobs.reconcile import Options
-    from spark_jobs.reconcile import reconcile as run_reconcile
-    from spark_jobs.report.document import build_document, finding_lines
-    from spark_jobs.report.files import write_report
-    from spark_jobs.report.screen import first_screen
-    from spark_jobs.selftest import run_self_test
-    from spark_jobs.session import spark_session
+class _Run:
+    """One run of `kaudit reconcile`."""
 
-    started = time.monotonic()
-    started_at = datetime.now(tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    run_id = datetime.now(tz=UTC).strftime("%Y%m%d-%H%M%S-%f")
+    def __init__(self, flags: dict[str, Any], options: Options) -> None:
+        self._flags = flags
+        self._options = options
+        self._out: Path = flags["out"]
+        self._started = time.monotonic()
+        now = datetime.now(tz=UTC)
+        self._meta: dict[str, object] = {
+            "run_id": now.strftime("%Y%m%d-%H%M%S-%f"),
+            "started_at": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        }
 
-    def progress(text: str) -> None:
-        if not options["quiet"]:
-            click.echo(f"kaudit: {time.monotonic() - started:5.1f} s  {text}", err=True)
+    def guarded(self) -> int:
+        """Reconcile and return the exit code; the report of an earlier run is removed first."""
+        from spark_jobs.report.document import error_document
+        from spark_jobs.report.files import remove_report, write_error
 
-    source_name, _, target_name = options["names"].partition(",")
-    topics = _topics_of(options["source"], source_name, options["topics"], matching_topics)
-    if not topics:
-        raise ClusterUnreadable(
-            f"{source_name} ({options['source']}) has no topic matching {options['topics']!r}"
+        remove_report(self._out)
+        return _guarded(
+            self._reconcile,
+            lambda code, cause: write_error(self._out, error_document(code, cause, self._meta)),
         )
-    progress(
-        f"{len(topics)} topics in scope: {', '.join(topics[:5])}{', ...' if len(topics) > 5 else ''}"
-    )
-    # The target's log ends first: see spark_jobs.cut.
-    target = read_cluster(target_name or "target", options["target"], topics)
-    source = read_cluster(source_name or "source", options["source"], topics)
-    spark_log = options["out"] / "spark.log"
-    with spark_session("kaudit", master=options["master"], log=spark_log) as spark:
-        tested = None
-        if options["self_test"]:
-            progress("self-test: seeded faults of every class")
-            tested = run_self_test(spark, records=1000, faults=20)
-        run = run_reconcile(
-            KafkaReader(spark),
-            source,
-            target,
-            Options(options["window"], options["complete"], limits),
-            span_ms=time_span(source),
-            progress=progress,
-            self_test_failed=tested is not None and not tested.passed,
+
+    def _progress(self, text: str) -> None:
+        if not self._flags["quiet"]:
+            click.echo(f"kaudit: {time.monotonic() - self._started:5.1f} s  {text}", err=True)
+
+    def _snapshots(self) -> tuple[ClusterSnapshot, ClusterSnapshot]:
+        """Return source and target as they are at the cut."""
+        from spark_jobs.cluster import ClusterUnreadable, matching_topics, read_cluster
+
+        flags = self._flags
+        source, target = flags["names"]
+        prefix, pattern = flags["target_prefix"], flags["topics"]
+        topics = sorted(
+            {
+                *matching_topics(target, flags["target"], pattern, prefix),
+                *matching_topics(source, flags["source"], pattern),
+            }
         )
-    meta = {
-        "run_id": run_id,
-        "started_at": started_at,
-        "total_seconds": round(time.monotonic() - started, 3),
-        "self_test": str(tested) if tested else "not run",
-    }
-    document = build_document(run, meta)
-    lines = finding_lines(run_id, run.findings)
-    page = write_report(options["out"], document, lines)
-    if options["form"] == "json":
-        click.echo(json.dumps(document, sort_keys=True))
-    else:
-        click.echo(
-            first_screen(document, report=str(page), findings=[json.loads(x) for x in lines[:8]])
-        )
-    return int(run.outcome.exit_code)
+        if not topics:
+            raise ClusterUnreadable(
+                f"{source} ({flags['source']}) has no topic matching {pattern.pattern!r}, "
+                f"and {target} ({flags['target']}) has none"
+            )
+        more = ", ..." if len(topics) > 5 else ""
+        self._progress(f"{len(topics)} topics in scope: {', '.join(topics[:5])}{more}")
+        # The target's log ends first: see spark_jobs.cut.
+        at_target = read_cluster(target, flags["target"], topics, prefix)
+        return read_cluster(source, flags["source"], topics), at_target
 
+    def _reconcile(self) -> int:
+        from spark_jobs.cluster import time_span
+        from spark_jobs.data_source import KafkaReader
+        from spark_jobs.reconcile import TimeBuckets, reconcile
+        from spark_jobs.selftest import run_self_test
+        from spark_jobs.session import spark_session
+        from spark_jobs.spark_engine import SparkEngine
 
-def _topics_of(bootstrap: str, name: str, pattern: str, ask: Any) -> list[str]:
-    import re
+        source, target = self._snapshots()
+        buckets = TimeBuckets.over(time_span(source))
+        log = self._out / "spark.log"
+        with spark_session("kaudit", master=self._flags["master"], log=log) as spark:
+            tested = None
+            if self._flags["self_test"]:
+                self._progress("self-test: seeded faults of every class")
+                tested = run_self_test(spark, records=1000, faults=20)
+            run = reconcile(
+                SparkEngine(KafkaReader(spark), self._options.window, buckets),
+                source,
+                target,
+                self._options,
+                buckets=buckets,
+                progress=self._progress,
+                self_test_failed=tested is not None and not tested.passed,
+            )
+        self._meta["total_seconds"] = round(time.monotonic() - self._started, 3)
+        self._meta["self_test"] = str(tested) if tested else "not run"
+        self._report(run)
+        return int(run.outcome.exit_code)
 
-    from kclient.wire.errors import KafkaError
-    from spark_jobs.cluster import ClusterUnreadable
+    def _report(self, run: Reconciliation) -> None:
+        from spark_jobs.report.document import build_document, finding_lines
+        from spark_jobs.report.files import write_report
+        from spark_jobs.report.screen import first_screen
 
-    try:
-        found: list[str] = ask(bootstrap, pattern)
-    except re.error as problem:
-        raise click.UsageError(f"--topics {pattern!r}: {problem}") from None
-    except KafkaError as problem:
-        raise ClusterUnreadable(f"{name} ({bootstrap}): {problem}") from problem
-    return found
+        document = build_document(run, self._meta)
+        lines = finding_lines(str(self._meta["run_id"]), run.findings)
+        page = write_report(self._out, document, lines)
+        if self._flags["form"] == "json":
+            click.echo(json.dumps(document, sort_keys=True))
+        else:
+            first = [json.loads(line) for line in lines[:8]]
+            click.echo(first_screen(document, report=str(page), findings=first))
 
 
 def _self_test(seeds: int, faults: int, master: str) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from kclient import AdminClient, Consumer, TopicPartition
-from kclient.admin.configs import ConfigResource, ResourceType
+from kclient.admin.configs import ConfigEntry, ConfigResource, ConfigSource, ResourceType
 from kclient.wire.errors import KafkaError
 from spark_jobs.cut import LogRange
 from spark_jobs.snapshot import ClusterSnapshot
@@ -30,23 +30,37 @@ class ClusterUnreadable(Exception):
     """A cluster did not answer a metadata request; the text names the cluster and the cause."""
 
 
-def matching_topics(bootstrap: str, pattern: str) -> list[str]:
-    """Return the topics of the cluster of which the whole name matches *pattern*, without internal ones."""
-    with AdminClient({"bootstrap.servers": bootstrap}) as admin:
-        return [name for name in admin.list_topics() if re.fullmatch(pattern, name)]
+def matching_topics(
+    name: str, bootstrap: str, pattern: re.Pattern[str], prefix: str = ""
+) -> list[str]:
+    """Return the topics of the cluster that begin with *prefix* and match *pattern* after it, without the prefix.
+
+    Internal topics are left out. Raise ClusterUnreadable when no broker answers.
+    """
+    try:
+        with AdminClient({"bootstrap.servers": bootstrap}) as admin:
+            return [
+                topic.removeprefix(prefix)
+                for topic in admin.list_topics()
+                if topic.startswith(prefix) and pattern.fullmatch(topic.removeprefix(prefix))
+            ]
+    except KafkaError as problem:
+        raise ClusterUnreadable(f"{name} ({bootstrap}): {problem}") from problem
 
 
-def read_cluster(name: str, bootstrap: str, topics: Iterable[str]) -> ClusterSnapshot:
+def read_cluster(
+    name: str, bootstrap: str, topics: Iterable[str], prefix: str = ""
+) -> ClusterSnapshot:
     """Return the log ranges of all partitions of *topics* in the cluster, and the topics' settings.
 
-    A topic that the cluster lacks is missing from the ranges: at the target this counts as lag.
+    In the cluster the topics' names begin with *prefix*. A topic that the cluster lacks is missing from the ranges.
     Raise ClusterUnreadable when a broker does not answer, or answers with an error.
     """
     try:
         with AdminClient({"bootstrap.servers": bootstrap}) as admin:
             cluster_id = admin.describe_cluster().cluster_id or ""
             present = set(admin.list_topics())
-            wanted = [topic for topic in topics if topic in present]
+            wanted = [prefix + topic for topic in topics if prefix + topic in present]
             described = _all_answered(admin.describe_topics(wanted)) if wanted else {}
             partitions = [
                 TopicPartition(topic, number)
@@ -63,25 +77,42 @@ def read_cluster(name: str, bootstrap: str, topics: Iterable[str]) -> ClusterSna
                 if partitions
                 else {}
             )
-            configs = _topic_configs(admin, wanted)
+            configs = {
+                topic.removeprefix(prefix): entries
+                for topic, entries in _topic_configs(admin, wanted).items()
+            }
     except KafkaError as problem:
         raise ClusterUnreadable(f"{name} ({bootstrap}): {problem}") from problem
     ranges = {
-        tp: LogRange(starts[tp].offset, max(starts[tp].offset, ends[tp].offset))
+        TopicPartition(tp.topic.removeprefix(prefix), tp.partition): LogRange(
+            starts[tp].offset, max(starts[tp].offset, ends[tp].offset)
+        )
         for tp in partitions
     }
-    return ClusterSnapshot(name, bootstrap, cluster_id, ranges, configs)
+    return ClusterSnapshot(
+        name,
+        bootstrap,
+        cluster_id,
+        ranges,
+        {
+            topic: {each.name: each.value or "" for each in entries}
+            for topic, entries in configs.items()
+        },
+        {
+            topic: frozenset(each.name for each in entries if each.source is ConfigSource.TOPIC)
+            for topic, entries in configs.items()
+        },
+        prefix,
+    )
 
 
-def _topic_configs(admin: AdminClient, topics: list[str]) -> dict[str, dict[str, str]]:
+def _topic_configs(admin: AdminClient, topics: list[str]) -> dict[str, list[ConfigEntry]]:
     """Return the effective settings of each topic, whether set on the topic or inherited; sensitive ones left out."""
     if not topics:
         return {}
     resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
     return {
-        resource.name: {
-            entry.name: entry.value or "" for entry in entries.values() if not entry.sensitive
-        }
+        resource.name: [entry for entry in entries.values() if not entry.sensitive]
         for resource, entries in _all_answered(admin.describe_configs(resources)).items()
     }
 

@@ -7,12 +7,15 @@ log ends are read first, the source's second: every record that the mirror had w
 the source before the source's ends were read. So a target record that the frozen source lacks is EXTRA. The other
 order would need a second read of the source for every record mirrored between the two reads.
 
-    source   log start ... | aged out | ==== compared ==== | lagging | source end (read second)
-    target   log start ... | aged out | ==== compared ==== | target end (read first)
+    source                    log start | ==== compared ==== | lagging | source end (read second)
+    target   log start ... aged out ... | ==== compared ==== | target end (read first)
 
-*compared* is [max(starts), target end). Below it retention has deleted records on one side: they are aged out, never
-MISSING. Above it the target has not received them yet: they are lag, and MISSING only if the mirror is complete
-(`--complete`). Offsets are the same on both sides, because the mirror keeps them.
+The scope is every offset of either log. *compared* is [max(starts), min(ends)). Below it, retention has deleted records
+on one side: they are aged out, whichever side that is, and never MISSING. Above it, offsets of the source are lag, and
+offsets of the target are EXTRA. Offsets between the end of the target's log and the start of the source's are lost: the
+source deleted them before the mirror copied them.
+
+A partition that only one log has is compared with an empty one: at the target it lags, at the source it is EXTRA.
 """
 
 from __future__ import annotations
@@ -53,8 +56,14 @@ class PartitionCut:
     """The cut: the target's log end, bounded by the source's."""
     source_end: int
     target_end: int
-    aged_out: int
-    """Offsets below *low* that only one log still has."""
+    only_source: tuple[int, int]
+    """Offsets below *low* that only the source still has."""
+    only_target: tuple[int, int]
+    """Offsets below *low* that only the target still has."""
+    lost: tuple[int, int]
+    """Offsets that the source deleted before the target received them, above the target's log end."""
+    on_source: bool = True
+    on_target: bool = True
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -63,43 +72,61 @@ class PartitionCut:
 
     @property
     def compared(self) -> int:
-        """The number of offsets below the cut."""
+        """The number of offsets in both logs."""
         return self.high - self.low
+
+    @property
+    def aged_out(self) -> int:
+        """The number of offsets below *low* that only one log still has."""
+        return _size(self.only_source) + _size(self.only_target)
 
     @property
     def lagging(self) -> int:
         """The number of source offsets that the target had not received."""
-        return self.source_end - self.high
+        return max(0, self.source_end - self.high)
+
+    @property
+    def scope(self) -> int:
+        """The number of offsets in either log, and lost between them; each is in exactly one class of the report."""
+        above = max(self.high, self.target_end) - self.low
+        return self.aged_out + _size(self.lost) + above + self.lagging
 
 
 def freeze(
     target: Mapping[TopicPartition, LogRange],
     source: Mapping[TopicPartition, LogRange],
 ) -> list[PartitionCut]:
-    """Return the cut of every partition of *source*, sorted. *target* must have been read before *source*.
+    """Return the cut of every partition of either side, sorted. *target* must have been read before *source*."""
+    return [
+        _cut(tp, source.get(tp), target.get(tp)) for tp in sorted(source.keys() | target.keys())
+    ]
 
-    A partition that the target lacks lags by all offsets of the source.
-    """
-    cuts = []
-    for tp, here in sorted(source.items()):
-        there = target.get(tp, LogRange(here.start, here.start))
-        empty_there = there.start == there.end
-        low = (
-            here.start
-            if empty_there and there.start <= here.start
-            else max(here.start, there.start)
-        )
-        low = min(low, here.end)
-        high = max(low, min(here.end, there.end))
-        cuts.append(
-            PartitionCut(
-                tp.topic,
-                tp.partition,
-                low,
-                high,
-                source_end=here.end,
-                target_end=max(there.end, low),
-                aged_out=low - here.start,
-            )
-        )
-    return cuts
+
+def _cut(tp: TopicPartition, source: LogRange | None, target: LogRange | None) -> PartitionCut:
+    here = source or LogRange(0, 0)
+    # A log that was never written has no start of its own.
+    there = LogRange(here.start, here.start) if target in (None, LogRange(0, 0)) else target
+    assert there is not None
+    low = max(here.start, there.start)
+    high = max(low, min(here.end, there.end))
+    return PartitionCut(
+        tp.topic,
+        tp.partition,
+        low,
+        high,
+        source_end=max(here.end, low),
+        target_end=max(there.end, low),
+        only_source=_range(here.start, min(low, here.end)),
+        only_target=_range(there.start, min(low, there.end)),
+        lost=_range(there.end, here.start),
+        on_source=source is not None,
+        on_target=target is not None,
+    )
+
+
+def _range(low: int, high: int) -> tuple[int, int]:
+    return low, max(low, high)
+
+
+def _size(each: tuple[int, int]) -> int:
+    return each[1] - each[0]

@@ -1,7 +1,7 @@
 """The findings of an audit and their classes.
 
-A finding is a fact about one record of one partition. It holds offsets, hashes and lengths, never payload, so a report
-can be shared where the data must not be.
+A finding is a fact about records of one partition: one record, or a run of neighbours with the same fate. It holds
+offsets, hashes and lengths, never payload, so a report can be shared where the data must not be.
 """
 
 from __future__ import annotations
@@ -11,18 +11,37 @@ from enum import Enum
 
 
 class FindingClass(Enum):
-    """How one record differs between the source's log and the target's."""
+    """How a record differs between the source's log and the target's."""
 
     MISSING = "missing"
     """In the source below the cut, not in the target."""
+    TRUNCATED = "truncated"
+    """The end of the source's log, which a complete mirror lacks: one finding for the whole run."""
+    GAP = "gap"
+    """Offsets that the target never received, and that retention has deleted from the source: one finding a run."""
     EXTRA = "extra"
-    """In the target below the cut, not in the source."""
+    """In the target, not in the source."""
     DUPLICATE = "duplicate"
     """One copy more in the target than in the source."""
     CORRUPT = "corrupt"
     """At the same position in both logs with different content; `Finding.field` names the parts."""
     REORDERED = "reordered"
     """The same content in both logs, at another position relative to its neighbours."""
+    SHIFTED = "shifted"
+    """The same contents in the same order, at other offsets than the other findings explain: one finding a run."""
+    MISROUTED = "misrouted"
+    """In the source's partition, and in another partition of the target instead."""
+    UNDECODABLE = "undecodable"
+    """A batch with a wrong CRC or invalid records: one finding a batch; `Finding.field` names the cluster."""
+
+
+NOT_COMPARABLE = frozenset({FindingClass.GAP, FindingClass.UNDECODABLE})
+"""Findings about offsets that could not be compared: coverage does not count them as compared."""
+
+KEYLESS = 1
+TOMBSTONE = 2
+CONTROL = 4
+"""Bits of `RecordDigest.flags`: null key, null value, transaction marker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +59,9 @@ class RecordDigest:
     timestamp: int
     size: int = 0
     """Serialized key plus value, in bytes."""
+    timestamp_type: int = 0
+    """0 CreateTime, 1 LogAppendTime."""
+    flags: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +74,41 @@ class Finding:
     source_offset: int | None
     target_offset: int | None
     field: str | None = None
-    """For CORRUPT: which parts differ, comma-separated, of key, value, headers, timestamp."""
+    """For CORRUPT: which parts differ, comma-separated. For UNDECODABLE: the cluster and the cause."""
     first_target_offset: int | None = None
-    """For DUPLICATE: the target offset of the first copy."""
+    """For DUPLICATE: the target offset of another copy."""
     distance: int | None = None
-    """For REORDERED: by how many records it moved; negative means towards the log start."""
+    """For REORDERED in positions, for SHIFTED in offsets; negative means towards the log start."""
     source_hash: int | None = None
     target_hash: int | None = None
     timestamp_ms: int | None = None
+    records: int = 1
+    """How many records the finding covers; for GAP and UNDECODABLE, how many offsets."""
+    last_offset: int | None = None
+    """For a finding of several records: the offset of the last one, in the same log as `position`."""
+    target_partition: int | None = None
+    """For MISROUTED: the partition of the target that has the record."""
+    owns: int = 1
+    """Offsets of the partition that this finding accounts for; 0 if another finding accounts for its offset."""
+    tail_position: int | None = None
+    """For MISSING behind the last common record: the target offset where it would be. Separates lag from loss."""
+    key_hash: int | None = None
+    flags: int = 0
 
     @property
     def position(self) -> int:
         """The offset to sort and show a finding by: the target's, or the source's if the target has none."""
-        if self.target_offset is not None:
+        if self.target_offset is not None and self.finding_class is not FindingClass.MISROUTED:
             return self.target_offset
-        assert self.source_offset is not None, "a finding has at least one offset"
-        return self.source_offset
+        if self.source_offset is not None:
+            return self.source_offset
+        assert self.target_offset is not None, "a finding has at least one offset"
+        return self.target_offset
+
+    @property
+    def first_difference(self) -> int:
+        """The lowest offset at which the logs of the partition differ because of this finding."""
+        offsets = [self.source_offset]
+        if self.finding_class is not FindingClass.MISROUTED:
+            offsets.append(self.target_offset)
+        return min(each for each in offsets if each is not None)

@@ -1,26 +1,34 @@
 """One reconciliation: freeze the cut, compare window digests, drill into what differs, decide.
 
-    1  topics         list the topics of the source that match: they are the scope
+    1  topics         list the topics of both clusters that match: they are the scope
     2  freeze         read the log ranges of the target, then of the source: `spark_jobs.cut`
-    3  digests        read every record below the cut once on each side, hash it in the task, sum by window
+    3  digests        read every record of the scope once on each side, hash it, sum by window
     4  compare        equal windows are proven equal: `spark_jobs.windows`
-    5  drill          align the records of the other windows one by one: `spark_jobs.drill`
-    6  decide         counts -> verdict and exit code: `spark_jobs.verdict`
+    5  drill          align the records of the other windows one by one: `spark_jobs.align`
+    6  account        put each offset into one class: `spark_jobs.accounting`
+    7  decide         counts -> verdict and exit code: `spark_jobs.verdict`
 
 `spark_jobs.cli` does steps 1 and 2. A clean run ends after step 4 and reads every record once. Offsets that were not
-compared are counted; the audit never assumes that they are equal.
+compared are counted; the audit never assumes that they are equal. Which offsets are read, and what the results mean, is
+decided here and in pure modules; an `Engine` only reads and hashes.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from kclient.types import TopicPartition
+from spark_jobs.accounting import AcceptedGap, Account, Evidence, Ledger
+from spark_jobs.align import Alignment
 from spark_jobs.cut import OffsetRange, PartitionCut, freeze
-from spark_jobs.findings import Finding, FindingClass
-from spark_jobs.snapshot import ClusterSnapshot, RecordReader
+from spark_jobs.engine import Copies, Engine, Failure, Modes, Place
+from spark_jobs.findings import Finding
+from spark_jobs.ranges import Ranges, merged, subtract
+from spark_jobs.snapshot import ClusterSnapshot
 from spark_jobs.verdict import Counts, Limits, Outcome, decide
 from spark_jobs.windows import (
     WindowResult,
@@ -42,8 +50,12 @@ class Options:
 
     window: int = DEFAULT_WINDOW_OFFSETS
     complete: bool = False
-    """The mirror has caught up and stopped: records that the target lacks at its end are MISSING, not lag."""
+    """The mirror has caught up and stopped: records that the target lacks at its end are TRUNCATED, not lag."""
     limits: Limits = field(default_factory=Limits)
+    renumbered: bool = False
+    """The target's offsets are its own: a shift is no finding, and holes in its offsets are no gaps."""
+    accepted: tuple[AcceptedGap, ...] = ()
+    """Gaps that the mirror recorded or the operator accepted."""
 
 
 @dataclass(slots=True)
@@ -56,6 +68,13 @@ class Cost:
     windows: int = 0
     windows_drilled: int = 0
 
+    @contextmanager
+    def timed(self, step: str) -> Iterator[None]:
+        """Record the duration of *step*."""
+        started = time.monotonic()
+        yield
+        self.seconds[step] = round(time.monotonic() - started, 3)
+
 
 @dataclass(frozen=True, slots=True)
 class Reconciliation:
@@ -66,84 +85,77 @@ class Reconciliation:
     options: Options
     cuts: Sequence[PartitionCut]
     windows: Sequence[WindowResult]
-    findings: Sequence[Finding]
-    lagging: Mapping[TopicPartition, int]
+    account: Account
     source_buckets: Mapping[str, Sequence[int]]
     target_buckets: Mapping[str, Sequence[int]]
     first_ms: int
     bucket_ms: int
-    counts: Counts
     outcome: Outcome
     cost: Cost
+
+    @property
+    def findings(self) -> Sequence[Finding]:
+        """All findings, sorted."""
+        return self.account.findings
+
+    @property
+    def counts(self) -> Counts:
+        """The class of each offset, summed over all partitions."""
+        return self.account.total
 
 
 Progress = Callable[[str], None]
 
 
+@dataclass(frozen=True, slots=True)
+class TimeBuckets:
+    """The time axis of the charts: `BUCKETS` buckets of *width_ms* from *first_ms* on."""
+
+    first_ms: int
+    width_ms: int
+
+    @classmethod
+    def over(cls, span_ms: tuple[int, int]) -> TimeBuckets:
+        """Divide *span_ms*, the first and the last record timestamp."""
+        return cls(span_ms[0], max(1, (span_ms[1] - span_ms[0]) // BUCKETS + 1))
+
+
 def reconcile(
-    read: RecordReader,
+    engine: Engine,
     source: ClusterSnapshot,
     target: ClusterSnapshot,
     options: Options,
     *,
-    span_ms: tuple[int, int],
+    buckets: TimeBuckets,
     progress: Progress = lambda _: None,
     self_test_failed: bool = False,
 ) -> Reconciliation:
-    """Compare *target* with *source*; *span_ms* is (first, last) record timestamp, for the charts.
-
-    *self_test_failed* makes the verdict ERROR. Spark errors, RangeUnreadable among them, pass through.
-    """
+    """Compare *target* with *source*. *self_test_failed* makes the verdict ERROR."""
     cost = Cost()
     cuts = freeze(target.ranges, source.ranges)
-    first_ms, bucket_ms = span_ms[0], max(1, (span_ms[1] - span_ms[0]) // BUCKETS + 1)
-
-    def digests(cluster: ClusterSnapshot, ranges: list[OffsetRange]) -> list[dict[str, int]]:
-        from spark_jobs.digest import WindowShape
-
-        progress(f"reading {cluster.name}: {sum(r.high - r.low for r in ranges):,} offsets")
-        started = time.monotonic()
-        shape = WindowShape(options.window, first_ms, bucket_ms, BUCKETS)
-        frame = read.digests(cluster, ranges, shape)
-        rows = [row.asDict() for row in frame.collect()]
-        cost.seconds[f"read {cluster.name}"] = round(time.monotonic() - started, 3)
-        cost.records_read += sum(row["records"] for row in rows)
-        cost.bytes_read += sum(row["bytes"] for row in rows)
-        return rows
-
-    source_rows = digests(source, [OffsetRange(c.topic, c.partition, c.low, c.high) for c in cuts])
-    target_rows = digests(
-        target, [OffsetRange(c.topic, c.partition, c.low, c.target_end) for c in cuts]
+    run = _Run(engine, source, target, options, cuts, cost, progress)
+    source_rows = run.window_rows(
+        source, [OffsetRange(*c.topic_partition, c.low, c.high) for c in cuts]
+    )
+    target_rows = run.window_rows(
+        target, [OffsetRange(*c.topic_partition, c.low, c.target_end) for c in cuts]
     )
     windows = compare_windows(by_window(source_rows), by_window(target_rows))
     cost.windows = len(windows)
     cost.windows_drilled = sum(result.state is not WindowState.EQUAL for result in windows)
-    findings, lagging = _drill(read, source, target, cuts, windows, options, cost, progress)
-    counts = Counts(
-        in_scope=sum(c.compared + c.aged_out for c in cuts),
-        verified=sum(c.compared for c in cuts),
-        lagging=sum(lagging.values()),
-        aged_out=sum(c.aged_out for c in cuts),
-        findings={
-            each: sum(f.finding_class is each for f in findings)
-            for each in FindingClass
-            if any(f.finding_class is each for f in findings)
-        },
-    )
+    account = run.account(windows)
     return Reconciliation(
         source,
         target,
         options,
         cuts,
         windows,
-        findings,
-        lagging,
+        account,
         by_bucket(source_rows, BUCKETS),
         by_bucket(target_rows, BUCKETS),
-        first_ms,
-        bucket_ms,
-        counts,
-        decide(counts, options.limits, self_test_failed=self_test_failed),
+        buckets.first_ms,
+        buckets.width_ms,
+        decide(account.total, options.limits, self_test_failed=self_test_failed),
         cost,
     )
 
@@ -159,9 +171,12 @@ class DrillPlan:
 
 
 def plan_drill(
-    cuts: Sequence[PartitionCut], windows: Sequence[WindowResult], options: Options
+    cuts: Sequence[PartitionCut],
+    windows: Sequence[WindowResult],
+    options: Options,
+    failed: Mapping[TopicPartition, Ranges] | None = None,
 ) -> DrillPlan:
-    """Return the offsets to compare record by record.
+    """Return the offsets to compare record by record, without those that a cluster *failed* to return.
 
     In a target with other offsets a difference shifts all records after it. So if the last window below the cut
     differs, the source's records above the cut are compared too.
@@ -174,74 +189,139 @@ def plan_drill(
         tp = cut.topic_partition
         ranges = bad.get(tp, [])
         last_differs = bool(ranges) and ranges[-1][1] >= cut.high
-        with_tail = cut.lagging > 0 and (last_differs or options.complete)
-        for low, high in ranges:
-            source.append(OffsetRange(*tp, max(low, cut.low), min(high, cut.high)))
-            target.append(OffsetRange(*tp, max(low, cut.low), min(high, cut.target_end)))
-        if with_tail:
+        without = (failed or {}).get(tp, [])
+        of_source = [(max(low, cut.low), min(high, cut.high)) for low, high in ranges]
+        of_target = [(max(low, cut.low), min(high, cut.target_end)) for low, high in ranges]
+        if cut.lagging > 0 and (last_differs or options.complete):
             tails.add(tp)
-            source.append(OffsetRange(*tp, cut.high, cut.source_end))
-    return DrillPlan(
-        [each for each in source if each.high > each.low],
-        [each for each in target if each.high > each.low],
-        frozenset(tails),
-    )
+            of_source.append((cut.high, cut.source_end))
+        source += [OffsetRange(*tp, *each) for each in subtract(of_source, without)]
+        target += [OffsetRange(*tp, *each) for each in subtract(of_target, without)]
+    return DrillPlan(source, target, frozenset(tails))
 
 
-def split_lag(
-    findings: Sequence[Finding], cut: PartitionCut, *, complete: bool
-) -> tuple[list[Finding], int]:
-    """Return *findings* without lag, and the lag in records.
+@dataclass(slots=True)
+class _Run:
+    engine: Engine
+    source: ClusterSnapshot
+    target: ClusterSnapshot
+    options: Options
+    cuts: Sequence[PartitionCut]
+    cost: Cost
+    progress: Progress
+    failures: list[Failure] = field(default_factory=list)
 
-    Missing records that reach the source's end without a gap are lag, unless the mirror is *complete*.
-    """
-    if complete:
-        return list(findings), 0
-    missing = {f.source_offset for f in findings if f.finding_class is FindingClass.MISSING}
-    end = cut.source_end
-    while end - 1 in missing:
-        end -= 1
-    kept = [
-        f
-        for f in findings
-        if f.finding_class is not FindingClass.MISSING or (f.source_offset or 0) < end
-    ]
-    return kept, cut.source_end - end
+    def window_rows(
+        self, cluster: ClusterSnapshot, ranges: list[OffsetRange]
+    ) -> Sequence[Mapping[str, int]]:
+        """Return the window digests of *ranges*; record what could not be read."""
+        ranges = [each for each in ranges if each.high > each.low]
+        self.progress(
+            f"reading {cluster.name}: {sum(r.high - r.low for r in ranges):,} offsets of {len(ranges):,} partitions"
+        )
+        if not ranges:
+            return []
+        with self.cost.timed(f"read {cluster.name}"):
+            answer = self.engine.window_rows(cluster, ranges)
+        self.failures += answer.failures
+        self.cost.records_read += sum(row["records"] for row in answer.rows)
+        self.cost.bytes_read += sum(row["bytes"] for row in answer.rows)
+        return answer.rows
 
+    def account(self, windows: Sequence[WindowResult]) -> Account:
+        """Drill into *windows* that differ, and classify everything."""
+        holes = self._holes()
+        alignments, tails = self._drill(windows)
+        source_compacted, target_compacted = _compacted(self.source), _compacted(self.target)
+        ledger = Ledger(
+            Evidence(
+                self.source.name,
+                self.options.window,
+                self.cuts,
+                windows,
+                alignments,
+                tails,
+                self.failures,
+                holes,
+                self.options.complete,
+                source_compacted,
+                target_compacted,
+                self.options.accepted,
+            )
+        )
+        ledger.classify()
+        question = ledger.key_question()
+        if question.findings:
+            with self.cost.timed("explain compaction"):
+                last = self._last_of_keys(question.keys, question.partitions)
+            ledger.explain_compaction(question, last)
+        ledger.fold_tails()
+        ledger.settle_duplicates(self._copies(ledger.extras()))
+        return ledger.account()
 
-def _drill(
-    read: RecordReader,
-    source: ClusterSnapshot,
-    target: ClusterSnapshot,
-    cuts: Sequence[PartitionCut],
-    windows: Sequence[WindowResult],
-    options: Options,
-    cost: Cost,
-    progress: Progress,
-) -> tuple[list[Finding], dict[TopicPartition, int]]:
-    plan = plan_drill(cuts, windows, options)
-    lagging = {c.topic_partition: c.lagging for c in cuts}
-    if not plan.source and not plan.target:
-        return [], lagging
-    from spark_jobs.drill import find_differences, first_copies, settle_duplicates
+    def _holes(self) -> Sequence[OffsetRange]:
+        """Return the offsets without a record where only the target still has the log."""
+        ranges = [OffsetRange(*c.topic_partition, *c.only_target) for c in self.cuts]
+        ranges = [each for each in ranges if each.high > each.low]
+        if self.options.renumbered or not ranges:
+            return ()
+        self.progress(f"looking for gaps where the source is deleted: {len(ranges):,} partitions")
+        with self.cost.timed("gaps"):
+            answer = self.engine.holes(self.target, ranges)
+        self.failures += answer.failures
+        return answer.ranges
 
-    progress(f"comparing record by record: {cost.windows_drilled} of {cost.windows} windows differ")
-    started = time.monotonic()
-    found = find_differences(read.hashes(source, plan.source), read.hashes(target, plan.target))
-    extras = {(f.topic, f.partition) for f in found if f.finding_class is FindingClass.EXTRA}
-    if extras:
-        whole = [
-            OffsetRange(c.topic, c.partition, c.low, c.target_end)
-            for c in cuts
-            if (c.topic, c.partition) in extras
+    def _drill(
+        self, windows: Sequence[WindowResult]
+    ) -> tuple[Mapping[TopicPartition, Alignment], frozenset[TopicPartition]]:
+        failed: dict[TopicPartition, Ranges] = defaultdict(list)
+        for each in self.failures:
+            tp = TopicPartition(each.topic, each.partition)
+            failed[tp] = merged([*failed[tp], (each.low, each.high)])
+        plan = plan_drill(self.cuts, windows, self.options, failed)
+        if not plan.source and not plan.target:
+            return {}, plan.tails
+        self.progress(
+            f"comparing record by record: {self.cost.windows_drilled} of {self.cost.windows} windows differ"
+        )
+        modes = Modes(_compacted(self.source) | _compacted(self.target), self.options.renumbered)
+        with self.cost.timed("compare records"):
+            answer = self.engine.differences(
+                (self.source, plan.source), (self.target, plan.target), modes
+            )
+        self.failures += answer.failures
+        return answer.alignments, plan.tails
+
+    def _copies(self, extras: Sequence[Finding]) -> dict[Place, Copies]:
+        if not extras:
+            return {}
+        partitions = {(f.topic, f.partition) for f in extras}
+        ranges = [
+            OffsetRange(*c.topic_partition, c.only_target[0], c.target_end)
+            for c in self.cuts
+            if (c.topic, c.partition) in partitions
         ]
-        found = settle_duplicates(found, first_copies(read.hashes(target, whole), found))
-    settled = []
-    for cut in cuts:
-        tp = cut.topic_partition
-        of_partition = [f for f in found if (f.topic, f.partition) == tp]
-        if tp in plan.tails:
-            of_partition, lagging[tp] = split_lag(of_partition, cut, complete=options.complete)
-        settled.extend(of_partition)
-    cost.seconds["compare records"] = round(time.monotonic() - started, 3)
-    return settled, lagging
+        contents = frozenset(f.target_hash for f in extras if f.target_hash is not None)
+        with self.cost.timed("copies"):
+            return self.engine.copies(self.target, ranges, contents)
+
+    def _last_of_keys(
+        self, keys: frozenset[int], partitions: set[TopicPartition]
+    ) -> dict[Place, int]:
+        cuts = [c for c in self.cuts if c.topic_partition in partitions]
+        last: dict[Place, int] = {}
+        for cluster, ranges in (
+            (self.source, [OffsetRange(*c.topic_partition, c.low, c.source_end) for c in cuts]),
+            (self.target, [OffsetRange(*c.topic_partition, c.low, c.target_end) for c in cuts]),
+        ):
+            for place, offset in self.engine.last_of_keys(cluster, ranges, keys).items():
+                last[place] = max(offset, last.get(place, -1))
+        return last
+
+
+def _compacted(cluster: ClusterSnapshot) -> frozenset[str]:
+    return frozenset(
+        topic
+        for topic, configs in cluster.configs.items()
+        if "compact" in configs.get("cleanup.policy", "")
+    )

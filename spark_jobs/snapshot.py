@@ -26,6 +26,10 @@ class ClusterSnapshot:
     ranges: Mapping[TopicPartition, LogRange]
     configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Per topic, its effective settings."""
+    overrides: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Per topic, the settings that were set on the topic; the others are defaults."""
+    prefix: str = ""
+    """What the mirror's policy puts before topic names here. All names in the audit are without it."""
 
 
 class RecordReader(Protocol):

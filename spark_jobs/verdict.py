@@ -1,16 +1,23 @@
-"""Decides the verdict and the exit code of one run from its counts.
+"""Decides the verdict and the exit code of one run from its counts. Pure.
 
-Precedence of verdicts: ERROR > DIVERGED > INCOMPLETE > LAGGING > CONSISTENT. The exit code is the first that applies
-of 70, 4, 1, 5, 3, 0, so that a script never takes "not compared" for "equal".
+The verdict is what was found. The limits (`--fail-on`, `--min-coverage`, `--max-lag`) decide the exit code only, except
+that lag within its limit is no reason for LAGGING. Precedence of verdicts: ERROR > DIVERGED > INCOMPLETE > LAGGING >
+CONSISTENT. The exit code is the first that applies of 70, 4, 1, 5, 3, 0, so that a script never takes "not compared"
+for "equal". docs/design/audit.md explains both.
+
+Invariants (tests cite the numbers):
+ 1. CONSISTENT: no finding, every offset in scope compared and equal, and lag within its limit;
+ 2. a run that compared nothing although the source has records is never CONSISTENT;
+ 3. a finding makes the verdict DIVERGED or ERROR, whatever the limits are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
-from spark_jobs.findings import FindingClass
+from spark_jobs.findings import NOT_COMPARABLE, FindingClass
 
 
 class Verdict(Enum):
@@ -47,29 +54,52 @@ _PRECEDENCE = (
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The input of the verdict, in records unless a field names another unit."""
+    """The input of the verdict: each offset of both logs is in one class. In offsets unless stated otherwise."""
 
-    in_scope: int
-    """Source offsets below the cut, including those that aged out."""
-    verified: int
-    """Offsets below the cut that were read on both sides and compared."""
+    verified: int = 0
+    """A record with the same content at the same offset in both logs."""
+    empty: int = 0
+    """Read on both sides, and no record on either."""
+    explained: int = 0
+    """A record that one log lacks for a known reason: compaction, or a gap that the operator accepted."""
+    aged_out: int = 0
+    """Only one log still has the offset: retention or DeleteRecords removed it from the other."""
+    not_read: int = 0
+    """The broker did not return the offset; `unreadable` has the causes."""
     lagging: int = 0
     """Source offsets that the target had not received when the cut was frozen."""
-    aged_out: int = 0
-    """Offsets below the cut that retention deleted on one side: they can never be compared."""
-    findings: dict[FindingClass, int] = field(default_factory=dict)
+    different: Mapping[FindingClass, int] = field(default_factory=dict)
+    """Offsets that a finding of the class accounts for."""
+    findings: Mapping[FindingClass, int] = field(default_factory=dict)
+    """Records (for gaps and undecodable batches: offsets) found in each class."""
     unreadable: tuple[str, ...] = ()
     """Why a cluster or a partition could not be read, one sentence each."""
 
     @property
+    def compared(self) -> int:
+        """The offsets that were compared, with either result."""
+        differing = sum(
+            count for each, count in self.different.items() if each not in NOT_COMPARABLE
+        )
+        return self.verified + self.empty + self.explained + differing
+
+    @property
+    def in_scope(self) -> int:
+        """All offsets of both logs except lag."""
+        not_comparable = sum(
+            count for each, count in self.different.items() if each in NOT_COMPARABLE
+        )
+        return self.compared + self.aged_out + self.not_read + not_comparable
+
+    @property
     def coverage(self) -> float:
-        """The verified share of the scope, 0.0 to 1.0; 1.0 for an empty scope."""
-        return self.verified / self.in_scope if self.in_scope else 1.0
+        """The compared share of the scope, 0.0 to 1.0; 1.0 for an empty scope."""
+        return self.compared / self.in_scope if self.in_scope else 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Differences that the caller accepts: *max_lag* in records, *min_coverage* from 0.0 to 1.0."""
+    """What the caller accepts: *max_lag* in offsets, *min_coverage* from 0.0 to 1.0, classes outside *fail_on*."""
 
     max_lag: int = 0
     min_coverage: float = 1.0
@@ -78,40 +108,47 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The verdict, the exit code, and every exit code that applied."""
+    """The verdict, the exit code, every exit code that applied, and the findings that did not affect it."""
 
     verdict: Verdict
     exit_code: ExitCode
     applicable: tuple[ExitCode, ...]
+    not_failed_on: Mapping[FindingClass, int] = field(default_factory=dict)
+    """Findings of classes outside `--fail-on`: the verdict covers them, the exit code does not."""
 
 
 def decide(counts: Counts, limits: Limits = Limits(), *, self_test_failed: bool = False) -> Outcome:
     """Return verdict and exit code for *counts*."""
-    applicable = [ExitCode.CONSISTENT]
-    diverged = any(counts.findings.get(finding_class, 0) for finding_class in limits.fail_on)
-    incomplete = counts.coverage < limits.min_coverage
-    lagging = counts.lagging > limits.max_lag
-    if self_test_failed:
-        applicable.append(ExitCode.INTERNAL)
-    if counts.unreadable:
-        applicable.append(ExitCode.UNREADABLE)
-    if diverged:
-        applicable.append(ExitCode.DIVERGED)
-    if counts.aged_out:
-        applicable.append(ExitCode.AGED_OUT)
-    if lagging or (incomplete and not counts.aged_out):
-        applicable.append(ExitCode.NO_VERDICT_YET)
-    if self_test_failed or counts.unreadable:
+    found = {each: count for each, count in counts.findings.items() if count}
+    # With nothing compared there is no proof, whatever lag the caller accepts.
+    lagging = counts.lagging > (limits.max_lag if counts.compared else 0)
+    verdict = Verdict.CONSISTENT
+    if self_test_failed or counts.unreadable or counts.not_read:
         verdict = Verdict.ERROR
-    elif diverged:
+    elif found:
         verdict = Verdict.DIVERGED
-    elif incomplete or counts.aged_out:
+    elif counts.compared < counts.in_scope:
         verdict = Verdict.INCOMPLETE
     elif lagging:
         verdict = Verdict.LAGGING
-    else:
-        verdict = Verdict.CONSISTENT
-    return Outcome(verdict, first_of(applicable), tuple(ordered(applicable)))
+    applicable = _exit_codes(counts, limits, lagging=lagging, self_test_failed=self_test_failed)
+    ignored = {each: count for each, count in found.items() if each not in limits.fail_on}
+    return Outcome(verdict, first_of(applicable), tuple(ordered(applicable)), ignored)
+
+
+def _exit_codes(
+    counts: Counts, limits: Limits, *, lagging: bool, self_test_failed: bool
+) -> list[ExitCode]:
+    below = counts.coverage < limits.min_coverage
+    conditions = {
+        ExitCode.CONSISTENT: True,
+        ExitCode.INTERNAL: self_test_failed,
+        ExitCode.UNREADABLE: bool(counts.unreadable or counts.not_read),
+        ExitCode.DIVERGED: any(counts.findings.get(each, 0) for each in limits.fail_on),
+        ExitCode.AGED_OUT: below and counts.aged_out > 0,
+        ExitCode.NO_VERDICT_YET: lagging or (below and not counts.aged_out),
+    }
+    return [code for code, applies in conditions.items() if applies]
 
 
 def ordered(codes: Iterable[ExitCode]) -> list[ExitCode]:

@@ -1,6 +1,6 @@
 """Comparison of window digests: which windows are equal, and how the others differ.
 
-Pure: rows of sums in, a state per window out. A window that differs is not a finding yet: `spark_jobs.drill` then
+Pure: rows of sums in, a state per window out. A window that differs is not a finding yet: `spark_jobs.align` then
 compares its records one by one.
 
 Invariant: two windows with equal digests hold the same records at the same offsets, up to a collision of 64-bit sums

@@ -7,15 +7,22 @@ are under `meta` only.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from kclient.wire.produce import MIRROR_SOURCE_CONFIG
+from spark_jobs.accounting import add
+from spark_jobs.cut import PartitionCut
 from spark_jobs.findings import Finding, FindingClass
+from spark_jobs.ranges import Ranges
 from spark_jobs.reconcile import Reconciliation
 from spark_jobs.snapshot import ClusterSnapshot
+from spark_jobs.verdict import Counts
 from spark_jobs.windows import WindowResult, WindowState, root
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 Document = dict[str, Any]
 
@@ -28,17 +35,20 @@ def build_document(run: Reconciliation, meta: Mapping[str, object]) -> Document:
         "verdict": run.outcome.verdict.value,
         "exit_code": int(run.outcome.exit_code),
         "exit_codes": [int(code) for code in run.outcome.applicable],
+        "limits": {
+            "max_lag": run.options.limits.max_lag,
+            "min_coverage": run.options.limits.min_coverage,
+            "fail_on": sorted(each.value for each in run.options.limits.fail_on),
+            "complete": run.options.complete,
+            "renumbered": run.options.renumbered,
+        },
+        "not_failed_on": {
+            each.value: count for each, count in sorted(run.outcome.not_failed_on.items(), key=str)
+        },
         "source": _cluster(run.source),
         "target": _cluster(run.target),
-        "totals": {
-            "in_scope": run.counts.in_scope,
-            "verified": run.counts.verified,
-            "coverage": round(run.counts.coverage, 6),
-            "lagging": run.counts.lagging,
-            "aged_out": run.counts.aged_out,
-            "findings": {each.value: run.counts.findings.get(each, 0) for each in FindingClass},
-            "unreadable": list(run.counts.unreadable),
-        },
+        "totals": _totals(run.counts),
+        "explained": _by_cause(run.account.explained.values()),
         "topics": [_topic(run, topic) for topic in topics],
         "windows": {"offsets": run.options.window, "states": _states(run.windows)},
         "timeline": {
@@ -49,6 +59,7 @@ def build_document(run: Reconciliation, meta: Mapping[str, object]) -> Document:
             "findings": _finding_buckets(run),
         },
         "drift": config_drift(run.source, run.target),
+        "partition_drift": partition_drift(run.cuts),
         "roots": {
             "source": _root(result.source for result in run.windows),
             "target": _root(result.target for result in run.windows),
@@ -61,6 +72,42 @@ def build_document(run: Reconciliation, meta: Mapping[str, object]) -> Document:
         },
         "meta": {**meta, "seconds": run.cost.seconds},
     }
+
+
+def error_document(exit_code: int, cause: str, meta: Mapping[str, object]) -> Document:
+    """Return the report of a run that ended without a reconciliation."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "verdict": "ERROR",
+        "exit_code": exit_code,
+        "exit_codes": [exit_code],
+        "cause": cause,
+        "meta": dict(meta),
+    }
+
+
+def _totals(counts: Counts) -> dict[str, object]:
+    return {
+        "in_scope": counts.in_scope,
+        "compared": counts.compared,
+        "coverage": math.floor(counts.coverage * 1_000_000) / 1_000_000,
+        "verified": counts.verified,
+        "empty": counts.empty,
+        "explained": counts.explained,
+        "aged_out": counts.aged_out,
+        "not_read": counts.not_read,
+        "lagging": counts.lagging,
+        "different": {each.value: counts.different.get(each, 0) for each in FindingClass},
+        "findings": {each.value: counts.findings.get(each, 0) for each in FindingClass},
+        "unreadable": list(counts.unreadable),
+    }
+
+
+def _by_cause(explained: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    causes: Counter[str] = Counter()
+    for each in explained:
+        causes.update(each)
+    return dict(sorted(causes.items()))
 
 
 def finding_lines(run_id: str, findings: Sequence[Finding]) -> list[str]:
@@ -78,6 +125,9 @@ def finding_lines(run_id: str, findings: Sequence[Finding]) -> list[str]:
                 "dst_offset": finding.target_offset,
                 "first_dst_offset": finding.first_target_offset,
                 "distance": finding.distance,
+                "records": finding.records,
+                "last_offset": finding.last_offset,
+                "dst_partition": finding.target_partition,
                 "src_hash": _hex(finding.source_hash),
                 "dst_hash": _hex(finding.target_hash),
                 "ts": finding.timestamp_ms,
@@ -89,10 +139,16 @@ def finding_lines(run_id: str, findings: Sequence[Finding]) -> list[str]:
 
 
 def config_drift(source: ClusterSnapshot, target: ClusterSnapshot) -> list[dict[str, str | None]]:
-    """Return every topic setting that differs, sorted; None where a cluster does not know it."""
+    """Return every topic setting that differs, sorted; None where a cluster does not know it.
+
+    A default that only one cluster knows is no difference: clusters of other versions have other settings.
+    """
     drift = []
     for topic in sorted(source.configs.keys() & target.configs.keys()):
         here, there = source.configs[topic], target.configs[topic]
+        set_here = source.overrides.get(topic, frozenset())
+        set_there = target.overrides.get(topic, frozenset())
+        comparable = here.keys() & there.keys() | set_here | set_there
         drift += [
             {
                 "topic": topic,
@@ -100,24 +156,48 @@ def config_drift(source: ClusterSnapshot, target: ClusterSnapshot) -> list[dict[
                 "source": here.get(name),
                 "target": there.get(name),
             }
-            for name in sorted(here.keys() | there.keys())
+            for name in sorted(comparable - {MIRROR_SOURCE_CONFIG})
             if here.get(name) != there.get(name)
         ]
     return drift
 
 
+def partition_drift(cuts: Sequence[PartitionCut]) -> list[dict[str, object]]:
+    """Return the partitions that only one cluster has."""
+    return [
+        {
+            "topic": cut.topic,
+            "partition": cut.partition,
+            "only_at": "source" if cut.on_source else "target",
+        }
+        for cut in cuts
+        if not (cut.on_source and cut.on_target)
+    ]
+
+
 def _cluster(cluster: ClusterSnapshot) -> dict[str, object]:
-    return {"name": cluster.name, "bootstrap": cluster.bootstrap, "cluster_id": cluster.cluster_id}
+    return {
+        "name": cluster.name,
+        "bootstrap": cluster.bootstrap,
+        "cluster_id": cluster.cluster_id,
+        "prefix": cluster.prefix,
+    }
 
 
 def _topic(run: Reconciliation, topic: str) -> dict[str, object]:
     results = [result for result in run.windows if result.key.topic == topic]
+    of_topic: dict[int, list[Finding]] = defaultdict(list)
+    for finding in run.findings:
+        if finding.topic == topic:
+            of_topic[finding.partition].append(finding)
+    counts = []
     partitions = []
     for cut in run.cuts:
         if cut.topic != topic:
             continue
-        findings = [f for f in run.findings if (f.topic, f.partition) == (cut.topic, cut.partition)]
-        first_bad = min((f.position for f in findings), default=None)
+        tp = cut.topic_partition
+        findings = of_topic[cut.partition]
+        counts.append(run.account.partitions[tp])
         partitions.append(
             {
                 "partition": cut.partition,
@@ -125,16 +205,17 @@ def _topic(run: Reconciliation, topic: str) -> dict[str, object]:
                 "high": cut.high,
                 "source_end": cut.source_end,
                 "target_end": cut.target_end,
-                "lagging": run.lagging[cut.topic_partition],
-                "aged_out": cut.aged_out,
-                "findings": _by_class(findings),
+                "start": min(cut.only_source[0], cut.only_target[0]),
+                "explained_by": dict(sorted(run.account.explained.get(tp, {}).items())),
                 "first_of_class": {
                     each.value: min(f.position for f in findings if f.finding_class is each)
                     for each in FindingClass
                     if any(f.finding_class is each for f in findings)
                 },
-                "first_bad_offset": first_bad,
-                "proven_up_to": cut.high if first_bad is None else first_bad,
+                "first_bad_offset": min((f.first_difference for f in findings), default=None),
+                "proven_up_to": proven_up_to(cut, findings, run.account.failed.get(tp, [])),
+                **_totals(counts[-1]),
+                "findings": _by_class(findings),
             }
         )
     return {
@@ -144,21 +225,41 @@ def _topic(run: Reconciliation, topic: str) -> dict[str, object]:
             "target": sum(result.target.records for result in results),
         },
         "bytes": sum(result.source.bytes for result in results),
-        "findings": _by_class([f for f in run.findings if f.topic == topic]),
+        **_totals(add(counts)),
+        "findings": _by_class([f for each in of_topic.values() for f in each]),
         "partitions": partitions,
     }
+
+
+def proven_up_to(cut: PartitionCut, findings: Sequence[Finding], failed: Ranges) -> int:
+    """Return the end of the offsets from `cut.low` on that are proven equal without exception."""
+    ends = [cut.high]
+    ends += [f.first_difference for f in findings if f.first_difference >= cut.low]
+    ends += [
+        max(finding.target_offset or 0, cut.low)
+        for finding in findings
+        if finding.target_partition == cut.partition
+    ]
+    ends += [max(low, cut.low) for low, high in failed if high > cut.low]
+    # A run that begins below the cut reaches into it.
+    ends += [
+        cut.low
+        for f in findings
+        if f.first_difference < cut.low <= (f.last_offset if f.last_offset is not None else -1)
+    ]
+    return min(ends)
 
 
 def _by_class(findings: Sequence[Finding]) -> dict[str, int]:
     return {
         each.value: count
         for each in FindingClass
-        if (count := sum(f.finding_class is each for f in findings))
+        if (count := sum(f.records for f in findings if f.finding_class is each))
     }
 
 
 def _states(windows: Sequence[WindowResult]) -> list[list[object]]:
-    """List the windows that differ; every other window of a cut is equal."""
+    """List the windows that differ; every other window of a cut is equal or has no record on either side."""
     return [
         [*result.key, result.state.value, result.source.records, result.target.records]
         for result in windows
@@ -173,7 +274,7 @@ def _finding_buckets(run: Reconciliation) -> dict[str, list[int]]:
     for finding in run.findings:
         if finding.timestamp_ms is not None:
             bucket = (finding.timestamp_ms - run.first_ms) // run.bucket_ms
-            series[finding.finding_class.value][max(0, min(BUCKETS - 1, bucket))] += 1
+            series[finding.finding_class.value][max(0, min(BUCKETS - 1, bucket))] += finding.records
     return {name: counts for name, counts in series.items() if any(counts)}
 
 

@@ -22,6 +22,7 @@ _VERDICT_COLOURS = {
     "DIVERGED": "#9b2335",
     "ERROR": "#5b3a8c",
 }
+FILES = ("report.json", "findings.jsonl", "report.html")
 FINDINGS_ON_PAGE = 500
 TIMELINES_ON_PAGE = 12
 
@@ -34,6 +35,18 @@ def write_report(out: Path, document: Document, lines: Sequence[str]) -> Path:
     page = out / "report.html"
     _replace(page, render_page(document, lines))
     return page
+
+
+def remove_report(out: Path) -> None:
+    """Remove the files of an earlier run from *out*: a run that ends early leaves no verdict of another one."""
+    for name in FILES:
+        (out / name).unlink(missing_ok=True)
+
+
+def write_error(out: Path, document: Document) -> None:
+    """Write report.json of a run that ended without a reconciliation."""
+    out.mkdir(parents=True, exist_ok=True)
+    _replace(out / "report.json", json.dumps(document, indent=2, sort_keys=True) + "\n")
 
 
 def render_page(document: Document, lines: Sequence[str]) -> str:
@@ -68,6 +81,12 @@ def _for_page(finding: dict[str, Any]) -> dict[str, Any]:
         "corrupt": f"differs in {finding['field']}",
         "duplicate": f"first copy at {finding['first_dst_offset']}",
         "reordered": f"moved by {finding['distance']}",
+        "shifted": f"{finding['records']} records moved by {finding['distance']} offsets",
+        "truncated": f"{finding['records']} records up to {finding['last_offset']}",
+        "gap": f"{finding['records']} offsets up to {finding['last_offset']}",
+        "extra": f"{finding['records']} records" if finding["records"] > 1 else "",
+        "misrouted": f"in target partition {finding['dst_partition']}",
+        "undecodable": f"{finding['records']} offsets up to {finding['last_offset']}, {finding['field']}",
     }.get(finding["class"], "")
     when = ""
     if finding["ts"] is not None:

@@ -23,6 +23,11 @@ _COLOURS = {
     "duplicate": "#3a6ea5",
     "corrupt": "#e4572e",
     "reordered": "#c9930a",
+    "truncated": "#7a1526",
+    "gap": "#5c0f1c",
+    "shifted": "#8a6d1a",
+    "misrouted": "#2f8f83",
+    "undecodable": "#222222",
 }
 _WORDS = {
     "equal": "equal",
@@ -158,18 +163,18 @@ def coverage(document: Document) -> str:
         for partition in topic["partitions"]
     ]
     width, left, bar = 860.0, 170.0, 12
-    longest = max((max(p["source_end"], 1) for _, p in rows), default=1)
+    longest = max((max(p["source_end"], p["target_end"], 1) for _, p in rows), default=1)
     marks = []
     for row, (topic, p) in enumerate(rows):
         y = 6 + row * (bar + 6)
         label = escape(f"{topic} p{p['partition']}")
         marks.append(f'<text x="{left - 8}" y="{y + 10}" text-anchor="end">{label}</text>')
-        low = p["low"] - p["aged_out"]
+        top = max(p["high"], p["target_end"])
         for start, end, colour, word in (
-            (low, p["low"], "#bbbbbb", "aged out"),
+            (p["start"], p["low"], "#bbbbbb", "aged out"),
             (p["low"], p["proven_up_to"], "#5a9e6f", "proven equal"),
-            (p["proven_up_to"], p["high"], "#e4a08f", "after the first difference"),
-            (p["high"], p["source_end"], "#f2e2b3", "lagging"),
+            (p["proven_up_to"], top, "#e4a08f", "after the first difference"),
+            (top, p["source_end"], "#f2e2b3", "lagging"),
         ):
             if end > start:
                 marks.append(

@@ -18,24 +18,30 @@ def first_screen(
     meta = document["meta"]
     found = totals["findings"]
     source, target = document["source"], document["target"]
+    scope = totals["in_scope"]
     lines = [
         f"VERDICT  {document['verdict']:<12}  {source['name']} -> {target['name']}   "
         f"run {meta['run_id']}   cut {meta['started_at']}   exit {document['exit_code']}",
-        f"verified {_percent(totals['verified'], totals['in_scope'])}  "
-        f"({_n(totals['verified'])} of {_n(totals['in_scope'])} offsets)   "
-        f"lag {_n(totals['lagging'])} rec   aged out {_n(totals['aged_out'])}",
-        "   ".join(f"{name} {_n(count)}" for name, count in found.items()),
+        f"verified {_share(totals['verified'], scope)}   compared {_share(totals['compared'], scope)}   "
+        f"in scope {_n(scope)} offsets",
+        f"not compared: aged out {_n(totals['aged_out'])}   not read {_n(totals['not_read'])}   "
+        f"lag {_n(totals['lagging'])}   without a record on either side: {_n(totals['empty'])}",
+        _classes(found),
     ]
+    lines += _remarks(document)
     lines += [f"unreadable  {reason}" for reason in totals["unreadable"][:4]]
     lines.append(f"proven equal up to:  {_proven(document)}")
     drift = document["drift"]
-    lines.append(f"drift: configs {len(drift)}{_drift(drift)}")
+    partitions = document["partition_drift"]
+    lines.append(
+        f"drift: partitions {len(partitions)}{_partition_drift(partitions)}   configs {len(drift)}{_drift(drift)}"
+    )
     if any(found.values()):
-        lines += ["", f"{'worst':<8}{'topic':<20}{'p':>4}  {'class':<10}{'n':>7}  first offset"]
+        lines += ["", f"{'worst':<8}{'topic':<20}{'p':>4}  {'class':<12}{'n':>7}  first offset"]
         lines += _worst(document)
     if findings:
         lines += ["", "first findings"]
-        lines += [_finding(each) for each in findings[:_WORST_SHOWN]]
+        lines += [finding_line(each) for each in findings[:_WORST_SHOWN]]
     roots, read = document["roots"], document["read"]
     lines += [
         "",
@@ -56,7 +62,7 @@ def _worst(document: Document) -> list[str]:
     ]
     rows.sort(key=lambda row: (-row[0], row[1:4]))
     lines = [
-        f"{'':<8}{topic:<20}{partition:>4}  {name:<10}{_n(count):>7}  {_n(first)}"
+        f"{'':<8}{topic:<20}{partition:>4}  {name:<12}{_n(count):>7}  {_n(first)}"
         for count, topic, partition, name, first in rows[:_WORST_SHOWN]
     ]
     if len(rows) > _WORST_SHOWN:
@@ -64,30 +70,83 @@ def _worst(document: Document) -> list[str]:
     return lines
 
 
-def _finding(finding: dict[str, Any]) -> str:
+def finding_line(finding: dict[str, Any]) -> str:
+    """Return one finding as a line of text."""
     where = f"{finding['topic']} p{finding['partition']}"
+    source, target, count = finding["src_offset"], finding["dst_offset"], finding["records"]
+    until = f" to {finding['last_offset']}" if finding["last_offset"] is not None else ""
     what = {
-        "missing": f"source offset {finding['src_offset']} is not in the target",
-        "extra": f"target offset {finding['dst_offset']} is not in the source",
-        "duplicate": f"target offset {finding['dst_offset']} repeats {finding['first_dst_offset']}",
-        "corrupt": f"offset {finding['dst_offset']} differs in {finding['field']}",
-        "reordered": f"source offset {finding['src_offset']} is at target offset {finding['dst_offset']}",
+        "missing": f"source offset {source} is not in the target",
+        "truncated": f"source offsets {source}{until} ({_n(count)} records) are not in the target",
+        "gap": f"offsets {source}{until} are in neither log: deleted at the source before they were copied",
+        "extra": f"target offset {target}{until} ({_n(count)} records) is not in the source",
+        "duplicate": f"target offset {target} repeats {finding['first_dst_offset']}",
+        "corrupt": f"target offset {target} differs from source offset {source} in {finding['field']}",
+        "reordered": f"source offset {source} is at target offset {target}, moved by {finding['distance']}",
+        "shifted": f"{_n(count)} records from source offset {source} on are moved by {finding['distance']} offsets",
+        "misrouted": f"source offset {source} is in target partition {finding['dst_partition']}, offset {target}",
+        "undecodable": f"offsets {target if source is None else source}{until}: {finding['field']}",
     }[finding["class"]]
-    return f"        #{finding['seq']:<4} {finding['class']:<10} {where}: {what}"
+    return f"        #{finding['seq']:<4} {finding['class']:<11} {where}: {what}"
+
+
+def _classes(found: dict[str, int]) -> str:
+    """Return the counts of the classes: those that occur, then the names of the others."""
+    present = [f"{name} {_n(count)}" for name, count in found.items() if count]
+    absent = [name for name, count in found.items() if not count]
+    if not present:
+        return f"findings 0 of every class: {', '.join(absent)}"
+    return "   ".join(present) + (f"   none of: {', '.join(absent)}" if absent else "")
+
+
+def _remarks(document: Document) -> list[str]:
+    """Return lines about what was found and does not affect the exit code, and about what was explained."""
+    lines = []
+    ignored = document["not_failed_on"]
+    if ignored:
+        found = ", ".join(f"{name} {_n(count)}" for name, count in ignored.items())
+        lines.append(f"found and not failed on (--fail-on): {found}")
+    totals, limits = document["totals"], document["limits"]
+    if totals["compared"] < totals["in_scope"] and limits["min_coverage"] < 1:
+        lines.append(
+            f"coverage {_percent(totals['compared'], totals['in_scope'])}, "
+            f"accepted from {100 * limits['min_coverage']:g} % on (--min-coverage)"
+        )
+    if document["explained"]:
+        causes = ", ".join(f"{cause} {_n(count)}" for cause, count in document["explained"].items())
+        lines.append(f"explained gaps: {causes}")
+    return lines
 
 
 def _proven(document: Document) -> str:
     parts = []
     for topic in document["topics"]:
-        bad = [p for p in topic["partitions"] if p["first_bad_offset"] is not None]
-        if not bad:
-            parts.append(f"{topic['topic']} 100 %")
-            continue
-        first = bad[0]
-        more = f" (+{len(bad) - 1} partitions)" if len(bad) > 1 else ""
-        parts.append(f"{topic['topic']} p{first['partition']} -> {_n(first['proven_up_to'])}{more}")
+        partial = [
+            p for p in topic["partitions"] if p["proven_up_to"] < max(p["high"], p["source_end"])
+        ]
+        if not topic["in_scope"] and not topic["lagging"]:
+            parts.append(f"{topic['topic']} nothing to compare")
+        elif not topic["compared"]:
+            parts.append(f"{topic['topic']} nothing proven")
+        elif partial:
+            first = min(partial, key=lambda p: p["proven_up_to"] - p["high"])
+            more = f" (+{len(partial) - 1} partitions)" if len(partial) > 1 else ""
+            parts.append(
+                f"{topic['topic']} p{first['partition']} -> {_n(first['proven_up_to'])} "
+                f"of {_n(max(first['high'], first['source_end']))}{more}"
+            )
+        else:
+            parts.append(f"{topic['topic']} {_share(topic['verified'], topic['in_scope'])}")
     shown = parts[:6]
     return "   ".join(shown) + (f"   and {len(parts) - 6} more" if len(parts) > 6 else "")
+
+
+def _partition_drift(drift: Sequence[dict[str, Any]]) -> str:
+    if not drift:
+        return ""
+    first = drift[0]
+    more = ", ..." if len(drift) > 1 else ""
+    return f" ({first['topic']} p{first['partition']} only at the {first['only_at']}{more})"
 
 
 def _drift(drift: Sequence[dict[str, Any]]) -> str:
@@ -104,9 +163,15 @@ def _n(number: int | None) -> str:
     return "-" if number is None else f"{number:,}".replace(",", " ")
 
 
+def _share(part: int, whole: int) -> str:
+    if not whole:
+        return "nothing (0 of 0)"
+    return f"{_percent(part, whole)} ({_n(part)} of {_n(whole)})"
+
+
 def _percent(part: int, whole: int) -> str:
     if not whole:
-        return "100 %"
+        return "- %"
     if part < whole:
         # Never rounded up to "100 %" while something was not verified.
         return f"{min(99.99, int(10_000 * part / whole) / 100):.2f} %"

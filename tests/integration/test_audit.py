@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,11 +16,13 @@ from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from spark_jobs.cluster import read_cluster, time_span
+from spark_jobs.cluster import matching_topics, read_cluster, time_span
 from spark_jobs.cut import OffsetRange
 from spark_jobs.data_source import KafkaReader
-from spark_jobs.reconcile import Options, Reconciliation, reconcile
+from spark_jobs.reconcile import Options, Reconciliation, TimeBuckets, reconcile
+from spark_jobs.report.document import config_drift
 from spark_jobs.session import spark_session
+from spark_jobs.spark_engine import SparkEngine
 from spark_jobs.verdict import ExitCode, Verdict
 from tests.kit.brokers import Cluster
 from tests.kit.zookeeper import Ensemble
@@ -110,13 +113,9 @@ class Pair:
     def audit(self, spark: SparkSession, *, complete: bool = True) -> Reconciliation:
         target = read_cluster("west", self.west, [self.topic])
         source = read_cluster("east", self.east, [self.topic])
-        return reconcile(
-            KafkaReader(spark, slice_offsets=100),
-            source,
-            target,
-            Options(window=50, complete=complete),
-            span_ms=time_span(source),
-        )
+        options, buckets = Options(50, complete), TimeBuckets.over(time_span(source))
+        engine = SparkEngine(KafkaReader(spark, slice_offsets=100), options.window, buckets)
+        return reconcile(engine, source, target, options, buckets=buckets)
 
 
 def named(run: Reconciliation) -> list[tuple[str, int, int | None, int | None, str | None]]:
@@ -192,8 +191,7 @@ def test_a_tail_not_received_is_lag_and_a_complete_mirror_has_lost_it(
     run = pair.audit(spark, complete=False)
     assert (run.outcome.verdict, run.counts.lagging, named(run)) == (Verdict.LAGGING, 10, [])
     run = pair.audit(spark, complete=True)
-    assert {name[0] for name in named(run)} == {"missing"}
-    assert len(run.findings) == 10
+    assert [(f.finding_class.value, f.records) for f in run.findings] == [("truncated", 5)] * 2
 
 
 def test_what_retention_removed_from_the_copy_can_not_be_verified(
@@ -242,6 +240,57 @@ def test_a_partition_is_read_from_several_places(
     assert sorted(map(tuple, found)) == sorted(expected)
 
 
+def test_what_retention_removed_from_the_source_can_not_be_verified(
+    spark: SparkSession, clusters: tuple[Cluster, Cluster]
+) -> None:
+    pair = Pair(clusters, "aged-source")
+    tampered = messages(100)
+    tampered[4] = tampered[4]._replace(value=b"tampered with")
+    pair.write(pair.east, messages(100))
+    pair.write(pair.west, tampered)
+    admin = AdminClient({"bootstrap.servers": pair.east})
+    for future in admin.delete_records([Place(pair.topic, 0, 30)]).values():
+        future.result(20)
+    run = pair.audit(spark)
+    assert (run.outcome.verdict, run.outcome.exit_code) == (Verdict.INCOMPLETE, ExitCode.AGED_OUT)
+    assert (run.counts.aged_out, run.counts.verified, named(run)) == (30, 70, [])
+
+
+def test_partitions_that_only_the_target_has_are_extra_and_a_prefix_is_followed(
+    spark: SparkSession, clusters: tuple[Cluster, Cluster]
+) -> None:
+    pair = Pair(clusters, "east.more")
+    admin = AdminClient({"bootstrap.servers": pair.east})
+    admin.create_topics([NewTopic("more", 1, 1)])["more"].result(20)
+    records = messages(20)
+    write_apart(pair, [records, records[:5]])
+    pair.topic = "more"
+    producer = Producer({"bootstrap.servers": pair.east})
+    for message in records:
+        producer.produce(
+            "more",
+            message.value,
+            message.key,
+            partition=0,
+            timestamp=message.timestamp,
+            headers=list(message.headers),
+        )
+    assert producer.flush(20) == 0
+    pattern = re.compile("mo.e")
+    assert matching_topics("west", pair.west, pattern, "east.") == ["more"]
+    target = read_cluster("west", pair.west, ["more"], "east.")
+    source = read_cluster("east", pair.east, ["more"])
+    assert config_drift(source, target) == []
+    options, buckets = Options(window=50), TimeBuckets.over(time_span(source))
+    engine = SparkEngine(KafkaReader(spark), options.window, buckets)
+    run = reconcile(engine, source, target, options, buckets=buckets)
+    assert run.outcome.exit_code is ExitCode.DIVERGED
+    assert [(f.finding_class.value, f.partition, f.records) for f in run.findings] == [
+        ("extra", 1, 5)
+    ]
+    assert run.counts.verified == 20
+
+
 def kaudit(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "spark_jobs", *arguments],
@@ -265,9 +314,9 @@ def test_the_command_writes_its_reports_and_exits_with_the_verdict(
     assert done.stdout.startswith("VERDICT  DIVERGED")
     assert len(done.stdout.splitlines()) <= 40
     document = json.loads((tmp_path / "report" / "report.json").read_text())
-    assert (document["verdict"], document["totals"]["findings"]["missing"]) == ("DIVERGED", 1)
+    assert (document["verdict"], document["totals"]["findings"]["truncated"]) == ("DIVERGED", 1)
     (finding,) = (tmp_path / "report" / "findings.jsonl").read_text().splitlines()
-    assert json.loads(finding)["class"] == "missing"
+    assert json.loads(finding)["class"] == "truncated"
     page = (tmp_path / "report" / "report.html").read_text()
     assert "<svg" in page
     assert "src=" not in page
@@ -275,12 +324,16 @@ def test_the_command_writes_its_reports_and_exits_with_the_verdict(
 
 
 def test_a_side_that_can_not_be_reached_is_no_verdict(tmp_path: Path) -> None:
+    (tmp_path / "report.json").write_text('{"verdict": "CONSISTENT"}')
+    (tmp_path / "findings.jsonl").touch()
     done = kaudit(
         *("reconcile", "--source", "127.0.0.1:1", "--target", "127.0.0.1:1", "--topics", "x"),
         *("--out", str(tmp_path)),
     )
     assert done.returncode == 4
     assert "connection refused" in done.stderr
+    assert [each.name for each in tmp_path.iterdir()] == ["report.json"]
+    assert json.loads((tmp_path / "report.json").read_text())["verdict"] == "ERROR"
 
 
 def test_a_topic_that_does_not_exist_gives_no_verdict(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from spark_jobs.align import align
-from spark_jobs.findings import Finding, FindingClass, RecordDigest
+from spark_jobs.align import Alignment, align
+from spark_jobs.findings import FindingClass, RecordDigest
 
 
 def record(
@@ -25,16 +25,16 @@ def renumber(records: list[RecordDigest]) -> list[RecordDigest]:
     ]
 
 
-def brief(findings: list[Finding]) -> list[tuple[str, int | None, int | None]]:
-    return [(f.finding_class.value, f.source_offset, f.target_offset) for f in findings]
+def brief(alignment: Alignment) -> list[tuple[str, int | None, int | None]]:
+    return [(f.finding_class.value, f.source_offset, f.target_offset) for f in alignment.findings]
 
 
 def test_equal_logs_have_no_findings() -> None:
-    assert align("t", 0, log(100), log(100)) == []
+    assert align("t", 0, log(100), log(100)).findings == []
 
 
 def test_two_empty_logs_are_equal() -> None:
-    assert align("t", 0, [], []) == []
+    assert align("t", 0, [], []).findings == []
 
 
 def test_a_lost_record_in_the_middle_is_missing_and_nothing_behind_it_is_blamed() -> None:
@@ -60,7 +60,7 @@ def test_all_records_lost_are_missing() -> None:
 def test_a_doubled_record_is_a_duplicate_with_its_first_copy() -> None:
     target = log(10)
     target.insert(7, target[2])
-    (finding,) = align("t", 0, log(10), renumber(target))
+    (finding,) = align("t", 0, log(10), renumber(target)).findings
     assert finding.finding_class is FindingClass.DUPLICATE
     assert (finding.target_offset, finding.first_target_offset) == (7, 2)
 
@@ -77,7 +77,7 @@ def test_the_same_record_added_twice_is_two_duplicates() -> None:
 def test_a_changed_value_is_corrupt_in_value() -> None:
     target = log(10)
     target[5] = record(5, value=99)
-    (finding,) = align("t", 0, log(10), target)
+    (finding,) = align("t", 0, log(10), target).findings
     assert (finding.finding_class, finding.source_offset, finding.field) == (
         FindingClass.CORRUPT,
         5,
@@ -88,21 +88,21 @@ def test_a_changed_value_is_corrupt_in_value() -> None:
 def test_key_and_value_swapped_is_corrupt_in_both() -> None:
     target = log(10)
     target[5] = RecordDigest(5, 12345, target[5].value, target[5].key, 0, 0)
-    (finding,) = align("t", 0, log(10), target)
+    (finding,) = align("t", 0, log(10), target).findings
     assert finding.field == "key,value"
 
 
 def test_a_changed_timestamp_is_corrupt_in_timestamp() -> None:
     target = log(10)
     target[0] = record(0, timestamp=5)
-    (finding,) = align("t", 0, log(10), target)
+    (finding,) = align("t", 0, log(10), target).findings
     assert finding.field == "timestamp"
 
 
 def test_a_moved_record_is_reordered_by_its_distance() -> None:
     target = log(10)
     target.insert(6, target.pop(2))
-    (finding,) = align("t", 0, log(10), renumber(target))
+    (finding,) = align("t", 0, log(10), renumber(target)).findings
     assert (finding.finding_class, finding.source_offset, finding.target_offset) == (
         FindingClass.REORDERED,
         2,
@@ -137,5 +137,5 @@ def test_a_foreign_record_is_extra() -> None:
 
 def test_records_that_are_equal_in_the_source_are_no_duplicates() -> None:
     source = [record(i, key=1, value=1) for i in range(5)]
-    assert align("t", 0, source, source) == []
+    assert align("t", 0, source, source).findings == []
     assert brief(align("t", 0, source, renumber(source[:4]))) == [("missing", 4, None)]

@@ -34,7 +34,7 @@ def test_an_empty_target_partition_lags_and_nothing_has_aged_out() -> None:
 
 def test_what_retention_removed_from_the_source_is_not_compared() -> None:
     cut = cut_of(LogRange(4, 10), LogRange(0, 10))
-    assert (cut.low, cut.high, cut.aged_out) == (4, 10, 0)
+    assert (cut.low, cut.high, cut.only_target, cut.aged_out) == (4, 10, (0, 4), 4)
 
 
 def test_what_retention_removed_from_the_target_only_has_aged_out() -> None:
@@ -50,3 +50,23 @@ def test_a_target_that_holds_more_than_the_source_is_cut_at_the_source_and_its_t
 def test_two_empty_sides_compare_nothing() -> None:
     cut = cut_of(LogRange(0, 0), LogRange(0, 0))
     assert (cut.compared, cut.lagging, cut.aged_out) == (0, 0, 0)
+
+
+def test_a_partition_that_only_the_target_has_is_compared_with_an_empty_log() -> None:
+    (cut,) = freeze({TopicPartition("t", 1): LogRange(3, 8)}, {})
+    assert (cut.low, cut.high, cut.target_end, cut.scope) == (3, 3, 8, 5)
+    assert not cut.on_source
+
+
+def test_offsets_between_the_targets_end_and_the_sources_start_are_lost() -> None:
+    cut = cut_of(LogRange(50, 60), LogRange(0, 20))
+    assert (cut.lost, cut.only_target, cut.lagging) == ((20, 50), (0, 20), 10)
+
+
+def test_every_offset_of_either_log_is_in_one_part_of_the_scope() -> None:
+    bounds = [(low, high) for low in range(6) for high in range(low, 6)]
+    for source in bounds:
+        for target in bounds:
+            cut = cut_of(LogRange(*source), LogRange(*target))
+            offsets = {*range(*source), *range(*target), *range(*cut.lost)}
+            assert cut.scope == len(offsets), cut

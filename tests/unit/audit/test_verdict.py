@@ -2,49 +2,77 @@
 
 from __future__ import annotations
 
+import pytest
+
 from spark_jobs.findings import FindingClass
 from spark_jobs.verdict import Counts, ExitCode, Limits, Verdict, decide
 
 
+def diverged(finding_class: FindingClass, count: int = 1) -> Counts:
+    found = {finding_class: count}
+    return Counts(verified=10, different=found, findings=found)
+
+
 def test_all_verified_and_nothing_found_is_consistent() -> None:
-    outcome = decide(Counts(in_scope=10, verified=10))
+    outcome = decide(Counts(verified=10))
     assert (outcome.verdict, outcome.exit_code) == (Verdict.CONSISTENT, ExitCode.CONSISTENT)
 
 
-def test_one_finding_is_diverged() -> None:
-    outcome = decide(Counts(10, 10, findings={FindingClass.MISSING: 1}))
+@pytest.mark.parametrize("finding_class", FindingClass)
+def test_one_finding_of_any_class_is_diverged(finding_class: FindingClass) -> None:
+    outcome = decide(diverged(finding_class))
     assert (outcome.verdict, outcome.exit_code) == (Verdict.DIVERGED, ExitCode.DIVERGED)
 
 
-def test_a_class_that_is_not_in_fail_on_does_not_diverge() -> None:
+def test_fail_on_decides_the_exit_code_and_never_the_verdict() -> None:
     limits = Limits(fail_on=frozenset({FindingClass.MISSING}))
-    outcome = decide(Counts(10, 10, findings={FindingClass.REORDERED: 4}), limits)
-    assert outcome.verdict is Verdict.CONSISTENT
+    outcome = decide(diverged(FindingClass.CORRUPT, 4), limits)
+    assert (outcome.verdict, outcome.exit_code) == (Verdict.DIVERGED, ExitCode.CONSISTENT)
+    assert outcome.not_failed_on == {FindingClass.CORRUPT: 4}
+    assert decide(diverged(FindingClass.MISSING), limits).exit_code is ExitCode.DIVERGED
 
 
 def test_lag_over_the_limit_is_no_verdict_yet() -> None:
-    outcome = decide(Counts(10, 10, lagging=5), Limits(max_lag=4))
+    outcome = decide(Counts(verified=10, lagging=5), Limits(max_lag=4))
     assert (outcome.verdict, outcome.exit_code) == (Verdict.LAGGING, ExitCode.NO_VERDICT_YET)
-    assert decide(Counts(10, 10, lagging=4), Limits(max_lag=4)).verdict is Verdict.CONSISTENT
+    within = decide(Counts(verified=10, lagging=4), Limits(max_lag=4))
+    assert within.verdict is Verdict.CONSISTENT
+
+
+def test_only_lag_proves_nothing() -> None:
+    outcome = decide(Counts(lagging=5), Limits(max_lag=10))
+    assert (outcome.verdict, outcome.exit_code) == (Verdict.LAGGING, ExitCode.NO_VERDICT_YET)
 
 
 def test_aged_out_offsets_are_incomplete_with_their_own_exit_code() -> None:
-    outcome = decide(Counts(10, 8, aged_out=2))
+    counts = Counts(verified=8, aged_out=2)
+    outcome = decide(counts)
     assert (outcome.verdict, outcome.exit_code) == (Verdict.INCOMPLETE, ExitCode.AGED_OUT)
+    assert counts.coverage == 0.8
+
+
+def test_an_accepted_coverage_changes_the_exit_code_and_not_the_verdict() -> None:
+    outcome = decide(Counts(verified=8, aged_out=2), Limits(min_coverage=0.8))
+    assert (outcome.verdict, outcome.exit_code) == (Verdict.INCOMPLETE, ExitCode.CONSISTENT)
+
+
+def test_gaps_and_undecodable_batches_are_not_covered() -> None:
+    assert diverged(FindingClass.GAP, 10).coverage == 0.5
+    assert diverged(FindingClass.UNDECODABLE, 10).coverage == 0.5
+    assert diverged(FindingClass.CORRUPT, 10).coverage == 1.0
 
 
 def test_an_unreadable_side_beats_a_finding_in_the_exit_code_and_both_are_listed() -> None:
-    outcome = decide(
-        Counts(10, 5, findings={FindingClass.EXTRA: 1}, unreadable=("broker 2 is down",))
-    )
+    found = {FindingClass.EXTRA: 1}
+    outcome = decide(Counts(5, findings=found, unreadable=("broker 2 is down",)))
     assert (outcome.verdict, outcome.exit_code) == (Verdict.ERROR, ExitCode.UNREADABLE)
     assert ExitCode.DIVERGED in outcome.applicable
 
 
 def test_a_failed_self_test_comes_first() -> None:
-    outcome = decide(Counts(10, 10, unreadable=("x",)), self_test_failed=True)
+    outcome = decide(Counts(10, unreadable=("x",)), self_test_failed=True)
     assert outcome.exit_code is ExitCode.INTERNAL
 
 
-def test_an_empty_topic_is_consistent() -> None:
-    assert decide(Counts(0, 0)).verdict is Verdict.CONSISTENT
+def test_empty_topics_are_consistent() -> None:
+    assert decide(Counts()).verdict is Verdict.CONSISTENT

@@ -52,7 +52,7 @@ def test_an_alignment_finds_exactly_what_was_done(tmp_path: Path) -> None:
     deeds = damage_log(log, "flights", 0, random.Random(5), Counts(2, 3, 2, 1))
     found = {
         (f.finding_class.value, f.source_offset, f.target_offset, f.field)
-        for f in align("flights", 0, before, read(log))
+        for f in align("flights", 0, before, read(log)).findings
     }
     assert found == {(d.finding_class, d.source_offset, d.target_offset, d.field) for d in deeds}
     assert len(deeds) == 8

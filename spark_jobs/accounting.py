@@ -1,0 +1,475 @@
+"""Turns alignments, failures and holes into findings, and puts each offset of both logs into one class. Pure.
+
+Theory of operation
+===================
+`spark_jobs.align` sees one partition at a time and only the windows that differ. This module sees the whole run:
+
+1. *Misrouted.* A record that one partition lacks and another partition of the topic has in addition.
+2. *Lag.* MISSING records behind everything that the target received, unless the mirror is complete.
+3. *Explained.* Compaction of one log explains a record that only the other has, if a later record with its key exists
+   or if it is a tombstone or a transaction marker. Gaps that the operator accepted explain missing offsets.
+4. *Truncated.* What is left of MISSING records behind the target's end of a complete mirror: one finding.
+5. *Duplicate.* An EXTRA record with a copy elsewhere in its partition.
+6. *Gaps.* Offsets that the target never had, where the source has deleted its records.
+
+Invariants (tests/property/test_audit_oracle.py compares with a brute-force join):
+ 1. each offset of the scope is in one class of `Counts`, and the classes add up to the scope;
+ 2. what was not read is in no class that counts as compared.
+
+In: an `Evidence`.  Out: an `Account`.  Owner: the caller.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from kclient.types import TopicPartition
+from spark_jobs.align import Alignment
+from spark_jobs.cut import OffsetRange, PartitionCut
+from spark_jobs.engine import Copies, Failure, FailureKind, Place
+from spark_jobs.findings import CONTROL, KEYLESS, TOMBSTONE, Finding, FindingClass
+from spark_jobs.ranges import Ranges, intersect, merged, subtract, total
+from spark_jobs.verdict import Counts
+from spark_jobs.windows import WindowResult, WindowState
+
+COMPACTION = "compaction"
+MIRROR_START = "before the mirror's first record"
+
+
+class AcceptedGap(NamedTuple):
+    """Offsets [low, high) that the target may lack, with the cause, from the mirror's ledger or the operator."""
+
+    topic: str
+    partition: int
+    low: int
+    high: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Everything that one run read, per partition."""
+
+    source_name: str
+    window: int
+    """Offsets per window."""
+    cuts: Sequence[PartitionCut]
+    windows: Sequence[WindowResult]
+    alignments: Mapping[TopicPartition, Alignment]
+    tails: frozenset[TopicPartition]
+    """Partitions in which the source was aligned to its end."""
+    failures: Sequence[Failure] = ()
+    holes: Sequence[OffsetRange] = ()
+    """Offsets without a record in the part of a log that only the target still has."""
+    complete: bool = False
+    source_compacted: frozenset[str] = frozenset()
+    target_compacted: frozenset[str] = frozenset()
+    accepted: Sequence[AcceptedGap] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The findings of a run, and the class of each offset."""
+
+    findings: Sequence[Finding]
+    """Sorted by topic, partition and position."""
+    partitions: Mapping[TopicPartition, Counts]
+    explained: Mapping[TopicPartition, Mapping[str, int]]
+    """Explained offsets by cause."""
+    failed: Mapping[TopicPartition, Ranges]
+    """Offsets that a cluster did not return."""
+
+    @property
+    def total(self) -> Counts:
+        """The sum over all partitions."""
+        return add(self.partitions.values())
+
+
+def add(counts: Iterable[Counts]) -> Counts:
+    """Return the sum of *counts*."""
+    each = list(counts)
+    different: Counter[FindingClass] = Counter()
+    findings: Counter[FindingClass] = Counter()
+    for one in each:
+        different.update(one.different)
+        findings.update(one.findings)
+    return Counts(
+        verified=sum(one.verified for one in each),
+        empty=sum(one.empty for one in each),
+        explained=sum(one.explained for one in each),
+        aged_out=sum(one.aged_out for one in each),
+        not_read=sum(one.not_read for one in each),
+        lagging=sum(one.lagging for one in each),
+        different=dict(different),
+        findings=dict(findings),
+        unreadable=tuple(text for one in each for text in one.unreadable),
+    )
+
+
+class KeyQuestion(NamedTuple):
+    """Asks for later records with the keys of *findings*: compaction may explain those."""
+
+    findings: Sequence[Finding]
+
+    @property
+    def keys(self) -> frozenset[int]:
+        """The hashes of their keys."""
+        return frozenset(f.key_hash for f in self.findings if f.key_hash is not None)
+
+    @property
+    def partitions(self) -> set[TopicPartition]:
+        """Where they are."""
+        return {TopicPartition(f.topic, f.partition) for f in self.findings}
+
+
+@dataclass(slots=True)
+class Ledger:
+    """The findings of a run while they are classified, per partition."""
+
+    evidence: Evidence
+    findings: dict[TopicPartition, list[Finding]] = field(default_factory=dict)
+    lagging: dict[TopicPartition, int] = field(default_factory=dict)
+    explained: dict[TopicPartition, Counter[str]] = field(
+        default_factory=lambda: defaultdict(Counter)
+    )
+
+    def classify(self) -> None:
+        """Find misrouted records, lag, and offsets in accepted gaps."""
+        for cut in self.evidence.cuts:
+            tp = cut.topic_partition
+            alignment = self.evidence.alignments.get(tp)
+            self.findings[tp] = list(alignment.findings) if alignment else []
+        self._measure_moves()
+        self._misrouted()
+        for cut in self.evidence.cuts:
+            tp = cut.topic_partition
+            self.lagging[tp] = cut.lagging
+            if tp in self.evidence.tails:
+                lag = [f for f in self.findings[tp] if self._is_lag(f, cut)]
+                self._drop(tp, lag)
+                self.lagging[tp] = self._lagging(cut, lag)
+        for gap in self.evidence.accepted:
+            tp = TopicPartition(gap.topic, gap.partition)
+            inside = [
+                f
+                for f in self.findings.get(tp, ())
+                if f.finding_class is FindingClass.MISSING
+                and gap.low <= (f.source_offset or 0) < gap.high
+            ]
+            self._explain(tp, inside, gap.cause)
+
+    def _measure_moves(self) -> None:
+        """Add the records of equal windows, which were not aligned, to the distances across them."""
+        for tp, findings in self.findings.items():
+            if not any(f.finding_class is FindingClass.REORDERED for f in findings):
+                continue
+            equal = [
+                result
+                for result in self.evidence.windows
+                if result.state is WindowState.EQUAL and result.key[:2] == tp
+            ]
+            self.findings[tp] = [_with_crossed(f, equal, self.evidence.window) for f in findings]
+
+    def _is_lag(self, finding: Finding, cut: PartitionCut) -> bool:
+        return not self.evidence.complete and _is_behind(finding, cut)
+
+    def _lagging(self, cut: PartitionCut, lag: Sequence[Finding]) -> int:
+        """Return the offsets that lag in a partition of `Evidence.tails`."""
+        tp = cut.topic_partition
+        alignment = self.evidence.alignments.get(tp)
+        below = any(f.position < cut.high for f in lag)
+        if self.evidence.complete or below or (alignment is not None and alignment.shifted):
+            return sum(f.owns for f in lag)  # The target has offsets of its own.
+        failed = intersect(
+            ((f.low, f.high) for f in self.evidence.failures if (f.topic, f.partition) == tp),
+            cut.high,
+            cut.source_end,
+        )
+        others = sum(
+            f.owns
+            for f in self.findings[tp]
+            if cut.high <= f.first_difference < cut.source_end
+            and f.finding_class is not FindingClass.EXTRA
+        )
+        return cut.lagging - total(failed) - others
+
+    def _misrouted(self) -> None:
+        """Pair MISSING records with EXTRA records of other partitions of the topic, by content."""
+        wanted: dict[tuple[str, int | None], list[Finding]] = defaultdict(list)
+        for each in self._all(FindingClass.MISSING):
+            wanted[each.topic, each.source_hash].append(each)
+        if not wanted:
+            return
+        for extra in self._all(FindingClass.EXTRA):
+            sources = wanted.get((extra.topic, extra.target_hash), [])
+            lost = next((f for f in sources if f.partition != extra.partition), None)
+            if lost is None:
+                continue
+            sources.remove(lost)
+            self._drop(TopicPartition(extra.topic, extra.partition), [extra])
+            tp = TopicPartition(lost.topic, lost.partition)
+            self._drop(tp, [lost])
+            self.findings[tp].append(
+                replace(
+                    lost,
+                    finding_class=FindingClass.MISROUTED,
+                    target_offset=extra.target_offset,
+                    target_hash=extra.target_hash,
+                    target_partition=extra.partition,
+                    tail_position=None,
+                )
+            )
+            if extra.owns:
+                self.misplaced[TopicPartition(extra.topic, extra.partition)] += extra.owns
+
+    misplaced: Counter[TopicPartition] = field(default_factory=Counter)
+    """Offsets of records that belong to another partition: the other half of a MISROUTED finding."""
+
+    def key_question(self) -> KeyQuestion:
+        """Return the findings that compaction of the other log may explain."""
+        evidence = self.evidence
+        return KeyQuestion(
+            [
+                f
+                for f in self._all(*_ONLY_TARGET, FindingClass.MISSING)
+                if f.topic
+                in (
+                    evidence.source_compacted
+                    if f.finding_class in _ONLY_TARGET
+                    else evidence.target_compacted
+                )
+            ]
+        )
+
+    def explain_compaction(self, question: KeyQuestion, last: Mapping[Place, int]) -> None:
+        """Explain the records of *question* that compaction removes; *last* has the last offset of each key."""
+        for finding in question.findings:
+            later = last.get((finding.topic, finding.partition, finding.key_hash or 0), -1)
+            keyed = not finding.flags & KEYLESS
+            superseded = keyed and later > finding.position
+            expired = keyed and bool(finding.flags & TOMBSTONE)
+            if superseded or expired or finding.flags & CONTROL:
+                tp = TopicPartition(finding.topic, finding.partition)
+                self._explain(tp, [finding], COMPACTION)
+
+    def fold_tails(self) -> None:
+        """Make one TRUNCATED finding of the records behind the end of a complete mirror's partition."""
+        for cut in self.evidence.cuts:
+            tp = cut.topic_partition
+            tail = [f for f in self.findings[tp] if _is_behind(f, cut)]
+            if tail:
+                self._drop(tp, tail)
+                self.findings[tp].append(_folded(tail, FindingClass.TRUNCATED))
+
+    def extras(self) -> list[Finding]:
+        """Return the EXTRA findings: those with a copy elsewhere in the partition are duplicates."""
+        return list(self._all(FindingClass.EXTRA))
+
+    def settle_duplicates(self, copies: Mapping[Place, Copies]) -> None:
+        """Turn EXTRA records with a copy in their partition into DUPLICATEs; fold whole partitions."""
+        unmatched = Counter(
+            (f.topic, f.partition, f.target_hash) for f in self._all(FindingClass.EXTRA)
+        )
+        for cut in self.evidence.cuts:
+            tp = cut.topic_partition
+            settled = []
+            for finding in self.findings[tp]:
+                place = (tp.topic, tp.partition, finding.target_hash or 0)
+                held = copies.get(place)
+                if finding.finding_class is FindingClass.EXTRA and held is not None:
+                    # A surplus beside a record of the source, or the second copy of a stranger.
+                    others = held.records > unmatched[place]
+                    first = held.first if held.first != finding.target_offset else held.last
+                    if first != finding.target_offset and (
+                        others or first < (finding.target_offset or 0)
+                    ):
+                        finding = replace(
+                            finding, finding_class=FindingClass.DUPLICATE, first_target_offset=first
+                        )
+                settled.append(finding)
+            self.findings[tp] = settled
+            if not cut.on_source:
+                foreign = [f for f in settled if f.finding_class in _ONLY_TARGET]
+                if len(foreign) > 1:
+                    self._drop(tp, foreign)
+                    self.findings[tp].append(_folded(foreign, FindingClass.EXTRA))
+
+    def account(self) -> Account:
+        """Add gaps and failures, and count every offset."""
+        partitions, failed = {}, {}
+        verified = self._verified()
+        for cut in self.evidence.cuts:
+            tp = cut.topic_partition
+            failures = [
+                f
+                for f in self.evidence.failures
+                if (f.topic, f.partition) == (tp.topic, tp.partition)
+            ]
+            partitions[tp] = self._count(cut, verified[tp], failures)
+            failed[tp] = merged((f.low, f.high) for f in failures)
+        findings = sorted(
+            (f for of_partition in self.findings.values() for f in of_partition),
+            key=lambda f: (f.topic, f.partition, f.position, f.finding_class.value),
+        )
+        return Account(findings, partitions, self.explained, failed)
+
+    def _verified(self) -> Counter[TopicPartition]:
+        verified: Counter[TopicPartition] = Counter()
+        for result in self.evidence.windows:
+            if result.state is WindowState.EQUAL:
+                verified[TopicPartition(result.key.topic, result.key.partition)] += (
+                    result.source.records
+                )
+        for tp, alignment in self.evidence.alignments.items():
+            verified[tp] += alignment.verified
+        return verified
+
+    def _count(self, cut: PartitionCut, verified: int, failures: Sequence[Failure]) -> Counts:
+        tp = cut.topic_partition
+        by_kind = {
+            kind: merged((f.low, f.high) for f in failures if f.kind is kind)
+            for kind in FailureKind
+        }
+        undecodable = by_kind[FailureKind.UNDECODABLE]
+        unread = subtract(by_kind[FailureKind.UNREADABLE], undecodable)
+        self._add_undecodable(tp, failures)
+        gaps = self._add_gaps(cut, [*undecodable, *unread])
+        aged = subtract(
+            [cut.only_source, cut.only_target, *by_kind[FailureKind.DELETED]],
+            [*undecodable, *unread, *gaps],
+        )
+        alignment = self.evidence.alignments.get(tp)
+        different: Counter[FindingClass] = Counter()
+        found: Counter[FindingClass] = Counter()
+        for finding in self.findings[tp]:
+            different[finding.finding_class] += finding.owns
+            found[finding.finding_class] += finding.records
+        different[FindingClass.SHIFTED] += alignment.shifted if alignment else 0
+        different[FindingClass.MISROUTED] += self.misplaced[tp]
+        counts = Counts(
+            verified=verified,
+            explained=sum(self.explained[tp].values()),
+            aged_out=total(aged),
+            not_read=total(unread),
+            lagging=self.lagging[tp],
+            different={each: count for each, count in different.items() if count},
+            findings=dict(found),
+            unreadable=tuple(
+                f"{f.cluster} {tp} offsets {f.low} to {f.high - 1}: {f.cause}"
+                for f in failures
+                if f.kind is FailureKind.UNREADABLE
+            ),
+        )
+        # What is left of the scope has no record on either side. In a renumbered log nothing may be left.
+        return replace(counts, empty=max(0, cut.scope - counts.in_scope - counts.lagging))
+
+    def _add_undecodable(self, tp: TopicPartition, failures: Sequence[Failure]) -> None:
+        seen: Ranges = []
+        for each in failures:
+            if each.kind is not FailureKind.UNDECODABLE:
+                continue
+            at_source = each.cluster == self.evidence.source_name
+            self.findings[tp].append(
+                Finding(
+                    FindingClass.UNDECODABLE,
+                    tp.topic,
+                    tp.partition,
+                    each.low if at_source else None,
+                    None if at_source else each.low,
+                    field=f"{each.cluster}: {each.cause}",
+                    records=each.high - each.low,
+                    last_offset=each.high - 1,
+                    owns=total(subtract([(each.low, each.high)], seen)),
+                )
+            )
+            seen = merged([*seen, (each.low, each.high)])
+
+    def _add_gaps(self, cut: PartitionCut, failed: Ranges) -> Ranges:
+        """Add findings for offsets that were lost before they were copied; return all of them, explained or not."""
+        tp = cut.topic_partition
+        holes = [
+            (hole.low, hole.high)
+            for hole in self.evidence.holes
+            if (hole.topic, hole.partition) == (tp.topic, tp.partition)
+        ]
+        gaps = subtract([*holes, cut.lost], failed)
+        left = gaps
+        if cut.only_target[0] == 0 and left and left[0][0] == 0:
+            self.explained[tp][MIRROR_START] += left[0][1]
+            left = left[1:]
+        for accepted in self.evidence.accepted:
+            if (accepted.topic, accepted.partition) == (tp.topic, tp.partition):
+                inside = [
+                    each for low, high in left for each in intersect([(low, high)], *accepted[2:4])
+                ]
+                if inside:
+                    self.explained[tp][accepted.cause] += total(inside)
+                    left = subtract(left, inside)
+        if cut.topic in self.evidence.source_compacted | self.evidence.target_compacted and left:
+            compacted = subtract(left, [cut.lost])
+            if compacted:
+                self.explained[tp][COMPACTION] += total(compacted)
+                left = subtract(left, compacted)
+        for low, high in left:
+            self.findings[tp].append(
+                Finding(
+                    FindingClass.GAP,
+                    tp.topic,
+                    tp.partition,
+                    low,
+                    None,
+                    records=high - low,
+                    owns=high - low,
+                    last_offset=high - 1,
+                )
+            )
+        return gaps
+
+    def _all(self, *classes: FindingClass) -> Iterable[Finding]:
+        return [f for each in self.findings.values() for f in each if f.finding_class in classes]
+
+    def _drop(self, tp: TopicPartition, findings: Sequence[Finding]) -> None:
+        dropped = set(map(id, findings))
+        self.findings[tp] = [f for f in self.findings[tp] if id(f) not in dropped]
+
+    def _explain(self, tp: TopicPartition, findings: Sequence[Finding], cause: str) -> None:
+        if findings:
+            self._drop(tp, findings)
+            self.explained[tp][cause] += sum(f.owns for f in findings)
+
+
+_ONLY_TARGET = (FindingClass.EXTRA, FindingClass.DUPLICATE)
+
+
+def _is_behind(finding: Finding, cut: PartitionCut) -> bool:
+    """Return whether *finding* is a MISSING record behind everything that the target received."""
+    return (
+        finding.finding_class is FindingClass.MISSING
+        and finding.tail_position is not None
+        and finding.tail_position >= cut.target_end
+    )
+
+
+def _with_crossed(finding: Finding, equal: Sequence[WindowResult], size: int) -> Finding:
+    if finding.finding_class is not FindingClass.REORDERED or finding.distance is None:
+        return finding
+    low, high = sorted((finding.source_offset or 0, finding.target_offset or 0))
+    crossed = sum(each.source.records for each in equal if low < each.key.window * size < high)
+    return replace(
+        finding, distance=finding.distance + (crossed if finding.distance > 0 else -crossed)
+    )
+
+
+def _folded(findings: Sequence[Finding], finding_class: FindingClass) -> Finding:
+    first = min(findings, key=lambda f: f.position)
+    return replace(
+        first,
+        finding_class=finding_class,
+        first_target_offset=None,
+        records=len(findings),
+        owns=sum(f.owns for f in findings),
+        last_offset=max(f.position for f in findings),
+    )

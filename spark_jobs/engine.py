@@ -1,0 +1,119 @@
+"""What one reconciliation asks of the clusters' records, and the failures that it gets back.
+
+`spark_jobs.reconcile` decides which offsets to read and what the results mean. An `Engine` reads and hashes:
+`spark_jobs.spark_engine` with Spark from brokers, tests/kit from lists. A part of a log that cannot be read is a
+`Failure` beside the results; it never ends the run for other partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from kclient.types import TopicPartition
+from spark_jobs.align import Alignment
+from spark_jobs.cut import OffsetRange
+from spark_jobs.snapshot import ClusterSnapshot
+
+
+class FailureKind(Enum):
+    """Why offsets could not be read."""
+
+    UNDECODABLE = "undecodable"
+    """A batch has a wrong CRC or invalid records."""
+    DELETED = "deleted"
+    """The log's start moved past the offsets during the run: retention or DeleteRecords."""
+    UNREADABLE = "unreadable"
+    """The broker returned an error or nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Offsets [low, high) of one partition that one cluster did not return."""
+
+    cluster: str
+    topic: str
+    partition: int
+    low: int
+    high: int
+    kind: FailureKind
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class WindowRows:
+    """Rows of `spark_jobs.digest.merged`, and what could not be read."""
+
+    rows: Sequence[Mapping[str, int]]
+    failures: Sequence[Failure] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """The alignment of each partition, and what could not be read; records in failed offsets are aligned on no side."""
+
+    alignments: Mapping[TopicPartition, Alignment]
+    failures: Sequence[Failure] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Holes:
+    """The offsets of the requested ranges without a record, and what could not be read."""
+
+    ranges: Sequence[OffsetRange]
+    failures: Sequence[Failure] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Modes:
+    """How to align: see `spark_jobs.align.align`."""
+
+    compacted: frozenset[str] = field(default_factory=frozenset)
+    renumbered: bool = False
+
+
+class Copies(NamedTuple):
+    """Where a target partition has records of one content."""
+
+    records: int
+    first: int
+    last: int
+
+
+Place = tuple[str, int, int]
+"""(topic, partition, hash)."""
+
+
+class Engine(Protocol):
+    """Reads and hashes records; see the module."""
+
+    def window_rows(self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange]) -> WindowRows:
+        """Return the digests of *ranges* per window and time bucket."""
+        ...
+
+    def differences(
+        self,
+        source: tuple[ClusterSnapshot, Sequence[OffsetRange]],
+        target: tuple[ClusterSnapshot, Sequence[OffsetRange]],
+        modes: Modes,
+    ) -> Differences:
+        """Align the records of both sides, partition by partition."""
+        ...
+
+    def holes(self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange]) -> Holes:
+        """Return the offsets of *ranges* without a record."""
+        ...
+
+    def copies(
+        self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange], contents: frozenset[int]
+    ) -> dict[Place, Copies]:
+        """Return where *ranges* have records with one of *contents*, by content hash."""
+        ...
+
+    def last_of_keys(
+        self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange], keys: frozenset[int]
+    ) -> dict[Place, int]:
+        """Return the last offset of each of *keys* in *ranges*, by key hash."""
+        ...

@@ -1,0 +1,272 @@
+"""No verdict claims more than was compared: every class of offset, on logs in memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from kclient.types import TopicPartition
+from spark_jobs.accounting import AcceptedGap
+from spark_jobs.engine import FailureKind
+from spark_jobs.findings import FindingClass
+from spark_jobs.reconcile import Options
+from spark_jobs.verdict import ExitCode, Limits, Verdict
+from tests.kit.audit_logs import Fault, Log, Rec, audit, classes, log_of, named
+
+TP = TopicPartition("t", 0)
+OTHER = TopicPartition("t", 1)
+COMPLETE = Options(window=10, complete=True)
+
+
+def rec(number: int, *, key: bytes | None = None, value: bytes | None = b"") -> Rec:
+    key = b"k%d" % number if key is None else key
+    return Rec(key, b"v%d" % number if value == b"" else value, 1000 + number)
+
+
+def full(count: int = 40, start: int = 0) -> Log:
+    return log_of(*(rec(start + n) for n in range(count)), start=start)
+
+
+def test_equal_logs_are_consistent_and_every_record_is_verified() -> None:
+    run = audit({TP: full()}, {TP: full()})
+    assert (run.outcome.verdict, classes(run)) == (Verdict.CONSISTENT, {"verified": 40})
+
+
+def test_a_partition_that_only_the_target_has_is_extra() -> None:
+    run = audit({TP: full()}, {TP: full(), OTHER: full(5)})
+    assert (run.outcome.verdict, run.outcome.exit_code) == (Verdict.DIVERGED, ExitCode.DIVERGED)
+    assert named(run) == [("extra", 1, None, 0, 5)]
+    assert classes(run) == {"verified": 40, "extra": 5}
+
+
+def test_an_empty_partition_that_only_the_target_has_is_no_finding() -> None:
+    run = audit({TP: full()}, {TP: full(), OTHER: Log()})
+    assert (run.outcome.verdict, named(run)) == (Verdict.CONSISTENT, [])
+
+
+def test_a_topic_that_only_the_target_has_is_extra() -> None:
+    run = audit({TP: full()}, {TP: full(), TopicPartition("u", 0): full(3)})
+    assert (run.outcome.verdict, run.counts.findings) == (
+        Verdict.DIVERGED,
+        {FindingClass.EXTRA: 3},
+    )
+
+
+def test_what_the_source_removed_has_aged_out_and_the_audit_is_incomplete() -> None:
+    source, target = full(), full()
+    target.records[3] = rec(99)
+    source.delete_below(30)
+    run = audit({TP: source}, {TP: target})
+    assert (run.outcome.verdict, run.outcome.exit_code) == (Verdict.INCOMPLETE, ExitCode.AGED_OUT)
+    assert classes(run) == {"verified": 10, "aged out": 30}
+    assert run.counts.coverage == 0.25
+
+
+def test_a_coverage_that_the_caller_accepts_is_exit_code_0_and_still_incomplete() -> None:
+    target = full()
+    target.delete_below(10)
+    limits = Limits(min_coverage=0.75)
+    run = audit({TP: full()}, {TP: target}, Options(window=10, limits=limits))
+    assert (run.outcome.verdict, run.outcome.exit_code) == (
+        Verdict.INCOMPLETE,
+        ExitCode.CONSISTENT,
+    )
+
+
+def test_a_gap_that_the_mirror_skipped_is_loss() -> None:
+    target = full(20)
+    for offset in range(60, 80):
+        target.records[offset] = rec(offset)
+    target.end = 80
+    run = audit({TP: full(20, start=60)}, {TP: target})
+    assert named(run) == [("gap", 0, 20, None, 40)]
+    assert (run.outcome.verdict, run.outcome.exit_code) == (Verdict.DIVERGED, ExitCode.DIVERGED)
+    assert classes(run) == {"verified": 20, "aged out": 20, "gap": 40}
+
+
+def test_a_gap_that_was_accepted_is_explained_and_the_audit_incomplete() -> None:
+    target = full(20)
+    for offset in range(60, 80):
+        target.records[offset] = rec(offset)
+    target.end = 80
+    accepted = AcceptedGap("t", 0, 20, 60, "retention")
+    run = audit({TP: full(20, start=60)}, {TP: target}, Options(window=10, accepted=(accepted,)))
+    assert (run.outcome.verdict, named(run)) == (Verdict.INCOMPLETE, [])
+    assert run.account.explained[TP] == {"retention": 40}
+
+
+def test_offsets_deleted_before_the_mirror_copied_them_are_loss() -> None:
+    run = audit({TP: full(10, start=50)}, {TP: full(20)})
+    assert named(run) == [("gap", 0, 20, None, 30)]
+    assert classes(run) == {"aged out": 20, "gap": 30, "lagging": 10}
+
+
+def test_a_mirror_that_began_late_has_no_gap() -> None:
+    target = Log({n: rec(n) for n in range(20, 40)}, 0, 40)
+    run = audit({TP: full(20, start=20)}, {TP: target})
+    assert (run.outcome.verdict, named(run)) == (Verdict.CONSISTENT, [])
+    assert sum(run.account.explained[TP].values()) == 20
+
+
+def test_nothing_compared_is_not_consistent_whatever_lag_is_accepted() -> None:
+    run = audit({TP: full()}, {}, Options(window=10, limits=Limits(max_lag=100)))
+    assert (run.outcome.verdict, run.outcome.exit_code) == (
+        Verdict.LAGGING,
+        ExitCode.NO_VERDICT_YET,
+    )
+
+
+def test_a_tail_that_a_complete_mirror_lacks_is_one_finding() -> None:
+    run = audit({TP: full()}, {TP: full(33)}, COMPLETE)
+    assert named(run) == [("truncated", 0, 33, None, 7)]
+    run = audit({TP: full()}, {TP: full(33)})
+    assert (classes(run), named(run)) == ({"verified": 33, "lagging": 7}, [])
+
+
+def test_a_hole_below_the_targets_end_is_loss_and_not_lag() -> None:
+    target = full(33)
+    del target.records[32]
+    run = audit({TP: full()}, {TP: target})
+    assert named(run) == [("missing", 0, 32, None, 1)]
+    assert classes(run) == {"verified": 32, "missing": 1, "lagging": 7}
+
+
+def test_records_at_other_offsets_are_one_shifted_run() -> None:
+    source, target = full(), full()
+    target.records = {n if n < 20 else n + 5: record for n, record in target.records.items()}
+    target.end = 45
+    run = audit({TP: source}, {TP: target})
+    assert named(run) == [("shifted", 0, 20, 25, 20)]
+    assert run.outcome.verdict is Verdict.DIVERGED
+    assert run.counts.verified == 20
+
+
+def test_a_shift_in_a_renumbered_target_is_no_finding() -> None:
+    source = full()
+    del source.records[20]
+    target = log_of(*(source.records[n] for n in sorted(source.records)))
+    run = audit({TP: source}, {TP: target}, Options(window=10, renumbered=True))
+    assert (named(run), run.counts.lagging) == ([], 0)
+
+
+def test_a_record_in_another_partition_is_misrouted() -> None:
+    target, other = full(), full(20, start=0)
+    del target.records[12]
+    other = log_of(*(rec(100 + n) for n in range(20)))
+    wrong = other.copy()
+    wrong.append(rec(12))
+    run = audit({TP: full(), OTHER: other}, {TP: target, OTHER: wrong})
+    (finding,) = run.findings
+    assert (finding.finding_class, finding.source_offset) == (FindingClass.MISROUTED, 12)
+    assert (finding.target_partition, finding.target_offset) == (1, 20)
+
+
+def test_only_the_timestamp_type_differs() -> None:
+    target = full()
+    target.records[7] = target.records[7]._replace(timestamp_type=1)
+    (finding,) = audit({TP: full()}, {TP: target}).findings
+    assert (finding.finding_class, finding.field) == (FindingClass.CORRUPT, "timestamp type")
+
+
+def test_a_record_moved_far_is_reordered_by_its_true_distance() -> None:
+    target = full()
+    target.records[5], target.records[25] = target.records[25], target.records[5]
+    findings = audit({TP: full()}, {TP: target}).findings
+    assert sorted((f.finding_class.value, f.distance) for f in findings) == [
+        ("reordered", -20),
+        ("reordered", 20),
+    ]
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+@pytest.mark.parametrize("in_drill", [False, True])
+def test_an_undecodable_batch_is_a_finding_and_everything_else_is_compared(
+    side: str, in_drill: bool
+) -> None:
+    source, target = full(), full()
+    failing = source if side == "source" else target
+    failing.faults = [Fault(10, 15, FailureKind.UNDECODABLE)]
+    failing.fails_in_drill = in_drill
+    target.records[12] = target.records[18] = rec(99)
+    run = audit({TP: source, OTHER: full()}, {TP: target, OTHER: full()})
+    at = (10, None) if side == "source" else (None, 10)
+    assert named(run) == [("undecodable", 0, *at, 5), ("corrupt", 0, 18, 18, 1)]
+    assert classes(run) == {"verified": 74, "undecodable": 5, "corrupt": 1}
+    assert run.outcome.verdict is Verdict.DIVERGED
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_offsets_that_a_broker_does_not_return_are_an_error_and_the_rest_is_reported(
+    side: str,
+) -> None:
+    source, target = full(), full()
+    (source if side == "source" else target).faults = [Fault(30, 40, FailureKind.UNREADABLE)]
+    target.records[3] = rec(99)
+    run = audit({TP: source}, {TP: target})
+    assert (run.outcome.verdict, run.outcome.exit_code) == (Verdict.ERROR, ExitCode.UNREADABLE)
+    assert ExitCode.DIVERGED in run.outcome.applicable
+    assert classes(run) == {"verified": 29, "corrupt": 1, "not read": 10}
+    assert run.counts.unreadable == (f"{side} t-0 offsets 30 to 39: a fault",)
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+@pytest.mark.parametrize("in_drill", [False, True])
+def test_records_deleted_during_the_run_have_aged_out(side: str, in_drill: bool) -> None:
+    source, target = full(), full()
+    failing = source if side == "source" else target
+    failing.faults = [Fault(0, 15, FailureKind.DELETED)]
+    failing.fails_in_drill = in_drill
+    if in_drill:
+        target.records[3] = rec(99)
+    run = audit({TP: source}, {TP: target})
+    assert (run.outcome.verdict, run.outcome.exit_code) == (Verdict.INCOMPLETE, ExitCode.AGED_OUT)
+    assert run.counts.aged_out in (10, 15)  # in the drill only the first window is read again
+    assert run.counts.verified == 40 - run.counts.aged_out
+
+
+def compacted_log() -> Log:
+    return log_of(*(Rec(b"k%d" % (n % 4), b"v%d" % n, n) for n in range(40)))
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_compaction_of_one_log_is_explained(side: str) -> None:
+    source, target = compacted_log(), compacted_log()
+    cleaned = source if side == "source" else target
+    for offset in range(0, 30, 3):
+        del cleaned.records[offset]
+    run = audit(
+        {TP: source},
+        {TP: target},
+        source_compacted=frozenset({"t"}),
+        target_compacted=frozenset({"t"}),
+    )
+    assert (run.outcome.verdict, named(run)) == (Verdict.CONSISTENT, [])
+    assert classes(run) == {"verified": 30, "explained": 10}
+    assert run.account.explained[TP] == {"compaction": 10}
+
+
+def test_compaction_does_not_explain_the_last_record_of_a_key() -> None:
+    source, target = compacted_log(), compacted_log()
+    del source.records[38]
+    del target.records[37]
+    both = frozenset({"t"})
+    run = audit({TP: source}, {TP: target}, source_compacted=both, target_compacted=both)
+    assert named(run) == [("missing", 0, 37, None, 1), ("extra", 0, None, 38, 1)]
+
+
+def test_a_tombstone_that_one_log_has_removed_is_explained() -> None:
+    source, target = compacted_log(), compacted_log()
+    target.records[39] = source.records[39] = Rec(b"k3", None, 39)
+    del source.records[39]
+    run = audit({TP: source}, {TP: target}, source_compacted=frozenset({"t"}))
+    assert (run.outcome.verdict, classes(run)) == (
+        Verdict.CONSISTENT,
+        {"verified": 39, "explained": 1},
+    )
+
+
+def test_a_duplicate_before_its_original_is_a_duplicate() -> None:
+    source, target = full(), full()
+    del source.records[5]
+    target.records[5] = rec(25)
+    (finding,) = audit({TP: source}, {TP: target}).findings
+    assert (finding.finding_class, finding.first_target_offset) == (FindingClass.DUPLICATE, 25)

@@ -1,0 +1,167 @@
+"""Reports state what was proven, found and not compared; no number stands without its denominator."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kclient.types import TopicPartition
+from kclient.wire.produce import MIRROR_SOURCE_CONFIG
+from spark_jobs.findings import FindingClass
+from spark_jobs.reconcile import Options, Reconciliation
+from spark_jobs.report.document import build_document, config_drift, error_document, finding_lines
+from spark_jobs.report.files import remove_report, write_error, write_report
+from spark_jobs.report.screen import first_screen
+from spark_jobs.snapshot import ClusterSnapshot
+from spark_jobs.verdict import Limits
+from tests.kit.audit_logs import Log, Logs, Rec, audit, log_of
+
+TP = TopicPartition("t", 0)
+META = {"run_id": "r", "started_at": "now", "total_seconds": 1.0, "self_test": "not run"}
+
+
+def full(count: int = 50) -> Log:
+    return log_of(*(Rec(b"k", b"v%d" % n, n) for n in range(count)))
+
+
+def damaged() -> Log:
+    target = full()
+    target.records[7] = Rec(b"k", b"other", 7)
+    return target
+
+
+def proven(source: Logs, target: Logs) -> int:
+    document = build_document(audit(source, target), META)
+    offset: int = document["topics"][0]["partitions"][0]["proven_up_to"]
+    return offset
+
+
+def screen(run: Reconciliation) -> str:
+    document = build_document(run, META)
+    findings = [json.loads(line) for line in finding_lines("r", run.findings)]
+    text = first_screen(document, report="report.html", findings=findings)
+    assert len(text.splitlines()) <= 40
+    return text
+
+
+def test_a_record_moved_far_limits_the_proof_to_where_it_was() -> None:
+    target = full()
+    target.records[10], target.records[45] = target.records[45], target.records[10]
+    assert proven({TP: full()}, {TP: target}) == 10
+    moved = full()
+    records = [moved.records[n] for n in range(50)]
+    records.insert(45, records.pop(10))
+    assert proven({TP: full()}, {TP: log_of(*records)}) == 10
+
+
+def test_a_misrouted_record_limits_the_proof_of_both_partitions() -> None:
+    other = TopicPartition("t", 1)
+    stranger = Rec(b"s", b"stranger", 1)
+    source, target = full(), full()
+    source.append(stranger)
+    source.append(Rec(b"k", b"last", 1))
+    target.end = 51
+    target.append(Rec(b"k", b"last", 1))
+    wrong = log_of(Rec(b"x", b"first", 1), stranger)
+    run = audit({TP: source, other: log_of(Rec(b"x", b"first", 1))}, {TP: target, other: wrong})
+    partitions = build_document(run, META)["topics"][0]["partitions"]
+    assert [each["proven_up_to"] for each in partitions] == [50, 1]
+
+
+def test_offsets_that_were_not_read_limit_the_proof() -> None:
+    from spark_jobs.engine import FailureKind
+    from tests.kit.audit_logs import Fault
+
+    source = full()
+    source.faults = [Fault(20, 25, FailureKind.UNREADABLE)]
+    assert proven({TP: source}, {TP: full()}) == 20
+
+
+def test_corrupt_records_are_compared_and_not_verified() -> None:
+    target = log_of(*(Rec(b"k", b"x%d" % n, n) for n in range(50)))
+    text = screen(audit({TP: full()}, {TP: target}))
+    assert "verified 0.00 % (0 of 50)   compared 100 % (50 of 50)" in text
+    assert "t nothing proven" not in text
+    assert "t p0 -> 0 of 50" in text
+
+
+def test_nothing_compared_is_never_a_hundred_percent() -> None:
+    text = screen(audit({TP: Log()}, {TP: Log()}))
+    assert "verified nothing (0 of 0)" in text
+    assert "t nothing to compare" in text
+    text = screen(audit({TP: full()}, {}))
+    assert text.startswith("VERDICT  LAGGING")
+    assert "t nothing proven" in text
+    assert "100 %" not in text
+
+
+def test_a_finding_outside_fail_on_is_in_the_verdict_and_named() -> None:
+    limits = Limits(fail_on=frozenset({FindingClass.MISSING}))
+    run = audit({TP: full()}, {TP: damaged()}, Options(window=10, limits=limits))
+    text = screen(run)
+    assert text.startswith("VERDICT  DIVERGED")
+    assert "exit 0" in text
+    assert "found and not failed on (--fail-on): corrupt 1" in text
+
+
+def test_an_accepted_coverage_is_printed() -> None:
+    target = full()
+    target.delete_below(10)
+    options = Options(window=10, limits=Limits(min_coverage=0.5))
+    text = screen(audit({TP: full()}, {TP: target}, options))
+    assert text.startswith("VERDICT  INCOMPLETE")
+    assert "coverage 80.00 %, accepted from 50 % on (--min-coverage)" in text
+    assert "aged out 10" in text
+
+
+def test_every_class_has_a_line_for_its_first_findings() -> None:
+    from spark_jobs.report.screen import finding_line
+
+    template = dict.fromkeys(
+        ("topic", "partition", "field", "first_dst_offset", "distance", "last_offset"), 1
+    )
+    template |= dict.fromkeys(("dst_partition", "src_offset", "dst_offset", "records", "seq"), 1)
+    for each in FindingClass:
+        assert each.value in finding_line({**template, "class": each.value})
+
+
+@pytest.mark.parametrize("damage", [False, True])
+def test_the_page_has_every_count(tmp_path: Path, damage: bool) -> None:
+    target = damaged() if damage else full()
+    run = audit({TP: full()}, {TP: target, TopicPartition("t", 1): full(3)})
+    page = write_report(tmp_path, build_document(run, META), finding_lines("r", run.findings))
+    assert "<svg" in page.read_text()
+    document: dict[str, Any] = json.loads((tmp_path / "report.json").read_text())
+    assert document["partition_drift"] == [{"topic": "t", "partition": 1, "only_at": "target"}]
+    assert document["totals"]["findings"]["extra"] == 3
+
+
+def test_a_run_that_ends_early_leaves_no_earlier_verdict(tmp_path: Path) -> None:
+    run = audit({TP: full()}, {TP: full()})
+    write_report(tmp_path, build_document(run, META), [])
+    remove_report(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    write_error(tmp_path, error_document(4, "no broker answers", META))
+    document = json.loads((tmp_path / "report.json").read_text())
+    assert (document["verdict"], document["exit_code"]) == ("ERROR", 4)
+
+
+def cluster(configs: dict[str, str], *overrides: str) -> ClusterSnapshot:
+    return ClusterSnapshot("c", "", "c", {}, {"t": configs}, {"t": frozenset(overrides)})
+
+
+def test_a_default_that_only_one_cluster_knows_is_no_drift() -> None:
+    source = cluster({"retention.ms": "1", "remote.storage.enable": "false"})
+    assert config_drift(source, cluster({"retention.ms": "1"})) == []
+
+
+def test_a_setting_of_a_topic_that_the_other_cluster_lacks_is_drift() -> None:
+    source = cluster({"retention.ms": "1", "new.setting": "x"}, "new.setting")
+    target = cluster({"retention.ms": "2", MIRROR_SOURCE_CONFIG: "east"}, MIRROR_SOURCE_CONFIG)
+    assert [row["config"] for row in config_drift(source, target)] == [
+        "new.setting",
+        "retention.ms",
+    ]
