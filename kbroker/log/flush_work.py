@@ -1,6 +1,6 @@
 """Sync a log: the owner collects the files, the pool syncs them.
 
-`UnifiedLog.start_flush` (owner) writes pending index entries and collects the files; `run` (pool)
+`UnifiedLog.start_flush` (owner; see `FlushState`) writes pending index entries and collects the files; `run` (pool)
 syncs, which may take as long as the disk likes; `UnifiedLog.finish_flush` (owner) moves the
 recovery point. A sync that failed is never tried again: the kernel may have dropped the pages, and
 a second try would report success (S15).

@@ -12,7 +12,7 @@ Invariants:
 2. held_at never falls, except by a truncation.
 3. Nothing is held once the recovery point has reached up_to.
 
-In: appends, recovery points, truncations   Out: whether a sync is due   Owner: `UnifiedLog`
+In: appends, recovery points, truncations   Out: whether a sync is due   Owner: `FlushState`
 """
 
 from __future__ import annotations

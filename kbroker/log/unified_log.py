@@ -4,7 +4,7 @@ Theory of operation
 ===================
 The receiver of a batch checks it; the log stamps base offset and leader epoch (16 bytes outside the CRC) and writes
 the batch as it came, with one ``pwritev``. Reads are slices of segment files. The log decodes no record. The segments
-and their files belong to `LogSegments`.
+and their files belong to `LogSegments`; what of them is synced is in `FlushState`.
 
 Invariants:
 1. Readers see whole batches below the log end offset: a batch counts after it was written whole.
@@ -27,8 +27,9 @@ from uuid import UUID
 from kbroker.config.log import LogConfig
 from kbroker.log import retention, timestamps
 from kbroker.log.disk import OS_DISK, Buffer, Disk, replace_file, write_all
+from kbroker.log.flush_state import FlushState
 from kbroker.log.flush_work import FlushWork
-from kbroker.log.leader_epoch_cache import FILE_NAME, LeaderEpochCache
+from kbroker.log.leader_epoch_cache import LeaderEpochCache
 from kbroker.log.log_loader import LoadedLog, load
 from kbroker.log.log_segment import LogSegment
 from kbroker.log.log_segments import EMPTY, LogSegments, LogSlice
@@ -37,7 +38,6 @@ from kbroker.log.partition_metadata_file import (
     PartitionMetadata,
     encode_partition_metadata,
 )
-from kbroker.log.pending_flush import PendingFlush
 from kbroker.log.producer_state_manager import ProducerStateManager
 from kbroker.log.timestamps import TimestampOffset
 from kclient.wire.batches import (
@@ -76,21 +76,15 @@ class UnifiedLog:
     """The log of one partition in *directory*."""
 
     __slots__ = (
-        "_cut_at",
         "_disk",
         "_failure",
-        "_is_new",
-        "_last_work",
-        "_metadata_dirty",
         "_on_failure",
         "_on_flush_due",
         "_on_roll",
         "_on_truncate",
-        "_pending_flush",
-        "_truncations",
         "config",
         "directory",
-        "held_at",
+        "flush_state",
         "leader_epochs",
         "log_end_offset",
         "log_start_offset",
@@ -98,7 +92,6 @@ class UnifiedLog:
         "missing_below",
         "notes",
         "producers",
-        "recovery_point",
         "segments",
     )
 
@@ -112,8 +105,8 @@ class UnifiedLog:
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.log_end_offset
         """The offset the next record gets."""
-        self.recovery_point = loaded.recovery_point
-        """Everything below is on the disk itself, not only in the page cache."""
+        self.flush_state = FlushState(disk, directory, loaded)
+        """What is on the disk itself, and what the next sync has to cover."""
         self.leader_epochs = loaded.epochs
         self.producers = loaded.producers
         """The state of idempotent producers; a leader calls `producers.states.check` before an append."""
@@ -123,20 +116,11 @@ class UnifiedLog:
         """What recovery found and did."""
         self.missing_below = loaded.missing_below
         """Set when the log ended before its recovery point: synced records are gone (S8)."""
-        self.held_at: int | None = None
-        """The log end offset that counts as this replica's copy while appends wait for a sync; None: all counts."""
-        self._pending_flush: PendingFlush | None = None
         self._failure: str | None = None
         self._on_failure: Callable[[OSError], None] | None = None
         self._on_flush_due: Callable[[], None] | None = None
         self._on_roll: Callable[[], None] | None = None
         self._on_truncate: Callable[[], None] | None = None
-        self._metadata_dirty = False
-        # The lowest offset of a truncation that is not synced: a power loss may bring back what was behind it.
-        self._cut_at: int | None = None
-        self._is_new = True  # until the first flush a power loss may take the directory itself
-        self._truncations = 0
-        self._last_work: FlushWork | None = None
 
     @classmethod
     def open(
@@ -164,13 +148,10 @@ class UnifiedLog:
             now_ms=now_ms,
         )
         log = cls(disk, directory, config, loaded)
-        log._is_new = not clean
-        if (
-            not clean
-        ):  # recovery, or the last run of the broker, may have cut the log without a sync
-            log._cut_at = loaded.recovery_point
-        # A process that was killed may have written partition.metadata without a sync.
-        log._metadata_dirty = not clean and loaded.metadata.topic_id is not None
+        if clean:
+            log.flush_state.opened_clean()
+        else:
+            log.flush_state.opened_unclean(has_metadata=loaded.metadata.topic_id is not None)
         return log
 
     @classmethod
@@ -203,6 +184,16 @@ class UnifiedLog:
         return self.segments.size
 
     @property
+    def recovery_point(self) -> int:
+        """Everything below is on the disk itself, not only in the page cache."""
+        return self.flush_state.recovery_point
+
+    @property
+    def held_at(self) -> int | None:
+        """The log end offset that counts as this replica's copy while appends wait for a sync; None: all counts."""
+        return self.flush_state.held_at
+
+    @property
     def topic_id(self) -> UUID | None:
         """The topic's id, or None before the first LeaderAndIsr that has it."""
         return self.metadata.topic_id
@@ -220,7 +211,7 @@ class UnifiedLog:
         except OSError as error:
             raise self._fence(error) from error
         self.metadata = metadata
-        self._metadata_dirty = True  # synced with the next flush
+        self.flush_state.metadata_written()
 
     # Callbacks
 
@@ -535,7 +526,7 @@ class UnifiedLog:
             return offset
         if self._failure is not None:
             raise self._fenced()
-        self._cut(offset)
+        self.flush_state.cut(offset)
         try:
             offset = self.segments.truncate_to(offset)
         except OSError as error:
@@ -548,7 +539,7 @@ class UnifiedLog:
         """Remove everything and begin again at *offset*, below or above what was there."""
         if self._failure is not None:
             raise self._fenced()
-        self._cut(offset)
+        self.flush_state.cut(offset)
         former_end = self.log_end_offset if self.held_at is None else self.held_at
         try:
             self.segments.truncate_fully_and_start_at(offset, now_ms)
@@ -556,24 +547,16 @@ class UnifiedLog:
         except OSError as error:
             raise self._fence(error) from error
         self.log_start_offset = offset
-        # Until this is synced a power loss may bring back all that was there, below *offset*, too.
-        self.recovery_point = 0
+        self.flush_state.emptied()
         self.leader_epochs.clear()
         self._ends_at(offset)
-        if self.config.flushes_appends and self._pending().truncated_fully(former_end, offset):
+        if self.config.flushes_appends and self.flush_state.began_again(former_end, offset):
             self._ask_for_flush()
-
-    def _cut(self, offset: int) -> None:
-        self._truncations += 1
-        self._cut_at = offset if self._cut_at is None else min(self._cut_at, offset)
 
     def _ends_at(self, offset: int) -> None:
         self.log_end_offset = offset
-        self.recovery_point = min(self.recovery_point, offset)
         self.leader_epochs.truncate_from_end(offset)
-        if self._pending_flush is not None:
-            self._pending_flush.truncated(offset)
-            self.held_at = self._pending_flush.held_at
+        self.flush_state.truncated(offset)
         try:
             self.producers.truncated(offset, self.segments)
         except OSError as error:
@@ -634,25 +617,16 @@ class UnifiedLog:
 
     def hold_unflushed(self) -> None:
         """Have records that were not synced count after a sync, if flush.messages or flush.ms asks for one."""
-        if self.config.flushes_appends and self._pending().opened(
-            self.log_end_offset, self.recovery_point, self.config
+        if self.config.flushes_appends and self.flush_state.role_began(
+            self.log_end_offset, self.config
         ):
             self._ask_for_flush()
 
     def _flush_if_due(self, base_offset: int, now_ms: int) -> None:
-        if self._pending().appended(
-            base_offset, self.log_end_offset, self.recovery_point, self.config, now_ms
-        ):
+        if self.flush_state.appended(base_offset, self.log_end_offset, self.config, now_ms):
             self._ask_for_flush()
 
-    def _pending(self) -> PendingFlush:
-        pending = self._pending_flush
-        if pending is None:
-            pending = self._pending_flush = PendingFlush()
-        return pending
-
     def _ask_for_flush(self) -> None:
-        self.held_at = self._pending().held_at
         if self._on_flush_due is not None:
             self._on_flush_due()
 
@@ -664,60 +638,14 @@ class UnifiedLog:
         *sealed_only* leaves the active segment out. The caller has `FlushWork.run` run in a pool
         and then calls `finish_flush`, or `flush_failed` with its error. Raise KafkaStorageError.
         """
-        up_to = self.segments.active.base_offset if sealed_only else self.log_end_offset
-        epochs = self.leader_epochs
-        segments = self.segments.to_flush(
-            self.recovery_point, self._cut_at, sealed_only=sealed_only
-        )
-        dirty = (
-            epochs.dirty or self._metadata_dirty or (self._cut_at is not None and bool(segments))
-        )
-        dirty = dirty or (self.producers.unsynced and not sealed_only)
-        if up_to <= self.recovery_point and not dirty:
-            return None
         try:
-            for segment in segments:
-                segment.write_indexes()
-            work = FlushWork(
-                self._disk,
-                self.directory,
-                files=[segment.file for segment in segments],
-                others=self._small_files(segments),
-                epochs=(f"{self.directory}/{FILE_NAME}", epochs.encode()) if epochs.dirty else None,
-                up_to=up_to,
-                truncations=self._truncations,
-                new_directory=self._is_new,
-                after=self._last_work,
-            )
+            return self.flush_state.begin(self.log_end_offset, sealed_only=sealed_only)
         except OSError as error:
             raise self._fence(error) from error
-        self._last_work = work
-        epochs.saved()
-        self._metadata_dirty = self._is_new = False
-        if not sealed_only:
-            self._cut_at = None
-        return work
-
-    def _small_files(self, segments: Sequence[LogSegment]) -> list[str]:
-        paths = [
-            index.path
-            for segment in segments
-            for index in (segment.offset_index, segment.time_index)
-        ]
-        paths += self.producers.take_unsynced()
-        if self._metadata_dirty:
-            paths.append(f"{self.directory}/{PARTITION_METADATA}")
-        return paths
 
     def finish_flush(self, work: FlushWork) -> None:
         """Move the recovery point after *work* has run; not if the log was cut meanwhile."""
-        if self._last_work is work:
-            self._last_work = None
-        if work.truncations == self._truncations:
-            self.recovery_point = max(self.recovery_point, min(work.up_to, self.log_end_offset))
-        if self._pending_flush is not None:
-            self._pending_flush.synced(self.recovery_point)
-            self.held_at = self._pending_flush.held_at
+        self.flush_state.finish(work, self.log_end_offset)
 
     def flush_failed(self, error: BaseException) -> None:
         """Fence the log after a failed `FlushWork.run`: a sync is never tried again (S15)."""
@@ -771,5 +699,6 @@ class UnifiedLog:
     def moved_to(self, directory: str) -> None:
         """Handle the rename of the directory (a partition that is being deleted)."""
         self.directory = directory
+        self.flush_state.moved_to(directory)
         self.producers.moved_to(directory)
         self.segments.moved_to(directory)

@@ -225,7 +225,7 @@ class Observer:
             else:
                 mark = partition.high_watermark
             seen = (
-                log, log.log_end_offset, log._truncations, mark, leader_state, role.leader_epoch,
+                log, log.log_end_offset, log.flush_state.truncations, mark, leader_state, role.leader_epoch,
                 log.log_start_offset, pending, log.recovery_point,
             )  # fmt: skip
             topic_id = role.topic_id

@@ -27,7 +27,7 @@ def answer_before_the_sync() -> list[Change]:
 
     def ask(self: UnifiedLog, *given: Any) -> None:
         original(self, *given)
-        self.held_at = None
+        self.flush_state.held_at = None
 
     return [(UnifiedLog, "_ask_for_flush", ask)]
 
