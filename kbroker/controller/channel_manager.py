@@ -12,6 +12,7 @@ Owner: the reactor's thread
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from itertools import count
 from typing import Any, Protocol
 
@@ -45,6 +46,16 @@ class SendToBroker(Protocol):
         """Answer the response, or fail when the connection does."""
 
 
+@dataclass(frozen=True, slots=True)
+class ChannelDependencies:
+    """What every channel of one controller epoch sends with."""
+
+    clock: Clock
+    settings: ControllerSettings
+    send: SendToBroker
+    controller_epoch: int
+
+
 class ControllerChannelManager:
     """The channels of one controller epoch, one for each live broker.
 
@@ -53,17 +64,11 @@ class ControllerChannelManager:
 
     def __init__(
         self,
-        clock: Clock,
-        settings: ControllerSettings,
-        send: SendToBroker,
-        controller_epoch: int,
+        dependencies: ChannelDependencies,
         queue: ControllerEventManager,
         resign: Callable[[str], None],
     ) -> None:
-        self._clock = clock
-        self._settings = settings
-        self._send = send
-        self._controller_epoch = controller_epoch
+        self._dependencies = dependencies
         self._queue = queue
         self._resign = resign
         self._response_listeners: list[Callable[[], None]] = []
@@ -158,13 +163,7 @@ class ControllerChannelManager:
         if old is not None:
             old.close()
         self._channels[broker.broker_id] = ControllerChannel(
-            self._clock,
-            self._settings,
-            self._send,
-            self._controller_epoch,
-            broker,
-            self,
-            self._request_numbers,
+            self._dependencies, broker, self, self._request_numbers
         )
 
     def _send_in_turns(self) -> None:
@@ -173,7 +172,9 @@ class ControllerChannelManager:
             self._queue.run(self._send_all())
 
     async def _send_all(self) -> None:
-        turns = WorkerTurns(self._clock, 0)  # a turn for each request that has a partition
+        turns = WorkerTurns(
+            self._dependencies.clock, 0
+        )  # a turn for each request that has a partition
         try:
             while self._to_send and not self._closed:
                 channel = next(iter(self._to_send))
@@ -192,19 +193,13 @@ class ControllerChannel:
 
     def __init__(
         self,
-        clock: Clock,
-        settings: ControllerSettings,
-        send: SendToBroker,
-        controller_epoch: int,
+        dependencies: ChannelDependencies,
         broker: Broker,
         owner: ControllerChannelManager,
-        request_numbers: Iterator[int] | None = None,
+        request_numbers: Iterator[int],
     ) -> None:
-        self.queue = BrokerRequestQueue(settings.partitions_per_turn, request_numbers)
-        self._clock = clock
-        self._settings = settings
-        self._send = send
-        self._controller_epoch = controller_epoch
+        self.queue = BrokerRequestQueue(dependencies.settings.partitions_per_turn, request_numbers)
+        self._dependencies = dependencies
         self._broker = broker
         self._owner = owner
         self._out: Deferred[Any] | None = None
@@ -238,13 +233,14 @@ class ControllerChannel:
     def _transmit(self, pending: PendingRequest) -> None:
         if self._closed:
             return
+        settings = self._dependencies.settings
         api, version, request = request_for(
             pending,
-            controller_id=self._settings.broker_id,
-            controller_epoch=self._controller_epoch,
+            controller_id=settings.broker_id,
+            controller_epoch=self._dependencies.controller_epoch,
             broker=self._broker,
-            listener=self._settings.inter_broker_listener,
-            is_extended=self._settings.is_extended,
+            listener=settings.inter_broker_listener,
+            is_extended=settings.is_extended,
         )
         out = self._out = self._request(api, version, request)
         out.addCallbacks(
@@ -256,11 +252,11 @@ class ControllerChannel:
         out.addErrback(self._owner.channel_failed)
 
     def _request(self, api: ApiKey, version: int, request: Any) -> Deferred[Any]:
-        name = self._settings.inter_broker_listener
+        name = self._dependencies.settings.inter_broker_listener
         endpoint = next((e for e in self._broker.endpoints if e.listener == name), None)
         if endpoint is None:
             return fail(BrokerNotAvailable(f"it registered no listener {name}"))
-        return self._send(
+        return self._dependencies.send(
             self._broker.broker_id, endpoint.host, endpoint.port, api, version, request
         )
 
@@ -300,4 +296,4 @@ class ControllerChannel:
                 id=self._broker.broker_id,
                 why=failure.getErrorMessage(),
             )
-        self._clock.callLater(RESEND_SECONDS, self._transmit, pending)
+        self._dependencies.clock.callLater(RESEND_SECONDS, self._transmit, pending)

@@ -18,7 +18,11 @@ from twisted.python.failure import Failure
 
 from kbroker.common.reactor import Clock
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.controller.channel_manager import ControllerChannelManager, SendToBroker
+from kbroker.controller.channel_manager import (
+    ChannelDependencies,
+    ControllerChannelManager,
+    SendToBroker,
+)
 from kbroker.controller.controlled_shutdown import ControlledShutdowns
 from kbroker.controller.controller_election import ControllerElection, ControllerEpoch
 from kbroker.controller.controller_events import (
@@ -199,7 +203,9 @@ class ActiveController:
         )
         self._sources = ControllerEventSources(clock, zookeeper, settings, self.queue)
         self._channels = ControllerChannelManager(
-            clock, settings, send, epoch.number, self.queue, election.resign_and_reelect
+            ChannelDependencies(clock, settings, send, epoch.number),
+            self.queue,
+            election.resign_and_reelect,
         )
         self._shutdowns = ControlledShutdowns(
             clock, settings.leave_seconds, self.queue, self.machine, self._channels
