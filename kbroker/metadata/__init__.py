@@ -1,1 +1,1 @@
-"""What the broker knows and changes of the cluster: metadata cache, topics, dynamic configuration, registration."""
+"""What the broker knows of the cluster, and changes: metadata cache, topics, settings, registration, epoch fences."""

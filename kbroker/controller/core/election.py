@@ -10,8 +10,7 @@ machine.
 - A new partition is led by its first live replica; its ISR is its live replicas.
 - A live leader stays (preferred election is a separate request).
 - Otherwise the first replica in assignment order leads that is alive and in the ISR. If there is none, the partition
-has
-  no leader and **keeps its ISR**: only its members are known to have every committed record.
+  has no leader and **keeps its ISR**: only its members are known to have every committed record.
 - With unclean election any live replica may lead, alone in the ISR.
 - Dead members leave an ISR that has a live one. A broker that is shutting down counts as dead where another replica can
   lead, and as alive where none can: a controlled shutdown with RF=1 moves nothing.
