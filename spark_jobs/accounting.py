@@ -36,7 +36,6 @@ from spark_jobs.verdict import Counts
 from spark_jobs.windows import WindowResult, WindowState
 
 COMPACTION = "compaction"
-MIRROR_START = "before the mirror's first record"
 
 
 class AcceptedGap(NamedTuple):
@@ -65,6 +64,7 @@ class Evidence:
     holes: Sequence[OffsetRange] = ()
     """Offsets without a record in the part of a log that only the target still has."""
     complete: bool = False
+    renumbered: bool = False
     source_compacted: frozenset[str] = frozenset()
     target_compacted: frozenset[str] = frozenset()
     accepted: Sequence[AcceptedGap] = ()
@@ -181,7 +181,8 @@ class Ledger:
         tp = cut.topic_partition
         alignment = self.evidence.alignments.get(tp)
         below = any(f.position < cut.high for f in lag)
-        if self.evidence.complete or below or (alignment is not None and alignment.shifted):
+        renumbered = self.evidence.renumbered or (alignment is not None and alignment.shifted > 0)
+        if self.evidence.complete or below or renumbered:
             return sum(f.owns for f in lag)  # The target has offsets of its own.
         failed = intersect(
             ((f.low, f.high) for f in self.evidence.failures if (f.topic, f.partition) == tp),
@@ -336,7 +337,7 @@ class Ledger:
         undecodable = by_kind[FailureKind.UNDECODABLE]
         unread = subtract(by_kind[FailureKind.UNREADABLE], undecodable)
         self._add_undecodable(tp, failures)
-        gaps = self._add_gaps(cut, [*undecodable, *unread])
+        gaps = self._add_gaps(cut, merged(each for ranges in by_kind.values() for each in ranges))
         aged = subtract(
             [cut.only_source, cut.only_target, *by_kind[FailureKind.DELETED]],
             [*undecodable, *unread, *gaps],
@@ -358,7 +359,7 @@ class Ledger:
             different={each: count for each, count in different.items() if count},
             findings=dict(found),
             unreadable=tuple(
-                f"{f.cluster} {tp} offsets {f.low} to {f.high - 1}: {f.cause}"
+                f"{f.cluster} {tp} {_span(f)}: {f.cause}"
                 for f in failures
                 if f.kind is FailureKind.UNREADABLE
             ),
@@ -397,9 +398,6 @@ class Ledger:
         ]
         gaps = subtract([*holes, cut.lost], failed)
         left = gaps
-        if cut.only_target[0] == 0 and left and left[0][0] == 0:
-            self.explained[tp][MIRROR_START] += left[0][1]
-            left = left[1:]
         for accepted in self.evidence.accepted:
             if (accepted.topic, accepted.partition) == (tp.topic, tp.partition):
                 inside = [
@@ -451,6 +449,12 @@ def _is_behind(finding: Finding, cut: PartitionCut) -> bool:
         and finding.tail_position is not None
         and finding.tail_position >= cut.target_end
     )
+
+
+def _span(failure: Failure) -> str:
+    if failure.high <= failure.low:
+        return "without known offsets"
+    return f"offsets {failure.low} to {failure.high - 1}"
 
 
 def _with_crossed(finding: Finding, equal: Sequence[WindowResult], size: int) -> Finding:

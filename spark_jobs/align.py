@@ -205,6 +205,8 @@ class _Aligner:
             findings += runs
             shifted -= sum(run.owns for run in runs)
         findings.sort(key=lambda finding: (finding.position, finding.finding_class.value))
+        if self.renumbered:  # The target's offsets are not part of the comparison.
+            return Alignment(findings, len(kept))
         return Alignment(findings, len(kept) - sum(each != 0 for each in delta), shifted + beyond)
 
     def _finding(

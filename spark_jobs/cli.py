@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -179,8 +180,12 @@ def _guarded(work: Callable[[], int], on_error: Callable[[int, str], None]) -> i
 
             traceback.print_exc()
             code, cause = ExitCode.INTERNAL, "internal error; this is not a verdict"
+    except KeyboardInterrupt:
+        # Click would exit with 1, which means DIVERGED.
+        code, cause = ExitCode.INTERNAL, "interrupted; this is not a verdict"
     click.echo(f"kaudit: {cause}", err=True)
-    on_error(code, cause)
+    with suppress(OSError):
+        on_error(code, cause)
     return code
 
 
@@ -209,9 +214,12 @@ class _Run:
         from spark_jobs.report.document import error_document
         from spark_jobs.report.files import remove_report, write_error
 
-        remove_report(self._out)
+        def work() -> int:
+            remove_report(self._out)
+            return self._reconcile()
+
         return _guarded(
-            self._reconcile,
+            work,
             lambda code, cause: write_error(self._out, error_document(code, cause, self._meta)),
         )
 

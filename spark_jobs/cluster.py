@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from kclient import AdminClient, Consumer, TopicPartition
 from kclient.admin.configs import ConfigEntry, ConfigResource, ConfigSource, ResourceType
@@ -54,71 +54,88 @@ def read_cluster(
     """Return the log ranges of all partitions of *topics* in the cluster, and the topics' settings.
 
     In the cluster the topics' names begin with *prefix*. A topic that the cluster lacks is missing from the ranges.
-    Raise ClusterUnreadable when a broker does not answer, or answers with an error.
+    Partitions with an error are `ClusterSnapshot.unreadable`. Raise ClusterUnreadable when no broker answers.
     """
+    unreadable: dict[TopicPartition, str] = {}
     try:
         with AdminClient({"bootstrap.servers": bootstrap}) as admin:
             cluster_id = admin.describe_cluster().cluster_id or ""
             present = set(admin.list_topics())
             wanted = [prefix + topic for topic in topics if prefix + topic in present]
-            described = _all_answered(admin.describe_topics(wanted)) if wanted else {}
-            partitions = [
-                TopicPartition(topic, number)
-                for topic, metadata in described.items()
-                for number in metadata.partitions
-            ]
-            ends = (
-                _all_answered(admin.list_offsets(dict.fromkeys(partitions, "latest")))
-                if partitions
-                else {}
-            )
-            starts = (
-                _all_answered(admin.list_offsets(dict.fromkeys(partitions, "earliest")))
-                if partitions
-                else {}
-            )
-            configs = {
-                topic.removeprefix(prefix): entries
-                for topic, entries in _topic_configs(admin, wanted).items()
-            }
+            described = admin.describe_topics(wanted) if wanted else {}
+            partitions = []
+            for topic, metadata in described.items():
+                if isinstance(metadata, KafkaError):
+                    unreadable[TopicPartition(topic, -1)] = str(metadata)
+                else:
+                    partitions += [TopicPartition(topic, number) for number in metadata.partitions]
+            ends = _offsets(admin, partitions, "latest", unreadable)
+            starts = _offsets(admin, partitions, "earliest", unreadable)
+            configs = _topic_configs(admin, wanted)
     except KafkaError as problem:
         raise ClusterUnreadable(f"{name} ({bootstrap}): {problem}") from problem
-    ranges = {
-        TopicPartition(tp.topic.removeprefix(prefix), tp.partition): LogRange(
-            starts[tp].offset, max(starts[tp].offset, ends[tp].offset)
-        )
-        for tp in partitions
-    }
+
+    def named(tp: TopicPartition) -> TopicPartition:
+        return TopicPartition(tp.topic.removeprefix(prefix), tp.partition)
+
     return ClusterSnapshot(
         name,
         bootstrap,
         cluster_id,
-        ranges,
         {
-            topic: {each.name: each.value or "" for each in entries}
-            for topic, entries in configs.items()
+            named(tp): LogRange(starts[tp], max(starts[tp], ends[tp]))
+            for tp in partitions
+            if tp not in unreadable
         },
         {
-            topic: frozenset(each.name for each in entries if each.source is ConfigSource.TOPIC)
+            topic.removeprefix(prefix): {each.name: each.value or "" for each in entries}
+            for topic, entries in configs.items()
+        },
+        {named(tp): cause for tp, cause in unreadable.items()},
+        {
+            topic.removeprefix(prefix): frozenset(
+                each.name for each in entries if each.source is ConfigSource.TOPIC
+            )
             for topic, entries in configs.items()
         },
         prefix,
     )
 
 
+def _offsets(
+    admin: AdminClient,
+    partitions: list[TopicPartition],
+    which: Literal["latest", "earliest"],
+    unreadable: dict[TopicPartition, str],
+) -> dict[TopicPartition, int]:
+    """Return the first or last offset of each partition; add those with an error to *unreadable*."""
+    offsets = {}
+    answers = admin.list_offsets(dict.fromkeys(partitions, which)) if partitions else {}
+    for tp, answer in answers.items():
+        if isinstance(answer, KafkaError):
+            unreadable[tp] = str(answer)
+        else:
+            offsets[tp] = answer.offset
+    return offsets
+
+
 def _topic_configs(admin: AdminClient, topics: list[str]) -> dict[str, list[ConfigEntry]]:
-    """Return the effective settings of each topic, whether set on the topic or inherited; sensitive ones left out."""
+    """Return the effective settings of each topic, whether set on the topic or inherited; sensitive ones left out.
+
+    A topic for which the cluster returns an error has none.
+    """
     if not topics:
         return {}
     resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
     return {
         resource.name: [entry for entry in entries.values() if not entry.sensitive]
-        for resource, entries in _all_answered(admin.describe_configs(resources)).items()
+        for resource, entries in admin.describe_configs(resources).items()
+        if not isinstance(entries, KafkaError)
     }
 
 
 def time_span(cluster: ClusterSnapshot) -> tuple[int, int]:
-    """Return the first and last record timestamp in ms since the epoch; (0, 0) if all logs are empty.
+    """Return the first and last record timestamp in ms since the epoch; (0, 0) if all logs are empty or not readable.
 
     The first is the lowest base timestamp of all first batches. Only the charts use the span: they count records
     outside it in the first or last bucket.
@@ -126,10 +143,13 @@ def time_span(cluster: ClusterSnapshot) -> tuple[int, int]:
     partitions = [tp for tp, held in cluster.ranges.items() if held.end > held.start]
     if not partitions:
         return 0, 0
-    with AdminClient({"bootstrap.servers": cluster.bootstrap}) as admin:
-        latest = _all_answered(admin.list_offsets(dict.fromkeys(partitions, "max_timestamp")))
-    last = max(found.timestamp for found in latest.values())
-    return min(last, _first_timestamp(cluster, partitions)), last
+    try:
+        with AdminClient({"bootstrap.servers": cluster.bootstrap}) as admin:
+            latest = _all_answered(admin.list_offsets(dict.fromkeys(partitions, "max_timestamp")))
+        last = max(found.timestamp for found in latest.values())
+        return min(last, _first_timestamp(cluster, partitions)), last
+    except KafkaError:
+        return 0, 0
 
 
 def _first_timestamp(cluster: ClusterSnapshot, partitions: list[TopicPartition]) -> int:

@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from kclient.types import TopicPartition
 from spark_jobs.accounting import AcceptedGap, Account, Evidence, Ledger
 from spark_jobs.align import Alignment
-from spark_jobs.cut import OffsetRange, PartitionCut, freeze
-from spark_jobs.engine import Copies, Engine, Failure, Modes, Place
+from spark_jobs.cut import LogRange, OffsetRange, PartitionCut, freeze
+from spark_jobs.engine import Copies, Engine, Failure, FailureKind, Modes, Place
 from spark_jobs.findings import Finding
 from spark_jobs.ranges import Ranges, merged, subtract
 from spark_jobs.snapshot import ClusterSnapshot
@@ -132,8 +132,11 @@ def reconcile(
 ) -> Reconciliation:
     """Compare *target* with *source*. *self_test_failed* makes the verdict ERROR."""
     cost = Cost()
-    cuts = freeze(target.ranges, source.ranges)
-    run = _Run(engine, source, target, options, cuts, cost, progress)
+    ranges, failures = known_ranges(source, target)
+    cuts = freeze(ranges[1], ranges[0])
+    run = _Run(
+        engine, source, target, options, cuts, cost, progress, failures, _partitions(failures)
+    )
     source_rows = run.window_rows(
         source, [OffsetRange(*c.topic_partition, c.low, c.high) for c in cuts]
     )
@@ -158,6 +161,33 @@ def reconcile(
         decide(account.total, options.limits, self_test_failed=self_test_failed),
         cost,
     )
+
+
+_Logs = Mapping[TopicPartition, LogRange]
+
+
+def known_ranges(
+    source: ClusterSnapshot, target: ClusterSnapshot
+) -> tuple[tuple[_Logs, _Logs], list[Failure]]:
+    """Return the log ranges of source and target, and failures for partitions without a known range on a side.
+
+    Such a partition gets the range of the other side: all its offsets were not read.
+    """
+    ranges = dict(source.ranges), dict(target.ranges)
+    failures = []
+    for side, cluster in enumerate((source, target)):
+        for topic, number in cluster.unreadable:
+            cause = cluster.unreadable[TopicPartition(topic, number)]
+            known = [tp for tp in (*ranges[0], *ranges[1]) if tp.topic == topic]
+            one = TopicPartition(topic, max(number, 0))
+            for tp in sorted(set(known)) if number < 0 and known else [one]:
+                span = ranges[1 - side].get(tp, LogRange(0, 0))
+                ranges[side][tp] = span
+                ranges[1 - side][tp] = span
+                failures.append(
+                    Failure(cluster.name, *tp, span.start, span.end, FailureKind.UNREADABLE, cause)
+                )
+    return ranges, failures
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,13 +239,15 @@ class _Run:
     cuts: Sequence[PartitionCut]
     cost: Cost
     progress: Progress
-    failures: list[Failure] = field(default_factory=list)
+    failures: list[Failure]
+    unknown: frozenset[TopicPartition]
+    """Partitions of which one side has no known range."""
 
     def window_rows(
         self, cluster: ClusterSnapshot, ranges: list[OffsetRange]
     ) -> Sequence[Mapping[str, int]]:
         """Return the window digests of *ranges*; record what could not be read."""
-        ranges = [each for each in ranges if each.high > each.low]
+        ranges = self._not_failed(ranges)
         self.progress(
             f"reading {cluster.name}: {sum(r.high - r.low for r in ranges):,} offsets of {len(ranges):,} partitions"
         )
@@ -244,6 +276,7 @@ class _Run:
                 self.failures,
                 holes,
                 self.options.complete,
+                self.options.renumbered,
                 source_compacted,
                 target_compacted,
                 self.options.accepted,
@@ -259,10 +292,26 @@ class _Run:
         ledger.settle_duplicates(self._copies(ledger.extras()))
         return ledger.account()
 
+    def _failed(self) -> Mapping[TopicPartition, Ranges]:
+        failed: dict[TopicPartition, Ranges] = defaultdict(list)
+        for each in self.failures:
+            tp = TopicPartition(each.topic, each.partition)
+            failed[tp] = merged([*failed[tp], (each.low, each.high)])
+        return failed
+
+    def _not_failed(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+        """Return *ranges* without empty ones and without partitions that have no known range."""
+        return [
+            each
+            for each in ranges
+            if each.high > each.low
+            and TopicPartition(each.topic, each.partition) not in self.unknown
+        ]
+
     def _holes(self) -> Sequence[OffsetRange]:
         """Return the offsets without a record where only the target still has the log."""
         ranges = [OffsetRange(*c.topic_partition, *c.only_target) for c in self.cuts]
-        ranges = [each for each in ranges if each.high > each.low]
+        ranges = self._not_failed(ranges)
         if self.options.renumbered or not ranges:
             return ()
         self.progress(f"looking for gaps where the source is deleted: {len(ranges):,} partitions")
@@ -274,11 +323,7 @@ class _Run:
     def _drill(
         self, windows: Sequence[WindowResult]
     ) -> tuple[Mapping[TopicPartition, Alignment], frozenset[TopicPartition]]:
-        failed: dict[TopicPartition, Ranges] = defaultdict(list)
-        for each in self.failures:
-            tp = TopicPartition(each.topic, each.partition)
-            failed[tp] = merged([*failed[tp], (each.low, each.high)])
-        plan = plan_drill(self.cuts, windows, self.options, failed)
+        plan = plan_drill(self.cuts, windows, self.options, self._failed())
         if not plan.source and not plan.target:
             return {}, plan.tails
         self.progress(
@@ -317,6 +362,10 @@ class _Run:
             for place, offset in self.engine.last_of_keys(cluster, ranges, keys).items():
                 last[place] = max(offset, last.get(place, -1))
         return last
+
+
+def _partitions(failures: Sequence[Failure]) -> frozenset[TopicPartition]:
+    return frozenset(TopicPartition(each.topic, each.partition) for each in failures)
 
 
 def _compacted(cluster: ClusterSnapshot) -> frozenset[str]:

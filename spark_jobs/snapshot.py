@@ -26,6 +26,8 @@ class ClusterSnapshot:
     ranges: Mapping[TopicPartition, LogRange]
     configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Per topic, its effective settings."""
+    unreadable: Mapping[TopicPartition, str] = field(default_factory=dict)
+    """Partitions that have no known log ends, and why. Partition -1 stands for a whole topic."""
     overrides: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Per topic, the settings that were set on the topic; the others are defaults."""
     prefix: str = ""

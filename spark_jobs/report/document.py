@@ -12,7 +12,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from kclient.wire.produce import MIRROR_SOURCE_CONFIG
 from spark_jobs.accounting import add
 from spark_jobs.cut import PartitionCut
 from spark_jobs.findings import Finding, FindingClass
@@ -23,6 +22,8 @@ from spark_jobs.verdict import Counts
 from spark_jobs.windows import WindowResult, WindowState, root
 
 SCHEMA_VERSION = 2
+_MARKS = "kbroker.mirror.source."
+"""Settings with which the mirror marks its topics at the target."""
 
 Document = dict[str, Any]
 
@@ -156,8 +157,8 @@ def config_drift(source: ClusterSnapshot, target: ClusterSnapshot) -> list[dict[
                 "source": here.get(name),
                 "target": there.get(name),
             }
-            for name in sorted(comparable - {MIRROR_SOURCE_CONFIG})
-            if here.get(name) != there.get(name)
+            for name in sorted(comparable)
+            if here.get(name) != there.get(name) and not name.startswith(_MARKS)
         ]
     return drift
 

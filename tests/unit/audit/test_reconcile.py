@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kclient.types import TopicPartition
 from spark_jobs.accounting import AcceptedGap
 from spark_jobs.engine import FailureKind
 from spark_jobs.findings import FindingClass
-from spark_jobs.reconcile import Options
+from spark_jobs.reconcile import Options, TimeBuckets, reconcile
 from spark_jobs.verdict import ExitCode, Limits, Verdict
-from tests.kit.audit_logs import Fault, Log, Rec, audit, classes, log_of, named
+from tests.kit.audit_logs import (
+    Fault,
+    Log,
+    MemoryEngine,
+    Rec,
+    audit,
+    classes,
+    log_of,
+    named,
+    snapshot,
+)
 
 TP = TopicPartition("t", 0)
 OTHER = TopicPartition("t", 1)
+SIDES = ["source", "target"]
 COMPLETE = Options(window=10, complete=True)
 
 
@@ -101,10 +114,14 @@ def test_offsets_deleted_before_the_mirror_copied_them_are_loss() -> None:
 
 
 def test_a_mirror_that_began_late_has_no_gap() -> None:
+    run = audit({TP: full(20, start=20)}, {TP: full(20, start=20)})
+    assert (run.outcome.verdict, classes(run)) == (Verdict.CONSISTENT, {"verified": 20})
+
+
+def test_a_hole_at_the_start_of_the_target_is_a_gap_like_any_other() -> None:
     target = Log({n: rec(n) for n in range(20, 40)}, 0, 40)
     run = audit({TP: full(20, start=20)}, {TP: target})
-    assert (run.outcome.verdict, named(run)) == (Verdict.CONSISTENT, [])
-    assert sum(run.account.explained[TP].values()) == 20
+    assert named(run) == [("gap", 0, 0, None, 20)]
 
 
 def test_nothing_compared_is_not_consistent_whatever_lag_is_accepted() -> None:
@@ -145,7 +162,8 @@ def test_a_shift_in_a_renumbered_target_is_no_finding() -> None:
     del source.records[20]
     target = log_of(*(source.records[n] for n in sorted(source.records)))
     run = audit({TP: source}, {TP: target}, Options(window=10, renumbered=True))
-    assert (named(run), run.counts.lagging) == ([], 0)
+    assert (run.outcome.verdict, named(run)) == (Verdict.CONSISTENT, [])
+    assert classes(run) == {"verified": 39, "empty": 1}
 
 
 def test_a_record_in_another_partition_is_misrouted() -> None:
@@ -221,6 +239,36 @@ def test_records_deleted_during_the_run_have_aged_out(side: str, in_drill: bool)
     assert (run.outcome.verdict, run.outcome.exit_code) == (Verdict.INCOMPLETE, ExitCode.AGED_OUT)
     assert run.counts.aged_out in (10, 15)  # in the drill only the first window is read again
     assert run.counts.verified == 40 - run.counts.aged_out
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+@pytest.mark.parametrize("number", [1, -1])
+def test_a_partition_without_known_log_ends_is_an_error_and_others_are_compared(
+    side: str, number: int
+) -> None:
+    u = TopicPartition("u", 1)
+    logs = {TP: full(), u: full()}, {TP: full(), u: full()}
+    logs[0][TP].records[3] = rec(99)
+    options = Options(window=10)
+    clusters = [snapshot(name, held) for name, held in zip(SIDES, logs, strict=True)]
+    failing = SIDES.index(side)
+    clusters[failing] = replace(
+        clusters[failing],
+        ranges={TP: clusters[failing].ranges[TP]},
+        unreadable={TopicPartition("u", number): "no leader"},
+    )
+    engine = MemoryEngine(*logs, options.window)
+    run = reconcile(engine, *clusters, options, buckets=TimeBuckets(0, 1))
+    assert run.outcome.verdict is Verdict.ERROR
+    assert classes(run) == {"verified": 39, "corrupt": 1, "not read": 40}
+    assert run.counts.unreadable == (f"{side} u-1 offsets 0 to 39: no leader",)
+
+
+def test_deletion_meanwhile_where_only_the_target_has_the_log_is_no_gap() -> None:
+    source, target = full(20, start=20), full()
+    target.faults = [Fault(0, 12, FailureKind.DELETED)]
+    run = audit({TP: source}, {TP: target})
+    assert (named(run), classes(run)) == ([], {"verified": 20, "aged out": 20})
 
 
 def compacted_log() -> Log:

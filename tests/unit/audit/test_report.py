@@ -150,7 +150,7 @@ def test_a_run_that_ends_early_leaves_no_earlier_verdict(tmp_path: Path) -> None
 
 
 def cluster(configs: dict[str, str], *overrides: str) -> ClusterSnapshot:
-    return ClusterSnapshot("c", "", "c", {}, {"t": configs}, {"t": frozenset(overrides)})
+    return ClusterSnapshot("c", "", "c", {}, {"t": configs}, overrides={"t": frozenset(overrides)})
 
 
 def test_a_default_that_only_one_cluster_knows_is_no_drift() -> None:
@@ -160,7 +160,8 @@ def test_a_default_that_only_one_cluster_knows_is_no_drift() -> None:
 
 def test_a_setting_of_a_topic_that_the_other_cluster_lacks_is_drift() -> None:
     source = cluster({"retention.ms": "1", "new.setting": "x"}, "new.setting")
-    target = cluster({"retention.ms": "2", MIRROR_SOURCE_CONFIG: "east"}, MIRROR_SOURCE_CONFIG)
+    marks = {MIRROR_SOURCE_CONFIG: "east", "kbroker.mirror.source.topic.id": "x"}
+    target = cluster({"retention.ms": "2", **marks}, *marks)
     assert [row["config"] for row in config_drift(source, target)] == [
         "new.setting",
         "retention.ms",
