@@ -33,6 +33,8 @@ from kclient.wire.error_codes import ErrorCode
 from kclient.wire.errors import BrokerNotAvailable, ClusterAuthorizationFailed
 from kclient.wire.versions import ApiKey
 
+log = Logger()
+
 RESEND_SECONDS = 0.1
 """Pause before a request is sent again after its connection failed."""
 
@@ -172,9 +174,8 @@ class ControllerChannelManager:
             self._queue.run(self._send_all())
 
     async def _send_all(self) -> None:
-        turns = WorkerTurns(
-            self._dependencies.clock, 0
-        )  # a turn for each request that has a partition
+        # A turn for each request that has a partition.
+        turns = WorkerTurns(self._dependencies.clock, 0)
         try:
             while self._to_send and not self._closed:
                 channel = next(iter(self._to_send))
@@ -183,9 +184,6 @@ class ControllerChannelManager:
                 await turns.done(channel.send_next())
         finally:
             self._is_sending = False
-
-
-log = Logger()
 
 
 class ControllerChannel:

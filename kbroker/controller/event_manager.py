@@ -9,6 +9,8 @@ ControllerEventThread blocks, the worker awaits. An event of many partitions is 
 `close` ends the queue in the middle of an event if need be: requests are answered with NOT_CONTROLLER, other events are
 dropped. docs/design/controller-events.md has the kinds of events, the order guarantee, and the end of an epoch.
 
+Work with an outcome that no event waits for runs beside the queue (`run`). An error of such work ends the epoch.
+
 Invariants: 1. one event is processed at a time, in the order of `put`; 2. an event of `LatestOnly` waits at most once;
 3. every request is answered.
 
