@@ -6,21 +6,22 @@ and `ARROW_ROWS`. One batch or record above a limit is a chunk of its own; kclie
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
-from kclient.wire.batches import HEADER_SIZE, BatchInfo
+from kclient.wire.batches import HEADER_SIZE, Buffer
 from kclient.wire.compression import decompress
 from kclient.wire.errors import KafkaError
 from kclient.wire.record_reader import decode_columns
 from kclient.wire.record_writer import Headers
 from spark_jobs.cut import OffsetRange
-from spark_jobs.digest import DIGEST_COLUMNS, WindowShape, WindowSums
+from spark_jobs.digest import DIGEST_COLUMNS, UNREAD_COLUMN, WindowShape, WindowSums
+from spark_jobs.engine import FailureKind
 from spark_jobs.findings import KEYLESS, TOMBSTONE
 from spark_jobs.hashes import DEFAULT_HASH_KEY, content_hashes, part_hashes
-from spark_jobs.reader import Fetched, RangeUnreadable
+from spark_jobs.reader import Fetched, RangeUnreadable, Unread
 from spark_jobs.record_arrays import Piece, RecordArrays, decode_arrays
 
 if TYPE_CHECKING:
@@ -61,8 +62,9 @@ HASH_COLUMNS: Columns = (
     ("value", "long"),
     ("headers", "long"),
     ("content", "long"),
+    UNREAD_COLUMN,
 )
-"""*flags*: bits of `RecordDigest.flags`; *size*: bytes of key and value; the last four: `spark_jobs.hashes`."""
+"""*flags*: bits of `RecordDigest.flags`; *size*: bytes of key and value; *key* to *content*: `spark_jobs.hashes`."""
 
 
 def spark_schema(columns: Columns) -> str:
@@ -79,33 +81,29 @@ def arrow_schema(columns: Columns) -> pa.Schema:
 
 
 def digest_batches(
-    fetched: Iterable[Fetched],
+    fetched: Iterable[Fetched | Unread],
     ranges: Sequence[OffsetRange],
     shape: WindowShape,
     key: str = DEFAULT_HASH_KEY,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the digests of all records as `DIGEST_COLUMNS`, in one batch at the end."""
-    import pyarrow as pa
-
+    """Yield the digests of all records as `DIGEST_COLUMNS`, at the end, and a row for each part that was not read."""
     sums = WindowSums(ranges, shape, key)
+    unread = []
     for records in chunks(fetched, ranges):
-        sums.add(records)
-    rows = sums.rows()
+        if isinstance(records, Unread):
+            unread.append(records)
+        else:
+            sums.add(records)
+    rows = [(*row, None) for row in sums.rows()]
     if rows:
-        columns = [list(column) for column in zip(*rows, strict=True)]
-        yield pa.RecordBatch.from_arrays(
-            [
-                pa.array(column, kind)
-                for column, kind in zip(columns, arrow_schema(DIGEST_COLUMNS).types, strict=True)
-            ],
-            schema=arrow_schema(DIGEST_COLUMNS),
-        )
+        yield _as_arrow(rows, DIGEST_COLUMNS)
+    yield from _unread_batches(unread, ranges, DIGEST_COLUMNS)
 
 
 def hash_batches(
-    fetched: Iterable[Fetched], ranges: Sequence[OffsetRange], key: str = DEFAULT_HASH_KEY
+    fetched: Iterable[Fetched | Unread], ranges: Sequence[OffsetRange], key: str = DEFAULT_HASH_KEY
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the hashes of each record as `HASH_COLUMNS`."""
+    """Yield the hashes of each record as `HASH_COLUMNS`, and a row for each part that was not read."""
     import numpy as np
     import pyarrow as pa
 
@@ -113,6 +111,9 @@ def hash_batches(
     topics = pa.array([each.topic for each in ranges], pa.string())
     partitions = np.array([each.partition for each in ranges], np.int32)
     for records in chunks(fetched, ranges):
+        if isinstance(records, Unread):
+            yield from _unread_batches([records], ranges, HASH_COLUMNS)
+            continue
         hashes = (*part_hashes(records, key), content_hashes(records, key))
         flags = (records.key_size < 0) * KEYLESS | (records.value_size < 0) * TOMBSTONE
         yield pa.RecordBatch.from_arrays(
@@ -125,92 +126,132 @@ def hash_batches(
                 pa.array(flags.astype(np.int32)),
                 pa.array(records.sizes),
                 *(pa.array(each.view(np.int64)) for each in hashes),
+                pa.nulls(records.offsets.size, pa.string()),
             ],
             schema=schema,
         )
 
 
-def chunks(fetched: Iterable[Fetched], ranges: Sequence[OffsetRange]) -> Iterator[RecordArrays]:
-    """Yield the records of *fetched* that are inside their range; groups are numbers of *ranges*."""
-    pieces: list[Piece] = []
+def chunks(
+    fetched: Iterable[Fetched | Unread], ranges: Sequence[OffsetRange]
+) -> Iterator[RecordArrays | Unread]:
+    """Yield the records of *fetched* that are inside their range; groups are numbers of *ranges*.
+
+    Batches that cannot be decoded, and what was not read, are yielded as such.
+    """
+    whole: list[tuple[Fetched, Buffer]] = []
     size = count = 0
     for each in fetched:
+        if isinstance(each, Unread):
+            yield each
+            continue
         info = each.info
-        with _naming(ranges[each.number], info):
+        try:
             records = decompress(info.codec, each.data[info.position + HEADER_SIZE : info.end])
-        if pieces and (size + len(records) > CHUNK_BYTES or count >= CHUNK_RECORDS):
-            yield _decoded(pieces, ranges)
-            pieces, size, count = [], 0, 0
-        pieces.append(Piece(each.number, info, records))
+        except KafkaError as problem:
+            yield _undecodable(each, ranges, problem)
+            continue
+        if whole and (size + len(records) > CHUNK_BYTES or count >= CHUNK_RECORDS):
+            yield from _decoded(whole, ranges)
+            whole, size, count = [], 0, 0
+        whole.append((each, records))
         size += len(records)
         count += info.record_count
-    if pieces:
-        yield _decoded(pieces, ranges)
+    if whole:
+        yield from _decoded(whole, ranges)
 
 
-def _decoded(pieces: Sequence[Piece], ranges: Sequence[OffsetRange]) -> RecordArrays:
+def _decoded(
+    whole: Sequence[tuple[Fetched, Buffer]], ranges: Sequence[OffsetRange]
+) -> Iterator[RecordArrays | Unread]:
     import numpy as np
 
+    pieces = [Piece(n, each.info, records) for n, (each, records) in enumerate(whole)]
     try:
-        records = decode_arrays(pieces)
+        found = decode_arrays(pieces)
     except KafkaError as problem:
-        for piece in pieces:  # The error of a chunk does not name the batch.
-            with _naming(ranges[piece.group], piece.info):
-                decode_arrays([piece])
-        raise AssertionError("a chunk is invalid, its batches are not") from problem
-    lows = np.array([each.low for each in ranges], np.int64)[records.groups]
-    highs = np.array([each.high for each in ranges], np.int64)[records.groups]
-    inside = (records.offsets >= lows) & (records.offsets < highs)
-    return records if inside.all() else records.where(inside)
+        if len(whole) == 1:
+            yield _undecodable(whole[0][0], ranges, problem)
+        else:
+            for one in whole:
+                yield from _decoded([one], ranges)
+        return
+    bounds = np.array([each[:3] for each, _ in whole], np.int64)
+    numbers, lows, highs = bounds[found.groups].T
+    found = found._replace(groups=numbers)
+    inside = (found.offsets >= lows) & (found.offsets < highs)
+    yield found if inside.all() else found.where(inside)
 
 
-@contextmanager
-def _naming(wanted: OffsetRange, info: BatchInfo) -> Iterator[None]:
-    """Turn an error of Kafka's format into RangeUnreadable with partition and offset."""
-    try:
-        yield
-    except KafkaError as problem:
-        raise RangeUnreadable(
-            f"{wanted.topic}-{wanted.partition}, batch at offset {info.base_offset}: {problem}"
-        ) from problem
+def _undecodable(each: Fetched, ranges: Sequence[OffsetRange], problem: Exception) -> Unread:
+    topic, partition, _, _ = ranges[each.number]
+    cause = f"{topic}-{partition}, batch at offset {each.info.base_offset}: {problem}"
+    return Unread(each.number, each.low, each.high, FailureKind.UNDECODABLE, cause)
+
+
+def _unread_batches(
+    unread: Sequence[Unread], ranges: Sequence[OffsetRange], columns: Columns
+) -> Iterator[pa.RecordBatch]:
+    """Yield rows with topic, partition and `UNREAD_COLUMN` only."""
+    rows = [
+        (
+            ranges[each.number].topic,
+            ranges[each.number].partition,
+            *[None] * (len(columns) - 3),
+            json.dumps([each.low, each.high, each.kind.value, each.cause]),
+        )
+        for each in unread
+    ]
+    if rows:
+        yield _as_arrow(rows, columns)
+
+
+def unread_part(text: str) -> tuple[int, int, FailureKind, str]:
+    """Return (low, high, kind, cause) of a row of which `UNREAD_COLUMN` is *text*."""
+    low, high, kind, cause = json.loads(text)
+    return low, high, FailureKind(kind), cause
 
 
 def record_batches(
-    fetched: Iterable[Fetched], ranges: Sequence[OffsetRange]
+    fetched: Iterable[Fetched | Unread], ranges: Sequence[OffsetRange]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records inside their ranges, whole, as `RECORD_COLUMNS`."""
+    """Yield the records inside their ranges, whole, as `RECORD_COLUMNS`; raise RangeUnreadable for any other."""
     rows: list[Row] = []
     size = 0
     for each in fetched:
+        if isinstance(each, Unread):
+            raise RangeUnreadable(each.cause)
         wanted = ranges[each.number]
-        with _naming(wanted, each.info):
+        try:
             columns = decode_columns(each.data, each.info)
+        except KafkaError as problem:
+            raise RangeUnreadable(_undecodable(each, ranges, problem).cause) from problem
         kind = int(each.info.log_append_time)
         for offset, timestamp, key, value, headers in zip(*columns, strict=True):
-            if not wanted.low <= offset < wanted.high:
+            if not each.low <= offset < each.high:
                 continue
             encoded = headers_bytes(headers)
             length = len(key or b"") + len(value or b"") + len(encoded or b"")
             if rows and (size + length > ARROW_BYTES or len(rows) >= ARROW_ROWS):
-                yield _as_arrow(rows)
+                yield _as_arrow(rows, RECORD_COLUMNS)
                 rows, size = [], 0
             rows.append(
                 (wanted.topic, wanted.partition, offset, timestamp, kind, key, value, encoded)
             )
             size += length
     if rows:
-        yield _as_arrow(rows)
+        yield _as_arrow(rows, RECORD_COLUMNS)
 
 
-def _as_arrow(rows: Sequence[Row]) -> pa.RecordBatch:
+def _as_arrow(rows: Sequence[tuple[object, ...]], columns: Columns) -> pa.RecordBatch:
     import pyarrow as pa
 
-    schema = arrow_schema(RECORD_COLUMNS)
-    columns = zip(*rows, strict=True)
-    return pa.RecordBatch.from_arrays(
-        [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)],
-        schema=schema,
-    )
+    schema = arrow_schema(columns)
+    arrays = [
+        pa.array(column, kind)
+        for column, kind in zip(zip(*rows, strict=True), schema.types, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def headers_bytes(headers: Headers) -> bytes | None:

@@ -31,12 +31,16 @@ _HALF = 0xFFFFFFFF
 _GROUP = ("topic", "partition", "window", "bucket")
 _SUMS = ("records", "bytes", "content_low", "content_high", "placed_low", "placed_high")
 
+UNREAD_COLUMN = ("unread", "string")
+"""Null, or offsets that could not be read and why (`spark_jobs.arrow_batches.unread_part`); such a row has no sums."""
+
 DIGEST_COLUMNS = (
     ("topic", "string"),
     ("partition", "int"),
     ("window", "long"),
     ("bucket", "long"),
     *((name, "long") for name in _SUMS),
+    UNREAD_COLUMN,
 )
 
 
@@ -101,7 +105,7 @@ class WindowSums:
             self._sums[place] = (a + new[0], b + new[1], c + new[2], d + new[3])
 
     def rows(self) -> list[tuple[object, ...]]:
-        """Return the sums as rows of `DIGEST_COLUMNS`."""
+        """Return the sums as rows of `DIGEST_COLUMNS` without the last."""
         return [
             (
                 self._ranges[group].topic,
@@ -120,10 +124,11 @@ class WindowSums:
 
 
 def merged(rows: DataFrame) -> DataFrame:
-    """Return one row per window and bucket from the rows of all tasks."""
+    """Return one row per window and bucket, and those of unread parts, from the rows of all tasks."""
     from pyspark.sql import functions as f_
 
-    return rows.groupBy(*_GROUP).agg(*(f_.sum(name).alias(name) for name in _SUMS))
+    group = (*_GROUP, UNREAD_COLUMN[0])
+    return rows.groupBy(*group).agg(*(f_.sum(name).alias(name) for name in _SUMS))
 
 
 def _runs(groups: Integers, windows: Integers, buckets: Integers) -> Integers:

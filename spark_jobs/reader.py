@@ -8,17 +8,22 @@ Memory: the consumer buffers at most `FETCH_BYTES` and one response in flight pe
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from kclient.wire.batches import BatchInfo
+from kclient.errors import NoCommittedOffset
+from kclient.types import TopicPartition
+from kclient.wire.batches import BatchInfo, check_crc
+from kclient.wire.errors import CorruptMessage, InvalidRecord, KafkaError
 from spark_jobs.cut import OffsetRange
+from spark_jobs.engine import FailureKind
 
 if TYPE_CHECKING:
-    from kclient import Consumer, TopicPartition
+    from kclient import Consumer
     from kclient.consumer.partitions import Batch
 
 FETCH_BYTES = 16 << 20
@@ -29,14 +34,16 @@ STALL_S = 60.0
 
 
 class RangeUnreadable(Exception):
-    """A range of offsets could not be read to its end; the text names topic, partition, offset and cause."""
+    """Offsets could not be read; the text names topic, partition, offset and cause."""
 
 
 class Fetched(NamedTuple):
-    """A batch of records, not a control batch, that overlaps a range."""
+    """A batch of records, not a control batch, that overlaps a range; its offsets [low, high) belong to the range."""
 
     number: int
     """The index of the range in the caller's list. A batch that overlaps two ranges comes twice."""
+    low: int
+    high: int
     info: BatchInfo
     data: memoryview
 
@@ -45,12 +52,51 @@ _consumers: dict[str, Consumer] = {}
 """The consumer of this process for each cluster, while no task uses it."""
 
 
-def fetch_ranges(bootstrap: str, ranges: Sequence[OffsetRange]) -> Iterator[Fetched]:
-    """Yield the batches that overlap *ranges*, of each partition in order.
+class Unread(NamedTuple):
+    """Offsets [low, high) of one range that could not be read; the rest of the range follows."""
 
-    Raise RangeUnreadable if a range is no longer in the log, a batch fails its CRC, or no batch arrives for `STALL_S`.
+    number: int
+    low: int
+    high: int
+    kind: FailureKind
+    cause: str
+
+
+def fetch_ranges(bootstrap: str, ranges: Sequence[OffsetRange]) -> Iterator[Fetched | Unread]:
+    """Yield the batches that overlap *ranges*, of each partition in order, and what could not be read.
+
+    An error of one partition does not end the others. If no batch arrives for `STALL_S`, all that is left is unread.
     """
-    left = _Left(ranges)
+    left = RangesLeft(ranges)
+    while left.partitions:
+        try:
+            yield from _read(bootstrap, left)
+        except _Stalled as problem:
+            yield from left.give_up(list(left.partitions), FailureKind.UNREADABLE, str(problem))
+        except KafkaError as problem:
+            failed = left.named_in(str(problem))
+            if len(failed) == 1 and isinstance(problem, NoCommittedOffset):
+                yield from _out_of_range(bootstrap, left, failed[0], problem)
+                continue
+            undecodable = isinstance(problem, CorruptMessage | InvalidRecord)
+            kind = FailureKind.UNDECODABLE if undecodable else FailureKind.UNREADABLE
+            # An error without a partition is one of the cluster.
+            yield from left.give_up(failed or list(left.partitions), kind, str(problem))
+
+
+def _out_of_range(
+    bootstrap: str, left: RangesLeft, tp: TopicPartition, problem: KafkaError
+) -> Iterator[Unread]:
+    """Skip what was deleted; give the partition up if its log ends before the position."""
+    with _consumer(bootstrap) as consumer:
+        start = consumer.beginning_offsets([tp])[tp]
+    if start > left.next_offset(tp):
+        yield from left.skip(tp, start, FailureKind.DELETED, f"{tp}: the log starts at {start}")
+    else:
+        yield from left.give_up([tp], FailureKind.UNREADABLE, str(problem))
+
+
+def _read(bootstrap: str, left: RangesLeft) -> Iterator[Fetched | Unread]:
     if not left.partitions:
         return
     with _consumer(bootstrap) as consumer:
@@ -62,9 +108,7 @@ def fetch_ranges(bootstrap: str, ranges: Sequence[OffsetRange]) -> Iterator[Fetc
                 if tp not in left.partitions:
                     continue
                 for info, data in batches:
-                    for number in left.overlapped(tp, info):
-                        if not info.is_control:
-                            yield Fetched(number, info, data)
+                    yield from left.accept(tp, info, data)
                 if left.ended(tp):
                     ended = True
                 elif left.next_offset(tp) > batches[-1][0].next_offset:
@@ -73,40 +117,56 @@ def fetch_ranges(bootstrap: str, ranges: Sequence[OffsetRange]) -> Iterator[Fetc
                 consumer.assign(left.partitions)
 
 
-class _Left:
+class _Stalled(Exception):
+    """No batch arrived for `STALL_S`."""
+
+
+class RangesLeft:
     """The ranges that a task has not read to their end."""
 
     def __init__(self, ranges: Sequence[OffsetRange]) -> None:
-        from kclient import TopicPartition
-
         self._ranges = ranges
         self.partitions: dict[TopicPartition, deque[int]] = {}
         """The numbers of the ranges of each partition, in order of their offsets."""
+        self._positions: dict[TopicPartition, int] = {}
         for number in sorted(range(len(ranges)), key=ranges.__getitem__):
             topic, partition, low, high = ranges[number]
             if high > low:
                 self.partitions.setdefault(TopicPartition(topic, partition), deque()).append(number)
 
     def next_offset(self, tp: TopicPartition) -> int:
-        """Return where the next range begins."""
-        return self._ranges[self.partitions[tp][0]].low
+        """Return the next offset to read."""
+        return max(self._ranges[self.partitions[tp][0]].low, self._positions.get(tp, 0))
 
-    def end(self, tp: TopicPartition) -> int:
-        """Return where the last range ends."""
-        return self._ranges[self.partitions[tp][-1]].high
+    def accept(
+        self, tp: TopicPartition, info: BatchInfo, data: memoryview
+    ) -> Iterator[Fetched | Unread]:
+        """Yield the batch once for each range that it overlaps, if its CRC is right."""
+        wrong: CorruptMessage | None = None
+        try:
+            check_crc(data, info)
+        except CorruptMessage as problem:
+            wrong = problem
+        for number, low, high in self._passed(tp, info.base_offset, info.next_offset):
+            if wrong is not None:
+                cause = f"{tp}, batch at offset {info.base_offset}: {wrong}"
+                yield Unread(number, low, high, FailureKind.UNDECODABLE, cause)
+            elif not info.is_control:
+                yield Fetched(number, low, high, info, data)
 
-    def overlapped(self, tp: TopicPartition, info: BatchInfo) -> list[int]:
-        """Return the ranges that the batch overlaps; drop those that end with it or before it."""
-        overlapped = []
-        numbers, ranges = self.partitions[tp], self._ranges
-        while numbers and ranges[numbers[0]].low < info.next_offset:
-            number = numbers[0]
-            if ranges[number].high > info.base_offset:
-                overlapped.append(number)
-            if ranges[number].high > info.next_offset:
-                break
-            numbers.popleft()
-        return overlapped
+    def skip(self, tp: TopicPartition, to: int, kind: FailureKind, cause: str) -> Iterator[Unread]:
+        """Yield what is left of *tp* below *to* as unread."""
+        for number, low, high in self._passed(tp, self.next_offset(tp), to):
+            yield Unread(number, low, high, kind, cause)
+        self.ended(tp)
+
+    def give_up(
+        self, failed: Sequence[TopicPartition], kind: FailureKind, cause: str
+    ) -> Iterator[Unread]:
+        """Yield all that is left of the *failed* partitions as unread."""
+        for tp in failed:
+            named = cause if tp in self.named_in(cause) else f"{tp}: {cause}"
+            yield from self.skip(tp, self._ranges[self.partitions[tp][-1]].high, kind, named)
 
     def ended(self, tp: TopicPartition) -> bool:
         """Return whether *tp* is read; drop it if so."""
@@ -115,36 +175,35 @@ class _Left:
         del self.partitions[tp]
         return True
 
+    def named_in(self, text: str) -> list[TopicPartition]:
+        """Return the partitions that an error names."""
+        words = set(re.split(r"[\s,:;()\[\]'\"]+", text))
+        return [tp for tp in self.partitions if str(tp) in words]
 
-def _next_batches(consumer: Consumer, left: _Left) -> Mapping[TopicPartition, Sequence[Batch]]:
-    from kclient.wire.errors import KafkaError
+    def _passed(self, tp: TopicPartition, start: int, end: int) -> list[tuple[int, int, int]]:
+        """Move *tp* to *end*; return the part of each range between *start*, or its position, and *end*."""
+        passed = []
+        numbers = self.partitions[tp]
+        start = max(start, self._positions.get(tp, 0))
+        self._positions[tp] = max(end, start)
+        while numbers and self._ranges[numbers[0]].low < end:
+            _, _, low, high = self._ranges[numbers[0]]
+            if high > start:
+                passed.append((numbers[0], max(low, start), min(high, end)))
+            if high > end:
+                break
+            numbers.popleft()
+        return passed
 
+
+def _next_batches(consumer: Consumer, left: RangesLeft) -> Mapping[TopicPartition, Sequence[Batch]]:
     began = time.monotonic()
-    try:
-        while time.monotonic() - began < STALL_S:
-            found = consumer.poll_batches(timeout_ms=1000)
-            if found:
-                return found
-    except KafkaError as problem:
-        raise RangeUnreadable(_explained(problem, left)) from problem
+    while time.monotonic() - began < STALL_S:
+        found = consumer.poll_batches(timeout_ms=1000)
+        if found:
+            return found
     tp = next(iter(left.partitions))
-    raise RangeUnreadable(
-        f"{tp}{_others(left)} returned no batch for {STALL_S:.0f} s"
-        f" at offset {consumer.position(tp, 1.0)} (reading up to {left.end(tp)})"
-    )
-
-
-def _explained(problem: Exception, left: _Left) -> str:
-    """Return the text of *problem*; it has no partition if the whole cluster does not answer."""
-    text = str(problem)
-    if any(str(tp) in text for tp in left.partitions):
-        return text
-    return f"{next(iter(left.partitions))}{_others(left)}: {text}"
-
-
-def _others(left: _Left) -> str:
-    others = len(left.partitions) - 1
-    return f" and {others} other partitions" if others else ""
+    raise _Stalled(f"no batch for {STALL_S:.0f} s at offset {left.next_offset(tp)} of {tp}")
 
 
 @contextmanager
@@ -161,6 +220,7 @@ def _consumer(bootstrap: str) -> Iterator[Consumer]:
             "fetch.max.bytes": FETCH_BYTES,
             "fetch.max.wait.ms": 100,
             "isolation.level": "read_uncommitted",
+            "check.crcs": False,  # checked here: a wrong one does not end the partition
         }
     )
     try:

@@ -69,7 +69,7 @@ class GeneratedLogs:
         wanted = list(ranges)
 
         def digest(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return digest_batches(_fetched(rows), wanted, shape)
+            return digest_batches(_fetched(rows, wanted), wanted, shape)
 
         batches = self._batches(cluster.name, ranges)
         return merged(batches.mapInArrow(digest, spark_schema(DIGEST_COLUMNS)))
@@ -79,7 +79,7 @@ class GeneratedLogs:
         wanted = list(ranges)
 
         def hashed(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return hash_batches(_fetched(rows), wanted)
+            return hash_batches(_fetched(rows, wanted), wanted)
 
         return self._batches(cluster.name, ranges).mapInArrow(hashed, spark_schema(HASH_COLUMNS))
 
@@ -106,11 +106,11 @@ def _encoded(rows: Sequence[Row]) -> bytes:
     )
 
 
-def _fetched(rows: Iterator[pa.RecordBatch]) -> Iterator[Fetched]:
+def _fetched(rows: Iterator[pa.RecordBatch], ranges: Sequence[OffsetRange]) -> Iterator[Fetched]:
     for each in rows:
         for number, batch in zip(*(column.to_pylist() for column in each.columns), strict=True):
             data = memoryview(batch)
-            yield Fetched(number, parse(data), data)
+            yield Fetched(number, ranges[number].low, ranges[number].high, parse(data), data)
 
 
 class Fault(NamedTuple):

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from kclient.types import TopicPartition
 from spark_jobs.align import Alignment, align
+from spark_jobs.arrow_batches import unread_part
 from spark_jobs.cut import OffsetRange
 from spark_jobs.digest import WindowShape
-from spark_jobs.engine import Copies, Differences, Holes, Modes, Place, WindowRows
+from spark_jobs.engine import Copies, Differences, Failure, Holes, Modes, Place, WindowRows
 from spark_jobs.findings import Finding, FindingClass, RecordDigest
+from spark_jobs.ranges import Ranges, merged, subtract
 from spark_jobs.reconcile import BUCKETS, TimeBuckets
 from spark_jobs.snapshot import ClusterSnapshot, RecordReader
 
@@ -44,7 +46,15 @@ class SparkEngine:
         """Return the digests of *ranges* per window and time bucket."""
         shape = WindowShape(self._window, self._buckets.first_ms, self._buckets.width_ms, BUCKETS)
         frame = _renamed(cluster, self._read.digests(cluster, _at_cluster(cluster, ranges), shape))
-        return WindowRows([row.asDict() for row in frame.collect()])
+        rows = [row.asDict() for row in frame.collect()]
+        return WindowRows(
+            [row for row in rows if row["unread"] is None],
+            [
+                _failure(cluster.name, row["topic"], row["partition"], row["unread"])
+                for row in rows
+                if row["unread"] is not None
+            ],
+        )
 
     def differences(
         self,
@@ -53,20 +63,27 @@ class SparkEngine:
         modes: Modes,
     ) -> Differences:
         """Align the records of both sides, one task per partition."""
+        names = source[0].name, target[0].name
+
+        def sides(left: pa.Table, right: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+            return zip(names, (left, right), strict=True)
 
         def compare(key: tuple[pa.Scalar, ...], left: pa.Table, right: pa.Table) -> pa.Table:
             import pyarrow as pa
 
             topic, partition = key[0].as_py(), key[1].as_py()
+            unread = [(name, text) for name, side in sides(left, right) for text in _unread(side)]
+            failed = merged(unread_part(text)[:2] for _, text in unread)
             alignment = align(
                 topic,
                 partition,
-                _digests(left),
-                _digests(right),
+                _digests(left, failed),
+                _digests(right, failed),
                 compacted=topic in modes.compacted,
                 renumbered=modes.renumbered,
             )
             rows = list(_rows(topic, partition, alignment))
+            rows += [(topic, partition, json.dumps({"unread": each})) for each in unread]
             return pa.table(
                 {
                     "topic": pa.array([row[0] for row in rows], pa.string()),
@@ -84,10 +101,14 @@ class SparkEngine:
         )
         counts: dict[TopicPartition, tuple[int, int]] = {}
         findings: dict[TopicPartition, list[Finding]] = {}
+        failures = []
         for row in rows:
             tp, found = TopicPartition(row["topic"], row["partition"]), json.loads(row["found"])
             if "verified" in found:
                 counts[tp] = found["verified"], found["shifted"]
+            elif "unread" in found:
+                name, text = found["unread"]
+                failures.append(_failure(name, *tp, text))
             else:
                 found["finding_class"] = FindingClass(found["finding_class"])
                 findings.setdefault(tp, []).append(Finding(**found))
@@ -98,7 +119,8 @@ class SparkEngine:
                     *both,
                 )
                 for tp, both in counts.items()
-            }
+            },
+            failures,
         )
 
     def holes(self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange]) -> Holes:
@@ -108,19 +130,30 @@ class SparkEngine:
 
         order = Window.partitionBy("topic", "partition").orderBy("offset")
         before, after = f_.lag("offset").over(order), f_.lead("offset").over(order)
-        rows = (
-            self._hashes(cluster, ranges)
-            .select("topic", "partition", "offset")
+        hashes = self._hashes(cluster, ranges).select("topic", "partition", "offset", "unread")
+        edges = (
+            hashes.where("unread is null")
             .select("*", before.alias("before"), after.alias("after"))
             .where("before is null or after is null or after > offset + 1")
-            .collect()
         )
+        no_offset = f_.lit(None).cast("long")
+        unread = hashes.where("unread is not null").select("*", no_offset, no_offset)
         held: dict[TopicPartition, list[tuple[int, int | None, int | None]]] = {}
-        for row in rows:
-            held.setdefault(TopicPartition(row["topic"], row["partition"]), []).append(
-                (row["offset"], row["before"], row["after"])
-            )
-        return Holes([hole for each in ranges for hole in _holes(each, held)])
+        failures = []
+        for topic, partition, offset, text, *neighbours in edges.union(unread).collect():
+            if text is not None:
+                failures.append(_failure(cluster.name, topic, partition, text))
+            else:
+                held.setdefault(TopicPartition(topic, partition), []).append((offset, *neighbours))
+        return Holes(
+            [
+                hole._replace(low=low, high=high)
+                for each in ranges
+                for hole in _holes(each, held)
+                for low, high in subtract([hole[2:]], _of_partition(failures, hole))
+            ],
+            failures,
+        )
 
     def copies(
         self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange], contents: frozenset[int]
@@ -198,7 +231,32 @@ def _holes(
             yield each._replace(low=offset + 1, high=end)
 
 
-def _digests(table: pa.Table) -> list[RecordDigest]:
+def _failure(cluster: str, topic: str, partition: int, text: str) -> Failure:
+    low, high, kind, cause = unread_part(text)
+    return Failure(cluster, topic, partition, low, high, kind, cause)
+
+
+def _of_partition(failures: Sequence[Failure], place: OffsetRange) -> Ranges:
+    return [
+        (each.low, each.high)
+        for each in failures
+        if (each.topic, each.partition) == (place.topic, place.partition)
+    ]
+
+
+def _unread(table: pa.Table) -> list[str]:
+    return [text for text in table.column("unread").to_pylist() if text is not None]
+
+
+def _digests(table: pa.Table, failed: Ranges) -> list[RecordDigest]:
+    """Return the records of *table* outside the *failed* offsets, in order."""
+    import pyarrow.compute as pc
+
+    table = table.filter(pc.is_null(table.column("unread")))
+    offsets = table.column("offset")
+    for low, high in failed:
+        table = table.filter(pc.or_(pc.less(offsets, low), pc.greater_equal(offsets, high)))
+        offsets = table.column("offset")
     columns = [table.column(name).to_pylist() for name in _DIGEST_FIELDS]
     return sorted(map(RecordDigest, *columns), key=lambda record: record.offset)
 

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,9 +17,12 @@ from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from spark_jobs.arrow_batches import unread_part
 from spark_jobs.cluster import matching_topics, read_cluster, time_span
 from spark_jobs.cut import OffsetRange
 from spark_jobs.data_source import KafkaReader
+from spark_jobs.engine import FailureKind
+from spark_jobs.findings import FindingClass
 from spark_jobs.reconcile import Options, Reconciliation, TimeBuckets, reconcile
 from spark_jobs.report.document import config_drift
 from spark_jobs.session import spark_session
@@ -289,6 +293,44 @@ def test_partitions_that_only_the_target_has_are_extra_and_a_prefix_is_followed(
         ("extra", 1, 5)
     ]
     assert run.counts.verified == 20
+
+
+def test_what_can_not_be_read_is_named_and_the_rest_is_read(
+    spark: SparkSession, clusters: tuple[Cluster, Cluster]
+) -> None:
+    pair = Pair(clusters, f"partly-{time.monotonic_ns()}")
+    for bootstrap in (pair.east, pair.west):
+        for _ in range(4):
+            pair.write(bootstrap, messages(200))
+    admin = AdminClient({"bootstrap.servers": pair.east})
+    for future in admin.delete_records([Place(pair.topic, 1, 150)]).values():
+        future.result(20)
+    (segment,) = (clusters[0][1].data / f"{pair.topic}-0").glob("*.log")
+    with segment.open("r+b") as log:
+        log.seek(segment.stat().st_size // 2 - 20)  # inside the records of the second batch
+        byte = log.read(1)
+        log.seek(-1, os.SEEK_CUR)
+        log.write(bytes([byte[0] ^ 1]))
+    ranges = [OffsetRange(pair.topic, number, 0, 400) for number in range(2)]
+    east = read_cluster("east", pair.east, [pair.topic])
+    rows = KafkaReader(spark).hashes(east, ranges).collect()
+    offsets = {
+        number: {row["offset"] for row in rows if row["partition"] == number and not row["unread"]}
+        for number in range(2)
+    }
+    unread = {row["partition"]: unread_part(row["unread"]) for row in rows if row["unread"]}
+    assert unread[1][:3] == (0, 150, FailureKind.DELETED)
+    assert offsets[1] == set(range(150, 400))
+    low, high, kind, cause = unread[0]
+    assert kind is FailureKind.UNDECODABLE
+    assert f"{pair.topic}-0, batch at offset {low}" in cause
+    assert 0 < high - low < 200
+    assert offsets[0] == set(range(400)) - set(range(low, high))
+    run = pair.audit(spark)
+    (finding,) = run.findings
+    assert (finding.finding_class, finding.partition) == (FindingClass.UNDECODABLE, 0)
+    assert run.outcome.exit_code is ExitCode.DIVERGED
+    assert run.counts.verified == 800 - 150 - (high - low)
 
 
 def kaudit(*arguments: str) -> subprocess.CompletedProcess[str]:
