@@ -50,6 +50,8 @@ from kbroker.zk.interface import ZooKeeper
 from kbroker.zk.reconnect import Reconnect
 from kclient.wire.errors import NotController
 
+log = Logger()
+
 
 class KafkaController:
     """A candidate for the controller of the cluster, and the active controller while it is elected."""
@@ -178,9 +180,6 @@ class KafkaController:
         active, self._active = self._active, None
         if active is not None:
             active.close(reason)
-
-
-log = Logger()
 
 
 class ActiveController:

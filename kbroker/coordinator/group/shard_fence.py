@@ -211,9 +211,6 @@ class ShardFence:
         self.connection_is_back()
 
 
-log = Logger()
-
-
 class _Request:
     """A request that waits for a confirmation of *fence* at *since* or later; *to_write*: by ZooKeeper only."""
 
