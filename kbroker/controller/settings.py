@@ -27,4 +27,4 @@ class ControllerSettings:
     partitions_per_turn: int = 500
     """The most partitions in one turn of the reactor, and in one request: some 10 ms."""
     partitions_per_step: int = 250
-    """Partitions that a controlled shutdown changes at a time: a broker applies their LeaderAndIsr in some 20 ms."""
+    """Leaders that a controlled shutdown moves at a time: a broker applies a LeaderAndIsr of so many in some 20 ms."""

@@ -9,11 +9,11 @@ its requests have left, the machine processes the start (`BrokersJoined`).
 *Failure*: all that was known of the broker is dropped. Its partitions are evaluated in two rounds: first those without
 a live leader, which are written and sent, then those that lost a follower. *Start*: the broker is sent all partitions,
 and those it leads and follows. Its partitions are evaluated, as some may have waited for it. Topic deletions that
-waited for it continue. *Controlled shutdown*: the broker counts as failed wherever another replica can lead. Its
-partitions are evaluated in steps of some hundred, those that it leads first
-(docs/design/controlled-shutdown.md). When all have settled, its followers are stopped, so that they do not rejoin an
-ISR. The answer has the partitions that it still leads; the broker asks again until there are none. Partitions with one
-replica are left out, since no other replica can lead them.
+waited for it continue. *Controlled shutdown*: the broker counts as failed wherever another replica can lead. The
+partitions that it leads are evaluated first, in steps of some hundred (docs/design/controlled-shutdown.md), then all.
+When these have settled, its followers are stopped, so that they do not rejoin an ISR. The answer has the partitions
+that it still leads; the broker asks again until there are none. Partitions with one replica are left out, since no
+other replica can lead them.
 
 Invariants: 1. a broker in the tables has a channel, and no other has; 2. nothing that was reported under one broker
 epoch counts for the next; 3. a broker is shutting down until its registration is gone; 4. every step of a controlled
@@ -148,31 +148,32 @@ def controlled_shutdown(
             writes.request_batch.brokers_changed = True
         left = event.left
         if left is None:
-            left = yield from _led_first(context, event.broker_id)
+            left = yield from _replicated(context, event.broker_id, only_led=True)
         step, left = left[:partitions_per_step], left[partitions_per_step:]
         if step:
             following = ContinueControlledShutdown(event.broker_id, broker.epoch, left)
             writes.then(lambda context: _continue(following, writes))
         else:
-            # All of them: a leader may have changed an ISR since its step.
-            step = yield from _led_first(context, event.broker_id)
+            # Also those of earlier steps: their new leaders may have changed the ISR since.
+            step = yield from _replicated(context, event.broker_id)
             writes.then(lambda context: _shutdown_settled(context, event, writes))
         yield from writes.evaluate(context, step)
         return
     writes.effects.append(AnswerControlledShutdown(outcome))
 
 
-def _led_first(context: ControllerContext, broker_id: int) -> Steps[tuple[TopicPartition, ...]]:
-    """Return the partitions that a controlled shutdown of the broker changes; those that it leads are the first."""
-    led: list[TopicPartition] = []
-    followed: list[TopicPartition] = []
+def _replicated(
+    context: ControllerContext, broker_id: int, *, only_led: bool = False
+) -> Steps[tuple[TopicPartition, ...]]:
+    """Return the partitions with more than one replica of which the broker has one, or those that it leads."""
+    found: list[TopicPartition] = []
     for partition in context.partitions_on([broker_id]):
         yield
         if len(context.replicas(partition)) > 1:
             state = context.leader_and_isr.get(partition)
-            is_led = state is not None and state.leader == broker_id
-            (led if is_led else followed).append(partition)
-    return (*led, *followed)
+            if not only_led or (state is not None and state.leader == broker_id):
+                found.append(partition)
+    return tuple(found)
 
 
 def _continue(following: ContinueControlledShutdown, writes: StateWrites) -> Steps[None]:

@@ -111,7 +111,7 @@ class ControlledShutdownRequested:
     broker_epoch: int
     """-1 when the request is too old to carry one."""
     left: tuple[TopicPartition, ...] | None = None
-    """The partitions that earlier steps have left to the later ones; None in the first step."""
+    """The led partitions that earlier steps have left to the later ones; None in the first step."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ class ControllerStateMachine:
         min_insync_replicas: Callable[[str], int] = lambda _topic: 1,
         partitions_per_step: int = 250,
     ) -> None:
-        """Begin with empty tables; a controlled shutdown changes *partitions_per_step* at a time."""
+        """Begin with empty tables; a controlled shutdown moves *partitions_per_step* leaders at a time."""
         self._context: ControllerContext | None = None
         self._joined: broker_changes.BrokersJoined | None = None
         """Brokers that join when the failure of their predecessors has settled."""
