@@ -182,7 +182,7 @@ def _guarded(work: Callable[[], int], on_error: Callable[[int, str], None]) -> i
             code, cause = ExitCode.INTERNAL, "internal error; this is not a verdict"
     except KeyboardInterrupt:
         # Click would exit with 1, which means DIVERGED.
-        code, cause = ExitCode.INTERNAL, "interrupted; this is not a verdict"
+        code, cause = ExitCode.INTERRUPTED, "interrupted; this is not a verdict"
     click.echo(f"kaudit: {cause}", err=True)
     with suppress(OSError):
         on_error(code, cause)

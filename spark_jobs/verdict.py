@@ -40,6 +40,7 @@ class ExitCode(IntEnum):
     UNREADABLE = 4
     AGED_OUT = 5
     INTERNAL = 70
+    INTERRUPTED = 130
 
 
 _PRECEDENCE = (

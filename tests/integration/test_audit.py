@@ -29,6 +29,7 @@ from spark_jobs.session import spark_session
 from spark_jobs.spark_engine import SparkEngine
 from spark_jobs.verdict import ExitCode, Verdict
 from tests.kit.brokers import Cluster
+from tests.kit.mirrors import Mirror
 from tests.kit.zookeeper import Ensemble
 
 if TYPE_CHECKING:
@@ -331,6 +332,52 @@ def test_what_can_not_be_read_is_named_and_the_rest_is_read(
     assert (finding.finding_class, finding.partition) == (FindingClass.UNDECODABLE, 0)
     assert run.outcome.exit_code is ExitCode.DIVERGED
     assert run.counts.verified == 800 - 150 - (high - low)
+
+
+def make_topic(bootstrap: str, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(20)
+
+
+def produce(bootstrap: str, topic: str, records: Sequence[Message]) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "batch.num.messages": 1})
+    for n, message in enumerate(records):
+        producer.produce(topic, message.value, message.key, partition=n % 2)
+    assert producer.flush(20) == 0
+
+
+def delete_below(bootstrap: str, place: Place) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_records([place])[place].result(20)
+
+
+def test_records_that_the_mirror_skipped_are_a_gap_also_under_its_prefix(
+    spark: SparkSession, clusters: tuple[Cluster, Cluster], tmp_path: Path
+) -> None:
+    east, west = clusters
+    topic = f"skipped-{time.monotonic_ns()}"
+    make_topic(east.bootstrap, topic)
+    produce(east.bootstrap, topic, messages(100))
+    settings = {
+        "gap.policy": "skip",
+        "replication.policy.class": "DefaultReplicationPolicy",
+        "east->west.topics": topic,
+    }
+    mirror = Mirror(tmp_path / "mirror", east, west, settings)
+    assert mirror.run_once() == 0, mirror.output
+    produce(east.bootstrap, topic, messages(100))
+    delete_below(east.bootstrap, Place(topic, 0, 90))
+    assert mirror.run_once() == 0, mirror.output
+    target = read_cluster("west", west.bootstrap, [topic], "east.")
+    source = read_cluster("east", east.bootstrap, [topic])
+    options, buckets = Options(window=50), TimeBuckets.over(time_span(source))
+    engine = SparkEngine(KafkaReader(spark), options.window, buckets)
+    run = reconcile(engine, source, target, options, buckets=buckets)
+    assert run.outcome.verdict is Verdict.DIVERGED
+    (gap,) = run.findings
+    assert (gap.finding_class.value, gap.source_offset, gap.records) == ("gap", 50, 40)
+    assert (run.counts.verified, run.counts.aged_out) == (110, 50)
+    assert config_drift(source, target) == []
 
 
 def kaudit(*arguments: str) -> subprocess.CompletedProcess[str]:
