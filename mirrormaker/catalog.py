@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from kclient.admin import configs, topics
 from kclient.admin.configs import ConfigResource, ConfigSource, ResourceType
 from kclient.errors import KafkaError
 from kclient.net.cluster import Cluster
 from kclient.types import NewTopic
-from kclient.wire.errors import TopicAlreadyExists
-from mirrormaker.topics import EFFECTIVE, Plan, Topic, mark_of
+from kclient.wire.errors import InvalidConfig, TopicAlreadyExists
+from mirrormaker.topics import CREATE_TIME, EFFECTIVE, NEEDED, Plan, Topic, mark_of
 
 TIMEOUT = 15.0
 """Seconds for one administrative request, retries included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What of a plan the target refused: topics by their name, and single configs by (topic, config)."""
+
+    failed: Mapping[str, KafkaError]
+    refused: Mapping[tuple[str, str], str]
 
 
 class Catalog:
@@ -82,6 +91,16 @@ class Catalog:
             found[resource.name] = (overrides, effective)
         return found
 
+    def forget(self, topic: str) -> None:
+        """Read the configs of *topic* again with the next `topics`."""
+        self._known.pop(topic, None)
+
+    async def limit_of(self, topic: str) -> int:
+        """Return the effective max.message.bytes of *topic* as of now; 0 if it is unknown. Raise KafkaError."""
+        described = await self._describe([topic])
+        _, effective = described.get(topic, ({}, {}))
+        return int(effective.get("max.message.bytes", 0))
+
     # --- changes
 
     async def mark(self, topic: str, source_id: str, topic_id: str) -> None:
@@ -98,36 +117,71 @@ class Catalog:
         if problem is not None:
             raise problem
 
-    async def apply(self, plan: Plan, *, replication_factor: int) -> dict[str, KafkaError]:
-        """Create topics, add partitions and set configs as in *plan*; return the errors by target topic."""
+    async def apply(self, plan: Plan, *, replication_factor: int) -> Applied:
+        """Create topics, add partitions and set configs as in *plan*.
+
+        A config that the target refuses does not keep the others from being set, nor the topic from being copied.
+        """
         failed: dict[str, KafkaError] = {}
-        if plan.create:
+        changes = {name: dict(each) for name, each in plan.set_configs.items()}
+        creations = list(plan.create)
+        while creations:
             new = [
                 NewTopic(c.name, c.partitions, replication_factor, dict(c.configs))
-                for c in plan.create
+                for c in creations
             ]
             created = await topics.create_topics(
                 self._cluster, new, validate_only=False, timeout=TIMEOUT
             )
-            failed |= {
-                name: answer
-                for name, answer in created.items()
-                if isinstance(answer, KafkaError) and not isinstance(answer, TopicAlreadyExists)
-            }
+            reduced = []
+            for creation in creations:
+                answer = created[creation.name]
+                needed = {k: v for k, v in creation.configs.items() if k in NEEDED}
+                if isinstance(answer, InvalidConfig) and needed != creation.configs:
+                    reduced.append(replace(creation, configs=needed))
+                    others = {k: v for k, v in creation.configs.items() if k not in NEEDED}
+                    changes[creation.name] = dict(others)
+                elif isinstance(answer, KafkaError) and not isinstance(answer, TopicAlreadyExists):
+                    failed[creation.name] = answer
+            creations = reduced
         if plan.add_partitions:
             added = await topics.create_partitions(
                 self._cluster, plan.add_partitions, validate_only=False, timeout=TIMEOUT
             )
             failed |= {name: answer for name, answer in added.items() if answer is not None}
-        if plan.set_configs:
-            changes = {
-                ConfigResource(ResourceType.TOPIC, name): each
-                for name, each in plan.set_configs.items()
-            }
-            altered = await configs.alter_configs(
-                self._cluster, changes, validate_only=False, timeout=TIMEOUT
+        refused = await self._set_configs(
+            {name: each for name, each in changes.items() if name not in failed}
+        )
+        for (name, config), problem in refused.items():
+            if problem.retriable or config in CREATE_TIME:
+                failed[name] = problem
+        return Applied(failed, {key: str(problem) for key, problem in refused.items()})
+
+    async def set_config(self, topic: str, name: str, value: str) -> None:
+        """Set one config. Raise KafkaError."""
+        for problem in (await self._set_configs({topic: {name: value}})).values():
+            raise problem
+
+    async def _set_configs(
+        self, changes: Mapping[str, Mapping[str, str | None]]
+    ) -> dict[tuple[str, str], KafkaError]:
+        """Set configs, together per topic, or one by one where the target refuses all; return those it refuses."""
+        refused: dict[tuple[str, str], KafkaError] = {}
+        rounds = [changes]
+        for each in rounds:
+            if not each:
+                continue
+            asked = {ConfigResource(ResourceType.TOPIC, name): each[name] for name in each}
+            answers = await configs.alter_configs(
+                self._cluster, asked, validate_only=False, timeout=TIMEOUT
             )
-            failed |= {r.name: answer for r, answer in altered.items() if answer is not None}
-            for name in plan.set_configs:
-                self._known.pop(name, None)
-        return failed
+            for resource, problem in answers.items():
+                names = each[resource.name]
+                self._known.pop(resource.name, None)
+                if problem is None:
+                    continue
+                if len(names) > 1 and not problem.retriable:
+                    rounds += [{resource.name: {name: names[name]}} for name in names]
+                else:
+                    refused |= {(resource.name, name): problem for name in names}
+        return refused

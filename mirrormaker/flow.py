@@ -26,7 +26,12 @@ from twisted.python.failure import Failure
 from kclient.net.cluster import Cluster
 from kclient.net.connection import Connection
 from kclient.types import TopicPartition
-from kclient.wire.errors import CorruptMessage, KafkaError, LeaderNotAvailable
+from kclient.wire.errors import (
+    CorruptMessage,
+    KafkaError,
+    LeaderNotAvailable,
+    MessageTooLarge,
+)
 from mirrormaker import source as reading
 from mirrormaker import target as writing
 from mirrormaker.link import PartitionLink
@@ -37,6 +42,8 @@ from mirrormaker.link_state import (
     LinkState,
     Locate,
     LogEnds,
+    Problem,
+    Recovered,
     ReportGap,
     Stopped,
 )
@@ -69,7 +76,8 @@ class Flow:
     """Copies partitions of *source* to *target*. *report* gets (subject, event) for the operator.
 
     *done* is called when the last link has finished or stopped; *defect* with a failure that is not a KafkaError.
-    *mark* marks a target topic as a mirror of a topic id at the source (`mirrormaker.marks`).
+    *mark* marks a target topic as a mirror of a topic id at the source (`mirrormaker.marks`). *too_large* is called
+    with a source topic and the size of its batch that the target rejected as too large.
     """
 
     def __init__(
@@ -82,6 +90,7 @@ class Flow:
         done: Callable[[], None],
         defect: Callable[[Failure], None],
         mark: Callable[[str, str], Awaitable[None]],
+        too_large: Callable[[str, int], None],
     ) -> None:
         self.source = source
         self.target = target
@@ -93,7 +102,10 @@ class Flow:
         self._done = done
         self._defect = defect
         self._mark = mark
+        self._too_large = too_large
         self.marks = Marks()
+        self._reported: dict[TopicPartition, Problem] = {}
+        """The problem of each stopped partition that was reported last."""
         self._next_generation: dict[TopicPartition, int] = {}
         """The generation of the next link of a removed partition: late responses to its predecessor do not match it."""
         self._copies: dict[TopicPartition, TopicPartition] = {}
@@ -147,8 +159,13 @@ class Flow:
             self._next_generation[tp] = link.generation + 1
             for known in (
                 self._to_fetch, self._to_append, self._copies, self._last_leader, self._target_epochs,
+                self._reported,
             ):  # fmt: skip
                 known.pop(tp, None)
+
+    def copied_to(self, topic: str) -> list[TopicPartition]:
+        """Return the source partitions that are copied to the target topic *topic*."""
+        return [tp for tp, copy in self._copies.items() if copy.topic == topic]
 
     @property
     def settled(self) -> bool:
@@ -428,6 +445,8 @@ class Flow:
                     self._report(str(copy), str(outcome))
                 if outcome.needs_metadata:
                     self.target.update_soon()
+                if isinstance(outcome, MessageTooLarge):
+                    self._too_large(link.tp.topic, append.run.largest_batch)
                 self._apply(link, link.append_failed, append.generation, outcome)
         self.send_requests()
 
@@ -462,10 +481,28 @@ class Flow:
             elif isinstance(effect, ReportGap):
                 self._report(f"GAP {link.tp}", str(effect.gap))
             elif isinstance(effect, Stopped):
-                self._report(f"STOPPED {link.tp}", str(effect.problem))
-                self._maybe_done()
+                self._stopped(link, effect)
+            elif isinstance(effect, Recovered):
+                self._reported.pop(link.tp, None)
+                self._report(str(link.tp), f"continues; it was stopped: {effect.problem}")
             elif isinstance(effect, Finished):
                 self._maybe_done()
+
+    def _stopped(self, link: PartitionLink, effect: Stopped) -> None:
+        """Report a stop, once as long as its reason is the same, and have the link try again later."""
+        if self._reported.get(link.tp) != effect.problem:
+            self._reported[link.tp] = effect.problem
+            after = "" if effect.retry_after is None else "; retried until it is mended"
+            self._report(f"STOPPED {link.tp}", f"{effect.problem}{after}")
+        if effect.retry_after is not None:
+            generation = link.generation
+
+            def retry() -> None:
+                if self.links.get(link.tp) is link:
+                    self._apply(link, link.retry, generation)
+
+            self._timers.later(effect.retry_after, retry)
+        self._maybe_done()
 
     def _maybe_done(self) -> None:
         if self.settled:

@@ -23,6 +23,9 @@ the source; so the link also compares the topic id that the target states for it
 A target loses records only under a new leader epoch, and the next append detects it. A link without records to append
 reads both log ends when the target's metadata show a new epoch.
 
+A stop with a cause in `MENDABLE` (rejected records, an unreadable source, a damaged batch) is not final: the flow calls
+`retry` after a delay, because an operator may have mended the cause. A target that is no prefix stays stopped.
+
 Invariants:
 1. From the first copied offset on, the target is a prefix of the source; the link offers only runs that follow the
    log end.
@@ -30,9 +33,9 @@ Invariants:
 3. A response to a request of an earlier generation changes nothing.
 4. Skipped offsets are in `gaps`, with their cause.
 
-In: located, not_located, fetched, nothing_below_cut, out_of_range, diverged, corrupt, unreadable, appended,
+In: located, not_located, retry, fetched, nothing_below_cut, out_of_range, diverged, corrupt, unreadable, appended,
     append_rejected, append_failed, target_epoch_changed, not_a_mirror, marked
-Out: Locate, ReportGap, Finished, Stopped; the flow polls `wants_fetch` and `next_append`
+Out: Locate, ReportGap, Finished, Stopped, Recovered; the flow polls `wants_fetch` and `next_append`
 Owner: the flow's reactor thread
 """
 
@@ -51,6 +54,7 @@ from kclient.wire.errors import (
 )
 from mirrormaker.lineage import Lineage, interruption, refused, unproven
 from mirrormaker.link_state import (
+    MENDABLE,
     Append,
     Cause,
     Effect,
@@ -61,6 +65,7 @@ from mirrormaker.link_state import (
     Locate,
     LogEnds,
     Problem,
+    Recovered,
     ReportGap,
     Stopped,
 )
@@ -85,6 +90,10 @@ _TRIES: dict[type[KafkaError], int] = {
 }
 """Attempts after which an error that may be temporary stops the link."""
 
+FIRST_RETRY = 5.0
+LONGEST_RETRY = 60.0
+"""Seconds before a stopped link tries again: exponential backoff from the first to the longest delay."""
+
 UNKNOWN = -1
 
 
@@ -100,6 +109,7 @@ class PartitionLink:
         cut: int | None = None,
         compacted: bool = False,
         gap_policy: GapPolicy = GapPolicy.FAIL,
+        retries: bool = False,
     ) -> None:
         self.tp = tp
         """The partition at the source."""
@@ -110,6 +120,12 @@ class PartitionLink:
         self.compacted = compacted
         """Whether compaction may rewrite batches on either side: then CRCs are not compared."""
         self.gap_policy = gap_policy
+        self.retries = retries
+        """Whether the link tries again after a stop with a cause in `MENDABLE`."""
+        self.is_checked = False
+        """Whether both logs were compared, with any outcome."""
+        self._stops = 0
+        """Stops since the link last copied."""
         self.state = LinkState.LOCATING
         self.generation = 0
         self.appended_end = UNKNOWN
@@ -123,6 +139,7 @@ class PartitionLink:
         self.source_high_watermark = UNKNOWN
         """The source's high watermark as last read: open transactions are below it, and above `source_end`."""
         self.problem: Problem | None = None
+        """Why the link stopped; kept while it tries again, until it copies."""
         self.gaps: list[Gap] = []
         self.buffered_bytes = 0
         self.rewinds = 0
@@ -199,6 +216,13 @@ class PartitionLink:
         """Start the link: read both log ends."""
         return [Locate(self.generation, 0.0)]
 
+    def retry(self, generation: int) -> list[Effect]:
+        """Try again after a stop: read both log ends."""
+        if not self._is_current(generation, LinkState.STOPPED):
+            return []
+        self.state = LinkState.LOCATING
+        return [Locate(self.generation, 0.0)]
+
     def located(self, generation: int, ends: LogEnds) -> list[Effect]:
         """Handle the log ends of both sides."""
         if not self._is_current(generation, LinkState.LOCATING):
@@ -209,6 +233,7 @@ class PartitionLink:
         if interrupted is not None:
             refusal = refused(interrupted, ends, skip=self.gap_policy is GapPolicy.SKIP)
             if refusal is not None:
+                self.is_checked = True
                 return self._stop(refusal)
         stale = self._possibly_stale(ends)
         if stale is not None:
@@ -216,9 +241,11 @@ class PartitionLink:
             if self._stale_answers < MAX_TRIES:
                 return [Locate(self.generation, self._delay(self._stale_answers))]
             if stale.cause is Cause.TARGET_AHEAD:
+                self.is_checked = True
                 return self._stop(stale)
         self._stale_answers = 0
         self._known_end = UNKNOWN
+        self.is_checked = True
         self.source_end = ends.source_end
         problem = mismatch(ends, compacted=self.compacted) or unproven(self.lineage, ends)
         if problem is not None:
@@ -290,7 +317,7 @@ class PartitionLink:
         self.source_end = source_end
         self.source_high_watermark = max(source_end, high_watermark)
         if run is None:
-            return []
+            return self._recovered() if self.is_idle else []
         self._corrupt = 0
         follows = self._fetched_end
         if run.base_offset < follows and not self._fetched_crc:
@@ -369,7 +396,7 @@ class PartitionLink:
         self.buffered_bytes -= done.run.size
         self.appended_end = next_offset
         self._failures = 0
-        return self._maybe_finish() or self._maybe_drained()
+        return self._recovered() + (self._maybe_finish() or self._maybe_drained())
 
     @property
     def is_idle(self) -> bool:
@@ -438,7 +465,19 @@ class PartitionLink:
         self._drop_pipeline()
         self.state = LinkState.STOPPED
         self.problem = problem
-        return [Stopped(problem)]
+        if not self.retries or problem.cause not in MENDABLE:
+            return [Stopped(problem)]
+        delay = min(LONGEST_RETRY, FIRST_RETRY * 2.0 ** min(self._stops, 20))
+        self._stops += 1
+        return [Stopped(problem, delay)]
+
+    def _recovered(self) -> list[Effect]:
+        """End the last problem: the link copies again, or has nothing to copy."""
+        if self.problem is None:
+            return []
+        effect = Recovered(self.problem)
+        self.problem, self._stops = None, 0
+        return [effect]
 
     def _add_gap(self, gap: Gap) -> list[Effect]:
         """Add *gap*, unless it was found before: the link may read the log ends twice before its next append."""

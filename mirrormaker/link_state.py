@@ -33,6 +33,13 @@ class Cause(Enum):
     UNREADABLE = "the source cannot be read"
 
 
+MENDABLE = frozenset({Cause.REJECTED, Cause.UNREADABLE, Cause.CORRUPT, Cause.NO_MIRROR})
+"""Causes that may pass without a change of the copied records: the link tries again by itself.
+
+The others state that the target is no prefix of the source, or that a policy refuses a gap: they need an operator.
+"""
+
+
 class GapPolicy(Enum):
     """What a link does when the source deleted records before they were copied (gap.policy)."""
 
@@ -139,12 +146,20 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The link has stopped for good."""
+    """The link has stopped; *retry_after* is in seconds, None if the link does not try again by itself."""
+
+    problem: Problem
+    retry_after: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """The link copies again; *problem* had stopped it."""
 
     problem: Problem
 
 
-Effect = Locate | ReportGap | Finished | Stopped
+Effect = Locate | ReportGap | Finished | Stopped | Recovered
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -67,8 +67,9 @@ def is_checked(links: Iterable[PartitionLink]) -> bool:
 
 
 def first_without_prefix(links: Iterable[PartitionLink]) -> PartitionLink | None:
-    """Return the first link with a target partition that is not a prefix of the source's, if any."""
+    """Return the first link with a target partition that is not a prefix of the source's, or that was not compared."""
     for link in links:
-        if link.problem is not None and link.problem.cause in NO_PREFIX:
+        problem = link.problem
+        if problem is not None and (problem.cause in NO_PREFIX or not link.is_checked):
             return link
     return None

@@ -17,7 +17,9 @@ Owner: the reactor's thread
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
@@ -28,11 +30,11 @@ from kclient.net.cluster import Cluster
 from kclient.net.offsets import LATEST, list_offsets
 from kclient.net.waiting import sleep
 from kclient.types import TopicPartition
-from mirrormaker.catalog import Catalog
+from mirrormaker.catalog import Applied, Catalog
 from mirrormaker.config import FlowConfig
 from mirrormaker.flow import Flow
 from mirrormaker.link import PartitionLink
-from mirrormaker.link_state import GapPolicy, LinkState
+from mirrormaker.link_state import GapPolicy
 from mirrormaker.log_ends import high_watermarks
 from mirrormaker.target import UnsupportedTarget, check_targets
 from mirrormaker.topics import Plan, Selection, Topic
@@ -82,6 +84,7 @@ class Mirror:
             done=self._maybe_finished,
             defect=self._end,
             mark=lambda topic, topic_id: self._target_topics.mark(topic, self._source_id, topic_id),
+            too_large=self._too_large,
         )
         self._selection = Selection(config.source, config.target, config.settings)
         self._source_topics = Catalog(self.source)
@@ -89,6 +92,13 @@ class Mirror:
         self._ids: dict[str, Topic] = {}
         self._conflicts: dict[str, str] = {}
         self._configs_due = 0.0
+        self._largest: dict[str, int] = {}
+        """By source topic, the size of the largest batch that the target rejected as too large."""
+        self._raising: set[str] = set()
+        self._refused: dict[tuple[str, str], str | None] = {}
+        """By target topic and config, the value that the target refuses."""
+        self._copies: dict[str, UUID | None] = {}
+        """The topic ids of the target topics."""
         self._running: Deferred[None] | None = None
         self._planned = False
         self.compared: dict[str, Topic] = {}
@@ -124,8 +134,8 @@ class Mirror:
 
     @property
     def stopped_links(self) -> list[PartitionLink]:
-        """Links that stopped because of a problem."""
-        return [link for link in self.flow.links.values() if link.state is LinkState.STOPPED]
+        """Links that stopped because of a problem, and do not copy again yet."""
+        return [link for link in self.flow.links.values() if link.problem is not None]
 
     @property
     def conflicts(self) -> dict[str, str]:
@@ -209,14 +219,60 @@ class Mirror:
         """Compare both clusters' topics."""
         now = self._reactor.seconds()
         configs_too = now >= self._configs_due
-        if configs_too:
-            self._configs_due = now + self.config.settings.sync_configs_interval
         wanted = [name for name in await self._source_topics.names() if self._selection.wants(name)]
         source = await self._source_topics.topics(wanted, configs_too=configs_too)
         copies = [self._selection.target_name(name) for name in source]
         target = await self._target_topics.topics(copies, configs_too=configs_too)
-        self.compared = source
-        return self._selection.plan(source, target, self._source_id)
+        if configs_too:
+            self._configs_due = now + self.config.settings.sync_configs_interval
+            self._refused.clear()
+        self.compared = source = {
+            name: topic.with_batches_of(self._largest.get(name, 0))
+            for name, topic in source.items()
+        }
+        plan = self._selection.plan(source, target, self._source_id)
+        self._drop_replaced(plan, {name: topic.topic_id for name, topic in target.items()})
+        return plan
+
+    def _drop_replaced(self, plan: Plan, found: dict[str, UUID | None]) -> None:
+        """Remove the links of target topics that an operator deleted, or created again; they get new ones."""
+        gone = {creation.name for creation in plan.create}
+        for copy, topic_id in found.items():
+            known = self._copies.get(copy)
+            if None not in (known, topic_id) and known != topic_id:
+                gone.add(copy)
+        for copy in gone:
+            links = self.flow.copied_to(copy)
+            if links:
+                self._report_line(f"topic {copy}", "was deleted at the target; copied again")
+            for tp in links:
+                self.flow.remove(tp)
+        self._copies = found
+
+    def _too_large(self, topic: str, size: int) -> None:
+        """Raise max.message.bytes at the target: it rejected a batch of *size* bytes that the source has."""
+        self._largest[topic] = max(size, self._largest.get(topic, 0))
+        if topic in self._raising:
+            return
+        self._raising.add(topic)
+        raising = Deferred.fromCoroutine(self._raise_limit(topic))
+        raising.addErrback(self._end)
+
+    async def _raise_limit(self, topic: str) -> None:
+        copy = self._selection.target_name(topic)
+        try:
+            found = await self._source_topics.limit_of(topic)
+            limit = max(self._largest[topic], found)
+            await self._target_topics.set_config(copy, "max.message.bytes", str(limit))
+            self._report_line(
+                f"topic {copy}",
+                f"max.message.bytes is {limit} now: the source has a batch of {self._largest[topic]} bytes",
+            )
+            self._configs_due = 0.0
+        except KafkaError as problem:
+            self._report(f"topic {copy}", f"max.message.bytes cannot be raised: {problem}")
+        finally:
+            self._raising.discard(topic)
 
     @property
     def _source_id(self) -> str:
@@ -225,10 +281,12 @@ class Mirror:
 
     async def _refresh(self) -> None:
         """Compare the topics, change the target's, and add links for new partitions."""
-        plan = await self.plan()
-        failed = await self._target_topics.apply(
+        plan = self._without_refused(await self.plan())
+        applied = await self._target_topics.apply(
             plan, replication_factor=self.config.settings.replication_factor
         )
+        self._report_refused(plan, applied)
+        failed = applied.failed
         conflicts = dict(plan.conflicts)
         conflicts |= {
             name: f"cannot be created or changed at the target: {problem}"
@@ -238,6 +296,8 @@ class Mirror:
             if self._conflicts.get(name) != conflict:
                 self._report(f"topic {name}", conflict)
         self._conflicts = conflicts
+        for name in conflicts:
+            self._target_topics.forget(self._selection.target_name(name))
         for creation in plan.create:
             if creation.name not in failed:
                 self._report_line(
@@ -248,6 +308,26 @@ class Mirror:
         self._drop_vanished(self.compared)
         await self._add_links(plan, self.compared, set(failed))
         await self._update_stopped()
+
+    def _without_refused(self, plan: Plan) -> Plan:
+        """Return *plan* without the configs that the target refused since the configs were last read."""
+        kept = {
+            topic: {
+                name: value
+                for name, value in changes.items()
+                if (topic, name) not in self._refused or self._refused[topic, name] != value
+            }
+            for topic, changes in plan.set_configs.items()
+        }
+        return replace(plan, set_configs={topic: each for topic, each in kept.items() if each})
+
+    def _report_refused(self, plan: Plan, applied: Applied) -> None:
+        """Report configs that the target refuses as drift: the topic is copied nevertheless."""
+        wanted = {c.name: c.configs for c in plan.create} | dict(plan.set_configs)
+        for (topic, name), problem in applied.refused.items():
+            value = wanted[topic].get(name)
+            self._refused[topic, name] = value
+            self._report(f"topic {topic}", f"DRIFT {name}={value} is not set: {problem}")
 
     async def _update_stopped(self) -> None:
         """Read the source's high watermarks for the lag of stopped links, which fetch nothing."""
@@ -293,6 +373,7 @@ class Mirror:
                 cut=cuts.get(tp),
                 compacted=topic.compacted,
                 gap_policy=GapPolicy(self.config.settings.gap_policy),
+                retries=not self.once,
             )
             self.flow.add(link, copied)
 

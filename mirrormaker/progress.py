@@ -103,7 +103,7 @@ class Progress:
             len(every),
             sum(link.state is LinkState.LOCATING for link in every),
             sum(link.state is LinkState.FINISHED for link in every),
-            sum(link.state is LinkState.STOPPED for link in every),
+            sum(link.problem is not None for link in every),
         )
 
 

@@ -36,6 +36,11 @@ class Run:
     """The CRC of the last batch."""
 
     @property
+    def largest_batch(self) -> int:
+        """The size in bytes of the largest batch; the run is read again for it."""
+        return max(info.length + 12 for info in batches.iterate(self.data))
+
+    @property
     def size(self) -> int:
         """The size in bytes."""
         return len(self.data)

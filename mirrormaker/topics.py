@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from kclient.wire.produce import MIRROR_SOURCE_CONFIG
@@ -36,6 +36,8 @@ MARK = MIRROR_SOURCE_CONFIG
 MARKS = (MARK, SOURCE_TOPIC_ID)
 """The settings of a mirror topic that state its source."""
 CREATE_TIME = {"message.timestamp.type": "CreateTime"}
+NEEDED = frozenset({*MARKS, *CREATE_TIME, "max.message.bytes"})
+"""Configs without which the target could not keep the records unchanged."""
 DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 """Kafka's default. If a source broker has another default, the mirror sets it on the target's topics."""
 
@@ -58,6 +60,15 @@ class Topic:
     def compacted(self) -> bool:
         """Whether compaction may rewrite its batches without some of their records."""
         return "compact" in self.effective.get("cleanup.policy", "")
+
+    def with_batches_of(self, size: int) -> Topic:
+        """Return the topic as if it accepted batches of *size* bytes: it has one, from before its limit was lowered."""
+        if size <= self.max_message_bytes:
+            return self
+        limit = {"max.message.bytes": str(size)}
+        return replace(
+            self, overrides={**self.overrides, **limit}, effective={**self.effective, **limit}
+        )
 
     @property
     def max_message_bytes(self) -> int:

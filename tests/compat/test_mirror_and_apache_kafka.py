@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaException, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+)
 
 from kbroker.local import processes
 from kbroker.local.zookeeper import free_ports
@@ -133,6 +139,38 @@ def test_an_open_transaction_counts_as_lag(
     hung.commit_transaction(20)
     assert copier.run_once() == 0
     assert copier.ask("status")[0] == 0
+
+
+def test_a_config_that_the_target_does_not_know_is_drift_and_blocks_no_data(
+    apache: ApacheKafka, broker_clusters: MakeCluster, tmp_path: Path
+) -> None:
+    west = broker_clusters(1)
+    client = AdminClient({"bootstrap.servers": apache.bootstrap, "log_level": 0})
+    config = {"local.retention.ms": "1000", "retention.ms": "86400000000"}
+    client.create_topics([NewTopic("created", 1, 1, config=config), NewTopic("there", 1, 1)])
+    eventually("both topics", lambda: len(client.list_topics(timeout=5).topics) == 2)
+    producer = Producer({"bootstrap.servers": apache.bootstrap, "log_level": 0})
+    for topic in ("created", "there"):
+        producer.produce(topic, b"one")
+    assert producer.flush(20) == 0
+    copier = Mirror(tmp_path / "mirror", apache, west, None)  # type: ignore[arg-type]
+    assert copier.run_once() == 0, copier.output
+    entries = [
+        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        for name, value in config.items()
+    ]
+    resource = ConfigResource(ConfigResource.Type.TOPIC, "there", incremental_configs=entries)
+    client.incremental_alter_configs([resource])[resource].result(10)
+    producer.produce("there", b"two")
+    assert producer.flush(20) == 0
+    assert copier.run_once() == 0, copier.output
+    for topic, count in (("created", 1), ("there", 2)):
+        assert f"topic {topic}: DRIFT local.retention.ms=1000 is not set" in copier.output
+        assert len(stored(west, topic)) == count
+        described = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        there = AdminClient({"bootstrap.servers": west.bootstrap, "log_level": 0})
+        entries_there = there.describe_configs([described])[described].result(10)
+        assert entries_there["retention.ms"].value == "86400000000", "the others are set"
 
 
 def test_apache_kafka_is_rejected_as_a_target_that_would_append_without_a_condition(

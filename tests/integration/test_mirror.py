@@ -607,6 +607,99 @@ def test_status_names_what_the_source_deleted_before_it_was_copied(
     assert rows(skipping.ask("status")) == (0, ["orders-0 20 20 0 in sync"])
 
 
+def alter(cluster: Cluster, topic: str, name: str, value: str | None) -> None:
+    """Set a setting of a topic; None deletes it."""
+    operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+    entry = ConfigEntry(name, value or "", incremental_operation=operation)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+    client = admin(cluster)
+    client.incremental_alter_configs([resource])[resource].result(10)
+
+
+def produce_large(cluster: Cluster, topic: str, size: int) -> None:
+    """Produce one record of *size* bytes, as soon as the topic accepts it."""
+    settings = {"bootstrap.servers": cluster.bootstrap, "message.max.bytes": 2 * size}
+
+    def delivered() -> bool:
+        errors: list[KafkaError | None] = []
+        producer = Producer({**settings, "log_level": 0})
+        producer.produce(
+            topic, bytes(size), partition=0, on_delivery=lambda error, _: errors.append(error)
+        )
+        producer.flush(20)
+        return errors == [None]
+
+    eventually("a topic that takes large batches", delivered)
+
+
+def test_a_larger_limit_at_the_source_reaches_the_target_when_a_batch_needs_it(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    make_topic(east, "orders")
+    copier = mirror()
+    copier.start()
+    produce(east, "orders", 10)
+    until_same(east, west, "orders")
+    alter(east, "orders", "max.message.bytes", "4000000")
+    produce_large(east, "orders", 2_000_000)
+    produce(east, "orders", 10)
+    until_same(east, west, "orders")
+    assert setting_of(west, "orders", "max.message.bytes") == "4000000"
+    assert "STOPPED" not in copier.output
+    assert copier.stop() == 0, copier.output
+
+
+@pytest.mark.parametrize("sync", ["true", "false"])
+def test_a_batch_above_the_present_limit_of_the_source_is_copied(
+    east: Cluster, west: Cluster, mirror: MakeMirror, sync: str
+) -> None:
+    """The limit was lowered after the batch was written."""
+    make_topic(east, "orders", max_message_bytes="4000000")
+    produce_large(east, "orders", 2_000_000)
+    alter(east, "orders", "max.message.bytes", "1000")
+    copier = mirror({"sync.topic.configs.enabled": sync})
+    assert copier.run_once() == 0, copier.output
+    assert stored(west, "orders") == stored(east, "orders") != []
+    assert "the source has a batch of 20000" in copier.output
+
+
+def test_a_stopped_link_continues_when_its_cause_was_mended(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    make_topic(east, "orders")
+    copier = mirror()
+    copier.start()
+    produce(east, "orders", 10)
+    until_same(east, west, "orders")
+    mark = mark_of(west, "orders")
+    assert mark
+    set_mark(west, "orders", "")
+    produce(east, "orders", 10)
+    eventually("the link to stop", lambda: "STOPPED orders-0" in copier.output)
+    assert "retried until it is mended" in copier.output
+    set_mark(west, "orders", mark)
+    until_same(east, west, "orders")
+    eventually("the report", lambda: "orders-0: continues; it was stopped" in copier.output)
+    assert copier.stop() == 0, copier.output
+
+
+def test_a_diverged_topic_is_copied_again_after_an_operator_deleted_it(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    make_topic(east, "orders", 2)
+    produce(east, "orders", 10, partitions=2, **{"batch.num.messages": 1})
+    copier = mirror()
+    copier.start()
+    until_same(east, west, "orders", 2)
+    write_to_mirror(west, "orders", 1)
+    produce(east, "orders", 10, partitions=2, **{"batch.num.messages": 1})
+    eventually("the link to stop", lambda: "STOPPED orders-0" in copier.output)
+    client = admin(west)
+    client.delete_topics(["orders"])["orders"].result(10)
+    until_same(east, west, "orders", 2)
+    assert copier.stop() == 0, copier.output
+
+
 def test_a_dead_cluster_is_named(east: Cluster, west: Cluster, mirror: MakeMirror) -> None:
     west.kill(1)
     copier = mirror()

@@ -13,8 +13,15 @@ from kclient.wire.errors import (
     TopicAuthorizationFailed,
 )
 from mirrormaker.lineage import Lineage
-from mirrormaker.link import CORRUPT_TRIES, LONGEST_DELAY, MAX_TRIES, PartitionLink
+from mirrormaker.link import (
+    CORRUPT_TRIES,
+    FIRST_RETRY,
+    LONGEST_DELAY,
+    MAX_TRIES,
+    PartitionLink,
+)
 from mirrormaker.link_state import (
+    MENDABLE,
     Cause,
     Finished,
     Gap,
@@ -24,6 +31,7 @@ from mirrormaker.link_state import (
     Locate,
     LogEnds,
     Problem,
+    Recovered,
     ReportGap,
     Stopped,
 )
@@ -349,6 +357,74 @@ def test_a_target_that_states_no_origin_needs_a_batch_in_common(
     link.located(0, at)
     assert link.state is (LinkState.COPYING if proven else LinkState.STOPPED)
     assert proven or (link.problem and link.problem.cause is Cause.UNPROVEN)
+
+
+# --- again after a stop
+
+
+def test_a_stop_that_may_be_mended_is_retried_with_backoff_until_it_copies() -> None:
+    link = PartitionLink(TP, retries=True)
+    link.start()
+    delays = []
+    effects: list[object] = link.not_located(0, TopicAuthorizationFailed("no"))
+    for generation in range(1, 7):
+        (effect,) = effects
+        assert isinstance(effect, Stopped)
+        assert effect.problem.cause in MENDABLE
+        delays.append(effect.retry_after)
+        assert link.retry(generation - 1) == [], "of an earlier stop"
+        assert link.retry(generation) == [Locate(generation, 0.0)]
+        effects = link.not_located(generation, TopicAuthorizationFailed("no"))
+    assert delays == [5.0, 10.0, 20.0, 40.0, 60.0, 60.0]
+    assert link.retry(7) == [Locate(7, 0.0)]
+    assert link.located(7, ends(0, 10, 5)) == []
+    assert link.problem is not None, "it does not copy yet"
+    link.fetched(7, 5, run(5, 10), 10)
+    link.next_append()
+    assert link.appended(7, 10) == [
+        Recovered(Problem(Cause.UNREADABLE, "TOPIC_AUTHORIZATION_FAILED: no"))
+    ]
+    assert link.problem is None
+    (effect,) = link.unreadable(7, TopicAuthorizationFailed("no"))
+    assert isinstance(effect, Stopped)
+    assert effect.retry_after == FIRST_RETRY, "the backoff begins again"
+
+
+def test_a_link_with_nothing_to_copy_recovers_by_a_fetch() -> None:
+    link = copying(ends(0, 10, 10), retries=True)
+    link.unreadable(0, TopicAuthorizationFailed("no"))
+    link.retry(1)
+    link.located(1, ends(0, 10, 10))
+    (effect,) = link.fetched(1, 10, None, 10)
+    assert isinstance(effect, Recovered)
+
+
+def test_a_batch_that_stays_too_large_stops_it_again_at_once() -> None:
+    link = copying(retries=True)
+    for tries in range(MAX_TRIES):
+        generation = link.generation
+        link.fetched(generation, 0, run(0, 1), 10)
+        link.next_append()
+        effects = link.append_failed(generation, MessageTooLarge("limit"))
+        assert isinstance(effects[0], Stopped) is (tries == MAX_TRIES - 1)
+        link.located(link.generation, ends(0, 10, 0))
+    link.retry(link.generation)
+    link.located(link.generation, ends(0, 10, 0))
+    link.fetched(link.generation, 0, run(0, 1), 10)
+    link.next_append()
+    (effect,) = link.append_failed(link.generation, MessageTooLarge("limit"))
+    assert isinstance(effect, Stopped)
+    assert effect.retry_after == 2 * FIRST_RETRY
+
+
+@pytest.mark.parametrize("retries", [True, False])
+def test_a_divergence_is_never_retried(retries: bool) -> None:
+    link = PartitionLink(TP, retries=retries)
+    link.start()
+    other = LogEnds(0, 10, 0, 5, tail(5), tail(5, crc=99))
+    (effect,) = link.located(0, other)
+    assert isinstance(effect, Stopped)
+    assert (effect.problem.cause, effect.retry_after) == (Cause.DIVERGED, None)
 
 
 # --- the cut
