@@ -54,15 +54,18 @@ class Flow(NamedTuple):
 
 
 FLOWS = {
-    "produce": Flow(TOPICS, 8.0, 8.05, ("api00",)),
+    "produce": Flow(TOPICS, 8.0, 9.0, ("api00",)),
+    # From the append to the next fetch of one follower.
     "fetch": Flow(TOPICS, 8.003, 8.016, FETCH, ("api00",)),
-    "failover": Flow(TOPICS, 15.6, 16.5, CONTROLLER, FETCH[:1]),
+    "failover": Flow(TOPICS, 12.0, 20.0, CONTROLLER, FETCH[:1]),
     "create-topic": Flow(
-        TOPICS, 6.5, 6.556, (*CONTROLLER, "api19", "metadata/admin_manager"), FETCH[:1]
+        TOPICS, 6.5, 7.9, (*CONTROLLER, "api19", "metadata/admin_manager"), FETCH[:1]
     ),
-    "join-group": Flow(GROUPS, 8.0, 8.36, ("coordinator/", "api10", "api11", "api14"), FETCH),
+    "join-group": Flow(
+        GROUPS, 8.0, 9.0, ("coordinator/", "api10", "api11", "api14"), (*FETCH, "api12")
+    ),
     "commit-offset": Flow(
-        GROUPS, 20.0, 20.12, ("api08", "group/offset_writer", "group/shard_fence"), FETCH
+        GROUPS, 20.0, 20.9, ("api08", "group/offset_writer", "group/shard_fence"), (*FETCH, "api12")
     ),
 }
 
