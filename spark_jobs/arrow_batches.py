@@ -19,7 +19,7 @@ from kclient.wire.record_writer import Headers
 from spark_jobs.cut import OffsetRange
 from spark_jobs.digest import DIGEST_COLUMNS, UNREAD_COLUMN, WindowShape, WindowSums
 from spark_jobs.engine import FailureKind
-from spark_jobs.findings import KEYLESS, TOMBSTONE
+from spark_jobs.findings import CONTROL, KEYLESS, TOMBSTONE
 from spark_jobs.hashes import DEFAULT_HASH_KEY, content_hashes, part_hashes
 from spark_jobs.reader import Fetched, RangeUnreadable, Unread
 from spark_jobs.record_arrays import Piece, RecordArrays, decode_arrays
@@ -116,13 +116,14 @@ def hash_batches(
             continue
         hashes = (*part_hashes(records, key), content_hashes(records, key))
         flags = (records.key_size < 0) * KEYLESS | (records.value_size < 0) * TOMBSTONE
+        flags |= (records.timestamp_types >> 1) * CONTROL
         yield pa.RecordBatch.from_arrays(
             [
                 topics.take(pa.array(records.groups)),
                 pa.array(partitions[records.groups]),
                 pa.array(records.offsets),
                 pa.array(records.timestamps),
-                pa.array(records.timestamp_types.astype(np.int32)),
+                pa.array((records.timestamp_types & 1).astype(np.int32)),
                 pa.array(flags.astype(np.int32)),
                 pa.array(records.sizes),
                 *(pa.array(each.view(np.int64)) for each in hashes),
@@ -215,12 +216,17 @@ def unread_part(text: str) -> tuple[int, int, FailureKind, str]:
 def record_batches(
     fetched: Iterable[Fetched | Unread], ranges: Sequence[OffsetRange]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records inside their ranges, whole, as `RECORD_COLUMNS`; raise RangeUnreadable for any other."""
+    """Yield the records inside their ranges, whole, as `RECORD_COLUMNS`; raise RangeUnreadable for any other.
+
+    Control records are not among them, as in every consumer.
+    """
     rows: list[Row] = []
     size = 0
     for each in fetched:
         if isinstance(each, Unread):
             raise RangeUnreadable(each.cause)
+        if each.info.is_control:
+            continue
         wanted = ranges[each.number]
         try:
             columns = decode_columns(each.data, each.info)

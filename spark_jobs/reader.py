@@ -38,7 +38,7 @@ class RangeUnreadable(Exception):
 
 
 class Fetched(NamedTuple):
-    """A batch of records, not a control batch, that overlaps a range; its offsets [low, high) belong to the range."""
+    """A batch that overlaps a range; its offsets [low, high) belong to the range."""
 
     number: int
     """The index of the range in the caller's list. A batch that overlaps two ranges comes twice."""
@@ -151,7 +151,7 @@ class RangesLeft:
             if wrong is not None:
                 cause = f"{tp}, batch at offset {info.base_offset}: {wrong}"
                 yield Unread(number, low, high, FailureKind.UNDECODABLE, cause)
-            elif not info.is_control:
+            else:
                 yield Fetched(number, low, high, info, data)
 
     def skip(self, tp: TopicPartition, to: int, kind: FailureKind, cause: str) -> Iterator[Unread]:

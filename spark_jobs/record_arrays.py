@@ -58,6 +58,7 @@ class RecordArrays(NamedTuple):
     offsets: Integers
     timestamps: Integers
     timestamp_types: Integers
+    """Bit 0: LogAppendTime; bit 1: a control record (a transaction marker)."""
     body_at: Integers
     ends: Integers
     key_at: Integers
@@ -139,10 +140,10 @@ def _decode(pieces: Sequence[Piece], most_headers: int | None = _MOST_HEADERS) -
     if any(bases) and (since.max() > _SAFE_TIMESTAMP or since.min() < -_SAFE_TIMESTAMP):
         raise _Unusual
     timestamps = per_record(bases) + since
-    types = per_record([int(info.log_append_time) for info in infos])
-    if types.any():
+    types = per_record([info.log_append_time | info.is_control << 1 for info in infos])
+    if (types & 1).any():
         latest = per_record([info.max_timestamp for info in infos])
-        timestamps = np.where(types == 1, latest, timestamps)
+        timestamps = np.where(types & 1, latest, timestamps)
     key_size, key_at = _sizes(buffer, body_at)
     value_size, value_at = _sizes(buffer, key_at + np.maximum(key_size, 0))
     headers_at = value_at + np.maximum(value_size, 0)

@@ -18,7 +18,7 @@ from spark_jobs.arrow_batches import unread_part
 from spark_jobs.cut import OffsetRange
 from spark_jobs.digest import WindowShape
 from spark_jobs.engine import Copies, Differences, Failure, Holes, Modes, Place, WindowRows
-from spark_jobs.findings import Finding, FindingClass, RecordDigest
+from spark_jobs.findings import CONTROL, Finding, FindingClass, RecordDigest
 from spark_jobs.ranges import Ranges, merged, subtract
 from spark_jobs.reconcile import BUCKETS, TimeBuckets
 from spark_jobs.snapshot import ClusterSnapshot, RecordReader
@@ -77,8 +77,8 @@ class SparkEngine:
             alignment = align(
                 topic,
                 partition,
-                _digests(left, failed),
-                _digests(right, failed),
+                _digests(left, failed, modes),
+                _digests(right, failed, modes),
                 compacted=topic in modes.compacted,
                 renumbered=modes.renumbered,
             )
@@ -248,8 +248,11 @@ def _unread(table: pa.Table) -> list[str]:
     return [text for text in table.column("unread").to_pylist() if text is not None]
 
 
-def _digests(table: pa.Table, failed: Ranges) -> list[RecordDigest]:
-    """Return the records of *table* outside the *failed* offsets, in order."""
+def _digests(table: pa.Table, failed: Ranges, modes: Modes) -> list[RecordDigest]:
+    """Return the records of *table* outside the *failed* offsets, in order.
+
+    A mirror that renumbers records does not copy transaction markers.
+    """
     import pyarrow.compute as pc
 
     table = table.filter(pc.is_null(table.column("unread")))
@@ -258,7 +261,9 @@ def _digests(table: pa.Table, failed: Ranges) -> list[RecordDigest]:
         table = table.filter(pc.or_(pc.less(offsets, low), pc.greater_equal(offsets, high)))
         offsets = table.column("offset")
     columns = [table.column(name).to_pylist() for name in _DIGEST_FIELDS]
-    return sorted(map(RecordDigest, *columns), key=lambda record: record.offset)
+    left_out = CONTROL if modes.renumbered else 0
+    records = [each for each in map(RecordDigest, *columns) if not each.flags & left_out]
+    return sorted(records, key=lambda record: record.offset)
 
 
 def _rows(topic: str, partition: int, alignment: Alignment) -> Iterator[tuple[str, int, str]]:

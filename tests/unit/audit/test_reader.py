@@ -7,7 +7,8 @@ import random
 import pytest
 
 from kclient.types import TopicPartition
-from kclient.wire.batches import BatchInfo, parse
+from kclient.wire.batches import CONTROL as CONTROL_BATCH
+from kclient.wire.batches import TRANSACTIONAL, BatchInfo, parse
 from kclient.wire.record_writer import Record, encode_batch
 from spark_jobs.arrow_batches import (
     digest_batches,
@@ -18,6 +19,7 @@ from spark_jobs.arrow_batches import (
 from spark_jobs.cut import OffsetRange
 from spark_jobs.digest import WindowShape
 from spark_jobs.engine import FailureKind
+from spark_jobs.findings import CONTROL
 from spark_jobs.reader import Fetched, RangesLeft, RangeUnreadable, Unread
 
 TP = TopicPartition("t", 1)
@@ -47,6 +49,22 @@ def test_a_batch_counts_for_every_range_that_it_overlaps() -> None:
     assert accept(left, 40, 1) == []  # Compaction removed what was in the last range.
     assert left.ended(TP)
     assert not left.partitions
+
+
+def test_transaction_markers_are_compared_and_are_no_records_of_a_consumer() -> None:
+    """Without them each marker was a hole, and a gap where only the target has the log."""
+    marker = [Record(0, 5, bytes((0, 0, 0, 1)), bytes(6))]
+    ranges = [OffsetRange("t", 1, 7, 8)]
+    found = []
+    for attributes in (0, CONTROL_BATCH | TRANSACTIONAL):
+        data = encode_batch(marker, base_offset=7, attributes=attributes)
+        (fetched,) = RangesLeft(ranges).accept(TP, parse(data), memoryview(data))
+        found.append(fetched)
+    plain, control = (hash_batches([each], ranges) for each in found)
+    (record,), (hashed,) = (next(each).to_pylist() for each in (plain, control))
+    assert (hashed["flags"], record["flags"], hashed["timestamp_type"]) == (CONTROL, 0, 0)
+    assert hashed["content"] != record["content"]
+    assert list(record_batches(found[1:], ranges)) == []
 
 
 def test_a_batch_with_a_wrong_crc_is_unread_and_the_next_is_not() -> None:
