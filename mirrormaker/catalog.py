@@ -11,7 +11,7 @@ from kclient.errors import KafkaError
 from kclient.net.cluster import Cluster
 from kclient.types import NewTopic
 from kclient.wire.errors import InvalidConfig, TopicAlreadyExists
-from mirrormaker.topics import CREATE_TIME, EFFECTIVE, NEEDED, Plan, Topic, mark_of
+from mirrormaker.topics import CREATE_TIME, EFFECTIVE, NEEDED, PATH, Plan, Topic, mark_of
 
 TIMEOUT = 15.0
 """Seconds for one administrative request, retries included."""
@@ -95,6 +95,11 @@ class Catalog:
         """Read the configs of *topic* again with the next `topics`."""
         self._known.pop(topic, None)
 
+    async def upstream_of(self, topic: str) -> tuple[str, ...]:
+        """Return `Topic.upstream` of *topic* as of now. Raise KafkaError."""
+        described = await self._describe([topic])
+        return Topic(0, None, described.get(topic, ({}, {}))[0]).upstream
+
     async def limit_of(self, topic: str) -> int:
         """Return the effective max.message.bytes of *topic* as of now; 0 if it is unknown. Raise KafkaError."""
         described = await self._describe([topic])
@@ -103,14 +108,14 @@ class Catalog:
 
     # --- changes
 
-    async def mark(self, topic: str, source_id: str, topic_id: str) -> None:
-        """Mark *topic* as a mirror of *topic_id* in the cluster *source_id*, in one change. Raise KafkaError."""
+    async def mark(
+        self, topic: str, source_id: str, topic_id: str, upstream: tuple[str, ...]
+    ) -> None:
+        """Mark *topic* as a mirror (`mark_of`), in one change. Raise KafkaError."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
+        marks: dict[str, str | None] = {PATH: None, **mark_of(source_id, topic_id, upstream)}
         answers = await configs.alter_configs(
-            self._cluster,
-            {resource: mark_of(source_id, topic_id)},
-            validate_only=False,
-            timeout=TIMEOUT,
+            self._cluster, {resource: marks}, validate_only=False, timeout=TIMEOUT
         )
         self._known.pop(topic, None)
         problem = answers[resource]

@@ -76,8 +76,8 @@ class Flow:
     """Copies partitions of *source* to *target*. *report* gets (subject, event) for the operator.
 
     *done* is called when the last link has finished or stopped; *defect* with a failure that is not a KafkaError.
-    *mark* marks a target topic as a mirror of a topic id at the source (`mirrormaker.marks`). *too_large* is called
-    with a source topic and the size of its batch that the target rejected as too large.
+    *mark* marks a target topic as a mirror of a source topic with a topic id (`mirrormaker.marks`). *too_large* gets a
+    source topic and the size of its batch that the target rejected as too large.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Flow:
         report: Callable[[str, str], None],
         done: Callable[[], None],
         defect: Callable[[Failure], None],
-        mark: Callable[[str, str], Awaitable[None]],
+        mark: Callable[[str, str, str], Awaitable[None]],
         too_large: Callable[[str, int], None],
     ) -> None:
         self.source = source
@@ -239,7 +239,7 @@ class Flow:
         elif self.marks.begin(topic):
 
             async def mark() -> None:
-                await self._mark(topic, links[0].lineage.source)
+                await self._mark(topic, links[0].tp.topic, links[0].lineage.source)
 
             marked = Deferred.fromCoroutine(mark())
             marked.addBoth(self._marking_ended, topic).addErrback(self._defect)

@@ -16,7 +16,7 @@ Owner: the reactor's thread
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -30,6 +30,7 @@ from kclient.net.cluster import Cluster
 from kclient.net.offsets import LATEST, list_offsets
 from kclient.net.waiting import sleep
 from kclient.types import TopicPartition
+from kclient.wire.errors import PolicyViolation
 from mirrormaker.catalog import Applied, Catalog
 from mirrormaker.config import FlowConfig
 from mirrormaker.flow import Flow
@@ -83,7 +84,7 @@ class Mirror:
             report=self._report,
             done=self._maybe_finished,
             defect=self._end,
-            mark=lambda topic, topic_id: self._target_topics.mark(topic, self._source_id, topic_id),
+            mark=self._mark,
             too_large=self._too_large,
         )
         self._selection = Selection(config.source, config.target, config.settings)
@@ -95,6 +96,7 @@ class Mirror:
         self._largest: dict[str, int] = {}
         """By source topic, the size of the largest batch that the target rejected as too large."""
         self._raising: set[str] = set()
+        self._skipped: Mapping[str, str] = {}
         self._refused: dict[tuple[str, str], str | None] = {}
         """By target topic and config, the value that the target refuses."""
         self._copies: dict[str, UUID | None] = {}
@@ -230,7 +232,7 @@ class Mirror:
             name: topic.with_batches_of(self._largest.get(name, 0))
             for name, topic in source.items()
         }
-        plan = self._selection.plan(source, target, self._source_id)
+        plan = self._selection.plan(source, target, self._source_id, self._target_id)
         self._drop_replaced(plan, {name: topic.topic_id for name, topic in target.items()})
         return plan
 
@@ -274,6 +276,21 @@ class Mirror:
         finally:
             self._raising.discard(topic)
 
+    async def _mark(self, copy: str, source: str, topic_id: str) -> None:
+        """Mark the target topic *copy* as a mirror of *source*. Raise KafkaError.
+
+        The source topic is read again first: another mirror may have marked it as a mirror of the target meanwhile.
+        """
+        upstream = await self._source_topics.upstream_of(source)
+        if self._target_id in upstream:
+            raise PolicyViolation(f"{source} at the source is a mirror of the target")
+        await self._target_topics.mark(copy, self._source_id, topic_id, upstream)
+
+    @property
+    def _target_id(self) -> str:
+        """The cluster id of the target, or its alias if the brokers send none."""
+        return self.target.metadata.cluster_id or self.config.target
+
     @property
     def _source_id(self) -> str:
         """The cluster id of the source, or its alias if the brokers send none."""
@@ -296,6 +313,7 @@ class Mirror:
             if self._conflicts.get(name) != conflict:
                 self._report(f"topic {name}", conflict)
         self._conflicts = conflicts
+        self._leave(plan.skipped)
         for name in conflicts:
             self._target_topics.forget(self._selection.target_name(name))
         for creation in plan.create:
@@ -308,6 +326,15 @@ class Mirror:
         self._drop_vanished(self.compared)
         await self._add_links(plan, self.compared, set(failed))
         await self._update_stopped()
+
+    def _leave(self, skipped: Mapping[str, str]) -> None:
+        """Report topics that are not copied, once, and remove their links."""
+        for name, reason in skipped.items():
+            if self._skipped.get(name) != reason:
+                self._report_line(f"topic {name}", reason)
+            for tp in [tp for tp in self.flow.links if tp.topic == name]:
+                self.flow.remove(tp)
+        self._skipped = skipped
 
     def _without_refused(self, plan: Plan) -> Plan:
         """Return *plan* without the configs that the target refused since the configs were last read."""

@@ -145,6 +145,8 @@ async def show_plan(reactor: Any, config: MirrorConfig, echo: Echo) -> int:
                 )
         for name in sorted(plan.unmarked):
             echo(f"  mark {name} as a mirror, if it is a prefix of the source")
+        for name, reason in plan.skipped.items():
+            echo(f"  {name} {reason}")
         for name, conflict in plan.conflicts.items():
             echo(f"  leave {name}: {conflict}")
         echo(f"  mirror {len(plan.mirrored)} topics: {', '.join(plan.mirrored) or 'none'}")

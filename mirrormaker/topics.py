@@ -17,6 +17,9 @@ The mirror creates topics with the mark, and with the topic id of the source (`m
 that an operator created after every partition has passed the prefix check (`mirrormaker.marks`). A topic with an empty
 mark or that of another source is a conflict.
 
+A topic is skipped if its records come from the target. Otherwise two mirrors would mark the same topic in both
+clusters, and a ring of clusters would copy for ever. A mirror of a mirror states the clusters before its source.
+
 In: topics of both clusters   Out: a `Plan`   Owner: the flow
 """
 
@@ -33,7 +36,9 @@ from mirrormaker.patterns import compiled
 from mirrormaker.settings import LinkSettings
 
 MARK = MIRROR_SOURCE_CONFIG
-MARKS = (MARK, SOURCE_TOPIC_ID)
+PATH = "kbroker.mirror.source.path"
+"""Topic setting of a mirror of a mirror: ids of the clusters before the source, the origin first, with commas."""
+MARKS = (MARK, SOURCE_TOPIC_ID, PATH)
 """The settings of a mirror topic that state its source."""
 CREATE_TIME = {"message.timestamp.type": "CreateTime"}
 NEEDED = frozenset({*MARKS, *CREATE_TIME, "max.message.bytes"})
@@ -55,6 +60,14 @@ class Topic:
     topic_id: UUID | None = None
     overrides: Mapping[str, str] = field(default_factory=dict)
     effective: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def upstream(self) -> tuple[str, ...]:
+        """The ids of the clusters that its records came through, the origin first; empty unless it is a mirror."""
+        source = self.overrides.get(MARK, "")
+        if not source:
+            return ()
+        return (*(part for part in self.overrides.get(PATH, "").split(",") if part), source)
 
     @property
     def compacted(self) -> bool:
@@ -93,7 +106,8 @@ class Creation:
 class Plan:
     """The changes to make at the target, and the topics to mirror after them.
 
-    *mirrored* maps source topics to target topics; *conflicts* maps source topics to the reason.
+    *mirrored* maps source topics to target topics; *conflicts* and *skipped* map source topics to the reason. A
+    skipped topic needs no copy: its records come from the target, or reach it on another way.
     """
 
     mirrored: Mapping[str, str] = field(default_factory=dict)
@@ -105,6 +119,7 @@ class Plan:
     """Target topics without the mark of a mirror, or with another topic id."""
     lineages: Mapping[str, Lineage] = field(default_factory=dict)
     """The lineage of each target topic."""
+    skipped: Mapping[str, str] = field(default_factory=dict)
 
 
 class Selection:
@@ -116,15 +131,14 @@ class Selection:
         self._excluded_configs = compiled(settings.excluded_configs)
         self._prefixed = settings.replication_policy == "DefaultReplicationPolicy"
         self._prefix = f"{source}{settings.separator}"
-        self._back = f"{target}{settings.separator}"
+        self._target = target
+        self._separator = settings.separator
         self._sync_configs = settings.sync_configs
 
     def wants(self, topic: str) -> bool:
         """Return whether the source topic *topic* is to be mirrored."""
         if _INTERNAL.fullmatch(topic) or self._exclude.fullmatch(topic):
             return False
-        if self._prefixed and topic.startswith(self._back):
-            return False  # a mirror of a target topic: mirroring it back would be a cycle
         return self._topics.fullmatch(topic) is not None
 
     def target_name(self, topic: str) -> str:
@@ -132,49 +146,78 @@ class Selection:
         return f"{self._prefix}{topic}" if self._prefixed else topic
 
     def plan(
-        self, source: Mapping[str, Topic], target: Mapping[str, Topic], source_id: str
+        self,
+        source: Mapping[str, Topic],
+        target: Mapping[str, Topic],
+        source_id: str,
+        target_id: str,
     ) -> Plan:
         """Compare both clusters; *source* and *target* may contain topics that are not selected.
 
-        *source_id* is the cluster id of the source, the value of the mark.
+        *source_id* and *target_id* are the cluster ids; that of the source is the value of the mark.
         """
         mirrored: dict[str, str] = {}
         create: list[Creation] = []
         add: dict[str, int] = {}
         configs: dict[str, dict[str, str | None]] = {}
         conflicts: dict[str, str] = {}
+        skipped: dict[str, str] = {}
         unmarked: set[str] = set()
         lineages: dict[str, Lineage] = {}
         for name in sorted(filter(self.wants, source)):
             wanted, copy = source[name], self.target_name(name)
             existing = target.get(copy)
+            conflict = existing and _conflict(wanted, copy, existing, source_id, target_id)
+            if conflict:
+                conflicts[name] = conflict
+                continue
+            skip = self._skip(name, wanted, existing, source_id, target_id)
+            if skip:
+                skipped[name] = skip
+                continue
+            mirrored[name] = copy
             if existing is None:
                 topic_id = text_of(wanted.topic_id)
                 lineages[copy] = Lineage(topic_id, topic_id)
-                marked = self.configs_for(wanted) | mark_of(source_id, topic_id)
+                marked = self.configs_for(wanted) | mark_of(source_id, topic_id, wanted.upstream)
                 create.append(Creation(copy, wanted.partitions, marked))
-            elif existing.partitions > wanted.partitions:
-                conflicts[name] = (
-                    f"{copy} has {existing.partitions} partitions at the target, "
-                    f"{wanted.partitions} at the source: it is not its mirror"
-                )
                 continue
-            elif existing.overrides.get(MARK, source_id) != source_id:
-                conflicts[name] = (
-                    f"{copy} has {MARK}={existing.overrides[MARK]}: it is not a mirror of {source_id}"
-                )
-                continue
-            else:
-                lineages[copy] = lineage_of(wanted, existing)
-                if MARK not in existing.overrides or not lineages[copy].is_stated:
-                    unmarked.add(copy)
-                if existing.partitions < wanted.partitions:
-                    add[copy] = wanted.partitions
-                changes = self._changes(wanted, existing)
-                if changes:
-                    configs[copy] = changes
-            mirrored[name] = copy
-        return Plan(mirrored, tuple(create), add, configs, conflicts, frozenset(unmarked), lineages)
+            lineages[copy] = lineage_of(wanted, existing)
+            upstream = (*wanted.upstream, source_id)
+            if existing.upstream != upstream or not lineages[copy].is_stated:
+                unmarked.add(copy)
+            if existing.partitions < wanted.partitions:
+                add[copy] = wanted.partitions
+            changes = self._changes(wanted, existing)
+            if changes:
+                configs[copy] = changes
+        return Plan(
+            mirrored,
+            tuple(create),
+            add,
+            configs,
+            conflicts,
+            frozenset(unmarked),
+            lineages,
+            skipped,
+        )
+
+    def _skip(
+        self, name: str, wanted: Topic, existing: Topic | None, source_id: str, target_id: str
+    ) -> str:
+        """Return why *wanted* needs no copy; "" if it does.
+
+        A prefix anywhere in the name counts, as in MirrorMaker 2: clusters on the way may have other aliases here.
+        """
+        prefixed = self._prefixed and self._target in name.split(self._separator)[:-1]
+        if target_id in wanted.upstream or prefixed:
+            return f"is not copied: its records come from {self._target}"
+        other = existing.upstream if existing is not None else ()
+        if other and other[-1] != source_id:
+            return (
+                f"is not copied: the target has it from cluster {other[-1]}, with the same origin"
+            )
+        return ""
 
     def configs_for(self, wanted: Topic) -> dict[str, str]:
         """Return the configs to set on the target topic."""
@@ -217,9 +260,33 @@ class Selection:
         return self._excluded_configs.fullmatch(name) is not None
 
 
-def mark_of(source_id: str, topic_id: str) -> dict[str, str]:
-    """Return the settings that mark a mirror of *topic_id* ("": unknown) in the cluster *source_id*."""
-    return {MARK: source_id, SOURCE_TOPIC_ID: topic_id} if topic_id else {MARK: source_id}
+def mark_of(source_id: str, topic_id: str, upstream: tuple[str, ...]) -> dict[str, str]:
+    """Return the settings that mark a mirror of *topic_id* ("": unknown) in the cluster *source_id*.
+
+    *upstream* are the clusters before the source, if the source's topic is a mirror, too.
+    """
+    settings = {MARK: source_id, SOURCE_TOPIC_ID: topic_id, PATH: ",".join(upstream)}
+    return {name: value for name, value in settings.items() if value}
+
+
+def _conflict(
+    wanted: Topic, copy: str, existing: Topic, source_id: str, target_id: str
+) -> str | None:
+    """Return why the target topic *existing* cannot be the mirror of *wanted*."""
+    if target_id in wanted.upstream and source_id in existing.upstream:
+        return f"{copy} is marked as a mirror at both clusters; delete {MARK} at its origin"
+    if target_id in wanted.upstream:
+        return None
+    origins = (*wanted.upstream, source_id)[0], (*existing.upstream, source_id)[0]
+    mark = existing.overrides.get(MARK, source_id)
+    if mark != source_id and (not mark or origins[0] != origins[1]):
+        return f"{copy} has {MARK}={mark}: it is not a mirror of {source_id}"
+    if existing.partitions > wanted.partitions:
+        return (
+            f"{copy} has {existing.partitions} partitions at the target, "
+            f"{wanted.partitions} at the source: it is not its mirror"
+        )
+    return None
 
 
 def lineage_of(source: Topic, target: Topic) -> Lineage:

@@ -238,6 +238,11 @@ class LogConfig:
         "Marks a mirror: id of the source cluster, set by kmirror. Only kmirror may append to a marked topic.",
     )
 
+    kbroker_mirror_source_path: str = define(
+        STRING,
+        "",
+        "Ids of the clusters that records of a mirror came through before the source. Brokers do not use it.",
+    )
     kbroker_mirror_source_topic_id: str = define(
         STRING,
         "",

@@ -17,15 +17,20 @@ TIME = {"message.timestamp.type": "CreateTime"}
 
 ID = "id-of-east"
 MARK = "kbroker.mirror.source.cluster.id"
+PATH = "kbroker.mirror.source.path"
 
 
 class Selected(Selection):
     """A selection of topics of the cluster `ID`."""
 
     def plan(
-        self, source: Mapping[str, Topic], target: Mapping[str, Topic], source_id: str = ID
+        self,
+        source: Mapping[str, Topic],
+        target: Mapping[str, Topic],
+        source_id: str = ID,
+        target_id: str = "id-of-west",
     ) -> Plan:
-        return super().plan(source, target, source_id)
+        return super().plan(source, target, source_id, target_id)
 
 
 def selection(**settings: object) -> Selected:
@@ -60,8 +65,9 @@ def test_internal_topics_are_never_mirrored() -> None:
 def test_the_default_policy_prefixes_and_does_not_run_in_circles() -> None:
     chosen = selection(replication_policy="DefaultReplicationPolicy", separator="_")
     assert chosen.target_name("orders") == "east_orders"
-    assert chosen.wants("east_orders")
-    assert not chosen.wants("west_orders")
+    plan = chosen.plan({"east_orders": topic(), "west_orders": topic()}, {})
+    assert plan.mirrored == {"east_orders": "east_east_orders"}
+    assert list(plan.skipped) == ["west_orders"]
 
 
 def test_a_topic_the_target_lacks_is_created_with_its_partitions_and_configs() -> None:
@@ -135,6 +141,61 @@ def test_a_topic_without_the_mark_is_named_and_no_setting_of_the_plan_marks_it()
     assert (plan.unmarked, plan.set_configs) == ({"orders"}, {})
 
 
+@pytest.mark.parametrize(
+    ("marks", "skipped"),
+    [
+        ({MARK: "id-of-west"}, True),
+        ({MARK: "id-of-north", PATH: "id-of-west"}, True),
+        ({MARK: "id-of-north", PATH: "id-of-west,id-of-south"}, True),
+        ({MARK: "id-of-north", PATH: "id-of-westminster"}, False),
+        ({MARK: "id-of-north"}, False),
+        ({MARK: "", PATH: "id-of-west"}, False),
+    ],
+)
+@pytest.mark.parametrize("there", [{}, {"orders": topic()}])
+def test_records_that_come_from_the_target_are_not_copied_to_it(
+    marks: dict[str, str], skipped: bool, there: dict[str, Topic]
+) -> None:
+    plan = selection().plan({"orders": topic(**marks)}, there)
+    assert ("orders" in plan.skipped) is skipped
+    assert ("orders" in plan.mirrored) is not skipped
+    assert plan.conflicts == {}
+    assert not (skipped and (plan.create or plan.unmarked or plan.set_configs))
+
+
+@pytest.mark.parametrize(
+    ("name", "skipped"),
+    [
+        ("west.orders", True),
+        ("north.west.orders", True),
+        ("north.orders", False),
+        ("orders.west", False),
+        ("western.orders", False),
+        ("west", False),
+    ],
+)
+def test_a_prefix_chain_that_names_the_target_is_not_copied_to_it(name: str, skipped: bool) -> None:
+    prefixing = selection(replication_policy="DefaultReplicationPolicy")
+    assert (name in prefixing.plan({name: topic()}, {}).skipped) is skipped
+    assert selection().plan({name: topic()}, {}).skipped == {}, "names mean nothing otherwise"
+
+
+def test_a_topic_that_reaches_the_target_on_another_way_is_skipped() -> None:
+    source = {"orders": topic()}
+    there = topic(**{MARK: "id-of-north", PATH: ID})
+    assert (
+        "from cluster id-of-north" in selection().plan(source, {"orders": there}).skipped["orders"]
+    )
+    there = topic(**{MARK: "id-of-north", PATH: "id-of-south"})
+    assert "orders" in selection().plan(source, {"orders": there}).conflicts
+
+
+def test_a_mirror_that_does_not_state_the_way_of_its_records_is_marked_again() -> None:
+    source = {"orders": topic(**{MARK: "id-of-north"})}
+    there = topic(message_timestamp_type="CreateTime", **{MARK: ID})
+    assert selection().plan(source, {"orders": there}).unmarked == {"orders"}
+
+
 @pytest.mark.parametrize("sync", [True, False])
 def test_a_mark_stays(sync: bool) -> None:
     marked = topic(message_timestamp_type="CreateTime", **{MARK: ID})
@@ -196,9 +257,13 @@ def test_a_topic_id_stated_by_the_source_is_not_copied() -> None:
     assert selection().plan(source, {}).create[0].configs[TOPIC_ID] == text_of(SECOND)
 
 
-def test_the_mark_of_the_source_itself_is_not_copied() -> None:
+def test_the_mark_of_the_source_itself_becomes_the_path() -> None:
     """The source may be a mirror of a third cluster."""
     source = {"orders": topic(**{MARK: "id-of-north"})}
-    assert selection().plan(source, {}).create[0].configs == {**TIME, MARK: ID}
+    marks = {MARK: ID, PATH: "id-of-north"}
+    assert selection().plan(source, {}).create[0].configs == {**TIME, **marks}
+    source = {"orders": topic(**{MARK: "id-of-north", PATH: "id-of-south,id-of-oz"})}
+    marks = {MARK: ID, PATH: "id-of-south,id-of-oz,id-of-north"}
+    assert selection().plan(source, {}).create[0].configs == {**TIME, **marks}
     made = topic(message_timestamp_type="CreateTime")
     assert selection().plan(source, {"orders": made}).set_configs == {}
