@@ -12,12 +12,12 @@ class Clock(Protocol):
     def seconds(self) -> float:
         """Return the monotonic time in seconds."""
 
-    def callLater(self, delay: float, callable: Callable[..., Any], *args: Any) -> Any:  # noqa: N802
+    def callLater(self, delay: float, callable: Callable[..., Any], /, *args: Any) -> Any:  # noqa: N802
         """Call *callable* after *delay* seconds; return an IDelayedCall."""
 
 
 class Reactor(Clock, Protocol):
     """A clock that takes calls from other threads."""
 
-    def callFromThread(self, callable: Callable[..., Any], *args: Any) -> Any:  # noqa: N802
+    def callFromThread(self, callable: Callable[..., Any], /, *args: Any) -> Any:  # noqa: N802
         """Call *callable* on the reactor's thread."""

@@ -42,6 +42,7 @@ from tests.kit.largest_requests import (
     Large,
     largest,
     old_batches,
+    versions_that_differ,
 )
 
 pytestmark = pytest.mark.slow
@@ -158,7 +159,8 @@ def watched(
     cluster.start()
     create_replicated(broker.address, WIDE, [[1]] * WIDE_PARTITIONS)
     create_replicated(broker.address, OLD, [[1]] * 2)
-    few = [CreatableTopic(f"few{number}", 1, 1) for number in range(FEW_TOPICS)]
+    prefixes = ["few", *(f"deleted-{v}-" for v in versions_that_differ(ApiKey.DELETE_TOPICS))]
+    few = [CreatableTopic(f"{prefix}{n}", 1, 1) for prefix in prefixes for n in range(FEW_TOPICS)]
     header = RequestHeader(ApiKey.CREATE_TOPICS, 7, 1, "x")
     assert ask(broker.port, messages.encode_request(header, CreateTopicsRequest(few, 30_000)))
     batches = [ProducePartition(index, batch) for index, batch in enumerate(old_batches())]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kclient.types import TopicPartition
 from spark_jobs.engine import FailureKind
@@ -106,7 +106,7 @@ def corrupt(case: Case, spot: Spot) -> None:
     log = case.target[spot.tp]
     before = log.records[offset]
     part = case.rng.choice(("key", "value", "headers", "timestamp", "timestamp_type"))
-    changed: object = b"changed"
+    changed: Any = b"changed"
     if part == "timestamp":
         changed = before.timestamp + 1
     elif part == "timestamp_type":
@@ -147,7 +147,7 @@ def undecodable(case: Case, spot: Spot) -> None:
     kind = FailureKind.UNDECODABLE
     at_source = _break(case, spot, kind)
     low, high = spot.offsets[2], spot.offsets[5]
-    at = (low, None) if at_source else (None, low)
+    at: tuple[int | None, int | None] = (low, None) if at_source else (None, low)
     case.expect(Expected("undecodable", spot.tp.partition, *at, high - low))
 
 

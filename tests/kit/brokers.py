@@ -209,7 +209,7 @@ class Cluster:
     def restart(self, broker_id: int, **overrides: str) -> None:
         """kill -9, and start again at once."""
         self.kill(broker_id)
-        self.start(broker_id, **overrides)
+        self.start(broker_id, wait=True, **overrides)
 
     def _signal(self, broker_id: int, number: signal.Signals) -> None:
         process = self.brokers[broker_id].process

@@ -114,10 +114,11 @@ async def error_of(request: Awaitable[Any]) -> ErrorCode:
 Open = Callable[..., Awaitable[CoordinatingBroker]]
 
 
-@pytest_twisted.async_yield_fixture
+@pytest_twisted.async_yield_fixture  # type: ignore[untyped-decorator]  # it ships no types
 async def open_broker(zookeeper_connect: str) -> AsyncIterator[Open]:
-    from twisted.internet import reactor
+    from twisted.internet import reactor as twisted_reactor
 
+    reactor: Any = twisted_reactor
     brokers: list[CoordinatingBroker] = []
 
     async def open_one(broker_id: int = 1, connect: str = zookeeper_connect) -> CoordinatingBroker:

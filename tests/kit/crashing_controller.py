@@ -13,16 +13,20 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-from twisted.internet import reactor
+from twisted.internet import reactor as twisted_reactor
+from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 
 from kbroker.controller.controller import KafkaController
 from kbroker.controller.settings import ControllerSettings
 from kbroker.metadata.broker_registration import ensure_paths
 from kbroker.zk.client import ZooKeeperClient
+from kclient.wire.versions import ApiKey
 from tests.kit.controllers import ControlPlane, FakeBrokers, register
 from tests.kit.dying import DyingZooKeeper, Fate
 from tests.kit.waiting import until
+
+reactor: Any = twisted_reactor
 
 
 @dataclass
@@ -71,8 +75,13 @@ async def controller_failover(
     for broker_id in others:
         await register(other, broker_id)
 
-    def dying_send(*args: Any) -> Any:
-        return fate.step(f"{args[3].name} to {args[0]}", lambda: cluster.send(*args))
+    def dying_send(
+        broker_id: int, host: str, port: int, api: ApiKey, version: int, request: Any
+    ) -> Deferred[Any]:
+        return fate.step(
+            f"{api.name} to {broker_id}",
+            lambda: cluster.send(broker_id, host, port, api, version, request),
+        )
 
     first = KafkaController(
         reactor,

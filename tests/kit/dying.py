@@ -44,11 +44,12 @@ class DyingZooKeeper:
 
     @property
     def session(self) -> Session | None:
-        return self._client.session
+        session: Session | None = self._client.session
+        return session
 
     @property
     def connected(self) -> bool:
-        return self._client.connected
+        return bool(self._client.connected)
 
     def in_session(self, session: Session) -> DyingZooKeeper:
         return DyingZooKeeper(self._client.in_session(session), self._fate)
@@ -105,7 +106,7 @@ class ForgetfulZooKeeper(DyingZooKeeper):
         )
 
     def __getattr__(self, name: str) -> Any:
-        operation = getattr(self._client, name)
+        operation: Callable[..., Deferred[Any]] = getattr(self._client, name)
         if name not in ("multi", "set", "create", "delete"):
             return operation
 

@@ -12,6 +12,7 @@ import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 T = TypeVar("T")
@@ -165,7 +166,7 @@ class Librdkafka(ForeignClient):
                 partition=record.partition,
                 timestamp=record.timestamp,
                 headers=list(record.headers),
-                on_delivery=lambda error, message, number=number: delivered(number, error, message),
+                on_delivery=partial(delivered, number),
             )
         assert producer.flush(WAIT_S) == 0
         return [offsets[number] for number in range(len(records))]

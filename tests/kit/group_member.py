@@ -47,7 +47,7 @@ def run_librdkafka(bootstrap: str, group: str, topic: str) -> None:
         messages = [m for m in consumer.consume(100, 0.1) if m.error() is None]
         if not messages:
             continue
-        report(processed=[m.value().decode() for m in messages])
+        report(processed=[(m.value() or b"").decode() for m in messages])
         try:
             done = consumer.commit(asynchronous=False)
         except KafkaException as error:

@@ -1,6 +1,7 @@
 """A consumer group in a test: performs the machine's effects and remembers what was answered."""
 
 from dataclasses import replace
+from typing import Any
 
 from kbroker.coordinator.group.core.effects import (
     Answer,
@@ -25,7 +26,7 @@ LIMITS = GroupLimits(initial_rebalance_delay=3.0)
 RANGE = (("range", b"topics"),)
 
 
-def join_request(name: str, member_id: str = "", **changes: object) -> Join:
+def join_request(name: str, member_id: str = "", **changes: Any) -> Join:
     """Build what member *name* sends, with a fresh member id of its own."""
     request = Join(
         member_id=member_id,
@@ -37,7 +38,7 @@ def join_request(name: str, member_id: str = "", **changes: object) -> Join:
         protocol_type="consumer",
         protocols=RANGE,
     )
-    return replace(request, **changes)  # type: ignore[arg-type]
+    return replace(request, **changes)
 
 
 class GroupOnTheTable:
@@ -58,13 +59,13 @@ class GroupOnTheTable:
 
     # Requests: each returns its token.
 
-    def join(self, name: str, member_id: str = "", **changes: object) -> Token:
+    def join(self, name: str, member_id: str = "", **changes: Any) -> Token:
         """Send one JoinGroup."""
         token = self._token()
         self.perform(self.group.join(token, join_request(name, member_id, **changes), self.now))
         return token
 
-    def enter(self, name: str, **changes: object) -> Token:
+    def enter(self, name: str, **changes: Any) -> Token:
         """Join as a new member does: ask for an id, then join with it."""
         first = self.answers[self.join(name, **changes)]
         assert isinstance(first, JoinGroupResult)
@@ -174,5 +175,5 @@ def stable_group(*names: str, limits: GroupLimits = LIMITS) -> GroupOnTheTable:
     table.advance(6.0)
     assert all(table.joined(token).error is ErrorCode.NONE for token in tokens)
     for name in reversed(names):
-        table.sync(name, **{member: member.encode() for member in names})
+        table.sync(name, None, **{member: member.encode() for member in names})
     return table

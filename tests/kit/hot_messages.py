@@ -1,9 +1,13 @@
 """Strategies for Produce and Fetch messages: per version only the fields that the version has."""
 
+from typing import Any
+
 from hypothesis import strategies as st
 
 from kclient.wire import fetch, produce
 from kclient.wire.leaders import LeaderIdAndEpoch, NodeEndpoint
+
+Strategy = st.SearchStrategy[Any]
 
 int16 = st.integers(-(1 << 15), (1 << 15) - 1)
 int32 = st.integers(-(1 << 31), (1 << 31) - 1)
@@ -21,22 +25,22 @@ endpoints = st.lists(
 ).map(tuple)
 
 
-def since(version, first, strategy, default):
+def since(version: int, first: int, strategy: Strategy, default: object) -> Strategy:
     """*strategy* from version *first* on; before it the field does not exist."""
     return strategy if version >= first else st.just(default)
 
 
-def few(strategy):
+def few(strategy: Strategy) -> Strategy:
     return st.lists(strategy, max_size=3)
 
 
-def produce_requests(version):
+def produce_requests(version: int) -> Strategy:
     partitions = st.builds(produce.ProducePartition, int32, st.none() | record_sets)
     topics = st.builds(produce.ProduceTopic, names, few(partitions))
     return st.builds(produce.ProduceRequest, int16, natural, few(topics), st.none() | texts)
 
 
-def produce_responses(version):
+def produce_responses(version: int) -> Strategy:
     errors = st.builds(produce.RecordError, int32, st.none() | texts)
     partitions = st.builds(
         produce.ProducePartitionResponse,
@@ -55,14 +59,14 @@ def produce_responses(version):
     )
 
 
-def _topics(version, cls, partitions):
+def _topics(version: int, cls: type[Any], partitions: Strategy) -> Strategy:
     if version >= fetch.FIRST_WITH_TOPIC_IDS:
         ids = st.none() | st.uuids(version=4)
         return few(st.builds(cls, st.just(""), few(partitions), ids))
     return few(st.builds(cls, names, few(partitions)))
 
 
-def fetch_requests(version):
+def fetch_requests(version: int) -> Strategy:
     partitions = st.builds(
         fetch.FetchPartition,
         int32,
@@ -89,7 +93,7 @@ def fetch_requests(version):
     )
 
 
-def fetch_partition_responses(version):
+def fetch_partition_responses(version: int) -> Strategy:
     aborted = st.builds(fetch.AbortedTransaction, int64, int64)
     return st.builds(
         lambda records, **fields: fetch.FetchPartitionResponse(
@@ -110,7 +114,7 @@ def fetch_partition_responses(version):
     )
 
 
-def fetch_responses(version):
+def fetch_responses(version: int) -> Strategy:
     return st.builds(
         fetch.FetchResponse,
         _topics(version, fetch.FetchTopicResponse, fetch_partition_responses(version)),

@@ -49,7 +49,7 @@ OLD = "old"
 GROUP = "group"
 
 FEW_TOPICS = 100
-"""How many topics few0, few1, ... there are."""
+"""How many topics few0, few1, ... there are, and deleted-V-0, ... for a DeleteTopics of version V."""
 
 TOPIC = 2
 
@@ -133,9 +133,9 @@ def costly(api: ApiKey, version: int) -> Iterator[tuple[str, object]]:
         topics = [CreatableTopic(f"made-{version}-{n}", 1, 1) for n in range(FEW_TOPICS)]
         yield "so many topics", CreateTopicsRequest(topics, 20_000, validate_only=False)
     elif api is ApiKey.DELETE_TOPICS:
-        names = [f"few{n}" for n in range(FEW_TOPICS)]
+        names = [f"deleted-{version}-{n}" for n in range(FEW_TOPICS)]
         states = [DeleteTopicState(name) for name in names] if version >= 6 else []
-        yield "so many topics", DeleteTopicsRequest(states, [] if states else names, 20_000)
+        yield "so many topics", DeleteTopicsRequest([] if states else names, states, 20_000)
 
 
 def versions_that_differ(api: ApiKey) -> list[int]:

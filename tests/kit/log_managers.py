@@ -109,10 +109,10 @@ class Synced(OsDisk):
     def fsync(self, fd: int, /) -> None:  # type: ignore[override]
         self.syncs["fsync"] += 1
 
-    def sync_dir(self, path: str, /) -> None:  # type: ignore[override]
+    def sync_dir(self, path: str, /) -> None:
         self.syncs["sync_dir"] += 1
 
-    def sync_all(self, _fd: int, paths: Sequence[str], /) -> bool:  # type: ignore[override]
+    def sync_all(self, _fd: int, paths: Sequence[str], /) -> bool:
         self.syncs["sync_all"] += 1
         return self._can
 

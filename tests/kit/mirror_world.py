@@ -297,13 +297,11 @@ class World:
         while self.locates:
             self.locate()
         for _ in range(appends):
-            if self.link.has_append:
-                self.send()
-            elif self.link.wants_fetch:
+            if not self.link.has_append and self.link.wants_fetch:
                 self.ask(1)
                 self.fetched()
-                if self.link.has_append:
-                    self.send()
+            if self.link.has_append:
+                self.send()
 
     @property
     def copied(self) -> list[Batch]:

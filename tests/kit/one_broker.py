@@ -138,7 +138,7 @@ class OneBroker:
 
     def leadership_changed(self, *change: Any) -> None:
         """Note that leadership of a partition came or went."""
-        self.leadership.append(change)  # type: ignore[arg-type]  # five values
+        self.leadership.append(change)
 
     def topic_config(self, topic: str) -> LogConfig:
         """Return the settings in `topic_configs`, else the broker's defaults."""

@@ -210,7 +210,7 @@ class PaperCluster:
         return uuid5(_NAMES, topic) if self.with_topic_ids else None
 
     def _metadata(self, request: metadata.MetadataRequest) -> Any:
-        wanted = self.topics if request.topics is None else [t.name for t in request.topics]
+        wanted = self.topics if request.topics is None else [t.name or "" for t in request.topics]
         return metadata.MetadataResponse(
             brokers=[
                 metadata.MetadataResponseBroker(node_id=n, host=f"broker-{n}", port=9092)

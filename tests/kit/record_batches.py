@@ -1,26 +1,28 @@
 """Batches and records to test with: a plain one, a way to break one field, strategies."""
 
+from typing import Any
+
 from hypothesis import strategies as st
 
 from kclient.wire import batches
-from kclient.wire.batches import BatchInfo
+from kclient.wire.batches import BatchInfo, Buffer
 from kclient.wire.records import Record, encode_batch
 
 NOW_MS = 1_700_000_000_000
 CODECS = range(5)
 
 
-def some_records(count=3):
+def some_records(count: int = 3) -> list[Record]:
     """Records as an ordinary producer sends them."""
     return [Record(n, NOW_MS + n, b"key-%d" % n, b"value-%d" % n) for n in range(count)]
 
 
-def plain(record: Record):
+def plain(record: Record) -> Record:
     """The record with its headers as a list, to compare with ==."""
-    return record._replace(headers=[tuple(header) for header in record.headers])
+    return record._replace(headers=[(name, value) for name, value in record.headers])
 
 
-def rebuilt(batch, **changes):
+def rebuilt(batch: bytes, **changes: Any) -> bytes:
     """*batch* with header fields replaced and the CRC right again (or replaced too)."""
     info = batches.parse(batch)._replace(**changes)
     records = batch[batches.HEADER_SIZE :]
@@ -59,13 +61,13 @@ codecs = st.sampled_from(CODECS)
 
 
 @st.composite
-def whole_batches(draw):
+def whole_batches(draw: st.DrawFn) -> tuple[bytes, list[Record]]:
     """(batch, the records in it)."""
     records = draw(record_lists)
     return encode_batch(records, codec=draw(codecs)), records
 
 
-def info_of(batch) -> BatchInfo:
+def info_of(batch: Buffer) -> BatchInfo:
     """The header of a batch, its CRC checked."""
     info = batches.parse(batch)
     batches.check_crc(batch, info)

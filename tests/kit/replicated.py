@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from confluent_kafka.admin import (
@@ -142,6 +142,7 @@ def read_all(bootstrap: str, topic: str, partitions: int) -> dict[int, dict[int,
         deadline = time.monotonic() + 20
         while any(max(found[index], default=-1) + 1 < end for index, end in ends.items()):
             assert time.monotonic() < deadline, f"{topic}: not all of {ends} can be read"
+            message: Any  # its type has no offset and value, which these have
             for message in consumer.consume(10_000, 0.1):
                 assert message.error() is None, message.error()
                 found[message.partition()][message.offset()] = message.value()

@@ -68,8 +68,8 @@ class ScriptedBroker:
         self.clock = Clock()
         self.connection = Connection(self.clock, Address("broker", 9092), **options)
         self.transport = PlayedTransport()
-        transport: Any = self.transport
-        self.connection.makeConnection(transport)
+        connection: Any = self.connection
+        connection.makeConnection(self.transport)
         self._requests = FrameReader(1 << 20)
 
     def requests(self) -> list[tuple[messages.RequestHeader, Any]]:

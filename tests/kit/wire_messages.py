@@ -1,8 +1,10 @@
 """Hypothesis strategies for every message of the wire, made from the WIRE lines of its dataclass."""
 
+from collections.abc import Callable
 from dataclasses import MISSING
 from dataclasses import fields as dataclass_fields
 from functools import cache
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -10,7 +12,7 @@ from kclient.wire.codec import write_message
 from kclient.wire.messages import request_class, response_class
 from kclient.wire.schema.consumer_protocol_assignment import ConsumerProtocolAssignment
 from kclient.wire.schema.consumer_protocol_subscription import ConsumerProtocolSubscription
-from kclient.wire.structs import fields_of, nested_struct
+from kclient.wire.structs import Field, WireStruct, fields_of, nested_struct
 from kclient.wire.versions import SUPPORTED, ApiKey, is_flexible
 
 HAND_WRITTEN = (ApiKey.PRODUCE, ApiKey.FETCH)
@@ -28,6 +30,10 @@ MESSAGES = {
 }
 CONSUMER_PROTOCOL = (ConsumerProtocolSubscription, ConsumerProtocolAssignment)
 
+Strategy = st.SearchStrategy[Any]
+Plain = Callable[[Field], Strategy]
+"""Returns the strategy for the values of one field that is no struct."""
+
 _BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 _TEXT = st.one_of(
     st.sampled_from(["", "a", "topic-1", "größe", "日本", "𝄞", "\0", "a/b\n", "x" * 130]),
@@ -36,12 +42,12 @@ _TEXT = st.one_of(
 _BYTES = st.one_of(st.binary(max_size=20), st.just(b"y" * 300))
 
 
-def _numbers(bits):
+def _numbers(bits: int) -> Strategy:
     edges = [0, 1, -1, -(1 << bits - 1), (1 << bits - 1) - 1]
     return st.one_of(st.sampled_from(edges), st.integers(-(1 << bits - 1), (1 << bits - 1) - 1))
 
 
-def _plain(field):
+def _plain(field: Field) -> Strategy:
     if field.type in _BITS:
         return _numbers(_BITS[field.type])
     return {
@@ -55,7 +61,7 @@ def _plain(field):
     }[field.type]
 
 
-def tame(field):
+def tame(field: Field) -> Strategy:
     """Values that kio, with its enums, timedeltas and datetimes, can hold too."""
     if field.name.endswith("error_code"):
         return st.integers(0, 100)
@@ -68,12 +74,14 @@ OURS = 10_000
 """Tags from here on are not Kafka's."""
 
 
-def _sent(field, version, ours):
+def _sent(field: Field, version: int, ours: bool) -> bool:
     return field.versions.has(version) and (ours or (field.tag or 0) < OURS)
 
 
 @cache
-def structs(cls, version, plain=_plain, *, ours=True):
+def structs(
+    cls: type[WireStruct], version: int, plain: Plain = _plain, *, ours: bool = True
+) -> Strategy:
     """Instances of *cls* with values in the fields that *version* has; lists stay short."""
     wanted = {}
     for field in fields_of(cls):
@@ -92,7 +100,9 @@ def structs(cls, version, plain=_plain, *, ours=True):
 
 
 @cache
-def supported_message(api, direction, plain=_plain, *, ours=True):
+def supported_message(
+    api: ApiKey, direction: str, plain: Plain = _plain, *, ours: bool = True
+) -> Strategy:
     """(version, message) of one API and direction, in any supported version."""
     cls = MESSAGES[api, direction]
     return st.one_of(
@@ -103,7 +113,7 @@ def supported_message(api, direction, plain=_plain, *, ours=True):
     )
 
 
-def everything_set(cls, version, *, ours=True):
+def everything_set(cls: type[WireStruct], version: int, *, ours: bool = True) -> Any:
     """One instance of *cls* with something other than the default in every field of *version*."""
     values = {}
     samples = {
@@ -120,19 +130,19 @@ def everything_set(cls, version, *, ours=True):
     return cls(**values)
 
 
-def body(api, direction, version, message):
+def body(api: ApiKey, direction: str, version: int, message: object) -> bytes:
     """Return the bytes of a message without its header."""
     out = bytearray()
     write_message(MESSAGES[api, direction], version, is_flexible(api, version), out, message)
     return bytes(out)
 
 
-def versions_of(api):
+def versions_of(api: ApiKey) -> range:
     """All supported versions of *api*."""
     return range(SUPPORTED[api].min, SUPPORTED[api].max + 1)
 
 
-def defaults_of(cls):
+def defaults_of(cls: type[Any]) -> dict[str, Any]:
     """The default of every field of *cls*."""
     return {
         f.name: f.default if f.default_factory is MISSING else f.default_factory()

@@ -239,7 +239,7 @@ class Clients:
 
     def failed(self, failure: Failure) -> None:
         """Keep what a client found wrong until the end of the step."""
-        if failure.check(FirstError):
+        if isinstance(failure.value, FirstError):
             failure = failure.value.subFailure
         self.failure = self.failure or failure
 
@@ -442,10 +442,6 @@ class Writer:
     def __repr__(self) -> str:
         return f"the {self._kind} producer of {self._topic}-{self._partition}"
 
-    def move(self, topic: str, partition: int, replicas: list[int]) -> None:
-        if topic in self.topics and topic not in self._administration:
-            self._spawn(self._move(topic, partition, replicas))
-
     @property
     def unfinished(self) -> int:
         return self._wanted + self._unanswered if self._kind == "idempotent" else 0
@@ -500,7 +496,7 @@ class Writer:
 
     def _batch(self, count: int = 0) -> tuple[int, bytes]:
         """Return the next batch, and of how many records it is."""
-        numbers: dict[str, int] = {}
+        numbers: dict[str, Any] = {}
         count = count or self._clients.rng.choice((1, 1, 1, 3))
         if self._kind == "idempotent":
             numbers = {

@@ -5,7 +5,7 @@ The first draw of a seed stays as it is; what is here is added by a generator of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from random import Random
 
 Happening = tuple[float, str, tuple[str, ...]]
@@ -49,20 +49,19 @@ def _troubled_coordinator(rng: Random) -> Drawn:
     words = (COORDINATOR,)
     lasts = rng.uniform(0.5, 9.0)
     clients = str(CLIENTS)
-    drawn: Drawn = rng.choice(
-        (
-            [(0.0, "kill", words), (lasts, "start", words)],
-            [(0.0, "stop", words), (lasts, "start", words)],
-            [(0.0, "zkcut", words), (lasts, "zkheal", words)],
-            [(0.0, "isolate", words), (lasts, "rejoin", words)],
-            [(0.0, "zkexpire", words)],
-            [(0.0, "zkdrop", words)],
-            [(0.0, "zklose", words), *_committing(rng)],
-            [(0.0, "block", (COORDINATOR, clients)), (lasts, "unblock", (COORDINATOR, clients))],
-            [(0.0, "oneway", (COORDINATOR, clients)), (lasts, "unblock", (COORDINATOR, clients))],
-            [(0.0, "depute", (GROUP,))],
-        )
+    faults: Sequence[Drawn] = (
+        [(0.0, "kill", words), (lasts, "start", words)],
+        [(0.0, "stop", words), (lasts, "start", words)],
+        [(0.0, "zkcut", words), (lasts, "zkheal", words)],
+        [(0.0, "isolate", words), (lasts, "rejoin", words)],
+        [(0.0, "zkexpire", words)],
+        [(0.0, "zkdrop", words)],
+        [(0.0, "zklose", words), *_committing(rng)],
+        [(0.0, "block", (COORDINATOR, clients)), (lasts, "unblock", (COORDINATOR, clients))],
+        [(0.0, "oneway", (COORDINATOR, clients)), (lasts, "unblock", (COORDINATOR, clients))],
+        [(0.0, "depute", (GROUP,))],
     )
+    drawn = rng.choice(faults)
     if rng.random() < 0.5:  # the next coordinator may read from a server that is behind
         behind = rng.choice(((0.0, "zktrail", ("0.3",)), (0.0, "zklag", (rng.choice("12"),))))
         end = "zktrail" if behind[1] == "zktrail" else "zkcatchup"

@@ -11,9 +11,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from random import Random
-from typing import Any
+from typing import Any, cast
 
-from twisted.logger import LogEvent, LogLevel, formatEvent, globalLogBeginner, globalLogPublisher
+from twisted.logger import (
+    ILogObserver,
+    LogEvent,
+    LogLevel,
+    formatEvent,
+    globalLogBeginner,
+    globalLogPublisher,
+)
 
 from kbroker.zk import znodes
 from tests.kit.simulated_disk import SYNC_FAILS
@@ -239,11 +246,12 @@ class Simulation:
 
     @contextmanager
     def _errors_of_brokers(self) -> Iterator[None]:
-        globalLogPublisher.addObserver(self._logged)
+        observer = cast(ILogObserver, self._logged)
+        globalLogPublisher.addObserver(observer)
         try:
             yield
         finally:
-            globalLogPublisher.removeObserver(self._logged)
+            globalLogPublisher.removeObserver(observer)
 
     def _logged(self, event: LogEvent) -> None:
         level = event.get("log_level")

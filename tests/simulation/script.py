@@ -105,7 +105,7 @@ def _between(verb: str, end: str | None, low: float = 0.0, high: float = 0.0) ->
     def draw(rng: Random, brokers: int, _disks: int) -> Drawn:
         one, other = rng.sample(range(1, brokers + 1), 2)
         words = (str(one), str(other))
-        drawn = [(0.0, verb, words)]
+        drawn: Drawn = [(0.0, verb, words)]
         if end is not None:
             drawn.append((rng.uniform(low, high), end, words))
         return drawn
@@ -333,6 +333,7 @@ def draw(seed: int) -> Script:
     brokers = rng.choice((BROKERS, BROKERS, BROKERS, BROKERS + 1))
     disks = rng.choice((1, 1, 2, 2))
     moves = brokers > BROKERS or rng.random() < 0.1
+    words: tuple[str, ...]
     for _ in range(troubles):
         for _ in range(rng.randint(0, 5)):
             time += rng.expovariate(1 / pause)

@@ -258,7 +258,7 @@ def groups_loaded_without_sync() -> list[Change]:
     async def load(self: CoordinatorShards, batch: list[CoordinatorShard]) -> None:
         zookeeper = batch[0].fence.zookeeper
         if zookeeper.connected:
-            zookeeper.sync = lambda _path: succeed(None)  # type: ignore[method-assign]
+            zookeeper.sync = lambda path: succeed(None)  # type: ignore[method-assign]
         try:
             await original(self, batch)
         finally:

@@ -8,7 +8,7 @@ from typing import Any
 from kbroker.apis import api00_produce
 from kbroker.metadata.epoch_fences import ControllerFence, Registration
 from kbroker.metadata.metadata_cache import MetadataCache
-from kbroker.replica import fetcher_state, follower_log
+from kbroker.replica import follower_log
 from kbroker.replica.become_leader_or_follower import ReplicaStateChanges
 from kbroker.replica.core.follower_state import EpochEnd, FollowerState
 from kbroker.replica.core.leader_state import LeaderState
@@ -179,7 +179,7 @@ def truncation_happens_once() -> list[Change]:
 
     return [
         (follower_log, "truncate", truncates),
-        (fetcher_state.follower_log, "build_fetch", asks),
+        (follower_log, "build_fetch", asks),
     ]
 
 
