@@ -37,7 +37,7 @@ from itertools import pairwise
 
 from spark_jobs.findings import Finding, FindingClass, RecordDigest
 
-_PARTS = {
+PARTS = {
     "key": "key",
     "value": "value",
     "headers": "headers",
@@ -310,7 +310,7 @@ class _Aligner:
             before, after = self.source[source_index], self.target[target_index]
             differing = [
                 label
-                for part, label in _PARTS.items()
+                for part, label in PARTS.items()
                 if getattr(before, part) != getattr(after, part)
             ]
             yield self._finding(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_jobs.findings import FindingClass
+from spark_jobs.findings import DEFAULT_MAX_FINDINGS, FindingClass
 from spark_jobs.verdict import ExitCode, Limits
 
 if TYPE_CHECKING:
@@ -89,6 +89,12 @@ def kaudit() -> None:
     default=",".join(each.value for each in FindingClass),
     metavar="CLASSES",
     help="Finding classes that make the exit code 1. The verdict is DIVERGED for a finding of any class.",
+)
+@click.option(
+    "--max-findings",
+    default=DEFAULT_MAX_FINDINGS,
+    type=click.IntRange(1),
+    help="Findings in findings.jsonl, and damaged records per partition that are single findings. Counts are exact.",
 )
 @click.option(
     "--self-test/--no-self-test", default=True, help="Run the self-test with seeded faults first."
@@ -268,7 +274,12 @@ class _Run:
                 self._progress("self-test: seeded faults of every class")
                 tested = run_self_test(spark, records=1000, faults=20)
             run = reconcile(
-                SparkEngine(KafkaReader(spark), self._options.window, buckets),
+                SparkEngine(
+                    KafkaReader(spark),
+                    self._options.window,
+                    buckets,
+                    max_findings=self._flags["max_findings"],
+                ),
                 source,
                 target,
                 self._options,
@@ -282,12 +293,13 @@ class _Run:
         return int(run.outcome.exit_code)
 
     def _report(self, run: Reconciliation) -> None:
-        from spark_jobs.report.document import build_document, finding_lines
+        from spark_jobs.report.document import build_document, finding_lines, sample
         from spark_jobs.report.files import write_report
         from spark_jobs.report.screen import first_screen
 
-        document = build_document(run, self._meta)
-        lines = finding_lines(str(self._meta["run_id"]), run.findings)
+        most = self._flags["max_findings"]
+        document = build_document(run, self._meta, most)
+        lines = finding_lines(str(self._meta["run_id"]), sample(run.findings, most))
         page = write_report(self._out, document, lines)
         if self._flags["form"] == "json":
             click.echo(json.dumps(document, sort_keys=True))

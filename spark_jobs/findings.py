@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+DEFAULT_MAX_FINDINGS = 10_000
+"""Findings that are written one by one; the others are counted."""
+
 
 class FindingClass(Enum):
     """How a record differs between the source's log and the target's."""

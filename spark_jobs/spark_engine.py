@@ -9,34 +9,46 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from kclient.types import TopicPartition
 from spark_jobs.align import Alignment, align
 from spark_jobs.arrow_batches import unread_part
+from spark_jobs.bulk import MANY, align_in_place, folded
 from spark_jobs.cut import OffsetRange
 from spark_jobs.digest import WindowShape
 from spark_jobs.engine import Copies, Differences, Failure, Holes, Modes, Place, WindowRows
-from spark_jobs.findings import CONTROL, Finding, FindingClass, RecordDigest
+from spark_jobs.findings import CONTROL, DEFAULT_MAX_FINDINGS, Finding, FindingClass, RecordDigest
 from spark_jobs.ranges import Ranges, merged, subtract
 from spark_jobs.reconcile import BUCKETS, TimeBuckets
 from spark_jobs.snapshot import ClusterSnapshot, RecordReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from numpy.typing import NDArray
     from pyspark.sql import DataFrame
 
 _DIGEST_FIELDS = tuple(each.name for each in fields(RecordDigest))
 
 
 class SparkEngine:
-    """Reads with *read*, hashes and aligns in Spark; *window* is in offsets."""
+    """Reads with *read*, hashes and aligns in Spark; *window* is in offsets.
 
-    def __init__(self, read: RecordReader, window: int, buckets: TimeBuckets) -> None:
+    Of records that are CORRUPT in place, *max_findings* per partition are single findings: `spark_jobs.bulk`.
+    """
+
+    def __init__(
+        self,
+        read: RecordReader,
+        window: int,
+        buckets: TimeBuckets,
+        *,
+        max_findings: int = DEFAULT_MAX_FINDINGS,
+    ) -> None:
         self._read = read
-        self._window = window
-        self._buckets = buckets
+        self._shape = WindowShape(window, buckets.first_ms, buckets.width_ms, BUCKETS)
+        self._max_findings = max_findings
 
     def _hashes(self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange]) -> DataFrame:
         """Return the hashes of the records in *ranges*."""
@@ -44,8 +56,8 @@ class SparkEngine:
 
     def window_rows(self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange]) -> WindowRows:
         """Return the digests of *ranges* per window and time bucket."""
-        shape = WindowShape(self._window, self._buckets.first_ms, self._buckets.width_ms, BUCKETS)
-        frame = _renamed(cluster, self._read.digests(cluster, _at_cluster(cluster, ranges), shape))
+        at_cluster = _at_cluster(cluster, ranges)
+        frame = _renamed(cluster, self._read.digests(cluster, at_cluster, self._shape))
         rows = [row.asDict() for row in frame.collect()]
         return WindowRows(
             [row for row in rows if row["unread"] is None],
@@ -64,6 +76,7 @@ class SparkEngine:
     ) -> Differences:
         """Align the records of both sides, one task per partition."""
         names = source[0].name, target[0].name
+        keep, shape = self._max_findings, self._shape
 
         def sides(left: pa.Table, right: pa.Table) -> Iterator[tuple[str, pa.Table]]:
             return zip(names, (left, right), strict=True)
@@ -74,14 +87,20 @@ class SparkEngine:
             topic, partition = key[0].as_py(), key[1].as_py()
             unread = [(name, text) for name, side in sides(left, right) for text in _unread(side)]
             failed = merged(unread_part(text)[:2] for _, text in unread)
-            alignment = align(
-                topic,
-                partition,
-                _digests(left, failed, modes),
-                _digests(right, failed, modes),
-                compacted=topic in modes.compacted,
-                renumbered=modes.renumbered,
-            )
+            read = [_readable(side, failed, modes) for side in (left, right)]
+            alignment = None
+            if min(side.num_rows for side in read) > MANY and not modes.renumbered:
+                arrays = map(_arrays, read)
+                alignment = align_in_place(topic, partition, *arrays, keep=keep, shape=shape)
+            if alignment is None:
+                alignment = align(
+                    topic,
+                    partition,
+                    *map(_digests, read),
+                    compacted=topic in modes.compacted,
+                    renumbered=modes.renumbered,
+                )
+                alignment = replace(alignment, findings=folded(alignment.findings, keep, shape))
             rows = list(_rows(topic, partition, alignment))
             rows += [(topic, partition, json.dumps({"unread": each})) for each in unread]
             return pa.table(
@@ -248,22 +267,29 @@ def _unread(table: pa.Table) -> list[str]:
     return [text for text in table.column("unread").to_pylist() if text is not None]
 
 
-def _digests(table: pa.Table, failed: Ranges, modes: Modes) -> list[RecordDigest]:
-    """Return the records of *table* outside the *failed* offsets, in order.
+def _readable(table: pa.Table, failed: Ranges, modes: Modes) -> pa.Table:
+    """Return the records of *table* outside the *failed* offsets, ascending by offset.
 
     A mirror that renumbers records does not copy transaction markers.
     """
     import pyarrow.compute as pc
 
     table = table.filter(pc.is_null(table.column("unread")))
-    offsets = table.column("offset")
     for low, high in failed:
-        table = table.filter(pc.or_(pc.less(offsets, low), pc.greater_equal(offsets, high)))
         offsets = table.column("offset")
-    columns = [table.column(name).to_pylist() for name in _DIGEST_FIELDS]
-    left_out = CONTROL if modes.renumbered else 0
-    records = [each for each in map(RecordDigest, *columns) if not each.flags & left_out]
-    return sorted(records, key=lambda record: record.offset)
+        table = table.filter(pc.or_(pc.less(offsets, low), pc.greater_equal(offsets, high)))
+    if modes.renumbered:
+        marks = pc.bit_wise_and(table.column("flags"), CONTROL)
+        table = table.filter(pc.equal(marks, 0))
+    return table.sort_by("offset")
+
+
+def _digests(table: pa.Table) -> list[RecordDigest]:
+    return list(map(RecordDigest, *(table.column(name).to_pylist() for name in _DIGEST_FIELDS)))
+
+
+def _arrays(table: pa.Table) -> dict[str, NDArray[Any]]:
+    return {name: table.column(name).to_numpy() for name in _DIGEST_FIELDS}
 
 
 def _rows(topic: str, partition: int, alignment: Alignment) -> Iterator[tuple[str, int, str]]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from spark_jobs.accounting import add
 from spark_jobs.cut import PartitionCut
-from spark_jobs.findings import Finding, FindingClass
+from spark_jobs.findings import DEFAULT_MAX_FINDINGS, Finding, FindingClass
 from spark_jobs.ranges import Ranges
 from spark_jobs.reconcile import Reconciliation
 from spark_jobs.snapshot import ClusterSnapshot
@@ -28,8 +28,10 @@ _MARKS = "kbroker.mirror.source."
 Document = dict[str, Any]
 
 
-def build_document(run: Reconciliation, meta: Mapping[str, object]) -> Document:
-    """Return the report of *run* as JSON-ready values."""
+def build_document(
+    run: Reconciliation, meta: Mapping[str, object], max_findings: int = DEFAULT_MAX_FINDINGS
+) -> Document:
+    """Return the report of *run* as JSON-ready values; findings.jsonl has at most *max_findings* of the findings."""
     topics = sorted({cut.topic for cut in run.cuts})
     return {
         "schema_version": SCHEMA_VERSION,
@@ -52,6 +54,7 @@ def build_document(run: Reconciliation, meta: Mapping[str, object]) -> Document:
         "explained": _by_cause(run.account.explained.values()),
         "topics": [_topic(run, topic) for topic in topics],
         "windows": {"offsets": run.options.window, "states": _states(run.windows)},
+        "findings": {"found": len(run.findings), "written": min(len(run.findings), max_findings)},
         "timeline": {
             "first_ms": run.first_ms,
             "bucket_ms": run.bucket_ms,
@@ -111,7 +114,26 @@ def _by_cause(explained: Iterable[Mapping[str, int]]) -> dict[str, int]:
     return dict(sorted(causes.items()))
 
 
-def finding_lines(run_id: str, findings: Sequence[Finding]) -> list[str]:
+def sample(findings: Sequence[Finding], most: int) -> list[tuple[int, Finding]]:
+    """Return at most *most* of *findings* with their numbers, in order.
+
+    Each class of each partition takes turns, so that one that has few findings is shown in full.
+    """
+    numbered = list(enumerate(findings, 1))
+    if len(numbered) <= most:
+        return numbered
+    turns: Counter[tuple[str, int, FindingClass]] = Counter()
+    ranked = []
+    for number, each in numbered:
+        place = each.topic, each.partition, each.finding_class
+        ranked.append((turns[place], number))
+        turns[place] += 1
+    return [
+        (number, findings[number - 1]) for number in sorted(n for _, n in sorted(ranked)[:most])
+    ]
+
+
+def finding_lines(run_id: str, findings: Iterable[tuple[int, Finding]]) -> list[str]:
     """Return findings.jsonl, one JSON object a line, in report order."""
     return [
         json.dumps(
@@ -135,7 +157,7 @@ def finding_lines(run_id: str, findings: Sequence[Finding]) -> list[str]:
             },
             sort_keys=True,
         )
-        for number, finding in enumerate(findings, 1)
+        for number, finding in findings
     ]
 
 

@@ -72,7 +72,7 @@ def render_page(document: Document, lines: Sequence[str]) -> str:
         cumulative=Markup(pictures.cumulative(document)),
         timelines=[(topic, Markup(pictures.timeline(document, topic))) for topic in topics],
         findings=findings,
-        total_findings=len(lines),
+        total_findings=document["findings"]["found"],
     )
 
 

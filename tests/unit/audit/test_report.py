@@ -41,7 +41,7 @@ def proven(source: Logs, target: Logs) -> int:
 
 def screen(run: Reconciliation) -> str:
     document = build_document(run, META)
-    findings = [json.loads(line) for line in finding_lines("r", run.findings)]
+    findings = [json.loads(line) for line in finding_lines("r", enumerate(run.findings, 1))]
     text = first_screen(document, report="report.html", findings=findings)
     assert len(text.splitlines()) <= 40
     return text
@@ -132,7 +132,9 @@ def test_every_class_has_a_line_for_its_first_findings() -> None:
 def test_the_page_has_every_count(tmp_path: Path, damage: bool) -> None:
     target = damaged() if damage else full()
     run = audit({TP: full()}, {TP: target, TopicPartition("t", 1): full(3)})
-    page = write_report(tmp_path, build_document(run, META), finding_lines("r", run.findings))
+    page = write_report(
+        tmp_path, build_document(run, META), finding_lines("r", enumerate(run.findings, 1))
+    )
     assert "<svg" in page.read_text()
     document: dict[str, Any] = json.loads((tmp_path / "report.json").read_text())
     assert document["partition_drift"] == [{"topic": "t", "partition": 1, "only_at": "target"}]

@@ -1,0 +1,170 @@
+"""Aligns the records of a partition that is damaged nearly everywhere: arrays instead of objects, and runs of findings.
+
+`spark_jobs.align` needs about 1 KB per record of a window that differs, and gives one finding per record. A partition
+with a million damaged records would need gigabytes in the task, and in the driver. Two things bound that:
+
+* *In place.* If both logs have the same offsets, no record of one log is elsewhere in the other, and no record of the
+  target occurs twice, then each pair that differs is CORRUPT. `align_in_place` finds them with numpy. It applies above
+  `MANY` records. Below, a damaged record may pair with a neighbour that is more alike; here it never does.
+* *Folded.* Of the CORRUPT findings at equal offsets, the first `keep` of a partition stay single. The others become
+  one finding for each set of differing parts and time bucket, with the exact number of records.
+
+Other findings are never folded here: `spark_jobs.accounting` pairs or explains them one by one.
+
+In: columns of hashes, or findings.  Out: an Alignment, or findings.  Owner: a Spark task; pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_jobs.align import PARTS, Alignment
+from spark_jobs.digest import WindowShape
+from spark_jobs.findings import Finding, FindingClass
+
+MANY = 100_000
+"""Records of one partition and side above which `align_in_place` is tried."""
+
+Columns = Mapping[str, npt.NDArray[Any]]
+
+
+def align_in_place(
+    topic: str,
+    partition: int,
+    source: Columns,
+    target: Columns,
+    *,
+    keep: int,
+    shape: WindowShape,
+) -> Alignment | None:
+    """Return the alignment of two logs with the same offsets, None if a record may have moved or been repeated.
+
+    The columns are those of `RecordDigest`, ascending by offset.
+    """
+    if not np.array_equal(source["offset"], target["offset"]):
+        return None
+    wrong = np.flatnonzero(source["content"] != target["content"])
+    lost, found = source["content"][wrong], target["content"][wrong]
+    others = np.delete(target["content"], wrong)
+    if (
+        np.intersect1d(lost, found).size
+        or np.unique(found).size < found.size
+        or np.isin(found, others).any()
+    ):
+        return None
+    findings = [
+        Finding(
+            FindingClass.CORRUPT,
+            topic,
+            partition,
+            offset,
+            offset,
+            field=_field(code),
+            source_hash=before,
+            target_hash=after,
+            timestamp_ms=timestamp,
+            key_hash=key,
+            flags=flags,
+        )
+        for offset, code, before, after, timestamp, key, flags in zip(
+            source["offset"][wrong[:keep]].tolist(),
+            _codes(source, target, wrong[:keep]).tolist(),
+            lost[:keep].tolist(),
+            found[:keep].tolist(),
+            source["timestamp"][wrong[:keep]].tolist(),
+            source["key"][wrong[:keep]].tolist(),
+            source["flags"][wrong[:keep]].tolist(),
+            strict=True,
+        )
+    ]
+    findings += _runs(topic, partition, source, target, wrong[keep:], shape)
+    findings.sort(key=lambda finding: finding.position)
+    return Alignment(findings, source["offset"].size - wrong.size)
+
+
+def _runs(
+    topic: str,
+    partition: int,
+    source: Columns,
+    target: Columns,
+    wrong: npt.NDArray[np.int64],
+    shape: WindowShape,
+) -> list[Finding]:
+    """Return one finding for each set of differing parts and time bucket of the *wrong* records."""
+    if not wrong.size:
+        return []
+    times = source["timestamp"][wrong]
+    buckets = np.clip((times - shape.first_ms) // shape.bucket_ms, 0, shape.buckets - 1)
+    codes = _codes(source, target, wrong)
+    groups, which, counts = np.unique(
+        codes * shape.buckets + buckets, return_inverse=True, return_counts=True
+    )
+    offsets = source["offset"][wrong]
+    runs = []
+    for number, group in enumerate(groups.tolist()):
+        inside = np.flatnonzero(which == number)
+        count = int(counts[number])
+        runs.append(
+            Finding(
+                FindingClass.CORRUPT,
+                topic,
+                partition,
+                int(offsets[inside[0]]),
+                int(offsets[inside[0]]),
+                field=_field(group // shape.buckets),
+                timestamp_ms=int(times[inside[0]]),
+                records=count,
+                owns=count,
+                last_offset=int(offsets[inside[-1]]),
+            )
+        )
+    return runs
+
+
+def _codes(source: Columns, target: Columns, wrong: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return which parts differ, a bit each."""
+    codes = np.zeros(wrong.size, np.int64)
+    for bit, part in enumerate(PARTS):
+        codes |= (source[part][wrong] != target[part][wrong]).astype(np.int64) << bit
+    return codes
+
+
+def _field(code: int) -> str:
+    return (
+        ",".join(label for bit, label in enumerate(PARTS.values()) if code >> bit & 1) or "content"
+    )
+
+
+def folded(findings: Sequence[Finding], keep: int, shape: WindowShape) -> list[Finding]:
+    """Return *findings* of one partition with all but the first *keep* records that are CORRUPT in place in runs."""
+    result: list[Finding] = []
+    runs: dict[tuple[str | None, int], Finding] = {}
+    single = 0
+    for each in findings:
+        if (
+            each.finding_class is not FindingClass.CORRUPT
+            or each.source_offset != each.target_offset
+        ):
+            result.append(each)
+            continue
+        single += 1
+        if single <= keep:
+            result.append(each)
+            continue
+        bucket = ((each.timestamp_ms or 0) - shape.first_ms) // shape.bucket_ms
+        place = each.field, max(0, min(shape.buckets - 1, bucket))
+        run = runs.get(place)
+        if run is None:
+            run = replace(
+                each, records=0, owns=0, source_hash=None, target_hash=None, key_hash=None, flags=0
+            )
+        last = each.position if each.last_offset is None else each.last_offset
+        runs[place] = replace(
+            run, records=run.records + each.records, owns=run.owns + each.owns, last_offset=last
+        )
+    return sorted([*result, *runs.values()], key=lambda f: (f.position, f.finding_class.value))
