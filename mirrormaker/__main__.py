@@ -73,7 +73,11 @@ def status(file: Path, max_lag: int | None, settle: float) -> None:
 @main.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 def plan(file: Path) -> None:
-    """Show what a run would create and change at the target, and change nothing."""
+    """Show what a run would create and change at the target, and change nothing.
+
+    Exit codes: 0 printed; 1 a run refuses the target; 3 a cluster is unreachable; 5 some topics
+    cannot be created, changed or copied.
+    """
     config = _load(file)
 
     def start(reactor: Any, _: object) -> Awaitable[int]:

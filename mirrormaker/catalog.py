@@ -11,7 +11,7 @@ from kclient.errors import KafkaError
 from kclient.net.cluster import Cluster
 from kclient.types import NewTopic
 from kclient.wire.errors import InvalidConfig, TopicAlreadyExists
-from mirrormaker.topics import CREATE_TIME, EFFECTIVE, NEEDED, PATH, Plan, Topic, mark_of
+from mirrormaker.topics import CREATE_TIME, EFFECTIVE, NEEDED, PATH, Creation, Plan, Topic, mark_of
 
 TIMEOUT = 15.0
 """Seconds for one administrative request, retries included."""
@@ -63,7 +63,11 @@ class Catalog:
                 self._known[name].overrides,
                 self._known[name].effective,
             )
-            found[name] = Topic(present[name], metadata.topic_id(name), overrides, effective)
+            partitions = metadata.topics[name].partitions.values()
+            replicas = min((len(each.replicas) for each in partitions), default=0)
+            found[name] = Topic(
+                present[name], metadata.topic_id(name), overrides, effective, replicas
+            )
         self._known = found
         return found
 
@@ -162,13 +166,52 @@ class Catalog:
                 failed[name] = problem
         return Applied(failed, {key: str(problem) for key, problem in refused.items()})
 
+    async def validate(self, plan: Plan, *, replication_factor: int) -> Applied:
+        """Return what `apply` would be refused; change nothing."""
+        failed: dict[str, KafkaError] = {}
+        refused: dict[tuple[str, str], KafkaError] = {}
+        for creation in plan.create:
+            needed = {k: v for k, v in creation.configs.items() if k in NEEDED}
+            others = {k: v for k, v in creation.configs.items() if k not in NEEDED}
+            problem = await self._creation_problem(
+                creation, dict(creation.configs), replication_factor
+            )
+            if isinstance(problem, InvalidConfig) and others:
+                problem = await self._creation_problem(creation, needed, replication_factor)
+                for name, value in others.items():
+                    single = await self._creation_problem(
+                        creation, {**needed, name: value}, replication_factor
+                    )
+                    if isinstance(single, InvalidConfig):
+                        refused[creation.name, name] = single
+            if problem is not None:
+                failed[creation.name] = problem
+        if plan.add_partitions:
+            added = await topics.create_partitions(
+                self._cluster, plan.add_partitions, validate_only=True, timeout=TIMEOUT
+            )
+            failed |= {name: answer for name, answer in added.items() if answer is not None}
+        refused |= await self._set_configs(plan.set_configs, validate_only=True)
+        return Applied(failed, {key: str(problem) for key, problem in refused.items()})
+
+    async def _creation_problem(
+        self, creation: Creation, settings: Mapping[str, str], replication_factor: int
+    ) -> KafkaError | None:
+        """Return why the target would not create a topic with *settings*."""
+        new = NewTopic(creation.name, creation.partitions, replication_factor, dict(settings))
+        answers = await topics.create_topics(
+            self._cluster, [new], validate_only=True, timeout=TIMEOUT
+        )
+        answer = answers[creation.name]
+        return answer if isinstance(answer, KafkaError) else None
+
     async def set_config(self, topic: str, name: str, value: str) -> None:
         """Set one config. Raise KafkaError."""
         for problem in (await self._set_configs({topic: {name: value}})).values():
             raise problem
 
     async def _set_configs(
-        self, changes: Mapping[str, Mapping[str, str | None]]
+        self, changes: Mapping[str, Mapping[str, str | None]], *, validate_only: bool = False
     ) -> dict[tuple[str, str], KafkaError]:
         """Set configs, together per topic, or one by one where the target refuses all; return those it refuses."""
         refused: dict[tuple[str, str], KafkaError] = {}
@@ -178,7 +221,7 @@ class Catalog:
                 continue
             asked = {ConfigResource(ResourceType.TOPIC, name): each[name] for name in each}
             answers = await configs.alter_configs(
-                self._cluster, asked, validate_only=False, timeout=TIMEOUT
+                self._cluster, asked, validate_only=validate_only, timeout=TIMEOUT
             )
             for resource, problem in answers.items():
                 names = each[resource.name]

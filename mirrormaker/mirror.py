@@ -236,6 +236,12 @@ class Mirror:
         self._drop_replaced(plan, {name: topic.topic_id for name, topic in target.items()})
         return plan
 
+    async def validate(self, plan: Plan) -> Applied:
+        """Return what of *plan* the target would refuse; change nothing."""
+        return await self._target_topics.validate(
+            plan, replication_factor=self.config.settings.replication_factor
+        )
+
     def _drop_replaced(self, plan: Plan, found: dict[str, UUID | None]) -> None:
         """Remove the links of target topics that an operator deleted, or created again; they get new ones."""
         gone = {creation.name for creation in plan.create}

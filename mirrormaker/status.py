@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from kclient.errors import KafkaError
 from kclient.net.waiting import sleep
 from kclient.types import TopicPartition
+from mirrormaker.catalog import Applied
 from mirrormaker.config import MirrorConfig
 from mirrormaker.health import Finding, Health, exit_code, judge, problem_of
 from mirrormaker.lineage import Lineage
@@ -78,6 +79,10 @@ async def _show_one(
     for name, conflict in plan.conflicts.items():
         found[Health.STOPPED] += 1
         echo(f"  {name:<40} {_numbers(None)}  {Health.STOPPED.value}: {conflict}")
+    for name, difference in plan.drift.items():
+        echo(f"  drift {name}: {difference}")
+    for name, changes in plan.set_configs.items():
+        echo(f"  drift {name}: {', '.join(changes)} not as at the source yet")
     return found
 
 
@@ -124,30 +129,44 @@ def _because(finding: Finding) -> str:
 
 
 async def show_plan(reactor: Any, config: MirrorConfig, echo: Echo) -> int:
-    """Print the changes that a run would make at the target; return 0."""
+    """Print the changes that a run would make at the target; return 5 if it could not copy every topic, else 0."""
+    blocked = False
     for flow in config.flows:
         mirror = Mirror(reactor, flow, once=False, report=lambda _about, _what: None)
         try:
             await mirror.open()
             plan = await mirror.plan()
+            applied = await mirror.validate(plan)
         finally:
             await mirror.stop()
+        blocked = blocked or bool(plan.conflicts or applied.failed)
         echo(flow.name)
-        for creation in plan.create:
-            configs = ", ".join(f"{k}={v}" for k, v in creation.configs.items())
-            echo(f"  create {creation.name} with {creation.partitions} partitions ({configs})")
-        for name, total in plan.add_partitions.items():
-            echo(f"  raise {name} to {total} partitions")
-        for name, changes in plan.set_configs.items():
-            for key, value in changes.items():
-                echo(
-                    f"  {name}: " + (f"set {key}={value}" if value is not None else f"unset {key}")
-                )
-        for name in sorted(plan.unmarked):
-            echo(f"  mark {name} as a mirror, if it is a prefix of the source")
-        for name, reason in plan.skipped.items():
-            echo(f"  {name} {reason}")
-        for name, conflict in plan.conflicts.items():
-            echo(f"  leave {name}: {conflict}")
-        echo(f"  mirror {len(plan.mirrored)} topics: {', '.join(plan.mirrored) or 'none'}")
-    return 0
+        for text in _planned(plan, applied):
+            echo(f"  {text}")
+        mirrored = [name for name, copy in plan.mirrored.items() if copy not in applied.failed]
+        echo(f"  mirror {len(mirrored)} topics: {', '.join(mirrored) or 'none'}")
+    return 5 if blocked else 0
+
+
+def _planned(plan: Plan, applied: Applied) -> Iterator[str]:
+    """Yield a line per change, per topic that is left alone, and per difference that stays."""
+    for creation in plan.create:
+        configs = ", ".join(f"{k}={v}" for k, v in creation.configs.items())
+        yield f"create {creation.name} with {creation.partitions} partitions ({configs})"
+    for name, total in plan.add_partitions.items():
+        yield f"raise {name} to {total} partitions"
+    for name, changes in plan.set_configs.items():
+        for key, value in changes.items():
+            yield f"{name}: " + (f"set {key}={value}" if value is not None else f"unset {key}")
+    for name in sorted(plan.unmarked):
+        yield f"mark {name} as a mirror, if it is a prefix of the source"
+    for (name, key), problem in applied.refused.items():
+        yield f"drift {name}: {key} is refused by the target: {problem}"
+    for name, difference in plan.drift.items():
+        yield f"drift {name}: {difference}"
+    for name, reason in plan.skipped.items():
+        yield f"{name} {reason}"
+    for name, failure in applied.failed.items():
+        yield f"leave {name}: cannot be created or changed at the target: {failure}"
+    for name, conflict in plan.conflicts.items():
+        yield f"leave {name}: {conflict}"

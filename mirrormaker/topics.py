@@ -60,6 +60,8 @@ class Topic:
     topic_id: UUID | None = None
     overrides: Mapping[str, str] = field(default_factory=dict)
     effective: Mapping[str, str] = field(default_factory=dict)
+    replication_factor: int = 0
+    """The least number of replicas of a partition; 0 if unknown."""
 
     @property
     def upstream(self) -> tuple[str, ...]:
@@ -120,6 +122,8 @@ class Plan:
     lineages: Mapping[str, Lineage] = field(default_factory=dict)
     """The lineage of each target topic."""
     skipped: Mapping[str, str] = field(default_factory=dict)
+    drift: Mapping[str, str] = field(default_factory=dict)
+    """Target topics that differ from the configuration in a way that kmirror does not change."""
 
 
 class Selection:
@@ -132,6 +136,7 @@ class Selection:
         self._prefixed = settings.replication_policy == "DefaultReplicationPolicy"
         self._prefix = f"{source}{settings.separator}"
         self._target = target
+        self._replicas = settings.replication_factor
         self._separator = settings.separator
         self._sync_configs = settings.sync_configs
 
@@ -164,6 +169,7 @@ class Selection:
         skipped: dict[str, str] = {}
         unmarked: set[str] = set()
         lineages: dict[str, Lineage] = {}
+        drift: dict[str, str] = {}
         for name in sorted(filter(self.wants, source)):
             wanted, copy = source[name], self.target_name(name)
             existing = target.get(copy)
@@ -186,6 +192,11 @@ class Selection:
             upstream = (*wanted.upstream, source_id)
             if existing.upstream != upstream or not lineages[copy].is_stated:
                 unmarked.add(copy)
+            if existing.replication_factor not in (0, self._replicas) and self._replicas > 0:
+                drift[copy] = (
+                    f"replication factor {existing.replication_factor} at the target, "
+                    f"replication.factor={self._replicas} is for new topics: reassign it"
+                )
             if existing.partitions < wanted.partitions:
                 add[copy] = wanted.partitions
             changes = self._changes(wanted, existing)
@@ -200,6 +211,7 @@ class Selection:
             frozenset(unmarked),
             lineages,
             skipped,
+            drift,
         )
 
     def _skip(

@@ -154,6 +154,9 @@ def test_a_config_that_the_target_does_not_know_is_drift_and_blocks_no_data(
         producer.produce(topic, b"one")
     assert producer.flush(20) == 0
     copier = Mirror(tmp_path / "mirror", apache, west, None)  # type: ignore[arg-type]
+    code, output = copier.ask("plan")
+    assert code == 0
+    assert "drift created: local.retention.ms is refused by the target: INVALID_CONFIG" in output
     assert copier.run_once() == 0, copier.output
     entries = [
         ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
@@ -183,6 +186,10 @@ def test_apache_kafka_is_rejected_as_a_target_that_would_append_without_a_condit
     assert copier.run_once() == 1
     assert "does not serve kbroker.conditional.append" in copier.output
     assert not (apache.data / "t-0").exists(), "not even a topic was created"
+    for command in ("plan", "status"):
+        code, output = copier.ask(command)
+        assert code == 1
+        assert "does not serve kbroker.conditional.append" in output
 
 
 @pytest.mark.parametrize("idempotent", ["true", "false"])

@@ -717,6 +717,31 @@ def test_a_source_that_is_its_own_target_is_refused(east: Cluster, mirror: MakeM
     copier = mirror({"west.bootstrap.servers": east.bootstrap})
     assert copier.run_once() == 1
     assert "are the same cluster" in copier.output
+    for command in ("plan", "status"):
+        code, output = copier.ask(command)
+        assert code == 1
+        assert "are the same cluster" in output
+
+
+def test_a_plan_says_what_the_target_would_refuse_and_what_stays_different(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    make_topic(east, "orders")
+    make_topic(east, "other")
+    assert mirror({"east->west.topics": "orders"}).run_once() == 0
+    copier = mirror({"replication.factor": "3"})
+    code, output = copier.ask("plan")
+    assert code == 5, output
+    assert (
+        "leave other: cannot be created or changed at the target: INVALID_REPLICATION_FACTOR"
+        in output
+    )
+    assert "drift orders: replication factor 1 at the target, replication.factor=3" in output
+    assert "mirror 1 topics: orders" in output
+    assert "drift orders: replication factor 1 at the target" in copier.ask("status")[1]
+    assert copier.run_once() == 5, copier.output
+    assert mirror().ask("plan")[0] == 0
+    assert "other" not in admin(west).list_topics(timeout=5).topics, "a plan changes nothing"
 
 
 @pytest.fixture
