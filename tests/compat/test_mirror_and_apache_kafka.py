@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -21,7 +23,7 @@ from kbroker.local import processes
 from kbroker.local.zookeeper import free_ports
 from kclient.wire.batches import iterate
 from tests.kit.apache_kafka import CLASSPATH, with_kafka
-from tests.kit.brokers import MakeCluster
+from tests.kit.brokers import Cluster, MakeCluster
 from tests.kit.mirrors import Mirror, stored
 from tests.kit.waiting import eventually
 
@@ -110,6 +112,40 @@ def test_its_topics_are_copied_markers_and_aborted_records_too(
         there = kafka_holds(apache, topic)
         assert there
         assert [(b.base_offset, b.next_offset, b.rest) for b in stored(west, topic)] == there
+
+
+def test_the_audit_of_its_mirror_has_no_drift_of_defaults_and_takes_no_marker_for_a_gap(
+    apache: ApacheKafka, broker_clusters: MakeCluster, tmp_path: Path
+) -> None:
+    west = broker_clusters(1)
+    client = AdminClient({"bootstrap.servers": apache.bootstrap, "log_level": 0})
+    client.create_topics([NewTopic("tx", 1, 1)])["tx"].result(10)
+    tx = Producer({"bootstrap.servers": apache.bootstrap, "log_level": 0, "transactional.id": "x"})
+    tx.init_transactions(20)
+    for number in range(6):
+        tx.begin_transaction()
+        tx.produce("tx", b"value")
+        assert tx.flush(20) == 0
+        (tx.abort_transaction if number % 2 else tx.commit_transaction)(20)
+    copier = Mirror(tmp_path / "mirror", apache, west, None)  # type: ignore[arg-type]
+    assert copier.run_once() == 0, copier.output
+    assert audited(apache, west, tmp_path / "whole") == (0, "CONSISTENT", 12, 0, [])
+    place = TopicPartition("tx", 0, 8)
+    client.delete_records([place])[place].result(10)
+    assert audited(apache, west, tmp_path / "aged") == (5, "INCOMPLETE", 4, 8, [])
+
+
+def audited(apache: ApacheKafka, west: Cluster, out: Path) -> tuple[int, str, int, int, list[str]]:
+    """Return exit code, verdict, verified and aged out offsets, and settings that differ."""
+    command = [sys.executable, "-m", "spark_jobs", "reconcile", "--topics", "tx", "--out", str(out)]
+    command += ["--source", apache.bootstrap, "--target", west.bootstrap, "--master", "local[2]"]
+    done = subprocess.run(
+        [*command, "--no-self-test"], capture_output=True, text=True, timeout=120, check=False
+    )
+    report = json.loads((out / "report.json").read_text())
+    totals = report["totals"]
+    drift = [row["config"] for row in report["drift"]]
+    return done.returncode, report["verdict"], totals["verified"], totals["aged_out"], drift
 
 
 def test_an_open_transaction_counts_as_lag(
