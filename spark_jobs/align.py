@@ -14,8 +14,8 @@ alone cannot either: equal records repeat. So both pairings are tried, and the a
    that kept their position cut both sequences into the same gaps. Inside one gap an unmatched source record and an
    unmatched target record that are alike enough (`_LIKENESS`) are one CORRUPT record, the most alike first. Of the
    rest, a source record is MISSING and a target record is EXTRA.
-4. *Shift.* The distance between paired records, in offsets or in places that either log uses, may change by the number
-   of records that other findings add, remove or move. Any other change begins a SHIFTED run.
+4. *Shift.* The distance between paired records, in offsets or in places that either log uses, may change by one for
+   each record that another finding adds, removes or moves. Any other change begins a SHIFTED run.
 
 Invariants (property tests cite the numbers):
  1. sequences with equal offsets and contents give no findings;
@@ -30,7 +30,7 @@ Owner: the caller; pure.  Cost: O(n log n).
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -74,13 +74,16 @@ def align(
     *,
     compacted: bool = False,
     renumbered: bool = False,
+    breaks: Sequence[int] = (),
 ) -> Alignment:
     """Return every difference between *source* and *target*.
+
+    *breaks* are offsets, ascending, before which records were left out because they are equal, at equal offsets.
 
     A log that is *compacted* keeps the offsets of its records, so that only records at the same offset can be one
     damaged record. A *renumbered* target has offsets of its own: a shift is no finding.
     """
-    aligner = _Aligner(topic, partition, source, target, compacted, renumbered)
+    aligner = _Aligner(topic, partition, source, target, compacted, renumbered, breaks)
     first = aligner.align(_by_offset(source, target))
     if not any(f.finding_class in _MOVES for f in first.findings) and not first.shifted:
         return first
@@ -183,6 +186,7 @@ class _Aligner:
     target: Sequence[RecordDigest]
     compacted: bool
     renumbered: bool
+    breaks: Sequence[int]
 
     def align(self, pairs: _Pairs) -> Alignment:
         """Classify everything that *pairs* leave, and the pairs that moved."""
@@ -257,10 +261,24 @@ class _Aligner:
         rank = {offset: number for number, offset in enumerate(offsets)}
         run: Finding | None = None
         last = (-1, -1, 0, 0)  # indexes of the pair before, and its two deltas
+        ahead = deque(
+            (
+                bisect_left(self.source, each, key=lambda record: record.offset),
+                bisect_left(self.target, each, key=lambda record: record.offset),
+            )
+            for each in self.breaks
+        )
         for (source_index, target_index), shift in zip(kept, delta, strict=True):
+            while ahead and ahead[0][0] <= source_index and ahead[0][1] <= target_index:
+                first = ahead.popleft()
+                last = (max(last[0], first[0] - 1), max(last[1], first[1] - 1), 0, 0)
+                if run is not None:
+                    yield run
+                run = None
             places = rank[self.target[target_index].offset] - rank[self.source[source_index].offset]
-            added = (target_index - last[1]) - (source_index - last[0])
-            changed = shift - last[2] not in (0, added) and places - last[3] not in (0, added)
+            # Each record between this pair and the one before may have moved the following ones by one place, or not.
+            explained = range(last[0] + 1 - source_index, target_index - last[1])
+            changed = shift - last[2] not in explained and places - last[3] not in explained
             last = (source_index, target_index, shift, places)
             if changed:
                 if run is not None:
@@ -332,7 +350,8 @@ class _Aligner:
         last = max((source_index for source_index, _ in [*pairs, *corrupt]), default=-1)
         shift = 0
         if kept:
-            shift = self.target[kept[-1][1]].offset - self.source[kept[-1][0]].offset
+            # Records that only the target has move the end up. A shift down may have ended before the tail.
+            shift = max(0, self.target[kept[-1][1]].offset - self.source[kept[-1][0]].offset)
         for index in sorted(lost):
             record = self.source[index]
             yield self._finding(

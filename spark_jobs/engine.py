@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -15,6 +16,7 @@ from typing import NamedTuple, Protocol
 from kclient.types import TopicPartition
 from spark_jobs.align import Alignment
 from spark_jobs.cut import OffsetRange
+from spark_jobs.ranges import Ranges, merged
 from spark_jobs.snapshot import ClusterSnapshot
 
 
@@ -80,6 +82,15 @@ class Copies(NamedTuple):
     records: int
     first: int
     last: int
+
+
+def breaks(*sides: Sequence[OffsetRange]) -> dict[TopicPartition, list[int]]:
+    """Return for each partition where ranges of *sides* begin behind offsets that no range has."""
+    of_partition: dict[TopicPartition, Ranges] = defaultdict(list)
+    for ranges in sides:
+        for each in ranges:
+            of_partition[TopicPartition(each.topic, each.partition)].append((each.low, each.high))
+    return {tp: [low for low, _ in merged(ranges)[1:]] for tp, ranges in of_partition.items()}
 
 
 Place = tuple[str, int, int]

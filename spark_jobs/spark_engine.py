@@ -18,7 +18,16 @@ from spark_jobs.arrow_batches import unread_part
 from spark_jobs.bulk import MANY, align_in_place, folded
 from spark_jobs.cut import OffsetRange
 from spark_jobs.digest import WindowShape
-from spark_jobs.engine import Copies, Differences, Failure, Holes, Modes, Place, WindowRows
+from spark_jobs.engine import (
+    Copies,
+    Differences,
+    Failure,
+    Holes,
+    Modes,
+    Place,
+    WindowRows,
+    breaks,
+)
 from spark_jobs.findings import CONTROL, DEFAULT_MAX_FINDINGS, Finding, FindingClass, RecordDigest
 from spark_jobs.ranges import Ranges, merged, subtract
 from spark_jobs.reconcile import BUCKETS, TimeBuckets
@@ -77,6 +86,7 @@ class SparkEngine:
         """Align the records of both sides, one task per partition."""
         names = source[0].name, target[0].name
         keep, shape = self._max_findings, self._shape
+        broken = breaks(source[1], target[1])
 
         def sides(left: pa.Table, right: pa.Table) -> Iterator[tuple[str, pa.Table]]:
             return zip(names, (left, right), strict=True)
@@ -99,6 +109,7 @@ class SparkEngine:
                     *map(_digests, read),
                     compacted=topic in modes.compacted,
                     renumbered=modes.renumbered,
+                    breaks=broken.get(TopicPartition(topic, partition), ()),
                 )
                 alignment = replace(alignment, findings=folded(alignment.findings, keep, shape))
             rows = list(_rows(topic, partition, alignment))

@@ -19,6 +19,7 @@ from spark_jobs.engine import (
     Modes,
     Place,
     WindowRows,
+    breaks,
 )
 from spark_jobs.findings import CONTROL, KEYLESS, TOMBSTONE, RecordDigest
 from spark_jobs.ranges import subtract
@@ -204,6 +205,7 @@ class MemoryEngine:
             for tp, record in self._read(cluster, ranges, drill=True, without=failures):
                 side.setdefault(tp, []).append(record)
             sides.append(side)
+        broken = breaks(source[1], target[1])
         alignments: dict[TopicPartition, Alignment] = {
             tp: align(
                 tp.topic,
@@ -212,6 +214,7 @@ class MemoryEngine:
                 sides[1].get(tp, []),
                 compacted=tp.topic in modes.compacted,
                 renumbered=modes.renumbered,
+                breaks=broken[tp],
             )
             for tp in sides[0].keys() | sides[1].keys()
         }

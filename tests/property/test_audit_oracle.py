@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 from collections import Counter
 
 import pytest
@@ -14,7 +15,18 @@ import pytest
 from spark_jobs.engine import FailureKind
 from spark_jobs.reconcile import Options, Reconciliation
 from spark_jobs.verdict import ExitCode, Verdict
-from tests.kit.audit_faults import END, EVERY, START, TOPIC, Case, case_with, clean_case, compact
+from tests.kit.audit_faults import (
+    END,
+    EVERY,
+    INSIDE,
+    START,
+    TOPIC,
+    WHOLE,
+    Case,
+    case_with,
+    clean_case,
+    compact,
+)
 from tests.kit.audit_logs import Log, audit, classes
 
 SEEDS = int(os.environ.get("KAUDIT_SEEDS", "1"))
@@ -97,17 +109,21 @@ def test_faults_of_any_two_classes_are_both_found(pair: tuple[str, str]) -> None
         check(case_with(seed, *pair), 7 + seed % 40, f"{pair}, seed {seed}")
 
 
-def test_equal_logs_are_consistent_and_wholly_verified() -> None:
-    import random
+def test_many_faults_at_once_are_all_found() -> None:
+    for seed in range(20 * SEEDS):
+        rng = random.Random(f"faults {seed}")
+        kinds = rng.choices(list(INSIDE), k=rng.randrange(1, 5))
+        kinds += [rng.choice(list(each)) for each in (START, END, WHOLE) if rng.random() < 0.6]
+        check(case_with(seed, *kinds), 7 + seed % 40, f"{kinds}, seed {seed}")
 
+
+def test_equal_logs_are_consistent_and_wholly_verified() -> None:
     for seed in range(10 * SEEDS):
         check(clean_case(random.Random(seed)), 1 + seed % 40, f"seed {seed}")
 
 
 @pytest.mark.parametrize("at_source", [True, False])
 def test_compaction_of_one_log_is_no_finding_and_hides_none(at_source: bool) -> None:
-    import random
-
     for seed in range(10 * SEEDS):
         case = clean_case(random.Random(seed))
         case.complete = True
