@@ -723,7 +723,7 @@ def test_a_source_that_is_its_own_target_is_refused(east: Cluster, mirror: MakeM
         assert "are the same cluster" in output
 
 
-def test_a_plan_says_what_the_target_would_refuse_and_what_stays_different(
+def test_a_plan_shows_what_the_target_would_refuse_and_what_stays_different(
     east: Cluster, west: Cluster, mirror: MakeMirror
 ) -> None:
     make_topic(east, "orders")
