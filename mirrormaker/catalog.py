@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from kclient.admin import configs, topics
 from kclient.admin.configs import ConfigResource, ConfigSource, ResourceType
-from kclient.errors import KafkaError
+from kclient.errors import KafkaError, KafkaTimeoutError
 from kclient.net.cluster import Cluster
 from kclient.types import NewTopic
 from kclient.wire.errors import InvalidConfig, TopicAlreadyExists
@@ -31,6 +31,8 @@ class Catalog:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._known: dict[str, Topic] = {}
+        self.unreadable: dict[str, KafkaError] = {}
+        """Topics of the last `topics` that exist, but with configs that could not be read."""
         cluster.want_all()
 
     async def names(self) -> Mapping[str, int]:
@@ -43,8 +45,12 @@ class Catalog:
         }
 
     async def topics(self, wanted: Iterable[str], *, configs_too: bool) -> dict[str, Topic]:
-        """Return *wanted* as of now; *configs_too* also reads cached configs again. Raise KafkaError."""
+        """Return *wanted* as of now; *configs_too* also reads cached configs again. Raise KafkaError.
+
+        A topic with configs that cannot be read is as it was before, or in `unreadable`.
+        """
         present = await self.names()
+        self.unreadable = {}
         chosen = [name for name in wanted if name in present]
         metadata = self._cluster.metadata
         new = [
@@ -57,12 +63,17 @@ class Catalog:
         described = await self._describe(new)
         found = {}
         for name in chosen:
-            if name in new and name not in described:
-                continue  # deleted between the two requests
-            overrides, effective = described.get(name) or (
-                self._known[name].overrides,
-                self._known[name].effective,
-            )
+            answer = described.get(name)
+            known = self._known.get(name)
+            if answer is None or isinstance(answer, KafkaError):
+                same = known is not None and known.topic_id == metadata.topic_id(name)
+                if known is None or not same:
+                    if answer is not None:
+                        self.unreadable[name] = answer
+                    continue
+                overrides, effective = known.overrides, known.effective
+            else:
+                overrides, effective = answer
             partitions = metadata.topics[name].partitions.values()
             replicas = min((len(each.replicas) for each in partitions), default=0)
             found[name] = Topic(
@@ -73,19 +84,19 @@ class Catalog:
 
     async def _describe(
         self, names: Iterable[str]
-    ) -> dict[str, tuple[dict[str, str], dict[str, str]]]:
+    ) -> dict[str, tuple[dict[str, str], dict[str, str]] | KafkaError]:
+        """Return overrides and effective configs of each topic, or why they cannot be read."""
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
         if not resources:
             return {}
         answers = await configs.describe_configs(
             self._cluster, resources, names=None, documentation=False, timeout=TIMEOUT
         )
-        found = {}
+        found: dict[str, tuple[dict[str, str], dict[str, str]] | KafkaError] = {}
         for resource, entries in answers.items():
             if isinstance(entries, KafkaError):
-                if entries.retriable:  # deleted, or not in the metadata of all brokers yet
-                    continue
-                raise entries
+                found[resource.name] = entries
+                continue
             overrides = {
                 entry.name: entry.value or ""
                 for entry in entries.values()
@@ -101,14 +112,17 @@ class Catalog:
 
     async def upstream_of(self, topic: str) -> tuple[str, ...]:
         """Return `Topic.upstream` of *topic* as of now. Raise KafkaError."""
-        described = await self._describe([topic])
-        return Topic(0, None, described.get(topic, ({}, {}))[0]).upstream
+        return Topic(0, None, (await self._configs_of(topic))[0]).upstream
 
     async def limit_of(self, topic: str) -> int:
         """Return the effective max.message.bytes of *topic* as of now; 0 if it is unknown. Raise KafkaError."""
-        described = await self._describe([topic])
-        _, effective = described.get(topic, ({}, {}))
-        return int(effective.get("max.message.bytes", 0))
+        return int((await self._configs_of(topic))[1].get("max.message.bytes", 0))
+
+    async def _configs_of(self, topic: str) -> tuple[dict[str, str], dict[str, str]]:
+        answer = (await self._describe([topic]))[topic]
+        if isinstance(answer, KafkaError):
+            raise answer
+        return answer
 
     # --- changes
 
@@ -127,7 +141,7 @@ class Catalog:
             raise problem
 
     async def apply(self, plan: Plan, *, replication_factor: int) -> Applied:
-        """Create topics, add partitions and set configs as in *plan*.
+        """Create topics, add partitions and set configs as in *plan*. Raise KafkaError to compare the topics again.
 
         A config that the target refuses does not keep the others from being set, nor the topic from being copied.
         """
@@ -150,7 +164,9 @@ class Catalog:
                     reduced.append(replace(creation, configs=needed))
                     others = {k: v for k, v in creation.configs.items() if k not in NEEDED}
                     changes[creation.name] = dict(others)
-                elif isinstance(answer, KafkaError) and not isinstance(answer, TopicAlreadyExists):
+                elif isinstance(answer, TopicAlreadyExists):
+                    raise KafkaTimeoutError(f"{creation.name} was created by another client")
+                elif isinstance(answer, KafkaError):
                     failed[creation.name] = answer
             creations = reduced
         if plan.add_partitions:

@@ -256,9 +256,8 @@ class Flow:
             self._timers.later(MARK_RETRY_BACKOFF, again)
         else:
             self.marks.ended(topic, marked=True)
-            for tp, link in self.links.items():
-                if self._copies[tp].topic == topic:
-                    link.marked()
+            for tp in self.copied_to(topic):
+                self._apply(self.links[tp], self.links[tp].marked)
             self._report(f"topic {topic}", "is marked as a mirror now")
             self.send_requests()
 

@@ -317,7 +317,8 @@ class PartitionLink:
         self.source_end = source_end
         self.source_high_watermark = max(source_end, high_watermark)
         if run is None:
-            return self._recovered() if self.is_idle else []
+            unmarked = self.problem is not None and self.problem.cause is Cause.NO_MIRROR
+            return self._recovered() if self.is_idle and not unmarked else []
         self._corrupt = 0
         follows = self._fetched_end
         if run.base_offset < follows and not self._fetched_crc:
@@ -379,9 +380,12 @@ class PartitionLink:
         """Handle that the target topic must not be marked as a mirror."""
         return self._stop(Problem(Cause.NO_MIRROR, detail))
 
-    def marked(self) -> None:
+    def marked(self) -> list[Effect]:
         """Handle that the target states this source topic as the origin of its records from now on."""
         self.lineage = Lineage(self.lineage.source, self.lineage.source)
+        if self.problem is None or self.problem.cause is not Cause.NO_MIRROR:
+            return []
+        return self._recovered() + self.retry(self.generation)
 
     def appended(self, generation: int, next_offset: int) -> list[Effect]:
         """Handle the acknowledgement of the oldest append in flight, up to *next_offset*."""

@@ -232,7 +232,14 @@ class Mirror:
             name: topic.with_batches_of(self._largest.get(name, 0))
             for name, topic in source.items()
         }
-        plan = self._selection.plan(source, target, self._source_id, self._target_id)
+        unreadable = self._unreadable(source)
+        plan = self._selection.plan(
+            {name: topic for name, topic in source.items() if name not in unreadable},
+            target,
+            self._source_id,
+            self._target_id,
+        )
+        plan = replace(plan, conflicts={**plan.conflicts, **unreadable})
         self._drop_replaced(plan, {name: topic.topic_id for name, topic in target.items()})
         return plan
 
@@ -241,6 +248,25 @@ class Mirror:
         return await self._target_topics.validate(
             plan, replication_factor=self.config.settings.replication_factor
         )
+
+    def _unreadable(self, source: Mapping[str, Topic]) -> dict[str, str]:
+        """Return the topics with configs that cannot be read, and why. Raise the error if it may pass.
+
+        Without its marks, a target topic could be taken for a new one.
+        """
+        found = {}
+        for name, problem in self._source_topics.unreadable.items():
+            if (
+                not problem.retriable
+            ):  # else it was deleted, or is not in the metadata of all brokers yet
+                found[name] = f"its configs cannot be read at the source: {problem}"
+        for name in source:
+            problem_there = self._target_topics.unreadable.get(self._selection.target_name(name))
+            if problem_there is not None and problem_there.retriable:
+                raise problem_there
+            if problem_there is not None:
+                found[name] = f"its configs cannot be read at the target: {problem_there}"
+        return found
 
     def _drop_replaced(self, plan: Plan, found: dict[str, UUID | None]) -> None:
         """Remove the links of target topics that an operator deleted, or created again; they get new ones."""

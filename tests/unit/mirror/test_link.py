@@ -417,6 +417,18 @@ def test_a_batch_that_stays_too_large_stops_it_again_at_once() -> None:
     assert effect.retry_after == 2 * FIRST_RETRY
 
 
+def test_a_link_that_waits_for_the_mark_recovers_with_it() -> None:
+    link = copying(ends(0, 10, 10), retries=True)
+    problem = stopped(link.not_a_mirror("another partition is unreadable"))
+    assert link.retry(1) == [Locate(1, 0.0)]
+    link.located(1, ends(0, 10, 10))
+    assert link.fetched(1, 10, None, 10) == [], "the topic is not marked yet"
+    assert link.problem == problem
+    assert link.marked() == [Recovered(problem)]
+    link.not_a_mirror("again")
+    assert link.marked() == [Recovered(Problem(Cause.NO_MIRROR, "again")), Locate(2, 0.0)]
+
+
 @pytest.mark.parametrize("retries", [True, False])
 def test_a_divergence_is_never_retried(retries: bool) -> None:
     link = PartitionLink(TP, retries=retries)
