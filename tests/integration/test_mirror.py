@@ -293,6 +293,12 @@ def test_a_mirror_is_read_only_until_it_is_promoted(
     ):
         producer.send("orders", b"ours", partition=0).result(10)
     assert stored(west, "orders") == copied
+    for _ in range(3):
+        west.restart(1)
+        error = delivery_error(west, "orders")
+        assert error is not None
+        assert error.name() == "POLICY_VIOLATION", "also while the broker has just started"
+    assert stored(west, "orders") == copied
     produce(east, "orders", 10)
     assert mirror().run_once() == 0, "the mirror itself still appends"
     assert stored(west, "orders") == stored(east, "orders")
