@@ -181,7 +181,9 @@ class Ledger:
         tp = cut.topic_partition
         alignment = self.evidence.alignments.get(tp)
         below = any(f.position < cut.high for f in lag)
-        renumbered = self.evidence.renumbered or (alignment is not None and alignment.shifted > 0)
+        renumbered = self.evidence.renumbered or (
+            alignment is not None and alignment.last_shift != 0
+        )
         if self.evidence.complete or below or renumbered:
             return sum(f.owns for f in lag)  # The target has offsets of its own.
         failed = intersect(

@@ -64,6 +64,8 @@ class Alignment:
     """Pairs with equal content at the same offset."""
     shifted: int = 0
     """Offsets of pairs with equal content at another offset, as a consequence of the findings."""
+    last_shift: int = 0
+    """By how many offsets the last pair that kept its position is shifted."""
 
 
 def align(
@@ -211,7 +213,8 @@ class _Aligner:
         findings.sort(key=lambda finding: (finding.position, finding.finding_class.value))
         if self.renumbered:  # The target's offsets are not part of the comparison.
             return Alignment(findings, len(kept))
-        return Alignment(findings, len(kept) - sum(each != 0 for each in delta), shifted + beyond)
+        verified = len(kept) - sum(each != 0 for each in delta)
+        return Alignment(findings, verified, shifted + beyond, delta[-1] if delta else 0)
 
     def _finding(
         self,

@@ -129,13 +129,13 @@ class SparkEngine:
             .applyInArrow(compare, "topic string, partition int, found string")
             .collect()
         )
-        counts: dict[TopicPartition, tuple[int, int]] = {}
+        counts: dict[TopicPartition, tuple[int, int, int]] = {}
         findings: dict[TopicPartition, list[Finding]] = {}
         failures = []
         for row in rows:
             tp, found = TopicPartition(row["topic"], row["partition"]), json.loads(row["found"])
             if "verified" in found:
-                counts[tp] = found["verified"], found["shifted"]
+                counts[tp] = found["verified"], found["shifted"], found["last_shift"]
             elif "unread" in found:
                 name, text = found["unread"]
                 failures.append(_failure(name, *tp, text))
@@ -146,9 +146,9 @@ class SparkEngine:
             {
                 tp: Alignment(
                     sorted(findings.get(tp, []), key=lambda f: (f.position, f.finding_class.value)),
-                    *both,
+                    *three,
                 )
-                for tp, both in counts.items()
+                for tp, three in counts.items()
             },
             failures,
         )
@@ -307,7 +307,13 @@ def _rows(topic: str, partition: int, alignment: Alignment) -> Iterator[tuple[st
     yield (
         topic,
         partition,
-        json.dumps({"verified": alignment.verified, "shifted": alignment.shifted}),
+        json.dumps(
+            {
+                "verified": alignment.verified,
+                "shifted": alignment.shifted,
+                "last_shift": alignment.last_shift,
+            }
+        ),
     )
     for finding in alignment.findings:
         found: dict[str, Any] = asdict(finding)

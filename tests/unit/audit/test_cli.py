@@ -1,0 +1,72 @@
+"""Exit codes of runs that end early: 1 always means that logs differ."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from spark_jobs import cli
+from spark_jobs.cluster import ClusterUnreadable
+from spark_jobs.verdict import ExitCode
+
+BASE = ("reconcile", "--source", "a:1", "--target", "b:1")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("--topics", "x", "--names", "east,east"),
+        ("--topics", "x", "--fail-on", "nonsense"),
+        ("--topics", "("),
+    ],
+)
+def test_wrong_options_are_usage_errors_before_anything_is_removed(
+    tmp_path: Path, wrong: tuple[str, ...]
+) -> None:
+    (tmp_path / "report.json").touch()
+    result = CliRunner().invoke(cli.kaudit, [*BASE, "--out", str(tmp_path), *wrong])
+    assert result.exit_code == ExitCode.USAGE
+    assert (tmp_path / "report.json").exists()
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["nonsense", '{"topic": "t"}', '{"topic": "t", "partition": 0, "from": "x", "until": 2}'],
+)
+def test_a_wrong_line_of_accepted_gaps_is_named(tmp_path: Path, line: str) -> None:
+    good = json.dumps({"topic": "t", "partition": 0, "from": 1, "until": 2, "cause": "known"})
+    gaps = tmp_path / "gaps.jsonl"
+    gaps.write_text(f"{good}\n{line}\n")
+    options = ["--topics", "x", "--out", str(tmp_path), "--accepted-gaps", str(gaps)]
+    result = CliRunner().invoke(cli.kaudit, [*BASE, *options])
+    assert result.exit_code == ExitCode.USAGE
+    assert "line 2" in result.output
+
+
+@pytest.mark.parametrize(
+    ("problem", "code"),
+    [
+        (ClusterUnreadable("no broker"), ExitCode.UNREADABLE),
+        (RuntimeError("a bug"), ExitCode.INTERNAL),
+        (KeyboardInterrupt(), ExitCode.INTERRUPTED),
+    ],
+)
+@pytest.mark.parametrize("reportable", [True, False])
+def test_a_run_that_ends_early_never_ends_with_1(
+    problem: BaseException, code: ExitCode, reportable: bool
+) -> None:
+    reported = []
+
+    def work() -> int:
+        raise problem
+
+    def report(exit_code: int, cause: str) -> None:
+        reported.append(exit_code)
+        if not reportable:
+            raise OSError("read-only")
+
+    assert cli._guarded(work, report) == code
+    assert reported == [code]
