@@ -56,11 +56,18 @@ def _nullable(raw: bytes, at: Integers, sizes: Integers, key: str) -> Hashes:
 
 
 def _hash_slices(raw: bytes, low: Integers, high: Integers, key: str) -> Hashes:
+    """Return the hashes of raw[low:high]; the slices ascend and do not overlap."""
+    import pyarrow as pa
     from pandas.util import hash_array
 
-    slices = np.empty(low.size, object)
-    slices[:] = [raw[start:end] for start, end in zip(low.tolist(), high.tolist(), strict=True)]
-    hashes: Hashes = hash_array(slices, hash_key=key, categorize=False)
+    # Arrow cuts the buffer into slices and gaps, a third of the time of a slice each in Python.
+    edges = np.empty(2 * low.size + 1, np.int32)
+    edges[:-1:2], edges[1::2], edges[-1] = low, high, len(raw)
+    buffers = [None, pa.py_buffer(edges), pa.py_buffer(raw)]
+    pieces = pa.Array.from_buffers(pa.binary(), 2 * low.size, buffers)
+    slices = pieces.take(pa.array(np.arange(0, 2 * low.size, 2)))
+    found = slices.to_numpy(zero_copy_only=False)
+    hashes: Hashes = hash_array(found, hash_key=key, categorize=False)
     return hashes
 
 

@@ -14,6 +14,9 @@ from spark_jobs.cut import OffsetRange
 RANGE_COST = 200
 """The cost of a range, in records: what a task spends on its position and its part of requests."""
 
+SMALLEST_SLICE = 50_000
+"""Offsets below which a range is not cut: a consumer has fetched some megabytes behind its end."""
+
 MOST_RANGES = 1000
 """Ranges in one task. Above it the tasks' requests and bookkeeping grow faster than their number shrinks."""
 
@@ -39,12 +42,14 @@ def split(ranges: Sequence[OffsetRange], slice_offsets: int) -> list[OffsetRange
 def pack(
     ranges: Sequence[OffsetRange], slice_offsets: int, parallelism: int
 ) -> list[list[OffsetRange]]:
-    """Return the ranges of each task.
+    """Return the ranges of each task: about *slice_offsets* offsets, at most `MOST_RANGES` ranges.
 
-    A task has about *slice_offsets* offsets and at most `MOST_RANGES` ranges; there are at least *parallelism* tasks.
-    A range longer than *slice_offsets* is cut. The largest piece goes to the task with the least to do, and so on.
+    There are at least *parallelism* tasks, if there is as much to read: a range above its share of all offsets is cut,
+    but not below `SMALLEST_SLICE`. The largest piece goes to the task with the least to do, and so on.
     """
-    pieces = split(ranges, slice_offsets)
+    offsets = sum(each.high - each.low for each in ranges)
+    share = -(-offsets // parallelism)
+    pieces = split(ranges, min(slice_offsets, max(SMALLEST_SLICE, share)))
     if not pieces:
         return []
     cost = sum(each.high - each.low + RANGE_COST for each in pieces)

@@ -1,7 +1,7 @@
 """How offset ranges become Spark tasks."""
 
 from spark_jobs.cut import OffsetRange
-from spark_jobs.tasks import MOST_RANGES, pack, split
+from spark_jobs.tasks import MOST_RANGES, RANGE_COST, pack, split
 
 
 def small(count: int) -> list[OffsetRange]:
@@ -31,9 +31,10 @@ def test_a_skewed_topic_is_spread_evenly() -> None:
         OffsetRange("t", 0, 0, 100_000),
         *(OffsetRange("t", n, 0, 500) for n in range(1, 200)),
     ]
-    loads = [sum(each.high - each.low for each in task) for task in pack(ranges, 250_000, 4)]
-    assert loads[0] == 100_000
-    assert max(loads[1:]) - min(loads[1:]) <= 500
+    tasks = pack(ranges, 250_000, 4)
+    costs = [sum(each.high - each.low + RANGE_COST for each in task) for task in tasks]
+    assert len(tasks) == 4
+    assert max(costs) - min(costs) <= 700
 
 
 def test_no_task_has_more_ranges_than_it_should_and_none_is_empty() -> None:
@@ -45,3 +46,9 @@ def test_no_task_has_more_ranges_than_it_should_and_none_is_empty() -> None:
 def test_pieces_take_turns_over_the_partitions() -> None:
     pieces = split([OffsetRange("t", 0, 0, 30), OffsetRange("t", 1, 0, 10)], 10)
     assert [each.partition for each in pieces] == [0, 1, 0, 0]
+
+
+def test_one_partition_is_read_by_all_cores_but_not_in_tiny_pieces() -> None:
+    assert len(pack([OffsetRange("t", 0, 0, 1_900_000)], 2_000_000, 4)) == 4
+    assert len(pack([OffsetRange("t", 0, 0, 120_000)], 2_000_000, 4)) == 3
+    assert len(pack([OffsetRange("t", 0, 0, 49_000)], 2_000_000, 4)) == 1
