@@ -27,6 +27,7 @@ from kclient.wire.interbroker import (
 from kclient.wire.produce import (
     MIRROR_SOURCE_CONFIG,
     ProducePartition,
+    ProducePartitionResponse,
     ProduceRequest,
     ProduceTopic,
 )
@@ -46,6 +47,7 @@ from tests.kit.inter_broker import proof_in, prove
 from tests.kit.logs import batch_of
 from tests.kit.raw_connection import RawConnection
 from tests.kit.replicated import Observer, log_bytes, read_all, until_replicas_agree
+from tests.kit.waiting import eventually
 from tests.kit.zookeeper import zookeeper_at
 
 pytestmark = pytest.mark.timeout(120)
@@ -100,13 +102,25 @@ def leader_and_isr(controller_id: int) -> LeaderAndIsrRequest:
     )
 
 
-def produce(connection: RawConnection, topic: str, partition: int = 0) -> int:
-    """Append one record with acks=1; return its offset."""
+def append_one(
+    connection: RawConnection, topic: str, partition: int = 0
+) -> ProducePartitionResponse:
+    """Append one record with acks=1."""
     records = ProducePartition(partition, batch_of(1000))
     response = connection.ask(
         ApiKey.PRODUCE, 9, ProduceRequest(1, 5000, [ProduceTopic(topic, [records])])
     )
-    outcome = response.topics[0].partitions[0]
+    found: ProducePartitionResponse = response.topics[0].partitions[0]
+    return found
+
+
+def is_writable(connection: RawConnection, topic: str) -> bool:
+    return append_one(connection, topic).error_code == 0
+
+
+def produce(connection: RawConnection, topic: str, partition: int = 0) -> int:
+    """Append one record with acks=1; return its offset."""
+    outcome = append_one(connection, topic, partition)
     assert outcome.error_code == 0
     offset: int = outcome.base_offset
     return offset
@@ -235,18 +249,22 @@ def test_at_the_largest_copied_offset_a_partition_goes_on_and_outlives_a_crash(
         assert append_copied(mirror, topic, end, first + 1, begin).error_code == 0
         refused = append_copied(mirror, topic, beyond, LARGEST_COPIED_OFFSET + 1, end)
         assert refused.error_code == ErrorCode.INVALID_RECORD
-        assert produce(mirror, topic) == LARGEST_COPIED_OFFSET + 1
+        observer.configure(
+            topic, {MIRROR_SOURCE_CONFIG: ""}
+        )  # from now on ordinary producers append
+        eventually("the topic to be writable", lambda: is_writable(mirror, topic))
+        assert produce(mirror, topic) == LARGEST_COPIED_OFFSET + 2
     until_replicas_agree(cluster, topic, 0, (1, 2, 3))
     cluster.kill(1, 2, 3)
     cluster.start()
     observer.in_sync(topic, 0, (1, 2, 3))
     leader = observer.placement(topic).leader
     with connected(cluster, leader) as connection:
-        assert produce(connection, topic) == LARGEST_COPIED_OFFSET + 2
+        assert produce(connection, topic) == LARGEST_COPIED_OFFSET + 3
     until_replicas_agree(cluster, topic, 0, (1, 2, 3))
     assert list(read_all(cluster.bootstrap, topic, 1)[0]) == [
         first,
-        *range(LARGEST_COPIED_OFFSET, LARGEST_COPIED_OFFSET + 3),
+        *range(LARGEST_COPIED_OFFSET, LARGEST_COPIED_OFFSET + 4),
     ]
 
 
