@@ -22,13 +22,15 @@ from spark_jobs.engine import FailureKind
 from spark_jobs.findings import CONTROL, KEYLESS, TOMBSTONE
 from spark_jobs.hashes import DEFAULT_HASH_KEY, content_hashes, part_hashes
 from spark_jobs.reader import Fetched, RangeUnreadable, Unread
-from spark_jobs.record_arrays import Piece, RecordArrays, decode_arrays
+from spark_jobs.record_arrays import Piece, RecordArrays, decode_arrays, valid_parts
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 CHUNK_BYTES = 4 << 20
 CHUNK_RECORDS = 50_000
+BATCH_RECORDS = 200_000
+"""Records of one batch above which it is decoded in parts: 64 MiB hold nine million empty records."""
 ARROW_BYTES = 8 << 20
 ARROW_ROWS = 20_000
 
@@ -155,11 +157,27 @@ def chunks(
         if whole and (size + len(records) > CHUNK_BYTES or count >= CHUNK_RECORDS):
             yield from _decoded(whole, ranges)
             whole, size, count = [], 0, 0
+        if info.record_count > BATCH_RECORDS:
+            yield from _in_parts(each, records, ranges)
+            continue
         whole.append((each, records))
         size += len(records)
         count += info.record_count
     if whole:
         yield from _decoded(whole, ranges)
+
+
+def _in_parts(
+    each: Fetched, records: Buffer, ranges: Sequence[OffsetRange]
+) -> Iterator[RecordArrays | Unread]:
+    """Yield a batch of very many records in parts, or as undecodable."""
+    try:
+        found = valid_parts(Piece(0, each.info, records), BATCH_RECORDS)
+    except KafkaError as problem:
+        yield _undecodable(each, ranges, problem)
+        return
+    for part in found:
+        yield from _decoded([(each._replace(info=part.info), part.records)], ranges)
 
 
 def _decoded(

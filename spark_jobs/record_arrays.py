@@ -22,13 +22,14 @@ In: headers and decompressed records.  Out: RecordArrays.  Owner: a Spark task; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from kclient.wire.batches import CODEC_MASK, HEADER_SIZE, LENGTH_END, BatchInfo, Buffer
+from kclient.wire.errors import InvalidRecord
 from kclient.wire.record_reader import decode_columns
 from kclient.wire.record_writer import encode_record
 
@@ -91,6 +92,51 @@ def decode_arrays(pieces: Sequence[Piece]) -> RecordArrays:
         return _decode(pieces)
     except (_Unusual, IndexError):
         return _decode([_encoded_again(piece) for piece in pieces], most_headers=None)
+
+
+def parts(piece: Piece, most: int) -> Iterator[Piece]:
+    """Divide *piece* after every *most* records; bytes without a record belong to the last part.
+
+    The parts are valid if the piece is, but not the other way round: see `valid_parts`.
+    """
+    raw, left, begin = bytes(piece.records), piece.info.record_count, 0
+    while left > most:
+        try:
+            end = _after(raw, begin, most)
+        except (_Unusual, IndexError):
+            break
+        yield piece._replace(
+            info=piece.info._replace(record_count=most), records=memoryview(raw)[begin:end]
+        )
+        left, begin = left - most, end
+    yield piece._replace(
+        info=piece.info._replace(record_count=left), records=memoryview(raw)[begin:]
+    )
+
+
+def valid_parts(piece: Piece, most: int) -> Iterator[Piece]:
+    """Decode *piece* in parts and then yield them; raise InvalidRecord, before the first, if any part is invalid."""
+    last = -1
+    for part in parts(piece, most):
+        offsets = decode_arrays([part]).offsets
+        if offsets.size and offsets[0] <= last:
+            raise InvalidRecord(f"offset {offsets[0]} does not follow {last}")
+        last = int(offsets[-1]) if offsets.size else last
+    return parts(piece, most)
+
+
+def _after(raw: bytes, pos: int, count: int) -> int:
+    """Return the place after *count* records."""
+    for _ in range(count):
+        size = raw[pos]
+        if size < 128:
+            pos += 1 + (size >> 1)
+        else:
+            size, pos = _long_size(raw, pos)
+            pos += size
+    if pos > len(raw):
+        raise _Unusual
+    return pos
 
 
 def _encoded_again(piece: Piece) -> Piece:
