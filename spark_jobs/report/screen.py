@@ -23,9 +23,9 @@ def first_screen(
         f"VERDICT  {document['verdict']:<12}  {source['name']} -> {target['name']}   "
         f"run {meta['run_id']}   cut {meta['started_at']}   exit {document['exit_code']}",
         f"verified {_share(totals['verified'], scope)}   compared {_share(totals['compared'], scope)}   "
-        f"in scope {_n(scope)} offsets",
+        f"in scope {_n(scope)} offsets, {_n(totals['empty'])} of them without a record on either side",
         f"not compared: aged out {_n(totals['aged_out'])}   not read {_n(totals['not_read'])}   "
-        f"lag {_n(totals['lagging'])}   without a record on either side: {_n(totals['empty'])}",
+        f"lag {_n(totals['lagging'])}",
         _classes(found),
     ]
     lines += _remarks(document)
@@ -132,13 +132,18 @@ def _proven(document: Document) -> str:
             first = min(partial, key=lambda p: p["proven_up_to"] - p["high"])
             more = f" (+{len(partial) - 1} partitions)" if len(partial) > 1 else ""
             parts.append(
-                f"{topic['topic']} p{first['partition']} -> {_n(first['proven_up_to'])} "
+                f"{topic['topic']} p{first['partition']} {_from(first)}-> {_n(first['proven_up_to'])} "
                 f"of {_n(max(first['high'], first['source_end']))}{more}"
             )
         else:
             parts.append(f"{topic['topic']} {_share(topic['verified'], topic['in_scope'])}")
     shown = parts[:6]
     return "   ".join(shown) + (f"   and {len(parts) - 6} more" if len(parts) > 6 else "")
+
+
+def _from(partition: dict[str, Any]) -> str:
+    """Return where the proof begins, if offsets below it have aged out."""
+    return f"from {_n(partition['low'])} " if partition["low"] > partition["start"] else ""
 
 
 def _partition_drift(drift: Sequence[dict[str, Any]]) -> str:

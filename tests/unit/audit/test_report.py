@@ -117,6 +117,13 @@ def test_an_accepted_coverage_is_printed() -> None:
     assert "aged out 10" in text
 
 
+def test_a_proof_that_begins_above_aged_out_offsets_names_where() -> None:
+    target = damaged()
+    target.records[40] = Rec(b"k", b"other", 40)
+    target.delete_below(10)
+    assert "t p0 from 10 -> 40 of 50" in screen(audit({TP: full()}, {TP: target}))
+
+
 def test_every_class_has_a_line_for_its_first_findings() -> None:
     from spark_jobs.report.screen import finding_line
 
