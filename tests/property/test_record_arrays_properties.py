@@ -152,3 +152,29 @@ def test_damaged_records_are_judged_as_the_decoder_judges_them(
     assert found.timestamps.tolist() == columns.timestamps
     assert found.header_counts.tolist() == [len(each) for each in columns.headers]
     assert np.array_equal(found.key_size, [-1 if key is None else len(key) for key in columns.keys])
+
+
+def padded(number: int, zeros: int) -> bytes:
+    """A varint of one byte in a longer form, which decoders accept."""
+    return bytes([number << 1 | (0x80 if zeros else 0), *[0x80] * (zeros - 1), *[0] * (zeros > 0)])
+
+
+@given(st.lists(st.integers(0, 3), min_size=7, max_size=7))
+@settings(max_examples=100, deadline=None)
+def test_bodies_do_not_depend_on_the_form_of_varints(zeros: list[int]) -> None:
+    """Invariant 2: equal records have equal bodies, also with numbers in a longer form."""
+    numbers = [
+        padded(number, count) for number, count in zip((0, 0, 3, 5, 1, 2, 4), zeros, strict=True)
+    ]
+    since, delta, key, value, count, name, content = numbers
+    record = b"".join(
+        (b"\0", since, delta, key, b"key", value, b"value", count, name, b"na", content, b"more")
+    )
+    encoded = padded(len(record), 1 if len(record) > 63 else 0) + record
+    plain = encode_batch([Record(0, 0, b"key", b"value", (("na", b"more"),))])
+    info = batches.parse(plain)._replace(length=len(encoded) + HEADER_SIZE - 12)
+    expected_body, body = (
+        arrays.raw[arrays.body_at[0] : arrays.ends[0]]
+        for arrays in (decode_arrays(pieces([plain])), decode_arrays([Piece(0, info, encoded)]))
+    )
+    assert body == expected_body
