@@ -398,6 +398,8 @@ class Ledger:
             for hole in self.evidence.holes
             if (hole.topic, hole.partition) == (tp.topic, tp.partition)
         ]
+        if cut.topic in self.evidence.source_compacted | self.evidence.target_compacted:
+            holes = []  # They may be compaction's: without the source nothing shows it. They have aged out.
         gaps = subtract([*holes, cut.lost], failed)
         left = gaps
         for accepted in self.evidence.accepted:
@@ -408,11 +410,6 @@ class Ledger:
                 if inside:
                     self.explained[tp][accepted.cause] += total(inside)
                     left = subtract(left, inside)
-        if cut.topic in self.evidence.source_compacted | self.evidence.target_compacted and left:
-            compacted = subtract(left, [cut.lost])
-            if compacted:
-                self.explained[tp][COMPACTION] += total(compacted)
-                left = subtract(left, compacted)
         for low, high in left:
             self.findings[tp].append(
                 Finding(

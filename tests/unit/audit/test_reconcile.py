@@ -292,6 +292,15 @@ def test_compaction_of_one_log_is_explained(side: str) -> None:
     assert run.account.explained[TP] == {"compaction": 10}
 
 
+def test_a_hole_where_only_a_compacted_target_has_the_log_has_aged_out() -> None:
+    source, target = compacted_log(), compacted_log()
+    del target.records[3]
+    source.delete_below(10)
+    run = audit({TP: source}, {TP: target}, target_compacted=frozenset({"t"}))
+    assert (run.outcome.verdict, named(run)) == (Verdict.INCOMPLETE, [])
+    assert classes(run) == {"verified": 30, "aged out": 10}
+
+
 def test_compaction_does_not_explain_the_last_record_of_a_key() -> None:
     source, target = compacted_log(), compacted_log()
     del source.records[38]
