@@ -279,28 +279,34 @@ def _unread(table: pa.Table) -> list[str]:
 
 
 def _readable(table: pa.Table, failed: Ranges, modes: Modes) -> pa.Table:
-    """Return the records of *table* outside the *failed* offsets, ascending by offset.
+    """Return the columns of `RecordDigest` outside the *failed* offsets.
 
     A mirror that renumbers records does not copy transaction markers.
     """
     import pyarrow.compute as pc
 
-    table = table.filter(pc.is_null(table.column("unread")))
+    unread = table.column("unread")
+    if unread.null_count < len(unread):
+        table = table.filter(pc.is_null(unread))
+    table = table.select(list(_DIGEST_FIELDS))
     for low, high in failed:
         offsets = table.column("offset")
         table = table.filter(pc.or_(pc.less(offsets, low), pc.greater_equal(offsets, high)))
     if modes.renumbered:
         marks = pc.bit_wise_and(table.column("flags"), CONTROL)
         table = table.filter(pc.equal(marks, 0))
-    return table.sort_by("offset")
+    return table
 
 
 def _digests(table: pa.Table) -> list[RecordDigest]:
-    return list(map(RecordDigest, *(table.column(name).to_pylist() for name in _DIGEST_FIELDS)))
+    columns = (table.column(name).to_pylist() for name in _DIGEST_FIELDS)
+    return sorted(map(RecordDigest, *columns), key=lambda record: record.offset)
 
 
 def _arrays(table: pa.Table) -> dict[str, NDArray[Any]]:
-    return {name: table.column(name).to_numpy() for name in _DIGEST_FIELDS}
+    """Return the columns as arrays, ascending by offset; without a copy of the whole table on the way."""
+    order = table.column("offset").to_numpy().argsort(kind="stable")
+    return {name: table.column(name).to_numpy()[order] for name in _DIGEST_FIELDS}
 
 
 def _rows(topic: str, partition: int, alignment: Alignment) -> Iterator[tuple[str, int, str]]:
