@@ -95,7 +95,8 @@ class FrameReader:
     def grow(self, size: int) -> None:
         """Give the current frame a buffer of *size* bytes, more than have been received."""
         frame = self._frame
-        if isinstance(frame, bytearray) and self._resized(frame, size):
+        # Below DOUBLING a copy costs less than the zeros that `_resized` appends.
+        if isinstance(frame, bytearray) and len(frame) >= DOUBLING and self._resized(frame, size):
             return
         grown = bytearray(size)
         grown[: self.received] = frame
