@@ -9,10 +9,10 @@ In: log ends, both topic ids   Out: a gap with cause RECREATED, or a problem   O
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64encode
 from dataclasses import dataclass
 from uuid import UUID
 
+from kclient.wire.uuids import encode_uuid
 from mirrormaker.link_state import Cause, Gap, LogEnds, Problem
 
 SOURCE_TOPIC_ID = "kbroker.mirror.source.topic.id"
@@ -21,7 +21,7 @@ SOURCE_TOPIC_ID = "kbroker.mirror.source.topic.id"
 
 def text_of(topic_id: UUID | None) -> str:
     """Return a topic id as Kafka writes it; "" if the source has none."""
-    return "" if topic_id is None else urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
+    return "" if topic_id is None else encode_uuid(topic_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,9 @@ from uuid import UUID, uuid4
 from kbroker.log import log_segment
 from kbroker.log.disk import OS_DISK, Disk
 from kbroker.log.log_dir import LogDir
-from kbroker.log.meta_properties import MetaProperties, encode_uuid
+from kbroker.log.meta_properties import MetaProperties
 from kclient.wire.errors import InconsistentClusterId, KafkaError, KafkaStorageError
+from kclient.wire.uuids import encode_uuid
 
 
 class ClaimedLogDirs:

@@ -5,9 +5,7 @@ Kafka's format, version 0. Pure: bytes in, values out.
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import Final, NamedTuple
-from uuid import UUID
 
 from kclient.wire.errors import CorruptMessage
 
@@ -60,13 +58,3 @@ def decode_meta_properties(content: bytes) -> MetaProperties:
         found.get("cluster.id"),
         found.get("directory.id"),
     )
-
-
-def encode_uuid(value: UUID) -> str:
-    """Return *value* as Kafka writes ids: 22 characters of URL-safe base 64."""
-    return urlsafe_b64encode(value.bytes).rstrip(b"=").decode("ascii")
-
-
-def decode_uuid(text: str) -> UUID:
-    """Read an id as Kafka writes it; raise ValueError."""
-    return UUID(bytes=urlsafe_b64decode(text + "=="))

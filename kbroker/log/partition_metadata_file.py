@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from kbroker.log.meta_properties import decode_uuid, encode_uuid
 from kclient.wire.errors import CorruptMessage
+from kclient.wire.uuids import decode_uuid, encode_uuid
 
 PARTITION_METADATA: Final = "partition.metadata"
 

@@ -48,6 +48,7 @@ from kclient.wire.errors import (
     UnknownServerError,
     UnknownTopicOrPartition,
 )
+from kclient.wire.uuids import encode_uuid
 
 log = Logger()
 
@@ -61,7 +62,7 @@ def random_topic_id(new_uuid: Callable[[], UUID] = uuid4) -> UUID:
     """Generate a topic id that does not begin with a dash: a command line would take that for an option."""
     while True:
         topic_id = new_uuid()
-        if not znodes.encode_uuid(topic_id).startswith("-"):
+        if not encode_uuid(topic_id).startswith("-"):
             return topic_id
 
 

@@ -25,7 +25,6 @@ In: session events, watch on the broker's znode   Out: Registered, Unregistered 
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import uuid
 from collections.abc import Callable
@@ -49,6 +48,7 @@ from kbroker.zk.errors import (
 from kbroker.zk.interface import Connected, Expired, Lapsed, Node, Session, SessionEvent, ZooKeeper
 from kbroker.zk.reconnect import Reconnect
 from kbroker.zk.znodes import BrokerInfo
+from kclient.wire.uuids import encode_uuid
 
 log = Logger()
 
@@ -107,7 +107,7 @@ async def ensure_paths(zk: ZooKeeper) -> None:
 
 async def obtain_cluster_id(zk: ZooKeeper) -> str:
     """Return the id in /cluster/id; the first broker of a cluster generates it."""
-    proposal = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+    proposal = encode_uuid(uuid.uuid4())
     try:
         node = await zk.get(znodes.CLUSTER_ID)
     except NoNode:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import re
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -209,15 +208,3 @@ def decode_inter_broker_secret(data: bytes) -> bytes:
     if len(secret) < SECRET_BYTES:
         raise PoisonZnode(INTER_BROKER_SECRET, f"no secret of {SECRET_BYTES} bytes in base64")
     return secret
-
-
-def encode_uuid(value: uuid.UUID) -> str:
-    """Write a UUID as Kafka's Uuid: 22 characters of url-safe base64."""
-    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
-
-
-def decode_uuid(path: str, text: str) -> uuid.UUID:
-    """Read a Kafka Uuid found in the znode *path*."""
-    if re.fullmatch(r"[A-Za-z0-9_-]{22}", text) is None:
-        raise PoisonZnode(path, f"{text!r:.80} is not an id of 22 base64 characters")
-    return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kbroker.zk.errors import PoisonZnode
 from kbroker.zk.interface import Stat
-from kbroker.zk.znodes.brokers import decode_uuid, encode_uuid
 from kbroker.zk.znodes.fields import Fields, decode_json, encode_json
 from kbroker.zk.znodes.names import TOPICS, checked_topic
 from kclient.wire.interbroker import LEADER_DURING_DELETE
+from kclient.wire.uuids import decode_uuid, encode_uuid
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +81,12 @@ def decode_topic(topic: str, data: bytes) -> TopicAssignment:
                 removing.integers(name) if removing.has(name) else (),
             )
         assignment[int(name)] = plain
-    topic_id = decode_uuid(path, fields.text("topic_id")) if fields.has("topic_id") else None
-    return TopicAssignment(topic_id, assignment)
+    if not fields.has("topic_id"):
+        return TopicAssignment(None, assignment)
+    try:
+        return TopicAssignment(decode_uuid(fields.text("topic_id")), assignment)
+    except ValueError as error:
+        raise PoisonZnode(path, str(error)) from error
 
 
 def partitions_path(topic: str) -> str:
