@@ -53,7 +53,7 @@ def full_disk(world: World, chance: random.Random) -> None:
         left = {n: disks.free(n) for n in chosen}
         world.problems.append(Problem("never-full", str(chosen), f"bytes left: {left}"))
     progress(world, f"there is room again; brokers {sorted(ended)} had ended")
-    for n in chosen:
+    for n in world.ids:  # the records that fill these disks are replicated to the others, too
         disks.give_room(n)
     world.recorder.nemesis(room=chosen)
     _all_up(world)
