@@ -29,7 +29,7 @@ from typing import NamedTuple
 from kclient.types import TopicPartition
 from spark_jobs.align import Alignment
 from spark_jobs.cut import OffsetRange, PartitionCut
-from spark_jobs.engine import Copies, Failure, FailureKind, Place
+from spark_jobs.engine import Copies, Failure, FailureKind, Place, by_partition, offsets_of
 from spark_jobs.findings import CONTROL, KEYLESS, TOMBSTONE, Finding, FindingClass
 from spark_jobs.ranges import Ranges, intersect, merged, subtract, total
 from spark_jobs.verdict import Counts
@@ -46,6 +46,11 @@ class AcceptedGap(NamedTuple):
     low: int
     high: int
     cause: str
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The partition."""
+        return TopicPartition(self.topic, self.partition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +127,7 @@ class KeyQuestion(NamedTuple):
     @property
     def partitions(self) -> set[TopicPartition]:
         """Where they are."""
-        return {TopicPartition(f.topic, f.partition) for f in self.findings}
+        return {f.topic_partition for f in self.findings}
 
 
 @dataclass(slots=True)
@@ -135,6 +140,22 @@ class Ledger:
     explained: dict[TopicPartition, Counter[str]] = field(
         default_factory=lambda: defaultdict(Counter)
     )
+    misplaced: Counter[TopicPartition] = field(default_factory=Counter)
+    """Offsets of records that belong to another partition: the other half of a MISROUTED finding."""
+    _failures: Mapping[TopicPartition, Sequence[Failure]] = field(init=False)
+    _holes: dict[TopicPartition, Ranges] = field(default_factory=lambda: defaultdict(list))
+    _equal: dict[TopicPartition, list[WindowResult]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    """Windows that are equal on both sides; nothing of them was aligned."""
+
+    def __post_init__(self) -> None:
+        self._failures = by_partition(self.evidence.failures)
+        for hole in self.evidence.holes:
+            self._holes[hole.topic_partition].append((hole.low, hole.high))
+        for result in self.evidence.windows:
+            if result.state is WindowState.EQUAL:
+                self._equal[TopicPartition(*result.key[:2])].append(result)
 
     def classify(self) -> None:
         """Find misrouted records, lag, and offsets in accepted gaps."""
@@ -152,7 +173,7 @@ class Ledger:
                 self._drop(tp, lag)
                 self.lagging[tp] = self._lagging(cut, lag)
         for gap in self.evidence.accepted:
-            tp = TopicPartition(gap.topic, gap.partition)
+            tp = gap.topic_partition
             inside = [
                 f
                 for f in self.findings.get(tp, ())
@@ -164,13 +185,7 @@ class Ledger:
     def _measure_moves(self) -> None:
         """Add the records of equal windows, which were not aligned, to the distances across them."""
         for tp, findings in self.findings.items():
-            if not any(f.finding_class is FindingClass.REORDERED for f in findings):
-                continue
-            equal = [
-                result
-                for result in self.evidence.windows
-                if result.state is WindowState.EQUAL and result.key[:2] == tp
-            ]
+            equal = self._equal[tp]
             self.findings[tp] = [_with_crossed(f, equal, self.evidence.window) for f in findings]
 
     def _is_lag(self, finding: Finding, cut: PartitionCut) -> bool:
@@ -186,11 +201,7 @@ class Ledger:
         )
         if self.evidence.complete or below or renumbered:
             return sum(f.owns for f in lag)  # The target has offsets of its own.
-        failed = intersect(
-            ((f.low, f.high) for f in self.evidence.failures if (f.topic, f.partition) == tp),
-            cut.high,
-            cut.source_end,
-        )
+        failed = intersect(offsets_of(self._failures[tp]), cut.high, cut.source_end)
         others = sum(
             f.owns
             for f in self.findings[tp]
@@ -212,8 +223,8 @@ class Ledger:
             if lost is None:
                 continue
             sources.remove(lost)
-            self._drop(TopicPartition(extra.topic, extra.partition), [extra])
-            tp = TopicPartition(lost.topic, lost.partition)
+            self._drop(extra.topic_partition, [extra])
+            tp = lost.topic_partition
             self._drop(tp, [lost])
             self.findings[tp].append(
                 replace(
@@ -226,10 +237,7 @@ class Ledger:
                 )
             )
             if extra.owns:
-                self.misplaced[TopicPartition(extra.topic, extra.partition)] += extra.owns
-
-    misplaced: Counter[TopicPartition] = field(default_factory=Counter)
-    """Offsets of records that belong to another partition: the other half of a MISROUTED finding."""
+                self.misplaced[extra.topic_partition] += extra.owns
 
     def key_question(self) -> KeyQuestion:
         """Return the findings that compaction of the other log may explain."""
@@ -255,8 +263,7 @@ class Ledger:
             superseded = keyed and later > finding.position
             expired = keyed and bool(finding.flags & TOMBSTONE)
             if superseded or expired or finding.flags & CONTROL:
-                tp = TopicPartition(finding.topic, finding.partition)
-                self._explain(tp, [finding], COMPACTION)
+                self._explain(finding.topic_partition, [finding], COMPACTION)
 
     def fold_tails(self) -> None:
         """Make one TRUNCATED finding of the records behind the end of a complete mirror's partition."""
@@ -269,7 +276,7 @@ class Ledger:
 
     def extras(self) -> list[Finding]:
         """Return the EXTRA findings: those with a copy elsewhere in the partition are duplicates."""
-        return list(self._all(FindingClass.EXTRA))
+        return self._all(FindingClass.EXTRA)
 
     def settle_duplicates(self, copies: Mapping[Place, Copies]) -> None:
         """Turn EXTRA records with a copy in their partition into DUPLICATEs; fold whole partitions."""
@@ -306,13 +313,8 @@ class Ledger:
         verified = self._verified()
         for cut in self.evidence.cuts:
             tp = cut.topic_partition
-            failures = [
-                f
-                for f in self.evidence.failures
-                if (f.topic, f.partition) == (tp.topic, tp.partition)
-            ]
-            partitions[tp] = self._count(cut, verified[tp], failures)
-            failed[tp] = merged((f.low, f.high) for f in failures)
+            partitions[tp] = self._count(cut, verified[tp])
+            failed[tp] = offsets_of(self._failures[tp])
         findings = sorted(
             (f for of_partition in self.findings.values() for f in of_partition),
             key=lambda f: (f.topic, f.partition, f.position, f.finding_class.value),
@@ -321,25 +323,20 @@ class Ledger:
 
     def _verified(self) -> Counter[TopicPartition]:
         verified: Counter[TopicPartition] = Counter()
-        for result in self.evidence.windows:
-            if result.state is WindowState.EQUAL:
-                verified[TopicPartition(result.key.topic, result.key.partition)] += (
-                    result.source.records
-                )
+        for tp, equal in self._equal.items():
+            verified[tp] += sum(result.source.records for result in equal)
         for tp, alignment in self.evidence.alignments.items():
             verified[tp] += alignment.verified
         return verified
 
-    def _count(self, cut: PartitionCut, verified: int, failures: Sequence[Failure]) -> Counts:
+    def _count(self, cut: PartitionCut, verified: int) -> Counts:
         tp = cut.topic_partition
-        by_kind = {
-            kind: merged((f.low, f.high) for f in failures if f.kind is kind)
-            for kind in FailureKind
-        }
+        failures = self._failures[tp]
+        by_kind = {kind: offsets_of(f for f in failures if f.kind is kind) for kind in FailureKind}
         undecodable = by_kind[FailureKind.UNDECODABLE]
         unread = subtract(by_kind[FailureKind.UNREADABLE], undecodable)
         self._add_undecodable(tp, failures)
-        gaps = self._add_gaps(cut, merged(each for ranges in by_kind.values() for each in ranges))
+        gaps = self._add_gaps(cut, offsets_of(failures))
         aged = subtract(
             [cut.only_source, cut.only_target, *by_kind[FailureKind.DELETED]],
             [*undecodable, *unread, *gaps],
@@ -393,20 +390,14 @@ class Ledger:
     def _add_gaps(self, cut: PartitionCut, failed: Ranges) -> Ranges:
         """Add findings for offsets that were lost before they were copied; return all of them, explained or not."""
         tp = cut.topic_partition
-        holes = [
-            (hole.low, hole.high)
-            for hole in self.evidence.holes
-            if (hole.topic, hole.partition) == (tp.topic, tp.partition)
-        ]
+        holes = self._holes[tp]
         if cut.topic in self.evidence.source_compacted | self.evidence.target_compacted:
             holes = []  # They may be compaction's: without the source nothing shows it. They have aged out.
         gaps = subtract([*holes, cut.lost], failed)
         left = gaps
         for accepted in self.evidence.accepted:
-            if (accepted.topic, accepted.partition) == (tp.topic, tp.partition):
-                inside = [
-                    each for low, high in left for each in intersect([(low, high)], *accepted[2:4])
-                ]
+            if accepted.topic_partition == tp:
+                inside = intersect(left, accepted.low, accepted.high)
                 if inside:
                     self.explained[tp][accepted.cause] += total(inside)
                     left = subtract(left, inside)
@@ -425,7 +416,7 @@ class Ledger:
             )
         return gaps
 
-    def _all(self, *classes: FindingClass) -> Iterable[Finding]:
+    def _all(self, *classes: FindingClass) -> list[Finding]:
         return [f for each in self.findings.values() for f in each if f.finding_class in classes]
 
     def _drop(self, tp: TopicPartition, findings: Sequence[Finding]) -> None:

@@ -43,6 +43,11 @@ class OffsetRange(NamedTuple):
     low: int
     high: int
 
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The partition."""
+        return TopicPartition(self.topic, self.partition)
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionCut:

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, Protocol
@@ -42,6 +42,11 @@ class Failure:
     high: int
     kind: FailureKind
     cause: str
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The partition."""
+        return TopicPartition(self.topic, self.partition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +94,21 @@ def breaks(*sides: Sequence[OffsetRange]) -> dict[TopicPartition, list[int]]:
     of_partition: dict[TopicPartition, Ranges] = defaultdict(list)
     for ranges in sides:
         for each in ranges:
-            of_partition[TopicPartition(each.topic, each.partition)].append((each.low, each.high))
+            of_partition[each.topic_partition].append((each.low, each.high))
     return {tp: [low for low, _ in merged(ranges)[1:]] for tp, ranges in of_partition.items()}
+
+
+def by_partition(failures: Iterable[Failure]) -> Mapping[TopicPartition, Sequence[Failure]]:
+    """Return the failures of each partition; none for any other."""
+    found: dict[TopicPartition, list[Failure]] = defaultdict(list)
+    for each in failures:
+        found[each.topic_partition].append(each)
+    return found
+
+
+def offsets_of(failures: Iterable[Failure]) -> Ranges:
+    """Return the offsets that *failures* of one partition name."""
+    return merged((each.low, each.high) for each in failures)
 
 
 Place = tuple[str, int, int]

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from kclient.types import TopicPartition
+
 DEFAULT_MAX_FINDINGS = 10_000
 """Findings that are written one by one; the others are counted."""
 
@@ -97,6 +99,11 @@ class Finding:
     """For MISSING behind the last common record: the target offset where it would be. Separates lag from loss."""
     key_hash: int | None = None
     flags: int = 0
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The partition."""
+        return TopicPartition(self.topic, self.partition)
 
     @property
     def position(self) -> int:

@@ -16,7 +16,6 @@ decided here and in pure modules; an `Engine` only reads and hashes.
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,9 +24,18 @@ from kclient.types import TopicPartition
 from spark_jobs.accounting import AcceptedGap, Account, Evidence, Ledger
 from spark_jobs.align import Alignment
 from spark_jobs.cut import LogRange, OffsetRange, PartitionCut, freeze
-from spark_jobs.engine import Copies, Engine, Failure, FailureKind, Modes, Place
+from spark_jobs.engine import (
+    Copies,
+    Engine,
+    Failure,
+    FailureKind,
+    Modes,
+    Place,
+    by_partition,
+    offsets_of,
+)
 from spark_jobs.findings import Finding
-from spark_jobs.ranges import Ranges, merged, subtract
+from spark_jobs.ranges import Ranges, subtract
 from spark_jobs.snapshot import ClusterSnapshot
 from spark_jobs.verdict import Counts, Limits, Outcome, decide
 from spark_jobs.windows import (
@@ -135,7 +143,15 @@ def reconcile(
     ranges, failures = known_ranges(source, target)
     cuts = freeze(ranges[1], ranges[0])
     run = _Run(
-        engine, source, target, options, cuts, cost, progress, failures, _partitions(failures)
+        engine,
+        source,
+        target,
+        options,
+        cuts,
+        cost,
+        progress,
+        failures,
+        frozenset(by_partition(failures)),
     )
     source_rows = run.window_rows(
         source, [OffsetRange(*c.topic_partition, c.low, c.high) for c in cuts]
@@ -292,20 +308,12 @@ class _Run:
         ledger.settle_duplicates(self._copies(ledger.extras()))
         return ledger.account()
 
-    def _failed(self) -> Mapping[TopicPartition, Ranges]:
-        failed: dict[TopicPartition, Ranges] = defaultdict(list)
-        for each in self.failures:
-            tp = TopicPartition(each.topic, each.partition)
-            failed[tp] = merged([*failed[tp], (each.low, each.high)])
-        return failed
-
     def _not_failed(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         """Return *ranges* without empty ones and without partitions that have no known range."""
         return [
             each
             for each in ranges
-            if each.high > each.low
-            and TopicPartition(each.topic, each.partition) not in self.unknown
+            if each.high > each.low and each.topic_partition not in self.unknown
         ]
 
     def _holes(self) -> Sequence[OffsetRange]:
@@ -323,7 +331,8 @@ class _Run:
     def _drill(
         self, windows: Sequence[WindowResult]
     ) -> tuple[Mapping[TopicPartition, Alignment], frozenset[TopicPartition]]:
-        plan = plan_drill(self.cuts, windows, self.options, self._failed())
+        failed = {tp: offsets_of(each) for tp, each in by_partition(self.failures).items()}
+        plan = plan_drill(self.cuts, windows, self.options, failed)
         if not plan.source and not plan.target:
             return {}, plan.tails
         self.progress(
@@ -340,11 +349,11 @@ class _Run:
     def _copies(self, extras: Sequence[Finding]) -> dict[Place, Copies]:
         if not extras:
             return {}
-        partitions = {(f.topic, f.partition) for f in extras}
+        partitions = {f.topic_partition for f in extras}
         ranges = [
             OffsetRange(*c.topic_partition, c.only_target[0], c.target_end)
             for c in self.cuts
-            if (c.topic, c.partition) in partitions
+            if c.topic_partition in partitions
         ]
         contents = frozenset(f.target_hash for f in extras if f.target_hash is not None)
         with self.cost.timed("copies"):
@@ -362,10 +371,6 @@ class _Run:
             for place, offset in self.engine.last_of_keys(cluster, ranges, keys).items():
                 last[place] = max(offset, last.get(place, -1))
         return last
-
-
-def _partitions(failures: Sequence[Failure]) -> frozenset[TopicPartition]:
-    return frozenset(TopicPartition(each.topic, each.partition) for each in failures)
 
 
 def _compacted(cluster: ClusterSnapshot) -> frozenset[str]:

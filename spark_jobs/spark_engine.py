@@ -1,8 +1,8 @@
 """Implements `spark_jobs.engine.Engine` with Spark.
 
 Of windows that differ, one Spark task gets the hashes of both clusters' records of one partition, and no payload.
-`spark_jobs.align` then names every difference. A task needs about 400 bytes of memory per record, so a partition that
-differs everywhere is the worst case.
+`spark_jobs.align` then names every difference, or `spark_jobs.bulk` those of a partition that is damaged nearly
+everywhere: docs/design/audit-reading.md has the memory of a task.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from spark_jobs.engine import (
     Place,
     WindowRows,
     breaks,
+    by_partition,
+    offsets_of,
 )
 from spark_jobs.findings import CONTROL, DEFAULT_MAX_FINDINGS, Finding, FindingClass, RecordDigest
 from spark_jobs.ranges import Ranges, merged, subtract
@@ -175,12 +177,14 @@ class SparkEngine:
                 failures.append(_failure(cluster.name, topic, partition, text))
             else:
                 held.setdefault(TopicPartition(topic, partition), []).append((offset, *neighbours))
+        found = by_partition(failures)
+        failed = {each.topic_partition: offsets_of(found[each.topic_partition]) for each in ranges}
         return Holes(
             [
                 hole._replace(low=low, high=high)
                 for each in ranges
                 for hole in _holes(each, held)
-                for low, high in subtract([hole[2:]], _of_partition(failures, hole))
+                for low, high in subtract([hole[2:]], failed[hole.topic_partition])
             ],
             failures,
         )
@@ -250,7 +254,7 @@ def _renamed(cluster: ClusterSnapshot, rows: DataFrame) -> DataFrame:
 def _holes(
     each: OffsetRange, held: dict[TopicPartition, list[tuple[int, int | None, int | None]]]
 ) -> Iterator[OffsetRange]:
-    rows = held.get(TopicPartition(each.topic, each.partition), [])
+    rows = held.get(each.topic_partition, [])
     if not rows:
         yield each
     for offset, before, after in rows:
@@ -264,14 +268,6 @@ def _holes(
 def _failure(cluster: str, topic: str, partition: int, text: str) -> Failure:
     low, high, kind, cause = unread_part(text)
     return Failure(cluster, topic, partition, low, high, kind, cause)
-
-
-def _of_partition(failures: Sequence[Failure], place: OffsetRange) -> Ranges:
-    return [
-        (each.low, each.high)
-        for each in failures
-        if (each.topic, each.partition) == (place.topic, place.partition)
-    ]
 
 
 def _unread(table: pa.Table) -> list[str]:
