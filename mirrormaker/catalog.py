@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kclient.admin import configs, topics
@@ -11,7 +11,7 @@ from kclient.errors import KafkaError, KafkaTimeoutError
 from kclient.net.cluster import Cluster
 from kclient.types import NewTopic
 from kclient.wire.errors import InvalidConfig, TopicAlreadyExists
-from mirrormaker.topics import CREATE_TIME, EFFECTIVE, NEEDED, PATH, Creation, Plan, Topic, mark_of
+from mirrormaker.topics import CREATE_TIME, EFFECTIVE, PATH, Creation, Plan, Topic, mark_of
 
 TIMEOUT = 15.0
 """Seconds for one administrative request, retries included."""
@@ -145,35 +145,13 @@ class Catalog:
 
         A config that the target refuses does not keep the others from being set, nor the topic from being copied.
         """
-        failed: dict[str, KafkaError] = {}
+        failed, reduced = await self._create(plan.create, replication_factor, validate_only=False)
+        for name, problem in failed.items():
+            if isinstance(problem, TopicAlreadyExists):
+                raise KafkaTimeoutError(f"{name} was created by another client")
         changes = {name: dict(each) for name, each in plan.set_configs.items()}
-        creations = list(plan.create)
-        while creations:
-            new = [
-                NewTopic(c.name, c.partitions, replication_factor, dict(c.configs))
-                for c in creations
-            ]
-            created = await topics.create_topics(
-                self._cluster, new, validate_only=False, timeout=TIMEOUT
-            )
-            reduced = []
-            for creation in creations:
-                answer = created[creation.name]
-                needed = {k: v for k, v in creation.configs.items() if k in NEEDED}
-                if isinstance(answer, InvalidConfig) and needed != creation.configs:
-                    reduced.append(replace(creation, configs=needed))
-                    others = {k: v for k, v in creation.configs.items() if k not in NEEDED}
-                    changes[creation.name] = dict(others)
-                elif isinstance(answer, TopicAlreadyExists):
-                    raise KafkaTimeoutError(f"{creation.name} was created by another client")
-                elif isinstance(answer, KafkaError):
-                    failed[creation.name] = answer
-            creations = reduced
-        if plan.add_partitions:
-            added = await topics.create_partitions(
-                self._cluster, plan.add_partitions, validate_only=False, timeout=TIMEOUT
-            )
-            failed |= {name: answer for name, answer in added.items() if answer is not None}
+        changes |= {creation.name: dict(creation.optional) for creation in reduced}
+        failed |= await self._add_partitions(plan, validate_only=False)
         refused = await self._set_configs(
             {name: each for name, each in changes.items() if name not in failed}
         )
@@ -184,42 +162,61 @@ class Catalog:
 
     async def validate(self, plan: Plan, *, replication_factor: int) -> Applied:
         """Return what `apply` would be refused; change nothing."""
-        failed: dict[str, KafkaError] = {}
+        failed, reduced = await self._create(plan.create, replication_factor, validate_only=True)
         refused: dict[tuple[str, str], KafkaError] = {}
-        for creation in plan.create:
-            needed = {k: v for k, v in creation.configs.items() if k in NEEDED}
-            others = {k: v for k, v in creation.configs.items() if k not in NEEDED}
-            problem = await self._creation_problem(
-                creation, dict(creation.configs), replication_factor
-            )
-            if isinstance(problem, InvalidConfig) and others:
-                problem = await self._creation_problem(creation, needed, replication_factor)
-                for name, value in others.items():
-                    single = await self._creation_problem(
-                        creation, {**needed, name: value}, replication_factor
-                    )
-                    if isinstance(single, InvalidConfig):
-                        refused[creation.name, name] = single
-            if problem is not None:
-                failed[creation.name] = problem
-        if plan.add_partitions:
-            added = await topics.create_partitions(
-                self._cluster, plan.add_partitions, validate_only=True, timeout=TIMEOUT
-            )
-            failed |= {name: answer for name, answer in added.items() if answer is not None}
+        for creation in reduced:
+            for name, value in creation.optional.items():
+                single = replace(creation, configs={**creation.needed, name: value})
+                problem = (
+                    await self._request([single], replication_factor, validate_only=True)
+                ).get(creation.name)
+                if isinstance(problem, InvalidConfig):
+                    refused[creation.name, name] = problem
+        failed |= await self._add_partitions(plan, validate_only=True)
         refused |= await self._set_configs(plan.set_configs, validate_only=True)
         return Applied(failed, {key: str(problem) for key, problem in refused.items()})
 
-    async def _creation_problem(
-        self, creation: Creation, settings: Mapping[str, str], replication_factor: int
-    ) -> KafkaError | None:
-        """Return why the target would not create a topic with *settings*."""
-        new = NewTopic(creation.name, creation.partitions, replication_factor, dict(settings))
+    async def _create(
+        self, creations: Sequence[Creation], replication_factor: int, *, validate_only: bool
+    ) -> tuple[dict[str, KafkaError], list[Creation]]:
+        """Create topics, without their optional configs where the target refuses some of them.
+
+        Return the errors by topic, and the creations that were tried without their optional configs.
+        """
+        failed = await self._request(creations, replication_factor, validate_only=validate_only)
+        reduced = [
+            each
+            for each in creations
+            if isinstance(failed.get(each.name), InvalidConfig) and each.optional
+        ]
+        for each in reduced:
+            del failed[each.name]
+        needed = [replace(each, configs=each.needed) for each in reduced]
+        failed |= await self._request(needed, replication_factor, validate_only=validate_only)
+        return failed, reduced
+
+    async def _request(
+        self, creations: Sequence[Creation], replication_factor: int, *, validate_only: bool
+    ) -> dict[str, KafkaError]:
+        """Send one CreateTopics; return the errors by topic."""
+        if not creations:
+            return {}
+        new = [
+            NewTopic(each.name, each.partitions, replication_factor, dict(each.configs))
+            for each in creations
+        ]
         answers = await topics.create_topics(
-            self._cluster, [new], validate_only=True, timeout=TIMEOUT
+            self._cluster, new, validate_only=validate_only, timeout=TIMEOUT
         )
-        answer = answers[creation.name]
-        return answer if isinstance(answer, KafkaError) else None
+        return {name: each for name, each in answers.items() if isinstance(each, KafkaError)}
+
+    async def _add_partitions(self, plan: Plan, *, validate_only: bool) -> dict[str, KafkaError]:
+        if not plan.add_partitions:
+            return {}
+        added = await topics.create_partitions(
+            self._cluster, plan.add_partitions, validate_only=validate_only, timeout=TIMEOUT
+        )
+        return {name: answer for name, answer in added.items() if answer is not None}
 
     async def set_config(self, topic: str, name: str, value: str) -> None:
         """Set one config. Raise KafkaError."""

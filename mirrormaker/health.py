@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from mirrormaker.lineage import Lineage, interruption, refused, unproven
+from mirrormaker.lineage import Lineage
 from mirrormaker.link_state import GapPolicy, LogEnds, Problem
-from mirrormaker.prefix import aged_out, mismatch, target_ahead
+from mirrormaker.prefix import judgement
 
 
 class Health(Enum):
@@ -58,23 +58,8 @@ def problem_of(
     ends: LogEnds, lineage: Lineage, policy: GapPolicy, *, compacted: bool
 ) -> Problem | None:
     """Return why a link with these log ends stops, if it does."""
-    skip = policy is GapPolicy.SKIP
-    changed = interruption(lineage, ends)
-    refusal = refused(changed, ends, skip=skip) if changed is not None else None
-    problem = (
-        refusal
-        or target_ahead(ends)
-        or mismatch(ends, compacted=compacted)
-        or unproven(lineage, ends)
-    )
-    missing = aged_out(ends)
-    if problem is not None or missing is None or skip:
-        return problem
-    return Problem(
-        missing.cause,
-        f"offsets {missing.first}-{missing.until - 1} are deleted at the source; gap.policy=fail",
-        missing,
-    )
+    judged = judgement(ends, lineage, policy, compacted=compacted)
+    return judged if isinstance(judged, Problem) else None
 
 
 def judge(

@@ -52,7 +52,7 @@ from kclient.wire.errors import (
     PolicyViolation,
     RecordListTooLarge,
 )
-from mirrormaker.lineage import Lineage, interruption, refused, unproven
+from mirrormaker.lineage import Lineage
 from mirrormaker.link_state import (
     MENDABLE,
     Append,
@@ -69,7 +69,7 @@ from mirrormaker.link_state import (
     ReportGap,
     Stopped,
 )
-from mirrormaker.prefix import aged_out, mismatch, target_ahead
+from mirrormaker.prefix import judgement
 from mirrormaker.runs import Run
 
 FIRST_DELAY = 0.1
@@ -229,37 +229,21 @@ class PartitionLink:
             return []
         self.source_end = max(self.source_end, ends.source_end)
         self._read_ends(ends)
-        interrupted = interruption(self.lineage, ends)
-        if interrupted is not None:
-            refusal = refused(interrupted, ends, skip=self.gap_policy is GapPolicy.SKIP)
-            if refusal is not None:
-                self.is_checked = True
-                return self._stop(refusal)
-        stale = self._possibly_stale(ends)
-        if stale is not None:
+        judged = judgement(ends, self.lineage, self.gap_policy, compacted=self.compacted)
+        cause = judged.cause if isinstance(judged, Problem) else None
+        if cause is not Cause.RECREATED and self._may_be_stale(ends):
             self._stale_answers += 1
             if self._stale_answers < MAX_TRIES:
                 return [Locate(self.generation, self._delay(self._stale_answers))]
-            if stale.cause is Cause.TARGET_AHEAD:
-                self.is_checked = True
-                return self._stop(stale)
+        self.is_checked = True
+        if isinstance(judged, Problem) and cause in (Cause.RECREATED, Cause.TARGET_AHEAD):
+            return self._stop(judged)
         self._stale_answers = 0
         self._known_end = UNKNOWN
-        self.is_checked = True
         self.source_end = ends.source_end
-        problem = mismatch(ends, compacted=self.compacted) or unproven(self.lineage, ends)
-        if problem is not None:
-            return self._stop(problem)
-        effects: list[Effect] = []
-        missing = interrupted or aged_out(ends)
-        if missing is not None:
-            if self.gap_policy is GapPolicy.FAIL:
-                detail = (
-                    f"offsets {missing.first}-{missing.until - 1} are deleted, the source starts at "
-                    f"{ends.source_start}; gap.policy=skip continues there"
-                )
-                return self._stop(Problem(missing.cause, detail, missing))
-            effects += self._add_gap(missing)
+        if isinstance(judged, Problem):
+            return self._stop(judged)
+        effects = self._add_gap(judged) if judged is not None else []
         self.state = LinkState.COPYING
         self.appended_end = self._fetched_end = ends.target_end
         self._fetched_crc = ends.target_last_batch.crc if ends.target_last_batch is not None else 0
@@ -294,12 +278,9 @@ class PartitionLink:
         self._failures += 1
         return [Locate(self.generation, self._delay(self._failures))]
 
-    def _possibly_stale(self, ends: LogEnds) -> Problem | None:
-        """Return why *ends* may be stale: after an election a high watermark may lag for a moment."""
-        ahead = target_ahead(ends)
-        if ahead is None and ends.target_end < self._known_end:
-            return Problem(Cause.REJECTED, "the target's log end is not committed yet")
-        return ahead
+    def _may_be_stale(self, ends: LogEnds) -> bool:
+        """Return whether *ends* may be stale: after an election a high watermark may lag for a moment."""
+        return ends.target_end > ends.source_end or ends.target_end < self._known_end
 
     # --- the source
 

@@ -256,9 +256,8 @@ class Mirror:
         """
         found = {}
         for name, problem in self._source_topics.unreadable.items():
-            if (
-                not problem.retriable
-            ):  # else it was deleted, or is not in the metadata of all brokers yet
+            # Retriable: it was deleted, or is not in the metadata of all brokers yet.
+            if not problem.retriable:
                 found[name] = f"its configs cannot be read at the source: {problem}"
         for name in source:
             problem_there = self._target_topics.unreadable.get(self._selection.target_name(name))

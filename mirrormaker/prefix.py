@@ -1,8 +1,34 @@
-"""The prefix check: is the target a prefix of the source? Compares log ends and the last common batch. Pure."""
+"""The prefix check: is the target a prefix of the source? Compares log ends and the last common batch. Pure.
+
+`judgement` is the whole decision of a link before its first append, and of ``kmirror status``.
+"""
 
 from __future__ import annotations
 
-from mirrormaker.link_state import Cause, Gap, LogEnds, Problem
+from mirrormaker.lineage import Lineage, interruption, refused, unproven
+from mirrormaker.link_state import Cause, Gap, GapPolicy, LogEnds, Problem
+
+
+def judgement(
+    ends: LogEnds, lineage: Lineage, policy: GapPolicy, *, compacted: bool
+) -> Problem | Gap | None:
+    """Return why the target cannot be continued, or the gap behind which it is continued, if there is one."""
+    skip = policy is GapPolicy.SKIP
+    interrupted = interruption(lineage, ends)
+    problem = (
+        (refused(interrupted, ends, skip=skip) if interrupted is not None else None)
+        or target_ahead(ends)
+        or mismatch(ends, compacted=compacted)
+        or unproven(lineage, ends)
+    )
+    missing = interrupted or aged_out(ends)
+    if problem is not None or missing is None or skip:
+        return problem or missing
+    detail = (
+        f"offsets {missing.first}-{missing.until - 1} are deleted, the source starts at "
+        f"{ends.source_start}; gap.policy=skip continues there"
+    )
+    return Problem(missing.cause, detail, missing)
 
 
 def target_ahead(ends: LogEnds) -> Problem | None:

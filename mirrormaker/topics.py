@@ -103,6 +103,16 @@ class Creation:
     partitions: int
     configs: Mapping[str, str]
 
+    @property
+    def needed(self) -> dict[str, str]:
+        """The configs in `NEEDED`."""
+        return {name: value for name, value in self.configs.items() if name in NEEDED}
+
+    @property
+    def optional(self) -> dict[str, str]:
+        """The other configs: the topic is copied without them if the target refuses them."""
+        return {name: value for name, value in self.configs.items() if name not in NEEDED}
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
