@@ -5,10 +5,13 @@ Theory of operation
 The pool writes recovery points, log start offsets and high watermarks at intervals. A start relies on them. Entries of
 lost logs stay, so that the next start reports these logs as missing, too, until another log takes the place, or the
 lost one is back (S8). A truncation, or a new log in the place of a deleted one, may leave an entry that is too high.
-The owner corrects such an entry before the log takes its next append.
+The owner corrects such an entry before the log takes its next append. A start may reject a high watermark: the log ends
+below it, or a power loss leaves it in doubt. Then the entry stays until the replica has a leader again, and is
+corrected before the log grows: a log that grows back to the entry would confirm it.
 
-Invariant: a recovery point on the disk is never above the end of what was synced of the present log (1 of
-`log_manager`).
+Invariants:
+1. A recovery point on the disk is never above the end of what was synced of the present log (1 of `log_manager`).
+2. A high watermark on the disk of a log that takes appends is not above the one in memory.
 
 Owner: `LogManager`, on the owner's thread
 """
@@ -84,11 +87,25 @@ class CheckpointContents:
             return None
         files = self.files_of(where, None)
         if is_beyond:
-            files[offset_checkpoint_file.HIGH_WATERMARKS] = self._marks_without(key, where)
+            marks = self._marks_on_disk(where)
+            marks.pop(key, None)
+            files[offset_checkpoint_file.HIGH_WATERMARKS] = marks
         return files
 
-    def _marks_without(self, key: TopicPartition, where: LogDir) -> dict[TopicPartition, int]:
-        """Return the high watermarks on the disk but for *key*'s, and those of other logs that we deleted.
+    def lowered(self, marks: Mapping[TopicPartition, int], where: LogDir) -> Files | None:
+        """Return the high watermarks to write where *where* has higher ones than *marks*; None: it has none."""
+        too_high = {
+            key: mark
+            for key, mark in marks.items()
+            if self._where.get(key) is where
+            and where.written(offset_checkpoint_file.HIGH_WATERMARKS, key) > mark
+        }
+        if not too_high:
+            return None
+        return {offset_checkpoint_file.HIGH_WATERMARKS: {**self._marks_on_disk(where), **too_high}}
+
+    def _marks_on_disk(self, where: LogDir) -> dict[TopicPartition, int]:
+        """Return the high watermarks on the disk, without those of logs that we deleted.
 
         The next start must report lost logs as missing, and must not report deleted ones. One write covers all: when
         thousands of deleted partitions come again, the first of them pays for the others.
@@ -97,7 +114,7 @@ class CheckpointContents:
         return {
             each: mark
             for each, mark in where.all_written(offset_checkpoint_file.HIGH_WATERMARKS).items()
-            if each != key and (self._where.get(each) is where or each in lost)
+            if self._where.get(each) is where or each in lost
         }
 
 

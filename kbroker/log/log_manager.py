@@ -415,6 +415,22 @@ class LogManager:
                 files = self._checkpointing.files_of(directory, high_watermarks)
                 self._in_pool(directory, partial(directory.write_checkpoints, number, files))
 
+    def lower_high_watermarks(self, marks: Mapping[TopicPartition, int]) -> None:
+        """Write *marks* where the checkpoints have higher ones: before these logs take their next append.
+
+        One synced write for each directory that has such an entry. A directory that fails goes offline.
+        """
+        for directory in self._directories:
+            if directory.failure is not None:
+                continue
+            files = self._checkpointing.lowered(marks, directory)
+            if files is not None:
+                number = directory.checkpoint_number()
+                try:
+                    directory.write_checkpoints(number, files)
+                except OSError as error:
+                    self._directory_failed(directory, error)
+
     def _before_reuse(self, key: TopicPartition, where: LogDir) -> None:
         """Correct a checkpoint entry that is above what *key*'s log now holds (1)."""
         files = self._checkpointing.corrected(key, where)

@@ -257,7 +257,7 @@ class ReplicaStateChanges:
             for item in items:
                 if turn.is_over():
                     done, changed = changed, []
-                    self._registry.announce(done)
+                    self._announce(done)
                     yield
                     turn = Turn(self._reactor.seconds)
                     if (refused := self._check_epochs(request)) is not ErrorCode.NONE:
@@ -265,8 +265,24 @@ class ReplicaStateChanges:
                 one(item, changed)
         finally:
             # Also after an error: a repeated request is not applied again, so these would never be announced.
-            self._registry.announce(changed)
+            self._announce(changed)
         return ErrorCode.NONE
+
+    def _announce(self, changed: Changed) -> None:
+        """Announce role changes; before that, correct the checkpoints of logs that may take appends from now on.
+
+        A log that lost records ends below its high watermark on the disk, and a start after a power loss believes less
+        than the disk has. If the log grew back to that entry and the process died, the next start would take records
+        for committed that are not.
+        """
+        self._log_manager.lower_high_watermarks(
+            {
+                partition.key: partition.high_watermark
+                for partition, _ in changed
+                if partition.role.leader >= 0 and partition.log is not None
+            }
+        )
+        self._registry.announce(changed)
 
     def _check_epochs(
         self, request: LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest

@@ -109,3 +109,45 @@ def test_an_id_that_was_given_out_is_no_way_into_the_place_of_a_static_member(
     both = [MemberIdentity("s-id", "i"), MemberIdentity("a-id")]
     assert table.left(table.leave(*both)) == [ErrorCode.NONE, ErrorCode.NONE]
     assert not len(table.group.members)
+
+
+def test_no_answer_names_a_generation_that_was_never_written() -> None:
+    """The snapshot of the next generation takes the place of one that waits to be written."""
+    table = GroupOnTheTable(auto_persist=False)
+    first = table.join("s", group_instance_id="i")
+    table.advance(3.0)
+    assert table.group.generation_id == 1
+    assert first in table.waiting
+    second = table.join("s2", group_instance_id="i")
+    assert table.joined(first).error is ErrorCode.FENCED_INSTANCE_ID
+    table.acknowledge()
+    assert table.joined(second).generation_id == 2
+
+
+def test_answers_of_an_earlier_generation_do_not_outlive_the_rebalance(
+    table: GroupOnTheTable,
+) -> None:
+    table.join("s", "s-id", group_instance_id="i", rebalance_timeout=2.0)
+    table.auto_persist = False
+    a = table.join("a", "a-id", rebalance_timeout=2.0)
+    assert a in table.waiting
+    table.join("t", group_instance_id="j", rebalance_timeout=2.0)
+    table.join("s", "s-id", group_instance_id="i", rebalance_timeout=2.0)
+    table.advance(3.0)
+    assert table.group.generation_id == 3
+    assert table.joined(a).error is ErrorCode.UNKNOWN_MEMBER_ID, "it did not rejoin in time"
+
+
+def test_a_static_member_that_missed_a_rebalance_is_asked_to_rejoin(
+    table: GroupOnTheTable,
+) -> None:
+    table.auto_persist = False
+    held = table.join("s", "s-id", group_instance_id="i", rebalance_timeout=2.0)
+    table.join("a", "a-id", rebalance_timeout=2.0)
+    assert (held in table.waiting, table.group.generation_id) == (True, 2)
+    table.join("t", group_instance_id="j", rebalance_timeout=2.0)
+    table.join("a", "a-id", rebalance_timeout=2.0)
+    table.advance(3.0)
+    assert table.group.generation_id == 3
+    assert "s-id" in table.group.members
+    assert table.joined(held).error is ErrorCode.REBALANCE_IN_PROGRESS

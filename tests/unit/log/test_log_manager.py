@@ -192,6 +192,40 @@ def test_s08_a_high_watermark_beyond_the_end_commits_nothing(
     assert (dirs.high_watermarks["t", 0], log.missing_below) == (0, 4)
 
 
+def test_s08_a_high_watermark_that_a_start_rejected_is_not_believed_when_the_log_has_grown_again(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    dirs = brokers().start()
+    append(dirs.create("t", 0, ID), 1, 2, 3)
+    append(dirs.create("t", 1, ID), 1, 2)
+    dirs.close(high_watermarks={("t", 0): 2, ("t", 1): 2})
+    path = tmp_path / "a" / "replication-offset-checkpoint"
+    path.write_text("0\n3\nt 0 5\nt 1 2\ndeleted 0 7\n")
+    dirs = brokers().start()
+    log = dirs.get("t", 0)
+    assert log is not None
+    believed = dict(dirs.high_watermarks)
+    dirs.missing_logs.clear()
+    dirs.lower_high_watermarks(believed)
+    assert sorted(path.read_text().splitlines()) == ["0", "2", "t 0 0", "t 1 2"]
+    append(log, 4, 5)
+    dirs.release()
+    assert brokers().start().high_watermarks == {("t", 0): 0, ("t", 1): 2}
+
+
+def test_high_watermarks_that_are_not_too_high_are_not_written_again(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    dirs = brokers().start()
+    append(dirs.create("t", 0, ID), 1, 2, 3)
+    dirs.checkpoint({("t", 0): 2})
+    path = tmp_path / "a" / "replication-offset-checkpoint"
+    before = path.stat().st_ino
+    dirs.lower_high_watermarks({("t", 0): 2, ("t", 1): 0})
+    dirs.lower_high_watermarks({("t", 0): 3})
+    assert path.stat().st_ino == before
+
+
 def set_line(path: Path, line: str) -> None:
     path.write_text(f"0\n1\n{line}\n")
 

@@ -442,6 +442,7 @@ class Group:
         """Give *member* the id *new_id*; requests with the old id are fenced."""
         self._out.fail_join(member, ErrorCode.FENCED_INSTANCE_ID)
         self._out.fail_sync(member, ErrorCode.FENCED_INSTANCE_ID)
+        self._out.fail_held_of(member.member_id, ErrorCode.FENCED_INSTANCE_ID)
         if member.member_id in self._pending_sync:
             self._pending_sync.remove(member.member_id)
             self._pending_sync.add(new_id)
@@ -465,6 +466,7 @@ class Group:
         """Remove *member*; its waiting requests get *error*. `_members_removed` comes next."""
         self._out.fail_join(member, error)
         self._out.fail_sync(member, error)
+        self._out.fail_held_of(member.member_id, error)
         self.members.remove(member)
         self._pending_sync.discard(member.member_id)
         if not member.is_new:
@@ -539,6 +541,8 @@ class Group:
         if len(self.members) and not self.members.elect_leader():
             self._await_joins(now + self.members.rebalance_timeout)
             return
+        over = self._out.fail_held_of_generation(ErrorCode.REBALANCE_IN_PROGRESS)
+        self._restart_sessions(over, now)
         self.generation_id += 1
         self._out.dirty = True
         self.protocol_name = select_protocol(self.members)

@@ -67,9 +67,7 @@ class Outbox:
     def fail_join(self, member: Member, error: ErrorCode) -> None:
         """Answer the waiting JoinGroup of *member*, if there is one, with *error*."""
         if member.awaiting_join is not None:
-            # A member with an unknown id joins again without one.
-            member_id = "" if error is ErrorCode.UNKNOWN_MEMBER_ID else member.member_id
-            self.answer(member.awaiting_join, JoinGroupResult(error, member_id))
+            self.answer(member.awaiting_join, _failed_join(error, member.member_id))
             member.awaiting_join = None
 
     def fail_sync(self, member: Member, error: ErrorCode) -> None:
@@ -103,21 +101,41 @@ class Outbox:
             answered.append(member_id)
         return answered
 
-    def fail_held(self, error: ErrorCode) -> list[str]:
-        """Answer every request that waits for a snapshot with *error*; return the ids of their members."""
-        for _, answer, member_id in self._held:
-            failed: JoinGroupResult | SyncGroupResult | LeaveGroupResult
+    def fail_held(
+        self, error: ErrorCode, which: Callable[[Answer, str], bool] = lambda *_: True
+    ) -> list[str]:
+        """Answer the requests that wait for a snapshot with *error*; return the ids of their members.
+
+        *which* chooses by the answer that waits and the id of its member; all without it.
+        """
+        failed = [each for each in self._held if which(each[1], each[2])]
+        if not failed:
+            return []
+        self._held = deque(each for each in self._held if not which(each[1], each[2]))
+        for _, answer, member_id in failed:
+            value: JoinGroupResult | SyncGroupResult | LeaveGroupResult
             match answer.value:
                 case JoinGroupResult():
-                    failed = JoinGroupResult(error, member_id)
+                    value = _failed_join(error, member_id)
                 case SyncGroupResult():
-                    failed = SyncGroupResult(error)
+                    value = SyncGroupResult(error)
                 case LeaveGroupResult():
-                    failed = replace(answer.value, error=error, members=())
-            self._effects.append(Answer(answer.token, failed))
-        members = [member_id for _, _, member_id in self._held]
-        self._held.clear()
-        return members
+                    value = replace(answer.value, error=error, members=())
+            self._effects.append(Answer(answer.token, value))
+        return [member_id for _, _, member_id in failed]
+
+    def fail_held_of(self, member_id: str, error: ErrorCode) -> None:
+        """Answer what waits for a snapshot on behalf of *member_id* with *error*."""
+        self.fail_held(error, lambda _, holder: holder == member_id)
+
+    def fail_held_of_generation(self, error: ErrorCode) -> list[str]:
+        """Answer the JoinGroups and SyncGroups that wait for a snapshot with *error*: their generation is over.
+
+        The next snapshot may take the place of theirs, and is of another generation.
+        """
+        return self.fail_held(
+            error, lambda answer, _: not isinstance(answer.value, LeaveGroupResult)
+        )
 
     def flush(self, snapshot: Callable[[], GroupSnapshot]) -> list[Effect]:
         """Return the effects of this event in the order of their execution."""
@@ -138,3 +156,8 @@ class Outbox:
             self._timer_moved = False
             effects.append(SetTimer(self._armed))
         return effects
+
+
+def _failed_join(error: ErrorCode, member_id: str) -> JoinGroupResult:
+    # A member with an unknown id joins again without one.
+    return JoinGroupResult(error, "" if error is ErrorCode.UNKNOWN_MEMBER_ID else member_id)
