@@ -1,11 +1,16 @@
 """Controlled shutdown: the controller moves leadership away from this broker before it stops.
 
+The request names the broker epoch of the moment. Without it a request that a controller reads late would be taken for
+one of the next process, which would then stay out of every ISR. A broker that is not registered sends none: the
+controller has moved its leadership already, or is about to.
+
 The time is bounded (KAFKA-1305, KAFKA-1663). Without a controller, or without its response, the broker stops all the
 same, and its partitions fail over when its session ends.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from twisted.internet.defer import TimeoutError
@@ -42,7 +47,7 @@ class ControlledShutdown:
         brokers: BrokerConnections,
         *,
         broker_id: int,
-        broker_epoch: int,
+        broker_epoch: Callable[[], int | None],
     ) -> None:
         self._reactor = reactor
         self._config = config
@@ -70,14 +75,18 @@ class ControlledShutdown:
         return False
 
     async def _request(self) -> bool:
+        broker_epoch = self._broker_epoch()
+        if broker_epoch is None:
+            log.info(
+                "controlled shutdown: this broker is not registered in ZooKeeper at the moment"
+            )
+            return False
         controller = self._metadata.live_controller_id
         address = self._metadata.address(controller, self._config.inter_broker_listener)
         if address is None:
             log.info("controlled shutdown: no controller is known")
             return False
-        request = ControlledShutdownRequest(
-            broker_id=self._broker_id, broker_epoch=self._broker_epoch
-        )
+        request = ControlledShutdownRequest(broker_id=self._broker_id, broker_epoch=broker_epoch)
         asked = self._brokers(controller, *address, ApiKey.CONTROLLED_SHUTDOWN, VERSION, request)
         try:
             response = await asked.addTimeout(ATTEMPT_SECONDS, self._reactor)

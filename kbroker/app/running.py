@@ -148,6 +148,6 @@ async def _hand_over(broker: RunningBroker) -> None:
             parts.metadata,
             parts.shutdown_connections,
             broker_id=parts.identified.broker_id,
-            broker_epoch=broker.registration.broker_epoch or -1,
+            broker_epoch=lambda: broker.registration.broker_epoch,
         )
         await shutdown.run()

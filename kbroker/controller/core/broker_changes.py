@@ -139,7 +139,8 @@ def controlled_shutdown(
     broker = context.brokers.get(event.broker_id)
     if broker is None:
         outcome = ShutdownOutcome.BROKER_NOT_AVAILABLE
-    elif event.broker_epoch not in (-1, broker.epoch):
+    elif event.broker_epoch != broker.epoch:
+        # Also an unknown epoch: a delayed request of an earlier process would keep its next one out of every ISR.
         outcome = ShutdownOutcome.STALE_BROKER_EPOCH
     else:
         if event.broker_id not in context.shutting_down:

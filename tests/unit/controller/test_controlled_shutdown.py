@@ -28,7 +28,8 @@ class Leaving:
         create_topic(self.world)
         self.waiting: list[tuple[Any, Deferred[LeaderAndIsrResponse]]] = []
         self.world.cluster[2].answer = self._answer
-        self.outcome = outcome_of(self.world.controller.controlled_shutdown(3, -1))
+        epoch = self.world.controller.context.brokers[3].epoch
+        self.outcome = outcome_of(self.world.controller.controlled_shutdown(3, epoch))
 
     def _answer(self, api: ApiKey, request: Any) -> Deferred[LeaderAndIsrResponse] | None:
         if api is not ApiKey.LEADER_AND_ISR:

@@ -44,7 +44,8 @@ def test_a_resignation_during_a_write_answers_all_requests_with_not_controller()
     world = a_world()
     in_process = outcome_of(world.controller.reassign({T0: (2, 1)}))
     waiting = outcome_of(world.controller.elect_leaders(ElectionType.PREFERRED, None))
-    leaving = outcome_of(world.controller.controlled_shutdown(3, -1))
+    epoch = world.controller.context.brokers[3].epoch
+    leaving = outcome_of(world.controller.controlled_shutdown(3, epoch))
     assert [in_process, waiting, leaving] == [[], [], []]
     world.controller.stop()
     assert [in_process, waiting, leaving] == [[NotController]] * 3
@@ -65,9 +66,12 @@ def test_a_write_that_was_sent_before_a_resignation_causes_no_request_to_a_broke
 def test_a_controlled_shutdown_of_another_registration_is_rejected() -> None:
     world = a_world()
     stale = outcome_of(world.controller.controlled_shutdown(3, 1))
-    unknown = outcome_of(world.controller.controlled_shutdown(9, -1))
-    world.until(lambda: bool(stale and unknown))
-    assert (stale, unknown) == ([StaleBrokerEpoch], [BrokerNotAvailable])
+    without = outcome_of(world.controller.controlled_shutdown(3, -1))
+    unknown = outcome_of(world.controller.controlled_shutdown(9, 1))
+    world.until(lambda: bool(stale and without and unknown))
+    assert (stale, without) == ([StaleBrokerEpoch], [StaleBrokerEpoch])
+    assert unknown == [BrokerNotAvailable]
+    assert not world.controller.context.shutting_down
 
 
 def test_a_request_to_delete_an_unknown_topic_is_removed() -> None:

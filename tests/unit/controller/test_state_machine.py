@@ -405,7 +405,7 @@ def test_a_topic_may_vanish_between_two_steps_of_a_controlled_shutdown():
 
 def test_a_step_is_not_taken_for_the_next_registration_of_the_broker():
     machine = many_partitions(1, 0)
-    after = written(machine, handle(machine, events.ControlledShutdownRequested(1, -1)), 11)
+    after = written(machine, handle(machine, events.ControlledShutdownRequested(1, 1)), 11)
     restarted = {**brokers(2, 3), 1: broker(1, epoch=2)}
     effects = handle(machine, events.BrokersChanged(restarted))
     while of_kind(effects, fx.WriteStates):
@@ -447,7 +447,7 @@ def test_s28_requests_still_reach_a_broker_that_is_shutting_down(machine):
 
 
 def test_partitions_with_one_replica_do_not_hold_a_shutdown_up(machine):
-    effects = handle(machine, events.ControlledShutdownRequested(2, -1))
+    effects = handle(machine, events.ControlledShutdownRequested(2, 1))
     after = written(machine, effects, 11)
     (answer,) = of_kind(after, fx.AnswerControlledShutdown)
     assert answer.remaining == ()
