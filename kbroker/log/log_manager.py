@@ -157,6 +157,13 @@ class LogManager:
                 for key, mark in marks.items()
                 if key in loaded.logs
             }
+        if loaded.history is not None:
+            # Each log that kbroker made had a topic id. One that lost it may be another partition's: directories may
+            # have been exchanged since.
+            marks = {
+                key: 0 if key in loaded.logs and loaded.logs[key].topic_id is None else mark
+                for key, mark in marks.items()
+            }
         self.high_watermarks.update(marks)
         self.clean = self.clean and loaded.clean
         self.written_by_kbroker = self.written_by_kbroker or loaded.history is not None

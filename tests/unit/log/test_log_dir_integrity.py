@@ -250,3 +250,17 @@ def test_s08_directories_that_are_all_restored_from_a_copy_vouch_for_no_run_that
     assert not restored.covers(20), "what was written under it is in the directories that are gone"
     after = run(50)
     assert [each for each in (10, 20, 30, 40) if after.covers(each)] == [10, 40]
+
+
+def test_s27_a_log_that_has_lost_its_topic_id_has_no_high_watermark(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    """Directories may have been exchanged since: the checkpoint has the entry of another log."""
+    dirs = brokers().start()
+    dirs.registered(10)
+    for number in (0, 1):
+        append(dirs.create("t", number, ID), 1, 2, 3)
+    dirs.checkpoint({("t", 0): 3, ("t", 1): 3})
+    dirs.release()
+    (tmp_path / "a" / "t-1" / "partition.metadata").unlink()
+    assert brokers().start().high_watermarks == {("t", 0): 3, ("t", 1): 0}
