@@ -59,7 +59,8 @@ class CheckpointContents:
             offset_checkpoint_file.LOG_START_OFFSETS: {
                 key: log.log_start_offset
                 for key, log in mine.items()
-                if log.log_start_offset > log.segments[0].base_offset
+                # Kafka leaves out a start at the first segment. But a power loss may bring a deleted segment back.
+                if log.log_start_offset
             },
         }
         if high_watermarks is not None:

@@ -213,6 +213,29 @@ def test_s08_a_high_watermark_that_a_start_rejected_is_not_believed_when_the_log
     assert brokers().start().high_watermarks == {("t", 0): 0, ("t", 1): 2}
 
 
+def test_s17_the_log_start_is_kept_after_the_segments_below_it_were_deleted(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    """Their names are removed without a sync: after a power loss they may be there again, and hide a hole."""
+    broker = brokers(retention_ms=1, segment_bytes=100)
+    dirs = broker.start()
+    log = dirs.create("t", 0, ID)
+    for n in range(3):
+        append(log, n)
+    first = tmp_path / "a" / "t-0" / "00000000000000000000.log"
+    content = first.read_bytes()
+    log.advance_log_start(2)
+    broker.now_ms = 10**9
+    assert dirs.sweep(lambda _: 2) == 2
+    assert log.segments.first_offset == log.log_start_offset == 2
+    dirs.checkpoint({("t", 0): 3})
+    dirs.release()
+    first.write_bytes(content)
+    found = brokers().start().get("t", 0)
+    assert found is not None
+    assert (found.log_start_offset, len(records(found))) == (2, 1)
+
+
 def test_high_watermarks_that_are_not_too_high_are_not_written_again(
     brokers: Brokers, tmp_path: Path
 ) -> None:
