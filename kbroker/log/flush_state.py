@@ -101,7 +101,9 @@ class FlushState:
         self.recovery_point = 0
 
     def truncated(self, offset: int) -> None:
-        """Handle the log ending at *offset* now."""
+        """Handle the log ending at *offset* now: batches are not split, so this may be below the offset of `cut`."""
+        if self._cut_at is not None:
+            self._cut_at = min(self._cut_at, offset)
         self.recovery_point = min(self.recovery_point, offset)
         if self._pending is not None:
             self._pending.truncated(offset)

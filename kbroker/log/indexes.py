@@ -37,14 +37,16 @@ _MAX_WINDOWS: Final = 256  # of at most 6 KiB: the part of the file that was sea
 class SparseIndex:
     """One index file: *stem* plus the suffix of the kind. Entries are pairs of integers."""
 
-    __slots__ = ("_disk", "_on_disk", "_pending", "_window", "stem")
+    __slots__ = ("_disk", "_on_disk", "_pending", "_window", "stem", "suffix")
 
     SUFFIX: ClassVar[str]
     ENTRY: ClassVar[Struct]
 
-    def __init__(self, disk: Disk, stem: str, *, new: bool = False) -> None:
+    def __init__(self, disk: Disk, stem: str, *, new: bool = False, suffix: str = "") -> None:
         self._disk = disk
         self.stem = stem
+        self.suffix = suffix
+        """Behind the name of the file: that of the segment."""
         self._on_disk = 0 if new else _UNKNOWN
         self._pending: bytearray | None = None
         self._window: tuple[int, bytes] | None = None
@@ -52,7 +54,7 @@ class SparseIndex:
     @property
     def path(self) -> str:
         """The index file."""
-        return self.stem + self.SUFFIX
+        return self.stem + self.SUFFIX + self.suffix
 
     def __len__(self) -> int:
         pending = len(self._pending) // self.ENTRY.size if self._pending else 0

@@ -41,11 +41,12 @@ from kbroker.log.partition_metadata_file import (
     decode_partition_metadata,
 )
 from kbroker.log.producer_state_manager import ProducerStateManager, open_producers
+from kbroker.log.segment_replacement import CLEANED_SUFFIX, recover_replacements
 from kclient.wire.batches import BatchInfo
 from kclient.wire.errors import CorruptMessage, KafkaStorageError
 
 _SEGMENT_NAME: Final = re.compile(r"^(\d{20})\.log$")
-_LEFTOVERS: Final = (DELETED_SUFFIX, ".cleaned", ".tmp")
+_LEFTOVERS: Final = (DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")
 
 
 class LoadedLog(NamedTuple):
@@ -81,7 +82,9 @@ def load(
     """
     notes: list[str] = []
     names = set(disk.listdir(directory))
+    recover_replacements(disk, directory, names, notes)
     _clear_leftovers(disk, directory, names)
+    metadata = _load_metadata(disk, directory, names)
     found = _find_segments(disk, directory, names, now_ms)
     epochs = _load_epochs(disk, directory, names, found, notes)
     if not found:
@@ -93,10 +96,16 @@ def load(
         if f"{segment.base_offset:020d}.index" not in names and segment.size:
             notes.append(f"{segment.path}: rebuilt the missing index")
             segment.rebuild_indexes()
+    if not clean:
+        _cut_again(segments, recovery_point, notes)
     end = _clean_end(segments.active) if clean else None
     found_clean = end is not None
     if end is None:
-        end = _recover(disk, segments, recovery_point, epochs, config, log_start_offset, notes)
+        # Our own compaction states its holes in .gap files, Kafka's does not.
+        may_have_holes = config.compacted and metadata.directory_id is None
+        end = _recover(
+            disk, segments, recovery_point, epochs, config, log_start_offset, may_have_holes, notes
+        )
     missing_below = recovery_point if end < recovery_point else None
     if missing_below is not None:
         notes.append(
@@ -128,7 +137,7 @@ def load(
         end,
         min(recovery_point, end),
         epochs,
-        _load_metadata(disk, directory, names),
+        metadata,
         producers,
         tuple(notes),
         missing_below,
@@ -139,11 +148,6 @@ def _clear_leftovers(disk: Disk, directory: str, names: set[str]) -> None:
     for name in names:
         if name.endswith(_LEFTOVERS):
             unlink_if_there(disk, f"{directory}/{name}")
-        elif name.endswith(".swap"):
-            raise KafkaStorageError(
-                f"{directory}/{name} is half of an interrupted compaction",
-                hint="start the directory once with the broker that compacted it",
-            )
 
 
 def _find_segments(disk: Disk, directory: str, names: set[str], now_ms: int) -> list[LogSegment]:
@@ -228,6 +232,35 @@ def _load_metadata(disk: Disk, directory: str, names: set[str]) -> PartitionMeta
         raise CorruptMessage(f"{path}: {error.message}") from error
 
 
+def _cut_again(segments: LogSegments, recovery_point: int, notes: list[str]) -> None:
+    """Cut the segment before the recovery point where that segment's successor begins, if a power loss undid that cut.
+
+    The name of the successor may be on the disk before the truncation that it followed. Recovery reads from the
+    recovery point on, so it would not see the old records beside the new ones.
+    """
+    number = segments.index_of(recovery_point)
+    if not number or segments[number].base_offset != recovery_point:
+        return  # recovery reads that segment, or what follows the cut was synced and the cut with it
+    segment = segments[number - 1]
+    size = end = 0
+    overlaps = False
+    with suppress(CorruptMessage):
+        size = segment.indexed_position(recovery_point - 1)
+        for position, info in scan.headers(segment.file, size, segment.size):
+            size = position
+            overlaps = info.last_offset >= recovery_point
+            if overlaps:
+                break
+            size, end = position + info.size, info.next_offset
+    # Anything else behind the last batch is damage, and is reported when it is read.
+    if size < segment.size and (overlaps or end == recovery_point):
+        notes.append(
+            f"{segment.path}: cut off {segment.size - size} bytes from byte {size} on: the next segment begins at"
+            f" {recovery_point}, and a truncation was undone"
+        )
+        segment.truncate(size, recovery_point)
+
+
 def _clean_end(last: LogSegment) -> int | None:
     """Return the offset after the last batch, or None when the file does not end with a batch."""
     last.offset_index.trim()
@@ -245,9 +278,13 @@ def _recover(
     epochs: LeaderEpochCache,
     config: LogConfig,
     log_start_offset: int,
+    may_have_holes: bool,
     notes: list[str],
 ) -> int:
-    """Recover the segments from *recovery_point* on and return the log end offset."""
+    """Recover the segments from *recovery_point* on and return the log end offset.
+
+    *may_have_holes*: compaction by Apache Kafka may have left holes between segments, without .gap files.
+    """
     # Entries of the file for offsets that were not synced may be of batches that were cut off since;
     # the batches that are there have the epochs.
     epochs.truncate_from_end(recovery_point)
@@ -262,9 +299,12 @@ def _recover(
         if not problem and later and log_start_offset < later[0].base_offset != end:
             # A segment is named after the end of the one before it: what is between was lost, and
             # a replica with a hole must not pass for one that has it all. Compaction makes holes, and a mirror
-            # copies gaps that are wider than a segment can be.
-            is_gap = config.compacted or later[0].gap_from() == end
-            problem = "" if is_gap else f"{later[0].path} begins behind a hole"
+            # copies gaps that are wider than a segment can be. A .gap file states such a hole.
+            begins = later[0].base_offset
+            if begins < end:  # it was deleted by a truncation, and a power loss brought it back
+                problem = f"{later[0].path} begins below the end of the segment before it"
+            elif not may_have_holes and later[0].gap_from() != end:
+                problem = f"{later[0].path} begins behind a hole"
         if not problem:
             continue
         notes.append(
@@ -341,6 +381,9 @@ def _recover_segment(
                 raise CorruptMessage(f"offset {info.base_offset} follows {end}")
             if not segment.holds(info):
                 raise CorruptMessage(f"last offset {info.last_offset} cannot be")
+            if 0 <= info.leader_epoch < epochs.latest:
+                # A power loss brought back what was cut off before the batches of the later epoch were appended.
+                raise CorruptMessage(f"leader epoch {info.leader_epoch} follows {epochs.latest}")
             segment.appended(
                 info.size, info.base_offset, info.last_offset, info.max_timestamp, interval
             )

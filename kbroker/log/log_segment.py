@@ -82,22 +82,32 @@ class LogSegment:
         "offset_index",
         "size",
         "stem",
+        "suffix",
         "time_index",
     )
 
     def __init__(
-        self, disk: Disk, directory: str, base_offset: int, *, size: int, created_ms: int
+        self,
+        disk: Disk,
+        directory: str,
+        base_offset: int,
+        *,
+        size: int,
+        created_ms: int,
+        suffix: str = "",
     ) -> None:
         self._disk = disk
         self._file: SegmentFile | None = None
         self.base_offset = base_offset
         self.stem = f"{directory}/{base_offset:020d}"
+        self.suffix = suffix
+        """Behind the names of its files; "" but during a replacement (`segment_replacement`)."""
         self.size = size
         """Bytes of whole batches; readers never see what the file holds beyond."""
         self.created_ms = created_ms
         new = size == 0
-        self.offset_index = OffsetIndex(disk, self.stem, new=new)
-        self.time_index = TimeIndex(disk, self.stem, new=new)
+        self.offset_index = OffsetIndex(disk, self.stem, new=new, suffix=suffix)
+        self.time_index = TimeIndex(disk, self.stem, new=new, suffix=suffix)
         self.bytes_since_index = 0
         self._first_timestamp = _UNREAD
         self._max_timestamp = NO_TIMESTAMP if new else _UNREAD
@@ -123,7 +133,7 @@ class LogSegment:
     @property
     def path(self) -> str:
         """The file of batches."""
-        return self.stem + LOG_SUFFIX
+        return self.stem + LOG_SUFFIX + self.suffix
 
     @property
     def file(self) -> SegmentFile:
@@ -431,6 +441,11 @@ class LogSegment:
         self.stem = f"{directory}/{self.base_offset:020d}"
         self.offset_index.stem = self.time_index.stem = self.stem
 
+    def renamed(self, suffix: str) -> None:
+        """Handle the rename of the files; the next access opens the batches by their new name."""
+        self.close()
+        self.suffix = self.offset_index.suffix = self.time_index.suffix = suffix
+
     def replace_file(self) -> None:
         """Put an empty file in the place of the segment's, in one step; slices keep the old one open. Raise OSError."""
         self.close()
@@ -438,12 +453,15 @@ class LogSegment:
             unlink_if_there(self._disk, self.stem + suffix)
         replace_file(self._disk, self.path, b"", durable=False)
 
-    def mark_deleted(self) -> list[str]:
-        """Rename the segment's files to ``.deleted`` and return their paths, to unlink later."""
+    def mark_deleted(self, *, beside: bool = True) -> list[str]:
+        """Rename the segment's files to ``.deleted`` and return their paths, to unlink later.
+
+        *beside*: those that belong to its base offset, too. Another segment that begins there keeps them.
+        """
         self.close()
         paths = []
-        beside = (self.stem + SNAPSHOT_SUFFIX, self.stem + GAP_SUFFIX)
-        for path in (self.path, self.offset_index.path, self.time_index.path, *beside):
+        others = (self.stem + SNAPSHOT_SUFFIX, self.stem + GAP_SUFFIX) if beside else ()
+        for path in (self.path, self.offset_index.path, self.time_index.path, *others):
             try:
                 self._disk.rename(path, path + DELETED_SUFFIX)
             except FileNotFoundError:

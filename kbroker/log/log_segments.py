@@ -8,9 +8,10 @@ loss, leaves a directory that recovery (`log_loader`) opens as the log before th
 
     roll                            create the next segment, then delete the sealed one if it is empty
     truncate_to                     delete segments from the end, then cut the last one
-    truncate_fully_and_start_at     create the new segment, then delete the others, oldest first
+    truncate_fully_and_start_at     create the new segment, then delete the others
     delete_oldest                   rename to .deleted, oldest first; a later task removes the files
     quarantine_behind               rename to .quarantined, behind the last whole batch; recovery only
+    replace                         one new segment for a run of sealed ones; see `segment_replacement`
 
 Invariants:
 1. There is always an active segment, in memory and on the disk: an empty directory would be a log that ends at 0.
@@ -24,11 +25,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple, overload
 
 from kbroker.log import quarantine, scan
 from kbroker.log.disk import Disk
 from kbroker.log.log_segment import BASE_OFFSET, MAX_RELATIVE, LogSegment, write_gap
+from kbroker.log.segment_replacement import SegmentReplacement
 from kbroker.log.slices import FileSlice
 
 
@@ -48,12 +51,14 @@ EMPTY: Final = LogSlice((), 0)
 class LogSegments(Sequence[LogSegment]):
     """The segments in *directory*, oldest first; at least one."""
 
-    __slots__ = ("_disk", "_segments", "active", "directory")
+    __slots__ = ("_disk", "_replacement", "_segments", "active", "directory")
 
     def __init__(self, disk: Disk, directory: str, segments: Sequence[LogSegment]) -> None:
         self._disk = disk
         self.directory = directory
         self._segments = list(segments)
+        self._replacement: SegmentReplacement | None = None
+        """The newest one; the next one begins after it is over."""
         self.active = self._segments[-1]
         """The segment that takes appends: the last one."""
 
@@ -171,12 +176,14 @@ class LogSegments(Sequence[LogSegment]):
 
         A power loss in between leaves a log that ends where the old one did, or at *offset*.
         """
+        self._end_replacement()
         former = self._segments[:]
         same = next((each for each in former if each.base_offset == offset), None)
         if same is None:
             self.active = LogSegment.create(self._disk, self.directory, offset, now_ms)
             self._segments.append(self.active)
-        for segment in former:
+        # The newest first where the first ones stay: a killed process leaves no hole.
+        for segment in former if same is None else former[::-1]:
             if segment is not same:
                 self._segments.remove(segment)
                 self._delete(segment)
@@ -193,6 +200,57 @@ class LogSegments(Sequence[LogSegment]):
         for segment in former:
             quarantine.put_aside(self._disk, segment)
 
+    def start_replacement(
+        self, index: int, count: int, *, index_interval_bytes: int
+    ) -> SegmentReplacement:
+        """Begin to replace *count* sealed segments from *index* on.
+
+        Raise ValueError for the active segment, and while an earlier replacement is not over.
+        """
+        if not 0 <= index < index + count < len(self._segments):
+            raise ValueError(f"{count} segments from {index} on are not all sealed")
+        if self._replacement is not None and not self._replacement.is_over:
+            raise ValueError(f"{self.directory}: segments are being replaced already")
+        self._replacement = SegmentReplacement(
+            self._disk,
+            self.directory,
+            self._segments[index : index + count],
+            self._segments[index + count],
+            index_interval_bytes=index_interval_bytes,
+        )
+        return self._replacement
+
+    def replace(self, replacement: SegmentReplacement) -> list[str]:
+        """Put the new segment in the place of the old ones; return the files, renamed, for a later task to remove.
+
+        Nothing, and no files, for a replacement that was cancelled.
+        """
+        if replacement.is_cancelled:
+            return []
+        if not replacement.is_published:
+            raise ValueError(f"{self.directory}: the new segment is not synced")
+        index = self._segments.index(replacement.old[0])
+        self._segments[index : index + len(replacement.old)] = [replacement.segment]
+        return replacement.put_old_aside()
+
+    def complete_replacement(self, replacement: SegmentReplacement) -> None:
+        """Give the files of the new segment their final names, after the names of the old ones were synced."""
+        if replacement.is_cancelled:
+            return
+        if not replacement.is_synced:
+            raise ValueError(f"{self.directory}: the names of the old segments are not synced")
+        replacement.take_final_names(self._segments)
+
+    def _end_replacement(self) -> None:
+        """Cancel the replacement under way, or complete it now: its segments are about to be cut."""
+        replacement = self._replacement
+        if replacement is None:
+            return
+        replacement.cancel()
+        if replacement.is_replaced and not replacement.is_complete:
+            replacement.sync()
+            replacement.take_final_names(self._segments)
+
     # Deleting
 
     def truncate_to(self, offset: int) -> int:
@@ -200,6 +258,8 @@ class LogSegments(Sequence[LogSegment]):
 
         *offset* is above the first segment's base offset.
         """
+        if self._replacement is not None and self._replacement.reaches(offset):
+            self._end_replacement()
         while self.active.base_offset > offset:
             self._delete(self._segments.pop())
             self.active = self._segments[-1]
@@ -211,6 +271,8 @@ class LogSegments(Sequence[LogSegment]):
     def delete_oldest(self, count: int) -> list[str]:
         """Take the *count* oldest segments out of the log; return the files, renamed, for a later task to remove."""
         deleted = self._segments[:count]
+        if self._replacement is not None and self._replacement.old[0] in deleted:
+            self._replacement.cancel()
         del self._segments[:count]
         return [path for segment in deleted for path in segment.mark_deleted()]
 
@@ -230,11 +292,16 @@ class LogSegments(Sequence[LogSegment]):
 
     def close(self) -> None:
         """Close the files; slices keep theirs open, and the next access opens a file again."""
+        if self._replacement is not None:
+            with suppress(OSError):  # then recovery completes it: nothing was cut
+                self._replacement.cancel()
         for segment in self._segments:
             segment.close()
 
     def moved_to(self, directory: str) -> None:
         """Handle the rename of the partition's directory."""
         self.directory = directory
+        if self._replacement is not None:
+            self._replacement.moved_to(directory)
         for segment in self._segments:
             segment.moved_to(directory)

@@ -39,6 +39,7 @@ from kbroker.log.partition_metadata_file import (
     encode_partition_metadata,
 )
 from kbroker.log.producer_state_manager import ProducerStateManager
+from kbroker.log.segment_replacement import SegmentReplacement
 from kbroker.log.timestamps import TimestampOffset
 from kclient.wire.batches import (
     LARGEST_OFFSET,
@@ -610,6 +611,50 @@ class UnifiedLog:
         self.producers.segments_deleted(base_offsets, self.log_start_offset)
         try:
             return self.segments.delete_oldest(count)
+        except OSError as error:
+            raise self._fence(error) from error
+
+    # Replacing segments (compaction)
+
+    def start_replacement(self, index: int, count: int) -> SegmentReplacement:
+        """Begin to replace *count* segments from *index* on by one; `segment_replacement` has the steps.
+
+        Raise ValueError unless they are sealed and synced, and while an earlier replacement is not over;
+        KafkaStorageError for a fenced log.
+        """
+        if self._failure is not None:
+            raise self._fenced()
+        following = self.segments[index + count : index + count + 1]
+        if following and following[0].base_offset > self.recovery_point:
+            raise ValueError(
+                f"{self.directory}: only what is below {self.recovery_point} is synced"
+            )
+        return self.segments.start_replacement(
+            index, count, index_interval_bytes=self.config.index_interval_bytes
+        )
+
+    def replace_segments(self, replacement: SegmentReplacement) -> list[str]:
+        """Put the new segment in the place of the old ones; return the files to unlink. Raise KafkaStorageError.
+
+        Records of the run that the new segment lacks cannot be read any more. A reader at such an offset gets the next
+        batch.
+        """
+        if self._failure is not None or replacement.is_cancelled:
+            return []
+        try:
+            paths = self.segments.replace(replacement)
+        except OSError as error:
+            raise self._fence(error) from error
+        gone = [segment.base_offset for segment in replacement.old[1:]]
+        self.producers.segments_deleted(gone, self.log_start_offset)
+        return paths
+
+    def complete_replacement(self, replacement: SegmentReplacement) -> None:
+        """Give the new segment its final names, after `SegmentReplacement.sync`. Raise KafkaStorageError."""
+        if self._failure is not None:
+            return
+        try:
+            self.segments.complete_replacement(replacement)
         except OSError as error:
             raise self._fence(error) from error
 

@@ -1,0 +1,224 @@
+"""The steps of a replacement, one by one, and what recovery does with each set of names."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kbroker.log.segment_replacement import abandoned_files, recovery_steps
+from kbroker.log.unified_log import UnifiedLog
+from kclient.wire.batches import iterate
+from kclient.wire.errors import CorruptMessage, KafkaStorageError
+from tests.kit.logs import append, open_log, records
+
+SETTINGS = {"segment_bytes": 160, "index_interval_bytes": 1}
+FIRST, SECOND, THIRD = (f"{base:020d}" for base in (0, 2, 4))
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> UnifiedLog:
+    """Return a log of six batches with a record each, two in a segment; all is synced."""
+    log = open_log(tmp_path / "t-0", **SETTINGS)
+    for n in range(6):
+        append(log, n, value=b"%d" % n)
+    assert [each.base_offset for each in log.segments] == [0, 2, 4]
+    log.flush()
+    return log
+
+
+def batches(log: UnifiedLog, *offsets: int) -> list[bytes]:
+    """Return the batches at *offsets* as they are in the files."""
+    found = []
+    for segment in log.segments:
+        data = segment.file.pread(segment.size, 0)
+        found += [
+            data[info.position : info.end] for info in iterate(data) if info.base_offset in offsets
+        ]
+    return found
+
+
+def names(log: UnifiedLog) -> set[str]:
+    """Return the files of segments, without the names of their kinds that do not matter here."""
+    return {each for each in os.listdir(log.directory) if ".log" in each or ".gap" in each}
+
+
+def values(log: UnifiedLog) -> list[bytes | None]:
+    return [value for _, value in records(log)]
+
+
+def test_one_segment_takes_the_place_of_two(log: UnifiedLog) -> None:
+    replacement = log.start_replacement(0, 2)
+    replacement.write(batches(log, 1, 2))
+    assert names(log) >= {f"{FIRST}.log.cleaned", f"{THIRD}.gap.cleaned"}
+    assert values(log) == [b"0", b"1", b"2", b"3", b"4", b"5"]
+    assert replacement.publish()
+    assert names(log) >= {f"{FIRST}.log", f"{FIRST}.log.swap", f"{THIRD}.gap.swap"}
+    deleted = log.replace_segments(replacement)
+    assert values(log) == [b"1", b"2", b"4", b"5"]
+    assert f"{log.directory}/{SECOND}.log.deleted" in deleted
+    replacement.sync()
+    log.complete_replacement(replacement)
+    for path in deleted:
+        os.unlink(path)
+    assert names(log) == {f"{FIRST}.log", f"{THIRD}.log", f"{THIRD}.gap"}
+    assert values(log) == [b"1", b"2", b"4", b"5"]
+    found = log.offset_for_timestamp(2), log.offset_for_timestamp(3)
+    assert [each.offset for each in found if each] == [2, 4]
+
+
+def test_only_sealed_and_synced_segments_are_replaced_one_run_after_the_other(
+    log: UnifiedLog,
+) -> None:
+    with pytest.raises(ValueError, match="not all sealed"):
+        log.start_replacement(1, 2)
+    for n in range(3):
+        append(log, n)
+    assert log.segments.active.base_offset == 8
+    with pytest.raises(ValueError, match="only what is below 6 is synced"):
+        log.start_replacement(1, 3)
+    log.flush()
+    first = log.start_replacement(0, 1)
+    with pytest.raises(ValueError, match="being replaced already"):
+        log.start_replacement(1, 1)
+    with pytest.raises(ValueError, match="not synced"):
+        log.replace_segments(first)
+    first.cancel()
+    with pytest.raises(ValueError, match="being replaced already"):
+        log.start_replacement(1, 1)
+    first.sync()
+    assert log.start_replacement(1, 1)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "why"), [((2, 1), "are not within 3-3"), ((4,), "are not within 0-3")]
+)
+def test_a_batch_that_cannot_be_in_the_run_is_rejected(
+    log: UnifiedLog, offsets: tuple[int, ...], why: str
+) -> None:
+    replacement = log.start_replacement(0, 2)
+    parts = [batches(log, each)[0] for each in offsets]
+    with pytest.raises(CorruptMessage, match=why):
+        replacement.write(parts)
+    replacement.cancel()
+    assert not [name for name in names(log) if name.endswith(".cleaned")]
+
+
+def test_a_buffer_that_ends_within_a_batch_is_rejected(log: UnifiedLog) -> None:
+    (batch,) = batches(log, 1)
+    with pytest.raises(CorruptMessage, match="ends within a batch"):
+        log.start_replacement(0, 2).write([batch[:-1]])
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_a_truncation_of_the_run_cancels_its_replacement(log: UnifiedLog, published: bool) -> None:
+    replacement = log.start_replacement(0, 2)
+    replacement.write(batches(log, 0, 3))
+    if published:
+        assert replacement.publish()
+    log.truncate_to(3)
+    assert names(log) == {f"{FIRST}.log", f"{SECOND}.log"}
+    assert not replacement.publish()
+    assert log.replace_segments(replacement) == []
+    log.complete_replacement(replacement)
+    assert values(log) == [b"0", b"1", b"2"]
+
+
+def test_a_truncation_behind_the_run_leaves_the_replacement_alone(log: UnifiedLog) -> None:
+    replacement = log.start_replacement(0, 2)
+    replacement.write(batches(log, 0))
+    log.truncate_to(5)
+    assert replacement.publish()
+    log.replace_segments(replacement)
+    assert values(log) == [b"0", b"4"]
+
+
+def test_a_truncation_of_the_new_segment_gives_it_its_names_first(log: UnifiedLog) -> None:
+    replacement = log.start_replacement(0, 2)
+    replacement.write(batches(log, 0, 3))
+    replacement.publish()
+    log.replace_segments(replacement)
+    log.truncate_to(2)
+    append(log, value=b"new")
+    replacement.sync()
+    log.complete_replacement(replacement)
+    replacement.sync()
+    assert replacement.is_over
+    assert {name for name in names(log) if not name.endswith(".deleted")} == {f"{FIRST}.log"}
+    assert values(log) == [b"0", b"new"]
+
+
+def test_the_hole_behind_a_new_segment_is_no_loss_for_recovery(
+    log: UnifiedLog, tmp_path: Path
+) -> None:
+    replacement = log.start_replacement(0, 2)
+    replacement.write(batches(log, 0))
+    replacement.publish()
+    log.replace_segments(replacement)
+    replacement.sync()
+    log.complete_replacement(replacement)
+    again = open_log(tmp_path / "t-0", **SETTINGS)
+    assert values(again) == [b"0", b"4", b"5"]
+    os.unlink(f"{log.directory}/{THIRD}.gap")
+    cut = open_log(tmp_path / "t-0", **SETTINGS)
+    assert values(cut) == [b"0"], "without the file the same hole is a loss"
+
+
+def test_a_new_segment_that_cannot_be_read_is_named_and_nothing_is_removed(
+    log: UnifiedLog, tmp_path: Path
+) -> None:
+    replacement = log.start_replacement(0, 2)
+    replacement.write(batches(log, 0, 3))
+    replacement.publish()
+    swap = Path(f"{log.directory}/{FIRST}.log.swap")
+    swap.write_bytes(swap.read_bytes()[:-1])
+    before = names(log)
+    with pytest.raises(KafkaStorageError, match=rf"{FIRST}\.log\.swap, half of an interrupted"):
+        open_log(tmp_path / "t-0", **SETTINGS)
+    assert names(log) == before
+
+
+def test_while_a_cleaned_file_is_left_what_follows_it_was_not_published() -> None:
+    here = [f"{FIRST}.log", f"{FIRST}.log.cleaned", f"{SECOND}.log.swap", f"{SECOND}.index.swap"]
+    assert abandoned_files(here) == [here[3], here[2], here[1]]
+
+
+def test_a_cleaned_file_above_a_new_segment_is_of_the_next_replacement() -> None:
+    here = [f"{FIRST}.log.swap", f"{SECOND}.log.cleaned", f"{SECOND}.index.cleaned"]
+    assert abandoned_files(here) == sorted(here[1:])
+
+
+def test_an_index_without_its_segment_does_not_undo_a_replacement() -> None:
+    assert abandoned_files([f"{FIRST}.log.swap", f"{FIRST}.index.cleaned"]) == [
+        f"{FIRST}.index.cleaned"
+    ]
+
+
+def test_a_new_segment_replaces_what_begins_below_its_end() -> None:
+    here = [f"{FIRST}.log", f"{FIRST}.index", f"{SECOND}.log", f"{THIRD}.log", f"{FIRST}.log.swap"]
+    steps = recovery_steps(here, {0: 3}, {})
+    assert steps.replaced == [f"{FIRST}.index", f"{FIRST}.log", f"{SECOND}.log"]
+    assert steps.renames == [(f"{FIRST}.log.swap", f"{FIRST}.log")]
+
+
+def test_a_gap_file_extends_what_is_replaced_to_the_next_segment() -> None:
+    here = [f"{SECOND}.log", f"{THIRD}.log", f"{FIRST}.log.swap", f"{THIRD}.gap.swap"]
+    assert recovery_steps(here, {0: 1}, {4: 1}).replaced == [f"{SECOND}.log"]
+    assert recovery_steps(here, {0: 1}, {4: 2}).replaced == [f"{THIRD}.gap.swap"], "another end"
+
+
+def test_a_new_segment_without_batches_replaces_the_old_one_of_its_name() -> None:
+    here = [f"{FIRST}.log", f"{FIRST}.snapshot", f"{FIRST}.gap", f"{FIRST}.log.swap"]
+    assert recovery_steps(here, {0: 0}, {}).replaced == [f"{FIRST}.log"]
+
+
+def test_the_batches_get_their_final_name_last_and_the_gap_file_first() -> None:
+    here = [f"{FIRST}.log.swap", f"{FIRST}.index.swap", f"{THIRD}.gap.swap"]
+    renamed = [target for _, target in recovery_steps(here, {0: 1}, {4: 1}).renames]
+    assert renamed == [f"{THIRD}.gap", f"{FIRST}.index", f"{FIRST}.log"]
+
+
+def test_segments_that_have_their_final_name_already_stay_between_new_ones() -> None:
+    here = [f"{FIRST}.log.swap", f"{SECOND}.log", f"{THIRD}.log.swap"]
+    assert recovery_steps(here, {0: 2, 4: 6}, {}).replaced == []
