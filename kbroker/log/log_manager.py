@@ -425,12 +425,21 @@ class LogManager:
     def lower_high_watermarks(self, marks: Mapping[TopicPartition, int]) -> None:
         """Write *marks* where the checkpoints have higher ones: before these logs take their next append.
 
-        One synced write for each directory that has such an entry. A directory that fails goes offline.
+        One synced write for each directory that has such an entry. It covers the other logs that had a too high one at
+        the start, so that thousands of partitions after a power loss cost one write. A log that lost records keeps its
+        entry: the next start misses them, too. A directory that fails goes offline.
         """
         for directory in self._directories:
             if directory.failure is not None:
                 continue
-            files = self._checkpointing.lowered(marks, directory)
+            if self._checkpointing.lowered(marks, directory) is None:
+                continue
+            complete = {
+                key: mark
+                for key, mark in self.high_watermarks.items()
+                if key in self._logs and self._logs[key].missing_below is None
+            }
+            files = self._checkpointing.lowered({**complete, **marks}, directory)
             if files is not None:
                 number = directory.checkpoint_number()
                 try:

@@ -236,6 +236,24 @@ def test_s17_the_log_start_is_kept_after_the_segments_below_it_were_deleted(
     assert (found.log_start_offset, len(records(found))) == (2, 1)
 
 
+def test_one_write_lowers_the_high_watermarks_of_all_logs_after_a_power_loss(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    dirs = brokers().start()
+    dirs.registered(10)
+    for number in range(3):
+        append(dirs.create("t", number, ID), 1, 2, 3)
+    dirs.checkpoint({("t", 0): 3, ("t", 1): 3, ("t", 2): 9})
+    dirs.release()
+    broker = brokers()
+    broker.dirs.histories.boot_id = "another-boot"
+    dirs = broker.start()
+    dirs.lower_high_watermarks({("t", 0): 0})
+    path = tmp_path / "a" / "replication-offset-checkpoint"
+    lines = sorted(path.read_text().splitlines()[2:])
+    assert lines == ["t 0 0", "t 1 0", "t 2 9"], "records of t-2 are missing"
+
+
 def test_high_watermarks_that_are_not_too_high_are_not_written_again(
     brokers: Brokers, tmp_path: Path
 ) -> None:
