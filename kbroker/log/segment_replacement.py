@@ -269,8 +269,6 @@ class SegmentReplacement:
 class RecoverySteps(NamedTuple):
     """What recovery does with the names of a directory, in this order."""
 
-    abandoned: list[str]
-    """Files of a replacement that was not published: to remove."""
     replaced: list[str]
     """Files of old segments, and .gap files that are of no use: to remove."""
     renames: list[tuple[str, str]]
@@ -301,15 +299,16 @@ def recovery_steps(
 ) -> RecoverySteps:
     """Return how to complete the published replacements in a directory with the files *names*.
 
+    Without `abandoned_files`.
+
     *ends*: the end offset of each .log.swap by its base offset; *gaps*: the content of each .gap.swap by the base
     offset of the segment behind the gap. A new segment takes the place of every old one that begins below its end, or
     below the segment behind the gap that begins at its end.
     """
-    abandoned = abandoned_files(names)
     found = {
         name: (int(match[1]), match[2], match[3])
         for name in sorted(names)
-        if name not in set(abandoned) and (match := _NAME.match(name))
+        if (match := _NAME.match(name))
     }
     covered = []
     matched = set()
@@ -336,14 +335,14 @@ def recovery_steps(
             replaced.append(name)
     # As in step 6: while the batches are a .swap file, the rest of the replacement is completed at the next start.
     renames.sort(key=lambda each: (each[1].endswith(LOG_SUFFIX), not each[1].endswith(GAP_SUFFIX)))
-    return RecoverySteps(abandoned, replaced, renames)
+    return RecoverySteps(replaced, renames)
 
 
 def recover_replacements(disk: Disk, directory: str, names: set[str], notes: list[str]) -> None:
     """Complete the replacements that were published, and remove the others; *names* follows. Slow.
 
-    Before any segment of *directory* is opened. May be interrupted, and is repeated then. Raise CorruptMessage for a
-    new segment that cannot be read: nothing is removed for it.
+    Before any segment of *directory* is opened. May be interrupted, and is repeated then. Raise KafkaStorageError for
+    a new segment that cannot be read: no old segment is removed then.
     """
     if not any(name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX)) for name in names):
         return
