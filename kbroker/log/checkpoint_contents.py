@@ -5,8 +5,8 @@ Theory of operation
 The pool writes recovery points, log start offsets and high watermarks at intervals. A start relies on them. Entries of
 lost logs stay, so that the next start reports these logs as missing, too, until another log takes the place, or the
 lost one is back (S8). A truncation, or a new log in the place of a deleted one, may leave an entry that is too high.
-The owner corrects such an entry before the log takes its next append. A start may reject a high watermark: the log ends
-below it, or a power loss leaves it in doubt. Then the entry stays until the replica has a leader again, and is
+The owner corrects such an entry before the log takes its next append. A start may reject an entry: the log ends below
+it, or a power loss leaves a high watermark in doubt. Then the entry stays until the replica has a leader again, and is
 corrected before the log grows: a log that grows back to the entry would confirm it.
 
 Invariants:
@@ -94,16 +94,28 @@ class CheckpointContents:
         return files
 
     def lowered(self, marks: Mapping[TopicPartition, int], where: LogDir) -> Files | None:
-        """Return the high watermarks to write where *where* has higher ones than *marks*; None: it has none."""
+        """Return the checkpoints to write where *where* has entries above *marks*, or above recovery points.
+
+        None: it has no such entry.
+        """
+        here = {key: mark for key, mark in marks.items() if self._where.get(key) is where}
         too_high = {
             key: mark
-            for key, mark in marks.items()
-            if self._where.get(key) is where
-            and where.written(offset_checkpoint_file.HIGH_WATERMARKS, key) > mark
+            for key, mark in here.items()
+            if where.written(offset_checkpoint_file.HIGH_WATERMARKS, key) > mark
         }
-        if not too_high:
+        is_ahead = any(
+            where.written(offset_checkpoint_file.RECOVERY_POINTS, key)
+            > self._logs[key].recovery_point
+            for key in here
+        )
+        if not too_high and not is_ahead:
             return None
-        return {offset_checkpoint_file.HIGH_WATERMARKS: {**self._marks_on_disk(where), **too_high}}
+        files = self.files_of(where, None)
+        if too_high:
+            marks = {**self._marks_on_disk(where), **too_high}
+            files[offset_checkpoint_file.HIGH_WATERMARKS] = marks
+        return files
 
     def _marks_on_disk(self, where: LogDir) -> dict[TopicPartition, int]:
         """Return the high watermarks on the disk, without those of logs that we deleted.

@@ -422,8 +422,8 @@ class LogManager:
                 files = self._checkpointing.files_of(directory, high_watermarks)
                 self._in_pool(directory, partial(directory.write_checkpoints, number, files))
 
-    def lower_high_watermarks(self, marks: Mapping[TopicPartition, int]) -> None:
-        """Write *marks* where the checkpoints have higher ones: before these logs take their next append.
+    def lower_checkpoints(self, marks: Mapping[TopicPartition, int]) -> None:
+        """Correct entries above the high watermarks *marks*, or above recovery points, before these logs take appends.
 
         One synced write for each directory that has such an entry. It covers the other logs that had a too high one at
         the start, so that thousands of partitions after a power loss cost one write. A log that lost records keeps its

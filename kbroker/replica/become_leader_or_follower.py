@@ -275,7 +275,7 @@ class ReplicaStateChanges:
         than the disk has. If the log grew back to that entry and the process died, the next start would take records
         for committed that are not.
         """
-        self._log_manager.lower_high_watermarks(
+        self._log_manager.lower_checkpoints(
             {
                 partition.key: partition.high_watermark
                 for partition, _ in changed

@@ -206,7 +206,7 @@ def test_s08_a_high_watermark_that_a_start_rejected_is_not_believed_when_the_log
     assert log is not None
     believed = dict(dirs.high_watermarks)
     dirs.missing_logs.clear()
-    dirs.lower_high_watermarks(believed)
+    dirs.lower_checkpoints(believed)
     assert sorted(path.read_text().splitlines()) == ["0", "2", "t 0 0", "t 1 2"]
     append(log, 4, 5)
     dirs.release()
@@ -236,6 +236,28 @@ def test_s17_the_log_start_is_kept_after_the_segments_below_it_were_deleted(
     assert (found.log_start_offset, len(records(found))) == (2, 1)
 
 
+def test_s08_a_recovery_point_above_the_end_is_not_believed_when_the_log_has_grown_again(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    dirs = brokers().start()
+    log = dirs.create("t", 0, ID)
+    for n in range(3):
+        append(log, n)
+    log.flush()
+    dirs.checkpoint({("t", 0): 3})
+    dirs.release()
+    segment = tmp_path / "a" / "t-0" / "00000000000000000000.log"
+    segment.write_bytes(segment.read_bytes()[:-1])
+    dirs = brokers().start()
+    found = dirs.get("t", 0)
+    assert found is not None
+    assert (found.log_end_offset, found.missing_below) == (2, 3)
+    found.missing_below = None  # the loss was accepted
+    dirs.lower_checkpoints({("t", 0): 0})
+    recovery_points = tmp_path / "a" / "recovery-point-offset-checkpoint"
+    assert recovery_points.read_text().splitlines() == ["0", "1", "t 0 2"]
+
+
 def test_one_write_lowers_the_high_watermarks_of_all_logs_after_a_power_loss(
     brokers: Brokers, tmp_path: Path
 ) -> None:
@@ -248,7 +270,7 @@ def test_one_write_lowers_the_high_watermarks_of_all_logs_after_a_power_loss(
     broker = brokers()
     broker.dirs.histories.boot_id = "another-boot"
     dirs = broker.start()
-    dirs.lower_high_watermarks({("t", 0): 0})
+    dirs.lower_checkpoints({("t", 0): 0})
     path = tmp_path / "a" / "replication-offset-checkpoint"
     lines = sorted(path.read_text().splitlines()[2:])
     assert lines == ["t 0 0", "t 1 0", "t 2 9"], "records of t-2 are missing"
@@ -262,8 +284,8 @@ def test_high_watermarks_that_are_not_too_high_are_not_written_again(
     dirs.checkpoint({("t", 0): 2})
     path = tmp_path / "a" / "replication-offset-checkpoint"
     before = path.stat().st_ino
-    dirs.lower_high_watermarks({("t", 0): 2, ("t", 1): 0})
-    dirs.lower_high_watermarks({("t", 0): 3})
+    dirs.lower_checkpoints({("t", 0): 2, ("t", 1): 0})
+    dirs.lower_checkpoints({("t", 0): 3})
     assert path.stat().st_ino == before
 
 
