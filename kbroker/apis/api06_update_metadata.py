@@ -34,4 +34,5 @@ class UpdateMetadata:
             await self._strays.remove(request)
         else:
             await self._replica_manager.state_changes.stop_recreated_topics(request)
+            await self._strays.remove_led(request)
         return UpdateMetadataResponse()

@@ -4,7 +4,8 @@ A broker that was down during a reassignment, or that has a controller which die
 the StopReplica. Every new controller sends all partitions with their replicas (UpdateMetadata of type FULL), and the
 controller does so after every start of this broker. A log of the same topic id that another broker leads, and that is
 not assigned to this broker, is a stray. It is deleted as if its StopReplica had arrived, with the same fences: a fenced
-controller, and one that does not know our latest role, delete nothing.
+controller, and one that does not know our latest role, delete nothing. While the partition has no leader, a stray waits
+for the UpdateMetadata that names one: it may be the last log with the records.
 
 Roles from before our last registration that were not confirmed since are stopped, too, and their logs stay: the topic
 was deleted while the controller could not reach this broker and no longer counted it among the replicas.
@@ -17,11 +18,12 @@ Owner: the reactor's thread
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 from twisted.logger import Logger
 
 from kbroker.common.topic_partition import TopicPartition
-from kbroker.metadata.metadata_cache import MetadataCache, TopicMetadata
+from kbroker.metadata.metadata_cache import MetadataCache, PartitionMetadata
 from kbroker.replica.become_leader_or_follower import PARTITIONS_LOGGED
 from kbroker.replica.replica_manager import ReplicaManager
 from kclient.wire.error_codes import ErrorCode
@@ -41,18 +43,35 @@ class StrayReplicas:
     def __init__(self, replica_manager: ReplicaManager, cache: MetadataCache) -> None:
         self._replica_manager = replica_manager
         self._cache = cache
+        self._waiting: set[TopicPartition] = set()
+        """Strays of partitions that have no leader."""
 
     async def remove(self, request: UpdateMetadataRequest) -> None:
         """Delete the replicas that *request*, which the cache has applied, does not assign to this broker."""
         await self._replica_manager.state_changes.stop_unconfirmed(request)
         await self._replica_manager.state_changes.stop_recreated_topics(request)
+        self._waiting = {key for key in self._replica_manager.log_manager if self._is_stray(key)}
+        await self._delete_led(request, self._waiting)
+
+    async def remove_led(self, request: UpdateMetadataRequest) -> None:
+        """Delete the strays that wait for the leader of their partition, if *request* names it."""
+        if self._waiting:
+            names = {topic.topic_name for topic in request.topic_states}
+            found = {key for key in self._waiting if key[0] in names and self._is_stray(key)}
+            await self._delete_led(request, found)
+
+    async def _delete_led(
+        self, request: UpdateMetadataRequest, strays: Iterable[TopicPartition]
+    ) -> None:
         topics: dict[str, StopReplicaTopicState] = {}
-        for key in list(self._replica_manager.log_manager):
-            topic = self._cache.topic(key[0])
-            if topic is not None and self._is_stray(key, topic):
+        for key in sorted(strays):
+            known = self._known(key)
+            if known is not None and known.leader >= 0:
+                self._waiting.discard(key)
                 state = topics.setdefault(key[0], StopReplicaTopicState(key[0]))
-                epoch = topic.partitions[key[1]].leader_epoch
-                state.partition_states.append(StopReplicaPartitionState(key[1], epoch, True))
+                state.partition_states.append(
+                    StopReplicaPartitionState(key[1], known.leader_epoch, True)
+                )
         if not topics:
             return
         answer = await self._replica_manager.state_changes.stop_replicas(
@@ -78,10 +97,15 @@ class StrayReplicas:
                 outcome=ErrorCode(done.error_code).name,
             )  # fmt: skip
 
-    def _is_stray(self, key: TopicPartition, topic: TopicMetadata) -> bool:
+    def _known(self, key: TopicPartition) -> PartitionMetadata | None:
+        topic = self._cache.topic(key[0])
+        return topic.partitions.get(key[1]) if topic is not None else None
+
+    def _is_stray(self, key: TopicPartition) -> bool:
+        """Return whether there is a log of this partition, which is assigned to other brokers."""
         found = self._replica_manager.log_manager.get(*key)
-        known = topic.partitions.get(key[1])
-        if found is None or known is None or known.leader < 0:
+        topic, known = self._cache.topic(key[0]), self._known(key)
+        if found is None or topic is None or known is None:
             return False
         ours = self._replica_manager.broker_id
         metadata = found.metadata
