@@ -57,7 +57,7 @@ def full_disk(world: World, chance: random.Random) -> None:
         disks.give_room(n)
     world.recorder.nemesis(room=chosen)
     _all_up(world)
-    world.wait_in_sync()
+    _wait_in_sync(world)
     time.sleep(2)
 
 
@@ -82,6 +82,15 @@ def _all_up(world: World) -> None:
     world.start(*world.dead, wait=False)
     world.wait_ready(*world.ids)
     assert time.monotonic() < deadline
+
+
+def _wait_in_sync(world: World) -> None:
+    """Wait until every ISR is full; a broker that failed just before there was room takes seconds to end."""
+    deadline = time.monotonic() + PATIENCE
+    while world.not_in_sync() and time.monotonic() < deadline:
+        if _note_ended(world):
+            world.start(*world.dead, wait=False)
+        time.sleep(0.1)
 
 
 class _Filler:
