@@ -45,6 +45,7 @@ from kclient.wire.versions import ApiKey
 from tests.kit.brokers import Cluster, MakeCluster
 from tests.kit.inter_broker import proof_in, prove
 from tests.kit.logs import batch_of
+from tests.kit.operators import Operator
 from tests.kit.raw_connection import RawConnection
 from tests.kit.replicated import Observer, log_bytes, read_all, until_replicas_agree
 from tests.kit.waiting import eventually
@@ -53,6 +54,7 @@ from tests.kit.zookeeper import zookeeper_at
 pytestmark = pytest.mark.timeout(120)
 
 MAX_EPOCH = 2**31 - 1
+PREFERRED = 0
 REFUSED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
@@ -266,6 +268,9 @@ def test_at_the_largest_copied_offset_a_partition_goes_on_and_outlives_a_crash(
         first,
         *range(LARGEST_COPIED_OFFSET, LARGEST_COPIED_OFFSET + 4),
     ]
+    observer.in_sync("t", 0, (1, 2, 3))  # the other tests, in any order, find t-0 at broker 1
+    assert Operator(cluster).elect(PREFERRED, [("t", 0)])["t", 0] in ("", "ELECTION_NOT_NEEDED")
+    assert observer.placement("t").leader == 1
 
 
 def test_refused_requests_do_not_fill_the_log(cluster: Cluster) -> None:
