@@ -260,6 +260,15 @@ def replace_file(disk: Disk, path: str, content: bytes, *, durable: bool = True)
         disk.sync_dir(os.path.dirname(path))
 
 
+def sync_file(disk: Disk, path: str) -> None:
+    """Sync the content of a file that is not open. Slow. Raise FileNotFoundError where there is none."""
+    fd = disk.open(path, READ)
+    try:
+        disk.fsync(fd)
+    finally:
+        disk.close(fd)
+
+
 def unlink_if_there(disk: Disk, path: str) -> bool:
     """Remove a file; return whether there was one."""
     try:

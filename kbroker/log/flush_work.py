@@ -17,10 +17,11 @@ their file's place; names are synced. A file never has a name before its content
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from threading import Lock
 from typing import Final
 
-from kbroker.log.disk import CREATE, READ, Disk, write_all
+from kbroker.log.disk import CREATE, Disk, sync_file, write_all
 from kbroker.log.slices import SegmentFile
 
 TEMPORARY: Final = ".tmp"
@@ -129,14 +130,8 @@ class FlushWork:
             self._sync(self._epochs[0] + TEMPORARY)
 
     def _sync(self, path: str) -> None:
-        try:
-            fd = self._disk.open(path, READ)
-        except FileNotFoundError:
-            return
-        try:
-            self._disk.fsync(fd)
-        finally:
-            self._disk.close(fd)
+        with suppress(FileNotFoundError):
+            sync_file(self._disk, path)
 
     def _sync_names(self) -> None:
         self._disk.sync_dir(self.directory)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
+from contextlib import suppress
 from functools import partial
 from uuid import UUID
 
@@ -27,7 +28,7 @@ from kbroker.common.log_dir_integrity import BrokerEpochs, LogDirCondition, LogD
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.config.log import LogConfig
 from kbroker.log import directory_names
-from kbroker.log.checkpoint_contents import CheckpointContents
+from kbroker.log.checkpoint_contents import CheckpointContents, Files
 from kbroker.log.claimed_log_dirs import ClaimedLogDirs
 from kbroker.log.clean_shutdown import close_all
 from kbroker.log.clean_shutdown_file import NO_BROKER_EPOCH
@@ -440,16 +441,16 @@ class LogManager:
                 if key in self._logs and self._logs[key].missing_below is None
             }
             files = self._checkpointing.lowered({**complete, **marks}, directory)
-            if files is not None:
-                number = directory.checkpoint_number()
-                try:
-                    directory.write_checkpoints(number, files)
-                except OSError as error:
-                    self._directory_failed(directory, error)
+            with suppress(KafkaStorageError):
+                self._write_now(directory, files)
 
     def _before_reuse(self, key: TopicPartition, where: LogDir) -> None:
         """Correct a checkpoint entry that is above what *key*'s log now holds (1)."""
         files = self._checkpointing.corrected(key, where)
+        self._write_now(where, files)
+
+    def _write_now(self, where: LogDir, files: Files | None) -> None:
+        """Write checkpoints on the owner's thread. Raise KafkaStorageError; the directory is offline then."""
         if files is not None:
             number = where.checkpoint_number()
             try:

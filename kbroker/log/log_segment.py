@@ -470,11 +470,11 @@ class LogSegment:
         return paths
 
 
-def write_gap(disk: Disk, directory: str, base_offset: int, end: int) -> None:
+def write_gap(disk: Disk, directory: str, base_offset: int, end: int, *, suffix: str = "") -> None:
     """Note that the segment of *base_offset* follows one that ends at *end*, with a gap between them.
 
     Not synced. A power loss may take the file: then the segment counts as one behind a hole, as without it. When the
     segment before it lost records that were not synced, it ends elsewhere than the file states, and there is a hole.
     """
-    path = f"{directory}/{base_offset:020d}{GAP_SUFFIX}"
+    path = f"{directory}/{base_offset:020d}{GAP_SUFFIX}{suffix}"
     replace_file(disk, path, b"%d" % end, durable=False)

@@ -37,8 +37,8 @@ from contextlib import suppress
 from threading import Lock
 from typing import Final, NamedTuple
 
-from kbroker.log.disk import CREATE, READ, Buffer, Disk, read_file, unlink_if_there, write_all
-from kbroker.log.log_segment import GAP_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, LogSegment
+from kbroker.log.disk import CREATE, Buffer, Disk, read_file, sync_file, unlink_if_there, write_all
+from kbroker.log.log_segment import GAP_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, LogSegment, write_gap
 from kclient.wire.batches import iterate
 from kclient.wire.errors import CorruptMessage, KafkaStorageError
 
@@ -134,15 +134,10 @@ class SegmentReplacement:
         finally:
             self._disk.close(fd)
         for index in (segment.offset_index, segment.time_index):
-            self._sync_file(index.path)
+            sync_file(self._disk, index.path)
         if end != limit:
-            path = self._gap_path(CLEANED_SUFFIX)
-            fd = self._disk.open(path, CREATE)
-            try:
-                write_all(self._disk, fd, [b"%d" % end], 0)
-                self._disk.fsync(fd)
-            finally:
-                self._disk.close(fd)
+            write_gap(self._disk, self._directory, limit, end, suffix=CLEANED_SUFFIX)
+            sync_file(self._disk, self._gap_path(CLEANED_SUFFIX))
             self._gap_suffix = CLEANED_SUFFIX
         self._disk.sync_dir(self._directory)
 
@@ -254,13 +249,6 @@ class SegmentReplacement:
                 self._disk.rename(source, target)
         self._disk.rename(*batches)
         self.segment.renamed(suffix)
-
-    def _sync_file(self, path: str) -> None:
-        fd = self._disk.open(path, READ)
-        try:
-            self._disk.fsync(fd)
-        finally:
-            self._disk.close(fd)
 
 
 # Recovery
