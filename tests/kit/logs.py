@@ -88,6 +88,17 @@ def records(log: UnifiedLog, **options: Any) -> list[tuple[int, bytes | None]]:
     return found
 
 
+def held_batches(log: UnifiedLog) -> list[tuple[int, int, bytes]]:
+    """What a follower reads of the log: base offset, leader epoch and the batch behind its stamp."""
+    found = []
+    offset = log.log_start_offset
+    while data := read_bytes(log, offset):
+        for info in iterate(data):
+            found.append((info.base_offset, info.leader_epoch, data[info.position + 16 : info.end]))
+            offset = info.next_offset
+    return found
+
+
 class FaultyDisk(OsDisk):
     """The real disk; a plan makes calls fail, or write short."""
 

@@ -18,7 +18,8 @@ from kbroker.config.log import LogConfig
 from kbroker.log.claimed_log_dirs import ClaimedLogDirs
 from kbroker.log.log_manager import LogManager
 from kbroker.log.unified_log import UnifiedLog
-from kclient.wire.batches import iterate, parse
+from kclient.wire.batches import parse
+from tests.kit.logs import held_batches
 from tests.kit.producer_batches import numbered_batch
 from tests.kit.simulated_disk import SimulatedDisk
 
@@ -150,7 +151,7 @@ class PowerLoss(RuleBasedStateMachine):
                 del self.written[partition]
                 continue
             assert log.missing_below is None
-            found = held(log)
+            found = held_batches(log)
             histories = [self.written[partition], *self.before[partition]]
             assert any(history[: len(found)] == found for history in histories)
             assert len(found) >= self.synced[partition]
@@ -167,7 +168,7 @@ class PowerLoss(RuleBasedStateMachine):
         for partition, batches in self.written.items():
             log = self.log(partition)
             assert log.log_end_offset == len(batches)
-            assert held(log) == batches
+            assert held_batches(log) == batches
             for base, epoch, _ in batches:
                 assert log.leader_epochs.epoch_at(base) == epoch
 
@@ -184,18 +185,6 @@ class PowerLoss(RuleBasedStateMachine):
                 producer_id: (entry.epoch, entry.last_sequence, entry.last_offset)
                 for producer_id, entry in states.entries.items()
             }
-
-
-def held(log: UnifiedLog) -> list[Batch]:
-    """What a follower reads of the log."""
-    found: list[Batch] = []
-    offset = log.log_start_offset
-    while slices := log.read(offset, 10**6).slices:
-        data = b"".join(part.read() for part in slices)
-        for info in iterate(data):
-            found.append((info.base_offset, info.leader_epoch, data[info.position + 16 : info.end]))
-            offset = info.next_offset
-    return found
 
 
 PowerLoss.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

@@ -20,7 +20,7 @@ from kbroker.log.partition_metadata_file import PartitionMetadata
 from kbroker.log.segment_replacement import SegmentReplacement
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.batches import iterate, parse
-from tests.kit.logs import batch_of
+from tests.kit.logs import batch_of, held_batches
 from tests.kit.simulated_disk import SimulatedDisk
 
 DIRECTORY = "/data/t-0"
@@ -306,14 +306,7 @@ class World:
 
 def held(log: UnifiedLog) -> list[Batch]:
     """What a reader gets from the log."""
-    found: list[Batch] = []
-    offset = log.log_start_offset
-    while slices := log.read(offset, 10**6).slices:
-        data = b"".join(part.read() for part in slices)
-        for info in iterate(data):
-            found.append((info.base_offset, data[info.position + 16 : info.end]))
-            offset = info.next_offset
-    return found
+    return [(base_offset, rest) for base_offset, _, rest in held_batches(log)]
 
 
 def begin(seed: int, *, calls: int) -> tuple[random.Random, World]:
