@@ -317,7 +317,7 @@ class Ledger:
             failed[tp] = offsets_of(self._failures[tp])
         findings = sorted(
             (f for of_partition in self.findings.values() for f in of_partition),
-            key=lambda f: (f.topic, f.partition, f.position, f.finding_class.value),
+            key=lambda f: (f.topic, f.partition, f.position, f.finding_class.value, f.field or ""),
         )
         return Account(findings, partitions, self.explained, failed)
 

@@ -289,7 +289,8 @@ class _Run:
                 windows,
                 alignments,
                 tails,
-                self.failures,
+                # The order in which Spark's tasks end is not the order of the report.
+                sorted(self.failures, key=lambda f: (f.cluster, *f.topic_partition, f.low, f.high)),
                 holes,
                 self.options.complete,
                 self.options.renumbered,

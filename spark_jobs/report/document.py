@@ -229,6 +229,7 @@ def _topic(run: Reconciliation, topic: str) -> dict[str, object]:
                 "source_end": cut.source_end,
                 "target_end": cut.target_end,
                 "start": min(cut.only_source[0], cut.only_target[0]),
+                "unread_ranges": [list(each) for each in run.account.failed.get(tp, [])],
                 "explained_by": dict(sorted(run.account.explained.get(tp, {}).items())),
                 "first_of_class": {
                     each.value: min(f.position for f in findings if f.finding_class is each)
@@ -282,7 +283,10 @@ def _by_class(findings: Sequence[Finding]) -> dict[str, int]:
 
 
 def _states(windows: Sequence[WindowResult]) -> list[list[object]]:
-    """List the windows that differ; every other window of a cut is equal or has no record on either side."""
+    """List the windows that differ.
+
+    Every other window of a cut is equal, has no record on either side, or is in the `unread_ranges` of its partition.
+    """
     return [
         [*result.key, result.state.value, result.source.records, result.target.records]
         for result in windows

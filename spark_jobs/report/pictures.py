@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
+from typing import Any
 
+from spark_jobs import ranges
 from spark_jobs.report.document import Document
 
 _COLOURS = {
     "equal": "#cfe8d5",
+    "unread": "#ffffff",
     "moved": "#f2c14e",
     "content": "#e4572e",
     "count": "#9b2335",
@@ -31,10 +34,13 @@ _COLOURS = {
 }
 _WORDS = {
     "equal": "equal",
+    "unread": "not read, at least in part",
     "moved": "same records at other offsets",
     "content": "other content",
     "count": "other number of records",
 }
+_BORDER = "#9aa5b1"
+"""Around white areas."""
 _MAX_COLUMNS = 240
 
 
@@ -63,10 +69,11 @@ def heatmap(document: Document) -> str:
         first = partition["low"] // size // per_cell
         end = (max(partition["high"], partition["target_end"]) - 1) // size // per_cell
         for column in range(first, end + 1):
-            state, title = _cell(states, topic, partition["partition"], column, per_cell, size)
+            state, title = _cell(states, topic, partition, column, per_cell, size)
             marks.append(
                 f'<rect x="{left + column * cell_width:.1f}" y="{y}" width="{cell_width - 1:.1f}" '
-                f'height="{cell_height}" fill="{_COLOURS[state]}"><title>{label}: {title}</title></rect>'
+                f'height="{cell_height}" fill="{_COLOURS[state]}"{_border(state)}>'
+                f"<title>{label}: {title}</title></rect>"
             )
     legend_y = top + len(rows) * (cell_height + 2) + 16
     marks.append(_legend(left, legend_y, [(_COLOURS[name], word) for name, word in _WORDS.items()]))
@@ -76,21 +83,28 @@ def heatmap(document: Document) -> str:
 def _cell(
     states: Mapping[tuple[str, int, int], tuple[str, int, int]],
     topic: str,
-    partition: int,
+    partition: Mapping[str, Any],
     column: int,
     per_cell: int,
     size: int,
 ) -> tuple[str, str]:
-    severity = ["equal", "moved", "content", "count"]
-    worst, title = "equal", ""
-    low = column * per_cell
-    for window in range(low, low + per_cell):
-        state, source, target = states.get((topic, partition, window), ("equal", 0, 0))
+    severity = ["equal", "unread", "moved", "content", "count"]
+    low, high = column * per_cell, (column + 1) * per_cell
+    span = f"offsets {low * size} to {high * size - 1}"
+    unread = ranges.intersect(partition["unread_ranges"], low * size, high * size)
+    worst = "unread" if unread else "equal"
+    title = _WORDS[worst]
+    for window in range(low, high):
+        state, source, target = states.get((topic, partition["partition"], window), ("equal", 0, 0))
         if severity.index(state) > severity.index(worst):
             worst = state
             title = f"{_WORDS[state]}, {source} records in the source, {target} in the target"
-    span = f"offsets {low * size} to {(low + per_cell) * size - 1}"
-    return worst, f"{span}: {title or _WORDS[worst]}"
+            title += f"; {ranges.total(unread)} offsets were not read" if unread else ""
+    return worst, f"{span}: {title}"
+
+
+def _border(state: str) -> str:
+    return f' stroke="{_BORDER}"' if state == "unread" else ""
 
 
 def timeline(document: Document, topic: str) -> str:
@@ -173,7 +187,12 @@ def coverage(document: Document) -> str:
         for start, end, colour, word in (
             (p["start"], p["low"], "#bbbbbb", "aged out"),
             (p["low"], p["proven_up_to"], "#5a9e6f", "proven equal"),
-            (p["proven_up_to"], top, "#e4a08f", "after the first difference"),
+            (
+                p["proven_up_to"],
+                top,
+                "#e4a08f",
+                "not proven: behind the first difference or unread offset",
+            ),
             (top, p["source_end"], "#f2e2b3", "lagging"),
         ):
             if end > start:
@@ -189,7 +208,7 @@ def coverage(document: Document) -> str:
             y,
             [
                 ("#5a9e6f", "proven equal"),
-                ("#e4a08f", "after the first difference"),
+                ("#e4a08f", "not proven: behind the first difference or unread offset"),
                 ("#f2e2b3", "lagging"),
                 ("#bbbbbb", "aged out"),
             ],
@@ -209,7 +228,10 @@ def _running(counts: Sequence[int]) -> list[int]:
 def _legend(x: float, y: float, entries: Sequence[tuple[str, str]]) -> str:
     parts = []
     for colour, word in entries:
-        parts.append(f'<rect x="{x:.0f}" y="{y - 9:.0f}" width="10" height="10" fill="{colour}"/>')
+        border = f' stroke="{_BORDER}"' if colour == _COLOURS["unread"] else ""
+        parts.append(
+            f'<rect x="{x:.0f}" y="{y - 9:.0f}" width="10" height="10" fill="{colour}"{border}/>'
+        )
         parts.append(f'<text x="{x + 14:.0f}" y="{y:.0f}">{escape(word)}</text>')
         x += 30 + 6.6 * len(word)
     return "".join(parts)
