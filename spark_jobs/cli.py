@@ -1,4 +1,4 @@
-"""`kaudit`: reconcile two clusters, or test the auditor itself. Exit codes: see spark_jobs.verdict."""
+"""`kaudit`: the command tree, reconcile and selftest. Exit codes: see spark_jobs.verdict."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from spark_jobs.commands.explain import explain
+from spark_jobs.commands.guard import guarded
 from spark_jobs.findings import DEFAULT_MAX_FINDINGS, FindingClass
 from spark_jobs.verdict import ExitCode, Limits
 
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 @click.version_option(package_name="kbroker", prog_name="kaudit")
 def kaudit() -> None:
     """Prove, with Spark, that a mirror holds the records of its source."""
+
+
+kaudit.add_command(explain)
 
 
 @kaudit.command()
@@ -127,7 +130,7 @@ def reconcile(**options: Any) -> None:
 @click.option("--master", default="local[*]")
 def selftest(seeds: int, faults: int, master: str) -> None:
     """Seed faults of every class into generated logs; all must be found and none invented."""
-    sys.exit(_guarded(lambda: _self_test(seeds, faults, master), lambda code, cause: None))
+    sys.exit(guarded(lambda: _self_test(seeds, faults, master)))
 
 
 def _names(text: str) -> tuple[str, str]:
@@ -167,40 +170,6 @@ def _classes(text: str) -> frozenset[FindingClass]:
     return frozenset(known[name] for name in names)
 
 
-def _guarded(work: Callable[[], int], on_error: Callable[[int, str], None]) -> int:
-    """Run *work* and return its exit code: 70 for a crash, 4 for an unreadable cluster; 1 only if the logs differ.
-
-    *on_error* receives the exit code and the cause of a run that ended without a report.
-    """
-    from spark_jobs.cluster import ClusterUnreadable
-
-    try:
-        return int(work())
-    except ClusterUnreadable as problem:
-        code, cause = ExitCode.UNREADABLE, str(problem)
-    except Exception as problem:
-        if "RangeUnreadable" in str(problem):
-            code, cause = ExitCode.UNREADABLE, _cause(str(problem))
-        else:
-            import traceback
-
-            traceback.print_exc()
-            code, cause = ExitCode.INTERNAL, "internal error; this is not a verdict"
-    except KeyboardInterrupt:
-        # Click would exit with 1, which means DIVERGED.
-        code, cause = ExitCode.INTERRUPTED, "interrupted; this is not a verdict"
-    click.echo(f"kaudit: {cause}", err=True)
-    with suppress(OSError):
-        on_error(code, cause)
-    return code
-
-
-def _cause(text: str) -> str:
-    """Return the line of Spark's long message that holds the error of the task."""
-    lines = [line for line in text.splitlines() if "RangeUnreadable: " in line]
-    return lines[-1].partition("RangeUnreadable: ")[2] if lines else text.splitlines()[0]
-
-
 class _Run:
     """One run of `kaudit reconcile`."""
 
@@ -224,7 +193,7 @@ class _Run:
             remove_report(self._out)
             return self._reconcile()
 
-        return _guarded(
+        return guarded(
             work,
             lambda code, cause: write_error(self._out, error_document(code, cause, self._meta)),
         )

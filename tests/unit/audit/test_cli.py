@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from spark_jobs import cli
 from spark_jobs.cluster import ClusterUnreadable
+from spark_jobs.commands.guard import guarded
 from spark_jobs.verdict import ExitCode
 
 BASE = ("reconcile", "--source", "a:1", "--target", "b:1")
@@ -68,5 +69,5 @@ def test_a_run_that_ends_early_never_ends_with_1(
         if not reportable:
             raise OSError("read-only")
 
-    assert cli._guarded(work, report) == code
+    assert guarded(work, report) == code
     assert reported == [code]

@@ -1,0 +1,1 @@
+"""The subcommands of `kaudit`, a file each."""

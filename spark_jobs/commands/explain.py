@@ -1,0 +1,248 @@
+"""`kaudit explain`: prints the records of one finding, fetched from both clusters now.
+
+It is the only command of kaudit that prints payload; it writes no file. It needs no Spark.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from spark_jobs.commands.guard import guarded
+from spark_jobs.verdict import ExitCode
+
+if TYPE_CHECKING:
+    from spark_jobs.record_lookup import Place
+    from spark_jobs.record_text import Decoder
+    from spark_jobs.stored_record import Found
+
+
+@click.command()
+@click.option(
+    "--run",
+    "directory",
+    required=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="The --out directory of `kaudit reconcile`.",
+)
+@click.option(
+    "--finding",
+    "number",
+    type=click.IntRange(1),
+    metavar="N",
+    help="The `seq` of the finding in findings.jsonl (default: the first).",
+)
+@click.option(
+    "--avro",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Avro schema of the values, framed as kclient frames them.",
+)
+@click.option(
+    "--max-bytes", default=1000, type=click.IntRange(1), help="Bytes shown of a key or value."
+)
+@click.option(
+    "--timeout", default=10.0, type=click.FloatRange(0.1), help="Seconds to wait for each cluster."
+)
+def explain(
+    directory: Path, number: int | None, avro: Path | None, max_bytes: int, timeout: float
+) -> None:
+    """Print the records of a finding side by side, as both clusters hold them now.
+
+    Exit code 0: every record that the finding names was printed. 3: one is gone. 4: a cluster could not be read.
+    """
+    try:
+        report = _report(directory)
+        finding = _finding(directory, number, report["meta"]["run_id"])
+        sides = places(finding, report)
+        decoder = _decoder(avro)
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        text = f"{directory}: {problem!r}" if isinstance(problem, KeyError | TypeError) else problem
+        raise click.UsageError(str(text)) from None
+
+    def work() -> int:
+        from spark_jobs.record_lookup import look_up
+
+        left, right = sides
+        found = look_up(left.place, timeout), look_up(right.place, timeout)
+        lines = _explanation(finding, report, sides, found, decoder, max_bytes)
+        lines += _yourself(sides, found, avro)
+        click.echo("\n".join(lines))
+        return _exit_code(sides, found)
+
+    sys.exit(guarded(work))
+
+
+class Side(NamedTuple):
+    """One of the two places that an explanation compares."""
+
+    title: str
+    place: Place
+    named: bool
+    """Whether the finding names this record. If not, the same offset of the other cluster is shown beside it."""
+
+
+def places(finding: Mapping[str, Any], report: Mapping[str, Any]) -> tuple[Side, Side]:
+    """Return the two places to compare: the source's and the target's, or two of the target for a duplicate."""
+    from spark_jobs.record_lookup import Place
+
+    at_source, at_target = finding["src_offset"], finding["dst_offset"]
+
+    def side(which: str, offset: int, partition: int, *, named: bool, note: str = "") -> Side:
+        cluster = report[which]
+        place = Place(
+            cluster["name"],
+            cluster["bootstrap"],
+            cluster["cluster_id"],
+            cluster["prefix"] + finding["topic"],
+            partition,
+            offset,
+        )
+        if not named:
+            note = ", the same offset: the finding names no record here"
+        title = f"{which} {place.cluster}: {place.topic_partition} at {offset}{note}"
+        return Side(title, place, named)
+
+    own = finding["partition"]
+    if finding["class"] == "duplicate" and finding["first_dst_offset"] is not None:
+        return (
+            side("target", finding["first_dst_offset"], own, named=True, note=", another copy"),
+            side("target", at_target, own, named=True),
+        )
+    there = own if finding["dst_partition"] is None else finding["dst_partition"]
+    if at_source is None and at_target is None:
+        raise ValueError("the finding has no offset")
+    return (
+        side(
+            "source",
+            at_target if at_source is None else at_source,
+            own,
+            named=at_source is not None,
+        ),
+        side(
+            "target",
+            at_source if at_target is None else at_target,
+            there,
+            named=at_target is not None,
+        ),
+    )
+
+
+def _report(directory: Path) -> dict[str, Any]:
+    path = directory / "report.json"
+    if not path.exists():
+        raise ValueError(
+            f"{directory} has no report.json: give the --out directory of a finished audit"
+        )
+    report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if "source" not in report:
+        raise ValueError(f"{directory}: the audit ended early: {report.get('cause')}")
+    return report
+
+
+def _finding(directory: Path, number: int | None, run_id: str) -> dict[str, Any]:
+    lines = (directory / "findings.jsonl").read_text(encoding="utf-8").splitlines()
+    if not lines:
+        raise ValueError(f"{directory}: the audit has no finding")
+    for line in lines:
+        finding: dict[str, Any] = json.loads(line)
+        if finding["run_id"] != run_id:
+            raise ValueError(
+                f"{directory}: findings.jsonl is of run {finding['run_id']}, report.json of {run_id}"
+            )
+        if number is None or finding["seq"] == number:
+            return finding
+    raise ValueError(
+        f"{directory}: findings.jsonl has no finding {number}; it has {len(lines)}, "
+        f"the last is {finding['seq']}"
+    )
+
+
+def _decoder(schema: Path | None) -> Decoder | None:
+    if schema is None:
+        return None
+    from kclient.avro import AvroDeserializer
+    from kclient.errors import SerializationError
+
+    try:
+        return AvroDeserializer(json.loads(schema.read_text(encoding="utf-8")))
+    except SerializationError as problem:
+        raise ValueError(f"--avro {schema}: {problem}") from None
+
+
+def _explanation(
+    finding: Mapping[str, Any],
+    report: Mapping[str, Any],
+    sides: tuple[Side, Side],
+    found: tuple[Found, Found],
+    decoder: Decoder | None,
+    max_bytes: int,
+) -> list[str]:
+    from spark_jobs.record_text import Style, differing, printable, sections, table
+    from spark_jobs.stored_record import Stored
+
+    width = max(80, min(200, shutil.get_terminal_size((140, 24)).columns))
+    style = Style(max_bytes, decoder, width)
+    shown = sections(*found, style)
+    run_id = report["meta"]["run_id"]
+    lines = [
+        f"finding {finding['seq']} of run {run_id}: {finding['class']}, "
+        f"{finding['topic']} partition {finding['partition']}"
+    ]
+    if finding["field"]:
+        lines.append(f"the audit found: {printable(finding['field'])}")
+    if finding["distance"]:
+        lines.append(f"moved by {finding['distance']}")
+    if finding["records"] != 1:
+        lines.append(
+            f"the finding has {finding['records']} records or offsets, up to offset "
+            f"{finding['last_offset']}; this is the first"
+        )
+    lines += ["", *table(shown, (sides[0].title, sides[1].title), style), ""]
+    if all(isinstance(each, Stored) for each in found):
+        fields = differing(shown)
+        lines.append(f"differs now: {', '.join(fields)}" if fields else "no field differs now")
+    return lines
+
+
+def _yourself(sides: tuple[Side, Side], found: tuple[Found, Found], avro: Path | None) -> list[str]:
+    """Return the `kclient` lines that print the records."""
+    from spark_jobs.stored_record import Stored
+
+    lines = ["", "to print the records again:"]
+    for side, each in zip(sides, found, strict=True):
+        if not isinstance(each, Stored):
+            continue
+        if each.batch.is_control:
+            lines.append(f"  {side.title}: a transaction marker, which no consumer prints")
+            continue
+        lines.append(
+            "  " + shlex.join(kclient_words(side.place, avro, crc_wrong=bool(each.crc_problem)))
+        )
+    return lines if len(lines) > 2 else []
+
+
+def kclient_words(place: Place, avro: Path | None, *, crc_wrong: bool) -> list[str]:
+    """Return the command that prints the record at *place*."""
+    words = ["kclient", "consume", "-b", place.bootstrap, place.topic, "-p", str(place.partition)]
+    words += ["-o", f"{place.offset}:{place.offset + 1}"]
+    if crc_wrong:
+        words += ["-X", "check.crcs=false"]
+    return words + (["--avro", str(avro)] if avro else [])
+
+
+def _exit_code(sides: tuple[Side, Side], found: tuple[Found, Found]) -> ExitCode:
+    from spark_jobs.stored_record import Absent
+
+    gone = any(
+        side.named and isinstance(each, Absent) for side, each in zip(sides, found, strict=True)
+    )
+    return ExitCode.NO_VERDICT_YET if gone else ExitCode.CONSISTENT

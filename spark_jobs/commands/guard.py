@@ -1,0 +1,45 @@
+"""Exit codes of commands that end early: 1 always means that the logs differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import click
+
+from spark_jobs.verdict import ExitCode
+
+
+def guarded(work: Callable[[], int], on_error: Callable[[int, str], None] | None = None) -> int:
+    """Run *work* and return its exit code: 70 for a crash, 4 for an unreadable cluster; 1 only if the logs differ.
+
+    *on_error* receives the exit code and the cause of a run that ended without a report.
+    """
+    from spark_jobs.cluster import ClusterUnreadable
+
+    try:
+        return int(work())
+    except ClusterUnreadable as problem:
+        code, cause = ExitCode.UNREADABLE, str(problem)
+    except Exception as problem:
+        if "RangeUnreadable" in str(problem):
+            code, cause = ExitCode.UNREADABLE, _cause(str(problem))
+        else:
+            import traceback
+
+            traceback.print_exc()
+            code, cause = ExitCode.INTERNAL, "internal error; this is not a verdict"
+    except KeyboardInterrupt:
+        # Click would exit with 1, which means DIVERGED.
+        code, cause = ExitCode.INTERRUPTED, "interrupted; this is not a verdict"
+    click.echo(f"kaudit: {cause}", err=True)
+    if on_error is not None:
+        with suppress(OSError):
+            on_error(code, cause)
+    return code
+
+
+def _cause(text: str) -> str:
+    """Return the line of Spark's long message that holds the error of the task."""
+    lines = [line for line in text.splitlines() if "RangeUnreadable: " in line]
+    return lines[-1].partition("RangeUnreadable: ")[2] if lines else text.splitlines()[0]
