@@ -88,6 +88,34 @@ def plan(file: Path) -> None:
     sys.exit(_in_reactor(start))
 
 
+@main.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    help="json: an object a line, as kaudit --accepted-gaps reads them.",
+)
+def gaps(file: Path, form: str) -> None:
+    """Show the gap ledger: the offsets that gap.policy=skip skipped, with their causes.
+
+    Only the targets are read. Exit codes: 0 every ledger was read, also if it is empty; 1 a target
+    refuses it; 3 a target is unreachable.
+    """
+    config = _load(file)
+
+    def start(reactor: Any, _: object) -> Awaitable[int]:
+        from mirrormaker.gaps import show_gaps
+
+        def warn(text: str) -> None:
+            click.echo(f"kmirror: {text}", err=True)
+
+        return show_gaps(reactor, config, click.echo, warn, as_json=form == "json")
+
+    sys.exit(_in_reactor(start))
+
+
 def _load(file: Path) -> MirrorConfig:
     try:
         return MirrorConfig.load(file)

@@ -39,10 +39,12 @@ from mirrormaker.link_state import (
     Append,
     Effect,
     Finished,
+    Gap,
     LinkState,
     Locate,
     LogEnds,
     Problem,
+    RecordGap,
     Recovered,
     ReportGap,
     Stopped,
@@ -77,7 +79,8 @@ class Flow:
 
     *done* is called when the last link has finished or stopped; *defect* with a failure that is not a KafkaError.
     *mark* marks a target topic as a mirror of a source topic with a topic id (`mirrormaker.marks`). *too_large* gets a
-    source topic and the size of its batch that the target rejected as too large.
+    source topic and the size of its batch that the target rejected as too large. *record* writes a gap of a source
+    partition, its target partition, and the present topic id into the ledger.
     """
 
     def __init__(
@@ -91,6 +94,7 @@ class Flow:
         defect: Callable[[Failure], None],
         mark: Callable[[str, str, str], Awaitable[None]],
         too_large: Callable[[str, int], None],
+        record: Callable[[TopicPartition, TopicPartition, Gap, str], Deferred[None]],
     ) -> None:
         self.source = source
         self.target = target
@@ -103,6 +107,7 @@ class Flow:
         self._defect = defect
         self._mark = mark
         self._too_large = too_large
+        self._record = record
         self.marks = Marks()
         self._reported: dict[TopicPartition, Problem] = {}
         """The problem of each stopped partition that was reported last."""
@@ -477,6 +482,8 @@ class Flow:
         for effect in effects:
             if isinstance(effect, Locate):
                 self._locator.request(link.tp, effect.generation, effect.delay)
+            elif isinstance(effect, RecordGap):
+                self._record_gap(link, effect)
             elif isinstance(effect, ReportGap):
                 self._report(f"GAP {link.tp}", str(effect.gap))
             elif isinstance(effect, Stopped):
@@ -486,6 +493,24 @@ class Flow:
                 self._report(str(link.tp), f"continues; it was stopped: {effect.problem}")
             elif isinstance(effect, Finished):
                 self._maybe_done()
+
+    def _record_gap(self, link: PartitionLink, effect: RecordGap) -> None:
+        """Write a gap into the ledger; the link continues when it is durable."""
+
+        def ended(result: Any) -> None:
+            if self.stopping or self.links.get(link.tp) is not link:
+                return
+            if isinstance(result, Failure):
+                problem = kafka_error(result)
+                self._report(
+                    f"gap {link.tp}", f"waits, it cannot be written to the ledger: {problem}"
+                )
+                self._apply(link, link.not_recorded, effect.generation)
+            else:
+                self._apply(link, link.recorded, effect.generation, effect.gap)
+
+        recording = self._record(link.tp, self._copies[link.tp], effect.gap, link.lineage.source)
+        recording.addBoth(ended).addErrback(self._defect)
 
     def _stopped(self, link: PartitionLink, effect: Stopped) -> None:
         """Report a stop, once as long as its reason is the same, and have the link try again later."""

@@ -20,6 +20,10 @@ a prefix of the source stops the link with a `Problem`; the link never skips rec
 agree at one entry, and appended every later entry after its predecessor, agree everywhere. That batch may be gone at
 the source; so the link also compares the topic id that the target states for its records (`mirrormaker.lineage`).
 
+A gap that the policy skips is written into the gap ledger first (`RecordGap`). The link waits for the acknowledgement,
+then reads both log ends again, and continues if the gap is still the same. So no record is appended behind a gap that
+is not in the ledger (docs/design/mirror-ledger.md).
+
 A target loses records only under a new leader epoch, and the next append detects it. A link without records to append
 reads both log ends when the target's metadata show a new epoch.
 
@@ -32,10 +36,11 @@ Invariants:
 2. `appended_end` never passes the oldest run without an acknowledgement.
 3. A response to a request of an earlier generation changes nothing.
 4. Skipped offsets are in `gaps`, with their cause.
+5. From the prefix check's gap on, nothing is fetched or appended before `recorded` was called for exactly that gap.
 
-In: located, not_located, retry, fetched, nothing_below_cut, out_of_range, diverged, corrupt, unreadable, appended,
-    append_rejected, append_failed, target_epoch_changed, not_a_mirror, marked
-Out: Locate, ReportGap, Finished, Stopped, Recovered; the flow polls `wants_fetch` and `next_append`
+In: located, not_located, recorded, not_recorded, retry, fetched, nothing_below_cut, out_of_range, diverged, corrupt,
+    unreadable, appended, append_rejected, append_failed, target_epoch_changed, not_a_mirror, marked
+Out: Locate, RecordGap, ReportGap, Finished, Stopped, Recovered; the flow polls `wants_fetch` and `next_append`
 Owner: the flow's reactor thread
 """
 
@@ -65,6 +70,7 @@ from mirrormaker.link_state import (
     Locate,
     LogEnds,
     Problem,
+    RecordGap,
     Recovered,
     ReportGap,
     Stopped,
@@ -141,6 +147,8 @@ class PartitionLink:
         self.problem: Problem | None = None
         """Why the link stopped; kept while it tries again, until it copies."""
         self.gaps: list[Gap] = []
+        self._recorded: Gap | None = None
+        """The gap that was written into the ledger last."""
         self.buffered_bytes = 0
         self.rewinds = 0
         self._fetched_end = UNKNOWN
@@ -243,6 +251,9 @@ class PartitionLink:
         self.source_end = ends.source_end
         if isinstance(judged, Problem):
             return self._stop(judged)
+        if judged is not None and judged != self._recorded:
+            self.state = LinkState.RECORDING
+            return [RecordGap(self.generation, judged)]
         effects = self._add_gap(judged) if judged is not None else []
         self.state = LinkState.COPYING
         self.appended_end = self._fetched_end = ends.target_end
@@ -257,6 +268,23 @@ class PartitionLink:
         tail = ends.source_last_batch
         self.fetched_epoch = -1 if tail is None or self._ignore_epochs else tail.leader_epoch
         return effects + self._maybe_finish()
+
+    def recorded(self, generation: int, gap: Gap) -> list[Effect]:
+        """Handle that *gap* is in the ledger: read both log ends again, because the source may have deleted more."""
+        if not self._is_current(generation, LinkState.RECORDING):
+            return []
+        self._recorded = gap
+        self._failures = 0
+        self.state = LinkState.LOCATING
+        return [Locate(self.generation, 0.0)]
+
+    def not_recorded(self, generation: int) -> list[Effect]:
+        """Handle that a gap could not be written into the ledger: try again after a delay."""
+        if not self._is_current(generation, LinkState.RECORDING):
+            return []
+        self._failures += 1
+        self.state = LinkState.LOCATING
+        return [Locate(self.generation, self._delay(self._failures))]
 
     def _read_ends(self, ends: LogEnds) -> None:
         """Take the lag from both logs, also for a link that is going to stop."""

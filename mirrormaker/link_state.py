@@ -12,6 +12,7 @@ class LinkState(Enum):
     """The states of a link; `mirrormaker.link` has the transitions."""
 
     LOCATING = "locating"
+    RECORDING = "recording a gap"
     COPYING = "copying"
     FINISHED = "finished"
     STOPPED = "stopped"
@@ -133,6 +134,14 @@ class Locate:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordGap:
+    """Write a gap into the ledger; answer with `recorded` when it is durable, or with `not_recorded`."""
+
+    generation: int
+    gap: Gap
+
+
+@dataclass(frozen=True, slots=True)
 class ReportGap:
     """Report a gap to the operator."""
 
@@ -159,7 +168,7 @@ class Recovered:
     problem: Problem
 
 
-Effect = Locate | ReportGap | Finished | Stopped | Recovered
+Effect = Locate | RecordGap | ReportGap | Finished | Stopped | Recovered
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -62,8 +62,8 @@ class Marks:
 
 
 def is_checked(links: Iterable[PartitionLink]) -> bool:
-    """Return whether all *links* of one topic have passed or failed the prefix check."""
-    return all(link.state is not LinkState.LOCATING for link in links)
+    """Return whether all *links* of one topic have passed or failed the prefix check, and their gaps are recorded."""
+    return all(link.state not in (LinkState.LOCATING, LinkState.RECORDING) for link in links)
 
 
 def first_without_prefix(links: Iterable[PartitionLink]) -> PartitionLink | None:

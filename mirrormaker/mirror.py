@@ -26,6 +26,7 @@ from twisted.python.failure import Failure
 
 from kclient.config import CommonConfig
 from kclient.errors import ClientError, ConfigError, KafkaError, KafkaTimeoutError
+from kclient.mirror_ledger import ledger_topic
 from kclient.net.cluster import Cluster
 from kclient.net.offsets import LATEST, list_offsets
 from kclient.net.waiting import sleep
@@ -34,6 +35,7 @@ from kclient.wire.errors import PolicyViolation
 from mirrormaker.catalog import Applied, Catalog
 from mirrormaker.config import FlowConfig
 from mirrormaker.flow import Flow
+from mirrormaker.ledger import Ledger
 from mirrormaker.link import PartitionLink
 from mirrormaker.link_state import GapPolicy
 from mirrormaker.log_ends import high_watermarks
@@ -77,6 +79,12 @@ class Mirror:
         self.source = cluster(reactor, config.source_client)
         self.target = cluster(reactor, config.target_client)
         self._finished: Deferred[None] = Deferred()
+        self.ledger = Ledger(
+            self.target,
+            ledger_topic(config.source),
+            lambda: self._source_id,
+            replication_factor=config.settings.replication_factor,
+        )
         self.flow = Flow(
             self.source,
             self.target,
@@ -86,6 +94,7 @@ class Mirror:
             defect=self._end,
             mark=self._mark,
             too_large=self._too_large,
+            record=self.ledger.record,
         )
         self._selection = Selection(config.source, config.target, config.settings)
         self._source_topics = Catalog(self.source)

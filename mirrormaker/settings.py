@@ -126,7 +126,8 @@ class LinkSettings:
         "gap.policy",
         "fail",
         gap_policy_name,
-        "When the source deleted records before they were copied: fail stops the partition, skip continues.",
+        "When the source deleted records before they were copied: fail stops the partition, skip continues, and writes "
+        "the gap into the ledger at the target first.",
     )
     buffer_memory: int = _setting(
         "buffer.memory",

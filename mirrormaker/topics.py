@@ -30,6 +30,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
+from kclient.mirror_ledger import is_ledger
 from kclient.wire.produce import MIRROR_SOURCE_CONFIG
 from mirrormaker.lineage import SOURCE_TOPIC_ID, Lineage, text_of
 from mirrormaker.patterns import compiled
@@ -152,7 +153,7 @@ class Selection:
 
     def wants(self, topic: str) -> bool:
         """Return whether the source topic *topic* is to be mirrored."""
-        if _INTERNAL.fullmatch(topic) or self._exclude.fullmatch(topic):
+        if _INTERNAL.fullmatch(topic) or is_ledger(topic) or self._exclude.fullmatch(topic):
             return False
         return self._topics.fullmatch(topic) is not None
 

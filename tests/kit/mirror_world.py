@@ -16,11 +16,13 @@ from mirrormaker.link import PartitionLink
 from mirrormaker.link_state import (
     Append,
     Effect,
+    Gap,
     GapPolicy,
     LastBatch,
     LinkState,
     Locate,
     LogEnds,
+    RecordGap,
     Stopped,
 )
 from mirrormaker.runs import Run
@@ -96,6 +98,8 @@ class World:
     target: list[Batch] = field(default_factory=list)
     versions: list[list[Batch]] = field(default_factory=list)
     """What the source held before it lost records."""
+    ledger: dict[int, Gap] = field(default_factory=dict)
+    """The gap ledger, by first offset."""
     foreign: list[Batch] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -106,6 +110,8 @@ class World:
         """None: appended; else the log end the target answered with, or its error."""
         self.fetches: list[tuple[int, int, CarriedRun | str | None, int]] = []
         self.locates: list[int] = []
+        self.to_record: list[RecordGap] = []
+        self.acknowledged: list[RecordGap] = []
         self.stopped: Stopped | None = None
         self.new_link()
 
@@ -165,6 +171,8 @@ class World:
         self.replies.clear()
         self.fetches.clear()
         self.locates.clear()
+        self.to_record.clear()
+        self.acknowledged.clear()
         self.link = PartitionLink(
             TP, cut=self.cut, compacted=self.compacted, gap_policy=self.gap_policy
         )
@@ -174,8 +182,24 @@ class World:
         for effect in effects:
             if isinstance(effect, Locate):
                 self.locates.append(effect.generation)
+            elif isinstance(effect, RecordGap):
+                self.to_record.append(effect)
             elif isinstance(effect, Stopped):
                 self.stopped = effect
+
+    def write_ledger(self) -> None:
+        """The entry of a gap is durable; its acknowledgement is on its way."""
+        effect = self.to_record.pop(0)
+        self.ledger[effect.gap.first] = effect.gap
+        self.acknowledged.append(effect)
+
+    def ledger_fails(self) -> None:
+        """A gap could not be written."""
+        self.perform(self.link.not_recorded(self.to_record.pop(0).generation))
+
+    def acknowledge_gap(self) -> None:
+        effect = self.acknowledged.pop(0)
+        self.perform(self.link.recorded(effect.generation, effect.gap))
 
     def locate(self) -> None:
         generation = self.locates.pop(0)
@@ -283,6 +307,10 @@ class World:
             self.fetched()
         elif self.locates:
             self.locate()
+        elif self.to_record:
+            self.write_ledger()
+        elif self.acknowledged:
+            self.acknowledge_gap()
         elif self.link.wants_fetch:
             self.ask()
             if self.fetches[-1][2] is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -12,7 +14,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from mirrormaker.link_state import LinkState
+from mirrormaker.link_state import GapPolicy, LinkState
 from tests.kit.mirror_world import World
 
 spans = st.lists(st.integers(1, 3), min_size=1, max_size=4)
@@ -173,8 +175,72 @@ class Meddling(OneLink):
             assert world.link.state is LinkState.STOPPED
 
 
-Copying.TestCase.settings = Meddling.TestCase.settings = settings(
+class Skipping(OneLink):
+    """A source that deletes records before they are copied, the policy skip, kills, and a ledger that may fail."""
+
+    @initialize(first=st.lists(ones, max_size=5))
+    def begin(self, first):
+        self.world = World(gap_policy=GapPolicy.SKIP)
+        for each in first:
+            self.world.produce(*each)
+
+    @rule(each=ones)
+    def produce(self, each):
+        self.world.produce(*each)
+
+    @rule(count=st.integers(1, 4))
+    def the_source_deletes_its_oldest_records(self, count):
+        self.world.age_out(count)
+
+    @precondition(lambda self: self.world.locates)
+    @rule()
+    def locate(self):
+        self.world.locate()
+
+    @precondition(lambda self: self.world.link.wants_fetch)
+    @rule()
+    def ask(self):
+        self.world.ask(1)
+
+    @precondition(lambda self: self.world.to_record)
+    @rule()
+    def write_ledger(self):
+        self.world.write_ledger()
+
+    @precondition(lambda self: self.world.to_record)
+    @rule()
+    def ledger_fails(self):
+        self.world.ledger_fails()
+
+    @precondition(lambda self: self.world.acknowledged)
+    @rule()
+    def acknowledge_gap(self):
+        self.world.acknowledge_gap()
+
+    @invariant()
+    def every_gap_of_the_target_is_in_the_ledger_as_it_is(self):
+        target, ledger = self.world.target, self.world.ledger
+        for before, after in pairwise(target):
+            if before.end != after.base:
+                assert before.end in ledger
+                assert ledger[before.end].until == after.base
+
+    @invariant()
+    def an_entry_is_about_offsets_that_the_target_does_not_have(self):
+        for gap in self.world.ledger.values():
+            assert not any(b.base < gap.until and b.end > gap.first for b in self.world.target)
+
+    def teardown(self):
+        if not hasattr(self, "world"):
+            return
+        self.world.settle()
+        assert self.world.link.state is not LinkState.STOPPED
+        assert not self.world.source or self.world.target_end == self.world.source_end
+
+
+Copying.TestCase.settings = Meddling.TestCase.settings = Skipping.TestCase.settings = settings(
     max_examples=200, stateful_step_count=40, deadline=None
 )
 TestCopying = Copying.TestCase
 TestMeddling = Meddling.TestCase
+TestSkipping = Skipping.TestCase

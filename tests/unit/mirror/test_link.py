@@ -23,6 +23,7 @@ from mirrormaker.link import (
 from mirrormaker.link_state import (
     MENDABLE,
     Cause,
+    Effect,
     Finished,
     Gap,
     GapPolicy,
@@ -31,10 +32,12 @@ from mirrormaker.link_state import (
     Locate,
     LogEnds,
     Problem,
+    RecordGap,
     Recovered,
     ReportGap,
     Stopped,
 )
+from mirrormaker.marks import is_checked
 from mirrormaker.runs import Run
 
 TP = TopicPartition("t", 0)
@@ -76,6 +79,14 @@ def with_appends(count: int) -> PartitionLink:
         link.next_append()
     assert link.in_flight == count
     return link
+
+
+def recording(link: PartitionLink, at: LogEnds) -> list[Effect]:
+    """Let a link find a gap, and write it into the ledger; return the effects of the next reading of both logs."""
+    (effect,) = link.located(0, at)
+    assert isinstance(effect, RecordGap)
+    assert link.recorded(0, effect.gap) == [Locate(0, 0.0)]
+    return link.located(0, at)
 
 
 def stopped(effects: list[object]) -> Problem:
@@ -162,10 +173,58 @@ def test_what_the_source_deleted_before_it_was_copied_stops_it() -> None:
 def test_or_is_declared_and_skipped() -> None:
     link = PartitionLink(TP, gap_policy=GapPolicy.SKIP)
     gap = Gap(5, 8, Cause.RETENTION)
-    assert link.located(0, ends(8, 10, 5)) == [ReportGap(gap)]
+    assert recording(link, ends(8, 10, 5)) == [ReportGap(gap)]
     assert link.gaps == [gap]
     link.fetched(0, 8, run(8, 9), 10)
     assert link.next_append().expected_log_end == 5
+
+
+def test_nothing_is_fetched_or_appended_before_the_gap_is_in_the_ledger() -> None:
+    link = PartitionLink(TP, gap_policy=GapPolicy.SKIP)
+    gap = Gap(5, 8, Cause.RETENTION)
+    assert link.located(0, ends(8, 10, 5)) == [RecordGap(0, gap)]
+    assert not link.wants_fetch
+    assert link.fetched(0, 8, run(8, 9), 10) == []
+    assert not link.has_append
+    assert link.gaps == [], "not reported before it is durable"
+
+
+def test_a_gap_that_grows_while_it_is_recorded_is_recorded_again() -> None:
+    link = PartitionLink(TP, gap_policy=GapPolicy.SKIP)
+    link.located(0, ends(8, 10, 5))
+    link.recorded(0, Gap(5, 8, Cause.RETENTION))
+    assert link.located(0, ends(9, 10, 5)) == [RecordGap(0, Gap(5, 9, Cause.RETENTION))]
+
+
+def test_a_gap_that_cannot_be_recorded_is_tried_again_and_never_passed() -> None:
+    link = PartitionLink(TP, gap_policy=GapPolicy.SKIP)
+    delays = []
+    for _ in range(8):
+        assert link.located(0, ends(8, 10, 5)) == [RecordGap(0, Gap(5, 8, Cause.RETENTION))]
+        (again,) = link.not_recorded(0)
+        assert isinstance(again, Locate)
+        delays.append(again.delay)
+    assert (delays, delays[-1]) == (sorted(delays), LONGEST_DELAY)
+    assert not link.wants_fetch
+
+
+def test_the_acknowledgement_of_an_earlier_generation_records_nothing() -> None:
+    link = PartitionLink(TP, gap_policy=GapPolicy.SKIP)
+    link.generation = 1
+    link.located(1, ends(8, 10, 5))
+    assert link.recorded(0, Gap(5, 8, Cause.RETENTION)) == []
+    assert link.not_recorded(0) == []
+
+
+def test_a_topic_is_not_marked_while_a_gap_of_a_partition_is_not_in_the_ledger() -> None:
+    links = [PartitionLink(TP, lineage=RECREATED, gap_policy=GapPolicy.SKIP) for _ in range(2)]
+    recording(links[0], ends(5, 10, 5))
+    links[1].located(0, ends(5, 10, 5))
+    assert not is_checked(links)
+    links[1].recorded(0, Gap(5, 5, Cause.RECREATED, "first", "second"))
+    assert not is_checked(links)
+    links[1].located(0, ends(5, 10, 5))
+    assert is_checked(links)
 
 
 def test_logs_that_cannot_be_found_are_asked_for_again_and_again() -> None:
@@ -320,7 +379,7 @@ def test_or_is_continued_behind_a_declared_gap(start: int, until: int) -> None:
     link = PartitionLink(TP, lineage=RECREATED, gap_policy=GapPolicy.SKIP)
     link.start()
     gap = Gap(5, until, Cause.RECREATED, "first", "second")
-    assert link.located(0, ends(start, 10, 5)) == [ReportGap(gap)]
+    assert recording(link, ends(start, 10, 5)) == [ReportGap(gap)]
     assert link.fetched(0, start, run(start, 10), 10) == []
     assert link.next_append().expected_log_end == 5
     link.append_rejected(0, 5)

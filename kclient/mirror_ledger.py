@@ -1,0 +1,178 @@
+"""The entries of a mirror's gap ledger, as kmirror writes them and kaudit reads them. Pure.
+
+The ledger is a compacted topic at the target, ``<source alias>.gaps.internal``. Each record is a gap: offsets of a
+source partition that the mirror skipped. The key identifies the gap, the value describes it, both as JSON; the latest
+record of a key counts, and a null value deletes the entry. docs/design/mirror-ledger.md has the format and the order of
+writes.
+
+In: keys and values of records   Out: a `GapView`, and records to write   Owner: the caller
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
+
+SCHEMA_VERSION = 1
+SUFFIX = ".gaps.internal"
+RETENTION = "retention"
+RECREATED = "recreated"
+CAUSES = frozenset({RETENTION, RECREATED})
+"""The causes that kmirror writes. Entries with another cause are read, too."""
+
+_TYPE = "gap"
+
+
+def ledger_topic(source_alias: str) -> str:
+    """Return the name of the ledger at the target of a mirror of *source_alias*."""
+    return f"{source_alias}{SUFFIX}"
+
+
+def is_ledger(topic: str) -> bool:
+    """Return whether *topic* is a ledger by its name: it is neither mirrored nor audited."""
+    return topic.endswith(SUFFIX)
+
+
+class GapKey(NamedTuple):
+    """What identifies a gap: the cluster id of the source, the partition at the target, and the first offset."""
+
+    source_cluster_id: str
+    topic: str
+    partition: int
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class GapEntry:
+    """One gap: offsets [first, until) of the source are not at the target."""
+
+    source_cluster_id: str
+    topic: str
+    """The topic at the target."""
+    partition: int
+    first: int
+    until: int
+    cause: str
+    source_topic: str = ""
+    source_topic_id_before: str = ""
+    """The topic id at the source of the records below *first*; "" if it is unknown."""
+    source_topic_id_after: str = ""
+    """The topic id at the source of the records from *until* on; "" if it is unknown."""
+    target_topic_id: str = ""
+    """The topic id at the target; "" if it is unknown. An entry of a deleted topic is none of its successor."""
+    records_lost: int | None = None
+    """None if it is unknown: a log does not show how many of its deleted offsets had records."""
+    first_seen_ms: int = 0
+
+    @property
+    def key(self) -> GapKey:
+        """What identifies the entry."""
+        return GapKey(self.source_cluster_id, self.topic, self.partition, self.first)
+
+    @property
+    def offsets(self) -> int:
+        """The number of skipped offsets."""
+        return self.until - self.first
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the entry as JSON-ready values; the names are those of ``kaudit --accepted-gaps``."""
+        fields = asdict(self)
+        fields["from"] = fields.pop("first")
+        return {"schema_version": SCHEMA_VERSION, "type": _TYPE, **fields}
+
+
+class GapView(NamedTuple):
+    """The ledger after compaction: the latest entry of each key, and the number of records that are none."""
+
+    entries: Mapping[GapKey, GapEntry]
+    unreadable: int = 0
+
+    def sorted(self) -> list[GapEntry]:
+        """Return the entries by source cluster, topic, partition and offset."""
+        return [self.entries[key] for key in sorted(self.entries)]
+
+
+def encode(entry: GapEntry) -> tuple[bytes, bytes]:
+    """Return key and value of the record of *entry*: the same bytes for the same entry."""
+    key = {"type": _TYPE, **entry.key._asdict()}
+    key["from"] = key.pop("first")
+    return _bytes(key), _bytes(entry.as_json())
+
+
+def _bytes(fields: Mapping[str, Any]) -> bytes:
+    return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
+
+
+def view(records: Iterable[tuple[bytes | None, bytes | None]]) -> GapView:
+    """Return the ledger of *records*, keys and values in the order of the log."""
+    latest = dict(records)
+    entries = {}
+    unreadable = 0
+    for key, value in latest.items():
+        if value is None:
+            continue
+        try:
+            entry = _decoded(key, value)
+        except (ValueError, KeyError, TypeError, RecursionError):
+            unreadable += 1
+        else:
+            entries[entry.key] = entry
+    return GapView(entries, unreadable)
+
+
+def _decoded(key: bytes | None, value: bytes) -> GapEntry:
+    """Return the entry of one record. Raise ValueError, KeyError or TypeError if it is none."""
+    names, fields = json.loads(key or b""), json.loads(value)
+    if names["type"] != _TYPE or fields["schema_version"] != SCHEMA_VERSION:
+        raise ValueError("another type of record, or another version")
+    lost = fields.get("records_lost")
+    entry = GapEntry(
+        _text(names["source_cluster_id"]),
+        _text(names["topic"]),
+        _number(names["partition"]),
+        _number(names["from"]),
+        _number(fields["until"]),
+        _text(fields["cause"]),
+        _text(fields.get("source_topic", "")),
+        _text(fields.get("source_topic_id_before", "")),
+        _text(fields.get("source_topic_id_after", "")),
+        _text(fields.get("target_topic_id", "")),
+        None if lost is None else _number(lost),
+        _number(fields.get("first_seen_ms", 0)),
+    )
+    if entry.until < entry.first:
+        raise ValueError("a gap that ends before it begins")
+    return entry
+
+
+def _text(found: Any) -> str:
+    if not isinstance(found, str):
+        raise TypeError(f"{found!r} is no text")
+    return found
+
+
+def _number(found: Any) -> int:
+    if type(found) is not int or not 0 <= found < 1 << 63:
+        raise ValueError(f"{found!r} is no offset or count")
+    return found
+
+
+def merged(known: GapEntry | None, found: GapEntry) -> GapEntry:
+    """Return the entry to write for the gap *found*, if the ledger has *known* under its key.
+
+    A mirror that was killed between the entry and the first append finds the gap again. The source may have deleted
+    more meanwhile, and the target may state the new topic id already: then the gap looks like one of retention.
+    """
+    if known is None or known.target_topic_id != found.target_topic_id:
+        return found
+    again = replace(found, first_seen_ms=known.first_seen_ms)
+    if known.cause != RECREATED:
+        return again
+    before = known.source_topic_id_before
+    if found.cause == RECREATED:
+        return replace(again, source_topic_id_before=before)
+    if found.source_topic_id_after != known.source_topic_id_after:
+        return again
+    return replace(again, cause=RECREATED, source_topic_id_before=before)

@@ -1,0 +1,324 @@
+"""The gap ledger on two real clusters: an entry is durable before its gap is passed, whatever is killed."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+)
+
+from kclient.blocking import Producer as BlockingProducer
+from kclient.mirror_ledger import GapEntry, view
+from tests.kit.brokers import Cluster, MakeCluster
+from tests.kit.mirrors import Mirror, stored
+from tests.kit.waiting import eventually
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+LEDGER = "east.gaps.internal"
+SKIP = {"gap.policy": "skip"}
+
+MakeMirror = Callable[..., Mirror]
+
+
+@pytest.fixture
+def east(broker_clusters: MakeCluster) -> Cluster:
+    return broker_clusters(1)
+
+
+@pytest.fixture
+def west(broker_clusters: MakeCluster) -> Cluster:
+    return broker_clusters(1)
+
+
+@pytest.fixture
+def mirror(tmp_path: Path, east: Cluster, request: pytest.FixtureRequest) -> Iterator[MakeMirror]:
+    made: list[Mirror] = []
+    target = request.getfixturevalue("pair" if "pair" in request.fixturenames else "west")
+
+    def make(settings: dict[str, str] | None = None) -> Mirror:
+        made.append(Mirror(tmp_path / f"mirror-{len(made)}", east, target, settings))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.kill()
+        assert "Traceback" not in each.output, each.output
+
+
+def admin(cluster: Cluster) -> AdminClient:
+    return AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+
+
+def make_topic(cluster: Cluster, name: str, partitions: int = 1, **config: str) -> None:
+    client = admin(cluster)
+    client.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(10)
+
+
+def produce(cluster: Cluster, topic: str, count: int, partitions: int = 1) -> None:
+    """Produce *count* batches of one record to each partition."""
+    with BlockingProducer(bootstrap_servers=cluster.bootstrap, linger_ms=0) as producer:
+        for n in range(count):
+            sent = [producer.send(topic, b"%d" % n, partition=p) for p in range(partitions)]
+            for each in sent:
+                each.result(10)
+
+
+def delete_records(cluster: Cluster, topic: str, before: int, partition: int = 0) -> None:
+    client, cut = admin(cluster), TopicPartition(topic, partition, before)
+    client.delete_records([cut])[cut].result(10)
+
+
+def recreate(cluster: Cluster, topic: str, partitions: int = 1) -> None:
+    client = admin(cluster)
+    client.delete_topics([topic])[topic].result(10)
+    eventually("the deletion", lambda: not (cluster[1].data / f"{topic}-0").exists())
+    make_topic(cluster, topic, partitions)
+
+
+def settings_of(cluster: Cluster, topic: str) -> dict[str, str]:
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    client = admin(cluster)
+    entries = client.describe_configs([resource])[resource].result(10)
+    return {name: entry.value for name, entry in entries.items() if not entry.is_default}
+
+
+def alter(cluster: Cluster, topic: str, name: str, value: str | None) -> None:
+    """Set a setting of a topic; None deletes it."""
+    operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+    entry = ConfigEntry(name, value or "", incremental_operation=operation)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+    client = admin(cluster)
+    client.incremental_alter_configs([resource])[resource].result(10)
+
+
+def records(cluster: Cluster) -> list[tuple[bytes | None, bytes | None]]:
+    """Every record of the ledger, read by librdkafka; none if it does not exist."""
+    if LEDGER not in admin(cluster).list_topics(timeout=10).topics:
+        return []
+    consumer = Consumer(
+        {"bootstrap.servers": cluster.bootstrap, "group.id": "ledger", "log_level": 0}
+    )
+    end = consumer.get_watermark_offsets(TopicPartition(LEDGER, 0), timeout=10)[1]
+    consumer.assign([TopicPartition(LEDGER, 0, 0)])
+    found: list[tuple[bytes | None, bytes | None]] = []
+    until = time.monotonic() + 30
+    while len(found) < end and time.monotonic() < until:
+        message = consumer.poll(0.2)
+        if message is not None and message.error() is None:
+            found.append((message.key(), message.value()))
+    consumer.close()
+    assert len(found) == end
+    return found
+
+
+def entries(cluster: Cluster) -> list[GapEntry]:
+    found = view(records(cluster))
+    assert found.unreadable == 0
+    return found.sorted()
+
+
+def ranges(cluster: Cluster) -> list[tuple[str, int, int, int, str]]:
+    return [(e.topic, e.partition, e.first, e.until, e.cause) for e in entries(cluster)]
+
+
+def offsets(cluster: Cluster, topic: str, partition: int = 0) -> list[int]:
+    return sorted({batch.base_offset for batch in stored(cluster, topic, partition)})
+
+
+@pytest.fixture
+def pair(broker_clusters: MakeCluster) -> Cluster:
+    """A target of two brokers: the ledger is at the first one, mirrors are at both."""
+    west = broker_clusters(2)
+    client = admin(west)
+    both = {"min.insync.replicas": "2"}
+    topics = [
+        NewTopic("orders", 2, replica_assignment=[[1, 2], [1, 2]], config=both),
+        NewTopic(LEDGER, 1, replica_assignment=[[1]]),
+    ]
+    for created in client.create_topics(topics).values():
+        created.result(20)
+    return west
+
+
+def refuse_appends(west: Cluster) -> None:
+    """Leave too few replicas for appends to the mirrors of `pair`; the ledger and settings can be written."""
+    west.kill(2)
+
+    def alone() -> bool:
+        found = admin(west).list_topics(timeout=5)
+        isrs = [p.isrs for p in found.topics["orders"].partitions.values()]
+        return isrs == [[1], [1]] and found.controller_id == 1
+
+    eventually("broker 1 to be alone", alone)
+
+
+def accept_appends(west: Cluster) -> None:
+    west.start(2)
+
+    def in_sync() -> bool:
+        found = admin(west).list_topics(timeout=5).topics["orders"].partitions.values()
+        return all(len(p.isrs) == 2 for p in found)
+
+    eventually("both replicas", in_sync)
+
+
+def a_gap_of_retention(east: Cluster, mirror: MakeMirror, partitions: int = 1) -> None:
+    """Copy 10 records, then lose the next 5 at the source."""
+    make_topic(east, "orders", partitions)
+    produce(east, "orders", 10)
+    assert mirror().run_once() == 0
+    produce(east, "orders", 10)
+    delete_records(east, "orders", 15)
+
+
+def test_a_skipped_gap_is_in_the_ledger_and_kmirror_gaps_prints_it(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    a_gap_of_retention(east, mirror)
+    assert LEDGER not in admin(west).list_topics(timeout=5).topics, "no gap, no ledger"
+    code, output = mirror().ask("gaps")
+    assert (code, "the ledger east.gaps.internal at west is empty" in output) == (0, True), output
+    before = time.time() * 1000
+    assert mirror(SKIP).run_once() == 0
+    (entry,) = entries(west)
+    ids = [admin(c).list_topics(timeout=5).cluster_id for c in (east, west)]
+    assert (entry.source_cluster_id, entry.topic, entry.partition) == (ids[0], "orders", 0)
+    assert (entry.first, entry.until, entry.cause) == (10, 15, "retention")
+    assert entry.records_lost is None
+    assert before - 60_000 < entry.first_seen_ms < time.time() * 1000 + 60_000
+    of_source = settings_of(west, "orders")["kbroker.mirror.source.topic.id"]
+    assert entry.source_topic_id_before == entry.source_topic_id_after == of_source
+    assert len(entry.target_topic_id) == 22
+    assert settings_of(west, LEDGER)["cleanup.policy"] == "compact"
+    code, output = mirror().ask("gaps")
+    (line,) = [" ".join(each.split()) for each in output.splitlines() if " orders " in each]
+    assert (code, line.startswith("orders 0 10 15 <= 5 retention 20")) == (0, True), output
+    code, output = mirror().ask("gaps", "--format", "json")
+    assert (code, json.loads(output)) == (0, entry.as_json())
+    assert offsets(west, "orders") == [*range(10), *range(15, 20)]
+    assert mirror(SKIP).run_once() == 0
+    assert len(records(west)) == 1, "a run without a new gap writes nothing"
+
+
+def test_the_ledger_is_readable_without_the_source_and_unreachable_is_3(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    a_gap_of_retention(east, mirror)
+    assert mirror(SKIP).run_once() == 0
+    east.kill(1)
+    code, output = mirror().ask("gaps")
+    assert (code, "1 gap in east.gaps.internal" in output) == (0, True), output
+    west.kill(1)
+    assert mirror().ask("gaps")[0] == 3
+
+
+def test_no_gap_is_passed_while_the_ledger_cannot_be_written(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    make_topic(west, LEDGER)
+    alter(west, LEDGER, "max.message.bytes", "10")
+    a_gap_of_retention(east, mirror)
+    copier = mirror(SKIP)
+    copier.start()
+    eventually(
+        "the cause", lambda: "gap orders-0: waits, it cannot be written to the" in copier.output
+    )
+    assert offsets(west, "orders") == [*range(10)]
+    assert "GAP" not in copier.output
+    copier.kill()
+    assert entries(west) == []
+    alter(west, LEDGER, "max.message.bytes", None)
+    copier.start()
+    eventually("the rest", lambda: offsets(west, "orders") == [*range(10), *range(15, 20)])
+    assert ranges(west) == [("orders", 0, 10, 15, "retention")]
+    assert settings_of(west, LEDGER)["cleanup.policy"] == "compact", "a topic of another client"
+    assert copier.stop() == 0, copier.output
+
+
+def test_killed_between_the_entry_and_the_first_append_the_entry_is_there_once(
+    east: Cluster, pair: Cluster, mirror: MakeMirror
+) -> None:
+    """The target has too few replicas for the records behind the gap: every kill falls between the two writes."""
+    a_gap_of_retention(east, mirror, 2)
+    refuse_appends(pair)
+    copier = mirror(SKIP)
+    seen = set()
+    for until in (15, 15, 17):
+        delete_records(east, "orders", until)
+        tried = copier.output.count("NOT_ENOUGH_REPLICAS")
+        copier.start()
+        eventually(
+            "an append",
+            lambda: copier.output.count("NOT_ENOUGH_REPLICAS") > tried,  # noqa: B023
+        )
+        copier.kill()
+        assert ranges(pair) == [("orders", 0, 10, until, "retention")]
+        seen.add(entries(pair)[0].first_seen_ms)
+        assert offsets(pair, "orders") == [*range(10)]
+    assert len(seen) == 1, "the time of the first run"
+    assert len(records(pair)) == 2, "the repeated gap was not written again, the wider one was"
+    accept_appends(pair)
+    assert copier.run_once() == 0
+    assert offsets(pair, "orders") == [*range(10), *range(17, 20)]
+    assert ranges(pair) == [("orders", 0, 10, 17, "retention")]
+
+
+def test_the_gaps_of_a_recreated_topic_are_in_the_ledger_before_its_new_topic_id_is_stated(
+    east: Cluster, pair: Cluster, mirror: MakeMirror
+) -> None:
+    stated = "kbroker.mirror.source.topic.id"
+    alter(pair, LEDGER, "max.message.bytes", "10")
+    make_topic(east, "orders", 2)
+    produce(east, "orders", 10, partitions=2)
+    assert mirror().run_once() == 0
+    first = settings_of(pair, "orders")[stated]
+    recreate(east, "orders", 2)
+    produce(east, "orders", 15, partitions=2)
+    delete_records(east, "orders", 10)
+    delete_records(east, "orders", 12, partition=1)
+    copier = mirror(SKIP)
+    copier.start()
+    for partition in range(2):
+        waits = f"gap orders-{partition}: waits"
+        eventually("both gaps", lambda: waits in copier.output)  # noqa: B023
+    copier.kill()
+    assert settings_of(pair, "orders")[stated] == first
+    # The entries may be written, the topic id may be stated, and nothing can be appended: killed in between.
+    alter(pair, LEDGER, "max.message.bytes", None)
+    refuse_appends(pair)
+    copier.start()
+    eventually("an append", lambda: "NOT_ENOUGH_REPLICAS" in copier.output)
+    copier.kill()
+    second = settings_of(pair, "orders")[stated]
+    assert second != first
+    both = [("orders", 0, 10, 10, "recreated"), ("orders", 1, 10, 12, "recreated")]
+    assert ranges(pair) == both
+    accept_appends(pair)
+    assert copier.run_once() == 0, "the next run sees no other topic id"
+    assert ranges(pair) == both
+    assert {(e.source_topic_id_before, e.source_topic_id_after) for e in entries(pair)} == {
+        (first, second)
+    }
+    assert offsets(pair, "orders") == [*range(10), *range(10, 15)]
+    assert offsets(pair, "orders", 1) == [*range(10), *range(12, 15)]
+    output = copier.ask("gaps")[1]
+    assert f"topic id {first} became {second}" in output
+
+
+def test_a_ledger_is_not_mirrored(east: Cluster, west: Cluster, mirror: MakeMirror) -> None:
+    make_topic(east, "north.gaps.internal")
+    make_topic(east, "orders")
+    assert mirror({"topics.exclude": "nothing"}).run_once() == 0
+    names = set(admin(west).list_topics(timeout=5).topics)
+    assert ("orders" in names, "north.gaps.internal" in names) == (True, False)

@@ -1,0 +1,101 @@
+"""The entries of the gap ledger: what is written, what is read, and which entry a repeated gap becomes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from kclient.mirror_ledger import GapEntry, encode, is_ledger, ledger_topic, merged, view
+
+GAP = GapEntry("east-id", "orders", 0, 100, 150, "retention", "orders", "a", "a", "t", None, 7)
+RECREATED = replace(GAP, cause="recreated", source_topic_id_after="b", until=100)
+
+
+def test_an_entry_is_read_as_it_was_written() -> None:
+    read = view([encode(GAP)])
+    assert (read.sorted(), read.unreadable) == ([GAP], 0)
+
+
+def test_a_line_of_the_ledger_is_a_line_of_accepted_gaps() -> None:
+    fields = json.loads(encode(GAP)[1])
+    named = {name: fields[name] for name in ("topic", "partition", "from", "until", "cause")}
+    assert named == {
+        "topic": "orders",
+        "partition": 0,
+        "from": 100,
+        "until": 150,
+        "cause": "retention",
+    }
+
+
+def test_the_latest_record_of_a_key_is_the_entry_and_a_null_value_deletes_it() -> None:
+    wider, other = replace(GAP, until=160), replace(GAP, first=200, until=201)
+    records = [encode(GAP), encode(other), encode(wider), (encode(other)[0], None)]
+    assert view(records).sorted() == [wider]
+
+
+def test_a_gap_that_is_found_again_after_a_kill_has_the_same_key_and_its_first_time() -> None:
+    again = replace(GAP, first_seen_ms=99)
+    assert merged(GAP, again) == GAP
+    assert merged(GAP, replace(again, until=170)) == replace(GAP, until=170)
+    assert merged(None, again) == again
+
+
+def test_retention_behind_a_recreated_topic_stays_a_gap_of_the_recreated_topic() -> None:
+    """Killed after the topic id was stated: the next run sees retention of the new topic only."""
+    found = replace(GAP, until=130, source_topic_id_before="b", source_topic_id_after="b")
+    assert merged(RECREATED, found) == replace(RECREATED, until=130)
+
+
+def test_a_topic_that_was_recreated_twice_keeps_the_id_of_the_copied_records() -> None:
+    found = replace(RECREATED, source_topic_id_before="b", source_topic_id_after="c")
+    assert merged(RECREATED, found) == replace(RECREATED, source_topic_id_after="c")
+
+
+def test_an_entry_of_a_deleted_target_topic_is_replaced() -> None:
+    found = replace(GAP, target_topic_id="u", first_seen_ms=99)
+    assert merged(RECREATED, found) == found
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"schema_version": 2},
+        {"until": 99},
+        {"until": -1},
+        {"until": 1 << 63},
+        {"until": 150.0},
+        {"until": True},
+        {"until": None},
+        {"cause": None},
+        {"records_lost": "many"},
+    ],
+)
+def test_a_record_that_is_no_entry_is_counted_and_not_used(changes: dict[str, object]) -> None:
+    key, value = encode(GAP)
+    changed = json.dumps(json.loads(value) | changes).encode()
+    assert view([(key, changed)]) == ({}, 1)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (None, b"{}"),
+        (b"[]", b"{}"),
+        (encode(GAP)[0], b"\xff"),
+        (b"{}", encode(GAP)[1]),
+        (b"null", b"null"),
+        (encode(GAP)[0], b"[" * 100_000),
+    ],
+)
+def test_any_bytes_can_be_read(key: bytes | None, value: bytes) -> None:
+    assert view([(key, value)]) == ({}, 1)
+
+
+def test_a_ledger_is_known_by_its_name() -> None:
+    assert ledger_topic("east") == "east.gaps.internal"
+    assert is_ledger("east.gaps.internal")
+    assert not is_ledger("gaps.internal")
+    assert not is_ledger("east.checkpoints.internal")
