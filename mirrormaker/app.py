@@ -150,6 +150,8 @@ class MirrorProcess:
         total = sum(len(mirror.flow.links) + len(mirror.conflicts) for mirror in self._mirrors)
         if bad:
             return FAILED if bad == total else PARTLY
+        if any(mirror.groups.problems for mirror in self._mirrors):
+            return PARTLY
         return self._stop_code
 
     # --- status
@@ -161,7 +163,14 @@ class MirrorProcess:
     def _lines(self) -> list[str]:
         now, wall = self._reactor.seconds(), time.time_ns() // 1_000_000
         return [
-            line(m.config.name, m.flow.progress.snapshot(m.flow.links.values(), now, wall))
+            "  |  ".join(
+                part
+                for part in (
+                    line(m.config.name, m.flow.progress.snapshot(m.flow.links.values(), now, wall)),
+                    str(m.groups),
+                )
+                if part
+            )
             for m in self._mirrors
         ]
 
@@ -174,6 +183,8 @@ class MirrorProcess:
                 self._console.write(f"  stopped {link.tp}: {link.problem}")
             for name, conflict in mirror.conflicts.items():
                 self._console.write(f"  not mirrored {name}: {conflict}")
+            for group, problem in mirror.groups.problems.items():
+                self._console.write(f"  group {group or '(all)'} not copied: {problem}")
             for link in mirror.flow.links.values():
                 for gap in link.gaps[:10]:
                     self._console.write(f"  gap {link.tp} {gap}")

@@ -50,7 +50,7 @@ from mirrormaker.link_state import (
     Stopped,
 )
 from mirrormaker.locator import Locator, Timers, kafka_error
-from mirrormaker.marks import Marks, first_without_prefix, is_checked
+from mirrormaker.marks import Marks, first_without_prefix, is_checked, is_prefix
 from mirrormaker.progress import Progress
 from mirrormaker.settings import LinkSettings
 from mirrormaker.source import (
@@ -171,6 +171,20 @@ class Flow:
     def copied_to(self, topic: str) -> list[TopicPartition]:
         """Return the source partitions that are copied to the target topic *topic*."""
         return [tp for tp, copy in self._copies.items() if copy.topic == topic]
+
+    def proven_copies(self) -> dict[TopicPartition, TopicPartition]:
+        """Return source partition -> target partition, where an offset means the same record on both sides.
+
+        The target topic is marked, its partition is a prefix of the source's, and the source's topic is still the same.
+        """
+        id_of = self.source.metadata.topic_id
+        return {
+            tp: copy
+            for tp, copy in self._copies.items()
+            if self.marks.has(copy.topic)
+            and is_prefix(self.links[tp])
+            and self.links[tp].topic_id == id_of(tp.topic)
+        }
 
     @property
     def settled(self) -> bool:

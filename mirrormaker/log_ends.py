@@ -105,6 +105,13 @@ async def _offsets(
     }
 
 
+async def log_starts(
+    cluster: Cluster, tps: Mapping[TopicPartition, object]
+) -> dict[TopicPartition, int | KafkaError]:
+    """Return the log start offset of every partition, or its KafkaError."""
+    return await _offsets(cluster, tps, EARLIEST)
+
+
 async def high_watermarks(
     cluster: Cluster, tps: Mapping[TopicPartition, object]
 ) -> dict[TopicPartition, int | KafkaError]:

@@ -66,6 +66,13 @@ def is_checked(links: Iterable[PartitionLink]) -> bool:
     return all(link.state not in (LinkState.LOCATING, LinkState.RECORDING) for link in links)
 
 
+def is_prefix(link: PartitionLink) -> bool:
+    """Return whether the target partition was compared and is a prefix of the source's, as far as *link* knows."""
+    if link.problem is None:
+        return link.is_checked
+    return link.is_checked and link.problem.cause not in {*NO_PREFIX, Cause.NO_MIRROR}
+
+
 def first_without_prefix(links: Iterable[PartitionLink]) -> PartitionLink | None:
     """Return the first link with a target partition that is not a prefix of the source's, or that was not compared."""
     for link in links:

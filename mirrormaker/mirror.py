@@ -35,6 +35,7 @@ from kclient.wire.errors import PolicyViolation
 from mirrormaker.catalog import Applied, Catalog
 from mirrormaker.config import FlowConfig
 from mirrormaker.flow import Flow
+from mirrormaker.group_sync import GroupMirror
 from mirrormaker.ledger import Ledger
 from mirrormaker.link import PartitionLink
 from mirrormaker.link_state import GapPolicy
@@ -96,6 +97,14 @@ class Mirror:
             too_large=self._too_large,
             record=self.ledger.record,
         )
+        self.groups = GroupMirror(
+            self.source,
+            self.target,
+            config.settings,
+            copies=self._proven_copies,
+            report=self._report,
+        )
+        self._groups_running: Deferred[None] | None = None
         self._selection = Selection(config.source, config.target, config.settings)
         self._source_topics = Catalog(self.source)
         self._target_topics = Catalog(self.target)
@@ -132,8 +141,9 @@ class Mirror:
 
     async def stop(self) -> None:
         """Wait at most `DRAIN` seconds for appends in flight, then close both clients."""
-        if self._running is not None:
-            self._running.cancel()
+        for running in (self._running, self._groups_running):
+            if running is not None:
+                running.cancel()
         self.flow.stop()
         until = self._reactor.seconds() + DRAIN
         while self.flow.appends_in_flight and self._reactor.seconds() < until:
@@ -169,6 +179,9 @@ class Mirror:
                 self._check_stalled()
                 await sleep(self._reactor, RETRY)
         self._planned = True
+        if not self.once:
+            self._groups_running = Deferred.fromCoroutine(self.groups.run())
+            self._groups_running.addErrback(self._end)
         self._maybe_finished()
         settings = self.config.settings
         while self.once or settings.refresh_topics:
@@ -203,13 +216,28 @@ class Mirror:
 
     def _check_stalled(self) -> None:
         still = self._reactor.seconds() - self.flow.progress.changed_at
+        if self._groups_running is not None:
+            return  # all records are copied; each request of the groups has its own timeout
         if self.once and still > STALL_TIMEOUT:
             what = self._last_error or "no error was reported"
             raise MirrorStalled(f"{self.config.name}: nothing was copied for {still:.0f} s: {what}")
 
     def _maybe_finished(self) -> None:
-        if self.once and self._planned and self.flow.settled and not self._finished.called:
+        """Finish with the last link; the groups are copied last, when the target has the records of their offsets."""
+        if not (self.once and self._planned and self.flow.settled) or self._finished.called:
+            return
+        if self._groups_running is None:
+            self._groups_running = Deferred.fromCoroutine(self.groups.run_once())
+            self._groups_running.addCallback(self._finish).addErrback(self._end)
+
+    def _finish(self, _: object) -> None:
+        if not self._finished.called:
             self._finished.callback(None)
+
+    def _proven_copies(self) -> dict[TopicPartition, TopicPartition]:
+        """Return the partitions with offsets that mean the same on both sides, by source partition."""
+        copies = self.flow.proven_copies()
+        return {tp: copy for tp, copy in copies.items() if tp.topic not in self._conflicts}
 
     def _end(self, failure: Failure) -> None:
         """Fail `run` with *failure*, unless `stop` cancelled it."""

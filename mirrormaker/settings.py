@@ -18,6 +18,9 @@ Side = Literal["", "consumer", "producer"]
 EXCLUDED_TOPICS = r".*[\-\.]internal, .*\.replica, __.*"
 """MirrorMaker 2's default. Internal topics are never mirrored, with any value."""
 
+EXCLUDED_GROUPS = r"console-consumer-.*, connect-.*, __.*"
+"""MirrorMaker 2's default."""
+
 EXCLUDED_CONFIGS = (
     r"follower\.replication\.throttled\.replicas, leader\.replication\.throttled\.replicas, "
     r"message\.timestamp\.difference\.max\.ms, message\.timestamp\.type, "
@@ -129,6 +132,33 @@ class LinkSettings:
         "When the source deleted records before they were copied: fail stops the partition, skip continues, and writes "
         "the gap into the ledger at the target first.",
     )
+    groups: str = _setting(
+        "groups",
+        ".*",
+        pattern_list,
+        "Regular expressions of consumer groups to copy the offsets of.",
+    )
+    groups_exclude: str = _setting(
+        "groups.exclude", EXCLUDED_GROUPS, pattern_list, "Groups not to copy; wins over groups."
+    )
+    refresh_groups: bool = _setting(
+        "refresh.groups.enabled", True, boolean, "Whether the mirror looks for new groups."
+    )
+    refresh_groups_interval: int = _setting(
+        "refresh.groups.interval.seconds",
+        60,
+        number(1),
+        "How often. MirrorMaker 2 waits 10 minutes; one ListGroups per broker costs little.",
+    )
+    sync_group_offsets: bool = _setting(
+        "sync.group.offsets.enabled",
+        False,
+        boolean,
+        "Whether committed offsets are copied to groups without members at the target.",
+    )
+    sync_group_offsets_interval: int = _setting(
+        "sync.group.offsets.interval.seconds", 60, number(1), "How often they are copied."
+    )
     buffer_memory: int = _setting(
         "buffer.memory",
         64 << 20,
@@ -165,12 +195,6 @@ class LinkSettings:
 
 UNSUPPORTED = frozenset(
     [
-        "groups",
-        "groups.exclude",
-        "refresh.groups.enabled",
-        "refresh.groups.interval.seconds",
-        "sync.group.offsets.enabled",
-        "sync.group.offsets.interval.seconds",
         "sync.topic.acls.enabled",
         "sync.topic.acls.interval.seconds",
         "emit.heartbeats.enabled",

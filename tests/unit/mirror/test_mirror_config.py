@@ -143,7 +143,7 @@ def test_what_cannot_be_is_refused(values: dict[str, str], message: str) -> None
         ("east.bootstrap.server", "did you mean east.bootstrap.servers?"),
         ("east->north.topics", "is not a pair of the named clusters"),
         ("tasks.max", "accepted, has no effect here"),
-        ("sync.group.offsets.enabled", "kmirror does not have this function"),
+        ("sync.topic.acls.enabled", "kmirror does not have this function"),
     ],
 )
 def test_names_without_effect_are_warned_about(name: str, message: str) -> None:

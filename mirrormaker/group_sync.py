@@ -1,0 +1,242 @@
+"""Copies the committed offsets of consumer groups to the target, on a schedule and on request.
+
+Theory of operation
+===================
+One synchronization reads the source's commits first, then which partitions are proven copies, then the target's logs.
+So an offset of a topic that was created again is not copied to the copy of the earlier topic. For each group the state
+at the target, its offsets and the commit follow one upon the other. `mirrormaker.group_offsets` decides what to commit;
+docs/design/mirror-groups.md has the cases and the limits.
+
+An error of one group does not keep the others from being copied. It is reported once, as long as it stays the same.
+
+In: groups of both clusters   Out: commits, lines for the operator   Owner: the mirror
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+
+from kclient.admin.groups import describe_groups, list_groups
+from kclient.errors import KafkaError
+from kclient.net.cluster import Cluster
+from kclient.net.group_offsets import Generation, commit_offsets, committed_offsets
+from kclient.net.waiting import all_settled, sleep
+from kclient.types import OffsetAndMetadata, TopicPartition
+from kclient.wire.errors import UnknownMemberId
+from mirrormaker.group_offsets import GroupSelection, LogRange, Offsets, decide
+from mirrormaker.log_ends import high_watermarks, log_starts
+from mirrormaker.settings import LinkSettings
+
+TIMEOUT = 15.0
+"""Seconds for one request to a coordinator, retries included."""
+
+AT_ONCE = 50
+"""Groups that are read or committed at the same time."""
+
+NOTHING_PROVEN_YET = 1.0
+"""Seconds to the next attempt while no partition is a proven copy, as after a start."""
+
+SETTLE = 1.0
+"""Seconds that the target gets for records on their way, before an offset is clamped."""
+
+CONSUMER_PROTOCOLS = ("", "consumer")
+"""Protocol types of groups with offsets of consumers; "" is that of groups without members ever."""
+
+Copies = Mapping[TopicPartition, TopicPartition]
+
+
+class GroupMirror:
+    """Copies the groups of one direction. *copies* returns the proven copies: source partition -> target partition.
+
+    *report* gets (subject, event) for the operator.
+    """
+
+    def __init__(
+        self,
+        source: Cluster,
+        target: Cluster,
+        settings: LinkSettings,
+        *,
+        copies: Callable[[], Copies],
+        report: Callable[[str, str], None],
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._settings = settings
+        self._copies = copies
+        self._report_line = report
+        self._reactor = source.reactor
+        self._selection = GroupSelection(settings)
+        self._groups: list[str] = []
+        self._listed_at: float | None = None
+        self._reported: dict[str, object] = {}
+        """By group, the kind of the last report about it; "" if there is nothing to report."""
+        self.problems: dict[str, str] = {}
+        """Why groups were not copied in the last synchronization, by group; "" is the list of groups."""
+        self.copied = 0
+        """Groups with offsets of mirrored partitions in the last synchronization."""
+        self.with_members = 0
+        """Of these, groups with members at the target."""
+
+    async def run(self) -> None:
+        """Copy every ``sync.group.offsets.interval.seconds``, if that is enabled."""
+        while self._settings.sync_group_offsets:
+            if self._copies():
+                await self.synchronize()
+                await sleep(self._reactor, self._settings.sync_group_offsets_interval)
+            else:
+                await sleep(self._reactor, NOTHING_PROVEN_YET)
+
+    async def run_once(self) -> None:
+        """Copy once, if that is enabled."""
+        if self._settings.sync_group_offsets:
+            await self.synchronize()
+
+    async def synchronize(self) -> None:
+        """Copy the offsets of all groups once; `problems` and the reports have what was not copied."""
+        self.problems.pop("", None)
+        try:
+            offsets = await self._source_offsets()
+            logs = await self._logs(offsets.values())
+        except KafkaError as problem:
+            self._failed("", str(problem))
+            return
+        self.copied, self.with_members = len(offsets), 0
+        for group in self._reported.keys() - offsets.keys() - self.problems.keys():
+            del self._reported[group]
+        for some in _chunks(offsets):
+            await all_settled(
+                self._synchronize_group(group, offsets[group], logs) for group in some
+            )
+
+    async def _synchronize_group(
+        self, group: str, offsets: Offsets, logs: Mapping[TopicPartition, LogRange]
+    ) -> None:
+        try:
+            described = (await describe_groups(self._target, [group], timeout=TIMEOUT))[group]
+            if isinstance(described, KafkaError):
+                raise described
+            present = await committed_offsets(self._target, group, list(offsets), timeout=TIMEOUT)
+            decision = decide(offsets, present, logs, described.state)
+            answers = await commit_offsets(
+                self._target, group, decision.commits, Generation(), timeout=TIMEOUT
+            )
+        except KafkaError as problem:
+            self._failed(group, str(problem))
+            return
+        failed = {tp: error for tp, error in answers.items() if error is not None}
+        joined = failed and all(isinstance(each, UnknownMemberId) for each in failed.values())
+        if decision.members_state or joined:
+            self.with_members += 1
+        if joined:  # since its state was read
+            decision = decide(offsets, present, logs, "Stable")
+        elif failed:
+            tp, error = next(iter(failed.items()))
+            self._failed(group, f"{len(failed)} offsets were rejected, {tp}: {error}")
+            return
+        unread = sorted(offsets.keys() - logs.keys())
+        if unread:
+            self._failed(group, f"{len(unread)} logs at the target cannot be read, {unread[0]}")
+            return
+        self.problems.pop(group, None)
+        self._report(group, str(decision), decision.kind)
+
+    # --- reading
+
+    async def _source_offsets(self) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
+        """Return the commits of the source's groups for proven copies, by group and target partition."""
+        await self._list_groups()
+        found: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
+        for some in _chunks(self._groups):
+            answers = await all_settled(
+                committed_offsets(self._source, group, None, timeout=TIMEOUT) for group in some
+            )
+            for group, answer in zip(some, answers, strict=True):
+                if isinstance(answer, KafkaError):
+                    self._failed(group, f"cannot be read at the source: {answer}")
+                else:
+                    found[group] = answer
+        await self._source.refresh()
+        copies = self._copies()
+        renamed = {
+            group: {copies[tp]: each for tp, each in offsets.items() if tp in copies}
+            for group, offsets in found.items()
+        }
+        return {group: offsets for group, offsets in renamed.items() if offsets}
+
+    async def _list_groups(self) -> None:
+        now = self._reactor.seconds()
+        if self._listed_at is not None and (
+            not self._settings.refresh_groups
+            or now < self._listed_at + self._settings.refresh_groups_interval
+        ):
+            return
+        listed = await list_groups(self._source, states=(), timeout=TIMEOUT)
+        self._groups = [
+            each.group_id
+            for each in listed
+            if each.protocol_type in CONSUMER_PROTOCOLS and self._selection.wants(each.group_id)
+        ]
+        self._listed_at = now
+        for group in self.problems.keys() - set(self._groups):
+            del self.problems[group]
+
+    async def _logs(self, groups: Iterable[Offsets]) -> dict[TopicPartition, LogRange]:
+        """Return the target's log of every partition that could be read.
+
+        Logs that end below an offset are read a second time, `SETTLE` seconds later: the records may be on their way.
+        """
+        highest: dict[TopicPartition, int] = {}
+        for offsets in groups:
+            for tp, each in offsets.items():
+                highest[tp] = max(highest.get(tp, 0), each.offset)
+        found = await self._read_logs(highest)
+        behind = [tp for tp, log in found.items() if log.end < highest[tp]]
+        if behind:
+            await sleep(self._reactor, SETTLE)
+            found |= await self._read_logs(behind)
+        return found
+
+    async def _read_logs(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, LogRange]:
+        wanted = dict.fromkeys(tps)
+        starts = await log_starts(self._target, wanted)
+        ends = await high_watermarks(self._target, wanted)
+        found = {}
+        for tp in wanted:
+            start, end = starts[tp], ends[tp]
+            if isinstance(start, int) and isinstance(end, int):
+                found[tp] = LogRange(start, end)
+        return found
+
+    # --- reports
+
+    def _failed(self, group: str, problem: str) -> None:
+        self.problems[group] = problem
+        self._report(group, f"its offsets are not copied: {problem}")
+
+    def _report(self, group: str, text: str, kind: object = None) -> None:
+        """Report *text* about *group*, unless its last report was of the same *kind* (None: had the same text)."""
+        now = kind if text and kind is not None else text
+        before = self._reported.get(group, "")
+        self._reported[group] = now
+        if now != before:
+            about = f"group {group}" if group else "groups"
+            self._report_line(about, text or "every offset is copied as it is now")
+
+    def __str__(self) -> str:
+        """Return the part of the status line about groups; "" if groups are not copied."""
+        if not self._settings.sync_group_offsets:
+            return ""
+        parts = [f"groups {self.copied}"]
+        if self.with_members:
+            parts.append(f"{self.with_members} with members at the target")
+        if self.problems:
+            parts.append(f"{len(self.problems)} NOT COPIED")
+        return ", ".join(parts)
+
+
+def _chunks(groups: Iterable[str]) -> Iterator[list[str]]:
+    left = iter(groups)
+    while some := list(islice(left, AT_ONCE)):
+        yield some
