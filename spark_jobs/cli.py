@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import platform
 import re
 import sys
 import time
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,6 +102,12 @@ kaudit.add_command(explain)
     help="Findings in findings.jsonl, and damaged records per partition that are single findings. Counts are exact.",
 )
 @click.option(
+    "--previous",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="report.json of the run before, for the hash chain. Default: the one in DIR.",
+)
+@click.option(
     "--self-test/--no-self-test", default=True, help="Run the self-test with seeded faults first."
 )
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
@@ -111,6 +119,7 @@ def reconcile(**options: Any) -> None:
         options["names"] = _names(options["names"])
         options["topics"] = re.compile(options["topics"])
         accepted = _accepted_gaps(options["accepted_gaps"])
+        options["previous"] = _previous(options["previous"])
     except re.error as problem:
         raise click.UsageError(f"--topics {options['topics']!r}: {problem}") from None
     except ValueError as problem:
@@ -159,6 +168,21 @@ def _accepted_gaps(path: Path | None) -> tuple[AcceptedGap, ...]:
     return tuple(gaps)
 
 
+def _previous(path: Path | None) -> str | None:
+    """Return the SHA-256 of the report at *path*; raise ValueError if it is no report."""
+    from spark_jobs.report.files import file_hash
+
+    if path is None:
+        return None
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))["meta"]["run_id"]
+    except (ValueError, KeyError, TypeError):
+        known = None
+    if not known:
+        raise ValueError(f"--previous {path}: not a report.json of kaudit")
+    return file_hash(path)
+
+
 def _classes(text: str) -> frozenset[FindingClass]:
     known = {each.value: each for each in FindingClass}
     names = [name.strip() for name in text.split(",") if name.strip()]
@@ -182,6 +206,17 @@ class _Run:
         self._meta: dict[str, object] = {
             "run_id": now.strftime("%Y%m%d-%H%M%S-%f"),
             "started_at": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "self_test": "not run",
+            "previous": None,
+            "versions": {
+                "python": platform.python_version(),
+                **{name: version(name) for name in ("kbroker", "pyspark")},
+            },
+            "arguments": {
+                "source": flags["names"][0],
+                "target": flags["names"][1],
+                "topics": flags["topics"].pattern,
+            },
         }
 
     def guarded(self) -> int:
@@ -190,13 +225,15 @@ class _Run:
         from spark_jobs.report.files import remove_report, write_error
 
         def work() -> int:
-            remove_report(self._out)
+            earlier = remove_report(self._out)
+            self._meta["previous"] = self._flags["previous"] or earlier
             return self._reconcile()
 
-        return guarded(
-            work,
-            lambda code, cause: write_error(self._out, error_document(code, cause, self._meta)),
-        )
+        def on_error(code: int, cause: str) -> None:
+            self._end()
+            write_error(self._out, error_document(code, cause, self._meta))
+
+        return guarded(work, on_error)
 
     def _progress(self, text: str) -> None:
         if not self._flags["quiet"]:
@@ -256,25 +293,27 @@ class _Run:
                 progress=self._progress,
                 self_test_failed=tested is not None and not tested.passed,
             )
-        self._meta["total_seconds"] = round(time.monotonic() - self._started, 3)
         self._meta["self_test"] = str(tested) if tested else "not run"
         self._report(run)
         return int(run.outcome.exit_code)
 
     def _report(self, run: Reconciliation) -> None:
-        from spark_jobs.report.document import build_document, finding_lines, sample
+        from spark_jobs.report.contents import build_report
         from spark_jobs.report.files import write_report
         from spark_jobs.report.screen import first_screen
 
-        most = self._flags["max_findings"]
-        document = build_document(run, self._meta, most)
-        lines = finding_lines(str(self._meta["run_id"]), sample(run.findings, most))
-        page = write_report(self._out, document, lines)
+        self._end()
+        report = build_report(run, self._meta, self._flags["max_findings"])
+        page = write_report(self._out, report)
         if self._flags["form"] == "json":
-            click.echo(json.dumps(document, sort_keys=True))
+            click.echo(json.dumps(report.document, sort_keys=True))
         else:
-            first = [json.loads(line) for line in lines[:8]]
-            click.echo(first_screen(document, report=str(page), findings=first))
+            first = report.first_findings(8)
+            click.echo(first_screen(report.document, report=str(page), findings=first))
+
+    def _end(self) -> None:
+        self._meta["ended_at"] = f"{datetime.now(tz=UTC):%Y-%m-%dT%H:%M:%SZ}"
+        self._meta["total_seconds"] = round(time.monotonic() - self._started, 3)
 
 
 def _self_test(seeds: int, faults: int, master: str) -> int:

@@ -45,3 +45,19 @@ def intersect(ranges: Iterable[tuple[int, int]], low: int, high: int) -> Ranges:
 def total(ranges: Sequence[tuple[int, int]]) -> int:
     """Return the number of offsets in disjoint *ranges*."""
     return sum(high - low for low, high in ranges)
+
+
+def nearest_joined(ranges: Ranges, most: int, without: Sequence[tuple[int, int]] = ()) -> Ranges:
+    """Return at most *most* ranges that contain disjoint, sorted *ranges*: the nearest neighbours are joined.
+
+    Offsets of *without* stay outside, so that there may be one range more for each of them.
+    """
+    if len(ranges) <= most:
+        return ranges
+    far = sorted(range(1, len(ranges)), key=lambda n: ranges[n - 1][1] - ranges[n][0])[: most - 1]
+    starts = [0, *sorted(far)]
+    joined = [
+        (ranges[first][0], ranges[end - 1][1])
+        for first, end in zip(starts, [*starts[1:], len(ranges)], strict=True)
+    ]
+    return subtract(joined, without) if without else joined

@@ -1,7 +1,7 @@
 """The report document: a reconciliation as JSON-ready values, source of report.json, screen and page.
 
-Deterministic: the same logs give the same bytes on any machine at any time. Wall-clock time, durations and the run id
-are under `meta` only.
+Deterministic: the same logs and options give the same bytes on any machine at any time. Wall-clock time, durations, the
+run id, the arguments and the SHA-256 of the report before are under `meta` only.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from spark_jobs.accounting import add
 from spark_jobs.cut import PartitionCut
@@ -19,13 +19,15 @@ from spark_jobs.ranges import Ranges
 from spark_jobs.reconcile import Reconciliation
 from spark_jobs.snapshot import ClusterSnapshot
 from spark_jobs.verdict import Counts
-from spark_jobs.windows import WindowResult, WindowState, root
+from spark_jobs.windows import Digest, WindowResult, WindowState, root
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+"""Of report.json; `schemas/report.json` describes it."""
 _MARKS = "kbroker.mirror.source."
 """Settings with which the mirror marks its topics at the target."""
 
 Document = dict[str, Any]
+T = TypeVar("T")
 
 
 def build_document(
@@ -48,8 +50,8 @@ def build_document(
         "not_failed_on": {
             each.value: count for each, count in sorted(run.outcome.not_failed_on.items(), key=str)
         },
-        "source": _cluster(run.source),
-        "target": _cluster(run.target),
+        "source": cluster_document(run.source),
+        "target": cluster_document(run.target),
         "totals": _totals(run.counts),
         "explained": _by_cause(run.account.explained.values()),
         "topics": [_topic(run, topic) for topic in topics],
@@ -71,6 +73,8 @@ def build_document(
         "read": {
             "records": run.cost.records_read,
             "bytes": run.cost.bytes_read,
+            "source": _read(result.source for result in run.windows),
+            "target": _read(result.target for result in run.windows),
             "windows": run.cost.windows,
             "windows_drilled": run.cost.windows_drilled,
         },
@@ -115,30 +119,38 @@ def _by_cause(explained: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def sample(findings: Sequence[Finding], most: int) -> list[tuple[int, Finding]]:
-    """Return at most *most* of *findings* with their numbers, in order.
+    """Return at most *most* of *findings* with their numbers, in order; see `fair_share`."""
+    return fair_share(
+        list(enumerate(findings, 1)),
+        most,
+        lambda each: (each[1].topic, each[1].partition, each[1].finding_class),
+    )
 
-    Each class of each partition takes turns, so that one that has few findings is shown in full.
+
+def fair_share(rows: list[T], most: int, place: Callable[[T], Hashable]) -> list[T]:
+    """Return at most *most* of *rows*, in order.
+
+    The rows of each *place* (a class of a partition) take turns, so that one that has few is shown in full.
     """
-    numbered = list(enumerate(findings, 1))
-    if len(numbered) <= most:
-        return numbered
-    turns: Counter[tuple[str, int, FindingClass]] = Counter()
+    if len(rows) <= most:
+        return rows
+    turns: Counter[Hashable] = Counter()
     ranked = []
-    for number, each in numbered:
-        place = each.topic, each.partition, each.finding_class
-        ranked.append((turns[place], number))
-        turns[place] += 1
-    return [
-        (number, findings[number - 1]) for number in sorted(n for _, n in sorted(ranked)[:most])
-    ]
+    for number, each in enumerate(rows):
+        of_place = place(each)
+        ranked.append((turns[of_place], number))
+        turns[of_place] += 1
+    return [rows[number] for number in sorted(n for _, n in sorted(ranked)[:most])]
 
 
-def finding_lines(run_id: str, findings: Iterable[tuple[int, Finding]]) -> list[str]:
-    """Return findings.jsonl, one JSON object a line, in report order."""
+def finding_lines(findings: Iterable[tuple[int, Finding]], window: int) -> list[str]:
+    """Return findings.jsonl, one JSON object a line, in report order; *window* is the size of a window in offsets.
+
+    No line has a run id: the file is the same for the same logs, and report.json has its SHA-256.
+    """
     return [
         json.dumps(
             {
-                "run_id": run_id,
                 "seq": number,
                 "topic": finding.topic,
                 "partition": finding.partition,
@@ -154,11 +166,18 @@ def finding_lines(run_id: str, findings: Iterable[tuple[int, Finding]]) -> list[
                 "src_hash": _hex(finding.source_hash),
                 "dst_hash": _hex(finding.target_hash),
                 "ts": finding.timestamp_ms,
+                "window": _window(finding.position, window),
             },
             sort_keys=True,
         )
         for number, finding in findings
     ]
+
+
+def _window(offset: int, size: int) -> list[int]:
+    """Return the first and the last offset of the window that has *offset*."""
+    low = offset // size * size
+    return [low, low + size - 1]
 
 
 def config_drift(source: ClusterSnapshot, target: ClusterSnapshot) -> list[dict[str, str | None]]:
@@ -198,7 +217,13 @@ def partition_drift(cuts: Sequence[PartitionCut]) -> list[dict[str, object]]:
     ]
 
 
-def _cluster(cluster: ClusterSnapshot) -> dict[str, object]:
+def _read(digests: Iterable[Digest]) -> dict[str, int]:
+    total = root(digests)
+    return {"records": total.records, "bytes": total.bytes}
+
+
+def cluster_document(cluster: ClusterSnapshot) -> dict[str, object]:
+    """Return which cluster it is, for a report."""
     return {
         "name": cluster.name,
         "bootstrap": cluster.bootstrap,
@@ -209,6 +234,8 @@ def _cluster(cluster: ClusterSnapshot) -> dict[str, object]:
 
 def _topic(run: Reconciliation, topic: str) -> dict[str, object]:
     results = [result for result in run.windows if result.key.topic == topic]
+    states = Counter((result.key.partition, result.state) for result in results)
+    windows = Counter(result.key.partition for result in results)
     of_topic: dict[int, list[Finding]] = defaultdict(list)
     for finding in run.findings:
         if finding.topic == topic:
@@ -230,6 +257,10 @@ def _topic(run: Reconciliation, topic: str) -> dict[str, object]:
                 "target_end": cut.target_end,
                 "start": min(cut.only_source[0], cut.only_target[0]),
                 "unread_ranges": [list(each) for each in run.account.failed.get(tp, [])],
+                "windows": {
+                    "equal": states[cut.partition, WindowState.EQUAL],
+                    "different": windows[cut.partition] - states[cut.partition, WindowState.EQUAL],
+                },
                 "explained_by": dict(sorted(run.account.explained.get(tp, {}).items())),
                 "first_of_class": {
                     each.value: min(f.position for f in findings if f.finding_class is each)

@@ -1,19 +1,21 @@
-"""Write a run's files: report.json, findings.jsonl, report.html.
+"""Writes a run's files into its `--out` directory, and takes away those of the run before.
 
-Each is written beside its place and renamed into it, so that a reader never sees half of one.
+Each file is written beside its place and renamed into it, so that a reader never sees half of one. report.json is
+the last one: where it is, the others are of the same run.
 """
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Sequence
-from datetime import UTC, datetime
+from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from spark_jobs.report import pictures
+from spark_jobs.report.contents import Report, json_text, lines_text
 from spark_jobs.report.document import Document
+from spark_jobs.report.times import second
 
 _VERDICT_COLOURS = {
     "CONSISTENT": "#2f7d4a",
@@ -22,35 +24,53 @@ _VERDICT_COLOURS = {
     "DIVERGED": "#9b2335",
     "ERROR": "#5b3a8c",
 }
-FILES = ("report.json", "findings.jsonl", "report.html")
+FILES = ("report.json", "findings.jsonl", "repair.json", "report.html")
+PREVIOUS = "report.previous.json"
+"""report.json of the run before, so that its SHA-256 in `meta.previous` can be verified."""
 FINDINGS_ON_PAGE = 500
 TIMELINES_ON_PAGE = 12
 
 
-def write_report(out: Path, document: Document, lines: Sequence[str]) -> Path:
+def write_report(out: Path, report: Report) -> Path:
     """Write all files of one run into *out* (made if missing); return the path of the page."""
     out.mkdir(parents=True, exist_ok=True)
-    _replace(out / "report.json", json.dumps(document, indent=2, sort_keys=True) + "\n")
-    _replace(out / "findings.jsonl", "".join(f"{line}\n" for line in lines))
     page = out / "report.html"
-    _replace(page, render_page(document, lines))
+    _replace(out / "findings.jsonl", lines_text(report.lines))
+    _replace(out / "repair.json", json_text(report.repair))
+    _replace(page, render_page(report))
+    _replace(out / "report.json", json_text(report.document))
     return page
 
 
-def remove_report(out: Path) -> None:
-    """Remove the files of an earlier run from *out*: a run that ends early leaves no verdict of another one."""
+def remove_report(out: Path) -> str | None:
+    """Remove the files of an earlier run from *out*: a run that ends early leaves no verdict of another one.
+
+    report.json becomes `PREVIOUS`. Return its SHA-256, None if *out* has no earlier report.
+    """
+    previous = out / PREVIOUS
+    with suppress(FileNotFoundError):
+        os.replace(out / "report.json", previous)
     for name in FILES:
         (out / name).unlink(missing_ok=True)
+    return file_hash(previous) if previous.exists() else None
+
+
+def file_hash(path: Path) -> str:
+    """Return the SHA-256 of the file at *path*."""
+    return sha256(path.read_bytes()).hexdigest()
 
 
 def write_error(out: Path, document: Document) -> None:
-    """Write report.json of a run that ended without a reconciliation."""
+    """Write report.json of a run that ended without a reconciliation, and remove what it wrote before it failed."""
     out.mkdir(parents=True, exist_ok=True)
-    _replace(out / "report.json", json.dumps(document, indent=2, sort_keys=True) + "\n")
+    for name in FILES:
+        (out / name).unlink(missing_ok=True)
+    _replace(out / "report.json", json_text(document))
 
 
-def render_page(document: Document, lines: Sequence[str]) -> str:
+def render_page(report: Report) -> str:
     """Return report.html: one self-contained page, no script, nothing fetched."""
+    document = report.document
     import jinja2
     from markupsafe import Markup
 
@@ -61,7 +81,7 @@ def render_page(document: Document, lines: Sequence[str]) -> str:
         trim_blocks=True,
     )
     template = environment.get_template("report.html.j2")
-    findings = [_for_page(json.loads(line)) for line in lines[:FINDINGS_ON_PAGE]]
+    findings = [_for_page(each) for each in report.first_findings(FINDINGS_ON_PAGE)]
     topics = [topic["topic"] for topic in document["topics"]][:TIMELINES_ON_PAGE]
     return template.render(
         d=document,
@@ -90,7 +110,7 @@ def _for_page(finding: dict[str, Any]) -> dict[str, Any]:
     }.get(finding["class"], "")
     when = ""
     if finding["ts"] is not None:
-        when = datetime.fromtimestamp(finding["ts"] / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S")
+        when = second(finding["ts"])
     return {**finding, "detail": detail, "when": when}
 
 

@@ -8,12 +8,12 @@ in words.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
 from spark_jobs import ranges
 from spark_jobs.report.document import Document
+from spark_jobs.report.times import minute
 
 _COLOURS = {
     "equal": "#cfe8d5",
@@ -134,9 +134,9 @@ def timeline(document: Document, topic: str) -> str:
         f'<polyline points="{path(target)}" fill="none" stroke="#c9930a" stroke-width="1.6" stroke-dasharray="4 3"/>',
         f'<text x="{left - 8}" y="18" text-anchor="end">{top:,}</text>',
         f'<text x="{left - 8}" y="{height + 10:.0f}" text-anchor="end">0</text>',
-        f'<text x="{left}" y="{height + 28:.0f}">{_day(line["first_ms"])}</text>',
+        f'<text x="{left}" y="{height + 28:.0f}">{minute(line["first_ms"])}</text>',
         f'<text x="{left + width}" y="{height + 28:.0f}" text-anchor="end">'
-        f"{_day(line['first_ms'] + line['bucket_ms'] * len(source))}</text>",
+        f"{minute(line['first_ms'] + line['bucket_ms'] * len(source))}</text>",
         _legend(
             left + 300,
             height + 28,
@@ -243,7 +243,3 @@ def _svg(width: float, height: float, marks: Sequence[str]) -> str:
         + "".join(marks)
         + "</svg>"
     )
-
-
-def _day(timestamp_ms: int) -> str:
-    return datetime.fromtimestamp(timestamp_ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M")

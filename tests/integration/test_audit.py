@@ -28,6 +28,7 @@ from spark_jobs.report.document import config_drift
 from spark_jobs.session import spark_session
 from spark_jobs.spark_engine import SparkEngine
 from spark_jobs.verdict import ExitCode, Verdict
+from tests.kit.audit_reports import violations
 from tests.kit.brokers import Cluster
 from tests.kit.mirrors import Mirror
 from tests.kit.zookeeper import Ensemble
@@ -404,6 +405,12 @@ def test_the_command_writes_its_reports_and_exits_with_the_verdict(
     assert len(done.stdout.splitlines()) <= 40
     document = json.loads((tmp_path / "report" / "report.json").read_text())
     assert (document["verdict"], document["totals"]["findings"]["truncated"]) == ("DIVERGED", 1)
+    assert violations("report", document) == []
+    repair = json.loads((tmp_path / "report" / "repair.json").read_text())
+    assert violations("repair", repair) == []
+    assert [(row["partition"], row["ranges"]) for row in repair["copy"]] == [
+        (1, [{"from": 29, "until": 30, "records": {"truncated": 1}}])
+    ]
     (finding,) = (tmp_path / "report" / "findings.jsonl").read_text().splitlines()
     assert json.loads(finding)["class"] == "truncated"
     page = (tmp_path / "report" / "report.html").read_text()
@@ -421,8 +428,10 @@ def test_a_side_that_can_not_be_reached_is_no_verdict(tmp_path: Path) -> None:
     )
     assert done.returncode == 4
     assert "connection refused" in done.stderr
-    assert [each.name for each in tmp_path.iterdir()] == ["report.json"]
-    assert json.loads((tmp_path / "report.json").read_text())["verdict"] == "ERROR"
+    assert {each.name for each in tmp_path.iterdir()} == {"report.json", "report.previous.json"}
+    document = json.loads((tmp_path / "report.json").read_text())
+    assert document["verdict"] == "ERROR"
+    assert violations("report", document) == []
 
 
 def test_a_topic_that_does_not_exist_gives_no_verdict(

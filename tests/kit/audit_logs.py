@@ -262,6 +262,7 @@ def audit(
     *,
     source_compacted: frozenset[str] = frozenset(),
     target_compacted: frozenset[str] = frozenset(),
+    buckets: TimeBuckets | None = None,
 ) -> Reconciliation:
     """Reconcile *target* with *source*."""
     options = options or Options(window=10)
@@ -270,7 +271,7 @@ def audit(
         snapshot("source", source, source_compacted),
         snapshot("target", target, target_compacted),
         options,
-        buckets=TimeBuckets.over((0, 1000)),
+        buckets=buckets or TimeBuckets.over((0, 1000)),
     )
 
 

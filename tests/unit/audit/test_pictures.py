@@ -10,9 +10,9 @@ from spark_jobs.reconcile import Options, Reconciliation
 from spark_jobs.report.document import Document, build_document
 from spark_jobs.report.pictures import heatmap
 from tests.kit.audit_logs import Fault, Log, Rec, audit, log_of
+from tests.kit.audit_reports import META
 
 TP = TopicPartition("t", 0)
-META = {"run_id": "r", "started_at": "now", "total_seconds": 1.0, "self_test": "not run"}
 
 
 def full(count: int = 50) -> Log:

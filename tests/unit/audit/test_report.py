@@ -11,16 +11,16 @@ import pytest
 from kclient.types import TopicPartition
 from kclient.wire.produce import MIRROR_SOURCE_CONFIG
 from spark_jobs.findings import FindingClass
-from spark_jobs.reconcile import Options, Reconciliation
-from spark_jobs.report.document import build_document, config_drift, error_document, finding_lines
+from spark_jobs.reconcile import Options, Reconciliation, TimeBuckets
+from spark_jobs.report.document import build_document, config_drift, error_document
 from spark_jobs.report.files import remove_report, write_error, write_report
 from spark_jobs.report.screen import first_screen
 from spark_jobs.snapshot import ClusterSnapshot
 from spark_jobs.verdict import Limits
 from tests.kit.audit_logs import Log, Logs, Rec, audit, log_of
+from tests.kit.audit_reports import META, report_of
 
 TP = TopicPartition("t", 0)
-META = {"run_id": "r", "started_at": "now", "total_seconds": 1.0, "self_test": "not run"}
 
 
 def full(count: int = 50) -> Log:
@@ -40,9 +40,8 @@ def proven(source: Logs, target: Logs) -> int:
 
 
 def screen(run: Reconciliation) -> str:
-    document = build_document(run, META)
-    findings = [json.loads(line) for line in finding_lines("r", enumerate(run.findings, 1))]
-    text = first_screen(document, report="report.html", findings=findings)
+    report = report_of(run)
+    text = first_screen(report.document, report="report.html", findings=report.first_findings(8))
     assert len(text.splitlines()) <= 40
     return text
 
@@ -139,23 +138,49 @@ def test_every_class_has_a_line_for_its_first_findings() -> None:
 def test_the_page_has_every_count(tmp_path: Path, damage: bool) -> None:
     target = damaged() if damage else full()
     run = audit({TP: full()}, {TP: target, TopicPartition("t", 1): full(3)})
-    page = write_report(
-        tmp_path, build_document(run, META), finding_lines("r", enumerate(run.findings, 1))
-    )
+    page = write_report(tmp_path, report_of(run))
     assert "<svg" in page.read_text()
     document: dict[str, Any] = json.loads((tmp_path / "report.json").read_text())
     assert document["partition_drift"] == [{"topic": "t", "partition": 1, "only_at": "target"}]
     assert document["totals"]["findings"]["extra"] == 3
 
 
+@pytest.mark.parametrize("timestamp", [-(2**63), -1, 1_700_000_000_000_000_000, 2**63 - 1])
+def test_a_timestamp_that_is_no_date_is_written_as_a_number(tmp_path: Path, timestamp: int) -> None:
+    source, target = full(), full()
+    source.records[7] = Rec(b"k", b"nanoseconds", timestamp)
+    run = audit({TP: source}, {TP: target}, buckets=TimeBuckets.over((0, timestamp)))
+    page = write_report(tmp_path, report_of(run)).read_text()
+    assert (f"{timestamp} ms" in page) == (timestamp != -1)
+
+
 def test_a_run_that_ends_early_leaves_no_earlier_verdict(tmp_path: Path) -> None:
-    run = audit({TP: full()}, {TP: full()})
-    write_report(tmp_path, build_document(run, META), [])
+    write_report(tmp_path, report_of(audit({TP: full()}, {TP: full()})))
     remove_report(tmp_path)
-    assert list(tmp_path.iterdir()) == []
+    assert [each.name for each in tmp_path.iterdir()] == ["report.previous.json"]
     write_error(tmp_path, error_document(4, "no broker answers", META))
     document = json.loads((tmp_path / "report.json").read_text())
     assert (document["verdict"], document["exit_code"]) == ("ERROR", 4)
+
+
+def test_a_run_that_fails_while_it_writes_leaves_only_its_error(tmp_path: Path) -> None:
+    write_report(tmp_path, report_of(audit({TP: full()}, {TP: damaged()})))
+    write_error(tmp_path, error_document(70, "a bug", META))
+    assert [each.name for each in tmp_path.iterdir()] == ["report.json"]
+
+
+def test_all_findings_are_counted_and_every_class_is_among_those_that_are_shown() -> None:
+    target = log_of(*(Rec(b"k", b"x%d" % n, n) for n in range(50)))
+    target.append(Rec(b"s", b"stranger", 1))
+    run = audit({TP: full()}, {TP: target})
+    report = report_of(run, 10)
+    assert len(report.lines) == 10
+    assert report.document["findings"] == {"found": 51, "written": 10}
+    assert report.document["totals"]["findings"]["corrupt"] == 50
+    assert sum(report.document["timeline"]["findings"]["corrupt"]) == 50
+    assert {each["class"] for each in report.first_findings(2)} == {"corrupt", "extra"}
+    (copied,) = report.repair["copy"]
+    assert copied["ranges"] == [{"from": 0, "until": 50, "records": {"corrupt": 50}}]
 
 
 def cluster(configs: dict[str, str], *overrides: str) -> ClusterSnapshot:

@@ -1,0 +1,63 @@
+"""The machine-readable contents of a report: report.json, findings.jsonl and repair.json of one run.
+
+report.json has the SHA-256 of the other two, so that the hash of report.json covers all three. The hash of the report
+before is under `meta.previous`: docs/audit.md has the chain.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from spark_jobs.findings import DEFAULT_MAX_FINDINGS
+from spark_jobs.reconcile import Reconciliation
+from spark_jobs.report.document import Document, build_document, fair_share, finding_lines, sample
+from spark_jobs.report.repair import repair_plan
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one run reports, ready to be written."""
+
+    document: Document
+    lines: Sequence[str]
+    """findings.jsonl."""
+    repair: Document
+
+    def first_findings(self, most: int) -> list[dict[str, Any]]:
+        """Return at most *most* of `lines`; each class of each partition takes turns."""
+        findings = [json.loads(line) for line in self.lines]
+        return fair_share(
+            findings, most, lambda each: (each["topic"], each["partition"], each["class"])
+        )
+
+
+def build_report(
+    run: Reconciliation, meta: Mapping[str, object], max_findings: int = DEFAULT_MAX_FINDINGS
+) -> Report:
+    """Return the report of *run*; at most *max_findings* findings are in findings.jsonl, all of them are counted."""
+    lines = finding_lines(sample(run.findings, max_findings), run.options.window)
+    repair = repair_plan(run)
+    document = build_document(run, meta, max_findings)
+    document["files"] = {
+        "findings.jsonl": _hash(lines_text(lines)),
+        "repair.json": _hash(json_text(repair)),
+    }
+    return Report(document, lines, repair)
+
+
+def json_text(document: Document) -> str:
+    """Return *document* as it is written: sorted, so that equal documents are equal bytes."""
+    return json.dumps(document, indent=2, sort_keys=True) + "\n"
+
+
+def lines_text(lines: Sequence[str]) -> str:
+    """Return *lines* as a file."""
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _hash(text: str) -> str:
+    return sha256(text.encode()).hexdigest()

@@ -1,0 +1,22 @@
+"""Record timestamps as text. A producer may set any 64-bit number, also one that is no date."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+
+def minute(timestamp_ms: int) -> str:
+    """Return the UTC minute of *timestamp_ms*; the number itself if it is outside of the years 1 to 9999."""
+    return _text(timestamp_ms, "%Y-%m-%d %H:%M")
+
+
+def second(timestamp_ms: int) -> str:
+    """Return the UTC second of *timestamp_ms*; the number itself if it is outside of the years 1 to 9999."""
+    return _text(timestamp_ms, "%Y-%m-%d %H:%M:%S")
+
+
+def _text(timestamp_ms: int, pattern: str) -> str:
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1000, tz=UTC).strftime(pattern)
+    except (ValueError, OverflowError, OSError):
+        return f"{timestamp_ms} ms"
