@@ -170,7 +170,7 @@ def _accepted_gaps(path: Path | None) -> tuple[AcceptedGap, ...]:
 
 def _previous(path: Path | None) -> str | None:
     """Return the SHA-256 of the report at *path*; raise ValueError if it is no report."""
-    from spark_jobs.report.files import file_hash
+    from spark_jobs.report.hashes import file_hash
 
     if path is None:
         return None

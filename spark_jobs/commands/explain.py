@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from spark_jobs.commands.guard import guarded
+from spark_jobs.report.hashes import file_hash
 from spark_jobs.verdict import ExitCode
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def explain(
     """
     try:
         report = _report(directory)
-        finding = _finding(directory, number, report["meta"]["run_id"])
+        finding = _finding(directory, number, report["files"]["findings.jsonl"])
         sides = places(finding, report)
         decoder = _decoder(avro)
     except (OSError, ValueError, KeyError, TypeError) as problem:
@@ -148,16 +149,15 @@ def _report(directory: Path) -> dict[str, Any]:
     return report
 
 
-def _finding(directory: Path, number: int | None, run_id: str) -> dict[str, Any]:
-    lines = (directory / "findings.jsonl").read_text(encoding="utf-8").splitlines()
+def _finding(directory: Path, number: int | None, sha256: str) -> dict[str, Any]:
+    path = directory / "findings.jsonl"
+    if file_hash(path) != sha256:
+        raise ValueError(f"{path}: not the file of report.json, which has another SHA-256")
+    lines = path.read_text(encoding="utf-8").splitlines()
     if not lines:
         raise ValueError(f"{directory}: the audit has no finding")
     for line in lines:
         finding: dict[str, Any] = json.loads(line)
-        if finding["run_id"] != run_id:
-            raise ValueError(
-                f"{directory}: findings.jsonl is of run {finding['run_id']}, report.json of {run_id}"
-            )
         if number is None or finding["seq"] == number:
             return finding
     raise ValueError(

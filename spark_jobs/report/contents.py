@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Any
 
 from spark_jobs.findings import DEFAULT_MAX_FINDINGS
 from spark_jobs.reconcile import Reconciliation
 from spark_jobs.report.document import Document, build_document, fair_share, finding_lines, sample
+from spark_jobs.report.hashes import text_hash
 from spark_jobs.report.repair import repair_plan
 
 
@@ -43,8 +43,8 @@ def build_report(
     repair = repair_plan(run)
     document = build_document(run, meta, max_findings)
     document["files"] = {
-        "findings.jsonl": _hash(lines_text(lines)),
-        "repair.json": _hash(json_text(repair)),
+        "findings.jsonl": text_hash(lines_text(lines)),
+        "repair.json": text_hash(json_text(repair)),
     }
     return Report(document, lines, repair)
 
@@ -57,7 +57,3 @@ def json_text(document: Document) -> str:
 def lines_text(lines: Sequence[str]) -> str:
     """Return *lines* as a file."""
     return "".join(f"{line}\n" for line in lines)
-
-
-def _hash(text: str) -> str:
-    return sha256(text.encode()).hexdigest()

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from spark_jobs.report import pictures
 from spark_jobs.report.contents import Report, json_text, lines_text
 from spark_jobs.report.document import Document
+from spark_jobs.report.hashes import file_hash
 from spark_jobs.report.times import second
 
 _VERDICT_COLOURS = {
@@ -53,11 +53,6 @@ def remove_report(out: Path) -> str | None:
     for name in FILES:
         (out / name).unlink(missing_ok=True)
     return file_hash(previous) if previous.exists() else None
-
-
-def file_hash(path: Path) -> str:
-    """Return the SHA-256 of the file at *path*."""
-    return sha256(path.read_bytes()).hexdigest()
 
 
 def write_error(out: Path, document: Document) -> None:

@@ -17,6 +17,7 @@ from kclient import AdminClient, NewTopic, Producer, TopicPartition
 from kclient.avro import AvroSerializer
 from spark_jobs.findings import Finding, FindingClass
 from spark_jobs.report.document import finding_lines
+from spark_jobs.report.hashes import file_hash
 from tests.kit.brokers import Cluster, MakeCluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -59,14 +60,15 @@ class Audited:
             "bootstrap": self.cluster.bootstrap,
             "cluster_id": self.cluster_id if cluster_id is None else cluster_id,
         }
-        report = {
+        report: dict[str, Any] = {
             "meta": {"run_id": RUN},
             "source": {**side, "name": "east", "prefix": ""},
             "target": {**side, "name": "west", "prefix": "copy."},
         }
-        (self.out / "report.json").write_text(json.dumps(report))
-        lines = finding_lines(RUN, enumerate(findings, 1))
+        lines = finding_lines(enumerate(findings, 1), window=10)
         (self.out / "findings.jsonl").write_text("".join(f"{line}\n" for line in lines))
+        report["files"] = {"findings.jsonl": file_hash(self.out / "findings.jsonl")}
+        (self.out / "report.json").write_text(json.dumps(report))
 
     def explain(self, *words: str, code: int = 0) -> str:
         before = {path.name: path.read_bytes() for path in self.out.iterdir()}
@@ -226,3 +228,10 @@ def test_it_does_not_load_spark() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout == "[]\n", done.stderr
+
+
+def test_findings_of_another_report_are_a_usage_error(audited: Audited) -> None:
+    audited.found(finding(audited, FindingClass.CORRUPT, 0, 0))
+    findings = audited.out / "findings.jsonl"
+    findings.write_text(findings.read_text().replace("corrupt", "missing"))
+    assert "not the file of report.json" in audited.explain(code=2)

@@ -17,7 +17,8 @@ from spark_jobs.cut import OffsetRange
 from spark_jobs.engine import Differences, Engine, Modes, WindowRows
 from spark_jobs.reconcile import Options, Reconciliation, TimeBuckets, reconcile
 from spark_jobs.report.contents import build_report, json_text
-from spark_jobs.report.files import PREVIOUS, file_hash, remove_report, write_report
+from spark_jobs.report.files import PREVIOUS, remove_report, write_report
+from spark_jobs.report.hashes import file_hash
 from spark_jobs.snapshot import ClusterSnapshot
 from spark_jobs.verdict import ExitCode
 from tests.kit.audit_faults import EVERY, Case, case_with
