@@ -21,38 +21,28 @@ from typing import Any, NamedTuple
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from kclient.admin import configs, topics
-from kclient.admin.configs import ConfigResource, ResourceType
-from kclient.errors import LeaderUnavailable
 from kclient.mirror_ledger import GapEntry, GapView, encode, merged, view
 from kclient.net.cluster import Cluster
 from kclient.net.offsets import EARLIEST, LATEST, list_offsets
-from kclient.types import NewTopic, TopicPartition
+from kclient.types import TopicPartition
 from kclient.wire import batches
 from kclient.wire.errors import (
     ErrorCode,
     KafkaError,
     OffsetNotAvailable,
-    TopicAlreadyExists,
     for_code,
 )
 from kclient.wire.fetch import FetchPartition, FetchRequest, FetchTopic
-from kclient.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
-from kclient.wire.records import Record, decode_batch, encode_batch
+from kclient.wire.records import Record, decode_batch
 from kclient.wire.versions import ApiKey
+from mirrormaker.internal_topic import TIMEOUT, InternalTopic, request_leader
 from mirrormaker.lineage import text_of
 from mirrormaker.link_state import Gap
 
-TIMEOUT = 10.0
-"""Seconds for one step: to create the topic, to read it, to write to it."""
-
-CONFIGS = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
 ENTRIES_PER_BATCH = 500
 """Entries in one record batch: about 300 KB, below every usual max.message.bytes."""
 
 FETCH_BYTES = 4 << 20
-_ALL_IN_SYNC = -1
-_LAST_VERSION_BY_NAME = 12
 
 
 class _Waiting(NamedTuple):
@@ -77,11 +67,11 @@ class Ledger:
         self._target = target
         self.topic = topic
         self._source_id = source_id
-        self._replication_factor = replication_factor
+        self._records = InternalTopic(
+            target, topic, replication_factor=replication_factor, compact_existing=True
+        )
         self._waiting: list[_Waiting] = []
         self._writing = False
-        self._is_compacted = False
-        """Whether the topic's cleanup.policy was checked in this process."""
 
     def record(
         self, source: TopicPartition, copy: TopicPartition, gap: Gap, topic_id: str
@@ -114,7 +104,7 @@ class Ledger:
         written.addBoth(ended)
 
     async def _write(self, due: Sequence[_Waiting]) -> None:
-        await self._create()
+        await self._records.create()
         known = (await _read(self._target, self.topic)).entries
         now = time.time_ns() // 1_000_000
         entries = {}
@@ -126,7 +116,9 @@ class Ledger:
         left = list(entries.values())
         while left:
             now_due, left = left[:ENTRIES_PER_BATCH], left[ENTRIES_PER_BATCH:]
-            await self._append(now_due)
+            await self._records.append(
+                Record(n, entry.first_seen_ms, *encode(entry)) for n, entry in enumerate(now_due)
+            )
 
     def _entry(self, each: _Waiting, now: int) -> GapEntry:
         gap = each.gap
@@ -143,62 +135,6 @@ class Ledger:
             text_of(self._target.metadata.topic_id(each.copy.topic)),
             first_seen_ms=now,
         )
-
-    async def _create(self) -> None:
-        """Create the topic if it does not exist, and have it compacted. Raise KafkaError."""
-        if self._is_compacted and self.topic in self._target.metadata.topics:
-            return
-        new = NewTopic(self.topic, 1, self._replication_factor, dict(CONFIGS))
-        answers = await topics.create_topics(
-            self._target, [new], validate_only=False, timeout=TIMEOUT
-        )
-        problem = answers[self.topic]
-        if isinstance(problem, KafkaError) and not isinstance(problem, TopicAlreadyExists):
-            raise problem
-        if isinstance(problem, TopicAlreadyExists):
-            await self._compact()
-        await self._target.partitions(self.topic, timeout=TIMEOUT)
-        self._is_compacted = True
-
-    async def _compact(self) -> None:
-        """Set cleanup.policy=compact on a topic of another client: with delete, entries would age out."""
-        resource = ConfigResource(ResourceType.TOPIC, self.topic)
-        name = "cleanup.policy"
-        described = (
-            await configs.describe_configs(
-                self._target, [resource], names=[name], documentation=False, timeout=TIMEOUT
-            )
-        )[resource]
-        if isinstance(described, KafkaError):
-            raise described
-        if described[name].value == CONFIGS[name]:
-            return
-        altered = await configs.alter_configs(
-            self._target, {resource: {name: CONFIGS[name]}}, validate_only=False, timeout=TIMEOUT
-        )
-        problem = altered[resource]
-        if problem is not None:
-            raise problem
-
-    async def _append(self, entries: Sequence[GapEntry]) -> None:
-        """Append *entries*; return when all in-sync replicas have them. Raise KafkaError."""
-        data = encode_batch(
-            Record(n, entry.first_seen_ms, *encode(entry)) for n, entry in enumerate(entries)
-        )
-        request = ProduceRequest(
-            _ALL_IN_SYNC,
-            int(TIMEOUT * 1000),
-            [ProduceTopic(self.topic, [ProducePartition(0, data)])],
-        )
-
-        async def attempt() -> None:
-            response = await _at_leader(self._target, self.topic, ApiKey.PRODUCE, request)
-            answer = response.topics[0].partitions[0]
-            if answer.error_code:
-                detail = f": {answer.error_message}" if answer.error_message else ""
-                raise for_code(answer.error_code)(f"append to {self.topic}{detail}")
-
-        await self._target.retrying(attempt, timeout=TIMEOUT, what=f"writing to {self.topic}")
 
 
 async def read_ledger(cluster: Cluster, topic: str) -> GapView:
@@ -240,7 +176,7 @@ async def _fetch(
     """Add the records from *offset* on to *records*; return the next offset. Raise KafkaError."""
     wanted = FetchPartition(tp.partition, offset, FETCH_BYTES, cluster.metadata.leader_epoch(tp))
     request = FetchRequest(500, 1, [FetchTopic(tp.topic, [wanted])], max_bytes=FETCH_BYTES)
-    response = await _at_leader(cluster, tp.topic, ApiKey.FETCH, request)
+    response = await request_leader(cluster, tp.topic, ApiKey.FETCH, request)
     if response.error_code:
         raise for_code(response.error_code)(f"fetch of {tp} at offset {offset}")
     answer = response.topics[0].partitions[0]
@@ -257,16 +193,3 @@ async def _fetch(
     if offset == first:
         raise OffsetNotAvailable(f"{tp} has no batch to fetch at offset {offset} yet")
     return offset
-
-
-async def _at_leader(cluster: Cluster, topic: str, api_key: ApiKey, request: Any) -> Any:
-    """Send *request* to the leader of the ledger's partition; return the response. Raise KafkaError."""
-    leader = cluster.metadata.leader(TopicPartition(topic, 0))
-    if leader is None:
-        await cluster.refresh()
-        raise LeaderUnavailable(f"{topic} has no leader")
-    connection = await cluster.connection(leader, "ledger")
-    version = connection.version_for(api_key)
-    if api_key == ApiKey.FETCH:
-        version = min(_LAST_VERSION_BY_NAME, version)
-    return await connection.request(api_key, version, request, timeout=TIMEOUT)

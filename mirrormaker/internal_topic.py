@@ -1,0 +1,114 @@
+"""A compacted topic with one partition that kmirror writes for itself or for programs: created, then appended to.
+
+The topic is written by Produce, acknowledged by all in-sync replicas: any Kafka cluster has these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from kclient.admin import configs, topics
+from kclient.admin.configs import ConfigResource, ResourceType
+from kclient.errors import LeaderUnavailable
+from kclient.net.cluster import Cluster
+from kclient.types import NewTopic, TopicPartition
+from kclient.wire.errors import KafkaError, TopicAlreadyExists, for_code
+from kclient.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+from kclient.wire.records import Record, encode_batch
+from kclient.wire.versions import ApiKey
+
+TIMEOUT = 10.0
+"""Seconds for one step: to create the topic, to read it, to write to it."""
+
+CONFIGS = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
+CHANNEL = "internal"
+_ALL_IN_SYNC = -1
+_LAST_VERSION_BY_NAME = 12
+
+
+class InternalTopic:
+    """The topic *name* of *cluster*; *replication_factor* -1 is the cluster's default.
+
+    *compact_existing* also has a topic compacted that another client has created.
+    """
+
+    def __init__(
+        self, cluster: Cluster, name: str, *, replication_factor: int, compact_existing: bool
+    ) -> None:
+        self._cluster = cluster
+        self.name = name
+        self._compact_existing = compact_existing
+        self._replication_factor = replication_factor
+        self._is_created = False
+        """Whether this process created the topic, or found it and checked its cleanup.policy."""
+
+    async def create(self) -> None:
+        """Create the topic if it does not exist. Raise KafkaError."""
+        if self._is_created and self.name in self._cluster.metadata.topics:
+            return
+        new = NewTopic(self.name, 1, self._replication_factor, dict(CONFIGS))
+        answers = await topics.create_topics(
+            self._cluster, [new], validate_only=False, timeout=TIMEOUT
+        )
+        problem = answers[self.name]
+        if isinstance(problem, KafkaError) and not isinstance(problem, TopicAlreadyExists):
+            raise problem
+        if isinstance(problem, TopicAlreadyExists) and self._compact_existing:
+            await self._compact()
+        await self._cluster.partitions(self.name, timeout=TIMEOUT)
+        self._is_created = True
+
+    async def _compact(self) -> None:
+        """Set cleanup.policy=compact on a topic of another client: with delete, entries would age out."""
+        resource = ConfigResource(ResourceType.TOPIC, self.name)
+        name = "cleanup.policy"
+        described = (
+            await configs.describe_configs(
+                self._cluster, [resource], names=[name], documentation=False, timeout=TIMEOUT
+            )
+        )[resource]
+        if isinstance(described, KafkaError):
+            raise described
+        if described[name].value == CONFIGS[name]:
+            return
+        altered = await configs.alter_configs(
+            self._cluster, {resource: {name: CONFIGS[name]}}, validate_only=False, timeout=TIMEOUT
+        )
+        problem = altered[resource]
+        if problem is not None:
+            raise problem
+
+    async def append(self, records: Iterable[Record]) -> None:
+        """Append *records* as one batch; return when all in-sync replicas have them. Raise KafkaError.
+
+        After an error they may be appended or not: a record of a compacted topic may be appended again.
+        """
+        data = encode_batch(records)
+        request = ProduceRequest(
+            _ALL_IN_SYNC,
+            int(TIMEOUT * 1000),
+            [ProduceTopic(self.name, [ProducePartition(0, data)])],
+        )
+
+        async def attempt() -> None:
+            response = await request_leader(self._cluster, self.name, ApiKey.PRODUCE, request)
+            answer = response.topics[0].partitions[0]
+            if answer.error_code:
+                detail = f": {answer.error_message}" if answer.error_message else ""
+                raise for_code(answer.error_code)(f"append to {self.name}{detail}")
+
+        await self._cluster.retrying(attempt, timeout=TIMEOUT, what=f"writing to {self.name}")
+
+
+async def request_leader(cluster: Cluster, topic: str, api_key: ApiKey, request: Any) -> Any:
+    """Send *request* to the leader of partition 0 of *topic*; return the response. Raise KafkaError."""
+    leader = cluster.metadata.leader(TopicPartition(topic, 0))
+    if leader is None:
+        await cluster.refresh()
+        raise LeaderUnavailable(f"{topic} has no leader")
+    connection = await cluster.connection(leader, CHANNEL)
+    version = connection.version_for(api_key)
+    if api_key == ApiKey.FETCH:
+        version = min(_LAST_VERSION_BY_NAME, version)
+    return await connection.request(api_key, version, request, timeout=TIMEOUT)
