@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from spark_jobs.commands.counts import counts
 from spark_jobs.commands.explain import explain
 from spark_jobs.commands.guard import guarded
+from spark_jobs.commands.options import cluster_names
 from spark_jobs.findings import DEFAULT_MAX_FINDINGS, FindingClass
 from spark_jobs.verdict import ExitCode, Limits
 
@@ -32,6 +34,7 @@ def kaudit() -> None:
 
 
 kaudit.add_command(explain)
+kaudit.add_command(counts)
 
 
 @kaudit.command()
@@ -116,7 +119,7 @@ def reconcile(**options: Any) -> None:
     """Compare TARGET with SOURCE record by record, up to a cut frozen at the start."""
     try:
         limits = Limits(options["max_lag"], options["min_coverage"], _classes(options["fail_on"]))
-        options["names"] = _names(options["names"])
+        options["names"] = cluster_names(options["names"])
         options["topics"] = re.compile(options["topics"])
         accepted = _accepted_gaps(options["accepted_gaps"])
         options["previous"] = _previous(options["previous"])
@@ -140,14 +143,6 @@ def reconcile(**options: Any) -> None:
 def selftest(seeds: int, faults: int, master: str) -> None:
     """Seed faults of every class into generated logs; all must be found and none invented."""
     sys.exit(guarded(lambda: _self_test(seeds, faults, master)))
-
-
-def _names(text: str) -> tuple[str, str]:
-    source, _, target = text.partition(",")
-    names = source or "source", target or "target"
-    if names[0] == names[1]:
-        raise ValueError(f"--names: the two clusters need different names, not {text!r}")
-    return names
 
 
 def _accepted_gaps(path: Path | None) -> tuple[AcceptedGap, ...]:
@@ -241,27 +236,11 @@ class _Run:
 
     def _snapshots(self) -> tuple[ClusterSnapshot, ClusterSnapshot]:
         """Return source and target as they are at the cut."""
-        from spark_jobs.cluster import ClusterUnreadable, matching_topics, read_cluster
+        from spark_jobs.scope import Pair, snapshots
 
         flags = self._flags
-        source, target = flags["names"]
-        prefix, pattern = flags["target_prefix"], flags["topics"]
-        topics = sorted(
-            {
-                *matching_topics(target, flags["target"], pattern, prefix),
-                *matching_topics(source, flags["source"], pattern),
-            }
-        )
-        if not topics:
-            raise ClusterUnreadable(
-                f"{source} ({flags['source']}) has no topic matching {pattern.pattern!r}, "
-                f"and {target} ({flags['target']}) has none"
-            )
-        more = ", ..." if len(topics) > 5 else ""
-        self._progress(f"{len(topics)} topics in scope: {', '.join(topics[:5])}{more}")
-        # The target's log ends first: see spark_jobs.cut.
-        at_target = read_cluster(target, flags["target"], topics, prefix)
-        return read_cluster(source, flags["source"], topics), at_target
+        clusters = flags["source"], flags["target"], flags["names"]
+        return snapshots(Pair(*clusters, flags["topics"], flags["target_prefix"]), self._progress)
 
     def _reconcile(self) -> int:
         from spark_jobs.cluster import time_span

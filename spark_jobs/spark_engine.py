@@ -63,17 +63,17 @@ class SparkEngine:
 
     def _hashes(self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange]) -> DataFrame:
         """Return the hashes of the records in *ranges*."""
-        return _renamed(cluster, self._read.hashes(cluster, _at_cluster(cluster, ranges)))
+        return renamed(cluster, self._read.hashes(cluster, at_cluster(cluster, ranges)))
 
     def window_rows(self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange]) -> WindowRows:
         """Return the digests of *ranges* per window and time bucket."""
-        at_cluster = _at_cluster(cluster, ranges)
-        frame = _renamed(cluster, self._read.digests(cluster, at_cluster, self._shape))
+        read = self._read.digests(cluster, at_cluster(cluster, ranges), self._shape)
+        frame = renamed(cluster, read)
         rows = [row.asDict() for row in frame.collect()]
         return WindowRows(
             [row for row in rows if row["unread"] is None],
             [
-                _failure(cluster.name, row["topic"], row["partition"], row["unread"])
+                failure_of(cluster.name, row["topic"], row["partition"], row["unread"])
                 for row in rows
                 if row["unread"] is not None
             ],
@@ -140,7 +140,7 @@ class SparkEngine:
                 counts[tp] = found["verified"], found["shifted"], found["last_shift"]
             elif "unread" in found:
                 name, text = found["unread"]
-                failures.append(_failure(name, *tp, text))
+                failures.append(failure_of(name, *tp, text))
             else:
                 found["finding_class"] = FindingClass(found["finding_class"])
                 findings.setdefault(tp, []).append(Finding(**found))
@@ -174,7 +174,7 @@ class SparkEngine:
         failures = []
         for topic, partition, offset, text, *neighbours in edges.union(unread).collect():
             if text is not None:
-                failures.append(_failure(cluster.name, topic, partition, text))
+                failures.append(failure_of(cluster.name, topic, partition, text))
             else:
                 held.setdefault(TopicPartition(topic, partition), []).append((offset, *neighbours))
         found = by_partition(failures)
@@ -238,11 +238,12 @@ class SparkEngine:
         return hashed.join(wanted, column, "left_semi")
 
 
-def _at_cluster(cluster: ClusterSnapshot, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+def at_cluster(cluster: ClusterSnapshot, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+    """Return *ranges* with the topic names of the cluster."""
     return [each._replace(topic=cluster.prefix + each.topic) for each in ranges]
 
 
-def _renamed(cluster: ClusterSnapshot, rows: DataFrame) -> DataFrame:
+def renamed(cluster: ClusterSnapshot, rows: DataFrame) -> DataFrame:
     """Return *rows* with topics without the cluster's prefix."""
     if not cluster.prefix:
         return rows
@@ -265,7 +266,8 @@ def _holes(
             yield each._replace(low=offset + 1, high=end)
 
 
-def _failure(cluster: str, topic: str, partition: int, text: str) -> Failure:
+def failure_of(cluster: str, topic: str, partition: int, text: str) -> Failure:
+    """Return the failure that a row with *text* in its column `unread` stands for."""
     low, high, kind, cause = unread_part(text)
     return Failure(cluster, topic, partition, low, high, kind, cause)
 

@@ -1,0 +1,107 @@
+"""Options that several commands of `kaudit` have."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from spark_jobs.scope import Pair
+
+_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+_PAIR = (
+    click.option(
+        "--source", required=True, metavar="BROKERS", help="Bootstrap servers of the source."
+    ),
+    click.option(
+        "--target", required=True, metavar="BROKERS", help="Bootstrap servers of the target."
+    ),
+    click.option(
+        "--topics",
+        required=True,
+        metavar="REGEX",
+        help="Topics to read; the whole name must match.",
+    ),
+    click.option("--names", default="source,target", metavar="A,B", help="Names of the clusters."),
+    click.option(
+        "--target-prefix",
+        default="",
+        metavar="TEXT",
+        help="The target's topics begin with this: 'SOURCE.' for kmirror's DefaultReplicationPolicy.",
+    ),
+)
+
+
+def with_pair(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give *command* the options that name two clusters and their topics; `pair_of` reads them."""
+    for option in reversed(_PAIR):
+        command = option(command)
+    return command
+
+
+def pair_of(options: dict[str, Any]) -> Pair:
+    """Return the clusters and topics of `with_pair`; raise UsageError for wrong ones."""
+    from spark_jobs.scope import Pair
+
+    try:
+        names = cluster_names(options["names"])
+    except ValueError as problem:
+        raise click.UsageError(str(problem)) from None
+    return Pair(
+        options["source"],
+        options["target"],
+        names,
+        pattern_of(options["topics"]),
+        options["target_prefix"],
+    )
+
+
+def cluster_names(text: str) -> tuple[str, str]:
+    """Return the names of `--names`; raise ValueError if they are equal."""
+    source, _, target = text.partition(",")
+    names = source or "source", target or "target"
+    if names[0] == names[1]:
+        raise ValueError(f"--names: the two clusters need different names, not {text!r}")
+    return names
+
+
+def pattern_of(text: str) -> re.Pattern[str]:
+    """Return `--topics`; raise UsageError if it is not a regular expression."""
+    try:
+        return re.compile(text)
+    except re.error as problem:
+        raise click.UsageError(f"--topics {text!r}: {problem}") from None
+
+
+def duration_ms(text: str) -> int:
+    """Return a duration such as 30s, 1m, 2h or 1d in ms; raise UsageError for anything else."""
+    found = re.fullmatch(r"([1-9]\d{0,8})([smhd])", text)
+    if found is None:
+        raise click.UsageError(f"--bucket {text!r}: expected a number with s, m, h or d, as in 1m")
+    return int(found[1]) * _UNITS_MS[found[2]]
+
+
+def progress_on_stderr(quiet: bool) -> Callable[[str], None]:
+    """Return a function that prints a line of progress with the seconds since now."""
+    started = time.monotonic()
+
+    def progress(text: str) -> None:
+        if not quiet:
+            click.echo(f"kaudit: {time.monotonic() - started:5.1f} s  {text}", err=True)
+
+    return progress
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write *text* beside *path* and rename it, so that a reader never sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.write_text(text, encoding="utf-8")
+    beside.replace(path)

@@ -1,0 +1,199 @@
+"""The result of `kaudit counts` as a table, CSV, JSON and a picture. Pure."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+
+from spark_jobs.record_text import printable, time_text
+from spark_jobs.step_chart import Panel, chart
+from spark_jobs.time_counts import Bucket, TimeCounts, TopicScope
+from spark_jobs.verdict import ExitCode
+
+NO_PROOF = (
+    "Equal counts are no proof that the records are equal, or that none is lost: "
+    "`kaudit reconcile` compares the records."
+)
+WORDS = {
+    ExitCode.CONSISTENT: "EQUAL",
+    ExitCode.DIVERGED: "DIFFERENT",
+    ExitCode.NO_VERDICT_YET: "LAGGING",
+    ExitCode.UNREADABLE: "NOT READ",
+    ExitCode.AGED_OUT: "AGED OUT",
+}
+_ROWS = 20
+_PANELS = 12
+_HEADINGS = (
+    "topic",
+    "start_ms",
+    "time",
+    "source_records",
+    "target_records",
+    "missing_records",
+    "source_bytes",
+    "target_bytes",
+    "missing_bytes",
+)
+
+
+def screen(counts: TimeCounts, names: tuple[str, str]) -> str:
+    """Return the result as text: topics, then the first buckets that differ."""
+    codes = counts.exit_codes
+    scope, differing = counts.scope, counts.differing
+    lines = [
+        f"COUNTS  {WORDS[codes[0]]}   {names[0]} -> {names[1]}   "
+        f"buckets of {_span(counts.bucket_ms)} by record timestamp   exit {int(codes[0])}",
+        f"offsets: {scope.counted:,} counted   {scope.lagging:,} lag   {scope.aged_out:,} aged out   "
+        f"{_unread(counts):,} not read",
+    ]
+    lines += [
+        f"not read  {each.cluster}: {printable(each.cause)}" for each in counts.failures[:_ROWS]
+    ]
+    rows = [
+        (topic, *_numbers(counts.totals(topic)), f"{_differing(counts, topic):,}")
+        for topic in counts.scopes
+    ]
+    lines += ["", *_table(("topic", *_COLUMNS, "buckets differ"), rows)]
+    if differing:
+        lines += ["", f"buckets that differ: {min(_ROWS, len(differing)):,} of {len(differing):,}"]
+        found = [(each.topic, _time(each.start_ms), *_numbers(each)) for each in differing[:_ROWS]]
+        lines += _table(("topic", "time", *_COLUMNS), found)
+    return "\n".join([*lines, "", NO_PROOF])
+
+
+_COLUMNS = ("records", "at target", "missing", "bytes", "at target", "missing")
+
+
+def _numbers(each: Bucket) -> tuple[str, ...]:
+    return tuple(
+        f"{number:,}"
+        for pair in zip(each.source, each.target, each.missing, strict=True)
+        for number in pair
+    )
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return *rows* with aligned columns: text to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    left = len([each for each in headings if each in ("topic", "time")])
+    return [
+        "  ".join(
+            f"{text:<{width}}" if n < left else f"{text:>{width}}"
+            for n, (text, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in (headings, *rows)
+    ]
+
+
+def csv_text(counts: TimeCounts) -> str:
+    """Return every bucket as CSV."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(_HEADINGS)
+    for each in counts.buckets:
+        start = "" if each.start_ms is None else each.start_ms
+        records, size = zip(each.source, each.target, each.missing, strict=True)
+        writer.writerow([each.topic, start, _time(each.start_ms), *records, *size])
+    return out.getvalue()
+
+
+def document(counts: TimeCounts, names: tuple[str, str]) -> dict[str, object]:
+    """Return everything as JSON-ready values."""
+    codes = counts.exit_codes
+    return {
+        "schema_version": 1,
+        "result": WORDS[codes[0]],
+        "exit_code": int(codes[0]),
+        "exit_codes": [int(code) for code in codes],
+        "note": NO_PROOF,
+        "source": names[0],
+        "target": names[1],
+        "bucket_ms": counts.bucket_ms,
+        "limits": {
+            "max_lag": counts.limits.max_lag,
+            "min_coverage": counts.limits.min_coverage,
+        },
+        "offsets": _offsets(counts.scope),
+        "not_read": [
+            {
+                "cluster": each.cluster,
+                "topic": each.topic,
+                "partition": each.partition,
+                "from": each.low,
+                "until": each.high,
+                "kind": each.kind.value,
+                "cause": each.cause,
+            }
+            for each in counts.failures
+        ],
+        "topics": [
+            {
+                "topic": topic,
+                "offsets": _offsets(scope),
+                "buckets_differing": _differing(counts, topic),
+                **_sides(counts.totals(topic)),
+            }
+            for topic, scope in counts.scopes.items()
+        ],
+        "buckets": [
+            {"topic": each.topic, "start_ms": each.start_ms, **_sides(each)}
+            for each in counts.buckets
+        ],
+    }
+
+
+def json_text(counts: TimeCounts, names: tuple[str, str]) -> str:
+    """Return `document` as text."""
+    return json.dumps(document(counts, names), indent=2) + "\n"
+
+
+def picture(counts: TimeCounts, names: tuple[str, str]) -> str:
+    """Return the records of each topic over time as SVG; topics that differ come first."""
+    ranked = sorted(counts.scopes, key=lambda topic: (-_differing(counts, topic), topic))
+    panels = []
+    for topic in ranked[:_PANELS]:
+        timed = [
+            (each.start_ms, each)
+            for each in counts.buckets
+            if each.topic == topic and each.start_ms is not None
+        ]
+        lines = {
+            f"source {names[0]}": {start: each.source.records for start, each in timed},
+            f"target {names[1]}": {start: each.target.records for start, each in timed},
+        }
+        title = f"{topic}: records, {_differing(counts, topic):,} of the buckets differ"
+        panels.append(Panel(title, counts.bucket_ms, lines, shaded=True))
+    return chart(panels)
+
+
+def _sides(each: Bucket) -> dict[str, object]:
+    return {
+        "source": each.source._asdict(),
+        "target": each.target._asdict(),
+        "missing": each.missing._asdict(),
+    }
+
+
+def _offsets(scope: TopicScope) -> dict[str, int]:
+    return {"counted": scope.counted, "lag": scope.lagging, "aged_out": scope.aged_out}
+
+
+def _differing(counts: TimeCounts, topic: str) -> int:
+    return sum(each.differs for each in counts.buckets if each.topic == topic)
+
+
+def _unread(counts: TimeCounts) -> int:
+    return sum(each.high - each.low for each in counts.failures)
+
+
+def _time(start_ms: int | None) -> str:
+    return "no timestamp" if start_ms is None else time_text(start_ms).partition("  ")[2]
+
+
+def _span(ms: int) -> str:
+    for size, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m")):
+        if ms % size == 0:
+            return f"{ms // size}{unit}"
+    return f"{ms // 1000}s"

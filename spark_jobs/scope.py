@@ -1,0 +1,44 @@
+"""The topics that a command of `kaudit` reads in two clusters, and what both clusters have at the cut."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from spark_jobs.cluster import ClusterUnreadable, matching_topics, read_cluster
+from spark_jobs.snapshot import ClusterSnapshot
+
+
+class Pair(NamedTuple):
+    """Two clusters, and the topics to compare in them."""
+
+    source: str
+    """The source's bootstrap servers."""
+    target: str
+    names: tuple[str, str]
+    topics: re.Pattern[str]
+    target_prefix: str = ""
+
+
+def snapshots(
+    pair: Pair, progress: Callable[[str], None]
+) -> tuple[ClusterSnapshot, ClusterSnapshot]:
+    """Return source and target as they are at the cut; raise ClusterUnreadable if no topic matches."""
+    source, target = pair.names
+    topics = sorted(
+        {
+            *matching_topics(target, pair.target, pair.topics, pair.target_prefix),
+            *matching_topics(source, pair.source, pair.topics),
+        }
+    )
+    if not topics:
+        raise ClusterUnreadable(
+            f"{source} ({pair.source}) has no topic matching {pair.topics.pattern!r}, "
+            f"and {target} ({pair.target}) has none"
+        )
+    more = ", ..." if len(topics) > 5 else ""
+    progress(f"{len(topics)} topics in scope: {', '.join(topics[:5])}{more}")
+    # The target's log ends first: see spark_jobs.cut.
+    at_target = read_cluster(target, pair.target, topics, pair.target_prefix)
+    return read_cluster(source, pair.source, topics), at_target

@@ -1,0 +1,157 @@
+"""Records and bytes per time bucket in two clusters, and what equal counts are worth. Pure.
+
+A bucket is a span of record timestamps, aligned to the epoch. Records without a timestamp, or from before 1970, share
+one bucket. Offsets outside the frozen cut are not counted: lag, and offsets that only one log still has.
+
+Equal counts prove nothing: a record lost and another one twice is equal, and so is a record with other content. Counts
+that differ do prove a difference, if everything was read and neither log is compacted.
+
+Invariants (tests cite the numbers):
+ 1. the sums over all buckets are the records that were read;
+ 2. exit code 0 means: every bucket equal, everything in scope read, lag and coverage within their limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from spark_jobs.cut import PartitionCut
+from spark_jobs.engine import Failure, FailureKind, by_partition, offsets_of
+from spark_jobs.ranges import subtract, total
+from spark_jobs.verdict import ExitCode, Limits, ordered
+
+
+class Sums(NamedTuple):
+    """Records, and bytes of their keys and values."""
+
+    records: int = 0
+    bytes: int = 0
+
+
+Series: TypeAlias = Mapping[tuple[str, int | None], Sums]
+"""(topic, start of the bucket in ms) -> sums; the start is None for the bucket without timestamps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """One topic in one time bucket."""
+
+    topic: str
+    start_ms: int | None
+    source: Sums
+    target: Sums
+
+    @property
+    def missing(self) -> Sums:
+        """What the target has less than the source; negative if it has more."""
+        return Sums(
+            self.source.records - self.target.records, self.source.bytes - self.target.bytes
+        )
+
+    @property
+    def differs(self) -> bool:
+        """Whether the sums differ."""
+        return self.source != self.target
+
+
+@dataclass(frozen=True, slots=True)
+class TopicScope:
+    """What of one topic was counted, in offsets."""
+
+    counted: int = 0
+    """In both logs, or at the target behind the end of the source; and read."""
+    lagging: int = 0
+    aged_out: int = 0
+    """Only one log still has these offsets, or neither has."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeCounts:
+    """The result of `kaudit counts`."""
+
+    bucket_ms: int
+    buckets: Sequence[Bucket]
+    """Those in which either side has a record, by topic and time."""
+    scopes: Mapping[str, TopicScope]
+    failures: Sequence[Failure] = ()
+    limits: Limits = field(default_factory=Limits)
+
+    @property
+    def differing(self) -> list[Bucket]:
+        """The buckets that differ."""
+        return [each for each in self.buckets if each.differs]
+
+    @property
+    def scope(self) -> TopicScope:
+        """The scope of all topics."""
+        return TopicScope(
+            sum(each.counted for each in self.scopes.values()),
+            sum(each.lagging for each in self.scopes.values()),
+            sum(each.aged_out for each in self.scopes.values()),
+        )
+
+    @property
+    def exit_codes(self) -> list[ExitCode]:
+        """Every exit code that applies, the decisive one first.
+
+        If offsets were not read, counts that differ may come from that: then 1 does not apply.
+        """
+        scope, kinds = self.scope, {each.kind for each in self.failures}
+        in_scope = scope.counted + scope.aged_out
+        coverage = scope.counted / in_scope if in_scope else 1.0
+        below = coverage < self.limits.min_coverage
+        lagging = scope.lagging > (self.limits.max_lag if scope.counted else 0)
+        conditions = {
+            ExitCode.CONSISTENT: True,
+            ExitCode.UNREADABLE: bool(kinds - {FailureKind.DELETED}),
+            ExitCode.DIVERGED: bool(self.differing) and not kinds,
+            ExitCode.AGED_OUT: below or FailureKind.DELETED in kinds,
+            ExitCode.NO_VERDICT_YET: lagging,
+        }
+        return ordered(code for code, applies in conditions.items() if applies)
+
+    def totals(self, topic: str) -> Bucket:
+        """Return the sums over all buckets of *topic*."""
+        of_topic = [each for each in self.buckets if each.topic == topic]
+        return Bucket(
+            topic,
+            None,
+            _sum(each.source for each in of_topic),
+            _sum(each.target for each in of_topic),
+        )
+
+
+def compare(source: Series, target: Series) -> list[Bucket]:
+    """Return the buckets of both sides, by topic and time; the one without timestamps first."""
+    keys = sorted(
+        source.keys() | target.keys(), key=lambda key: (key[0], key[1] is not None, key[1] or 0)
+    )
+    return [Bucket(*key, source.get(key, Sums()), target.get(key, Sums())) for key in keys]
+
+
+def scopes(cuts: Iterable[PartitionCut], failures: Iterable[Failure] = ()) -> dict[str, TopicScope]:
+    """Return what of each topic is counted, without the offsets of *failures*."""
+    found: dict[str, TopicScope] = {}
+    failed = by_partition(failures)
+    for cut in cuts:
+        so_far = found.get(cut.topic, TopicScope())
+        read = subtract(
+            [(cut.low, max(cut.high, cut.target_end))],
+            offsets_of(failed.get(cut.topic_partition, ())),
+        )
+        found[cut.topic] = TopicScope(
+            so_far.counted + total(read),
+            so_far.lagging + cut.lagging,
+            so_far.aged_out + cut.aged_out + cut.lost[1] - cut.lost[0],
+        )
+    return found
+
+
+def _sum(sums: Iterable[Sums]) -> Sums:
+    records = size = 0
+    for each in sums:
+        records += each.records
+        size += each.bytes
+    return Sums(records, size)

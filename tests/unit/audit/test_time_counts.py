@@ -1,0 +1,145 @@
+"""`kaudit counts` compares sums, counts nothing outside the cut, and never exits with 0 for what it did not read."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import random
+from collections import Counter
+from xml.etree import ElementTree
+
+import pytest
+
+from kclient.types import TopicPartition
+from spark_jobs.counts_report import NO_PROOF, csv_text, document, json_text, picture, screen
+from spark_jobs.cut import LogRange, freeze
+from spark_jobs.engine import Failure, FailureKind
+from spark_jobs.step_chart import MOST_STEPS, Panel, steps
+from spark_jobs.time_counts import Series, Sums, TimeCounts, TopicScope, compare, scopes
+from spark_jobs.verdict import ExitCode, Limits
+
+NAMES = ("east", "west")
+MINUTE = 60_000
+READ = TopicScope(counted=10)
+STRICT = Limits()
+
+
+def counted(
+    source: Series,
+    target: Series,
+    scope: TopicScope = READ,
+    *failures: Failure,
+    limits: Limits = STRICT,
+) -> TimeCounts:
+    return TimeCounts(MINUTE, compare(source, target), {"t": scope}, failures, limits)
+
+
+def failure(kind: FailureKind) -> Failure:
+    return Failure("east", "t", 0, 3, 5, kind, "t-0: why")
+
+
+ONE: Series = {("t", 0): Sums(1, 10)}
+TWO: Series = {("t", 0): Sums(2, 20)}
+
+
+@pytest.mark.parametrize(
+    ("counts", "codes"),
+    [
+        (counted(ONE, ONE), [0]),
+        (counted(ONE, TWO), [1, 0]),
+        (counted(ONE, {("t", 0): Sums(1, 11)}), [1, 0]),
+        (counted(ONE, {("t", MINUTE): Sums(1, 10)}), [1, 0]),
+        (counted(ONE, {}), [1, 0]),
+        (counted(ONE, ONE, TopicScope(10, lagging=1)), [3, 0]),
+        (counted(ONE, ONE, TopicScope(10, lagging=1), limits=Limits(1)), [0]),
+        (counted({}, {}, TopicScope(0, lagging=1), limits=Limits(100)), [3, 0]),
+        (counted(ONE, ONE, TopicScope(10, aged_out=1)), [5, 0]),
+        (counted(ONE, ONE, TopicScope(10, aged_out=10), limits=Limits(0, 0.5)), [0]),
+        (counted(ONE, ONE, READ, failure(FailureKind.UNREADABLE)), [4, 0]),
+        (counted(ONE, TWO, READ, failure(FailureKind.UNDECODABLE)), [4, 0]),
+        (counted(ONE, TWO, READ, failure(FailureKind.DELETED)), [5, 0]),
+        (counted({}, {}, TopicScope()), [0]),
+    ],
+)
+def test_exit_codes(counts: TimeCounts, codes: list[int]) -> None:
+    assert counts.exit_codes == codes
+    assert NO_PROOF in screen(counts, NAMES)
+    assert document(counts, NAMES)["exit_code"] == codes[0]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_table_csv_and_json_have_the_sums_of_a_brute_force_count(seed: int) -> None:
+    rng = random.Random(seed)
+    sides: list[list[tuple[str, int | None, int]]] = []
+    for _ in range(2):
+        sides.append(
+            [
+                (rng.choice("ab"), rng.choice([None, 0, MINUTE, 9 * MINUTE]), rng.randrange(50))
+                for _ in range(rng.randrange(40))
+            ]
+        )
+    series: list[dict[tuple[str, int | None], Sums]] = []
+    for side in sides:
+        records = Counter((topic, start) for topic, start, _ in side)
+        size: Counter[tuple[str, int | None]] = Counter()
+        for topic, start, length in side:
+            size[topic, start] += length
+        series.append({key: Sums(records[key], size[key]) for key in records})
+    counts = TimeCounts(MINUTE, compare(*series), {"a": READ, "b": READ})
+    rows = list(csv.DictReader(io.StringIO(csv_text(counts))))
+    for which, side in zip(("source", "target"), sides, strict=True):
+        for topic in "ab":
+            expected = [length for name, _, length in side if name == topic]
+            of_topic = [row for row in rows if row["topic"] == topic]
+            assert sum(int(row[f"{which}_records"]) for row in of_topic) == len(expected)
+            assert sum(int(row[f"{which}_bytes"]) for row in of_topic) == sum(expected)
+            assert getattr(counts.totals(topic), which) == (len(expected), sum(expected))
+
+    def of_bucket(
+        side: list[tuple[str, int | None, int]], key: tuple[str, int | None]
+    ) -> list[int]:
+        lengths = [length for topic, start, length in side if (topic, start) == key]
+        return [len(lengths), sum(lengths)]
+
+    keys = {each[:2] for side in sides for each in side}
+    differ = {key for key in keys if of_bucket(sides[0], key) != of_bucket(sides[1], key)}
+    assert {(each.topic, each.start_ms) for each in counts.differing} == differ
+    assert json.loads(json_text(counts, NAMES)) == document(counts, NAMES)
+    assert counts.exit_codes[0] == (ExitCode.DIVERGED if differ else ExitCode.CONSISTENT)
+
+
+def test_only_offsets_in_both_logs_and_extra_ones_of_the_target_are_counted() -> None:
+    a, b, c = (TopicPartition("t", number) for number in range(3))
+    source = {a: LogRange(0, 100), b: LogRange(50, 60)}
+    target = {a: LogRange(10, 90), b: LogRange(0, 20), c: LogRange(0, 7)}
+    assert scopes(freeze(target, source)) == {
+        "t": TopicScope(counted=80 + 0 + 7, lagging=10 + 10, aged_out=10 + 20 + 30)
+    }
+    unread = [
+        Failure("east", "t", 0, 20, 30, FailureKind.DELETED, ""),
+        Failure("west", "t", 0, 25, 35, FailureKind.DELETED, ""),
+    ]
+    assert scopes(freeze(target, source), unread)["t"].counted == 80 - 15 + 7
+
+
+@pytest.mark.parametrize("last", [0, 1, MOST_STEPS - 1, MOST_STEPS, 10 * MOST_STEPS, 29_000_000])
+def test_the_picture_has_all_records_in_a_bounded_number_of_steps(last: int) -> None:
+    line = {0: 3, last * MINUTE: 4}
+    low, width, sums = steps(Panel("t", MINUTE, {"a": line, "b": {}}))
+    assert (low, width % MINUTE) == (0, 0)
+    assert sum(sums["a"]) == sum(line.values())
+    assert sum(sums["b"]) == 0
+    assert len(sums["a"]) == len(sums["b"]) <= MOST_STEPS
+    assert width * len(sums["a"]) > last * MINUTE
+
+
+def test_the_picture_shades_the_gap_and_names_each_line() -> None:
+    counts = counted({("t", 0): Sums(5, 1), ("t", MINUTE): Sums(5, 1)}, {("t", 0): Sums(5, 1)})
+    root = ElementTree.fromstring(picture(counts, ("<east>", "west")))
+    texts = [each.text for each in root.iter() if each.tag.endswith(("text", "title"))]
+    assert "difference: 5" in texts
+    assert "source <east>" in texts
+    assert "target west (dashed)" in texts
+    assert "1970-01-01 00:02:00" in texts
+    assert ElementTree.fromstring(picture(counted({}, {}, TopicScope()), NAMES)) is not None
