@@ -96,11 +96,8 @@ class LogDirHistories:
         self.missing_directories.difference_update(self._ids.values())
         if self._has_lost_directory():
             self.found_logs = frozenset(self._found_at_start)
-        if self.missing_directories and self.integrity.condition in (
-            LogDirCondition.CLEAN,
-            LogDirCondition.CRASHED,
-        ):
-            self.integrity = LogDirIntegrity(LogDirCondition.PARTIAL, self.integrity.intact)
+        if self.missing_directories:
+            self.integrity = _partial(self.integrity)
 
     def _has_lost_directory(self) -> bool:
         """Return whether a directory is missing beside those that cannot be read now."""
@@ -116,12 +113,15 @@ class LogDirHistories:
 
     # Registrations
 
-    def registering(self) -> LogDirIntegrity:
-        """Return the content of the next registration; the files get an open end with it."""
+    def registering(self, *, has_failed: bool = False) -> LogDirIntegrity:
+        """Return the content of the next registration; the files get an open end with it.
+
+        If a directory failed in this run, the registration does not vouch for the replicas in it: it is partial.
+        """
         self._has_unknown_epoch = self._is_registering
         self._is_registering = True
         self._published = {path: each.intact for path, each in self._integrities.items()}
-        return self.integrity
+        return _partial(self.integrity) if has_failed else self.integrity
 
     def registered(self, broker_epoch: int) -> None:
         """Handle a registration under *broker_epoch*: what was lost is reported now."""
@@ -203,6 +203,13 @@ class LogDirHistories:
             tuple(sorted(absent)),
             self._lost_at,
         )
+
+
+def _partial(integrity: LogDirIntegrity) -> LogDirIntegrity:
+    """Return *integrity* for directories of which one is away; one that lost something already vouches for less."""
+    if integrity.condition not in (LogDirCondition.CLEAN, LogDirCondition.CRASHED):
+        return integrity
+    return integrity._replace(condition=LogDirCondition.PARTIAL)
 
 
 def _end(history: LogDirHistory) -> int:

@@ -191,7 +191,7 @@ class LogManager:
 
     def registering(self) -> LogDirIntegrity:
         """Return what the directories vouch for, for the registration. The next start covers the epoch of it."""
-        integrity = self.histories.registering()
+        integrity = self.histories.registering(has_failed=bool(self.offline))
         self._write_histories()
         return integrity
 

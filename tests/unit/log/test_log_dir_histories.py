@@ -121,6 +121,21 @@ def test_a_new_directory_covers_what_the_others_do() -> None:
     )
 
 
+def test_a_registration_does_not_vouch_for_the_replicas_of_a_directory_that_failed() -> None:
+    made = histories({"a": None, "b": None})
+    made.registering()
+    made.registered(10)
+    assert made.registering() == LogDirIntegrity(LogDirCondition.CLEAN, broker_epochs(10))
+    assert made.registering(has_failed=True) == LogDirIntegrity(
+        LogDirCondition.PARTIAL, broker_epochs(10)
+    )
+
+
+def test_a_loss_is_reported_as_it_is_while_another_directory_has_failed() -> None:
+    made = histories({"a": LogDirHistory("other boot", broker_epochs(10))})
+    assert made.registering(has_failed=True) == LogDirIntegrity(LogDirCondition.POWER_LOSS, None)
+
+
 def test_a_missing_directory_may_have_held_any_replica() -> None:
     made = LogDirHistories("boot")
     history = LogDirHistory("boot", broker_epochs((10, 63)), BOTH)
