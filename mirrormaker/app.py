@@ -150,7 +150,8 @@ class MirrorProcess:
         total = sum(len(mirror.flow.links) + len(mirror.conflicts) for mirror in self._mirrors)
         if bad:
             return FAILED if bad == total else PARTLY
-        if any(mirror.groups.problems for mirror in self._mirrors):
+        groups = [mirror.groups for mirror in self._mirrors]
+        if any(each.problems or each.checkpoint_problem for each in groups):
             return PARTLY
         return self._stop_code
 
@@ -185,6 +186,8 @@ class MirrorProcess:
                 self._console.write(f"  not mirrored {name}: {conflict}")
             for group, problem in mirror.groups.problems.items():
                 self._console.write(f"  group {group or '(all)'} not copied: {problem}")
+            if mirror.groups.checkpoint_problem:
+                self._console.write(f"  checkpoints: {mirror.groups.checkpoint_problem}")
             for link in mirror.flow.links.values():
                 for gap in link.gaps[:10]:
                     self._console.write(f"  gap {link.tp} {gap}")

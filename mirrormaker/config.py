@@ -33,6 +33,8 @@ class FlowConfig:
     source_client: CommonConfig
     target_client: CommonConfig
     settings: LinkSettings
+    opposite_emits_heartbeats: bool = False
+    """Whether the opposite direction is enabled, too, and emits heartbeats."""
 
     @property
     def name(self) -> str:
@@ -97,7 +99,14 @@ class _Parser:
             )
         clients = {alias: self._client(alias) for alias in dict.fromkeys(sum(enabled, ()))}
         return [
-            FlowConfig(source, target, clients[source], clients[target], settings[source, target])
+            FlowConfig(
+                source,
+                target,
+                clients[source],
+                clients[target],
+                settings[source, target],
+                (target, source) in enabled and settings[target, source].emit_heartbeats,
+            )
             for source, target in enabled
         ]
 

@@ -1,4 +1,4 @@
-"""Copies the committed offsets of consumer groups to the target, on a schedule and on request.
+"""Copies the committed offsets of consumer groups to the target, and emits MirrorMaker 2's checkpoints of them.
 
 Theory of operation
 ===================
@@ -14,7 +14,8 @@ In: groups of both clusters   Out: commits, lines for the operator   Owner: the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from itertools import islice
 
 from kclient.admin.groups import describe_groups, list_groups
@@ -24,8 +25,11 @@ from kclient.net.group_offsets import Generation, commit_offsets, committed_offs
 from kclient.net.waiting import all_settled, sleep
 from kclient.types import OffsetAndMetadata, TopicPartition
 from kclient.wire.errors import UnknownMemberId
+from kclient.wire.records import Record
 from mirrormaker.group_offsets import GroupSelection, LogRange, Offsets, decide
+from mirrormaker.internal_topic import InternalTopic
 from mirrormaker.log_ends import high_watermarks, log_starts
+from mirrormaker.mm2_records import Checkpoint, checkpoints_of, checkpoints_topic
 from mirrormaker.settings import LinkSettings
 
 TIMEOUT = 15.0
@@ -37,6 +41,9 @@ AT_ONCE = 50
 NOTHING_PROVEN_YET = 1.0
 """Seconds to the next attempt while no partition is a proven copy, as after a start."""
 
+CHECKPOINTS_PER_BATCH = 100
+"""Checkpoints in one record batch: with metadata of 4 KB each, the default limit of brokers, less than 0.5 MB."""
+
 SETTLE = 1.0
 """Seconds that the target gets for records on their way, before an offset is clamped."""
 
@@ -47,7 +54,7 @@ Copies = Mapping[TopicPartition, TopicPartition]
 
 
 class GroupMirror:
-    """Copies the groups of one direction. *copies* returns the proven copies: source partition -> target partition.
+    """Copies the groups of the source *alias*. *copies* returns the proven copies, source to target partition.
 
     *report* gets (subject, event) for the operator.
     """
@@ -58,6 +65,7 @@ class GroupMirror:
         target: Cluster,
         settings: LinkSettings,
         *,
+        alias: str,
         copies: Callable[[], Copies],
         report: Callable[[str, str], None],
     ) -> None:
@@ -72,6 +80,16 @@ class GroupMirror:
         self._listed_at: float | None = None
         self._reported: dict[str, object] = {}
         """By group, the kind of the last report about it; "" if there is nothing to report."""
+        self._checkpoints = InternalTopic(
+            target,
+            checkpoints_topic(alias, settings.separator),
+            replication_factor=settings.checkpoints_replication_factor,
+            compact_existing=False,
+        )
+        self._emitted: dict[tuple[str, TopicPartition], Checkpoint] = {}
+        """The checkpoint that was emitted last, by group and target partition."""
+        self.checkpoint_problem = ""
+        """Why the last checkpoints were not emitted, or not those of all groups."""
         self.problems: dict[str, str] = {}
         """Why groups were not copied in the last synchronization, by group; "" is the list of groups."""
         self.copied = 0
@@ -80,28 +98,51 @@ class GroupMirror:
         """Of these, groups with members at the target."""
 
     async def run(self) -> None:
-        """Copy every ``sync.group.offsets.interval.seconds``, if that is enabled."""
-        while self._settings.sync_group_offsets:
+        """Copy offsets and emit checkpoints at their intervals, each if it is enabled."""
+        settings = self._settings
+        await all_settled(
+            self._every(interval, act)
+            for enabled, interval, act in (
+                (
+                    settings.sync_group_offsets,
+                    settings.sync_group_offsets_interval,
+                    self.synchronize,
+                ),
+                (
+                    settings.emit_checkpoints,
+                    settings.emit_checkpoints_interval,
+                    self.emit_checkpoints,
+                ),
+            )
+            if enabled
+        )
+
+    async def _every(self, interval: float, act: Callable[[], Awaitable[None]]) -> None:
+        while True:
             if self._copies():
-                await self.synchronize()
-                await sleep(self._reactor, self._settings.sync_group_offsets_interval)
+                await act()
+                await sleep(self._reactor, interval)
             else:
                 await sleep(self._reactor, NOTHING_PROVEN_YET)
 
     async def run_once(self) -> None:
-        """Copy once, if that is enabled."""
+        """Copy offsets and emit checkpoints once, each if it is enabled."""
         if self._settings.sync_group_offsets:
             await self.synchronize()
+        if self._settings.emit_checkpoints:
+            await self.emit_checkpoints()
 
     async def synchronize(self) -> None:
         """Copy the offsets of all groups once; `problems` and the reports have what was not copied."""
         self.problems.pop("", None)
         try:
-            offsets = await self._source_offsets()
+            offsets, unread = await self._source_offsets()
             logs = await self._logs(offsets.values())
         except KafkaError as problem:
             self._failed("", str(problem))
             return
+        for group, error in unread.items():
+            self._failed(group, f"cannot be read at the source: {error}")
         self.copied, self.with_members = len(offsets), 0
         for group in self._reported.keys() - offsets.keys() - self.problems.keys():
             del self._reported[group]
@@ -142,11 +183,47 @@ class GroupMirror:
         self.problems.pop(group, None)
         self._report(group, str(decision), decision.kind)
 
+    async def emit_checkpoints(self) -> None:
+        """Append a checkpoint of each offset that changed since the last one; `checkpoint_problem` is the error."""
+        problem = ""
+        try:
+            offsets, unread = await self._source_offsets()
+            logs = await self._logs(offsets.values())
+            changed = {
+                (checkpoint.group, checkpoint.tp): checkpoint
+                for group, each in offsets.items()
+                for checkpoint in checkpoints_of(group, each, logs)
+                if self._emitted.get((group, checkpoint.tp)) != checkpoint
+            }
+            await self._checkpoints.create()
+            now = time.time_ns() // 1_000_000
+            left = iter(changed.items())
+            while some := list(islice(left, CHECKPOINTS_PER_BATCH)):
+                await self._checkpoints.append(
+                    Record(n, now, each.key, each.value) for n, (_, each) in enumerate(some)
+                )
+                self._emitted.update(some)
+            if unread:
+                group, error = next(iter(unread.items()))
+                problem = f"{len(unread)} groups cannot be read at the source, {group}: {error}"
+        except KafkaError as error:
+            problem = f"cannot be written: {error}"
+        if problem != self.checkpoint_problem:
+            text = problem or "are written again"
+            self._report_line(f"checkpoints in {self._checkpoints.name}", text)
+        self.checkpoint_problem = problem
+
     # --- reading
 
-    async def _source_offsets(self) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
-        """Return the commits of the source's groups for proven copies, by group and target partition."""
+    async def _source_offsets(
+        self,
+    ) -> tuple[dict[str, dict[TopicPartition, OffsetAndMetadata]], dict[str, KafkaError]]:
+        """Return the commits of the source's groups for proven copies, by group and target partition.
+
+        The second result has the groups that could not be read.
+        """
         await self._list_groups()
+        unread: dict[str, KafkaError] = {}
         found: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
         for some in _chunks(self._groups):
             answers = await all_settled(
@@ -154,7 +231,7 @@ class GroupMirror:
             )
             for group, answer in zip(some, answers, strict=True):
                 if isinstance(answer, KafkaError):
-                    self._failed(group, f"cannot be read at the source: {answer}")
+                    unread[group] = answer
                 else:
                     found[group] = answer
         await self._source.refresh()
@@ -163,7 +240,7 @@ class GroupMirror:
             group: {copies[tp]: each for tp, each in offsets.items() if tp in copies}
             for group, offsets in found.items()
         }
-        return {group: offsets for group, offsets in renamed.items() if offsets}
+        return {group: offsets for group, offsets in renamed.items() if offsets}, unread
 
     async def _list_groups(self) -> None:
         now = self._reactor.seconds()

@@ -36,6 +36,7 @@ from mirrormaker.catalog import Applied, Catalog
 from mirrormaker.config import FlowConfig
 from mirrormaker.flow import Flow
 from mirrormaker.group_sync import GroupMirror
+from mirrormaker.heartbeats import Heartbeats
 from mirrormaker.ledger import Ledger
 from mirrormaker.link import PartitionLink
 from mirrormaker.link_state import GapPolicy
@@ -101,10 +102,13 @@ class Mirror:
             self.source,
             self.target,
             config.settings,
+            alias=config.source,
             copies=self._proven_copies,
             report=self._report,
         )
         self._groups_running: Deferred[None] | None = None
+        self._heartbeats = Heartbeats(self.source, self.target, config, report=self._report)
+        self._heartbeats_running: Deferred[None] | None = None
         self._selection = Selection(config.source, config.target, config.settings)
         self._source_topics = Catalog(self.source)
         self._target_topics = Catalog(self.target)
@@ -141,7 +145,7 @@ class Mirror:
 
     async def stop(self) -> None:
         """Wait at most `DRAIN` seconds for appends in flight, then close both clients."""
-        for running in (self._running, self._groups_running):
+        for running in (self._running, self._groups_running, self._heartbeats_running):
             if running is not None:
                 running.cancel()
         self.flow.stop()
@@ -182,6 +186,8 @@ class Mirror:
         if not self.once:
             self._groups_running = Deferred.fromCoroutine(self.groups.run())
             self._groups_running.addErrback(self._end)
+            self._heartbeats_running = Deferred.fromCoroutine(self._heartbeats.run())
+            self._heartbeats_running.addErrback(self._end)
         self._maybe_finished()
         settings = self.config.settings
         while self.once or settings.refresh_topics:

@@ -159,6 +159,38 @@ class LinkSettings:
     sync_group_offsets_interval: int = _setting(
         "sync.group.offsets.interval.seconds", 60, number(1), "How often they are copied."
     )
+    emit_checkpoints: bool = _setting(
+        "emit.checkpoints.enabled",
+        False,
+        boolean,
+        "Whether checkpoints are emitted, for MirrorMaker 2's client library (there: true). "
+        "Offsets are the same at the target: kmirror itself needs none.",
+    )
+    emit_checkpoints_interval: int = _setting(
+        "emit.checkpoints.interval.seconds", 60, number(1), "How often they are emitted."
+    )
+    checkpoints_replication_factor: int = _setting(
+        "checkpoints.topic.replication.factor",
+        -1,
+        number(-1),
+        "Of their topic; -1 is the target's default.replication.factor (MirrorMaker 2: 3).",
+    )
+    emit_heartbeats: bool = _setting(
+        "emit.heartbeats.enabled",
+        False,
+        boolean,
+        "Whether heartbeats are emitted and mirrored, for MirrorMaker 2's client library (there: true). "
+        "They are written to the source, too.",
+    )
+    emit_heartbeats_interval: int = _setting(
+        "emit.heartbeats.interval.seconds", 1, number(1), "How often they are emitted."
+    )
+    heartbeats_replication_factor: int = _setting(
+        "heartbeats.topic.replication.factor",
+        -1,
+        number(-1),
+        "Of their topics; -1 is the cluster's default.replication.factor (MirrorMaker 2: 3).",
+    )
     buffer_memory: int = _setting(
         "buffer.memory",
         64 << 20,
@@ -197,23 +229,17 @@ UNSUPPORTED = frozenset(
     [
         "sync.topic.acls.enabled",
         "sync.topic.acls.interval.seconds",
-        "emit.heartbeats.enabled",
-        "emit.heartbeats.interval.seconds",
     ]
 )
 """Settings of MirrorMaker 2 for functions that kmirror does not have."""
 
 NOT_APPLICABLE = frozenset(
     [
-        "checkpoints.topic.replication.factor",
         "config.storage.replication.factor",
         "consumer.poll.timeout.ms",
         "dedicated.mode.enable.internal.rest",
-        "emit.checkpoints.enabled",
-        "emit.checkpoints.interval.seconds",
         "emit.offset-syncs.enabled",
         "group.filter.class",
-        "heartbeats.topic.replication.factor",
         "offset-syncs.topic.location",
         "offset-syncs.topic.replication.factor",
         "offset.lag.max",

@@ -33,6 +33,7 @@ from uuid import UUID
 from kclient.mirror_ledger import is_ledger
 from kclient.wire.produce import MIRROR_SOURCE_CONFIG
 from mirrormaker.lineage import SOURCE_TOPIC_ID, Lineage, text_of
+from mirrormaker.mm2_records import checkpoints_topic, is_heartbeats
 from mirrormaker.patterns import compiled
 from mirrormaker.settings import LinkSettings
 
@@ -149,17 +150,33 @@ class Selection:
         self._target = target
         self._replicas = settings.replication_factor
         self._separator = settings.separator
+        self._emits_heartbeats = settings.emit_heartbeats
         self._sync_configs = settings.sync_configs
 
     def wants(self, topic: str) -> bool:
         """Return whether the source topic *topic* is to be mirrored."""
-        if _INTERNAL.fullmatch(topic) or is_ledger(topic) or self._exclude.fullmatch(topic):
+        if _INTERNAL.fullmatch(topic) or is_ledger(topic) or self._is_checkpoints(topic):
+            return False
+        if self._is_heartbeats(topic):
+            return True
+        if self._exclude.fullmatch(topic):
             return False
         return self._topics.fullmatch(topic) is not None
 
     def target_name(self, topic: str) -> str:
         """Return the name of *topic* at the target."""
-        return f"{self._prefix}{topic}" if self._prefixed else topic
+        return f"{self._prefix}{topic}" if self._renames(topic) else topic
+
+    def _renames(self, topic: str) -> bool:
+        """Return whether *topic* has the source's alias before its name at the target."""
+        return self._prefixed or self._is_heartbeats(topic)
+
+    def _is_heartbeats(self, topic: str) -> bool:
+        """Return whether *topic* has heartbeats, if they are emitted: they are mirrored with any other setting."""
+        return self._emits_heartbeats and is_heartbeats(topic, self._separator)
+
+    def _is_checkpoints(self, topic: str) -> bool:
+        return topic.endswith(checkpoints_topic("", self._separator))
 
     def plan(
         self,
@@ -232,7 +249,7 @@ class Selection:
 
         A prefix anywhere in the name counts, as in MirrorMaker 2: clusters on the way may have other aliases here.
         """
-        prefixed = self._prefixed and self._target in name.split(self._separator)[:-1]
+        prefixed = self._renames(name) and self._target in name.split(self._separator)[:-1]
         if target_id in wanted.upstream or prefixed:
             return f"is not copied: its records come from {self._target}"
         other = existing.upstream if existing is not None else ()

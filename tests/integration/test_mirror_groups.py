@@ -15,7 +15,7 @@ from kclient.blocking import AdminClient
 from kclient.blocking import Consumer as OurConsumer
 from kclient.types import OffsetAndMetadata, TopicPartition
 from tests.kit.brokers import Cluster, MakeCluster
-from tests.kit.mirrors import Mirror, until_same
+from tests.kit.mirrors import Mirror, stored, until_same
 from tests.kit.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
@@ -51,9 +51,16 @@ def mirror(tmp_path: Path, east: Cluster, west: Cluster) -> Iterator[MakeMirror]
         assert "Traceback" not in each.output, each.output
 
 
-def make_topic(cluster: Cluster, name: str, partitions: int = 1) -> None:
+def make_topic(
+    cluster: Cluster, name: str, partitions: int = 1, config: dict[str, str] | None = None
+) -> None:
     client = ForeignAdmin({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-    client.create_topics([NewTopic(name, partitions, 1)])[name].result(10)
+    client.create_topics([NewTopic(name, partitions, 1, config=config or {})])[name].result(10)
+
+
+def topics(cluster: Cluster) -> set[str]:
+    client = ForeignAdmin({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    return {name for name in client.list_topics(timeout=10).topics if not name.startswith("__")}
 
 
 def produce(cluster: Cluster, topic: str, count: int, partition: int = 0) -> None:
@@ -300,3 +307,35 @@ def test_an_offset_that_was_deleted_at_the_target_is_copied_again(
     assert copier.run_once() == 0
     assert offsets(west, "billing") == {T0: 7}, "a group that was deleted at the source stays"
     assert offsets(west, "other") == {T0: 3}
+
+
+def test_heartbeats_of_both_directions_reach_the_other_cluster_and_do_not_loop(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    copier = mirror({"west->east.enabled": "true", "emit.heartbeats.enabled": "true"})
+    copier.start()
+
+    def heartbeats(cluster: Cluster, source: str) -> bool:
+        return bool(stored(cluster, "heartbeats")) and bool(stored(cluster, f"{source}.heartbeats"))
+
+    eventually("heartbeats", lambda: heartbeats(west, "east") and heartbeats(east, "west"))
+    make_topic(east, "later")
+    eventually("a later comparison of topics", lambda: "later" in topics(west))
+    assert topics(west) == {"heartbeats", "east.heartbeats", "later"}
+    assert topics(east) == {"heartbeats", "west.heartbeats", "later"}
+    assert copier.stop() == 0, copier.output
+    assert "cannot be written" not in copier.output
+
+
+def test_heartbeats_that_cannot_be_written_are_reported_once_and_keep_no_record_back(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    make_topic(west, "heartbeats", config={"kbroker.mirror.source.cluster.id": "elsewhere"})
+    make_topic(east, "t")
+    copier = mirror({"emit.heartbeats.enabled": "true"})
+    copier.start()
+    eventually("heartbeats at the source", lambda: len(stored(east, "heartbeats")) > 3)
+    produce(east, "t", 10)
+    until_same(east, west, "t")
+    assert copier.stop() == 0
+    assert copier.output.count("heartbeats at west: cannot be written: POLICY_VIOLATION") == 1
