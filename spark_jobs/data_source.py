@@ -1,11 +1,12 @@
-"""A Spark data source over kclient: record batches of a Kafka cluster as Arrow, read from the brokers in parallel.
+"""The audit's Spark data source: record batches of a Kafka cluster as Arrow, read from the brokers in parallel.
 
     spark.dataSource.register(KafkaBatchSource)
-    spark.read.format("kbroker").option("bootstrap.servers", "...").option("ranges", ranges_json(ranges)).load()
+    spark.read.format("kbroker-audit").option("bootstrap.servers", "...").option("ranges", ranges_json(ranges)).load()
 
 *ranges* are explicit: [topic, partition, first offset, end offset (exclusive)]. There is no "earliest" and no
-"latest", because an audit freezes its cut before it reads any record. `spark_jobs.tasks` divides the ranges into tasks
-of about `slice.offsets` offsets, at least `tasks` of them.
+"latest", because an audit freezes its cut before it reads any record; the source for everything else is
+`spark_jobs.source`. `spark_jobs.tasks` divides the ranges into tasks of about `slice.offsets` offsets, at least
+`tasks` of them.
 
 `output` selects the rows: whole records (`RECORD_COLUMNS`, the default), hashes of each record (`HASH_COLUMNS`), or
 digests of windows (`DIGEST_COLUMNS`, of the shape in `windows`). Hashes and digests are computed in the task: payload
@@ -64,12 +65,12 @@ def ranges_json(ranges: Sequence[OffsetRange]) -> str:
 
 
 class KafkaBatchSource(DataSource):
-    """The registered data source, format name `kbroker`."""
+    """The audit's data source, format name `kbroker-audit`."""
 
     @classmethod
     def name(cls) -> str:
         """Return the format's name."""
-        return "kbroker"
+        return "kbroker-audit"
 
     def schema(self) -> StructType | str:
         """Return the schema of the chosen output."""
@@ -91,7 +92,7 @@ class _Reader(DataSourceReader):
     def __init__(self, options: Mapping[str, str]) -> None:
         missing = [name for name in ("bootstrap.servers", "ranges") if name not in options]
         if missing:
-            raise ValueError(f"the kbroker source needs the option(s) {', '.join(missing)}")
+            raise ValueError(f"the kbroker-audit source needs the option(s) {', '.join(missing)}")
         self._bootstrap = options["bootstrap.servers"]
         self._ranges = [OffsetRange(*each) for each in json.loads(options["ranges"])]
         self._output = _output(options)

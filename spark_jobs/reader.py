@@ -48,7 +48,15 @@ class Fetched(NamedTuple):
     data: memoryview
 
 
-_consumers: dict[str, Consumer] = {}
+class Connection(NamedTuple):
+    """A cluster, and the client's settings beside those of this module."""
+
+    bootstrap: str
+    settings: tuple[tuple[str, str], ...] = ()
+    stall_s: float = STALL_S
+
+
+_consumers: dict[Connection, Consumer] = {}
 """The consumer of this process for each cluster, while no task uses it."""
 
 
@@ -62,21 +70,25 @@ class Unread(NamedTuple):
     cause: str
 
 
-def fetch_ranges(bootstrap: str, ranges: Sequence[OffsetRange]) -> Iterator[Fetched | Unread]:
+def fetch_ranges(
+    cluster: str | Connection, ranges: Sequence[OffsetRange]
+) -> Iterator[Fetched | Unread]:
     """Yield the batches that overlap *ranges*, of each partition in order, and what could not be read.
 
-    An error of one partition does not end the others. If no batch arrives for `STALL_S`, all that is left is unread.
+    An error of one partition does not end the others. If no batch arrives for `STALL_S` (or the connection's
+    `stall_s`), all that is left is unread. *cluster*: a connection, or only the bootstrap servers.
     """
+    connection = cluster if isinstance(cluster, Connection) else Connection(cluster)
     left = RangesLeft(ranges)
     while left.partitions:
         try:
-            yield from _read(bootstrap, left)
+            yield from _read(connection, left)
         except _Stalled as problem:
             yield from left.give_up(list(left.partitions), FailureKind.UNREADABLE, str(problem))
         except KafkaError as problem:
             failed = left.named_in(str(problem))
             if len(failed) == 1 and isinstance(problem, NoCommittedOffset):
-                yield from _out_of_range(bootstrap, left, failed[0], problem)
+                yield from _out_of_range(connection, left, failed[0], problem)
                 continue
             undecodable = isinstance(problem, CorruptMessage | InvalidRecord)
             kind = FailureKind.UNDECODABLE if undecodable else FailureKind.UNREADABLE
@@ -85,10 +97,10 @@ def fetch_ranges(bootstrap: str, ranges: Sequence[OffsetRange]) -> Iterator[Fetc
 
 
 def _out_of_range(
-    bootstrap: str, left: RangesLeft, tp: TopicPartition, problem: KafkaError
+    connection: Connection, left: RangesLeft, tp: TopicPartition, problem: KafkaError
 ) -> Iterator[Unread]:
     """Skip what was deleted; give the partition up if its log ends before the position."""
-    with _consumer(bootstrap) as consumer:
+    with _consumer(connection) as consumer:
         start = consumer.beginning_offsets([tp])[tp]
     if start > left.next_offset(tp):
         yield from left.skip(tp, start, FailureKind.DELETED, f"{tp}: the log starts at {start}")
@@ -96,15 +108,15 @@ def _out_of_range(
         yield from left.give_up([tp], FailureKind.UNREADABLE, str(problem))
 
 
-def _read(bootstrap: str, left: RangesLeft) -> Iterator[Fetched | Unread]:
+def _read(connection: Connection, left: RangesLeft) -> Iterator[Fetched | Unread]:
     if not left.partitions:
         return
-    with _consumer(bootstrap) as consumer:
+    with _consumer(connection) as consumer:
         first_offsets = {tp: left.next_offset(tp) for tp in left.partitions}
         consumer.assign(first_offsets, first_offsets)
         while left.partitions:
             ended = False
-            for tp, batches in _next_batches(consumer, left).items():
+            for tp, batches in _next_batches(consumer, left, connection.stall_s).items():
                 if tp not in left.partitions:
                     continue
                 for info, data in batches:
@@ -118,7 +130,7 @@ def _read(bootstrap: str, left: RangesLeft) -> Iterator[Fetched | Unread]:
 
 
 class _Stalled(Exception):
-    """No batch arrived for `STALL_S`."""
+    """No batch arrived for the connection's `stall_s`."""
 
 
 class RangesLeft:
@@ -196,30 +208,34 @@ class RangesLeft:
         return passed
 
 
-def _next_batches(consumer: Consumer, left: RangesLeft) -> Mapping[TopicPartition, Sequence[Batch]]:
+def _next_batches(
+    consumer: Consumer, left: RangesLeft, stall_s: float
+) -> Mapping[TopicPartition, Sequence[Batch]]:
     began = time.monotonic()
-    while time.monotonic() - began < STALL_S:
+    while time.monotonic() - began < stall_s:
         found = consumer.poll_batches(timeout_ms=1000)
         if found:
             return found
     tp = next(iter(left.partitions))
-    raise _Stalled(f"no batch for {STALL_S:.0f} s at offset {left.next_offset(tp)} of {tp}")
+    raise _Stalled(f"no batch for {stall_s:g} s at offset {left.next_offset(tp)} of {tp}")
 
 
 @contextmanager
-def _consumer(bootstrap: str) -> Iterator[Consumer]:
+def _consumer(connection: Connection) -> Iterator[Consumer]:
     """Give the process's consumer for a cluster; after an error it is closed, not kept."""
     from kclient import Consumer
 
-    consumer = _consumers.pop(bootstrap, None) or Consumer(
+    consumer = _consumers.pop(connection, None) or Consumer(
         config={
-            "bootstrap.servers": bootstrap,
+            "bootstrap.servers": connection.bootstrap,
             "client.id": "kaudit",
             "auto.offset.reset": "none",
             "max.partition.fetch.bytes": PARTITION_FETCH_BYTES,
             "fetch.max.bytes": FETCH_BYTES,
             "fetch.max.wait.ms": 100,
             "isolation.level": "read_uncommitted",
+            "allow.auto.create.topics": False,
+            **dict(connection.settings),
             "check.crcs": False,  # checked here: a wrong one does not end the partition
         }
     )
@@ -228,4 +244,4 @@ def _consumer(bootstrap: str) -> Iterator[Consumer]:
     except BaseException:
         consumer.close(timeout=2)
         raise
-    _consumers[bootstrap] = consumer
+    _consumers[connection] = consumer

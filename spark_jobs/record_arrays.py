@@ -82,6 +82,38 @@ class RecordArrays(NamedTuple):
         return RecordArrays(self.raw, *(column[chosen] for column in self[1:]))
 
 
+class HeaderArrays(NamedTuple):
+    """The headers of records as arrays of the same length, in order; places are positions in `RecordArrays.raw`."""
+
+    key_at: Integers
+    key_size: Integers
+    value_at: Integers
+    value_size: Integers
+    """-1 for a null value."""
+
+
+def header_arrays(records: RecordArrays) -> HeaderArrays:
+    """Return the headers of *records*; each record has `header_counts` of them."""
+    counts = records.header_counts
+    found = HeaderArrays(*(np.zeros(int(counts.sum()), np.int64) for _ in range(4)))
+    buffer = np.frombuffer(records.raw, np.uint8)
+    firsts = np.cumsum(counts) - counts
+    left = np.flatnonzero(counts)
+    at = _varints(buffer, records.headers_at[left])[1]
+    number = 0
+    while left.size:
+        here = firsts[left] + number
+        found.key_size[here], key_at = _sizes(buffer, at)
+        found.key_at[here] = key_at
+        found.value_size[here], value_at = _sizes(buffer, key_at + found.key_size[here])
+        found.value_at[here] = value_at
+        at = value_at + np.maximum(found.value_size[here], 0)
+        number += 1
+        more = counts[left] > number
+        left, at = left[more], at[more]
+    return found
+
+
 class _Unusual(Exception):
     """The chunk needs the decoder of kclient: a number is not in its shortest form, or a record is invalid."""
 

@@ -1,0 +1,501 @@
+"""The data source `kbroker` beside Spark's own Kafka connector: the same options give the same rows, or both refuse."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as Place
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from spark_jobs import session as session_module
+from spark_jobs.source import KbrokerDataSource
+from tests.kit import spark_connector
+from tests.kit.brokers import Cluster, MakeCluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+START = 1_700_000_000_000
+
+
+class Jars(NamedTuple):
+    """The connector's jars, or why there are none."""
+
+    paths: Sequence[Path]
+    reason: str = ""
+
+
+@pytest.fixture(scope="module")
+def jars() -> Jars:
+    try:
+        return Jars(spark_connector.jars())
+    except spark_connector.NotAvailable as problem:
+        return Jars((), str(problem))
+
+
+@pytest.fixture
+def connector(jars: Jars) -> str:
+    """The format name of Spark's own connector."""
+    if not jars.paths:
+        pytest.skip(jars.reason)
+    return "kafka"
+
+
+@pytest.fixture(scope="module")
+def spark(jars: Jars, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    if SparkContext._gateway is not None:
+        # A JVM without the connector's jars, of another file.
+        SparkContext._gateway.shutdown()
+        SparkContext._gateway = SparkContext._jvm = None
+    os.environ |= {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_CONF_DIR": str(Path(session_module.__file__).parent / "conf"),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    builder = SparkSession.builder.appName("kbroker-source-tests").master("local[2]")
+    settings = {
+        "spark.jars": ",".join(map(str, jars.paths)),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.dataSource.register(KbrokerDataSource)
+    yield session
+    session.stop()
+
+
+class Log:
+    """A cluster to write to."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.bootstrap = cluster.bootstrap
+        self.admin = AdminClient({"bootstrap.servers": self.bootstrap})
+
+    def create(self, topic: str, partitions: int = 1) -> None:
+        for future in self.admin.create_topics([NewTopic(topic, partitions, 1)]).values():
+            future.result(20)
+
+    def write(
+        self, topic: str, first: int, end: int, *, partitions: int = 1, codec: str = "none"
+    ) -> None:
+        """Write records with all that Kafka can hold: nulls, empties, headers in order with repeated keys."""
+        producer = Producer(
+            {"bootstrap.servers": self.bootstrap, "compression.type": codec, "linger.ms": 20}
+        )
+        for n in range(first, end):
+            producer.produce(
+                topic,
+                None if n % 11 == 5 else b"value %d" % n,
+                [b"k%d" % (n % 7), b"", None][n % 3],
+                partition=n % partitions,
+                timestamp=START + n * 1000,
+                headers=[("a", b"1"), ("ä", None), ("a", b"")] if n % 4 == 0 else [],
+            )
+        assert producer.flush(20) == 0
+
+    def delete_before(self, topic: str, offset: int) -> None:
+        for future in self.admin.delete_records([Place(topic, 0, offset)]).values():
+            future.result(20)
+
+
+@pytest.fixture(scope="module")
+def written(module_clusters: MakeCluster) -> Log:
+    """Topics of both sources: mixed (3 partitions, every codec), mixed-2, and trimmed: its log starts at 10."""
+    log = Log(module_clusters(1))
+    log.create("mixed", 3)
+    for n, codec in enumerate(["none", "gzip", "snappy", "lz4", "zstd"]):
+        log.write("mixed", n * 60, n * 60 + 60, partitions=3, codec=codec)
+    log.create("mixed-2")
+    log.write("mixed-2", 0, 30)
+    log.create("trimmed")
+    for n in range(0, 40, 5):
+        log.write("trimmed", n, n + 5)
+    log.delete_before("trimmed", 10)
+    log.create("empty", 2)
+    return log
+
+
+def loaded(spark: SparkSession, source: str, log: Log, options: Mapping[str, Any]) -> DataFrame:
+    reader = spark.read.format(source).option("kafka.bootstrap.servers", log.bootstrap)
+    return reader.options(**options).load()
+
+
+def rows(frame: DataFrame) -> list[Row]:
+    return sorted(frame.collect(), key=lambda row: (row.topic, row.partition, row.offset))
+
+
+def of(topic: str, *offsets: int) -> str:
+    """The JSON of one offset or timestamp per partition."""
+    return json.dumps({topic: {str(n): offset for n, offset in enumerate(offsets)}})
+
+
+SAME_ROWS: Mapping[str, tuple[int, Mapping[str, str]]] = {
+    "all of a topic": (300, {"subscribe": "mixed"}),
+    "headers": (300, {"subscribe": "mixed", "includeHeaders": "true"}),
+    "two topics": (330, {"subscribe": " mixed , mixed-2,"}),
+    "a pattern": (330, {"subscribePattern": "ixe"}),
+    "a pattern without a topic": (0, {"subscribePattern": "^nothing$"}),
+    "partitions": (200, {"assign": '{"mixed": [0, 2]}'}),
+    "an empty topic": (0, {"subscribe": "empty"}),
+    "a trimmed log": (30, {"subscribe": "trimmed"}),
+    "names in other cases": (
+        300,
+        {"SUBSCRIBE": "mixed", "startingoffsets": "EARLIEST", "ENDINGOFFSETS": "Latest"},
+    ),
+    "offsets": (
+        100 - 7 + 12 + 50,
+        {
+            "subscribe": "mixed",
+            "startingOffsets": of("mixed", 7, -2, 50),
+            "endingOffsets": of("mixed", -1, 12, 100),
+        },
+    ),
+    "empty ranges": (
+        0,
+        {
+            "subscribe": "mixed",
+            "startingOffsets": of("mixed", 7, 0, 100),
+            "endingOffsets": of("mixed", 7, 0, -1),
+        },
+    ),
+    "one timestamp": (
+        50,
+        {
+            "subscribe": "mixed",
+            "startingTimestamp": str(START + 99_500),
+            "endingTimestamp": str(START + 150_000),
+        },
+    ),
+    "an ending timestamp after the end": (
+        300,
+        {"subscribe": "mixed", "endingTimestamp": str(START * 2)},
+    ),
+    "timestamps": (
+        67 + 1 + 0,
+        {
+            "subscribe": "mixed",
+            "startingOffsetsByTimestamp": of("mixed", START + 99_000, START, START + 2_000),
+            "endingOffsetsByTimestamp": of("mixed", START * 2, START + 2_000, START + 2_000),
+        },
+    ),
+    "a starting timestamp after the end": (
+        0,
+        {
+            "subscribe": "mixed",
+            "startingTimestamp": str(START * 2),
+            "startingOffsetsByTimestampStrategy": "latest",
+        },
+    ),
+    "more tasks": (300, {"subscribe": "mixed", "minPartitions": "7"}),
+    "limited tasks": (300, {"subscribe": "mixed", "maxRecordsPerPartition": "30"}),
+    "limited and more tasks": (
+        330,
+        {"subscribe": "mixed,mixed-2", "maxRecordsPerPartition": "60", "minPartitions": "9"},
+    ),
+    "committed records only": (
+        300,
+        {"subscribe": "mixed", "kafka.isolation.level": "read_committed"},
+    ),
+    "less than there was": (
+        30,
+        {"subscribe": "trimmed", "startingOffsets": of("trimmed", 3), "failOnDataLoss": "false"},
+    ),
+    "options of streams": (300, {"subscribe": "mixed", "maxOffsetsPerTrigger": "5"}),
+}
+
+
+@pytest.mark.parametrize("case", SAME_ROWS)
+def test_the_same_options_give_the_rows_of_the_connector(
+    spark: SparkSession, written: Log, connector: str, case: str
+) -> None:
+    count, options = SAME_ROWS[case]
+    ours, theirs = (loaded(spark, source, written, options) for source in ("kbroker", connector))
+    assert ours.schema == theirs.schema
+    found = rows(ours)
+    assert len(found) == count
+    assert found == rows(theirs)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "options"),
+    [
+        (3, {"subscribe": "mixed"}),
+        (6, {"subscribe": "mixed", "minPartitions": "7"}),
+        (4, {"subscribe": "mixed,mixed-2", "minPartitions": "2"}),
+        (10, {"subscribe": "mixed,mixed-2", "minPartitions": "9"}),
+    ],
+)
+def test_the_same_options_give_the_tasks_of_the_connector(
+    spark: SparkSession, written: Log, connector: str, tasks: int, options: Mapping[str, str]
+) -> None:
+    for source in ("kbroker", connector):
+        assert loaded(spark, source, written, options).rdd.getNumPartitions() == tasks, source
+
+
+BOTH_REFUSE: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "no topic": ("must be given", {}),
+    "two selections": ("only one of", {"subscribe": "mixed", "assign": '{"mixed":[0]}'}),
+    "no name": ("names no topic", {"subscribe": " , "}),
+    "an empty pattern": ("is empty", {"subscribePattern": " "}),
+    "a broken pattern": ("is not a pattern", {"subscribePattern": "(mixed"}),
+    "assign without JSON": ("expected for example", {"assign": "mixed"}),
+    "a topic that does not exist": (
+        "missing-topic",
+        {"subscribe": "missing-topic", "fetchOffset.retryIntervalMs": "10"},
+    ),
+    "start at latest": ("can't be latest", {"subscribe": "mixed", "startingOffsets": "latest"}),
+    "start at -1": (
+        "can't be latest",
+        {"subscribe": "mixed-2", "startingOffsets": of("mixed-2", -1)},
+    ),
+    "end at earliest": ("can't be earliest", {"subscribe": "mixed", "endingOffsets": "earliest"}),
+    "end at -2": (
+        "can't be earliest",
+        {"subscribe": "mixed-2", "endingOffsets": of("mixed-2", -2)},
+    ),
+    "broken JSON": ("expected for example", {"subscribe": "mixed", "startingOffsets": "{"}),
+    "not all partitions": (
+        "must name all",
+        {"subscribe": "mixed", "startingOffsets": of("mixed", 0)},
+    ),
+    "not all timestamps": (
+        "must name all",
+        {"subscribe": "mixed", "startingOffsetsByTimestamp": of("mixed", START)},
+    ),
+    "different partitions": (
+        "same partitions",
+        {
+            "subscribe": "mixed-2",
+            "startingOffsets": of("mixed-2", 0),
+            "endingOffsets": of("mixed-2", 9, 9),
+        },
+    ),
+    "start above end": (
+        "above",
+        {
+            "subscribe": "mixed-2",
+            "startingOffsets": of("mixed-2", 9),
+            "endingOffsets": of("mixed-2", 8),
+        },
+    ),
+    "start above the log end": (
+        "above",
+        {"subscribe": "mixed-2", "startingOffsets": of("mixed-2", 31)},
+    ),
+    "start time above end time": (
+        "above",
+        {
+            "subscribe": "mixed",
+            "startingTimestamp": str(START + 9000),
+            "endingTimestamp": str(START),
+        },
+    ),
+    "no record at the start time": (
+        "no record is as recent",
+        {"subscribe": "mixed", "startingTimestamp": str(START * 2)},
+    ),
+    "an unknown strategy": (
+        "error or latest",
+        {
+            "subscribe": "mixed",
+            "startingTimestamp": "0",
+            "startingOffsetsByTimestampStrategy": "no",
+        },
+    ),
+    "no number": ("not a whole number", {"subscribe": "mixed", "minPartitions": "x"}),
+    "no tasks": ("at least 1", {"subscribe": "mixed", "minPartitions": "0"}),
+    "no records": ("at least 1", {"subscribe": "mixed", "maxRecordsPerPartition": "-1"}),
+    "no boolean": ("true or false", {"subscribe": "mixed", "failOnDataLoss": "yes"}),
+    "no boolean for headers": ("true or false", {"subscribe": "mixed", "includeHeaders": "1"}),
+    "a position of the consumer": (
+        "use startingOffsets",
+        {"subscribe": "mixed", "kafka.auto.offset.reset": "earliest"},
+    ),
+    "a deserializer": ("is not supported", {"subscribe": "mixed", "kafka.key.deserializer": "x"}),
+    "commits": ("is not supported", {"subscribe": "mixed", "kafka.enable.auto.commit": "true"}),
+    "an unknown isolation level": (
+        "isolation.level",
+        {
+            "subscribe": "mixed",
+            "kafka.isolation.level": "dirty",
+            "fetchOffset.retryIntervalMs": "10",
+        },
+    ),
+    "minimum above maximum": (
+        "higher than",
+        {"subscribe": "mixed", "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"},
+    ),
+    "records that were deleted": (
+        "starts at 10",
+        {"subscribe": "trimmed", "startingOffsets": of("trimmed", 3)},
+    ),
+    "records to come": (
+        "ends at 30",
+        {
+            "subscribe": "mixed-2",
+            "endingOffsets": of("mixed-2", 31),
+            "kafkaConsumer.pollTimeoutMs": "2000",
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BOTH_REFUSE)
+def test_what_the_connector_refuses_is_refused_with_the_reason(
+    spark: SparkSession, written: Log, connector: str, case: str
+) -> None:
+    text, options = BOTH_REFUSE[case]
+    with pytest.raises(Exception, match=r"(?s).") as ours:
+        loaded(spark, "kbroker", written, options).collect()
+    assert text in str(ours.value)
+    with pytest.raises(Exception, match=r"(?s)."):
+        loaded(spark, connector, written, options).collect()
+
+
+class Stream(NamedTuple):
+    """A query from topics into a directory of Parquet files, run to the end of the log and ended, again and again."""
+
+    spark: SparkSession
+    log: Log
+    home: Path
+    options: Mapping[str, str]
+
+    def run(self, source: str = "kbroker", **more: str) -> int:
+        """Read all there is; return the number of micro-batches with records."""
+        query = (
+            self.spark.readStream.format(source)
+            .option("kafka.bootstrap.servers", self.log.bootstrap)
+            .options(**self.options, **more)
+            .load()
+            .writeStream.format("parquet")
+            .option("checkpointLocation", str(self.home / "checkpoint"))
+            .option("path", str(self.home / "rows"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination(120)
+        assert not query.isActive
+        return sum(1 for each in query.recentProgress if each["numInputRows"])
+
+    def fails(self, **more: str) -> str:
+        with pytest.raises(Exception, match=r"(?s).") as failed:
+            self.run(**more)
+        return str(failed.value)
+
+    def saved(self) -> Any:
+        """The offsets of the last micro-batch in the checkpoint."""
+        files = [
+            each for each in (self.home / "checkpoint" / "offsets").iterdir() if each.name.isdigit()
+        ]
+        return json.loads(max(files, key=lambda each: int(each.name)).read_text().splitlines()[-1])
+
+    @property
+    def offsets(self) -> list[tuple[int, int]]:
+        """(partition, offset) of every row in the sink."""
+        found = self.spark.read.parquet(str(self.home / "rows")).collect()
+        return sorted((row.partition, row.offset) for row in found)
+
+
+def up_to(*counts: int) -> list[tuple[int, int]]:
+    return [(n, offset) for n, count in enumerate(counts) for offset in range(count)]
+
+
+def test_a_stream_reads_every_record_once_over_restarts(
+    spark: SparkSession, written: Log, tmp_path: Path
+) -> None:
+    written.create("growing", 2)
+    written.write("growing", 0, 40, partitions=2)
+    options = {"subscribe": "growing", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "10"}
+    stream = Stream(spark, written, tmp_path, options)
+    assert stream.run() == 4
+    assert stream.offsets == up_to(20, 20)
+    assert stream.run() == 0
+    written.write("growing", 40, 50, partitions=2)
+    written.admin.create_partitions([NewPartitions("growing", 3)])["growing"].result(20)
+    written.write("growing", 50, 80, partitions=3)
+    stream.run()
+    assert stream.offsets == up_to(35, 35, 10)
+    assert stream.saved() == {"growing": {"0": 35, "1": 35, "2": 10}}
+
+
+def test_a_query_of_the_connector_goes_on_with_this_source_and_back(
+    spark: SparkSession, written: Log, connector: str, tmp_path: Path
+) -> None:
+    written.create("handed-over", 2)
+    stream = Stream(
+        spark, written, tmp_path, {"subscribe": "handed-over", "startingOffsets": "earliest"}
+    )
+    for end, source in enumerate([connector, "kbroker", connector, "kbroker"], 1):
+        written.write("handed-over", end * 10 - 10, end * 10, partitions=2)
+        assert stream.run(source) == 1
+        assert stream.offsets == up_to(end * 5, end * 5)
+        assert stream.saved() == {"handed-over": {"0": end * 5, "1": end * 5}}
+
+
+@pytest.mark.parametrize("sink_has_it", [False, True])
+def test_a_query_that_fails_in_its_first_micro_batch_starts_again_at_the_same_offsets(
+    spark: SparkSession, written: Log, tmp_path: Path, sink_has_it: bool
+) -> None:
+    """Spark keeps the end of a micro-batch, not its start; records written between two attempts must not be lost."""
+    topic = f"first-batch-{sink_has_it}"
+    written.create(topic)
+    written.write(topic, 0, 10)
+    stream = Stream(spark, written, tmp_path, {"subscribe": topic})
+    stream.run()
+    (tmp_path / "checkpoint" / "commits" / "0").unlink()
+    (tmp_path / "checkpoint" / "commits" / ".0.crc").unlink()
+    if not sink_has_it:
+        shutil.rmtree(tmp_path / "rows")
+    written.write(topic, 10, 15)
+    assert stream.run() == 1
+    assert stream.offsets == [(0, n) for n in range(10, 15)]
+
+
+def test_a_stream_fails_where_its_next_records_were_deleted(
+    spark: SparkSession, written: Log, tmp_path: Path
+) -> None:
+    written.create("shrinking")
+    written.write("shrinking", 0, 10)
+    stream = Stream(
+        spark, written, tmp_path, {"subscribe": "shrinking", "startingOffsets": "earliest"}
+    )
+    stream.run()
+    for n in range(10, 30, 5):
+        written.write("shrinking", n, n + 5)
+    written.delete_before("shrinking", 20)
+    failure = stream.fails()
+    assert "the log of shrinking-0 starts at 20, above the next offset 10" in failure
+    assert "failOnDataLoss" in failure
+    assert stream.offsets == up_to(10)
+    stream.run(failOnDataLoss="false")
+    assert stream.offsets == up_to(10) + [(0, n) for n in range(20, 30)]
+
+
+def test_a_stream_has_no_end_option(spark: SparkSession, written: Log, tmp_path: Path) -> None:
+    for name in ("endingOffsets", "endingTimestamp"):
+        stream = Stream(spark, written, tmp_path, {"subscribe": "mixed", name: "latest"})
+        assert f"{name}" in stream.fails()
