@@ -15,6 +15,8 @@ from spark_jobs.report import pictures
 from spark_jobs.report.contents import Report, json_text, lines_text
 from spark_jobs.report.document import Document
 from spark_jobs.report.hashes import file_hash
+from spark_jobs.report.markdown import error_markdown, markdown
+from spark_jobs.report.metrics import metrics
 from spark_jobs.report.times import second
 
 _VERDICT_COLOURS = {
@@ -24,7 +26,14 @@ _VERDICT_COLOURS = {
     "DIVERGED": "#9b2335",
     "ERROR": "#5b3a8c",
 }
-FILES = ("report.json", "findings.jsonl", "repair.json", "report.html")
+FILES = (
+    "report.json",
+    "findings.jsonl",
+    "repair.json",
+    "report.html",
+    "report.md",
+    "metrics.prom",
+)
 PREVIOUS = "report.previous.json"
 """report.json of the run before, so that its SHA-256 in `meta.previous` can be verified."""
 FINDINGS_ON_PAGE = 500
@@ -38,6 +47,8 @@ def write_report(out: Path, report: Report) -> Path:
     _replace(out / "findings.jsonl", lines_text(report.lines))
     _replace(out / "repair.json", json_text(report.repair))
     _replace(page, render_page(report))
+    _replace(out / "report.md", markdown(report, page=str(page)))
+    _replace(out / "metrics.prom", metrics(report.document))
     _replace(out / "report.json", json_text(report.document))
     return page
 
@@ -56,10 +67,12 @@ def remove_report(out: Path) -> str | None:
 
 
 def write_error(out: Path, document: Document) -> None:
-    """Write report.json of a run that ended without a reconciliation, and remove what it wrote before it failed."""
+    """Write the files of a run that ended without a reconciliation, and remove what it wrote before it failed."""
     out.mkdir(parents=True, exist_ok=True)
     for name in FILES:
         (out / name).unlink(missing_ok=True)
+    _replace(out / "report.md", error_markdown(document))
+    _replace(out / "metrics.prom", metrics(document))
     _replace(out / "report.json", json_text(document))
 
 

@@ -428,7 +428,12 @@ def test_a_side_that_can_not_be_reached_is_no_verdict(tmp_path: Path) -> None:
     )
     assert done.returncode == 4
     assert "connection refused" in done.stderr
-    assert {each.name for each in tmp_path.iterdir()} == {"report.json", "report.previous.json"}
+    assert {each.name for each in tmp_path.iterdir()} == {
+        "report.json",
+        "report.previous.json",
+        "report.md",
+        "metrics.prom",
+    }
     document = json.loads((tmp_path / "report.json").read_text())
     assert document["verdict"] == "ERROR"
     assert violations("report", document) == []

@@ -44,6 +44,7 @@ class Fault(NamedTuple):
     low: int
     high: int
     kind: FailureKind
+    cause: str = "a fault"
 
 
 @dataclass
@@ -135,7 +136,7 @@ class MemoryEngine:
                 max(each.low, fault.low),
                 min(each.high, fault.high),
                 fault.kind,
-                "a fault",
+                fault.cause,
             )
             for each in ranges
             for log in [self._logs[cluster.name][TopicPartition(each.topic, each.partition)]]

@@ -21,6 +21,8 @@ from tests.kit.audit_logs import Log, Logs, Rec, audit, log_of
 from tests.kit.audit_reports import META, report_of
 
 TP = TopicPartition("t", 0)
+OF_AN_ERROR = {"report.json", "report.md", "metrics.prom"}
+"""The files of a run that ended early."""
 
 
 def full(count: int = 50) -> Log:
@@ -166,7 +168,8 @@ def test_a_run_that_ends_early_leaves_no_earlier_verdict(tmp_path: Path) -> None
 def test_a_run_that_fails_while_it_writes_leaves_only_its_error(tmp_path: Path) -> None:
     write_report(tmp_path, report_of(audit({TP: full()}, {TP: damaged()})))
     write_error(tmp_path, error_document(70, "a bug", META))
-    assert [each.name for each in tmp_path.iterdir()] == ["report.json"]
+    assert {each.name for each in tmp_path.iterdir()} == OF_AN_ERROR
+    assert (tmp_path / "report.md").read_text().startswith("# ERROR: source to target")
 
 
 def test_all_findings_are_counted_and_every_class_is_among_those_that_are_shown() -> None:

@@ -1,0 +1,243 @@
+"""metrics.prom: the counts of one report in the text format that node_exporter's textfile collector reads.
+
+Each family of a partition is also written for the whole run, with `audit_run_` in place of `audit_`, so that a sum over
+either family counts nothing twice. What was not measured is absent: a count of findings where nothing was compared, the
+coverage of an empty scope, and everything but the verdict of a run that ended early.
+
+In: the document of report.json.  Out: text, the same for the same document.  Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from spark_jobs.findings import FindingClass
+from spark_jobs.report.document import Document
+from spark_jobs.verdict import ExitCode, Verdict
+
+Labels = Mapping[str, str]
+_Rows = Sequence[tuple[Labels, Mapping[str, Any]]]
+"""Labels, and the counts that belong to them."""
+
+
+class _Sample(NamedTuple):
+    labels: Labels
+    value: float
+
+
+class _Family(NamedTuple):
+    name: str
+    help: str
+    samples: list[_Sample]
+
+
+_RECORDS = {
+    FindingClass.MISSING: "Records of the source that the target lacks",
+    FindingClass.TRUNCATED: "Records at the end of the source's log that a complete mirror lacks",
+    FindingClass.EXTRA: "Records of the target that the source lacks",
+    FindingClass.DUPLICATE: "Records that the target has once more than the source",
+    FindingClass.CORRUPT: "Records whose key, value, headers, timestamp or timestamp type differ",
+    FindingClass.REORDERED: "Records with the same content in another place",
+    FindingClass.SHIFTED: "Records in runs at other offsets that no other finding explains",
+    FindingClass.MISROUTED: "Records of the source's partition in another partition of the target",
+}
+_OFFSETS = {
+    "in_scope": ("scope", "Offsets of either log, without lag"),
+    "compared": ("compared", "Offsets that were compared, with either result"),
+    "empty": ("empty", "Offsets that were read on both sides and have no record on either"),
+    "aged_out": ("aged_out", "Offsets that only one log still has"),
+    "not_read": ("not_read", "Offsets that a broker did not return"),
+    "lagging": ("lagging", "Offsets of the source that the target had not received at the cut"),
+}
+
+
+def metrics(document: Document) -> str:
+    """Return metrics.prom of the report *document*."""
+    arguments = document["meta"]["arguments"]
+    base = {
+        "source": arguments["source"],
+        "target": arguments["target"],
+        "scope": arguments["topics"],
+    }
+    families = [*_run(document, base)]
+    if "totals" in document:
+        families += _compared(document, base)
+    return "".join(_text(each) for each in families if each.samples)
+
+
+def _run(document: Document, base: Labels) -> Iterator[_Family]:
+    """Yield what every run measures, also one that ended early."""
+    meta = document["meta"]
+    ended = datetime.strptime(meta["ended_at"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+    yield _Family(
+        "audit_verdict",
+        "1 for the verdict of the run, 0 for every other one",
+        [
+            _Sample({**base, "verdict": each.value}, int(document["verdict"] == each.value))
+            for each in Verdict
+        ],
+    )
+    yield _one("audit_exit_code", "Exit code of the run", base, document["exit_code"])
+    yield _one(
+        "audit_end_timestamp", "End of the run, in seconds since the epoch", base, ended.timestamp()
+    )
+    if document["verdict"] == Verdict.CONSISTENT.value:
+        yield _one(
+            "audit_last_success_timestamp",
+            "End of the run if its verdict is CONSISTENT, in seconds since the epoch",
+            base,
+            ended.timestamp(),
+        )
+    yield _one("audit_seconds", "Duration of the run", base, meta["total_seconds"])
+    if meta["self_test"] != "not run":
+        passed = ExitCode.INTERNAL not in document["exit_codes"]
+        yield _one(
+            "audit_self_test_passed",
+            "1 if the self-test found all seeded faults and no other ones",
+            base,
+            int(passed),
+        )
+
+
+def _compared(document: Document, base: Labels) -> Iterator[_Family]:
+    """Yield what a comparison measures: run by run, and partition by partition."""
+    totals = document["totals"]
+    partitions: _Rows = [
+        ({**base, "topic": topic["topic"], "partition": str(each["partition"])}, each)
+        for topic in document["topics"]
+        for each in topic["partitions"]
+    ]
+    windows = {
+        state: sum(each["windows"][state] for _, each in partitions)
+        for state in ("equal", "different")
+    }
+    whole = {**totals, "explained_by": document["explained"], "windows": windows}
+    for prefix, rows in (("audit_run_", [(base, whole)]), ("audit_", partitions)):
+        yield from _counts(prefix, rows)
+    yield from _proofs(partitions)
+    found, read = document["findings"], document["read"]
+    yield _one("audit_run_findings", "Findings", base, found["found"])
+    yield _one("audit_run_findings_written", "Lines of findings.jsonl", base, found["written"])
+    yield _one(
+        "audit_run_drift_partitions",
+        "Partitions that only one cluster has",
+        base,
+        len(document["partition_drift"]),
+    )
+    yield _one(
+        "audit_run_drift_configs", "Topic settings that differ", base, len(document["drift"])
+    )
+    for what, text in (
+        ("records", "Records that were digested"),
+        ("bytes", "Keys and values that were digested, serialized"),
+    ):
+        yield _Family(
+            f"audit_run_digested_{what}",
+            text,
+            [
+                _Sample({**base, "cluster": base[side]}, read[side][what])
+                for side in ("source", "target")
+            ],
+        )
+
+
+def _counts(prefix: str, rows: _Rows) -> Iterator[_Family]:
+    """Yield the counts of *rows*: the whole run, or its partitions."""
+    yield _Family(
+        f"{prefix}records_verified",
+        "Records with the same content at the same offset in both logs",
+        [_Sample(labels, each["verified"]) for labels, each in rows],
+    )
+    for kind, text in _RECORDS.items():
+        yield _Family(
+            f"{prefix}records_{kind.value}",
+            f"{text}, in what was compared",
+            list(_found(rows, kind)),
+        )
+    yield _Family(
+        f"{prefix}undecodable_offsets",
+        "Offsets of batches with a wrong CRC or invalid records, in what was read",
+        list(_found(rows, FindingClass.UNDECODABLE)),
+    )
+    yield _Family(
+        f"{prefix}gap_offsets",
+        "Offsets that one log lacks, explained by a cause, or never copied and deleted at the source",
+        [
+            *(
+                _Sample({**labels, "explained": "true", "cause": cause}, count)
+                for labels, each in rows
+                for cause, count in each["explained_by"].items()
+            ),
+            *(
+                _Sample({**labels, "explained": "false", "cause": ""}, count)
+                for labels, count in _found(rows, FindingClass.GAP)
+            ),
+        ],
+    )
+    for name, (words, text) in _OFFSETS.items():
+        yield _Family(
+            f"{prefix}{words}_offsets",
+            text,
+            [_Sample(labels, each[name]) for labels, each in rows],
+        )
+    yield _Family(
+        f"{prefix}coverage_ratio",
+        "Compared offsets divided by those in scope",
+        [_Sample(labels, each["coverage"]) for labels, each in rows if each["in_scope"]],
+    )
+    for state, name, text in (
+        ("equal", "ok", "Digest windows that are equal in everything that was read"),
+        ("different", "bad", "Digest windows that differ; unread offsets may be the reason"),
+    ):
+        yield _Family(
+            f"{prefix}windows_{name}",
+            text,
+            [_Sample(labels, each["windows"][state]) for labels, each in rows],
+        )
+
+
+def _proofs(partitions: _Rows) -> Iterator[_Family]:
+    yield _Family(
+        "audit_first_bad_offset",
+        "The lowest offset at which the logs differ",
+        [
+            _Sample(labels, each["first_bad_offset"])
+            for labels, each in partitions
+            if each["first_bad_offset"] is not None
+        ],
+    )
+    for name, key, text in (
+        ("from", "low", "The first offset that both logs have"),
+        ("upto", "proven_up_to", "The end, exclusive, of the offsets that are proven equal"),
+    ):
+        yield _Family(
+            f"audit_verified_{name}_offset",
+            text,
+            [_Sample(labels, each[key]) for labels, each in partitions if each["compared"]],
+        )
+
+
+def _found(rows: _Rows, kind: FindingClass) -> Iterator[_Sample]:
+    """Yield the counts of *kind*: 0 only where something was compared."""
+    for labels, each in rows:
+        count = each["findings"].get(kind.value, 0)
+        if count or each["compared"]:
+            yield _Sample(labels, count)
+
+
+def _one(name: str, text: str, labels: Labels, value: float) -> _Family:
+    return _Family(name, text, [_Sample(labels, value)])
+
+
+def _text(family: _Family) -> str:
+    lines = [f"# HELP {family.name} {family.help}.", f"# TYPE {family.name} gauge"]
+    for labels, value in family.samples:
+        shown = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels.items())
+        lines.append(f"{family.name}{{{shown}}} {value!r}")
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")

@@ -1,0 +1,142 @@
+"""metrics.prom agrees with report.json, and has no sample of what was not measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from kclient.types import TopicPartition
+from spark_jobs.engine import FailureKind
+from spark_jobs.reconcile import Options, Reconciliation
+from spark_jobs.report.document import Document, error_document
+from spark_jobs.report.metrics import metrics
+from tests.kit.audit_faults import EVERY, case_with
+from tests.kit.audit_logs import Fault, Log, Rec, audit, log_of
+from tests.kit.audit_reports import META, report_of
+
+TP = TopicPartition("t", 0)
+Samples = dict[str, list[tuple[dict[str, str], float]]]
+
+
+def full(count: int = 50) -> Log:
+    return log_of(*(Rec(b"k", b"v%d" % n, n) for n in range(count)))
+
+
+def parsed(document: Document) -> Samples:
+    """Return the samples of each family, as Prometheus reads them."""
+    text = metrics(document)
+    found: Samples = {}
+    seen = set()
+    for family in text_string_to_metric_families(text):
+        assert family.type == "gauge", family
+        assert family.documentation.endswith(".")
+        assert family.name not in found, f"{family.name} is written in two places"
+        for each in family.samples:
+            place = each.name, tuple(sorted(each.labels.items()))
+            assert place not in seen, f"{place} occurs twice"
+            seen.add(place)
+            assert each.name == family.name
+            found.setdefault(each.name, []).append((dict(each.labels), each.value))
+    assert sum(map(len, found.values())) == sum(
+        not line.startswith("#") for line in text.splitlines()
+    )
+    return found
+
+
+def of_run(run: Reconciliation) -> tuple[Document, Samples]:
+    document = report_of(run).document
+    return document, parsed(document)
+
+
+def one(samples: Samples, name: str, **labels: str) -> float:
+    (value,) = [value for of, value in samples.get(name, []) if of.items() >= labels.items()]
+    return value
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_the_partitions_of_each_family_add_up_to_the_run(kind: str) -> None:
+    for seed in range(5):
+        case = case_with(seed, kind)
+        options = Options(window=20, complete=case.complete)
+        document, samples = of_run(audit(case.source, case.target, options))
+        for name, rows in samples.items():
+            if not name.startswith("audit_run_") or name.endswith("_ratio"):
+                continue
+            of_partitions = samples.get(name.replace("audit_run_", "audit_"))
+            if of_partitions is not None:
+                assert sum(v for _, v in rows) == sum(v for _, v in of_partitions), name
+        totals = document["totals"]
+        for each in ("missing", "truncated", "extra", "duplicate", "corrupt", "misrouted"):
+            assert one(samples, f"audit_run_records_{each}") == totals["findings"][each]
+        assert one(samples, "audit_run_records_verified") == totals["verified"]
+        assert one(samples, "audit_run_scope_offsets") == totals["in_scope"]
+        assert one(samples, "audit_verdict", verdict=document["verdict"]) == 1
+        assert sum(v for _, v in samples["audit_verdict"]) == 1
+        assert one(samples, "audit_exit_code") == document["exit_code"]
+
+
+def test_a_partition_that_was_not_compared_has_no_count_of_findings() -> None:
+    unread = full()
+    unread.faults = [Fault(0, 50, FailureKind.UNREADABLE)]
+    other = TopicPartition("t", 1)
+    run = audit({TP: unread, other: full()}, {TP: full(), other: full()})
+    _, samples = of_run(run)
+    assert [labels["partition"] for labels, _ in samples["audit_records_missing"]] == ["1"]
+    assert [labels["partition"] for labels, _ in samples["audit_verified_upto_offset"]] == ["1"]
+    assert one(samples, "audit_not_read_offsets", partition="0") == 50
+    assert one(samples, "audit_coverage_ratio", partition="0") == 0
+
+
+def test_an_empty_scope_has_no_coverage() -> None:
+    _, samples = of_run(audit({TP: Log()}, {TP: Log()}))
+    assert "audit_coverage_ratio" not in samples
+    assert "audit_run_coverage_ratio" not in samples
+    assert "audit_run_records_missing" not in samples
+
+
+def test_success_is_a_consistent_run_and_nothing_else() -> None:
+    _, samples = of_run(audit({TP: full()}, {TP: full()}))
+    assert one(samples, "audit_last_success_timestamp") == 1767225601
+    _, samples = of_run(audit({TP: full()}, {TP: full(49)}))
+    assert "audit_last_success_timestamp" not in samples
+    assert one(samples, "audit_end_timestamp") == 1767225601
+
+
+def test_a_run_that_ended_early_has_its_verdict_and_no_counts() -> None:
+    samples = parsed(error_document(4, "no broker answers", META))
+    assert one(samples, "audit_verdict", verdict="ERROR") == 1
+    assert one(samples, "audit_exit_code") == 4
+    assert set(samples) == {
+        "audit_verdict",
+        "audit_exit_code",
+        "audit_end_timestamp",
+        "audit_seconds",
+    }
+
+
+@pytest.mark.parametrize(("text", "codes", "value"), [("20/20", [0], 1), ("19/20", [70, 0], 0)])
+def test_the_self_test_is_a_metric_if_it_ran(text: str, codes: list[int], value: int) -> None:
+    document = report_of(audit({TP: full()}, {TP: full()})).document
+    assert "audit_self_test_passed" not in parsed(document)
+    document["meta"] = {**document["meta"], "self_test": text}
+    assert one(parsed({**document, "exit_codes": codes}), "audit_self_test_passed") == value
+
+
+def test_gaps_have_their_cause_and_any_text_may_be_a_label() -> None:
+    from spark_jobs.accounting import AcceptedGap
+
+    source, target = full(), full()
+    source.delete_below(20)
+    target.records = {at: each for at, each in target.records.items() if not 5 <= at < 15}
+    cause = 'a "known"\nloss \\ of {records}'
+    accepted = (AcceptedGap("t", 0, 5, 8, cause),)
+    document, samples = of_run(
+        audit({TP: source}, {TP: target}, Options(window=10, accepted=accepted))
+    )
+    assert one(samples, "audit_run_gap_offsets", explained="true", cause=cause) == 3
+    assert one(samples, "audit_gap_offsets", explained="false", partition="0") == 7
+    arguments: dict[str, Any] = {"source": "a", "target": "b", "topics": 'x|"\\d+'}
+    document["meta"] = {**document["meta"], "arguments": arguments}
+    assert {labels["scope"] for labels, _ in parsed(document)["audit_verdict"]} == {'x|"\\d+'}
