@@ -38,7 +38,7 @@ _RECORDS = {
     FindingClass.TRUNCATED: "Records at the end of the source's log that a complete mirror lacks",
     FindingClass.EXTRA: "Records of the target that the source lacks",
     FindingClass.DUPLICATE: "Records that the target has once more than the source",
-    FindingClass.CORRUPT: "Records whose key, value, headers, timestamp or timestamp type differ",
+    FindingClass.CORRUPT: "Records with another key, value, headers, timestamp or timestamp type",
     FindingClass.REORDERED: "Records with the same content in another place",
     FindingClass.SHIFTED: "Records in runs at other offsets that no other finding explains",
     FindingClass.MISROUTED: "Records of the source's partition in another partition of the target",

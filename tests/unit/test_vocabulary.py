@@ -52,7 +52,7 @@ QUOTED = (
 )
 
 # Names that belong to Kafka, Java, Python or a dependency, and are not in our code; G1 is a collector of Java.
-FOREIGN = frozenset({"G1", "SimpleRate", "eval", "sitecustomize.py", "writev"})
+FOREIGN = frozenset({"G1", "SimpleRate", "eval", "report.md", "sitecustomize.py", "writev"})
 
 _RETIRED = re.compile(
     rf"(?<![A-Za-z])(?:{WORDS}|{'|'.join(map(str.capitalize, WORDS.split('|')))})(?![A-Za-z])"

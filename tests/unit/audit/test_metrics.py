@@ -77,6 +77,60 @@ def test_the_partitions_of_each_family_add_up_to_the_run(kind: str) -> None:
         assert one(samples, "audit_exit_code") == document["exit_code"]
 
 
+OF_PARTITIONS = {
+    "audit_records_verified",
+    "audit_records_missing",
+    "audit_records_truncated",
+    "audit_records_extra",
+    "audit_records_duplicate",
+    "audit_records_corrupt",
+    "audit_records_reordered",
+    "audit_records_shifted",
+    "audit_records_misrouted",
+    "audit_undecodable_offsets",
+    "audit_gap_offsets",
+    "audit_scope_offsets",
+    "audit_compared_offsets",
+    "audit_empty_offsets",
+    "audit_aged_out_offsets",
+    "audit_not_read_offsets",
+    "audit_lagging_offsets",
+    "audit_coverage_ratio",
+    "audit_windows_ok",
+    "audit_windows_bad",
+}
+ONLY_OF_PARTITIONS = {
+    "audit_first_bad_offset",
+    "audit_verified_from_offset",
+    "audit_verified_upto_offset",
+}
+OF_THE_RUN = {
+    "audit_verdict",
+    "audit_exit_code",
+    "audit_end_timestamp",
+    "audit_seconds",
+    "audit_run_findings",
+    "audit_run_findings_written",
+    "audit_run_drift_partitions",
+    "audit_run_drift_configs",
+    "audit_run_digested_records",
+    "audit_run_digested_bytes",
+}
+
+
+def test_the_names_are_stable() -> None:
+    _, samples = of_run(audit({TP: full()}, {TP: full(49)}, Options(window=10, complete=True)))
+    whole = {name.replace("audit_", "audit_run_") for name in OF_PARTITIONS}
+    assert set(samples) == OF_PARTITIONS | ONLY_OF_PARTITIONS | OF_THE_RUN | whole
+    for name in OF_PARTITIONS | ONLY_OF_PARTITIONS:
+        for labels, _ in samples[name]:
+            assert {"source", "target", "scope", "topic", "partition"} <= labels.keys()
+    for name in OF_THE_RUN | whole:
+        for labels, _ in samples[name]:
+            assert {"source", "target", "scope"} <= labels.keys()
+            assert not {"topic", "partition"} & labels.keys()
+
+
 def test_a_partition_that_was_not_compared_has_no_count_of_findings() -> None:
     unread = full()
     unread.faults = [Fault(0, 50, FailureKind.UNREADABLE)]
