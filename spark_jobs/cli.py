@@ -18,6 +18,7 @@ from spark_jobs.commands.counts import counts
 from spark_jobs.commands.explain import explain
 from spark_jobs.commands.guard import guarded
 from spark_jobs.commands.options import cluster_names
+from spark_jobs.commands.profile import profile
 from spark_jobs.findings import DEFAULT_MAX_FINDINGS, FindingClass
 from spark_jobs.verdict import ExitCode, Limits
 
@@ -34,6 +35,7 @@ def kaudit() -> None:
 
 
 kaudit.add_command(explain)
+kaudit.add_command(profile)
 kaudit.add_command(counts)
 
 

@@ -39,6 +39,11 @@ def placed_hashes(contents: Hashes, offsets: Integers) -> Hashes:
     return _mixed(contents + _mixed(offsets.view(np.uint64) + _PLACE))
 
 
+def key_hashes(records: RecordArrays, key: str = DEFAULT_HASH_KEY) -> Hashes:
+    """Return the hashes of the records' keys, as in `part_hashes`."""
+    return _nullable(records.raw, records.key_at, records.key_size, key)
+
+
 def part_hashes(
     records: RecordArrays, key: str = DEFAULT_HASH_KEY
 ) -> tuple[Hashes, Hashes, Hashes]:

@@ -1,4 +1,4 @@
-"""`kaudit counts` on a real broker and real Spark, against a brute-force count.
+"""`kaudit counts` and `kaudit profile` on a real broker and real Spark, against a brute-force count.
 
 Source and target are topics of one broker, apart by the mirror's prefix.
 """
@@ -176,3 +176,31 @@ def test_wrong_options_and_unreachable_clusters_have_their_codes(tmp_path: Path)
     assert (tmp_path / "counts.json").exists()
     assert run(*words, "--topics", "x").exit_code == 4
     assert not (tmp_path / "counts.json").exists()
+
+
+def test_the_profile_of_topics_is_that_of_a_brute_force_count(
+    cluster: Cluster, topics: tuple[str, str], tmp_path: Path
+) -> None:
+    sent = records(topics[:1], 3000)
+    write(cluster, "", sent, "lz4")
+    prefix, _ = topics[0].rsplit("-", 1)
+    words = ("--cluster", cluster.bootstrap, "--topics", f"{prefix}-.", "--out", str(tmp_path))
+    done = run("profile", *words)
+    assert done.exit_code == 0, done.output
+    full, empty = json.loads((tmp_path / "profile.json").read_text())["topics"]
+    assert (full["topic"], full["records"], full["offsets"]) == (topics[0], 3000, 3000)
+    assert (empty["topic"], empty["records"], empty["partitions"]["count"]) == (topics[1], 0, 3)
+    assert full["null_keys"] == sum(each.key is None for each in sent)
+    assert full["null_values"] == sum(each.value is None for each in sent)
+    assert full["distinct_keys_estimate"] == len({each.key for each in sent} - {None})
+    sizes = sorted(len(each.value) for each in sent if each.value is not None)
+    assert full["sizes"]["value"]["p95"] == sizes[-(-len(sizes) * 95 // 100) - 1]
+    assert full["partitions"]["records"] == {
+        str(number): sum(each.partition == number for each in sent) for number in range(PARTITIONS)
+    }
+    assert full["batches"]["codecs"] == {"lz4": full["batches"]["count"]}
+    with (tmp_path / "profile.csv").open() as lines:
+        rows = {int(row["start_ms"]): int(row["records"]) for row in csv.DictReader(lines)}
+    assert rows == Counter(each.timestamp // MINUTE * MINUTE for each in sent)
+    assert "<svg" in (tmp_path / "profile.svg").read_text()
+    assert "distinct about" in done.output

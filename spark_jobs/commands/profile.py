@@ -1,0 +1,82 @@
+"""`kaudit profile`: sizes, keys, throughput, skew and batches of the topics of one cluster."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from spark_jobs.commands.guard import guarded
+from spark_jobs.commands.options import duration_ms, pattern_of, progress_on_stderr, write_whole
+
+_FILES = ("profile.csv", "profile.json", "profile.svg")
+
+
+@click.command()
+@click.option("--cluster", required=True, metavar="BROKERS", help="Bootstrap servers.")
+@click.option(
+    "--topics", required=True, metavar="REGEX", help="Topics to read; the whole name must match."
+)
+@click.option("--bucket", default="1m", metavar="TIME", help="Width of a bucket: 30s, 1m, 2h, 1d.")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help=f"Write {', '.join(_FILES)} here.",
+)
+@click.option("--master", default="local[*]", help="Spark master.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+def profile(**options: Any) -> None:
+    """Measure sizes, keys, throughput, partition skew and batches of each topic.
+
+    Reads every record between the log starts and the log ends of now. Exit code 0: everything was read, 4: a part
+    could not be read, 5: a part was deleted during the run.
+    """
+    topics = pattern_of(options["topics"])
+    bucket_ms = duration_ms(options["bucket"])
+    bootstrap, out = options["cluster"], options["out"]
+    progress = progress_on_stderr(options["quiet"])
+
+    def work() -> int:
+        from spark_jobs.cluster import ClusterUnreadable, matching_topics, read_cluster
+        from spark_jobs.cut import OffsetRange
+        from spark_jobs.profile_job import profile_topics
+        from spark_jobs.profile_report import Profile, csv_text, json_text, picture, screen
+        from spark_jobs.reconcile import known_ranges
+        from spark_jobs.session import spark_session
+        from spark_jobs.snapshot import ClusterSnapshot
+        from spark_jobs.topic_profile import TopicProfile
+
+        if out is not None:
+            for name in _FILES:
+                (out / name).unlink(missing_ok=True)
+        names = matching_topics("cluster", bootstrap, topics)
+        if not names:
+            raise ClusterUnreadable(f"{bootstrap} has no topic matching {topics.pattern!r}")
+        cluster = read_cluster("cluster", bootstrap, names)
+        _, failures = known_ranges(cluster, ClusterSnapshot("none", "", "", {}))
+        ranges = [OffsetRange(*tp, held.start, held.end) for tp, held in cluster.ranges.items()]
+        progress(
+            f"reading {sum(each.high - each.low for each in ranges):,} offsets of {len(names):,} topics"
+        )
+        log = None if out is None else out / "spark.log"
+        with spark_session("kaudit profile", master=options["master"], log=log) as spark:
+            found, failed = profile_topics(spark, cluster, ranges, bucket_ms)
+        result = Profile(
+            bootstrap,
+            bucket_ms,
+            {name: found.get(name, TopicProfile()) for name in names},
+            cluster.ranges,
+            [*failures, *failed],
+        )
+        if out is not None:
+            for name, text in zip(
+                _FILES, (csv_text(result), json_text(result), picture(result)), strict=True
+            ):
+                write_whole(out / name, text)
+        click.echo(screen(result))
+        return result.exit_code
+
+    sys.exit(guarded(work))

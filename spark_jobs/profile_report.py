@@ -1,0 +1,290 @@
+"""The result of `kaudit profile` as text, CSV, JSON and a picture. Pure, apart from numpy in the sketches."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import NamedTuple
+
+from kclient.types import TopicPartition
+from spark_jobs.cut import LogRange
+from spark_jobs.engine import Failure, FailureKind
+from spark_jobs.record_text import printable, time_text
+from spark_jobs.sketches import SizeHistogram
+from spark_jobs.step_chart import Panel, chart
+from spark_jobs.topic_profile import TopicProfile
+from spark_jobs.verdict import ExitCode, ordered
+
+PERCENTILES = (50, 95, 99)
+ACCURACY = (
+    "percentiles are at most 0.8 % above the true ones; distinct keys are an estimate "
+    "(HyperLogLog, standard error 1.6 %); everything else is exact"
+)
+_PANELS = 12
+_FAILURES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The result of `kaudit profile`: a profile for every topic, also for an empty one."""
+
+    cluster: str
+    bucket_ms: int
+    topics: Mapping[str, TopicProfile]
+    ranges: Mapping[TopicPartition, LogRange]
+    """The offsets of each partition that were to be read."""
+    failures: Sequence[Failure] = ()
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """4: a part could not be read; 5: a part was deleted during the run; else 0."""
+        kinds = {each.kind for each in self.failures}
+        conditions = {
+            ExitCode.CONSISTENT: True,
+            ExitCode.AGED_OUT: FailureKind.DELETED in kinds,
+            ExitCode.UNREADABLE: bool(kinds - {FailureKind.DELETED}),
+        }
+        return ordered(code for code, applies in conditions.items() if applies)[0]
+
+
+def document(profile: Profile) -> dict[str, object]:
+    """Return everything as JSON-ready values."""
+    return {
+        "schema_version": 1,
+        "exit_code": int(profile.exit_code),
+        "note": ACCURACY,
+        "cluster": profile.cluster,
+        "bucket_ms": profile.bucket_ms,
+        "not_read": [
+            {
+                "topic": each.topic,
+                "partition": each.partition,
+                "from": each.low,
+                "until": each.high,
+                "kind": each.kind.value,
+                "cause": each.cause,
+            }
+            for each in profile.failures
+        ],
+        "topics": [topic_document(profile, topic) for topic in sorted(profile.topics)],
+    }
+
+
+def topic_document(profile: Profile, topic: str) -> dict[str, object]:
+    """Return one topic as JSON-ready values."""
+    found = profile.topics[topic]
+    records = found.records.total()
+    return {
+        "topic": topic,
+        "offsets": sum(
+            held.end - held.start for tp, held in profile.ranges.items() if tp.topic == topic
+        ),
+        "records": records,
+        "bytes": found.bytes.total(),
+        "transaction_markers": found.markers,
+        "null_keys": found.null_keys,
+        "null_values": found.null_values,
+        "distinct_keys_estimate": found.distinct_keys.estimate(),
+        "sizes": {
+            "key": _sizes(found.keys),
+            "value": _sizes(found.values),
+            "record": _sizes(found.bodies),
+        },
+        "time": {
+            "first_ms": found.first_ms,
+            "last_ms": found.last_ms,
+            "without_timestamp": found.without_time,
+            "log_append_time": found.log_append_time,
+            **_rates(found, profile.bucket_ms),
+        },
+        "partitions": _partitions(profile, topic),
+        "batches": {
+            "count": found.batch_bytes.count,
+            "codecs": dict(sorted(found.codecs.items())),
+            "bytes": _sizes(found.batch_bytes),
+            "records": _sizes(found.batch_records),
+        },
+    }
+
+
+def _sizes(sizes: SizeHistogram) -> dict[str, float | int | None]:
+    mean = round(sizes.total / sizes.count, 1) if sizes.count else None
+    percentiles = {f"p{percent}": sizes.percentile(percent) for percent in PERCENTILES}
+    return {**percentiles, "max": sizes.largest if sizes.count else None, "mean": mean}
+
+
+class Rates(NamedTuple):
+    """Throughput by record time: over the whole span of timestamps, and in the fullest bucket."""
+
+    records: float | None
+    """Per second; None if the timestamps span less than a second."""
+    bytes: float | None
+    peak_start_ms: int
+    peak_records: float
+    peak_bytes: float
+
+
+def rates(found: TopicProfile, bucket_ms: int) -> Rates | None:
+    """Return the throughput of a topic; None if no record has a timestamp."""
+    if found.first_ms is None or found.last_ms is None:
+        return None
+    seconds = (found.last_ms - found.first_ms) / 1000
+    start, most = max(found.bucket_records.items(), key=lambda each: (each[1], -each[0]))
+    sums = (found.bucket_records.total(), found.bucket_bytes.total())
+    averages = [round(each / seconds, 3) if seconds >= 1 else None for each in sums]
+    width = bucket_ms / 1000
+    peak = round(most / width, 3), round(found.bucket_bytes[start] / width, 3)
+    return Rates(averages[0], averages[1], start, *peak)
+
+
+def _rates(found: TopicProfile, bucket_ms: int) -> dict[str, object]:
+    measured = rates(found, bucket_ms)
+    if measured is None:
+        return {"records_per_second": None, "bytes_per_second": None, "peak": None}
+    return {
+        "records_per_second": measured.records,
+        "bytes_per_second": measured.bytes,
+        "peak": {
+            "start_ms": measured.peak_start_ms,
+            "records_per_second": measured.peak_records,
+            "bytes_per_second": measured.peak_bytes,
+        },
+    }
+
+
+def _partitions(profile: Profile, topic: str) -> dict[str, object]:
+    """Return the records of each partition, empty ones too, and how unequal they are."""
+    numbers = sorted(tp.partition for tp in profile.ranges if tp.topic == topic)
+    records = [profile.topics[topic].records[number] for number in numbers]
+    largest = max(range(len(numbers)), key=lambda n: records[n]) if numbers else None
+    middle = median(records) if records else 0
+    return {
+        "count": len(numbers),
+        "records": {str(number): count for number, count in zip(numbers, records, strict=True)},
+        "largest": None if largest is None else numbers[largest],
+        "max_to_median": round(max(records) / middle, 3) if middle else None,
+    }
+
+
+def json_text(profile: Profile) -> str:
+    """Return `document` as text."""
+    return json.dumps(document(profile), indent=2) + "\n"
+
+
+def csv_text(profile: Profile) -> str:
+    """Return records and bytes of every time bucket as CSV."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(("topic", "start_ms", "time", "records", "bytes"))
+    for topic, found in sorted(profile.topics.items()):
+        for start in sorted(found.bucket_records):
+            moment = time_text(start).partition("  ")[2]
+            sums = found.bucket_records[start], found.bucket_bytes[start]
+            writer.writerow((topic, start, moment, *sums))
+    return out.getvalue()
+
+
+def picture(profile: Profile) -> str:
+    """Return the records of the largest topics over time as SVG."""
+    ranked = sorted(
+        profile.topics, key=lambda topic: (-profile.topics[topic].records.total(), topic)
+    )
+    return chart(
+        [
+            Panel(
+                f"{topic}: records by time",
+                profile.bucket_ms,
+                {"records": profile.topics[topic].bucket_records},
+            )
+            for topic in ranked[:_PANELS]
+        ]
+    )
+
+
+def screen(profile: Profile) -> str:
+    """Return the result as text, a block for each topic."""
+    lines = [f"PROFILE  {profile.cluster}   exit {int(profile.exit_code)}"]
+    lines += [f"not read  {printable(each.cause)}" for each in profile.failures[:_FAILURES]]
+    for topic in sorted(profile.topics):
+        lines += ["", *_block(profile, topic)]
+    return "\n".join([*lines, "", ACCURACY])
+
+
+def _block(profile: Profile, topic: str) -> list[str]:
+    found = profile.topics[topic]
+    records = found.records.total()
+    partitions = [tp.partition for tp in profile.ranges if tp.topic == topic]
+    markers = f"   {found.markers:,} transaction markers" if found.markers else ""
+    lines = [
+        f"{topic}   {len(partitions):,} partitions   {records:,} records{markers}   "
+        f"{found.bytes.total():,} bytes of keys and values"
+    ]
+    if not records:
+        return lines
+    lines.append(f"  {'':<10}{'p50':>12}{'p95':>12}{'p99':>12}{'max':>12}{'mean':>14}")
+    for name, sizes in (("key", found.keys), ("value", found.values), ("record", found.bodies)):
+        lines.append(f"  {name:<10}{_columns(sizes)}   bytes")
+    lines += [
+        f"  {'batch':<10}{_columns(found.batch_bytes)}   bytes",
+        f"  {'':<10}{_columns(found.batch_records)}   records",
+        f"  keys      null {_share(found.null_keys, records)}   "
+        f"distinct about {found.distinct_keys.estimate():,}",
+        f"  values    null {_share(found.null_values, records)}",
+        f"  batches   {found.batch_bytes.count:,}   "
+        + "   ".join(
+            f"{codec} {_share(count, found.batch_bytes.count)}"
+            for codec, count in sorted(found.codecs.items())
+        ),
+        f"  skew      {_skew(found, partitions)}",
+        *_time_lines(found, profile.bucket_ms),
+    ]
+    return lines
+
+
+def _columns(sizes: SizeHistogram) -> str:
+    if not sizes.count:
+        return f"{'none':>12}"
+    numbers = [sizes.percentile(percent) for percent in PERCENTILES]
+    return "".join(f"{number:>12,}" for number in [*numbers, sizes.largest]) + (
+        f"{sizes.total / sizes.count:>14,.1f}"
+    )
+
+
+def _skew(found: TopicProfile, partitions: Sequence[int]) -> str:
+    counts = {number: found.records[number] for number in partitions}
+    largest = max(counts, key=lambda number: (counts[number], -number))
+    middle = median(counts.values())
+    ratio = f"max/median {counts[largest] / middle:.2f}" if middle else "the median is 0 records"
+    empty = sum(not count for count in counts.values())
+    return (
+        f"largest partition {largest} with {_share(counts[largest], sum(counts.values()))}   "
+        f"{ratio}   {empty:,} empty"
+    )
+
+
+def _time_lines(found: TopicProfile, bucket_ms: int) -> list[str]:
+    kind = f"LogAppendTime {_share(found.log_append_time, found.records.total())}"
+    without = f"   without timestamp {found.without_time:,}" if found.without_time else ""
+    measured = rates(found, bucket_ms)
+    if measured is None or found.first_ms is None or found.last_ms is None:
+        return [f"  time      no record has a timestamp   {kind}"]
+    average = "the timestamps span less than 1 s"
+    if measured.records is not None:
+        average = f"{measured.records:,.1f} records/s, {measured.bytes:,.0f} bytes/s"
+    return [
+        f"  time      {_moment(found.first_ms)} to {_moment(found.last_ms)}   {kind}{without}",
+        f"  rate      {average}   in the {bucket_ms / 1000:g} s from {_moment(measured.peak_start_ms)}: "
+        f"{measured.peak_records:,.1f} records/s, {measured.peak_bytes:,.0f} bytes/s",
+    ]
+
+
+def _moment(ms: int) -> str:
+    return time_text(ms).partition("  ")[2] or str(ms)
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part:,} ({100 * part / whole:.1f} %)" if whole else f"{part:,}"
