@@ -149,8 +149,8 @@ def json_text(counts: TimeCounts, names: tuple[str, str]) -> str:
     return json.dumps(document(counts, names), indent=2) + "\n"
 
 
-def picture(counts: TimeCounts, names: tuple[str, str]) -> str:
-    """Return the records of each topic over time as SVG; topics that differ come first."""
+def picture(counts: TimeCounts, names: tuple[str, str]) -> bytes:
+    """Return the records of each topic over time as PNG; topics that differ come first."""
     ranked = sorted(counts.scopes, key=lambda topic: (-_differing(counts, topic), topic))
     panels = []
     for topic in ranked[:_PANELS]:

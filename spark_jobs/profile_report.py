@@ -188,8 +188,8 @@ def csv_text(profile: Profile) -> str:
     return out.getvalue()
 
 
-def picture(profile: Profile) -> str:
-    """Return the records of the largest topics over time as SVG."""
+def picture(profile: Profile) -> bytes:
+    """Return the records of the largest topics over time as PNG."""
     ranked = sorted(
         profile.topics, key=lambda topic: (-profile.topics[topic].records.total(), topic)
     )

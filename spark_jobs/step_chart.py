@@ -1,7 +1,6 @@
-"""A picture of sums over record time as SVG: step lines, and the gap between two of them shaded.
+"""A picture of sums over record time as PNG: step lines, and the gap between two of them shaded.
 
-No script, no font file, the same bytes for the same input. Lines do not differ by colour alone: the second is dashed,
-and each has its name in the legend. Pure.
+Lines do not differ by colour alone: the second is dashed, and each has its name below the picture. Pure.
 """
 
 from __future__ import annotations
@@ -9,14 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from html import escape
+from typing import NamedTuple
+
+from spark_jobs.raster import Canvas, Colour, text_width
 
 MOST_STEPS = 400
 """Steps across the picture. With more buckets, neighbours are added up."""
 
-COLOURS = ("#24476b", "#c9930a")
-_GAP = "#9b2335"
-_WIDTH, _HEIGHT, _LEFT, _TOP, _PITCH = 860.0, 120.0, 150.0, 26.0, 190.0
+_LINES: tuple[Colour, ...] = ((36, 71, 107), (201, 147, 10))
+_GAP: Colour = (205, 145, 154)
+_INK: Colour = (40, 40, 40)
+_AXIS: Colour = (190, 190, 190)
+_WIDTH, _HEIGHT, _LEFT, _TOP, _PITCH = 1040, 150, 190, 30, 240
+_THICK = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +34,19 @@ class Panel:
     """Whether the gap between the two lines is shaded."""
 
 
-def steps(panel: Panel) -> tuple[int, int, dict[str, list[int]]]:
-    """Return the start in ms, the width of a step in ms, and the sums of each line per step."""
+class Steps(NamedTuple):
+    """The sums of each line per step."""
+
+    start_ms: int
+    width_ms: int
+    sums: dict[str, list[int]]
+
+
+def steps(panel: Panel) -> Steps:
+    """Add the buckets of *panel* up to at most `MOST_STEPS`."""
     starts = [start for line in panel.lines.values() for start in line]
     if not starts:
-        return 0, panel.bucket_ms, {name: [0] for name in panel.lines}
+        return Steps(0, panel.bucket_ms, {name: [0] for name in panel.lines})
     low, high = min(starts), max(starts)
     width = panel.bucket_ms * -(-((high - low) // panel.bucket_ms + 1) // MOST_STEPS)
     count = (high - low) // width + 1
@@ -42,66 +54,62 @@ def steps(panel: Panel) -> tuple[int, int, dict[str, list[int]]]:
     for name, line in panel.lines.items():
         for start, size in line.items():
             sums[name][(start - low) // width] += size
-    return low, width, sums
+    return Steps(low, width, sums)
 
 
-def chart(panels: Sequence[Panel]) -> str:
-    """Return all *panels*, one below the other, as an SVG document."""
-    height = _PITCH * max(1, len(panels))
-    marks = [mark for n, panel in enumerate(panels) for mark in _marks(panel, n * _PITCH)]
-    return (
-        f'<svg viewBox="0 0 {_LEFT + _WIDTH + 20:.0f} {height:.0f}" role="img" '
-        'xmlns="http://www.w3.org/2000/svg" font-family="sans-serif" font-size="12">\n'
-        f'<rect width="100%" height="100%" fill="white"/>\n' + "\n".join(marks) + "\n</svg>\n"
-    )
+def chart(panels: Sequence[Panel]) -> bytes:
+    """Return all *panels*, one below the other, as a PNG file."""
+    canvas = Canvas(_LEFT + _WIDTH + 20, _PITCH * max(1, len(panels)))
+    for n, panel in enumerate(panels):
+        _draw(canvas, panel, n * _PITCH)
+    return canvas.png()
 
 
-def _marks(panel: Panel, top: float) -> list[str]:
-    low, width, sums = steps(panel)
+def _draw(canvas: Canvas, panel: Panel, top: int) -> None:
+    start, width, sums = steps(panel)
     highest = max(1, *(max(line) for line in sums.values()))
     base = top + _TOP + _HEIGHT
     count = len(next(iter(sums.values())))
-
-    def points(line: Sequence[int]) -> list[str]:
-        found = []
-        for n, size in enumerate(line):
-            y = base - _HEIGHT * size / highest
-            found += [f"{_LEFT + _WIDTH * m / count:.1f},{y:.1f}" for m in (n, n + 1)]
-        return found
-
-    marks = [
-        f'<text x="{_LEFT}" y="{top + 16:.0f}" font-weight="bold">{escape(panel.title)}</text>'
-    ]
+    edges = [_LEFT + _WIDTH * n // count for n in range(count + 1)]
+    lines = {
+        name: [base - _HEIGHT * size // highest for size in line] for name, line in sums.items()
+    }
+    canvas.text(_LEFT, top + 8, panel.title, _INK)
+    canvas.rectangle(_LEFT, base, _LEFT + _WIDTH, base + 1, _AXIS)
+    canvas.rectangle(_LEFT, base - _HEIGHT, _LEFT + _WIDTH, base - _HEIGHT + 1, _AXIS)
     if panel.shaded:
-        first, second = sums.values()
-        outline = " ".join([*points(first), *reversed(points(second))])
-        gap = sum(first) - sum(second)
-        marks.append(
-            f'<polygon points="{outline}" fill="{_GAP}" opacity="0.5">'
-            f"<title>difference: {gap:,}</title></polygon>"
-        )
-    for n, (name, line) in enumerate(sums.items()):
-        dash = ' stroke-dasharray="4 3"' if n else ""
-        marks.append(
-            f'<polyline points="{" ".join(points(line))}" fill="none" stroke="{COLOURS[n]}" '
-            f'stroke-width="1.6"{dash}><title>{escape(name)}</title></polyline>'
-        )
-    names = [f"{name}{' (dashed)' if n else ''}" for n, name in enumerate(sums)]
-    colours = list(COLOURS[: len(names)])
-    if panel.shaded:
-        names, colours = [*names, "difference (shaded)"], [*colours, _GAP]
-    marks += [
-        f'<text x="{_LEFT - 8}" y="{base - _HEIGHT + 8:.0f}" text-anchor="end">{highest:,}</text>',
-        f'<text x="{_LEFT - 8}" y="{base:.0f}" text-anchor="end">0</text>',
-        f'<text x="{_LEFT}" y="{base + 18:.0f}">{_time(low)}</text>',
-        f'<text x="{_LEFT + _WIDTH}" y="{base + 18:.0f}" text-anchor="end">'
-        f"{_time(low + width * count)}</text>",
-        *(
-            f'<text x="{_LEFT + 220 + 160 * n}" y="{base + 18:.0f}" fill="{colour}">{escape(name)}</text>'
-            for n, (name, colour) in enumerate(zip(names, colours, strict=True))
-        ),
-    ]
-    return marks
+        first, second = lines.values()
+        for n, (one, other) in enumerate(zip(first, second, strict=True)):
+            canvas.rectangle(edges[n], min(one, other), edges[n + 1], max(one, other), _GAP)
+    for n, line in enumerate(lines.values()):
+        _draw_line(canvas, edges, line, _LINES[n], dashed=n > 0)
+    for text, y in ((f"{highest:,}", base - _HEIGHT), ("0", base - 7)):
+        canvas.text(_LEFT - 10 - text_width(text), y - 7, text, _INK)
+    ends = _time(start), _time(start + width * count)
+    canvas.text(_LEFT, base + 10, ends[0], _INK)
+    canvas.text(_LEFT + _WIDTH - text_width(ends[1]), base + 10, ends[1], _INK)
+    _draw_legend(canvas, list(lines), base + 34, shaded=panel.shaded)
+
+
+def _draw_line(
+    canvas: Canvas, edges: Sequence[int], line: Sequence[int], colour: Colour, *, dashed: bool
+) -> None:
+    for n, y in enumerate(line):
+        canvas.rectangle(edges[n], y - _THICK, edges[n + 1], y, colour, dashed=dashed)
+        if n and line[n - 1] != y:
+            low, high = sorted((line[n - 1], y))
+            canvas.rectangle(edges[n], low - _THICK, edges[n] + _THICK, high, colour, dashed=dashed)
+
+
+def _draw_legend(canvas: Canvas, names: Sequence[str], y: int, *, shaded: bool) -> None:
+    x = _LEFT
+    for n, name in enumerate(names):
+        canvas.rectangle(x, y + 6, x + 30, y + 6 + _THICK, _LINES[n], dashed=n > 0)
+        canvas.text(x + 38, y, name, _INK)
+        x += 38 + text_width(name) + 30
+    if shaded:
+        canvas.rectangle(x, y, x + 30, y + 14, _GAP)
+        canvas.text(x + 38, y, "difference", _INK)
 
 
 def _time(ms: int) -> str:

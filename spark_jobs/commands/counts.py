@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from spark_jobs.scope import Pair
     from spark_jobs.time_counts import TimeCounts
 
-_FILES = ("counts.csv", "counts.json", "counts.svg")
+_FILES = ("counts.csv", "counts.json", "counts.png")
 
 
 @click.command()
@@ -66,9 +66,9 @@ def counts(**options: Any) -> None:
                 (out / name).unlink(missing_ok=True)
         found = _count(pair, bucket_ms, limits, options["master"], out, progress)
         if out is not None:
-            texts = csv_text(found), json_text(found, pair.names), picture(found, pair.names)
-            for name, text in zip(_FILES, texts, strict=True):
-                write_whole(out / name, text)
+            write_whole(out / "counts.csv", csv_text(found).encode())
+            write_whole(out / "counts.json", json_text(found, pair.names).encode())
+            write_whole(out / "counts.png", picture(found, pair.names))
         click.echo(screen(found, pair.names))
         return found.exit_codes[0]
 

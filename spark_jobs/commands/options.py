@@ -99,9 +99,9 @@ def progress_on_stderr(quiet: bool) -> Callable[[str], None]:
     return progress
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write *text* beside *path* and rename it, so that a reader never sees half of it."""
+def write_whole(path: Path, content: bytes) -> None:
+    """Write *content* beside *path* and rename it, so that a reader never sees half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(text, encoding="utf-8")
+    beside.write_bytes(content)
     beside.replace(path)

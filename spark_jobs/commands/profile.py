@@ -11,7 +11,7 @@ import click
 from spark_jobs.commands.guard import guarded
 from spark_jobs.commands.options import duration_ms, pattern_of, progress_on_stderr, write_whole
 
-_FILES = ("profile.csv", "profile.json", "profile.svg")
+_FILES = ("profile.csv", "profile.json", "profile.png")
 
 
 @click.command()
@@ -72,10 +72,9 @@ def profile(**options: Any) -> None:
             [*failures, *failed],
         )
         if out is not None:
-            for name, text in zip(
-                _FILES, (csv_text(result), json_text(result), picture(result)), strict=True
-            ):
-                write_whole(out / name, text)
+            write_whole(out / "profile.csv", csv_text(result).encode())
+            write_whole(out / "profile.json", json_text(result).encode())
+            write_whole(out / "profile.png", picture(result))
         click.echo(screen(result))
         return result.exit_code
 

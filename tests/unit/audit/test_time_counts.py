@@ -7,7 +7,6 @@ import io
 import json
 import random
 from collections import Counter
-from xml.etree import ElementTree
 
 import pytest
 
@@ -15,7 +14,6 @@ from kclient.types import TopicPartition
 from spark_jobs.counts_report import NO_PROOF, csv_text, document, json_text, picture, screen
 from spark_jobs.cut import LogRange, freeze
 from spark_jobs.engine import Failure, FailureKind
-from spark_jobs.step_chart import MOST_STEPS, Panel, steps
 from spark_jobs.time_counts import Series, Sums, TimeCounts, TopicScope, compare, scopes
 from spark_jobs.verdict import ExitCode, Limits
 
@@ -123,23 +121,6 @@ def test_only_offsets_in_both_logs_and_extra_ones_of_the_target_are_counted() ->
     assert scopes(freeze(target, source), unread)["t"].counted == 80 - 15 + 7
 
 
-@pytest.mark.parametrize("last", [0, 1, MOST_STEPS - 1, MOST_STEPS, 10 * MOST_STEPS, 29_000_000])
-def test_the_picture_has_all_records_in_a_bounded_number_of_steps(last: int) -> None:
-    line = {0: 3, last * MINUTE: 4}
-    low, width, sums = steps(Panel("t", MINUTE, {"a": line, "b": {}}))
-    assert (low, width % MINUTE) == (0, 0)
-    assert sum(sums["a"]) == sum(line.values())
-    assert sum(sums["b"]) == 0
-    assert len(sums["a"]) == len(sums["b"]) <= MOST_STEPS
-    assert width * len(sums["a"]) > last * MINUTE
-
-
-def test_the_picture_shades_the_gap_and_names_each_line() -> None:
-    counts = counted({("t", 0): Sums(5, 1), ("t", MINUTE): Sums(5, 1)}, {("t", 0): Sums(5, 1)})
-    root = ElementTree.fromstring(picture(counts, ("<east>", "west")))
-    texts = [each.text for each in root.iter() if each.tag.endswith(("text", "title"))]
-    assert "difference: 5" in texts
-    assert "source <east>" in texts
-    assert "target west (dashed)" in texts
-    assert "1970-01-01 00:02:00" in texts
-    assert ElementTree.fromstring(picture(counted({}, {}, TopicScope()), NAMES)) is not None
+def test_the_picture_of_nothing_is_a_picture() -> None:
+    assert picture(counted({}, {}, TopicScope()), NAMES).startswith(b"\x89PNG")
+    assert picture(TimeCounts(MINUTE, [], {}), NAMES).startswith(b"\x89PNG")
