@@ -7,7 +7,8 @@ Theory of operation
 1. *Misrouted.* A record that one partition lacks and another partition of the topic has in addition.
 2. *Lag.* MISSING records behind everything that the target received, unless the mirror is complete.
 3. *Explained.* Compaction of one log explains a record that only the other has, if a later record with its key exists
-   or if it is a tombstone or a transaction marker. Gaps that the operator accepted explain missing offsets.
+   or if it is a tombstone or a transaction marker. Gaps that the operator accepted explain missing offsets. Gaps of
+   the mirror's ledger explain offsets that neither log has (`spark_jobs.gap_ledger`).
 4. *Truncated.* What is left of MISSING records behind the target's end of a complete mirror: one finding.
 5. *Duplicate.* An EXTRA record with a copy elsewhere in its partition.
 6. *Gaps.* Offsets that the target never had, where the source has deleted its records.
@@ -39,13 +40,18 @@ COMPACTION = "compaction"
 
 
 class AcceptedGap(NamedTuple):
-    """Offsets [low, high) that the target may lack, with the cause, from the mirror's ledger or the operator."""
+    """Offsets [low, high) that the target may lack, with the cause.
+
+    A gap of the operator explains missing records, too. A gap of the mirror's ledger (*only_gaps*) explains the hole of
+    the target's log that contains its first offset, and nothing that the source still has.
+    """
 
     topic: str
     partition: int
     low: int
     high: int
     cause: str
+    only_gaps: bool = False
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -86,6 +92,8 @@ class Account:
     """Explained offsets by cause."""
     failed: Mapping[TopicPartition, Ranges]
     """Offsets that a cluster did not return."""
+    used: frozenset[AcceptedGap] = frozenset()
+    """The gaps of the mirror's ledger that explained an offset."""
 
     @property
     def total(self) -> Counts:
@@ -140,6 +148,8 @@ class Ledger:
     explained: dict[TopicPartition, Counter[str]] = field(
         default_factory=lambda: defaultdict(Counter)
     )
+    used: set[AcceptedGap] = field(default_factory=set)
+    """See `Account`."""
     misplaced: Counter[TopicPartition] = field(default_factory=Counter)
     """Offsets of records that belong to another partition: the other half of a MISROUTED finding."""
     _failures: Mapping[TopicPartition, Sequence[Failure]] = field(init=False)
@@ -173,6 +183,8 @@ class Ledger:
                 self._drop(tp, lag)
                 self.lagging[tp] = self._lagging(cut, lag)
         for gap in self.evidence.accepted:
+            if gap.only_gaps:
+                continue
             tp = gap.topic_partition
             inside = [
                 f
@@ -319,7 +331,7 @@ class Ledger:
             (f for of_partition in self.findings.values() for f in of_partition),
             key=lambda f: (f.topic, f.partition, f.position, f.finding_class.value, f.field or ""),
         )
-        return Account(findings, partitions, self.explained, failed)
+        return Account(findings, partitions, self.explained, failed, frozenset(self.used))
 
     def _verified(self) -> Counter[TopicPartition]:
         verified: Counter[TopicPartition] = Counter()
@@ -396,11 +408,17 @@ class Ledger:
         gaps = subtract([*holes, cut.lost], failed)
         left = gaps
         for accepted in self.evidence.accepted:
-            if accepted.topic_partition == tp:
-                inside = intersect(left, accepted.low, accepted.high)
-                if inside:
-                    self.explained[tp][accepted.cause] += total(inside)
-                    left = subtract(left, inside)
+            if accepted.topic_partition != tp:
+                continue
+            span = accepted.low, accepted.high
+            if accepted.only_gaps:
+                span = _of_hole(merged([*holes, cut.lost]), *span, log_start=cut.only_target[0])
+            inside = intersect(left, *span)
+            if inside:
+                self.explained[tp][accepted.cause] += total(inside)
+                left = subtract(left, inside)
+                if accepted.only_gaps:
+                    self.used.add(accepted)
         for low, high in left:
             self.findings[tp].append(
                 Finding(
@@ -439,6 +457,15 @@ def _is_behind(finding: Finding, cut: PartitionCut) -> bool:
         and finding.tail_position is not None
         and finding.tail_position >= cut.target_end
     )
+
+
+def _of_hole(holes: Ranges, low: int, high: int, *, log_start: int) -> tuple[int, int]:
+    """Return the part of [low, high) in the one hole that contains *low*, or the target's log start if it is above.
+
+    The mirror's gaps begin where its log ended. A record of the target at *low* contradicts the gap: it is empty.
+    """
+    low = max(low, log_start)
+    return next(((low, min(high, end)) for first, end in holes if first <= low < end), (low, low))
 
 
 def _span(failure: Failure) -> str:

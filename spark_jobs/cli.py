@@ -7,6 +7,7 @@ import platform
 import re
 import sys
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -84,6 +85,11 @@ kaudit.add_command(counts)
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
     help="Offsets that the target may lack: a JSON object a line with topic, partition, from, until, cause.",
+)
+@click.option(
+    "--no-ledger",
+    is_flag=True,
+    help="Ignore the gap ledger that kmirror writes at the target: its gaps are findings.",
 )
 @click.option(
     "--max-lag", default=0, type=click.IntRange(0), help="Lag in records that is accepted."
@@ -237,12 +243,20 @@ class _Run:
             click.echo(f"kaudit: {time.monotonic() - self._started:5.1f} s  {text}", err=True)
 
     def _snapshots(self) -> tuple[ClusterSnapshot, ClusterSnapshot]:
-        """Return source and target as they are at the cut."""
+        """Return source and target as they are at the cut, and read the ledger of the target."""
+        from spark_jobs.cluster import read_ledgers
         from spark_jobs.scope import Pair, snapshots
 
         flags = self._flags
         clusters = flags["source"], flags["target"], flags["names"]
-        return snapshots(Pair(*clusters, flags["topics"], flags["target_prefix"]), self._progress)
+
+        def read_ledger() -> None:
+            if not flags["no_ledger"]:
+                ledger = read_ledgers(flags["names"][1], flags["target"])
+                self._options = replace(self._options, ledger=ledger)
+
+        pair = Pair(*clusters, flags["topics"], flags["target_prefix"])
+        return snapshots(pair, self._progress, between=read_ledger)
 
     def _reconcile(self) -> int:
         from spark_jobs.cluster import time_span

@@ -8,9 +8,16 @@ from typing import Literal, TypeVar
 
 from kclient import AdminClient, Consumer, TopicPartition
 from kclient.admin.configs import ConfigEntry, ConfigResource, ConfigSource, ResourceType
+from kclient.errors import KafkaTimeoutError
+from kclient.mirror_ledger import is_ledger, view
 from kclient.wire.errors import KafkaError
+from kclient.wire.uuids import encode_uuid
 from spark_jobs.cut import LogRange
+from spark_jobs.gap_ledger import LedgerRead
 from spark_jobs.snapshot import ClusterSnapshot
+
+LEDGER_POLLS = 30
+"""Polls of one second without progress after which a ledger counts as unreadable."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -35,14 +42,16 @@ def matching_topics(
 ) -> list[str]:
     """Return the topics of the cluster that begin with *prefix* and match *pattern* after it, without the prefix.
 
-    Internal topics are left out. Raise ClusterUnreadable when no broker answers.
+    Internal topics and the gap ledgers of mirrors are left out. Raise ClusterUnreadable when no broker answers.
     """
     try:
         with AdminClient({"bootstrap.servers": bootstrap}) as admin:
             return [
                 topic.removeprefix(prefix)
                 for topic in admin.list_topics()
-                if topic.startswith(prefix) and pattern.fullmatch(topic.removeprefix(prefix))
+                if topic.startswith(prefix)
+                and pattern.fullmatch(topic.removeprefix(prefix))
+                and not is_ledger(topic)
             ]
     except KafkaError as problem:
         raise ClusterUnreadable(f"{name} ({bootstrap}): {problem}") from problem
@@ -57,6 +66,7 @@ def read_cluster(
     Partitions with an error are `ClusterSnapshot.unreadable`. Raise ClusterUnreadable when no broker answers.
     """
     unreadable: dict[TopicPartition, str] = {}
+    topic_ids: dict[str, str] = {}
     try:
         with AdminClient({"bootstrap.servers": bootstrap}) as admin:
             cluster_id = admin.describe_cluster().cluster_id or ""
@@ -69,6 +79,8 @@ def read_cluster(
                     unreadable[TopicPartition(topic, -1)] = str(metadata)
                 else:
                     partitions += [TopicPartition(topic, number) for number in metadata.partitions]
+                    if metadata.topic_id is not None:
+                        topic_ids[topic.removeprefix(prefix)] = encode_uuid(metadata.topic_id)
             ends = _offsets(admin, partitions, "latest", unreadable)
             starts = _offsets(admin, partitions, "earliest", unreadable)
             configs = _topic_configs(admin, wanted)
@@ -99,7 +111,37 @@ def read_cluster(
             for topic, entries in configs.items()
         },
         prefix,
+        topic_ids,
     )
+
+
+def read_ledgers(name: str, bootstrap: str) -> LedgerRead:
+    """Return the entries of all gap ledgers of the cluster. A cluster that refuses them has none, and a problem."""
+    topics: list[str] = []
+    try:
+        with AdminClient({"bootstrap.servers": bootstrap}) as admin:
+            topics = [topic for topic in admin.list_topics() if is_ledger(topic)]
+        views = [view(_records(bootstrap, TopicPartition(topic, 0))) for topic in topics]
+    except KafkaError as problem:
+        return LedgerRead(tuple(topics), problem=f"{name} ({bootstrap}): {problem}")
+    entries = [entry for each in views for entry in each.sorted()]
+    return LedgerRead(tuple(topics), tuple(entries), sum(each.unreadable for each in views))
+
+
+def _records(bootstrap: str, tp: TopicPartition) -> list[tuple[bytes | None, bytes | None]]:
+    """Return keys and values of the whole partition. Raise KafkaError."""
+    with Consumer(config={"bootstrap.servers": bootstrap}) as consumer:
+        end = consumer.end_offsets([tp])[tp]
+        consumer.assign([tp], consumer.beginning_offsets([tp]))
+        found: list[tuple[bytes | None, bytes | None]] = []
+        before, silent_polls = -1, 0
+        while (position := consumer.position(tp)) < end:
+            silent_polls = silent_polls + 1 if position == before else 0
+            if silent_polls > LEDGER_POLLS:
+                raise KafkaTimeoutError(f"{tp}: nothing arrives at offset {position} of {end}")
+            before = position
+            found += [(each.key, each.value) for each in consumer.consume(1000, 1.0)]
+        return found
 
 
 def _offsets(

@@ -35,6 +35,7 @@ from spark_jobs.engine import (
     offsets_of,
 )
 from spark_jobs.findings import Finding
+from spark_jobs.gap_ledger import Believed, LedgerRead, believed
 from spark_jobs.ranges import Ranges, subtract
 from spark_jobs.snapshot import ClusterSnapshot
 from spark_jobs.verdict import Counts, Limits, Outcome, decide
@@ -63,7 +64,9 @@ class Options:
     renumbered: bool = False
     """The target's offsets are its own: a shift is no finding, and holes in its offsets are no gaps."""
     accepted: tuple[AcceptedGap, ...] = ()
-    """Gaps that the mirror recorded or the operator accepted."""
+    """Gaps that the operator accepted."""
+    ledger: LedgerRead | None = None
+    """The mirror's gap ledger; None to ignore it."""
 
 
 @dataclass(slots=True)
@@ -100,6 +103,11 @@ class Reconciliation:
     bucket_ms: int
     outcome: Outcome
     cost: Cost
+
+    @property
+    def believed(self) -> Believed:
+        """The entries of the mirror's ledger that concern the run."""
+        return believed_of(self.options, self.source, self.target)
 
     @property
     def findings(self) -> Sequence[Finding]:
@@ -176,6 +184,13 @@ def reconcile(
         buckets.width_ms,
         decide(account.total, options.limits, self_test_failed=self_test_failed),
         cost,
+    )
+
+
+def believed_of(options: Options, source: ClusterSnapshot, target: ClusterSnapshot) -> Believed:
+    """Return the entries of the ledger in *options* that concern these clusters."""
+    return (
+        Believed() if options.ledger is None else believed(options.ledger.entries, source, target)
     )
 
 
@@ -296,7 +311,10 @@ class _Run:
                 self.options.renumbered,
                 source_compacted,
                 target_compacted,
-                self.options.accepted,
+                (
+                    *believed_of(self.options, self.source, self.target).gaps,
+                    *self.options.accepted,
+                ),
             )
         )
         ledger.classify()

@@ -32,6 +32,8 @@ class ClusterSnapshot:
     """Per topic, the settings that were set on the topic; the others are defaults."""
     prefix: str = ""
     """What the mirror's policy puts before topic names here. All names in the audit are without it."""
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    """Per topic, its topic id as text; none if the cluster has no topic ids."""
 
 
 class RecordReader(Protocol):

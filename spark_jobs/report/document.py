@@ -26,6 +26,9 @@ SCHEMA_VERSION = 3
 _MARKS = "kbroker.mirror.source."
 """Settings with which the mirror marks its topics at the target."""
 
+REFUSED_ENTRIES = 100
+"""Refused entries of the gap ledger that are written one by one; the others are counted."""
+
 Document = dict[str, Any]
 T = TypeVar("T")
 
@@ -54,6 +57,7 @@ def build_document(
         "target": cluster_document(run.target),
         "totals": _totals(run.counts),
         "explained": _by_cause(run.account.explained.values()),
+        "ledger": _ledger(run),
         "topics": [_topic(run, topic) for topic in topics],
         "windows": {"offsets": run.options.window, "states": _states(run.windows)},
         "findings": {"found": len(run.findings), "written": min(len(run.findings), max_findings)},
@@ -108,6 +112,25 @@ def _totals(counts: Counts) -> dict[str, object]:
         "different": {each.value: counts.different.get(each, 0) for each in FindingClass},
         "findings": {each.value: counts.findings.get(each, 0) for each in FindingClass},
         "unreadable": list(counts.unreadable),
+    }
+
+
+def _ledger(run: Reconciliation) -> dict[str, object] | None:
+    """Return what the run did with the mirror's gap ledger; None with --no-ledger."""
+    ledger, believed = run.options.ledger, run.believed
+    if ledger is None:
+        return None
+    return {
+        "topics": list(ledger.topics),
+        "entries": len(believed.gaps) + len(believed.refused),
+        "used": len(run.account.used),
+        "refused": len(believed.refused),
+        "refused_entries": [
+            {**each.entry.as_json(), "reason": each.reason}
+            for each in believed.refused[:REFUSED_ENTRIES]
+        ],
+        "unreadable": ledger.unreadable,
+        "problem": ledger.problem,
     }
 
 

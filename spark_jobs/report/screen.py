@@ -115,7 +115,26 @@ def _remarks(document: Document) -> list[str]:
     if document["explained"]:
         causes = ", ".join(f"{cause} {_n(count)}" for cause, count in document["explained"].items())
         lines.append(f"explained gaps: {causes}")
-    return lines
+    return lines + _ledger(document["ledger"])
+
+
+def _ledger(ledger: dict[str, Any] | None) -> list[str]:
+    """Return lines about the mirror's gap ledger, if the target has one."""
+    if ledger is None or not (ledger["topics"] or ledger["problem"]):
+        return []
+    if ledger["problem"]:
+        return [f"gap ledger was not read, and explains nothing: {ledger['problem']}"]
+    entries, used, refused = (_n(ledger[name]) for name in ("entries", "used", "refused"))
+    counts = f"gap ledger: {entries} entries, {used} used, {refused} refused"
+    if ledger["unreadable"]:
+        counts += f", {ledger['unreadable']} records are no entries"
+    return [
+        f"{counts} ({', '.join(ledger['topics'])})",
+        *(
+            f"  refused {each['topic']} p{each['partition']} {each['from']} to {each['until']}: {each['reason']}"
+            for each in ledger["refused_entries"][:2]
+        ),
+    ]
 
 
 def _proven(document: Document) -> str:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -18,7 +22,7 @@ from confluent_kafka.admin import (
 )
 
 from kclient.blocking import Producer as BlockingProducer
-from kclient.mirror_ledger import GapEntry, view
+from kclient.mirror_ledger import GapEntry, encode, view
 from tests.kit.brokers import Cluster, MakeCluster
 from tests.kit.mirrors import Mirror, stored
 from tests.kit.waiting import eventually
@@ -322,3 +326,43 @@ def test_a_ledger_is_not_mirrored(east: Cluster, west: Cluster, mirror: MakeMirr
     assert mirror({"topics.exclude": "nothing"}).run_once() == 0
     names = set(admin(west).list_topics(timeout=5).topics)
     assert ("orders" in names, "north.gaps.internal" in names) == (True, False)
+
+
+def kaudit(east: Cluster, west: Cluster, out: Path, *options: str) -> tuple[int, dict[str, Any]]:
+    """Audit all topics; return the exit code and the report."""
+    command = [sys.executable, "-m", "spark_jobs", "reconcile", "--topics", ".*", "--no-self-test"]
+    command += ["--source", east.bootstrap, "--target", west.bootstrap, "--out", str(out)]
+    command += ["--master", "local[1]", "--names", "east,west", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.startswith("VERDICT"), done.stderr
+    return done.returncode, json.loads((out / "report.json").read_text())
+
+
+def write_entry(west: Cluster, entry: GapEntry) -> None:
+    """Write to the ledger as any client may."""
+    key, value = encode(entry)
+    with BlockingProducer(bootstrap_servers=west.bootstrap) as producer:
+        producer.send(LEDGER, value, key=key, partition=0).result(10)
+
+
+@pytest.mark.timeout(400)
+def test_an_audit_explains_a_recorded_gap_and_refuses_a_lying_entry(
+    east: Cluster, west: Cluster, mirror: MakeMirror, tmp_path: Path
+) -> None:
+    a_gap_of_retention(east, mirror)
+    assert mirror(SKIP).run_once() == 0
+    out = tmp_path / "report"
+    code, report = kaudit(east, west, out)
+    assert (code, report["verdict"]) == (5, "INCOMPLETE"), "offsets 0-9 have aged out"
+    assert report["explained"] == {"retention (ledger)": 5}
+    assert (report["ledger"]["topics"], report["ledger"]["used"]) == ([LEDGER], 1)
+    assert [each["topic"] for each in report["topics"]] == ["orders"], "the ledger is not audited"
+    code, report = kaudit(east, west, out, "--no-ledger")
+    assert (code, report["verdict"], report["ledger"]) == (1, "DIVERGED", None)
+    assert report["totals"]["findings"]["gap"] == 5
+    (entry,) = entries(west)
+    write_entry(west, replace(entry, until=16))
+    code, report = kaudit(east, west, out)
+    assert (code, report["explained"], report["ledger"]["used"]) == (1, {}, 0)
+    (refused,) = report["ledger"]["refused_entries"]
+    assert refused["reason"] == "the source still has offsets from 15 on"
