@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 from collections.abc import Awaitable, Callable
@@ -11,7 +12,8 @@ from typing import Any
 import click
 
 from kclient.errors import ConfigError, KafkaError
-from mirrormaker.config import MirrorConfig
+from mirrormaker.config import FlowConfig, MirrorConfig
+from mirrormaker.settings import pattern_list
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -114,6 +116,71 @@ def gaps(file: Path, form: str) -> None:
         return show_gaps(reactor, config, click.echo, warn, as_json=form == "json")
 
     sys.exit(_in_reactor(start))
+
+
+@main.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--flow", help="The direction to promote the target of: 'east->west'.")
+@click.option("--topics", default=".*", metavar="REGEXES", help="Source topics, as the setting.")
+@click.option("--audit", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
+    help="Have kaudit prove every record before the target is opened; its report goes to DIR.")  # fmt: skip
+@click.option(
+    "--source-lost", is_flag=True, help="Promote without the source: it is not contacted."
+)
+@click.option("--source-id", metavar="ID", help="With --source-lost: the source's cluster id.")
+@click.option("--producers-stopped", is_flag=True,
+    help="Nothing writes to the source: for a source that cannot be made read-only.")  # fmt: skip
+@click.option(
+    "--abort", is_flag=True, help="End a promotion that was killed: the source is writable again."
+)
+@click.option("--record", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the record of the promotion (JSON) to FILE instead of stdout.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Show the topics and their state; change nothing.")
+def promote(file: Path, flow: str | None, abort: bool, record: Path | None, **options: Any) -> None:
+    """Make the mirror topics of a target writable, and the source's topics their mirrors.
+
+    Exit codes: 0 promoted, no record is left behind, or (--source-lost) their number is unknown; 2
+    invalid options; 3 a cluster is unreachable; 4 promoted, but the source has records behind the
+    cut; 5 refused: the source accepts producers as before.
+    """
+    chosen = _flow(_load(file), flow)
+    if options["source_lost"] and (abort or options["producers_stopped"] or options["audit"]):
+        raise click.UsageError("--source-lost needs no source: leave out the options about it")
+    try:
+        pattern_list(options["topics"])
+    except ValueError as problem:
+        raise click.UsageError(f"--topics: {problem}") from None
+
+    async def begin(reactor: Any) -> int:
+        from mirrormaker.promote import Options, show_promotion
+
+        code, done = await show_promotion(
+            reactor,
+            chosen,
+            Options(**options),
+            lambda line: click.echo(line, err=True),
+            abort=abort,
+        )
+        if done is not None:
+            text = json.dumps(done, indent=2, sort_keys=True)
+            if record is None:
+                click.echo(text)
+            else:
+                record.write_text(f"{text}\n")
+        return code
+
+    sys.exit(_in_reactor(lambda reactor, _: begin(reactor)))
+
+
+def _flow(config: MirrorConfig, name: str | None) -> FlowConfig:
+    """Return the flow with this name, or the only one."""
+    names = [each.name for each in config.flows]
+    if name is None and len(names) > 1:
+        raise click.UsageError(f"--flow: name one of {', '.join(names)}")
+    found = [each for each in config.flows if name in (None, each.name)]
+    if not found:
+        raise click.UsageError(f"--flow: {name!r} is not one of {', '.join(names)}")
+    return found[0]
 
 
 def _load(file: Path) -> MirrorConfig:

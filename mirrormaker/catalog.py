@@ -79,7 +79,7 @@ class Catalog:
             found[name] = Topic(
                 present[name], metadata.topic_id(name), overrides, effective, replicas
             )
-        self._known = found
+        self._known = dict(found)
         return found
 
     async def _describe(
@@ -130,10 +130,16 @@ class Catalog:
         self, topic: str, source_id: str, topic_id: str, upstream: tuple[str, ...]
     ) -> None:
         """Mark *topic* as a mirror (`mark_of`), in one change. Raise KafkaError."""
+        await self._alter(topic, {PATH: None, **mark_of(source_id, topic_id, upstream)})
+
+    async def unset(self, topic: str, names: Iterable[str]) -> None:
+        """Reset the configs *names* to their defaults, in one change. Raise KafkaError."""
+        await self._alter(topic, dict.fromkeys(names))
+
+    async def _alter(self, topic: str, values: Mapping[str, str | None]) -> None:
         resource = ConfigResource(ResourceType.TOPIC, topic)
-        marks: dict[str, str | None] = {PATH: None, **mark_of(source_id, topic_id, upstream)}
         answers = await configs.alter_configs(
-            self._cluster, {resource: marks}, validate_only=False, timeout=TIMEOUT
+            self._cluster, {resource: values}, validate_only=False, timeout=TIMEOUT
         )
         self._known.pop(topic, None)
         problem = answers[resource]

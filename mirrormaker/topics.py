@@ -314,7 +314,7 @@ def _conflict(
 ) -> str | None:
     """Return why the target topic *existing* cannot be the mirror of *wanted*."""
     if target_id in wanted.upstream and source_id in existing.upstream:
-        return f"{copy} is marked as a mirror at both clusters; delete {MARK} at its origin"
+        return f"{copy} is marked as a mirror at both clusters: continue with kmirror promote, or end it with --abort"
     if target_id in wanted.upstream:
         return None
     origins = (*wanted.upstream, source_id)[0], (*existing.upstream, source_id)[0]

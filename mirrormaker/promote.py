@@ -1,0 +1,442 @@
+"""``kmirror promote``: performs the steps of a promotion on both clusters.
+
+docs/design/mirror-promotion.md has the steps and why each is there; `mirrormaker.promotion` has the decisions.
+
+Owner: the reactor's thread
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.utils import getProcessOutputAndValue
+
+from kclient.errors import KafkaError
+from kclient.net.cluster import Cluster
+from kclient.net.offsets import LATEST, MAX_TIMESTAMP, list_offsets
+from kclient.net.waiting import sleep
+from kclient.types import OffsetAndTimestamp, TopicPartition
+from mirrormaker import promotion
+from mirrormaker.catalog import Catalog
+from mirrormaker.config import FlowConfig
+from mirrormaker.lineage import Lineage, text_of
+from mirrormaker.link import PartitionLink
+from mirrormaker.link_state import GapPolicy, LogEnds
+from mirrormaker.log_ends import read_log_ends
+from mirrormaker.mirror import Mirror
+from mirrormaker.patterns import compiled
+from mirrormaker.prefix import judgement
+from mirrormaker.promotion import PromotedPartition, Record, Refused, Stage
+from mirrormaker.topics import MARK, MARKS, Selection, Topic
+from mirrormaker.write_fence import until_read_only, until_writable
+
+Echo = Callable[[str], None]
+
+DONE = 0
+LEFT_BEHIND = 4
+REFUSED = 5
+
+_TIMEOUT = 15.0
+_POLL = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the operator asks for."""
+
+    topics: str = ".*"
+    """Regular expressions of source topics, as the setting ``topics``."""
+    source_lost: bool = False
+    producers_stopped: bool = False
+    source_id: str | None = None
+    """With *source_lost*: the cluster id of the source, where the target has mirrors of several."""
+    audit: Path | None = None
+    """The directory for kaudit's report, if the promotion needs one."""
+    stall: float = 60.0
+    """Seconds without progress after which the drain is given up."""
+    dry_run: bool = False
+
+
+class Promotion:
+    """One promotion of the topics of *config*; `run` returns the exit code."""
+
+    def __init__(self, reactor: Any, config: FlowConfig, options: Options, echo: Echo) -> None:
+        self._reactor = reactor
+        self._config = config
+        self._options = options
+        self._echo = echo
+        self._wanted = compiled(options.topics)
+        self._selection = Selection(config.source, config.target, config.settings)
+        self._began_ms = _now_ms()
+        self.record: dict[str, Any] | None = None
+        """What was done; None until the target is writable."""
+
+    async def run(self) -> int:
+        """Promote. Raise KafkaError if a cluster fails before anything is changed, or after the target was opened."""
+        try:
+            return await (self._source_lost() if self._options.source_lost else self._exchange())
+        except Refused as refusal:
+            self._echo(f"refused: {refusal}")
+            return REFUSED
+
+    async def abort(self) -> int:
+        """Remove the fence from the source's topics that are fenced and not promoted; return the exit code."""
+        mirror = self._mirror()
+        try:
+            await mirror.open()
+            roles = await self._roles(mirror)
+            fenced = [name for name, stage in roles.stages.items() if stage is Stage.FENCED]
+            await _unfence(roles.source_topics, fenced)
+        except Refused as refusal:
+            self._echo(f"refused: {refusal}")
+            return REFUSED
+        finally:
+            await mirror.stop()
+        self._echo(
+            f"{self._config.source} accepts producers again: {', '.join(fenced) or 'nothing was fenced'}"
+        )
+        return DONE
+
+    # --- both clusters
+
+    async def _exchange(self) -> int:
+        mirror = self._mirror()
+        try:
+            await mirror.open()
+            roles = await self._roles(mirror)
+            left = roles.left
+            for name, stage in roles.stages.items():
+                self._echo(f"  {name}: {stage.value}")
+            if not left:
+                self._echo("every topic is promoted already")
+                return DONE
+            if self._options.dry_run:
+                self._echo(f"dry run: would promote {len(left)} topics of {self._config.name}")
+                return DONE
+            return await self._exchange_roles(mirror, roles)
+        finally:
+            await mirror.stop()
+
+    async def _exchange_roles(self, mirror: Mirror, roles: _Roles) -> int:
+        source, target = self._config.source, self._config.target
+        fenced: list[str] = []
+        try:
+            cuts = await self._cut(mirror, roles, fenced)
+            await self._drain(mirror, roles, cuts)
+            ends = await until_read_only(mirror.target, cuts, timeout=_TIMEOUT)
+            _refuse(promotion.not_at_the_cut(cuts, ends))
+            await self._compare(mirror, roles, cuts)
+            audit = await self._audit(roles, cuts)
+        except (KafkaError, Refused) as problem:
+            if fenced:
+                await self._undo(roles, fenced)
+            raise problem if isinstance(problem, Refused) else Refused(str(problem)) from problem
+        timestamps = await _last_timestamps(mirror.target, cuts)
+        await self._open(mirror.target, roles.target_topics, roles.left, list(cuts))
+        after = await _log_ends(mirror.source, cuts, fenced=not self._options.producers_stopped)
+        record = Record(
+            self._config.name,
+            roles.source_id,
+            roles.target_id,
+            "producers stopped" if self._options.producers_stopped else "exchanged",
+            tuple(
+                PromotedPartition(tp, cut, after.get(tp), timestamps.get(tp))
+                for tp, cut in cuts.items()
+            ),
+            audit,
+        )
+        self._finish(record)
+        if record.left_behind:
+            self._echo(
+                f"{record.left_behind} offsets at {source} are behind the cut: records that were written there "
+                f"after it are not at {target}"
+            )
+            return LEFT_BEHIND
+        return DONE
+
+    async def _cut(
+        self, mirror: Mirror, roles: _Roles, fenced: list[str]
+    ) -> dict[TopicPartition, int]:
+        """Fence the source and return its log ends from then on; *fenced* gets the topics marked here."""
+        tps = roles.partitions
+        if self._options.producers_stopped:
+            return await _log_ends(mirror.source, tps, fenced=False, required=True)
+        new = [name for name in roles.left if roles.stages[name] is Stage.MIRRORED]
+        for name in new:
+            fenced.append(name)  # the outcome of a change that failed is unknown
+            copied = text_of(roles.target[name].topic_id)
+            await roles.source_topics.mark(name, roles.target_id, copied, ())
+        cuts = await until_read_only(mirror.source, tps, timeout=_TIMEOUT)
+        self._echo(f"{self._config.source} is read-only; {sum(cuts.values())} offsets to the cut")
+        return cuts
+
+    async def _drain(
+        self, mirror: Mirror, roles: _Roles, cuts: Mapping[TopicPartition, int]
+    ) -> None:
+        """Copy up to *cuts*. Raise `Refused` if a link stops, or if nothing is copied for a while."""
+        flow = mirror.flow
+        flow.marks.known(roles.left, ())
+        for tp, cut in cuts.items():
+            topic = roles.source[tp.topic]
+            topic_id = text_of(topic.topic_id)
+            link = PartitionLink(
+                tp,
+                topic_id=topic.topic_id,
+                lineage=Lineage(topic_id, topic_id),
+                cut=cut,
+                compacted=topic.compacted,
+            )
+            flow.add(link, tp)
+        while not flow.settled:
+            await sleep(self._reactor, _POLL)
+            if self._reactor.seconds() - flow.progress.changed_at > self._options.stall:
+                raise Refused(_why_stalled(flow.links.values(), cuts, self._options.stall))
+        stopped = [f"{link.tp}: {link.problem}" for link in mirror.stopped_links]
+        _refuse("; ".join(stopped))
+        self._echo(f"{self._config.target} has everything up to the cut")
+
+    async def _compare(
+        self, mirror: Mirror, roles: _Roles, cuts: Mapping[TopicPartition, int]
+    ) -> None:
+        """Raise `Refused` unless the last batch of each partition is the same on both sides."""
+        for tp, ends in (
+            await read_log_ends(mirror.source, mirror.target, {tp: tp for tp in cuts})
+        ).items():
+            if isinstance(ends, KafkaError):
+                raise ends
+            _refuse(_difference(tp, ends, compacted=roles.source[tp.topic].compacted))
+
+    async def _audit(self, roles: _Roles, cuts: Mapping[TopicPartition, int]) -> str | None:
+        """Run kaudit and return its run id. Raise `Refused` unless it proves every partition up to its cut."""
+        out = self._options.audit
+        if out is None:
+            return None
+        config = self._config
+        self._echo(f"kaudit compares every record; its report goes to {out}")
+        arguments = [
+            *("-m", "spark_jobs", "reconcile", "--complete", "--quiet", "--out", str(out)),
+            *("--source", config.source_client.bootstrap_servers),
+            *("--target", config.target_client.bootstrap_servers),
+            *("--topics", "|".join(map(_escaped, roles.left))),
+            *("--names", f"{config.source},{config.target}"),
+        ]
+        written, errors, code = await getProcessOutputAndValue(
+            sys.executable, arguments, env=None, reactor=self._reactor
+        )
+        if code:
+            last = (errors or written).decode(errors="replace").strip().splitlines()[-1:]
+            raise Refused(f"kaudit ended with exit code {code}: {' '.join(last)}")
+        report = json.loads((out / "report.json").read_text())
+        open_ = promotion.not_proven(
+            report, cuts, source_id=roles.source_id, target_id=roles.target_id
+        )
+        _refuse(f"kaudit's report: {open_}" if open_ else "")
+        return str(report["meta"]["run_id"])
+
+    async def _undo(self, roles: _Roles, fenced: Iterable[str]) -> None:
+        try:
+            await _unfence(roles.source_topics, fenced)
+        except KafkaError as problem:
+            self._echo(
+                f"{self._config.source} is still read-only: {problem}. kmirror promote --abort removes the marks"
+            )
+        else:
+            self._echo(f"{self._config.source} accepts producers again; nothing was promoted")
+
+    # --- the target alone
+
+    async def _source_lost(self) -> int:
+        target = Cluster(self._reactor, self._config.target_client)
+        try:
+            await target.start()
+            catalog = Catalog(target)
+            names = [name for name in await catalog.names() if self._selects_copy(name)]
+            topics = await catalog.topics(names, configs_too=True)
+            for problem in catalog.unreadable.values():
+                raise problem
+            left = promotion.mirrors_of(topics, names, self._options.source_id)
+            for name in left:
+                self._echo(f"  {name}: mirror of cluster {topics[name].overrides[MARK]}")
+            if self._options.dry_run:
+                self._echo(f"dry run: would promote {len(left)} topics without the source")
+                return DONE
+            tps = _partitions(left, topics)
+            ends = await until_read_only(target, tps, timeout=_TIMEOUT)
+            timestamps = await _last_timestamps(target, tps)
+            source_id = topics[left[0]].overrides[MARK]
+            await self._open(target, catalog, left, tps)
+            record = Record(
+                self._config.name,
+                source_id,
+                target.metadata.cluster_id or self._config.target,
+                "source lost",
+                tuple(PromotedPartition(tp, ends[tp], None, timestamps.get(tp)) for tp in tps),
+            )
+            self._finish(record)
+        finally:
+            await target.close()
+        newest = max(timestamps.values(), default=None)
+        age = "" if newest is None else f"; the newest copied record is {_age(newest)} old"
+        self._echo(
+            f"records that {self._config.source} has and {self._config.target} lacks: unknown{age}"
+        )
+        return DONE
+
+    # --- shared
+
+    def _mirror(self) -> Mirror:
+        return Mirror(
+            self._reactor,
+            self._config,
+            once=False,
+            report=lambda about, what: self._echo(f"  {about}: {what}"),
+        )
+
+    def _selects(self, name: str) -> bool:
+        return self._selection.wants(name) and self._wanted.fullmatch(name) is not None
+
+    def _selects_copy(self, copy: str) -> bool:
+        prefix = self._selection.target_name("")
+        return copy.startswith(prefix) and self._selects(copy.removeprefix(prefix))
+
+    async def _roles(self, mirror: Mirror) -> _Roles:
+        """Read the topics of both clusters. Raise `Refused` if one of them cannot be promoted."""
+        source_topics, target_topics = Catalog(mirror.source), Catalog(mirror.target)
+        names = [name for name in await source_topics.names() if self._selects(name)]
+        source = await source_topics.topics(names, configs_too=True)
+        copies = {name: self._selection.target_name(name) for name in source}
+        target = await target_topics.topics(copies.values(), configs_too=True)
+        for catalog in (source_topics, target_topics):
+            for problem in catalog.unreadable.values():
+                raise problem
+        source_id = mirror.source.metadata.cluster_id or self._config.source
+        target_id = mirror.target.metadata.cluster_id or self._config.target
+        stages = promotion.stages(copies, source, target, source_id=source_id, target_id=target_id)
+        return _Roles(source_id, target_id, source_topics, target_topics, source, target, stages)
+
+    async def _open(
+        self, target: Cluster, catalog: Catalog, topics: Iterable[str], tps: list[TopicPartition]
+    ) -> None:
+        """Make the target's topics writable and wait until every leader accepts producers."""
+        for name in topics:
+            await catalog.set_config(name, MARK, "")
+        await until_writable(target, tps, timeout=_TIMEOUT)
+        self._echo(f"{self._config.target} accepts producers: {', '.join(topics)}")
+
+    def _finish(self, record: Record) -> None:
+        self.record = record.document(began_ms=self._began_ms, ended_ms=_now_ms())
+
+
+@dataclass(frozen=True, slots=True)
+class _Roles:
+    """The selected topics of both clusters, by name."""
+
+    source_id: str
+    target_id: str
+    source_topics: Catalog
+    target_topics: Catalog
+    source: Mapping[str, Topic]
+    target: Mapping[str, Topic]
+    stages: Mapping[str, Stage]
+
+    @property
+    def left(self) -> list[str]:
+        """The topics that are not promoted yet."""
+        return [name for name, stage in self.stages.items() if stage is not Stage.PROMOTED]
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """The partitions of the topics that are not promoted yet."""
+        return _partitions(self.left, self.source)
+
+
+def _partitions(names: Iterable[str], topics: Mapping[str, Topic]) -> list[TopicPartition]:
+    return [TopicPartition(name, n) for name in names for n in range(topics[name].partitions)]
+
+
+def _refuse(reason: str) -> None:
+    if reason:
+        raise Refused(reason)
+
+
+async def _unfence(source_topics: Catalog, names: Iterable[str]) -> None:
+    for name in names:
+        await source_topics.unset(name, MARKS)
+
+
+def _difference(tp: TopicPartition, ends: LogEnds, *, compacted: bool) -> str:
+    stated = Lineage("", "")  # the topic ids were compared with the marks
+    found = judgement(ends, stated, GapPolicy.FAIL, compacted=compacted)
+    return "" if found is None else f"{tp}: {found}"
+
+
+def _why_stalled(
+    links: Iterable[PartitionLink], cuts: Mapping[TopicPartition, int], seconds: float
+) -> str:
+    for link in links:
+        if link.appended_end < cuts[link.tp]:
+            held = link.open_records
+            why = f": {held} records belong to open transactions" if held else ""
+            return (
+                f"nothing was copied for {seconds:g} s; {link.tp} is at {link.appended_end} "
+                f"of {cuts[link.tp]}{why}"
+            )
+    return f"nothing was copied for {seconds:g} s"
+
+
+async def _log_ends(
+    cluster: Cluster, tps: Iterable[TopicPartition], *, fenced: bool, required: bool = False
+) -> dict[TopicPartition, int]:
+    """Return the log end offsets: those of the leaders if *fenced*, else the high watermarks.
+
+    A partition that cannot be read is missing, or with *required* its KafkaError is raised.
+    """
+    if fenced:
+        try:
+            return await until_read_only(cluster, tps, timeout=_TIMEOUT)
+        except KafkaError:
+            fenced = False
+    answers = await list_offsets(cluster, dict.fromkeys(tps, LATEST), timeout=_TIMEOUT)
+    for answer in answers.values():
+        if required and isinstance(answer, KafkaError):
+            raise answer
+    return {tp: each.offset for tp, each in answers.items() if not isinstance(each, KafkaError)}
+
+
+async def _last_timestamps(
+    cluster: Cluster, tps: Iterable[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Return the largest timestamp of each partition that has records and can be read."""
+    answers = await list_offsets(cluster, dict.fromkeys(tps, MAX_TIMESTAMP), timeout=_TIMEOUT)
+    return {
+        tp: each.timestamp
+        for tp, each in answers.items()
+        if isinstance(each, OffsetAndTimestamp) and each.timestamp >= 0
+    }
+
+
+def _escaped(name: str) -> str:
+    return name.replace(".", r"\.")  # a topic name has no other special character
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _age(timestamp_ms: int) -> str:
+    return f"{max(0, _now_ms() - timestamp_ms) / 1000:.1f} s"
+
+
+async def show_promotion(
+    reactor: Any, config: FlowConfig, options: Options, echo: Echo, *, abort: bool
+) -> tuple[int, dict[str, Any] | None]:
+    """Promote or abort; return the exit code and the record."""
+    promoting = Promotion(reactor, config, options, echo)
+    code = await (promoting.abort() if abort else promoting.run())
+    return code, promoting.record

@@ -1,0 +1,333 @@
+"""`kmirror promote` between two real clusters: what was acknowledged is kept, and the roles are exchanged."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, Producer
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+)
+
+from tests.kit.brokers import Cluster, MakeCluster
+from tests.kit.mirrors import Mirror, stored, until_same
+from tests.kit.waiting import eventually
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+MARK = "kbroker.mirror.source.cluster.id"
+TOPIC_ID = "kbroker.mirror.source.topic.id"
+BOTH = {"west->east.enabled": "true", "sync.topic.configs.interval.seconds": "1"}
+
+MakeMirror = Callable[..., Mirror]
+
+
+@pytest.fixture
+def east(broker_clusters: MakeCluster) -> Cluster:
+    return broker_clusters(1)
+
+
+@pytest.fixture
+def west(broker_clusters: MakeCluster) -> Cluster:
+    return broker_clusters(1)
+
+
+@pytest.fixture
+def mirror(tmp_path: Path, east: Cluster, west: Cluster) -> Iterator[MakeMirror]:
+    made: list[Mirror] = []
+
+    def make(settings: dict[str, str] | None = None) -> Mirror:
+        made.append(Mirror(tmp_path / f"mirror-{len(made)}", east, west, settings))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.kill()
+        assert "Traceback" not in each.output, each.output
+
+
+def admin(cluster: Cluster) -> AdminClient:
+    return AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+
+
+def make_topic(cluster: Cluster, name: str, partitions: int = 1) -> None:
+    client = admin(cluster)
+    client.create_topics([NewTopic(name, partitions, 1)])[name].result(10)
+
+
+def configs(cluster: Cluster, topic: str) -> dict[str, str]:
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    client = admin(cluster)
+    found = client.describe_configs([resource])[resource].result(10)
+    return {name: entry.value for name, entry in found.items()}
+
+
+def set_configs(cluster: Cluster, topic: str, **values: str) -> None:
+    entries = [
+        ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+        for name, value in values.items()
+    ]
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
+    client = admin(cluster)
+    client.incremental_alter_configs([resource])[resource].result(10)
+
+
+def deliver(cluster: Cluster, topic: str, *values: bytes, partition: int = 0) -> KafkaError | None:
+    """Produce *values*; return the first error of a delivery."""
+    errors: list[KafkaError] = []
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    for value in values:
+        producer.produce(
+            topic,
+            value,
+            partition=partition,
+            on_delivery=lambda error, _: errors.append(error) if error else None,
+        )
+    assert producer.flush(20) == 0
+    return errors[0] if errors else None
+
+
+class Writer:
+    """A producer that writes numbers until it is refused; `acknowledged` are those that were delivered."""
+
+    def __init__(self, cluster: Cluster, topic: str, partition: int) -> None:
+        self.acknowledged: list[bytes] = []
+        self.refusal: str = ""
+        self._topic, self._partition = topic, partition
+        self._producer = Producer(
+            {"bootstrap.servers": cluster.bootstrap, "log_level": 0, "linger.ms": 1}
+        )
+        self._thread = threading.Thread(target=self._write, daemon=True)
+        self._thread.start()
+
+    def _write(self) -> None:
+        number = 0
+        while not self.refusal:
+            value = b"%d-%d" % (self._partition, number)
+            self._producer.produce(
+                self._topic, value, partition=self._partition, on_delivery=self._delivered
+            )
+            number += 1
+            self._producer.poll(0.001)
+
+    def _delivered(self, error: KafkaError | None, message: Any) -> None:
+        if error is not None:
+            self.refusal = self.refusal or error.name()
+        else:
+            self.acknowledged.append(message.value())
+
+    def join(self) -> None:
+        self._thread.join(30)
+        self._producer.flush(20)
+
+
+def values(cluster: Cluster, topic: str, partition: int) -> list[bytes]:
+    from kclient.blocking import Consumer
+    from kclient.types import TopicPartition
+
+    with Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest") as consumer:
+        tp = TopicPartition(topic, partition)
+        consumer.assign([tp])
+        end = consumer.end_offsets([tp])[tp]
+        found: list[bytes] = []
+        while len(found) < end:
+            found += [
+                record.value or b"" for batch in consumer.poll(1.0).values() for record in batch
+            ]
+        return found
+
+
+def record_of(output: str) -> dict[str, Any]:
+    """The record that the command printed, from its output and its messages."""
+    found: dict[str, Any] = json.JSONDecoder().raw_decode(output[output.index("{") :])[0]
+    return found
+
+
+def test_producers_move_to_the_other_cluster_and_no_acknowledged_record_is_lost(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    make_topic(east, "orders", 3)
+    both = mirror(BOTH)
+    both.start()
+    writers = [Writer(east, "orders", partition) for partition in range(3)]
+    eventually("records at the target", lambda: len(stored(west, "orders", 2)) > 3)
+
+    code, output = both.ask("promote", "--flow", "east->west", timeout=60)
+    assert code == 0, output
+    for writer in writers:
+        writer.join()
+        assert writer.refusal == "POLICY_VIOLATION"
+
+    for partition, writer in enumerate(writers):
+        assert set(writer.acknowledged) <= set(values(west, "orders", partition))
+    record = record_of(output)
+    assert record["mode"] == "exchanged"
+    assert record["rpo_records"] == 0
+    ends = {each["partition"]: each["end"] for each in record["partitions"]}
+    assert ends == {
+        partition: stored(east, "orders", partition)[-1].next_offset for partition in range(3)
+    }
+
+    assert deliver(west, "orders", b"after", partition=1) is None
+    until_same(west, east, "orders", 3)
+    refused = deliver(east, "orders", b"no")
+    assert refused is not None
+    assert refused.name() == "POLICY_VIOLATION"
+    again, text = both.ask("promote", "--flow", "east->west")
+    assert (again, "promoted already" in text) == (0, True), text
+
+
+def test_the_way_back_is_the_same_command(east: Cluster, west: Cluster, mirror: MakeMirror) -> None:
+    make_topic(east, "orders")
+    assert deliver(east, "orders", b"1") is None
+    both = mirror(BOTH)
+    both.start()
+    until_same(east, west, "orders")
+    assert both.ask("promote", "--flow", "east->west")[0] == 0
+    assert deliver(west, "orders", b"2") is None
+    until_same(west, east, "orders")
+    code, output = both.ask("promote", "--flow", "west->east")
+    assert code == 0, output
+    assert deliver(east, "orders", b"3") is None
+    until_same(east, west, "orders")
+    assert values(west, "orders", 0) == [b"1", b"2", b"3"]
+
+
+def test_what_the_mirror_had_not_copied_yet_is_copied_first(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    make_topic(east, "orders")
+    assert deliver(east, "orders", b"1") is None
+    one = mirror()
+    assert one.run_once() == 0
+    assert deliver(east, "orders", b"2", b"3") is None
+    code, output = one.ask("promote")
+    assert code == 0, output
+    assert values(west, "orders", 0) == [b"1", b"2", b"3"]
+
+
+def test_a_refused_promotion_leaves_the_source_writable(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    make_topic(east, "orders")
+    assert deliver(east, "orders", b"1") is None
+    one = mirror()
+    assert one.run_once() == 0
+    mark = configs(west, "orders")[MARK]
+    set_configs(west, "orders", **{MARK.replace(".", "_"): ""})
+    eventually("a writable topic", lambda: deliver(west, "orders", b"ours") is None)
+    set_configs(west, "orders", **{MARK.replace(".", "_"): mark})
+    assert deliver(east, "orders", b"2") is None
+
+    code, output = one.ask("promote")
+    assert code == 5, output
+    assert "orders-0" in output
+    assert "accepts producers again; nothing was promoted" in output
+    eventually("a writable source", lambda: deliver(east, "orders", b"3") is None)
+    assert configs(west, "orders")[MARK] == mark
+    assert configs(east, "orders").get(MARK, "") == ""
+
+
+def test_a_promotion_that_was_killed_behind_the_fence_is_continued_or_ended(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    for topic in ("orders", "payments"):
+        make_topic(east, topic)
+        assert deliver(east, topic, b"1") is None
+    one = mirror()
+    assert one.run_once() == 0
+    ids = {cluster: admin(cluster).list_topics(timeout=10).cluster_id for cluster in (east, west)}
+    for topic in ("orders", "payments"):
+        set_configs(east, topic, **{MARK.replace(".", "_"): ids[west]})
+    eventually("a fence", lambda: deliver(east, "orders", b"no") is not None)
+
+    code, output = one.ask("promote", "--topics", "payments", "--abort")
+    assert code == 0, output
+    eventually("a writable source", lambda: deliver(east, "payments", b"2") is None)
+    code, output = one.ask("promote", "--topics", "orders")
+    assert code == 0, output
+    assert "orders: fenced" in output
+    assert deliver(west, "orders", b"2") is None
+    assert deliver(east, "orders", b"no") is not None
+
+
+def test_a_lost_source_is_not_asked_and_its_return_changes_nothing(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    make_topic(east, "orders")
+    assert deliver(east, "orders", b"1") is None
+    one = mirror()
+    assert one.run_once() == 0
+    east.kill(1)
+    code, output = one.ask("promote", "--source-lost")
+    assert code == 0, output
+    assert record_of(output)["rpo_records"] is None
+    assert record_of(output)["partitions"][0]["end"] == 1
+    assert "lacks: unknown" in output
+    assert deliver(west, "orders", b"2") is None
+
+    east.start(1)
+    assert deliver(east, "orders", b"not copied") is None
+    assert one.run_once() != 0
+    assert values(west, "orders", 0) == [b"1", b"2"]
+
+
+def test_a_dry_run_changes_nothing(east: Cluster, west: Cluster, mirror: MakeMirror) -> None:
+    make_topic(east, "orders")
+    one = mirror()
+    assert one.run_once() == 0
+    code, output = one.ask("promote", "--dry-run")
+    assert (code, "would promote 1 topics" in output) == (0, True), output
+    assert deliver(east, "orders", b"1") is None
+
+
+def test_producers_that_were_stopped_by_hand_need_no_fence(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    make_topic(east, "orders")
+    assert deliver(east, "orders", b"1", b"2") is None
+    one = mirror()
+    assert one.run_once() == 0
+    code, output = one.ask("promote", "--producers-stopped")
+    assert code == 0, output
+    assert record_of(output)["mode"] == "producers stopped"
+    assert deliver(west, "orders", b"3") is None
+    assert MARK not in {name for name, value in configs(east, "orders").items() if value}
+
+
+def test_kaudit_decides_before_the_target_is_opened(
+    east: Cluster, west: Cluster, mirror: MakeMirror, tmp_path: Path
+) -> None:
+    make_topic(east, "orders")
+    for value in (b"first", b"second", b"third"):  # a batch each
+        assert deliver(east, "orders", value) is None
+    one = mirror()
+    assert one.run_once() == 0
+    west.terminate(1)
+    segment = next((west[1].data / "orders-0").glob("*.log"))
+    whole = segment.read_bytes()
+    segment.write_bytes(whole.replace(b"first", b"FIRST"))
+    west.start(1)
+
+    code, output = one.ask("promote", "--audit", str(tmp_path / "audit"), timeout=180)
+    assert code == 5, output
+    assert "kaudit ended with exit code" in output
+    eventually("a writable source", lambda: deliver(east, "orders", b"fourth") is None)
+
+    west.terminate(1)
+    segment.write_bytes(whole)
+    west.start(1)
+    code, output = one.ask("promote", "--audit", str(tmp_path / "audit"), timeout=180)
+    assert code == 0, output
+    report = json.loads((tmp_path / "audit" / "report.json").read_text())
+    assert record_of(output)["audit_run_id"] == report["meta"]["run_id"]
+    assert deliver(west, "orders", b"fifth") is None
