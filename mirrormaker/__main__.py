@@ -46,7 +46,11 @@ def run(file: Path, once: bool, quiet: bool) -> None:
 
 @main.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--max-lag", type=click.IntRange(0), help="Records of lag that a partition may have.")
+@click.option(
+    "--max-lag",
+    type=click.IntRange(0),
+    help="Records of lag that a partition may have; default: alarm.lag.records.",
+)
 @click.option(
     "--settle",
     type=click.FloatRange(0.1),

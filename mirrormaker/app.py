@@ -159,6 +159,11 @@ class MirrorProcess:
 
     def _tick(self) -> None:
         self._timer = self._reactor.callLater(STATUS_EVERY, self._tick)
+        for mirror in self._mirrors if not self._once else ():
+            now = self._reactor.seconds()
+            links = mirror.flow.links.values()
+            for text in mirror.alarms.look(links, mirror.flow.answered, now):
+                self._console.write(f"{mirror.config.name}  {text}")
         self._console.status("   ".join(self._lines()))
 
     def _lines(self) -> list[str]:
@@ -169,6 +174,7 @@ class MirrorProcess:
                 for part in (
                     line(m.config.name, m.flow.progress.snapshot(m.flow.links.values(), now, wall)),
                     str(m.groups),
+                    str(m.alarms),
                 )
                 if part
             )

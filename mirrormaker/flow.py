@@ -102,6 +102,8 @@ class Flow:
         self.settings = settings
         self.links: dict[TopicPartition, PartitionLink] = {}
         self.progress = Progress(self.reactor.seconds())
+        self.answered: dict[TopicPartition, float] = {}
+        """The time of the last successful response to a fetch, by source partition."""
         self._report = report
         self._done = done
         self._defect = defect
@@ -164,7 +166,7 @@ class Flow:
             self._next_generation[tp] = link.generation + 1
             for known in (
                 self._to_fetch, self._to_append, self._copies, self._last_leader, self._target_epochs,
-                self._reported,
+                self._reported, self.answered,
             ):  # fmt: skip
                 known.pop(tp, None)
 
@@ -406,9 +408,12 @@ class Flow:
             for asked in fetches:
                 self._back_off(asked.tp)
         else:
+            now = self.reactor.seconds()
             for asked in fetches:
                 link = self.links.get(asked.tp)
                 if link is not None:
+                    if isinstance(result[asked.tp], Fetched):
+                        self.answered[asked.tp] = now
                     self._outcome(link, asked, result[asked.tp])
         self.send_requests()
 

@@ -32,6 +32,7 @@ from kclient.net.offsets import LATEST, list_offsets
 from kclient.net.waiting import sleep
 from kclient.types import TopicPartition
 from kclient.wire.errors import PolicyViolation
+from mirrormaker.alarms import Alarms
 from mirrormaker.catalog import Applied, Catalog
 from mirrormaker.config import FlowConfig
 from mirrormaker.flow import Flow
@@ -105,6 +106,9 @@ class Mirror:
             alias=config.source,
             copies=self._proven_copies,
             report=self._report,
+        )
+        self.alarms = Alarms(
+            no_progress=config.settings.alarm_no_progress, lag=config.settings.alarm_lag
         )
         self._groups_running: Deferred[None] | None = None
         self._heartbeats = Heartbeats(self.source, self.target, config, report=self._report)

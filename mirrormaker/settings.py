@@ -1,7 +1,8 @@
 """Every setting of a mirror link: MirrorMaker 2's name, its type and default, one line of documentation.
 
 Names are those of connect-mirror-maker.properties (KIP-382). Where the default differs from
-MirrorMaker 2, the line gives the reason. `gap.policy` exists only here.
+MirrorMaker 2, the line gives the reason. `gap.policy`, `alarm.no.progress.seconds` and `alarm.lag.records` exist only
+here.
 """
 
 from __future__ import annotations
@@ -190,6 +191,18 @@ class LinkSettings:
         -1,
         number(-1),
         "Of their topics; -1 is the cluster's default.replication.factor (MirrorMaker 2: 3).",
+    )
+    alarm_no_progress: int = _setting(
+        "alarm.no.progress.seconds",
+        60,
+        number(0),
+        "Seconds without progress of a partition, with lag or without answers, to an alarm; 0: no alarm.",
+    )
+    alarm_lag: int = _setting(
+        "alarm.lag.records",
+        0,
+        number(0),
+        "Records of lag of a partition to an alarm, and the default of status --max-lag; 0: no alarm.",
     )
     buffer_memory: int = _setting(
         "buffer.memory",

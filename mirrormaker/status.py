@@ -32,7 +32,8 @@ async def show_status(
         mirror = Mirror(reactor, flow, once=False, report=lambda _about, _what: None)
         try:
             await mirror.open()
-            found += await _show_one(mirror, await mirror.plan(), echo, max_lag, settle)
+            limit = flow.settings.alarm_lag or None if max_lag is None else max_lag
+            found += await _show_one(mirror, await mirror.plan(), echo, limit, settle)
         except KafkaError as problem:  # the other flows are shown nevertheless
             if not problem.retriable:
                 raise

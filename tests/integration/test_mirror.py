@@ -869,3 +869,42 @@ def test_partitions_of_several_brokers_are_copied(
     until_same(east, west, "orders", 6)
     assert copier.stop() == 0, copier.output
     assert "Traceback" not in copier.output
+
+
+def test_an_alarm_begins_once_when_the_target_stands_still_and_ends_once(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    make_topic(east, "t")
+    produce(east, "t", 10)
+    copier = mirror({"alarm.no.progress.seconds": "2", "alarm.lag.records": "5"})
+    copier.start()
+    until_same(east, west, "t")
+    west.pause(1)
+    try:
+        produce(east, "t", 10)
+        eventually("an alarm", lambda: "ALARM no progress for 2 s: t-0 (" in copier.output)
+        eventually(
+            "an alarm of lag", lambda: "ALARM lag over 5 records: t-0 (lag 1" in copier.output
+        )
+    finally:
+        west.resume(1)
+    until_same(east, west, "t")
+    eventually(
+        "its end", lambda: "alarm of no progress ended: t-0 (progress again)" in copier.output
+    )
+    eventually("its end", lambda: "alarm of lag ended: t-0 (lag " in copier.output)
+    assert copier.stop() == 0
+    assert copier.output.count("ALARM no progress for") == 1
+
+
+def test_status_takes_the_limit_of_lag_from_the_configuration(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    make_topic(east, "t")
+    copier = mirror({"alarm.lag.records": "5"})
+    assert copier.run_once() == 0
+    produce(east, "t", 10)
+    code, output = copier.ask("status", "--settle", "0.2")
+    assert (code, "lag over the limit: at most 5 allowed" in output) == (4, True), output
+    code, output = copier.ask("status", "--settle", "0.2", "--max-lag", "50")
+    assert (code, "no progress" in output) == (4, True), output
