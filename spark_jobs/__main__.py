@@ -2,12 +2,49 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from contextlib import suppress
+
 
 def main() -> None:
-    """Run the command line."""
-    from spark_jobs.cli import kaudit
+    """Run the command line.
 
-    kaudit(prog_name="kaudit")
+    The exit code 1 means DIVERGED. Click's own main function ends with 1 for Ctrl-C and for a closed pipe, and Python
+    for any exception; here those are 130 and 70.
+    """
+    code = _run()
+    # Python ends with 120 if it cannot flush: a closed pipe does not change what was found.
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    sys.exit(code)
+
+
+def _run() -> int:
+    import click
+
+    from spark_jobs.verdict import ExitCode
+
+    try:
+        from spark_jobs.cli import kaudit
+
+        return int(kaudit.main(prog_name="kaudit", standalone_mode=False) or 0)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else ExitCode.INTERNAL
+    except click.ClickException as problem:
+        problem.show()
+        return ExitCode.USAGE
+    except (click.Abort, KeyboardInterrupt):
+        return ExitCode.INTERRUPTED
+    except Exception:
+        import traceback
+
+        with suppress(OSError):
+            traceback.print_exc()
+        return ExitCode.INTERNAL
 
 
 if __name__ == "__main__":

@@ -7,9 +7,10 @@ import platform
 import re
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -197,6 +198,14 @@ def _classes(text: str) -> frozenset[FindingClass]:
     return frozenset(known[name] for name in names)
 
 
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for name in ("kbroker", "pyspark"):
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return versions
+
+
 class _Run:
     """One run of `kaudit reconcile`."""
 
@@ -211,10 +220,7 @@ class _Run:
             "started_at": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
             "self_test": "not run",
             "previous": None,
-            "versions": {
-                "python": platform.python_version(),
-                **{name: version(name) for name in ("kbroker", "pyspark")},
-            },
+            "versions": _versions(),
             "arguments": {
                 "source": flags["names"][0],
                 "target": flags["names"][1],
@@ -239,7 +245,9 @@ class _Run:
         return guarded(work, on_error)
 
     def _progress(self, text: str) -> None:
-        if not self._flags["quiet"]:
+        if self._flags["quiet"]:
+            return
+        with suppress(BrokenPipeError):
             click.echo(f"kaudit: {time.monotonic() - self._started:5.1f} s  {text}", err=True)
 
     def _snapshots(self) -> tuple[ClusterSnapshot, ClusterSnapshot]:
@@ -301,10 +309,12 @@ class _Run:
         report = build_report(run, self._meta, self._flags["max_findings"])
         page = write_report(self._out, report)
         if self._flags["form"] == "json":
-            click.echo(json.dumps(report.document, sort_keys=True))
+            text = json.dumps(report.document, sort_keys=True)
         else:
-            first = report.first_findings(8)
-            click.echo(first_screen(report.document, report=str(page), findings=first))
+            findings = report.first_findings(8)
+            text = first_screen(report.document, report=str(page), findings=findings)
+        with suppress(BrokenPipeError):  # `| head`: the report is written, and its verdict stays.
+            click.echo(text)
 
     def _end(self) -> None:
         self._meta["ended_at"] = f"{datetime.now(tz=UTC):%Y-%m-%dT%H:%M:%SZ}"

@@ -27,15 +27,17 @@ def guarded(work: Callable[[], int], on_error: Callable[[int, str], None] | None
         else:
             import traceback
 
-            traceback.print_exc()
+            with suppress(OSError):
+                traceback.print_exc()
             code, cause = ExitCode.INTERNAL, "internal error; this is not a verdict"
     except KeyboardInterrupt:
         # Click would exit with 1, which means DIVERGED.
         code, cause = ExitCode.INTERRUPTED, "interrupted; this is not a verdict"
-    click.echo(f"kaudit: {cause}", err=True)
     if on_error is not None:
         with suppress(OSError):
             on_error(code, cause)
+    with suppress(OSError):  # a closed pipe
+        click.echo(f"kaudit: {cause}", err=True)
     return code
 
 

@@ -118,7 +118,7 @@ def _compared(document: Document, base: Labels) -> Iterator[_Family]:
         yield from _counts(prefix, rows)
     yield from _proofs(partitions)
     found, read = document["findings"], document["read"]
-    yield _one("audit_run_findings", "Findings", base, found["found"])
+    yield _one("audit_run_findings", "Findings; a run of records is one", base, found["found"])
     yield _one("audit_run_findings_written", "Lines of findings.jsonl", base, found["written"])
     yield _one(
         "audit_run_drift_partitions",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +173,9 @@ def test_a_run_that_fails_while_it_writes_leaves_only_its_error(tmp_path: Path) 
     assert (tmp_path / "report.md").read_text().startswith("# ERROR: source to target")
 
 
-def test_all_findings_are_counted_and_every_class_is_among_those_that_are_shown() -> None:
+def test_all_findings_are_counted_in_every_file_and_every_class_is_among_those_that_are_shown(
+    tmp_path: Path,
+) -> None:
     target = log_of(*(Rec(b"k", b"x%d" % n, n) for n in range(50)))
     target.append(Rec(b"s", b"stranger", 1))
     run = audit({TP: full()}, {TP: target})
@@ -184,6 +187,16 @@ def test_all_findings_are_counted_and_every_class_is_among_those_that_are_shown(
     assert {each["class"] for each in report.first_findings(2)} == {"corrupt", "extra"}
     (copied,) = report.repair["copy"]
     assert copied["ranges"] == [{"from": 0, "until": 50, "records": {"corrupt": 50}}]
+    page = write_report(tmp_path, report).read_text()
+    assert "10 of 51; 10 in findings.jsonl" in page
+    assert "<title>corrupt: 50</title>" in page
+    text = (tmp_path / "report.md").read_text()
+    assert "extra 1   corrupt 50" in text
+    assert "## Findings (10 of 51)" in text
+    found = (tmp_path / "metrics.prom").read_text()
+    assert re.search(r"^audit_run_records_corrupt{.*} 50$", found, re.MULTILINE)
+    assert re.search(r"^audit_run_findings{.*} 51$", found, re.MULTILINE)
+    assert re.search(r"^audit_run_findings_written{.*} 10$", found, re.MULTILINE)
 
 
 def cluster(configs: dict[str, str], *overrides: str) -> ClusterSnapshot:

@@ -1,0 +1,88 @@
+"""`kaudit` as a process, without clusters: however it ends early, the exit code is never 1, which means DIVERGED."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_jobs.verdict import ExitCode
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+
+@pytest.fixture
+def silent_broker() -> Iterator[str]:
+    """Return the address of a listener that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "spark_jobs", *arguments]
+
+
+def reconcile(broker: str, out: Path, *options: str) -> list[str]:
+    clusters = ("--source", broker, "--target", broker, "--topics", "x", "--out", str(out))
+    return command("reconcile", *clusters, *options)
+
+
+def test_an_error_before_the_run_begins_is_70(tmp_path: Path) -> None:
+    deep = tmp_path / "deep.json"
+    deep.write_text("[" * 200_000)
+    done = subprocess.run(
+        reconcile("a:1", tmp_path / "out", "--previous", str(deep)), capture_output=True, text=True
+    )
+    assert "RecursionError" in done.stderr
+    assert done.returncode == ExitCode.INTERNAL
+
+
+def test_a_command_without_arguments_and_help_are_no_verdict() -> None:
+    assert subprocess.run(command(), capture_output=True).returncode == ExitCode.USAGE
+    done = subprocess.run(command("reconcile", "--help"), capture_output=True, text=True)
+    assert done.returncode == 0
+    assert "--max-findings" in done.stdout
+
+
+def test_ctrl_c_is_130_and_leaves_the_verdict_error(tmp_path: Path, silent_broker: str) -> None:
+    (tmp_path / "report.json").write_text("{}")
+    with subprocess.Popen(
+        reconcile(silent_broker, tmp_path),
+        stderr=subprocess.PIPE,
+        # A test run in the background of a shell inherits that SIGINT is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as process:
+        await_file(tmp_path / "report.previous.json")
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert process.returncode == ExitCode.INTERRUPTED
+    document = json.loads((tmp_path / "report.json").read_text())
+    assert (document["verdict"], document["exit_code"]) == ("ERROR", 130)
+
+
+def test_a_closed_stderr_is_no_verdict_and_the_report_has_the_cause(tmp_path: Path) -> None:
+    with subprocess.Popen(reconcile("127.0.0.1:1", tmp_path), stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        process.stderr.close()
+        process.wait(60)
+    assert process.returncode not in (ExitCode.CONSISTENT, ExitCode.DIVERGED)
+    assert json.loads((tmp_path / "report.json").read_text())["exit_code"] == ExitCode.UNREADABLE
+
+
+def test_spark_that_does_not_start_is_70() -> None:
+    done = subprocess.run(command("selftest", "--master", "nonsense"), capture_output=True)
+    assert done.returncode == ExitCode.INTERNAL
+
+
+def await_file(path: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} was not written"
+        time.sleep(0.02)
