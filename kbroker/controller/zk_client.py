@@ -105,9 +105,13 @@ class ControllerZkClient:
             brokers,
             topics,
             states,
-            frozenset(await self._children(znodes.DELETE_TOPICS)),
+            await self.read_deletions(),
             delete_topic_enable,
         )
+
+    async def read_deletions(self) -> frozenset[str]:
+        """Read the names of the topics with a request to delete them."""
+        return frozenset(await self._children(znodes.DELETE_TOPICS))
 
     # -- brokers and topics -----------------------------------------------------------------
 
