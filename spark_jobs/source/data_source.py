@@ -191,9 +191,8 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned = True
         if begun == ended:
             return []
-        existing = set(self._lookup.partitions())
-        known = [tp for tp in ended if tp in existing]
-        log_starts, log_ends = self._lookup.log_starts(known), self._lookup.log_ends(known)
+        log_ends = self._log_ends(ended)
+        log_starts = self._lookup.log_starts(ended.keys() & log_ends.keys())
         return _tasks(self._options, plan_micro_batch(begun, ended, log_starts, log_ends))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -6,11 +6,10 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -19,10 +18,8 @@ from confluent_kafka.admin import (
     NewTopic,
 )
 
-from kbroker.local import processes
-from kbroker.local.zookeeper import free_ports
 from kclient.wire.batches import iterate
-from tests.kit.apache_kafka import CLASSPATH, with_kafka
+from tests.kit.apache_kafka import CLASSPATH, ApacheKafka, running_kafka, with_kafka
 from tests.kit.brokers import Cluster, MakeCluster
 from tests.kit.mirrors import Mirror, stored
 from tests.kit.waiting import eventually
@@ -37,44 +34,10 @@ pytestmark = [
 ]
 
 
-@dataclass
-class ApacheKafka:
-    """One broker of Apache Kafka."""
-
-    bootstrap: str
-    data: Path
-    process: subprocess.Popen[bytes]
-
-
 @pytest.fixture
 def apache(tmp_path: Path, zookeeper_connect: str) -> Iterator[ApacheKafka]:
-    home = tmp_path / "apache"
-    home.mkdir()
-    address = f"127.0.0.1:{free_ports(1)[0]}"
-    (home / "server.properties").write_text(
-        f"broker.id=1\nlisteners=PLAINTEXT://{address}\nzookeeper.connect={zookeeper_connect}/apache\n"
-        f"log.dirs={home / 'data'}\noffsets.topic.replication.factor=1\n"
-        "transaction.state.log.replication.factor=1\ntransaction.state.log.min.isr=1\n"
-        "offsets.topic.num.partitions=1\ntransaction.state.log.num.partitions=1\n"
-    )
-    command = ["java", "-Xmx512m", "-cp", CLASSPATH, "kafka.Kafka", "server.properties"]
-    command[-1] = str(home / "server.properties")
-    with (home / "kafka.log").open("wb") as log:
-        process = processes.start_bound_to_us(command, output=log)
-    try:
-        eventually("Apache Kafka", lambda: _answers(address), 90)
-        yield ApacheKafka(address, home / "data", process)
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _answers(address: str) -> bool:
-    try:
-        client = AdminClient({"bootstrap.servers": address, "log_level": 0})
-        return bool(client.list_topics(timeout=1).brokers)
-    except KafkaException:
-        return False
+    with running_kafka(tmp_path / "apache", f"{zookeeper_connect}/apache") as kafka:
+        yield kafka
 
 
 def kafka_holds(apache: ApacheKafka, topic: str) -> list[tuple[int, int, bytes]]:

@@ -18,7 +18,10 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from spark_jobs import session as session_module
 from spark_jobs.source import KbrokerDataSource
 from tests.kit import spark_connector
-from tests.kit.brokers import Cluster, MakeCluster
+from tests.kit.apache_kafka import running_kafka, with_kafka
+from tests.kit.brokers import MakeCluster
+from tests.kit.waiting import eventually
+from tests.kit.zookeeper import Ensemble
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -91,12 +94,14 @@ def spark(jars: Jars, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
 class Log:
     """A cluster to write to."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.bootstrap = cluster.bootstrap
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
         self.admin = AdminClient({"bootstrap.servers": self.bootstrap})
 
-    def create(self, topic: str, partitions: int = 1) -> None:
-        for future in self.admin.create_topics([NewTopic(topic, partitions, 1)]).values():
+    def create(self, topic: str, partitions: int = 1, **config: str) -> None:
+        settings = {name.replace("_", "."): value for name, value in config.items()}
+        new = NewTopic(topic, partitions, 1, config=settings)
+        for future in self.admin.create_topics([new]).values():
             future.result(20)
 
     def write(
@@ -125,7 +130,8 @@ class Log:
 @pytest.fixture(scope="module")
 def written(module_clusters: MakeCluster) -> Log:
     """Topics of both sources: mixed (3 partitions, every codec), mixed-2, and trimmed: its log starts at 10."""
-    log = Log(module_clusters(1))
+    # The records are older than the default retention.
+    log = Log(module_clusters(1, {"log.retention.ms": "-1"}).bootstrap)
     log.create("mixed", 3)
     for n, codec in enumerate(["none", "gzip", "snappy", "lz4", "zstd"]):
         log.write("mixed", n * 60, n * 60 + 60, partitions=3, codec=codec)
@@ -499,3 +505,113 @@ def test_a_stream_has_no_end_option(spark: SparkSession, written: Log, tmp_path:
     for name in ("endingOffsets", "endingTimestamp"):
         stream = Stream(spark, written, tmp_path, {"subscribe": "mixed", name: "latest"})
         assert f"{name}" in stream.fails()
+
+
+@pytest.fixture(scope="module")
+def apache(tmp_path_factory: pytest.TempPathFactory, zookeeper_server: Ensemble) -> Iterator[Log]:
+    home = tmp_path_factory.mktemp("apache")
+    with running_kafka(
+        home / "kafka",
+        f"{zookeeper_server.connect}/{home.name}",
+        {
+            "log.cleaner.backoff.ms": "200",
+            "log.cleaner.min.cleanable.ratio": "0.01",
+            "log.retention.ms": "-1",
+        },
+    ) as kafka:
+        yield Log(kafka.bootstrap)
+
+
+class Transactions:
+    """One transactional producer."""
+
+    def __init__(self, log: Log, name: str) -> None:
+        self.producer = Producer(
+            {
+                "bootstrap.servers": log.bootstrap,
+                "transactional.id": name,
+                "transaction.timeout.ms": 100_000,
+            }
+        )
+        self.producer.init_transactions(30)
+
+    def write(self, topic: str, partition: int, count: int) -> None:
+        for n in range(count):
+            self.producer.produce(topic, b"in a transaction %d" % n, partition=partition)
+        self.producer.flush(20)
+
+
+@with_kafka
+def test_transactions_of_apache_kafka_give_the_rows_of_the_connector(
+    spark: SparkSession, apache: Log, connector: str, tmp_path: Path
+) -> None:
+    apache.create("transactions", 2)
+    committed, aborted, unfinished = (Transactions(apache, name) for name in "cao")
+    for _ in range(3):
+        committed.producer.begin_transaction()
+        aborted.producer.begin_transaction()
+        for partition in (0, 1):
+            committed.write("transactions", partition, 5)
+            aborted.write("transactions", partition, 4)
+            committed.write("transactions", partition, 1)
+        aborted.producer.abort_transaction(20)
+        committed.producer.commit_transaction(20)
+        apache.write("transactions", 0, 6, partitions=2)
+    aborted.producer.begin_transaction()
+    aborted.write("transactions", 0, 7)
+    aborted.producer.abort_transaction(20)
+    unfinished.producer.begin_transaction()
+    unfinished.write("transactions", 0, 3)
+    apache.write("transactions", 0, 4, partitions=2)
+
+    topic = {"subscribe": "transactions"}
+    only_committed = {**topic, "kafka.isolation.level": "read_committed"}
+    counts = {}
+    for name, options in {
+        "all": topic,
+        "committed": only_committed,
+        "parts": {**only_committed, "minPartitions": "9"},
+        "in the midst": {**only_committed, "startingOffsets": of("transactions", 7, 8)},
+        "up to an aborted record": {**only_committed, "endingOffsets": of("transactions", 8, 7)},
+        "by time": {**only_committed, "startingTimestamp": str(START + 3000)},
+    }.items():
+        ours, theirs = (rows(loaded(spark, s, apache, options)) for s in ("kbroker", connector))
+        assert ours == theirs, name
+        counts[name] = len(ours)
+    assert counts["all"] == 3 * (20 + 6) + 7 + 3 + 4
+    assert counts["committed"] == counts["parts"] == 3 * (12 + 6) + 2
+
+    stream = Stream(spark, apache, tmp_path, {**only_committed, "startingOffsets": "earliest"})
+    stream.run()
+    assert len(stream.offsets) == counts["committed"]
+    unfinished.producer.commit_transaction(20)
+    stream.run()
+    assert len(stream.offsets) == len(set(stream.offsets)) == counts["committed"] + 3 + 2
+
+
+@with_kafka
+def test_a_compacted_log_of_apache_kafka_gives_the_rows_of_the_connector(
+    spark: SparkSession, apache: Log, connector: str
+) -> None:
+    apache.create(
+        "compacted",
+        cleanup_policy="compact",
+        segment_bytes="2000",
+        delete_retention_ms="0",
+        message_timestamp_type="LogAppendTime",
+    )
+    producer = Producer({"bootstrap.servers": apache.bootstrap, "linger.ms": 0})
+    for n in range(400):
+        producer.produce("compacted", None if n % 9 == 0 else b"v%d" % n, b"k%d" % (n % 5))
+        if n % 10 == 0:
+            producer.flush(20)
+    producer.flush(20)
+
+    def read(source: str) -> list[Row]:
+        return rows(loaded(spark, source, apache, {"subscribe": "compacted"}))
+
+    eventually("compaction", lambda: len(read("kbroker")) < 200, 60)
+    eventually("the same rows", lambda: read("kbroker") == read(connector), 60)
+    found = read("kbroker")
+    assert found[-1].offset == 399
+    assert {row.timestampType for row in found} == {1}
