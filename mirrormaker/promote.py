@@ -133,6 +133,7 @@ class Promotion:
             _refuse(promotion.not_at_the_cut(cuts, ends))
             await self._compare(mirror, roles, cuts)
             audit = await self._audit(roles, cuts)
+            await self._copy_groups(mirror)
         except (KafkaError, Refused) as problem:
             if fenced:
                 await self._undo(roles, fenced)
@@ -238,6 +239,17 @@ class Promotion:
         )
         _refuse(f"kaudit's report: {open_}" if open_ else "")
         return str(report["meta"]["run_id"])
+
+    async def _copy_groups(self, mirror: Mirror) -> None:
+        """Copy the committed offsets of the promoted partitions, if that is enabled. Raise `Refused` if one fails."""
+        if not self._config.settings.sync_group_offsets:
+            return
+        groups = mirror.groups
+        await groups.synchronize()
+        for group, problem in groups.problems.items():
+            raise Refused(f"group {group or '(all)'} was not copied: {problem}")
+        with_members = f", {groups.with_members} with members there" if groups.with_members else ""
+        self._echo(f"{groups.copied} groups were copied to {self._config.target}{with_members}")
 
     async def _undo(self, roles: _Roles, fenced: Iterable[str]) -> None:
         try:

@@ -339,3 +339,32 @@ def test_heartbeats_that_cannot_be_written_are_reported_once_and_keep_no_record_
     until_same(east, west, "t")
     assert copier.stop() == 0
     assert copier.output.count("heartbeats at west: cannot be written: POLICY_VIOLATION") == 1
+
+
+def test_a_promotion_copies_the_offsets_before_it_opens_the_target(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    make_topic(east, "t")
+    make_topic(east, "stays")
+    for topic in ("t", "stays"):
+        produce(east, topic, 100)
+    copier = mirror()
+    assert copier.run_once() == 0
+    produce(east, "t", 20)
+    commit(east, "billing", Position("t", 0, 110), Position("stays", 0, 7))
+    member = consumer(west, "reports", reset="earliest")
+    member.subscribe(["t"])
+    assert read(member, 1) == [0]
+    commit(east, "reports", Position("t", 0, 30))
+    code, output = copier.ask("promote", "--flow", "east->west", "--topics", "t")
+    assert code == 0, output
+    assert "2 groups were copied to west, 1 with members there" in output
+    assert "group reports: has members at the target" in output
+    assert offsets(west, "billing") == {T0: 110}, "only those of the promoted topic"
+    assert not offsets(west, "reports")
+    member.close()
+    produce(west, "t", 5)
+    moved = consumer(west, "billing")
+    moved.subscribe(["t"])
+    assert read(moved, 15) == list(range(110, 125))
+    moved.close()
