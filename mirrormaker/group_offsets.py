@@ -13,9 +13,10 @@ mirror
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kclient.types import OffsetAndMetadata, TopicPartition
+from kclient.wire.errors import KafkaError, UnknownMemberId
 from mirrormaker.patterns import compiled
 from mirrormaker.settings import LinkSettings
 
@@ -50,6 +51,21 @@ class Decision:
     below_start: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
     members_state: str = ""
     """The state of the group at the target, if it has members there: then nothing is committed."""
+    rejected: str = ""
+    """Why the target's coordinator rejected commits, if it did."""
+
+    def after_commit(self, answers: Mapping[TopicPartition, KafkaError | None]) -> Decision:
+        """Return the decision as the coordinator's *answers* to its commits leave it.
+
+        UNKNOWN_MEMBER_ID to a commit without a member means that the group got members since its state was read.
+        """
+        failed = {tp: problem for tp, problem in answers.items() if problem is not None}
+        if not failed:
+            return self
+        if all(isinstance(problem, UnknownMemberId) for problem in failed.values()):
+            return Decision(members_state="since now")
+        tp = min(failed)
+        return replace(self, rejected=f"{len(failed)} offsets were rejected, {tp}: {failed[tp]}")
 
     @property
     def kind(self) -> tuple[object, ...]:

@@ -24,7 +24,6 @@ from kclient.net.cluster import Cluster
 from kclient.net.group_offsets import Generation, commit_offsets, committed_offsets
 from kclient.net.waiting import all_settled, sleep
 from kclient.types import OffsetAndMetadata, TopicPartition
-from kclient.wire.errors import UnknownMemberId
 from kclient.wire.records import Record
 from mirrormaker.group_offsets import GroupSelection, LogRange, Offsets, decide
 from mirrormaker.internal_topic import InternalTopic
@@ -166,15 +165,11 @@ class GroupMirror:
         except KafkaError as problem:
             self._failed(group, str(problem))
             return
-        failed = {tp: error for tp, error in answers.items() if error is not None}
-        joined = failed and all(isinstance(each, UnknownMemberId) for each in failed.values())
-        if decision.members_state or joined:
+        decision = decision.after_commit(answers)
+        if decision.members_state:
             self.with_members += 1
-        if joined:  # since its state was read
-            decision = decide(offsets, present, logs, "Stable")
-        elif failed:
-            tp, error = next(iter(failed.items()))
-            self._failed(group, f"{len(failed)} offsets were rejected, {tp}: {error}")
+        if decision.rejected:
+            self._failed(group, decision.rejected)
             return
         unread = sorted(offsets.keys() - logs.keys())
         if unread:

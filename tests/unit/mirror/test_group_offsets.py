@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kclient.types import OffsetAndMetadata, TopicPartition
+from kclient.wire.errors import TopicAuthorizationFailed, UnknownMemberId
 from mirrormaker.group_offsets import Decision, GroupSelection, LogRange, decide
 from mirrormaker.settings import LinkSettings
 
@@ -132,6 +133,25 @@ def test_groups_are_selected_as_by_mirrormaker_2() -> None:
     )
     some = GroupSelection(LinkSettings(groups="a.*, b", groups_exclude="ab"))
     assert [name for name in ("a", "ab", "abc", "b", "bc") if some.wants(name)] == ["a", "abc", "b"]
+
+
+def test_a_group_that_got_members_before_the_commit_is_one_with_members() -> None:
+    found = decided(50, None)
+    assert found.after_commit({T0: None}) is found
+    rejected = found.after_commit(
+        {T0: UnknownMemberId("no member"), T1: UnknownMemberId("no member")}
+    )
+    assert (rejected.members_state, rejected.rejected) == ("since now", "")
+    assert str(rejected).startswith("has members at the target (since now)")
+
+
+def test_other_rejections_are_named_with_the_first_partition() -> None:
+    answers = {T1: TopicAuthorizationFailed("no"), T0: TopicAuthorizationFailed("no")}
+    found = decided(50, None).after_commit(answers)
+    assert found.rejected.startswith("2 offsets were rejected, t-0: TOPIC_AUTHORIZATION_FAILED")
+    mixed = decided(50, None).after_commit({T0: None, T1: UnknownMemberId("gone"), **answers})
+    assert mixed.rejected
+    assert not mixed.members_state
 
 
 OFFSETS = st.integers(0, 12)
