@@ -17,6 +17,7 @@ from spark_jobs.report.document import Document
 from spark_jobs.report.hashes import file_hash
 from spark_jobs.report.markdown import error_markdown, markdown
 from spark_jobs.report.metrics import metrics
+from spark_jobs.report.timeline import timeline_csv, timeline_png
 from spark_jobs.report.times import second
 
 _VERDICT_COLOURS = {
@@ -33,6 +34,8 @@ FILES = (
     "report.html",
     "report.md",
     "metrics.prom",
+    "timeline.csv",
+    "timeline.png",
 )
 PREVIOUS = "report.previous.json"
 """report.json of the run before, so that its SHA-256 in `meta.previous` can be verified."""
@@ -47,6 +50,8 @@ def write_report(out: Path, report: Report) -> Path:
     _replace(out / "findings.jsonl", lines_text(report.lines))
     _replace(out / "repair.json", json_text(report.repair))
     _replace(page, render_page(report))
+    _replace(out / "timeline.csv", timeline_csv(report.document))
+    _replace(out / "timeline.png", timeline_png(report.document))
     _replace(out / "report.md", markdown(report, page=str(page)))
     _replace(out / "metrics.prom", metrics(report.document))
     _replace(out / "report.json", json_text(report.document))
@@ -122,7 +127,7 @@ def _for_page(finding: dict[str, Any]) -> dict[str, Any]:
     return {**finding, "detail": detail, "when": when}
 
 
-def _replace(path: Path, text: str) -> None:
+def _replace(path: Path, content: str | bytes) -> None:
     beside = path.with_name(f".{path.name}.tmp")
-    beside.write_text(text, encoding="utf-8")
+    beside.write_bytes(content.encode() if isinstance(content, str) else content)
     os.replace(beside, path)

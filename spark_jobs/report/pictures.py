@@ -42,6 +42,7 @@ _WORDS = {
 _BORDER = "#9aa5b1"
 """Around white areas."""
 _MAX_COLUMNS = 240
+_TICKS = 5
 
 
 def heatmap(document: Document) -> str:
@@ -127,28 +128,32 @@ def timeline(document: Document, topic: str) -> str:
         return " ".join(f"{x:.1f},{y:.1f}" for x, y in points(series))
 
     gap = path(source) + " " + " ".join(f"{x:.1f},{y:.1f}" for x, y in reversed(points(target)))
-    lost = sum(source) - sum(target)
+    lacking = sum(max(0, here - there) for here, there in zip(source, target, strict=True))
+    added = sum(max(0, there - here) for here, there in zip(source, target, strict=True))
     marks = [
-        f'<polygon points="{gap}" fill="#9b2335" opacity="0.55"><title>difference: {lost} records</title></polygon>',
+        f'<polygon points="{gap}" fill="#9b2335" opacity="0.55">'
+        f"<title>difference: {lacking} records fewer, {added} more in the target</title></polygon>",
         f'<polyline points="{path(source)}" fill="none" stroke="#24476b" stroke-width="1.6"/>',
         f'<polyline points="{path(target)}" fill="none" stroke="#c9930a" stroke-width="1.6" stroke-dasharray="4 3"/>',
         f'<text x="{left - 8}" y="18" text-anchor="end">{top:,}</text>',
         f'<text x="{left - 8}" y="{height + 10:.0f}" text-anchor="end">0</text>',
-        f'<text x="{left}" y="{height + 28:.0f}">{minute(line["first_ms"])}</text>',
-        f'<text x="{left + width}" y="{height + 28:.0f}" text-anchor="end">'
-        f"{minute(line['first_ms'] + line['bucket_ms'] * len(source))}</text>",
+        *_time_axis(line, len(source), left, width, height),
         _legend(
-            left + 300,
-            height + 28,
+            left,
+            height + 46,
             [("#24476b", "source"), ("#c9930a", "target (dashed)"), ("#9b2335", "difference")],
         ),
     ]
-    return _svg(left + width + 10, height + 40, marks)
+    return _svg(left + width + 10, height + 56, marks)
 
 
 def cumulative(document: Document) -> str:
-    """Draw findings by class, summed along record time; empty where nothing was found."""
-    series = document["timeline"]["findings"]
+    """Draw findings by class, summed along record time; empty where no finding has a timestamp.
+
+    A run of records is drawn at the timestamp of its first one.
+    """
+    line = document["timeline"]
+    series = line["findings"]
     if not series:
         return ""
     totals = {name: _running(counts) for name, counts in series.items()}
@@ -165,8 +170,33 @@ def cumulative(document: Document) -> str:
             f'<polyline points="{left:.1f},{10 + height:.1f} {path}" fill="none" stroke="{_COLOURS[name]}" '
             f'stroke-width="2"><title>{name}: {total[-1]}</title></polyline>'
         )
-    marks.append(_legend(left, height + 28, [(_COLOURS[name], name) for name in totals]))
-    return _svg(left + width + 10, height + 40, marks)
+    marks += _time_axis(line, len(next(iter(series.values()))), left, width, height)
+    marks.append(_legend(left, height + 46, [(_COLOURS[name], name) for name in totals]))
+    timed = sum(map(sum, series.values()))
+    found = sum(document["totals"]["findings"].values())
+    if timed < found:
+        marks.append(
+            f'<text x="{left}" y="{height + 64:.0f}">{found - timed:,} of {found:,} have no timestamp and are '
+            f"not in the picture</text>"
+        )
+    return _svg(left + width + 10, height + 74, marks)
+
+
+def _time_axis(
+    line: Mapping[str, Any], buckets: int, left: float, width: float, height: float
+) -> list[str]:
+    """Return the marks of a time axis: the first and the last bucket also have all earlier and later records."""
+    marks = []
+    for tick in range(_TICKS):
+        share = tick / (_TICKS - 1)
+        x = left + width * share
+        anchor = ("start", "middle", "end")[(tick > 0) + (tick == _TICKS - 1)]
+        moment = line["first_ms"] + round(line["bucket_ms"] * buckets * share)
+        marks.append(
+            f'<line x1="{x:.1f}" y1="{height + 10:.0f}" x2="{x:.1f}" y2="{height + 15:.0f}" stroke="{_BORDER}"/>'
+            f'<text x="{x:.1f}" y="{height + 28:.0f}" text-anchor="{anchor}">{minute(moment)}</text>'
+        )
+    return marks
 
 
 def coverage(document: Document) -> str:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import csv
 import re
+from collections import Counter
+
+import pytest
 
 from kclient.types import TopicPartition
 from spark_jobs.engine import FailureKind
-from spark_jobs.reconcile import Options, Reconciliation
+from spark_jobs.reconcile import Options, Reconciliation, TimeBuckets
 from spark_jobs.report.document import Document, build_document
-from spark_jobs.report.pictures import heatmap
+from spark_jobs.report.pictures import cumulative, heatmap, timeline
+from spark_jobs.report.timeline import timeline_csv, timeline_png
 from tests.kit.audit_logs import Fault, Log, Rec, audit, log_of
 from tests.kit.audit_reports import META
 
@@ -51,3 +56,55 @@ def test_cells_of_many_windows_show_that_one_was_not_read() -> None:
     assert [each for each in drawn if not each.endswith("equal")] == [
         "offsets 500 to 504: not read, at least in part"
     ]
+
+
+def over_time() -> Reconciliation:
+    """Return an audit of records from 0 to 49 s: three are lost at the end, one is damaged, two offsets are a gap."""
+    source = log_of(*(Rec(b"k", b"v%d" % n, n * 1000) for n in range(50)))
+    target = source.copy()
+    for at in (45, 46, 47):
+        del target.records[at]
+    target.records[20] = Rec(b"k", b"other", 20_000)
+    for log in (source, target):
+        del log.records[3], log.records[4]
+    source.delete_below(10)
+    return audit({TP: source}, {TP: target}, buckets=TimeBuckets.over((0, 60_000)))
+
+
+def test_the_pictures_over_time_have_an_axis_and_name_what_they_do_not_show() -> None:
+    document = document_of(over_time())
+    for picture in (timeline(document, "t"), cumulative(document)):
+        assert picture.count("1970-01-01 00:0") == 5
+    assert "2 of 6 have no timestamp and are not in the picture" in cumulative(document)
+    assert "difference: " in timeline(document, "t")
+
+
+def test_records_that_balance_are_a_difference_all_the_same() -> None:
+    document = document_of(over_time())
+    document["timeline"]["source"]["t"][:4] = [5, 5, 0, 0]
+    document["timeline"]["target"]["t"][:4] = [0, 5, 5, 0]
+    document["timeline"]["target"]["t"][4:] = document["timeline"]["source"]["t"][4:]
+    assert "difference: 5 records fewer, 5 more in the target" in timeline(document, "t")
+
+
+def test_the_rows_of_the_timeline_add_up_to_the_report() -> None:
+    document = document_of(over_time())
+    rows = list(csv.DictReader(timeline_csv(document).splitlines()))
+    sums: Counter[str] = Counter()
+    for row in rows:
+        sums[row["what"]] += int(row["records"])
+    topic = document["topics"][0]
+    assert (sums["source"], sums["target"]) == (
+        topic["records"]["source"],
+        topic["records"]["target"],
+    )
+    assert (sums["missing"], sums["corrupt"]) == (3, 1)
+    assert {int(row["until_ms"]) - int(row["from_ms"]) for row in rows} == {
+        document["timeline"]["bucket_ms"]
+    }
+
+
+@pytest.mark.parametrize("topics", [0, 1, 40])
+def test_the_timeline_is_a_png_file_for_any_number_of_topics(topics: int) -> None:
+    logs = {TopicPartition(f"t{n}", 0): full(3) for n in range(topics)}
+    assert timeline_png(document_of(audit(logs, logs))).startswith(b"\x89PNG")
