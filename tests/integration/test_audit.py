@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -386,7 +387,7 @@ def kaudit(*arguments: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "spark_jobs", *arguments],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=280,
     )
 
 
@@ -417,6 +418,63 @@ def test_the_command_writes_its_reports_and_exits_with_the_verdict(
     assert "<svg" in page
     assert "src=" not in page
     assert "href=" not in page
+
+
+def kaudit_pair(pair: Pair, out: Path, *options: str) -> int:
+    done = kaudit(
+        *("reconcile", "--source", pair.east, "--target", pair.west, "--topics", pair.topic),
+        *("--out", str(out), "--master", "local[2]", "--no-self-test", "--quiet", *options),
+    )
+    assert done.stdout, done.stderr
+    return done.returncode
+
+
+def recent(count: int) -> list[Message]:
+    """Return messages that retention does not delete while a test runs."""
+    now = int(time.time() * 1000)
+    return [each._replace(timestamp=now + n) for n, each in enumerate(messages(count))]
+
+
+@pytest.mark.timeout(900)
+def test_the_command_run_twice_writes_the_same_bytes_outside_of_meta_and_a_chain(
+    clusters: tuple[Cluster, Cluster], tmp_path: Path
+) -> None:
+    pair = Pair(clusters, f"twice-{time.monotonic_ns()}", partitions=3)
+    records = recent(300)
+    pair.write(pair.east, records)
+    damaged = [*records]
+    for n in (10, 11, 100):
+        damaged[n] = damaged[n]._replace(value=b"changed")
+    pair.write(pair.west, damaged)
+    written = []
+    for _ in range(2):
+        assert kaudit_pair(pair, tmp_path, "--window", "20") == ExitCode.DIVERGED
+        files = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
+        document = json.loads(files["report.json"])
+        assert violations("report", document) == []
+        meta = document.pop("meta")
+        written.append((document, files["findings.jsonl"], files["repair.json"]))
+        for name, known in document["files"].items():
+            assert sha256(files[name]).hexdigest() == known
+    assert written[0] == written[1]
+    assert meta["previous"] == sha256(files["report.previous.json"]).hexdigest()
+    assert f'scope="{pair.topic}",verdict="DIVERGED"}} 1\n'.encode() in files["metrics.prom"]
+    assert files["report.md"].startswith(b"# DIVERGED: source to target")
+
+
+@pytest.mark.timeout(900)
+def test_the_command_ends_with_the_exit_code_of_each_verdict(
+    clusters: tuple[Cluster, Cluster], tmp_path: Path
+) -> None:
+    records = recent(50)
+    pair = Pair(clusters, f"codes-{time.monotonic_ns()}", partitions=1)
+    for bootstrap in (pair.east, pair.west):
+        pair.write(bootstrap, records)
+    assert kaudit_pair(pair, tmp_path) == ExitCode.CONSISTENT
+    pair.write(pair.east, recent(5))
+    assert kaudit_pair(pair, tmp_path) == ExitCode.NO_VERDICT_YET
+    delete_below(pair.west, Place(pair.topic, 0, 10))
+    assert kaudit_pair(pair, tmp_path) == ExitCode.AGED_OUT
 
 
 def test_a_side_that_can_not_be_reached_is_no_verdict(tmp_path: Path) -> None:
