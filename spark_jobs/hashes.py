@@ -15,12 +15,10 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from spark_jobs.content_hash import DEFAULT_HASH_KEY as DEFAULT_HASH_KEY
 from spark_jobs.record_arrays import Integers, RecordArrays
 
 Hashes: TypeAlias = npt.NDArray[np.uint64]
-
-DEFAULT_HASH_KEY = "kaudit digest v1"
-"""16 bytes. Digests can be compared only if they have the same key."""
 
 _NULL = np.uint64(0x9E3779B97F4A7C15)
 _TIME = np.uint64(0xD1B54A32D192ED03)

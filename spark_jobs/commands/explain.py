@@ -89,6 +89,8 @@ class Side(NamedTuple):
     place: Place
     named: bool
     """Whether the finding names this record. If not, the same offset of the other cluster is shown beside it."""
+    audited_hash: str | None = None
+    """The content hash that the audit read, in hex."""
 
 
 def places(finding: Mapping[str, Any], report: Mapping[str, Any]) -> tuple[Side, Side]:
@@ -96,6 +98,8 @@ def places(finding: Mapping[str, Any], report: Mapping[str, Any]) -> tuple[Side,
     from spark_jobs.record_lookup import Place
 
     at_source, at_target = finding["src_offset"], finding["dst_offset"]
+
+    hashes = {"source": finding["src_hash"], "target": finding["dst_hash"]}
 
     def side(which: str, offset: int, partition: int, *, named: bool, note: str = "") -> Side:
         cluster = report[which]
@@ -110,7 +114,8 @@ def places(finding: Mapping[str, Any], report: Mapping[str, Any]) -> tuple[Side,
         if not named:
             note = ", the same offset: the finding names no record here"
         title = f"{which} {place.cluster}: {place.topic_partition} at {offset}{note}"
-        return Side(title, place, named)
+        # The other copy of a duplicate has the same content.
+        return Side(title, place, named, hashes[which] if named else None)
 
     own = finding["partition"]
     if finding["class"] == "duplicate" and finding["first_dst_offset"] is not None:
@@ -186,12 +191,15 @@ def _explanation(
     decoder: Decoder | None,
     max_bytes: int,
 ) -> list[str]:
-    from spark_jobs.record_text import Style, differing, printable, sections, table
+    from spark_jobs.record_text import Row, Style, differing, printable, sections, table
     from spark_jobs.stored_record import Stored
 
     width = max(80, min(200, shutil.get_terminal_size((140, 24)).columns))
     style = Style(max_bytes, decoder, width)
     shown = sections(*found, style)
+    if shown:
+        audited = [_as_audited(side, each) for side, each in zip(sides, found, strict=True)]
+        shown[0].rows.append(Row("as audited", audited[0], audited[1]))
     run_id = report["meta"]["run_id"]
     lines = [
         f"finding {finding['seq']} of run {run_id}: {finding['class']}, "
@@ -211,6 +219,21 @@ def _explanation(
         fields = differing(shown)
         lines.append(f"differs now: {', '.join(fields)}" if fields else "no field differs now")
     return lines
+
+
+def _as_audited(side: Side, found: Found) -> list[str]:
+    """Return whether the record is still as the audit read it; nothing if the finding has no hash of it."""
+    from spark_jobs.content_hash import MOST_BYTES, content_hash
+    from spark_jobs.stored_record import Stored
+
+    if side.audited_hash is None or not isinstance(found, Stored):
+        return []
+    now = content_hash(found)
+    if now is None:
+        return [f"not checked: above {MOST_BYTES:,} bytes"]
+    return [
+        "yes, the same hash" if f"{now:016x}" == side.audited_hash else "NO, it has CHANGED since"
+    ]
 
 
 def _yourself(sides: tuple[Side, Side], found: tuple[Found, Found], avro: Path | None) -> list[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from spark_jobs.report.document import Document
@@ -50,6 +52,9 @@ def first_screen(
         f"windows {_n(read['windows'])}, drilled {_n(read['windows_drilled'])}",
         f"report  {report}",
     ]
+    if findings:
+        directory = shlex.quote(str(Path(report).parent))
+        lines.append(f"next    kaudit explain --run {directory} --finding {findings[0]['seq']}")
     return "\n".join(lines)
 
 

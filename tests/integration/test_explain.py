@@ -15,9 +15,12 @@ import pytest
 
 from kclient import AdminClient, NewTopic, Producer, TopicPartition
 from kclient.avro import AvroSerializer
+from spark_jobs.content_hash import content_hash
 from spark_jobs.findings import Finding, FindingClass
+from spark_jobs.record_lookup import Place, look_up
 from spark_jobs.report.document import finding_lines
 from spark_jobs.report.hashes import file_hash
+from spark_jobs.stored_record import Stored
 from tests.kit.brokers import Cluster, MakeCluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -147,6 +150,26 @@ def test_a_record_that_the_target_lacks_stands_beside_what_the_target_has_there(
     assert "no field differs now" in audited.explain("--finding", "1")
 
 
+def test_a_record_that_changed_since_the_audit_is_named(audited: Audited) -> None:
+    audited.write([(b"a", b"1")], [(b"a", b"2")])
+    tp = TopicPartition(audited.topic, 0)
+    found = look_up(Place("east", audited.cluster.bootstrap, "", *tp, 0), timeout=10)
+    assert isinstance(found, Stored)
+    audited.found(
+        finding(
+            audited,
+            FindingClass.CORRUPT,
+            0,
+            0,
+            source_hash=content_hash(found),
+            target_hash=content_hash(found),
+        )
+    )
+    line = row(audited.explain(), "as audited")
+    assert "yes, the same hash" in line.partition("|")[0]
+    assert "NO, it has CHANGED since" in line.partition("|")[2]
+
+
 def test_a_duplicate_stands_beside_its_other_copy_and_a_misrouted_record_beside_its_source(
     audited: Audited,
 ) -> None:
@@ -223,7 +246,7 @@ def test_what_is_no_finding_of_an_audit_is_a_usage_error(audited: Audited) -> No
 
 def test_it_does_not_load_spark() -> None:
     code = (
-        "import sys, spark_jobs.cli, spark_jobs.record_lookup, spark_jobs.record_text;"
+        "import sys, spark_jobs.cli, spark_jobs.record_lookup, spark_jobs.record_text, spark_jobs.content_hash;"
         "print([m for m in ('pyspark', 'pandas', 'numpy', 'pyarrow') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

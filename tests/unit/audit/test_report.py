@@ -49,6 +49,16 @@ def screen(run: Reconciliation) -> str:
     return text
 
 
+def test_the_screen_names_the_command_that_shows_the_first_finding() -> None:
+    target = full()
+    target.records[10] = Rec(b"k", b"other", 10)
+    lines = screen(audit({TP: full()}, {TP: target})).splitlines()
+    assert lines[-1] == "next    kaudit explain --run . --finding 1"
+    assert not any(
+        line.startswith("next") for line in screen(audit({TP: full()}, {TP: full()})).splitlines()
+    )
+
+
 def test_a_record_moved_far_limits_the_proof_to_where_it_was() -> None:
     target = full()
     target.records[10], target.records[45] = target.records[45], target.records[10]
