@@ -175,7 +175,7 @@ class ControllerEventProcessor:
         if fresh or event.vanished:
             await self._performer.handle(events.TopicsChanged(tuple(fresh), event.vanished), turns)
         if self._deletions:
-            # A request to delete a topic may have been read before the topic. Requests are read again: the one that is
+            # A request to delete a topic may have been read before the topic. Requests are read again: that which is
             # known here may be for an earlier topic of the name, which was deleted with it.
             self._deletions = await self._performer.unless_ended(self._zk.read_deletions())
             await self._request_deletions(turns)

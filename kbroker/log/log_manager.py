@@ -36,6 +36,7 @@ from kbroker.log.log_dir import LoadedLogDir, LogDir, PendingDelete
 from kbroker.log.log_dir_histories import LogDirHistories
 from kbroker.log.log_dir_history import LogDirHistory
 from kbroker.log.log_flusher import LogFlusher
+from kbroker.log.offset_checkpoint_file import FoundLog, believed_high_watermarks
 from kbroker.log.partition_metadata_file import PartitionMetadata
 from kbroker.log.unified_log import UnifiedLog
 from kclient.wire.errors import (
@@ -144,28 +145,16 @@ class LogManager:
                 )
             self._adopt(partition, log, directory)
         self.failed.update(loaded.failed)
-        # A watermark above the log end is wrong, or the log was cut: it does not show what of the rest is committed.
-        ends = {key: log.log_end_offset for key, log in loaded.logs.items()}
-        marks = {
-            key: mark if mark <= ends.get(key, mark) else 0
-            for key, mark in loaded.high_watermarks.items()
+        found = {
+            key: FoundLog(log.log_end_offset, log.recovery_point, log.topic_id is not None)
+            for key, log in loaded.logs.items()
         }
-        if loaded.integrity.condition is LogDirCondition.POWER_LOSS:
-            # A cut that was not synced may be undone: below a mark that was may be what was cut, and
-            # not the committed records that took its place. What the recovery point covers is there.
-            marks = {
-                key: min(mark, loaded.logs[key].recovery_point)
-                for key, mark in marks.items()
-                if key in loaded.logs
-            }
-        if loaded.history is not None:
-            # Each log that kbroker made had a topic id. One that lost it may be another partition's: directories may
-            # have been exchanged since.
-            marks = {
-                key: 0 if key in loaded.logs and loaded.logs[key].topic_id is None else mark
-                for key, mark in marks.items()
-            }
-        self.high_watermarks.update(marks)
+        self.high_watermarks |= believed_high_watermarks(
+            loaded.high_watermarks,
+            found,
+            after_power_loss=loaded.integrity.condition is LogDirCondition.POWER_LOSS,
+            by_kbroker=loaded.history is not None,
+        )
         self.clean = self.clean and loaded.clean
         self.written_by_kbroker = self.written_by_kbroker or loaded.history is not None
         self.broker_epoch = max(self.broker_epoch, loaded.broker_epoch)

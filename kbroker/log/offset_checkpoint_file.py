@@ -51,6 +51,42 @@ def believed_log_starts(
     return LogStarts(believed, refused)
 
 
+class FoundLog(NamedTuple):
+    """What the start found of a log, beside the high watermark of its directory's checkpoint."""
+
+    log_end: int
+    recovery_point: int
+    has_topic_id: bool
+
+
+def believed_high_watermarks(
+    checkpoint: Mapping[TopicPartition, int],
+    logs: Mapping[TopicPartition, FoundLog],
+    *,
+    after_power_loss: bool,
+    by_kbroker: bool,
+) -> dict[TopicPartition, int]:
+    """Return the high watermarks that are accepted for the *logs* of one directory.
+
+    - An entry without a log in the directory is of a log that is gone. Another directory may have a later log of that
+      partition: the entry does not concern it.
+    - A high watermark above the log end is wrong, or the log was cut: it does not show what of the rest is committed.
+    - After a power loss a cut that was not synced may be undone. Below the high watermark may then lie what was cut,
+      and not the committed records that replaced it. What the recovery point covers is there.
+    - Each log that kbroker made (*by_kbroker*) had a topic id. One that lost it may be another partition's:
+      directories may have been exchanged since.
+    """
+    believed = {}
+    for key, log in logs.items():
+        mark = checkpoint.get(key)
+        if mark is None:
+            continue
+        if mark > log.log_end or (by_kbroker and not log.has_topic_id):
+            mark = 0
+        believed[key] = min(mark, log.recovery_point) if after_power_loss else mark
+    return believed
+
+
 def encode(offsets: Mapping[TopicPartition, int]) -> bytes:
     """Return the content of a checkpoint file."""
     lines = ["0", str(len(offsets))]
