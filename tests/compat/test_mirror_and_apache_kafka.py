@@ -216,3 +216,45 @@ def test_a_java_producer_to_a_mirror_fails_at_once_and_shows_why(
     assert "t-0 is a mirror of cluster there and read-only" in output
     assert "retrying" not in output
     assert stored(west, "t") == []
+
+
+WRITE_A_GAP = """
+import sys
+from kclient.aio import run
+from kclient.config import CommonConfig
+from kclient.net.cluster import Cluster
+from kclient.types import TopicPartition
+from mirrormaker.ledger import Ledger
+from mirrormaker.link_state import Cause, Gap
+
+async def main():
+    from twisted.internet import reactor
+    cluster = Cluster(reactor, CommonConfig.load({"bootstrap.servers": sys.argv[1]}))
+    await cluster.start()
+    ledger = Ledger(cluster, "east.gaps.internal", lambda: "east-id", replication_factor=-1)
+    tp = TopicPartition("orders", 0)
+    for until in (15, 15, 17):
+        await ledger.record(tp, tp, Gap(10, until, Cause.RETENTION), "id")
+    await cluster.close()
+
+run(main)
+"""
+
+
+def test_the_gap_ledger_is_written_to_apache_kafka_and_read_from_it(
+    apache: ApacheKafka, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-c", WRITE_A_GAP, apache.bootstrap]
+    subprocess.run(command, timeout=120, check=True)
+    records = kafka_holds(apache, "east.gaps.internal")
+    assert [record[:2] for record in records] == [(0, 1), (1, 2)], "the same gap is written once"
+    resource = ConfigResource(ConfigResource.Type.TOPIC, "east.gaps.internal")
+    client = AdminClient({"bootstrap.servers": apache.bootstrap, "log_level": 0})
+    configs = client.describe_configs([resource])[resource].result(10)
+    assert configs["cleanup.policy"].value == "compact"
+    unreachable = {"east.bootstrap.servers": "127.0.0.1:1"}
+    copier = Mirror(tmp_path / "mirror", apache, apache, unreachable)  # type: ignore[arg-type]
+    code, output = copier.ask("gaps", "--format", "json")
+    assert code == 0, output
+    (entry,) = [json.loads(line) for line in output.splitlines()]
+    assert (entry["from"], entry["until"], entry["cause"]) == (10, 17, "retention")
