@@ -14,6 +14,7 @@ from spark_jobs.commands.options import (
     duration_ms,
     pair_of,
     progress_on_stderr,
+    show,
     with_pair,
     write_whole,
 )
@@ -69,7 +70,7 @@ def counts(**options: Any) -> None:
             write_whole(out / "counts.csv", csv_text(found).encode())
             write_whole(out / "counts.json", json_text(found, pair.names).encode())
             write_whole(out / "counts.png", picture(found, pair.names))
-        click.echo(screen(found, pair.names))
+        show(screen(found, pair.names))
         return found.exit_codes[0]
 
     sys.exit(guarded(work))

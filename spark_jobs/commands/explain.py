@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from spark_jobs.commands.guard import guarded
+from spark_jobs.commands.options import show
 from spark_jobs.report.hashes import file_hash
 from spark_jobs.verdict import ExitCode
 
@@ -76,7 +77,7 @@ def explain(
         found = look_up(left.place, timeout), look_up(right.place, timeout)
         lines = _explanation(finding, report, sides, found, decoder, max_bytes)
         lines += _yourself(sides, found, avro)
-        click.echo("\n".join(lines))
+        show("\n".join(lines))
         return _exit_code(sides, found)
 
     sys.exit(guarded(work))

@@ -6,6 +6,7 @@ import os
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,9 +95,15 @@ def progress_on_stderr(quiet: bool) -> Callable[[str], None]:
 
     def progress(text: str) -> None:
         if not quiet:
-            click.echo(f"kaudit: {time.monotonic() - started:5.1f} s  {text}", err=True)
+            show(f"kaudit: {time.monotonic() - started:5.1f} s  {text}", err=True)
 
     return progress
+
+
+def show(text: str, *, err: bool = False) -> None:
+    """Print *text*. A closed pipe (`| head`) does not change the exit code."""
+    with suppress(BrokenPipeError):
+        click.echo(text, err=err)
 
 
 def write_whole(path: Path, content: bytes) -> None:

@@ -9,7 +9,13 @@ from typing import Any
 import click
 
 from spark_jobs.commands.guard import guarded
-from spark_jobs.commands.options import duration_ms, pattern_of, progress_on_stderr, write_whole
+from spark_jobs.commands.options import (
+    duration_ms,
+    pattern_of,
+    progress_on_stderr,
+    show,
+    write_whole,
+)
 
 _FILES = ("profile.csv", "profile.json", "profile.png")
 
@@ -75,7 +81,7 @@ def profile(**options: Any) -> None:
             write_whole(out / "profile.csv", csv_text(result).encode())
             write_whole(out / "profile.json", json_text(result).encode())
             write_whole(out / "profile.png", picture(result))
-        click.echo(screen(result))
+        show(screen(result))
         return result.exit_code
 
     sys.exit(guarded(work))

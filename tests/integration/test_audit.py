@@ -414,6 +414,10 @@ def test_the_command_writes_its_reports_and_exits_with_the_verdict(
     ]
     (finding,) = (tmp_path / "report" / "findings.jsonl").read_text().splitlines()
     assert json.loads(finding)["class"] == "truncated"
+    explained = kaudit("explain", "--run", str(tmp_path / "report"))
+    assert explained.returncode == 0, explained.stderr
+    assert "as audited      yes, the same hash" in explained.stdout
+    assert "not in the log: it ends" in explained.stdout
     page = (tmp_path / "report" / "report.html").read_text()
     assert "<svg" in page
     assert "src=" not in page

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from click.testing import CliRunner
 from spark_jobs import cli
 from spark_jobs.cluster import ClusterUnreadable
 from spark_jobs.commands.guard import guarded
+from spark_jobs.commands.options import show
 from spark_jobs.verdict import ExitCode
 
 BASE = ("reconcile", "--source", "a:1", "--target", "b:1")
@@ -71,3 +75,17 @@ def test_a_run_that_ends_early_never_ends_with_1(
 
     assert guarded(work, report) == code
     assert reported == [code]
+
+
+def test_a_closed_pipe_does_not_change_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb", buffering=0) as raw:
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, write_through=True))
+
+        def work() -> int:
+            show("a result")
+            return 0
+
+        assert guarded(work) == ExitCode.CONSISTENT
+        monkeypatch.undo()
