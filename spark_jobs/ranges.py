@@ -22,16 +22,17 @@ def subtract(ranges: Iterable[tuple[int, int]], without: Iterable[tuple[int, int
     """Return the offsets of *ranges* that *without* does not contain."""
     cuts = merged(without)
     result: Ranges = []
+    first_cut = 0
     for first, high in merged(ranges):
         low = first
-        for cut_low, cut_high in cuts:
-            if cut_high <= low:
-                continue
-            if cut_low >= high:
-                break
-            if cut_low > low:
-                result.append((low, cut_low))
-            low = cut_high
+        while first_cut < len(cuts) and cuts[first_cut][1] <= low:
+            first_cut += 1
+        at = first_cut
+        while at < len(cuts) and cuts[at][0] < high:
+            if cuts[at][0] > low:
+                result.append((low, cuts[at][0]))
+            low = max(low, cuts[at][1])
+            at += 1
         if low < high:
             result.append((low, high))
     return result
