@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -505,6 +507,59 @@ def test_a_stream_has_no_end_option(spark: SparkSession, written: Log, tmp_path:
     for name in ("endingOffsets", "endingTimestamp"):
         stream = Stream(spark, written, tmp_path, {"subscribe": "mixed", name: "latest"})
         assert f"{name}" in stream.fails()
+
+
+KILLED_QUERY = """
+import sys
+from pyspark.sql import SparkSession
+from spark_jobs.source import KbrokerDataSource
+
+bootstrap, home = sys.argv[1:]
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+spark.dataSource.register(KbrokerDataSource)
+(
+    spark.readStream.format("kbroker")
+    .option("kafka.bootstrap.servers", bootstrap)
+    .option("subscribe", "killed")
+    .option("startingOffsets", "earliest")
+    .option("maxOffsetsPerTrigger", "20")
+    .load()
+    .writeStream.format("parquet")
+    .option("checkpointLocation", home + "/checkpoint")
+    .option("path", home + "/rows")
+    .start()
+    .awaitTermination()
+)
+"""
+
+
+@pytest.mark.timeout(600)  # two more JVMs start
+def test_kill_9_of_a_query_leaves_every_record_in_the_sink_once(
+    spark: SparkSession, written: Log, tmp_path: Path
+) -> None:
+    written.create("killed", 2)
+    written.write("killed", 0, 2000, partitions=2)
+    offsets = tmp_path / "checkpoint" / "offsets"
+    seen = 0
+    for more in (2, 2):
+        command = [sys.executable, "-c", KILLED_QUERY, written.bootstrap, str(tmp_path)]
+        with (tmp_path / "query.log").open("ab") as log:
+            query = subprocess.Popen(command, stderr=log, start_new_session=True)
+        try:
+            eventually("micro-batches", lambda n=seen + more: micro_batches(offsets) >= n, 240)
+        finally:
+            os.killpg(query.pid, signal.SIGKILL)
+            query.wait()
+        seen = micro_batches(offsets)
+    options = {"subscribe": "killed", "startingOffsets": "earliest"}
+    stream = Stream(spark, written, tmp_path, options)
+    stream.run()
+    assert stream.offsets == up_to(1000, 1000)
+
+
+def micro_batches(offsets: Path) -> int:
+    """The number of micro-batches that a checkpoint has seen begin."""
+    return sum(1 for each in offsets.glob("*") if each.name.isdigit()) if offsets.exists() else 0
 
 
 @pytest.fixture(scope="module")
