@@ -10,12 +10,15 @@ A follower that returns may join the ISR of thousands of partitions within one f
 are in flight: neither the reactor nor ZooKeeper's thread has thousands to do while other work waits. A queued write is
 as safe as one in flight: both ISRs count.
 
+A deleted topic may be created again with a state znode of the same version. A write for the earlier topic must not be
+applied to it. So the broker confirms the deletion of a replica only after `settled`.
+
 Owner: the reactor's thread.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -40,7 +43,7 @@ from kbroker.zk.errors import (
     SessionExpired,
     ZooKeeperError,
 )
-from kbroker.zk.interface import ZooKeeper
+from kbroker.zk.interface import Session, Stat, ZooKeeper
 from kbroker.zk.reconnect import Reconnect
 from kclient.wire.errors import RequestTimedOut
 
@@ -97,6 +100,10 @@ class AlterPartitionManager:
         self._reconnect = reconnect
         self._waiting: deque[tuple[Partition, LeaderState, WriteIsr]] = deque()
         self._on_their_way = 0
+        self._unsettled: Counter[TopicPartition] = Counter()
+        """Writes that ZooKeeper may still apply."""
+        self._settling: dict[TopicPartition, list[Deferred[None]]] = {}
+        """Waiters for `settled`."""
         self._beginning = False
         self._changed: set[TopicPartition] = set()
         self._to_log: list[IsrChange] = []
@@ -118,6 +125,13 @@ class AlterPartitionManager:
             return
         self._waiting.append((partition, leader_state, write))
         self._begin()
+
+    async def settled(self, key: TopicPartition) -> None:
+        """Wait until no write of *key*'s state znode can still be applied."""
+        if key in self._unsettled:
+            waiting: Deferred[None] = Deferred()
+            self._settling.setdefault(key, []).append(waiting)
+            await waiting
 
     def _begin(self) -> None:
         """Begin as many queued writes as may be in flight."""
@@ -150,6 +164,8 @@ class AlterPartitionManager:
             attempts += 1
             if attempts > 2:
                 await deferLater(self._reactor, RETRY_SECONDS)
+                if self._stopped or partition.leader_state is not leader_state:
+                    return
             role = partition.role
             before = leader_state.isr
             isr = tuple(replica for replica in role.replicas if replica in write.isr)
@@ -163,9 +179,7 @@ class AlterPartitionManager:
                 elr=write.elr,
             )
             try:
-                stat = await self._zookeeper.set(
-                    path, znodes.encode_partition_state(state), write.zk_version
-                )
+                stat = await self._set(partition.key, path, state, write.zk_version)
                 effects, wrote = leader_state.isr_written(stat.version), True
             except ZooKeeperError as error:
                 wrote = False
@@ -189,6 +203,44 @@ class AlterPartitionManager:
             if partition.leader_state is leader_state:
                 partition.perform([e for e in effects if isinstance(e, HighWatermarkAdvanced)])
             return
+
+    async def _set(
+        self, key: TopicPartition, path: str, state: znodes.PartitionState, version: int
+    ) -> Stat:
+        """Write a state znode, and keep it unsettled until ZooKeeper cannot apply the write any more."""
+        session = self._zookeeper.session
+        self._unsettled[key] += 1
+        try:
+            stat = await self._zookeeper.set(path, znodes.encode_partition_state(state), version)
+        except ConnectionLoss:
+            # The server may still apply it, until the session is connected to another one, or is over.
+            fenced = Deferred.fromCoroutine(self._until_fenced(path, session))
+            fenced.addErrback(lambda failure: log.failure("waiting for ZooKeeper failed", failure))
+            fenced.addBoth(lambda _: self._settle(key))
+            raise
+        except BaseException:
+            self._settle(key)
+            raise
+        self._settle(key)
+        return stat
+
+    async def _until_fenced(self, path: str, session: Session | None) -> None:
+        while not self._stopped:
+            try:
+                await self._reconnect.connected(session)
+                await self._zookeeper.sync(path)
+            except (ConnectionLoss, RequestTimedOut):
+                continue
+            except SessionExpired:
+                pass
+            return
+
+    def _settle(self, key: TopicPartition) -> None:
+        self._unsettled[key] -= 1
+        if not self._unsettled[key]:
+            del self._unsettled[key]
+            for waiting in self._settling.pop(key, []):
+                waiting.callback(None)
 
     def _written(
         self, partition: Partition, leader_state: LeaderState, before: frozenset[int]

@@ -23,7 +23,7 @@ Owner: the reactor's thread
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Awaitable, Callable, Generator, Iterable
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -69,7 +69,7 @@ class ReplicaStateChanges:
     """Applies the controller's requests.
 
     *new_partition* makes a partition that is not hosted yet. *registered* is called with the broker epoch of a request
-    that is for a later registration than the known one.
+    that is for a later registration than the known one. *isr_settled* waits for the ISR writes of a partition.
     """
 
     def __init__(
@@ -82,6 +82,7 @@ class ReplicaStateChanges:
         *,
         new_partition: Callable[[TopicPartition], Partition],
         registered: Callable[[int], None],
+        isr_settled: Callable[[TopicPartition], Awaitable[None]],
     ) -> None:
         self._reactor = reactor
         self._registry = registry
@@ -89,6 +90,7 @@ class ReplicaStateChanges:
         self._registration = registration
         self._new_partition = new_partition
         self._registered = registered
+        self._isr_settled = isr_settled
         self.fence = controller_fence
         self._closed = False
 
@@ -103,8 +105,17 @@ class ReplicaStateChanges:
         return await in_turns(self._reactor, self._become_leader_or_follower(request))
 
     async def stop_replicas(self, request: StopReplicaRequest) -> StopReplicaResponse:
-        """Apply StopReplica, some partitions in every turn of the reactor."""
-        return await in_turns(self._reactor, self._stop_replicas(request))
+        """Apply StopReplica, some partitions in every turn of the reactor.
+
+        A deletion is confirmed when no ISR write of the partition can be applied any more: with the last confirmation
+        the controller deletes the state znode, and a topic of the same name may be created.
+        """
+        response = await in_turns(self._reactor, self._stop_replicas(request))
+        for topic in request.topic_states:
+            for state in topic.partition_states:
+                if state.delete_partition:
+                    await self._isr_settled((topic.topic_name, state.partition_index))
+        return response
 
     async def stop_unconfirmed(self, request: UpdateMetadataRequest) -> None:
         """Stop hosting what the controller did not confirm before its full UpdateMetadata; logs stay.

@@ -21,6 +21,9 @@ class AlterPartition(Protocol):
     def submit(self, partition: Any, write: WriteIsr, /) -> None:
         """Begin *write* for a `Partition`; its leader state receives the outcome."""
 
+    async def settled(self, key: TopicPartition, /) -> None:
+        """Wait until no write of a partition's state znode can still be applied."""
+
     def stop(self) -> None:
         """Begin no further write."""
 

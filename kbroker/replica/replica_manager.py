@@ -148,6 +148,7 @@ class ReplicaManager:
             registration,
             controller_fence,
             new_partition=self._new_partition,
+            isr_settled=alter_partition.settled,
             registered=self.registered,
         )
         self.log_schedule = LogSchedule(

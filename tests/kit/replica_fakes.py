@@ -19,6 +19,9 @@ class RecordedIsrWrites:
         """Note *write*."""
         self.submitted.append(write)
 
+    async def settled(self, _key: TopicPartition) -> None:
+        """Nothing reaches a ZooKeeper."""
+
     def stop(self) -> None:
         """Nothing is running."""
 

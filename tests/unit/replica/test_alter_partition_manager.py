@@ -16,7 +16,7 @@ from kbroker.replica.alter_partition_manager import (
 )
 from kbroker.replica.core.leader_state import LeaderState
 from kbroker.zk import znodes
-from kbroker.zk.errors import BadVersion, ConnectionLoss, NoNode
+from kbroker.zk.errors import BadVersion, ConnectionLoss, NoNode, SessionExpired
 from kbroker.zk.interface import Node, Stat
 from tests.kit.partitions import HostedPartition
 
@@ -34,6 +34,7 @@ class OneZnode:
         self.mishaps: list[str] = []
         self.announced: list[bytes] = []
         self.connected = True
+        self.session = None
 
     def set(self, path: str, data: bytes, version: int) -> Deferred[Stat]:
         assert path == "/brokers/topics/t/partitions/0/state"
@@ -68,8 +69,19 @@ class OneZnode:
 class Connected:
     """ZooKeeper is always back."""
 
-    def connected(self) -> Deferred[None]:
+    def connected(self, _session: object = None) -> Deferred[None]:
         return succeed(None)
+
+
+class Reconnecting:
+    """ZooKeeper is back when a test fires what it returned."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Deferred[None]] = []
+
+    def connected(self, _session: object = None) -> Deferred[None]:
+        self.waiting.append(Deferred())
+        return self.waiting[-1]
 
 
 class Scene:
@@ -159,6 +171,10 @@ class SlowZooKeeper:
     def __init__(self) -> None:
         self.waiting: list[Deferred[Stat]] = []
         self.announced: list[bytes] = []
+        self.session = None
+
+    def sync(self, _path: str) -> Deferred[None]:
+        return succeed(None)
 
     def set(self, _path: str, _data: bytes, version: int) -> Deferred[Stat]:
         self.waiting.append(Deferred())
@@ -206,3 +222,62 @@ def test_after_a_write_that_came_to_nothing_the_follower_is_asked_again(scene: S
     scene.follower_catches_up()
     assert (scene.leader_state.isr, scene.leader_state.pending) == ({1}, None)
     assert scene.partition.appended == [("t", 0)]
+
+
+def one_write(
+    directory: Path, reconnect: Any
+) -> tuple[SlowZooKeeper, AlterPartitionManager, list[str]]:
+    """Begin an ISR write that ZooKeeper does not answer; the list notes when the partition is settled."""
+    zookeeper = SlowZooKeeper()
+    unknown: Any = zookeeper
+    writer = AlterPartitionManager(Clock(), unknown, reconnect)
+    partition = HostedPartition(directory, 1, alter_partition=writer)
+    partition.take(1, 0, (1,), replicas=(1, 2), version=7)
+    assert partition.leader_state is not None
+    partition.perform(partition.leader_state.follower_fetched(2, 0, 0, 0.0))
+    partition.leader_state = None  # it leads no more: the topic is being deleted
+    settled: list[str] = []
+    waiting = Deferred.fromCoroutine(writer.settled(partition.key))
+    waiting.addCallback(lambda _: settled.append("settled"))
+    return zookeeper, writer, settled
+
+
+def test_a_partition_is_settled_when_its_write_is_answered(tmp_path: Path) -> None:
+    zookeeper, _, settled = one_write(tmp_path, Connected())
+    assert settled == []
+    zookeeper.waiting[0].callback(stat(8))
+    assert settled == ["settled"]
+
+
+def test_a_rejected_write_is_settled_at_once(tmp_path: Path) -> None:
+    zookeeper, _, settled = one_write(tmp_path, Connected())
+    zookeeper.waiting[0].errback(BadVersion("/p"))
+    assert settled == ["settled"]
+
+
+def test_a_write_without_an_answer_is_settled_when_another_server_has_the_session(
+    tmp_path: Path,
+) -> None:
+    reconnect = Reconnecting()
+    zookeeper, _, settled = one_write(tmp_path, reconnect)
+    zookeeper.waiting[0].errback(ConnectionLoss("/p"))
+    assert settled == [], "the first server may still apply the write"
+    reconnect.waiting[0].errback(ConnectionLoss("/p"))
+    assert settled == []
+    reconnect.waiting[1].callback(None)
+    assert settled == ["settled"]
+
+
+def test_a_write_of_a_session_that_is_over_is_settled(tmp_path: Path) -> None:
+    reconnect = Reconnecting()
+    zookeeper, _, settled = one_write(tmp_path, reconnect)
+    zookeeper.waiting[0].errback(ConnectionLoss("/p"))
+    reconnect.waiting[0].errback(SessionExpired())
+    assert settled == ["settled"]
+
+
+def test_a_partition_without_a_write_is_settled(tmp_path: Path) -> None:
+    _, writer, _ = one_write(tmp_path, Connected())
+    settled: list[None] = []
+    Deferred.fromCoroutine(writer.settled(("other", 0))).addCallback(settled.append)
+    assert settled == [None]
