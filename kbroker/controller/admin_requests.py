@@ -22,7 +22,7 @@ from kbroker.controller.effect_performer import EffectPerformer
 from kbroker.controller.zk_client import ControllerZkClient
 from kbroker.zk import znodes
 from kbroker.zk.errors import PoisonZnode
-from kbroker.zk.interface import Node
+from kbroker.zk.interface import Node, Stat
 
 log = Logger()
 
@@ -38,10 +38,8 @@ class ZkAdminRequests:
         self._zk = zk
         self._listed: dict[TopicPartition, tuple[int, ...]] = {}
         """Reassignments that /admin/reassign_partitions lists and that were given to the machine."""
-        self._listed_version = -1
-        """Version of that znode; -1 while nothing is to be removed from it."""
-        self._listed_at = -1
-        """ZooKeeper's transaction id of that version."""
+        self._listed_stat: Stat | None = None
+        """The record of that znode; None while nothing is to be removed from it."""
 
     async def elect_preferred(self, node: Node, turns: WorkerTurns) -> None:
         """Elect the preferred leaders that /admin/preferred_replica_election names; delete the znode."""
@@ -57,12 +55,12 @@ class ZkAdminRequests:
             outcomes = {p: result.outcome.value for p, result in sorted(answer.results.items())}
             for line in state_change_log.outcome_lines(outcomes):
                 log.info("preferred leader, asked for by {path}, of {line}", path=path, line=line)
-        await self._performer.unless_ended(self._zk.delete_admin_znode(path, node.stat.version))
+        await self._performer.unless_ended(self._zk.delete_admin_znode(path, node.stat))
 
     async def reassign(self, node: Node | None, turns: WorkerTurns) -> None:
         """Begin the reassignments that /admin/reassign_partitions lists; remove those that are completed already."""
         if node is None:
-            self._listed, self._listed_version = {}, -1
+            self._listed, self._listed_stat = {}, None
             return
         try:
             wanted = znodes.decode_reassignment(node.data)
@@ -74,14 +72,13 @@ class ZkAdminRequests:
             answer = await self._performer.handle(events.ReassignmentRequested(fresh), turns)
             if isinstance(answer, fx.AnswerReassignment):
                 _log_reassignment(fresh, answer)
-        if node.stat.mzxid > self._listed_at:
-            self._listed, self._listed_at = wanted, node.stat.mzxid
-            self._listed_version = node.stat.version
+        self._listed, self._listed_stat = wanted, node.stat
         await self.maybe_remove_from_zk_reassignment()
 
     async def maybe_remove_from_zk_reassignment(self) -> None:
         """Remove from /admin/reassign_partitions what is completed, or was replaced by another reassignment."""
-        if self._listed_version < 0:
+        stat = self._listed_stat
+        if stat is None:
             return
         current = targets_of(self._machine.context)
         left = {
@@ -91,19 +88,20 @@ class ZkAdminRequests:
         }
         if not left:
             await self._performer.unless_ended(
-                self._zk.delete_admin_znode(znodes.REASSIGN_PARTITIONS, self._listed_version)
+                self._zk.delete_admin_znode(znodes.REASSIGN_PARTITIONS, stat)
             )
-            self._listed, self._listed_version = {}, -1
+            self._listed, self._listed_stat = {}, None
         elif left != self._listed:
             written = await self._performer.unless_ended(
                 self._zk.update_admin_znode(
                     znodes.REASSIGN_PARTITIONS,
                     znodes.encode_reassignment(left),
-                    self._listed_version,
+                    stat.version,
                 )
             )
             # Of a znode that is gone, or that a tool has written meanwhile, the watch brings another event.
-            self._listed, self._listed_version = left, -1 if written is None else written
+            self._listed = left
+            self._listed_stat = None if written is None else stat._replace(version=written)
 
 
 def _log_reassignment(

@@ -84,7 +84,8 @@ class ControlledShutdowns:
         leaving = [*(step.answer for step in self._moving), *self._leaving]
         self._moving, self._leaving = [], []
         for request in leaving:
-            request.errback(NotController(reason))
+            if not request.called:  # the queue has answered the event in process
+                request.errback(NotController(reason))
 
     def _stop_waiting(self, next_step: ControlledShutdown) -> None:
         if next_step in self._moving:

@@ -193,6 +193,13 @@ class ControllerElection:
             self._elect_later()
         elif not outcome:
             self._elect_later()
+        elif self.epoch is None:
+            # The watch does not report a controller that won and is gone before the watch has read it.
+            self._clock.callLater(RETRY_SECONDS, self._elect_without_controller)
+
+    def _elect_without_controller(self) -> None:
+        if self.controller_id is None:
+            self._maybe_elect()
 
     async def _elect(self) -> bool:
         """Try to win; return whether there is nothing more to do until /controller changes."""

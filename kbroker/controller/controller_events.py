@@ -84,9 +84,12 @@ class ZkPreferredElection:
 
 @dataclass(frozen=True, slots=True)
 class ZkReassignment:
-    """The content of /admin/reassign_partitions; None while there is no such znode."""
+    """/admin/reassign_partitions was created, changed or deleted.
 
-    node: Node | None
+    Without its content: the controller itself may have changed that before it processes the event.
+    """
+
+    exists: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ from typing import TypeAlias, TypeVar
 
 from twisted.logger import Logger
 
-from kbroker.common.gather import all_of
 from kbroker.common.turns import WorkerTurns
 from kbroker.controller.channel_manager import ControllerChannelManager
 from kbroker.controller.controller_events import UncleanElectionCheck
@@ -120,7 +119,7 @@ class EffectPerformer:
             case fx.WarnOfDataLoss():
                 _log_data_loss(effect)
             case fx.DeleteTopicZnodes():
-                self._queue.run(self._delete_topic(effect.topic))
+                self._queue.run(self._delete_topic(effect))
             case fx.DeleteTopicDeletions():
                 self._queue.run(self._delete_topic_deletions(effect.topics))
             case fx.Resign():
@@ -169,21 +168,22 @@ class EffectPerformer:
 
     # -- beside the queue --------------------------------------------------------------------
 
-    async def _delete_topic(self, name: str) -> None:
-        await self.unless_ended(self._zk.delete_topic(name))
-        log.info("deleted topic {name}", name=name)
+    async def _delete_topic(self, effect: fx.DeleteTopicZnodes) -> None:
+        await self.unless_ended(self._zk.delete_topic(effect.topic, effect.topic_id))
+        log.info("deleted topic {name}", name=effect.topic)
         # Its watch stays until /brokers/topics is seen without it: a topic of the same name may be there already.
-        self._queue.put(events.TopicZnodesDeleted(name))
+        self._queue.put(events.TopicZnodesDeleted(effect.topic, effect.topic_id))
 
     async def _delete_topic_deletions(self, names: tuple[str, ...]) -> None:
         """Delete requests to delete topics that do not exist; a topic that is too new to be known keeps its request."""
-        there = await all_of(self._zk.topic_exists(name) for name in names)
-        gone = [
-            name
-            for name, exists in zip(names, there, strict=True)
-            if not exists or not self._delete_topic_enable
-        ]
-        await self._zk.delete_paths([znodes.delete_topic_path(name) for name in gone])
+        for name in names:
+            # A child that any tool may have written: not every name can be one of a topic.
+            path = f"{znodes.DELETE_TOPICS}/{name}"
+            # Read before the topic: a later request may be for a later topic.
+            request = await self._zk.read_admin_znode(path)
+            if request is None or (self._delete_topic_enable and await self._zk.topic_exists(name)):
+                continue
+            await self._zk.delete_admin_znode(path, request.stat)
 
 
 class _Joined:

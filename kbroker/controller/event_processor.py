@@ -252,7 +252,11 @@ class ControllerEventProcessor:
             event.answer.callback(answer.results)
 
     async def _zk_reassignment(self, event: ev.ZkReassignment, turns: WorkerTurns) -> None:
-        await self._zk_requests.reassign(event.node, turns)
+        node = None
+        if event.exists:
+            read = self._zk.read_admin_znode(znodes.REASSIGN_PARTITIONS)
+            node = await self._performer.unless_ended(read)
+        await self._zk_requests.reassign(node, turns)
 
     def _complete_reassignments(self) -> None:
         self._completion_scheduled = False

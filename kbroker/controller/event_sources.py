@@ -131,7 +131,7 @@ class ControllerEventSources:
             self._queue.put(ZkPreferredElection(node))
 
     def _reassignment_changed(self, node: Node | None) -> None:
-        self._queue.put(ZkReassignment(node))
+        self._queue.put(ZkReassignment(node is not None))
 
     # -- timer -------------------------------------------------------------------------------
 

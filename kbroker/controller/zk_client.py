@@ -42,6 +42,7 @@ from kbroker.zk.errors import (
     NodeExists,
     NoNode,
     PoisonZnode,
+    UnsafeName,
     ZooKeeperError,
 )
 from kbroker.zk.interface import (
@@ -52,6 +53,7 @@ from kbroker.zk.interface import (
     Node,
     Operation,
     SetData,
+    Stat,
     ZooKeeper,
 )
 from kbroker.zk.reconnect import Reconnect
@@ -174,8 +176,12 @@ class ControllerZkClient:
         )
 
     async def topic_exists(self, name: str) -> bool:
-        """Return whether the topic's znode exists."""
-        return await self._exists(znodes.topic_path(name))
+        """Return whether the topic's znode exists; none does by a name that is not legal."""
+        try:
+            path = znodes.topic_path(name)
+        except ValueError:
+            return False
+        return await self._exists(path)
 
     async def read_unclean_election(self, topic: str, default: bool) -> bool:
         """Read a topic's unclean.leader.election.enable; *default* where it is not set."""
@@ -201,9 +207,12 @@ class ControllerZkClient:
         for path, node in zip(paths, await all_of(map(self._get_or_none, paths)), strict=True):
             if node is not None:
                 try:
-                    partitions.update(znodes.decode_partitions(path, node))
-                except PoisonZnode as error:
-                    self._report(error)
+                    named = znodes.decode_partitions(path, node)
+                    for topic, _ in named:
+                        znodes.topic_path(topic)  # UnsafeName where no topic can have that name
+                    partitions.update(named)
+                except (PoisonZnode, UnsafeName) as error:
+                    self._report(error, path)
         return await self.read_states(sorted(partitions)), paths
 
     async def read_log_dir_events(self, names: Iterable[str]) -> tuple[frozenset[int], list[str]]:
@@ -403,8 +412,11 @@ class ControllerZkClient:
 
     # -- deletions and administrative requests ----------------------------------------------
 
-    async def delete_topic(self, name: str) -> None:
-        """Remove everything of a topic, and at last, in one step, its name and its deletion request."""
+    async def delete_topic(self, name: str, topic_id: UUID) -> None:
+        """Remove everything of a topic, and at last, in one step, its name and its deletion request.
+
+        A topic of the same name with another id stays: it may have been created before a lost answer is noticed.
+        """
         while True:
             try:
                 await self._delete_below(znodes.partitions_path(name))
@@ -418,11 +430,22 @@ class ControllerZkClient:
             except ZooKeeperError as error:
                 # A znode was created or deleted meanwhile, or the answer was lost: look again.
                 await self._reconnect.connected(self._epoch.session)
-                if not await self._exists(znodes.topic_path(name)):
+                if not await self._is_there(name, topic_id):
                     return
                 log.debug("deleting {name} again: {error}", name=name, error=error)
             else:
                 return
+
+    async def _is_there(self, name: str, topic_id: UUID) -> bool:
+        """Return whether the topic with that id has its znode, even one that cannot be decoded any more."""
+        try:
+            node = await self._read(lambda: self._zookeeper.get(znodes.topic_path(name)))
+            return znodes.decode_topic(name, node.data).topic_id == topic_id
+        except NoNode:
+            return False
+        except PoisonZnode as error:
+            self._report(error)
+            return True
 
     async def _delete_below(self, path: str) -> None:
         """Delete *path* with all below it, in multis of a hundred, which ZooKeeper takes in the order they are sent."""
@@ -485,11 +508,24 @@ class ControllerZkClient:
             return None
         return version + 1
 
-    async def delete_admin_znode(self, path: str, version: int) -> None:
+    async def read_admin_znode(self, path: str) -> Node | None:
+        """Read an administrative znode; None while there is none."""
+        try:
+            return await self._read(lambda: self._zookeeper.get(path))
+        except NoNode:
+            return None
+
+    async def delete_admin_znode(self, path: str, stat: Stat) -> None:
         """Delete an administrative znode that was processed, but not if another client has written it since."""
-        delete = [Delete(path, version)]
         with suppress(NoNode, BadVersion):
-            await self._reconnect.read(self._epoch.session, lambda: self._fenced(delete))
+            while True:
+                with suppress(ConnectionLoss):
+                    await self._fenced([Delete(path, stat.version)])
+                    return
+                # The next znode of that path begins with the same version: it is another one if that was deleted.
+                found = await self._read(lambda: self._zookeeper.exists(path))
+                if found is None or found.czxid != stat.czxid:
+                    return
 
     # -- every read, every write ------------------------------------------------------------
 

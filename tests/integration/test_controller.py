@@ -200,7 +200,7 @@ async def test_a_zombie_with_an_old_controller_epoch_cannot_write(join: Join) ->
     cluster = FakeBrokers()
     one = await join(cluster, 1)
     await until(lambda: one.controller.is_active)
-    await one.topics.create(NewTopic("t"))
+    created = await one.topics.create(NewTopic("t"))
     assert await one.topics.until_led("t", [0], 5)
     epoch = one.controller.epoch
     zombie = ControllerZkClient(one.zk, one.reconnect, epoch, reactor, new_topic_id=lambda: None)
@@ -214,7 +214,7 @@ async def test_a_zombie_with_an_old_controller_epoch_cannot_write(join: Join) ->
     with pytest.raises(ControllerMovedError):
         await zombie.write_states([StateWrite(("t", 5), LeaderAndIsr(7, 9, (7,), 1), None)])
     with pytest.raises(ControllerMovedError):
-        await zombie.delete_topic("t")
+        await zombie.delete_topic("t", created.topic_id)
     with pytest.raises(ControllerMovedError):
         await zombie.delete_paths([znodes.topic_path("t")])
     assert await state(one.zk, "t") == before

@@ -219,7 +219,7 @@ class ControllerAgainstZooKeeper(RuleBasedStateMachine):
                 done = self.deleted_by.get(topic.topic_id, set())
                 assert ((effect.topic, index), replica) in done
         self.deletions.discard(effect.topic)
-        self.feed(events.TopicZnodesDeleted(effect.topic))
+        self.feed(events.TopicZnodesDeleted(effect.topic, effect.topic_id))
 
     def on_DeleteTopicDeletions(self, effect):
         self.deletions -= set(effect.topics)

@@ -118,6 +118,7 @@ class DeleteTopicZnodes:
     """Remove /brokers/topics/T, /config/topics/T and /admin/delete_topics/T: TopicZnodesDeleted."""
 
     topic: str
+    topic_id: UUID
 
 
 @dataclass(frozen=True, slots=True)

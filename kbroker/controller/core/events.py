@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from uuid import UUID
 
 from kbroker.common.topic_partition import TopicPartition
 from kbroker.controller.core.context import Broker, LeaderAndIsr, LogEnd, Topic
@@ -48,9 +49,10 @@ class TopicDeletionRequested:
 
 @dataclass(frozen=True, slots=True)
 class TopicZnodesDeleted:
-    """DeleteTopicZnodes was performed."""
+    """DeleteTopicZnodes was performed. A topic of the same name with another id may exist."""
 
     topic: str
+    topic_id: UUID
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,7 +206,8 @@ class ControllerStateMachine:
         self, context: ControllerContext, event: events.TopicZnodesDeleted
     ) -> Steps[None]:
         yield
-        if event.topic in context.deleting:
+        topic = context.topics.get(event.topic)
+        if topic is not None and topic.topic_id == event.topic_id:
             context.remove_topic(event.topic)
 
     def _stop_replica_acked(

@@ -36,7 +36,7 @@ def request(
         if name not in dropped:
             yield from _begin(context, name, request_batch)
             if _is_gone(context, name):
-                effects.append(DeleteTopicZnodes(name))  # a topic without partitions
+                effects.append(_delete_znodes(context, name))  # a topic without partitions
     return effects
 
 
@@ -116,7 +116,11 @@ def replicas_stopped(context: ControllerContext, event: StopReplicaAcked) -> lis
         if context.replica_states.get(key) is ReplicaState.DELETION_STARTED:
             context.move_replica(partition, event.broker_id, verdict)
             touched[partition[0]] = None
-    return [DeleteTopicZnodes(name) for name in touched if _is_gone(context, name)]
+    return [_delete_znodes(context, name) for name in touched if _is_gone(context, name)]
+
+
+def _delete_znodes(context: ControllerContext, name: str) -> Effect:
+    return DeleteTopicZnodes(name, context.topics[name].topic_id)
 
 
 def _is_gone(context: ControllerContext, name: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 import pytest
 from twisted.internet.defer import Deferred
@@ -75,8 +76,8 @@ def test_an_event_begins_when_the_one_before_has_ended(worker: Worker) -> None:
     worker.end(2)
     assert worker.begun == ACKED
     worker.end()
-    worker.queue.put(TopicZnodesDeleted("t"))
-    assert worker.begun[-1] == TopicZnodesDeleted("t"), "an idle worker begins at once"
+    worker.queue.put(TopicZnodesDeleted("t", UUID(int=1)))
+    assert worker.begun[-1] == TopicZnodesDeleted("t", UUID(int=1)), "an idle worker begins at once"
 
 
 def test_the_content_of_a_znode_replaces_the_content_that_waits_in_its_place(

@@ -98,3 +98,21 @@ def test_a_completed_reassignment_is_removed_from_the_znode_that_requested_it() 
     world.until(lambda: listed() == {1})
     world.joins_the_isr(4, "many", 1)
     world.until(lambda: znodes.REASSIGN_PARTITIONS not in world.ensemble.tree)
+
+
+def test_a_request_to_delete_a_name_that_no_topic_can_have_is_removed() -> None:
+    world = a_world()
+    path = f"{znodes.DELETE_TOPICS}/no topic"
+    world.create(path)
+    world.until(lambda: path not in world.ensemble.tree)
+    assert world.controller.epoch is not None
+    assert world.controller.epoch.number == 1
+
+
+def test_an_isr_notification_with_a_name_that_no_topic_can_have_is_removed() -> None:
+    world = a_world()
+    path = f"{znodes.ISR_CHANGES}/isr_change_0000000007"
+    world.create(path, znodes.encode_partitions([TopicPartition("no topic", 0)]))
+    world.until(lambda: path not in world.ensemble.tree)
+    assert world.controller.epoch is not None
+    assert world.controller.epoch.number == 1

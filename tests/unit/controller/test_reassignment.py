@@ -356,7 +356,7 @@ def test_a_topic_is_deleted_from_old_and_new_replicas() -> None:
         world.feed(events.StopReplicaAcked(broker, 100 + broker, gone))
     assert not world.all_sent(fx.DeleteTopicZnodes)
     world.feed(events.StopReplicaAcked(3, 103, gone))
-    assert world.all_sent(fx.DeleteTopicZnodes) == [fx.DeleteTopicZnodes("t")]
+    assert world.all_sent(fx.DeleteTopicZnodes) == [fx.DeleteTopicZnodes("t", ID)]
 
 
 def test_leaders_are_not_balanced_while_replicas_move() -> None:

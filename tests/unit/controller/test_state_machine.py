@@ -217,11 +217,22 @@ def test_a_deleted_topic_leaves_the_metadata_first_and_zookeeper_last(machine):
     first = frozenset({("t", 0)})
     assert handle(machine, events.StopReplicaAcked(1, 1, first)) == []
     assert handle(machine, events.StopReplicaAcked(2, 1, first | {("t", 1)})) == []
-    assert handle(machine, events.StopReplicaAcked(3, 1, first)) == [fx.DeleteTopicZnodes("t")]
+    assert handle(machine, events.StopReplicaAcked(3, 1, first)) == [fx.DeleteTopicZnodes("t", ID)]
     assert handle(machine, events.StopReplicaAcked(3, 1, first)) == []
-    handle(machine, events.TopicZnodesDeleted("t"))
+    handle(machine, events.TopicZnodesDeleted("t", ID))
     assert not machine.context.topics
     assert not machine.context.replica_states
+
+
+def test_the_end_of_a_deletion_does_not_end_that_of_a_namesake(machine):
+    deletion = events.TopicDeletionRequested(frozenset({"t"}))
+    handle(machine, deletion)
+    namesake = topic("t", UUID(int=8), p0=[1])
+    written(machine, handle(machine, events.TopicsChanged((namesake,))), 0)
+    handle(machine, deletion)
+    handle(machine, events.TopicZnodesDeleted("t", ID))
+    stopped = handle(machine, events.StopReplicaAcked(1, 1, frozenset({("t", 0)})))
+    assert stopped == [fx.DeleteTopicZnodes("t", UUID(int=8))]
 
 
 def test_a_deletion_waits_for_a_dead_broker_and_for_a_failed_one(machine):
@@ -239,7 +250,7 @@ def test_a_deletion_waits_for_a_dead_broker_and_for_a_failed_one(machine):
         3: {("t", 0)},
     }
     handle(machine, events.StopReplicaAcked(2, 2, frozenset({("t", 1)})))
-    assert handle(machine, events.StopReplicaAcked(3, 1, first)) == [fx.DeleteTopicZnodes("t")]
+    assert handle(machine, events.StopReplicaAcked(3, 1, first)) == [fx.DeleteTopicZnodes("t", ID)]
 
 
 def test_an_answer_of_an_earlier_life_counts_for_nothing(machine):
