@@ -181,8 +181,12 @@ class AdminManager:
         return self._zookeeper.in_session(session)
 
     async def _exists(self, path: str) -> bool:
-        zookeeper = self._zookeeper
-        return await self._reconnect.read(None, lambda: zookeeper.exists(path)) is not None
+        return await self._created(path) is not None
+
+    async def _created(self, path: str) -> int | None:
+        """Return ZooKeeper's transaction id of a znode's creation; None if it does not exist."""
+        stat = await self._reconnect.read(None, lambda: self._zookeeper.exists(path))
+        return None if stat is None else stat.czxid
 
     async def _write(
         self,
@@ -246,7 +250,8 @@ class AdminManager:
         except ValueError:
             raise UnknownTopicOrPartition(f"there is no topic {name[:249]!a}") from None
         ours = self._in_this_session()
-        if not await self._exists(znodes.topic_path(name)):
+        created = await self._created(znodes.topic_path(name))
+        if created is None:
             raise UnknownTopicOrPartition(f"there is no topic {name}")
         for _ in range(ATTEMPTS):
             try:
@@ -260,6 +265,8 @@ class AdminManager:
                 raise RequestTimedOut(f"topic {name} was not deleted: ask again") from None
             except ConnectionLoss:
                 await self._reconnect.connected()
+                if await self._created(znodes.topic_path(name)) != created:
+                    return  # that topic is deleted; one of the same name stays
             else:
                 return
         raise UnknownServerError(f"topic {name} could not be deleted in {ATTEMPTS} attempts")

@@ -35,6 +35,7 @@ class PaperZooKeeper:
     def __init__(self, *answers: Exception | None) -> None:
         self.answers = list(answers)
         self.nodes: dict[str, bytes] = {}
+        self.created_again: set[str] = set()
 
     def on_session(self, _callback: object) -> None:
         pass
@@ -43,7 +44,8 @@ class PaperZooKeeper:
         return PaperSession(self, session)
 
     def exists(self, path: str) -> Deferred[Stat | None]:
-        return succeed(STAT if path in self.nodes else None)
+        stat = STAT._replace(czxid=int(path in self.created_again))
+        return succeed(stat if path in self.nodes else None)
 
     async def get(self, path: str) -> Node:
         if path not in self.nodes:
@@ -65,6 +67,8 @@ class PaperZooKeeper:
             self.session = Session(2, 6.0)
             self.nodes.update(answer.meanwhile)
             raise ConnectionLoss
+        if isinstance(answer, CreatedAgain):
+            self.created_again.add(answer.path)
         if isinstance(answer, NodeExists):
             self.nodes.setdefault(answer.path, topic_of(OURS))
         if answer is not None:
@@ -89,6 +93,10 @@ class SessionLost(Exception):
 
     def __init__(self, meanwhile: dict[str, bytes]) -> None:
         self.meanwhile = meanwhile
+
+
+class CreatedAgain(ConnectionLoss):
+    """A lost answer: meanwhile the znode was deleted, and another client created it again."""
 
 
 def topic_of(topic_id: UUID) -> bytes:
@@ -141,6 +149,13 @@ def test_a_deletion_is_retried_until_it_is_answered(attempts: int) -> None:
     zookeeper = PaperZooKeeper(*[ConnectionLoss()] * attempts, None)
     zookeeper.nodes[PATH] = topic_of(OURS)
     assert outcome(topics_on(zookeeper).delete("t")) is None
+
+
+def test_a_topic_that_was_created_again_meanwhile_is_not_deleted_by_a_retry() -> None:
+    zookeeper = PaperZooKeeper(CreatedAgain(PATH), None)
+    zookeeper.nodes[PATH] = topic_of(OURS)
+    assert outcome(topics_on(zookeeper).delete("t")) is None
+    assert zookeeper.answers == [None]
 
 
 def test_a_deletion_without_an_answer_is_no_success() -> None:
