@@ -113,14 +113,17 @@ class LogDirHistories:
 
     # Registrations
 
-    def registering(self, *, has_failed: bool = False) -> LogDirIntegrity:
-        """Return the content of the next registration; the files get an open end with it.
-
-        If a directory failed in this run, the registration does not vouch for the replicas in it: it is partial.
-        """
+    def registering(self) -> None:
+        """Handle the begin of an attempt to register: the files get an open end with it."""
         self._has_unknown_epoch = self._is_registering
         self._is_registering = True
         self._published = {path: each.intact for path, each in self._integrities.items()}
+
+    def registration(self, *, has_failed: bool = False) -> LogDirIntegrity:
+        """Return the content of the next registration, after the files of that attempt were written.
+
+        If a directory failed in this run, the registration does not vouch for the replicas in it: it is partial.
+        """
         return _partial(self.integrity) if has_failed else self.integrity
 
     def registered(self, broker_epoch: int) -> None:

@@ -179,10 +179,13 @@ class LogManager:
     # Registrations of the broker
 
     def registering(self) -> LogDirIntegrity:
-        """Return what the directories vouch for, for the registration. The next start covers the epoch of it."""
-        integrity = self.histories.registering(has_failed=bool(self.offline))
+        """Return what the directories vouch for, for the registration. The next start covers the epoch of it.
+
+        A directory that fails with this write does not cover that epoch: the registration must not vouch for it.
+        """
+        self.histories.registering()
         self._write_histories()
-        return integrity
+        return self.histories.registration(has_failed=bool(self.offline))
 
     def registered(self, broker_epoch: int) -> None:
         """Write the broker epoch of a registration into the directories. Quick: nothing is synced."""

@@ -48,7 +48,10 @@ def after_a_loss_in_b() -> LogDirHistories:
 
 def test_a_directory_covers_the_logs_in_it_whatever_another_one_lost() -> None:
     made = after_a_loss_in_b()
-    assert made.registering() == LogDirIntegrity(LogDirCondition.CRASHED, broker_epochs((169, 169)))
+    made.registering()
+    assert made.registration() == LogDirIntegrity(
+        LogDirCondition.CRASHED, broker_epochs((169, 169))
+    )
     made.registered(200)
     assert made.vouched_for("a", T0) == broker_epochs((120, MAX_BROKER_EPOCH))
     assert made.vouched_for("a", T1) == broker_epochs((200, 200)), (
@@ -114,9 +117,10 @@ def test_a_broker_that_stops_while_it_registers_covers_every_later_epoch() -> No
 
 def test_a_new_directory_covers_what_the_others_do() -> None:
     made = histories({"a": LogDirHistory("boot", broker_epochs((10, 63)), ("A",)), "b": None}, [T0])
-    assert made.registering() == LogDirIntegrity(LogDirCondition.CRASHED, broker_epochs((10, 63)))
+    made.registering()
+    assert made.registration() == LogDirIntegrity(LogDirCondition.CRASHED, broker_epochs((10, 63)))
     made.registered(70)
-    assert histories(files_of(made, *"ab")).registering() == LogDirIntegrity(
+    assert histories(files_of(made, *"ab")).registration() == LogDirIntegrity(
         LogDirCondition.CRASHED, broker_epochs((10, 63), 70)
     )
 
@@ -125,15 +129,18 @@ def test_a_registration_does_not_vouch_for_the_replicas_of_a_directory_that_fail
     made = histories({"a": None, "b": None})
     made.registering()
     made.registered(10)
-    assert made.registering() == LogDirIntegrity(LogDirCondition.CLEAN, broker_epochs(10))
-    assert made.registering(has_failed=True) == LogDirIntegrity(
+    made.registering()
+    assert made.registration() == LogDirIntegrity(LogDirCondition.CLEAN, broker_epochs(10))
+    made.registering()
+    assert made.registration(has_failed=True) == LogDirIntegrity(
         LogDirCondition.PARTIAL, broker_epochs(10)
     )
 
 
 def test_a_loss_is_reported_as_it_is_while_another_directory_has_failed() -> None:
     made = histories({"a": LogDirHistory("other boot", broker_epochs(10))})
-    assert made.registering(has_failed=True) == LogDirIntegrity(LogDirCondition.POWER_LOSS, None)
+    made.registering()
+    assert made.registration(has_failed=True) == LogDirIntegrity(LogDirCondition.POWER_LOSS, None)
 
 
 def test_a_missing_directory_may_have_held_any_replica() -> None:
@@ -141,7 +148,8 @@ def test_a_missing_directory_may_have_held_any_replica() -> None:
     history = LogDirHistory("boot", broker_epochs((10, 63)), BOTH)
     made.add("a", "A", assess(history, None, "boot", is_new=False), history)
     made.conclude([T0], 0)
-    assert made.registering() == LogDirIntegrity(LogDirCondition.PARTIAL, broker_epochs((10, 63)))
+    made.registering()
+    assert made.registration() == LogDirIntegrity(LogDirCondition.PARTIAL, broker_epochs((10, 63)))
     assert made.vouched_for("a", T0) == broker_epochs((10, 63))
     assert made.history_of("a", ()).pending_loss is LogDirCondition.PARTIAL
     made.registered(70)

@@ -148,6 +148,18 @@ def test_s15_a_directory_that_failed_and_works_again_takes_nothing_away(
     )
 
 
+def test_s15_a_directory_that_fails_when_the_broker_registers_is_not_vouched_for(
+    brokers: Brokers,
+) -> None:
+    disk = FaultyDisk()
+    dirs = brokers("a", "b", disk=disk).start()
+    dirs.registering()
+    dirs.registered(10)
+    disk.fail("rename", errno.EIO)
+    assert dirs.registering() == (LogDirCondition.PARTIAL, broker_epochs(10))
+    assert len(dirs.online) == 1
+
+
 def test_s15_a_directory_that_could_not_be_read_is_away_and_no_more(
     brokers: Brokers, tmp_path: Path
 ) -> None:
