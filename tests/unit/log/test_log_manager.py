@@ -383,6 +383,21 @@ def test_new_partitions_go_where_there_are_fewest(brokers: Brokers, tmp_path: Pa
     assert dirs.create("t", 0, ID) is dirs.get("t", 0)
 
 
+def test_a_high_watermark_in_another_directory_is_of_a_deleted_topic(brokers: Brokers) -> None:
+    dirs = brokers("a", "b").start()
+    dirs.registered(10)
+    for topic in ("other", "t"):
+        append(dirs.create(topic, 0, ID), 2)
+    dirs.checkpoint({("t", 0): 2})
+    for topic in ("other", "t"):
+        dirs.delete(topic, 0)
+    append(dirs.create("t", 0, ID), 2)
+    dirs.release()  # before the next checkpoint of b
+    dirs = brokers("a", "b").start()
+    assert ("t", 0) in dirs
+    assert dirs.high_watermarks.get(("t", 0), 0) == 0
+
+
 def test_a_partition_in_two_directories_is_refused(brokers: Brokers, tmp_path: Path) -> None:
     dirs = brokers("a", "b").start()
     dirs.create("t", 0, ID)
