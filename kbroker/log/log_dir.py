@@ -70,6 +70,8 @@ class LogDir:
         self.logs = 0
         """How many logs are in use in it; counted by `LogManager`."""
         self._written: dict[str, dict[TopicPartition, int]] = {}
+        self._decided: dict[str, dict[TopicPartition, int]] = {}
+        """The latest content of each checkpoint that was decided: a thread may be about to write it."""
         self._write_lock = Lock()
         self._write_number = 0
         self._last_write: dict[str, int] = {}
@@ -264,15 +266,23 @@ class LogDir:
     # Checkpoints
 
     def written(self, name: str, partition: TopicPartition) -> int:
-        """Return the entry of *partition* in checkpoint *name* on the disk, or -1."""
-        return self._written.get(name, {}).get(partition, -1)
+        """Return the entry of *partition* in checkpoint *name* on the disk, or -1.
+
+        While a write is under way it is the higher one of the two that the disk may have.
+        """
+        on_disk = self._written.get(name, {}).get(partition, -1)
+        return max(on_disk, self._decided.get(name, {}).get(partition, -1))
 
     def all_written(self, name: str) -> Mapping[TopicPartition, int]:
-        """Return checkpoint *name* as it is on the disk."""
-        return self._written.get(name, {})
+        """Return checkpoint *name* as it is on the disk, or will be when the write under way has ended."""
+        return self._decided.get(name, self._written.get(name, {}))
 
-    def checkpoint_number(self) -> int:
-        """Return the order in which a checkpoint was decided; a later one is never overwritten."""
+    def decide_checkpoints(self, files: Mapping[str, dict[TopicPartition, int]]) -> int:
+        """Handle that *files* are to be written; return their number: later ones are never overwritten.
+
+        Owner's thread. `write_checkpoints` follows.
+        """
+        self._decided.update(files)
         self._write_number += 1
         return self._write_number
 

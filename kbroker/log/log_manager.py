@@ -411,8 +411,8 @@ class LogManager:
         """
         for directory in self._directories:
             if directory.failure is None:
-                number = directory.checkpoint_number()
                 files = self._checkpointing.files_of(directory, high_watermarks)
+                number = directory.decide_checkpoints(files)
                 self._in_pool(directory, partial(directory.write_checkpoints, number, files))
 
     def lower_checkpoints(self, marks: Mapping[TopicPartition, int]) -> None:
@@ -444,7 +444,7 @@ class LogManager:
     def _write_now(self, where: LogDir, files: Files | None) -> None:
         """Write checkpoints on the owner's thread. Raise KafkaStorageError; the directory is offline then."""
         if files is not None:
-            number = where.checkpoint_number()
+            number = where.decide_checkpoints(files)
             try:
                 where.write_checkpoints(number, files)
             except OSError as error:
@@ -505,8 +505,8 @@ class LogManager:
             mine = [self._logs[key] for key, where in self._where.items() if where is directory]
             try:
                 closed = close_all(mine, directory.sync_all, threads=self._recovery_threads)
-                number = directory.checkpoint_number()
                 files = self._checkpointing.files_of(directory, high_watermarks)
+                number = directory.decide_checkpoints(files)
                 directory.write_checkpoints(number, files)
                 if closed and not self.failed:
                     directory.write_history(self._memory(directory), durable=True)

@@ -567,6 +567,38 @@ def test_a_checkpoint_decided_earlier_does_not_overwrite_a_later_one(
     assert "t 0 2" in (tmp_path / "a" / "recovery-point-offset-checkpoint").read_text()
 
 
+def test_a_checkpoint_under_way_does_not_outlive_the_log_that_it_is_of(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    broker = brokers(holds=True)
+    dirs = broker.start()
+    dirs.registered(10)
+    append(dirs.create("t", 0, ID), 1)
+    dirs.checkpoint({("t", 0): 1})
+    dirs.delete("t", 0)
+    append(dirs.create("t", 0, ID), 1)
+    broker.pool.run()
+    dirs.release()
+    assert brokers().start().high_watermarks.get(("t", 0), 0) == 0
+
+
+def test_a_checkpoint_under_way_names_no_recovery_point_above_a_truncation(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    broker = brokers(holds=True)
+    dirs = broker.start()
+    log = dirs.create("t", 0, ID)
+    for _ in range(4):
+        append(log, 1)
+    log.flush()
+    dirs.checkpoint({("t", 0): 4})
+    log.truncate_to(2)
+    append(log, 1)
+    broker.pool.run()
+    for name in ("recovery-point", "replication"):
+        assert (tmp_path / "a" / f"{name}-offset-checkpoint").read_text() != "0\n1\nt 0 4\n"
+
+
 def test_flush_messages_and_flush_ms_are_kept(brokers: Brokers) -> None:
     broker = brokers(flush_messages=3, flush_ms=100)
     dirs = broker.start()
