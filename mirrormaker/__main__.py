@@ -131,6 +131,7 @@ def gaps(file: Path, form: str) -> None:
 @click.option(
     "--source-lost", is_flag=True, help="Promote without the source: it is not contacted."
 )
+@click.option("--no-groups", "without_groups", is_flag=True, help="Leave consumer groups out.")
 @click.option("--source-id", metavar="ID", help="With --source-lost: the source's cluster id.")
 @click.option("--producers-stopped", is_flag=True,
     help="Nothing writes to the source: for a source that cannot be made read-only.")  # fmt: skip
@@ -150,6 +151,8 @@ def promote(file: Path, flow: str | None, abort: bool, record: Path | None, **op
     chosen = _flow(_load(file), flow)
     if options["source_lost"] and (abort or options["producers_stopped"] or options["audit"]):
         raise click.UsageError("--source-lost needs no source: leave out the options about it")
+    if abort and options["dry_run"]:
+        raise click.UsageError("--abort has no --dry-run")
     try:
         pattern_list(options["topics"])
     except ValueError as problem:
@@ -167,13 +170,21 @@ def promote(file: Path, flow: str | None, abort: bool, record: Path | None, **op
         )
         if done is not None:
             text = json.dumps(done, indent=2, sort_keys=True)
-            if record is None:
+            if record is None or not _written(record, text):
                 click.echo(text)
-            else:
-                record.write_text(f"{text}\n")
         return code
 
     sys.exit(_in_reactor(lambda reactor, _: begin(reactor)))
+
+
+def _written(file: Path, text: str) -> bool:
+    """Write *text* to *file*; return False, and report why, if that is not possible."""
+    try:
+        file.write_text(f"{text}\n")
+    except OSError as problem:
+        click.echo(f"kmirror: {file} cannot be written: {problem.strerror}", err=True)
+        return False
+    return True
 
 
 def _flow(config: MirrorConfig, name: str | None) -> FlowConfig:

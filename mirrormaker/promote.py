@@ -58,6 +58,8 @@ class Options:
     """With *source_lost*: the cluster id of the source, where the target has mirrors of several."""
     audit: Path | None = None
     """The directory for kaudit's report, if the promotion needs one."""
+    without_groups: bool = False
+    """Leave the committed offsets of consumer groups out."""
     stall: float = 60.0
     """Seconds without progress after which the drain is given up."""
     dry_run: bool = False
@@ -133,7 +135,7 @@ class Promotion:
             _refuse(promotion.not_at_the_cut(cuts, ends))
             await self._compare(mirror, roles, cuts)
             audit = await self._audit(roles, cuts)
-            await self._copy_groups(mirror)
+            groups = await self._copy_groups(mirror)
         except (KafkaError, Refused) as problem:
             if fenced:
                 await self._undo(roles, fenced)
@@ -151,6 +153,7 @@ class Promotion:
                 for tp, cut in cuts.items()
             ),
             audit,
+            groups,
         )
         self._finish(record)
         if record.left_behind:
@@ -240,16 +243,19 @@ class Promotion:
         _refuse(f"kaudit's report: {open_}" if open_ else "")
         return str(report["meta"]["run_id"])
 
-    async def _copy_groups(self, mirror: Mirror) -> None:
-        """Copy the committed offsets of the promoted partitions, if that is enabled. Raise `Refused` if one fails."""
-        if not self._config.settings.sync_group_offsets:
-            return
+    async def _copy_groups(self, mirror: Mirror) -> int | None:
+        """Copy the committed offsets of the promoted partitions; return how many groups have some. Raise `Refused`."""
+        if self._options.without_groups:
+            return None
         groups = mirror.groups
         await groups.synchronize()
         for group, problem in groups.problems.items():
-            raise Refused(f"group {group or '(all)'} was not copied: {problem}")
+            raise Refused(
+                f"group {group or '(all)'} was not copied: {problem}. --no-groups leaves groups out"
+            )
         with_members = f", {groups.with_members} with members there" if groups.with_members else ""
         self._echo(f"{groups.copied} groups were copied to {self._config.target}{with_members}")
+        return groups.copied
 
     async def _undo(self, roles: _Roles, fenced: Iterable[str]) -> None:
         try:

@@ -191,6 +191,8 @@ class Record:
     partitions: tuple[PromotedPartition, ...]
     audit: str | None = None
     """The run id of the audit that proved every record; None without one."""
+    groups: int | None = None
+    """Consumer groups with offsets of these partitions, which the target has now; None if they were left out."""
 
     @property
     def left_behind(self) -> int | None:
@@ -211,6 +213,7 @@ class Record:
             "ended_ms": ended_ms,
             "rpo_records": self.left_behind,
             "audit_run_id": self.audit,
+            "groups": self.groups,
             "partitions": [
                 {
                     "topic": each.tp.topic,

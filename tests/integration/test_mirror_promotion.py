@@ -18,6 +18,8 @@ from confluent_kafka.admin import (
     NewTopic,
 )
 
+from kclient import Consumer
+from kclient.types import OffsetAndMetadata, TopicPartition
 from tests.kit.brokers import Cluster, MakeCluster
 from tests.kit.mirrors import Mirror, stored, until_same
 from tests.kit.waiting import eventually
@@ -131,9 +133,6 @@ class Writer:
 
 
 def values(cluster: Cluster, topic: str, partition: int) -> list[bytes]:
-    from kclient.blocking import Consumer
-    from kclient.types import TopicPartition
-
     with Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest") as consumer:
         tp = TopicPartition(topic, partition)
         consumer.assign([tp])
@@ -213,6 +212,27 @@ def test_what_the_mirror_had_not_copied_yet_is_copied_first(
     code, output = one.ask("promote")
     assert code == 0, output
     assert values(west, "orders", 0) == [b"1", b"2", b"3"]
+
+
+def test_consumers_continue_at_the_other_cluster(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    make_topic(east, "orders")
+    assert deliver(east, "orders", b"1", b"2", b"3") is None
+    tp = TopicPartition("orders", 0)
+    with Consumer(bootstrap_servers=east.bootstrap, group_id="billing") as consumer:
+        consumer.assign([tp])
+        consumer.commit({tp: OffsetAndMetadata(2, "half way")})
+    one = mirror()
+    assert one.run_once() == 0
+    unwritable = str(one.path / "record.json")  # below a file
+    code, output = one.ask("promote", "--record", unwritable)
+    assert code == 0, output
+    assert "record.json cannot be written" in output
+    assert record_of(output)["groups"] == 1
+    with Consumer(bootstrap_servers=west.bootstrap, group_id="billing") as consumer:
+        found = consumer.committed([tp])[tp]
+    assert found == OffsetAndMetadata(2, "half way")
 
 
 def test_a_refused_promotion_leaves_the_source_writable(
