@@ -81,12 +81,15 @@ class Copy:
                     )  # fmt: skip
 
     def compare(self, ledger: list[Record]) -> int:
-        """Return below which offset it holds what *ledger* holds; what was deleted was the same."""
+        """Return below which offset it holds what *ledger* holds; what was deleted was the same, on either side.
+
+        The ledger has `GONE` below the start of the leader that it was read from, after a granted loss.
+        """
         at, records, start = self.agreed, self.records, self.start
         end = min(len(records), len(ledger))
         if at < start:
             at = min(start, end)
-        while at < end and records[at] == ledger[at]:
+        while at < end and ledger[at] in (records[at], GONE):
             at += 1
         self.agreed = at
         return at

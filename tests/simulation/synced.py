@@ -5,7 +5,7 @@ from __future__ import annotations
 from kclient.wire.batches import iterate
 from kclient.wire.errors import KafkaError
 from tests.kit.simulated_disk import SimulatedDisk
-from tests.simulation.copies import Copy, Record
+from tests.simulation.copies import GONE, Copy, Record
 
 
 def synced_end(disk: SimulatedDisk, copy: Copy, ledger: list[Record]) -> int:
@@ -23,7 +23,9 @@ def synced_end(disk: SimulatedDisk, copy: Copy, ledger: list[Record]) -> int:
             for info in iterate(files[name]):
                 record = (info.leader_epoch, info.crc)
                 inside = range(max(info.base_offset, end), min(info.next_offset, len(ledger)))
-                if info.base_offset > end or any(ledger[offset] != record for offset in inside):
+                if info.base_offset > end or any(
+                    ledger[offset] not in (record, GONE) for offset in inside
+                ):
                     break
                 end = max(end, info.next_offset)
         except KafkaError:
