@@ -220,7 +220,9 @@ def test_consumers_continue_at_the_other_cluster(
     make_topic(east, "orders")
     assert deliver(east, "orders", b"1", b"2", b"3") is None
     tp = TopicPartition("orders", 0)
-    with Consumer(bootstrap_servers=east.bootstrap, group_id="billing") as consumer:
+    with Consumer(
+        bootstrap_servers=east.bootstrap, group_id="billing", enable_auto_commit=False
+    ) as consumer:
         consumer.assign([tp])
         consumer.commit({tp: OffsetAndMetadata(2, "half way")})
     one = mirror()
