@@ -19,7 +19,7 @@ from twisted.internet.utils import getProcessOutputAndValue
 
 from kclient.errors import KafkaError
 from kclient.net.cluster import Cluster
-from kclient.net.offsets import LATEST, MAX_TIMESTAMP, list_offsets
+from kclient.net.offsets import MAX_TIMESTAMP, list_offsets
 from kclient.net.waiting import sleep
 from kclient.types import OffsetAndTimestamp, TopicPartition
 from mirrormaker import promotion
@@ -28,7 +28,7 @@ from mirrormaker.config import FlowConfig
 from mirrormaker.lineage import Lineage, text_of
 from mirrormaker.link import PartitionLink
 from mirrormaker.link_state import GapPolicy, LogEnds
-from mirrormaker.log_ends import read_log_ends
+from mirrormaker.log_ends import high_watermarks, read_log_ends
 from mirrormaker.mirror import Mirror
 from mirrormaker.patterns import compiled
 from mirrormaker.prefix import judgement
@@ -136,10 +136,12 @@ class Promotion:
             await self._compare(mirror, roles, cuts)
             audit = await self._audit(roles, cuts)
             groups = await self._copy_groups(mirror)
-        except (KafkaError, Refused) as problem:
+        except Exception as problem:
             if fenced:
                 await self._undo(roles, fenced)
-            raise problem if isinstance(problem, Refused) else Refused(str(problem)) from problem
+            if isinstance(problem, KafkaError):
+                raise Refused(str(problem)) from problem
+            raise
         timestamps = await _last_timestamps(mirror.target, cuts)
         await self._open(mirror.target, roles.target_topics, roles.left, list(cuts))
         after = await _log_ends(mirror.source, cuts, fenced=not self._options.producers_stopped)
@@ -317,7 +319,12 @@ class Promotion:
         )
 
     def _selects(self, name: str) -> bool:
-        return self._selection.wants(name) and self._wanted.fullmatch(name) is not None
+        """Return whether the source topic *name* is to be promoted. Each cluster has its own heartbeats."""
+        return (
+            self._wanted.fullmatch(name) is not None
+            and self._selection.wants(name)
+            and not self._selection.is_heartbeats(name)
+        )
 
     def _selects_copy(self, copy: str) -> bool:
         prefix = self._selection.target_name("")
@@ -389,8 +396,8 @@ async def _unfence(source_topics: Catalog, names: Iterable[str]) -> None:
 
 
 def _difference(tp: TopicPartition, ends: LogEnds, *, compacted: bool) -> str:
-    stated = Lineage("", "")  # the topic ids were compared with the marks
-    found = judgement(ends, stated, GapPolicy.FAIL, compacted=compacted)
+    # The topic ids were compared with the marks.
+    found = judgement(ends, Lineage(), GapPolicy.FAIL, compacted=compacted)
     return "" if found is None else f"{tp}: {found}"
 
 
@@ -420,11 +427,11 @@ async def _log_ends(
             return await until_read_only(cluster, tps, timeout=_TIMEOUT)
         except KafkaError:
             fenced = False
-    answers = await list_offsets(cluster, dict.fromkeys(tps, LATEST), timeout=_TIMEOUT)
+    answers = await high_watermarks(cluster, dict.fromkeys(tps))
     for answer in answers.values():
         if required and isinstance(answer, KafkaError):
             raise answer
-    return {tp: each.offset for tp, each in answers.items() if not isinstance(each, KafkaError)}
+    return {tp: each for tp, each in answers.items() if not isinstance(each, KafkaError)}
 
 
 async def _last_timestamps(

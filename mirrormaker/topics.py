@@ -157,7 +157,7 @@ class Selection:
         """Return whether the source topic *topic* is to be mirrored."""
         if _INTERNAL.fullmatch(topic) or is_ledger(topic) or self._is_checkpoints(topic):
             return False
-        if self._is_heartbeats(topic):
+        if self.is_heartbeats(topic):
             return True
         if self._exclude.fullmatch(topic):
             return False
@@ -169,9 +169,9 @@ class Selection:
 
     def _renames(self, topic: str) -> bool:
         """Return whether *topic* has the source's alias before its name at the target."""
-        return self._prefixed or self._is_heartbeats(topic)
+        return self._prefixed or self.is_heartbeats(topic)
 
-    def _is_heartbeats(self, topic: str) -> bool:
+    def is_heartbeats(self, topic: str) -> bool:
         """Return whether *topic* has heartbeats, if they are emitted: they are mirrored with any other setting."""
         return self._emits_heartbeats and is_heartbeats(topic, self._separator)
 

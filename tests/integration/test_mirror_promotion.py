@@ -204,9 +204,10 @@ def test_the_way_back_is_the_same_command(east: Cluster, west: Cluster, mirror: 
 def test_what_the_mirror_had_not_copied_yet_is_copied_first(
     east: Cluster, west: Cluster, mirror: MakeMirror
 ) -> None:
-    make_topic(east, "orders")
-    assert deliver(east, "orders", b"1") is None
-    one = mirror()
+    for topic in ("orders", "heartbeats"):
+        make_topic(east, topic)
+        assert deliver(east, topic, b"1") is None
+    one = mirror({"emit.heartbeats.enabled": "true"})
     assert one.run_once() == 0
     assert deliver(east, "orders", b"2", b"3") is None
     code, output = one.ask("promote")
