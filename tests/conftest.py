@@ -5,7 +5,12 @@ import os
 
 import pytest
 
-pytest_plugins = ["tests.kit.zookeeper", "tests.kit.brokers", "tests.kit.coordinators"]
+pytest_plugins = [
+    "tests.kit.zookeeper",
+    "tests.kit.brokers",
+    "tests.kit.coordinators",
+    "tests.kit.mirrored_clusters",
+]
 
 
 @pytest.hookimpl(trylast=True)

@@ -4,68 +4,29 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from confluent_kafka import KafkaError, Producer, TopicPartition
+from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import (
-    AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
     NewPartitions,
-    NewTopic,
 )
 
 from kclient.blocking import Producer as BlockingProducer
 from kclient.wire.errors import PolicyViolation
 from tests.kit.brokers import Cluster, MakeCluster
+from tests.kit.mirrored_clusters import MakeMirror, admin, delete_records, make_topic
 from tests.kit.mirrors import Mirror, stored, until_same
 from tests.kit.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
 
 MARK = "kbroker.mirror.source.cluster.id"
-
-MakeMirror = Callable[..., Mirror]
-
-
-@pytest.fixture
-def east(broker_clusters: MakeCluster) -> Cluster:
-    return broker_clusters(1)
-
-
-@pytest.fixture
-def west(broker_clusters: MakeCluster) -> Cluster:
-    return broker_clusters(1)
-
-
-@pytest.fixture
-def mirror(tmp_path: Path, east: Cluster, west: Cluster) -> Iterator[MakeMirror]:
-    made: list[Mirror] = []
-
-    def make(settings: dict[str, str] | None = None) -> Mirror:
-        made.append(Mirror(tmp_path / f"mirror-{len(made)}", east, west, settings))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.kill()
-        assert "Traceback" not in each.output, each.output
-
-
-def admin(cluster: Cluster) -> AdminClient:
-    return AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-
-
-def make_topic(cluster: Cluster, name: str, partitions: int = 1, **config: str) -> None:
-    topic = NewTopic(
-        name, partitions, 1, config={k.replace("_", "."): v for k, v in config.items()}
-    )
-    client = admin(cluster)
-    client.create_topics([topic])[name].result(10)
 
 
 def set_mark(cluster: Cluster, topic: str, value: str) -> None:
@@ -94,11 +55,6 @@ def write_to_mirror(cluster: Cluster, topic: str, count: int) -> None:
     if count > 1:
         produce(cluster, topic, count - 1)
     set_mark(cluster, topic, mark)
-
-
-def delete_records(cluster: Cluster, topic: str, before: int) -> None:
-    client, cut = admin(cluster), TopicPartition(topic, 0, before)
-    client.delete_records([cut])[cut].result(10)
 
 
 def produce(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,8 +14,9 @@ from confluent_kafka.admin import NewTopic
 from kclient.blocking import AdminClient
 from kclient.blocking import Consumer as OurConsumer
 from kclient.types import OffsetAndMetadata, TopicPartition
-from tests.kit.brokers import Cluster, MakeCluster
-from tests.kit.mirrors import Mirror, stored, until_same
+from tests.kit.brokers import Cluster
+from tests.kit.mirrored_clusters import MakeMirror, making_mirrors
+from tests.kit.mirrors import stored, until_same
 from tests.kit.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
@@ -23,32 +24,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
 SYNC = {"sync.group.offsets.enabled": "true", "sync.group.offsets.interval.seconds": "1"}
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
-MakeMirror = Callable[..., Mirror]
-
-
-@pytest.fixture
-def east(broker_clusters: MakeCluster) -> Cluster:
-    return broker_clusters(1)
-
-
-@pytest.fixture
-def west(broker_clusters: MakeCluster) -> Cluster:
-    return broker_clusters(1)
-
 
 @pytest.fixture
 def mirror(tmp_path: Path, east: Cluster, west: Cluster) -> Iterator[MakeMirror]:
-    made: list[Mirror] = []
-
-    def make(settings: dict[str, str] | None = None) -> Mirror:
-        directory = tmp_path / f"mirror-{len(made)}"
-        made.append(Mirror(directory, east, west, SYNC if settings is None else settings))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.kill()
-        assert "Traceback" not in each.output, each.output
+    with making_mirrors(tmp_path, east, west, SYNC) as make:
+        yield make
 
 
 def make_topic(

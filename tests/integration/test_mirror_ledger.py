@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import (
-    AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
@@ -24,7 +23,14 @@ from confluent_kafka.admin import (
 from kclient.blocking import Producer as BlockingProducer
 from kclient.mirror_ledger import GapEntry, encode, view
 from tests.kit.brokers import Cluster, MakeCluster
-from tests.kit.mirrors import Mirror, stored
+from tests.kit.mirrored_clusters import (
+    MakeMirror,
+    admin,
+    delete_records,
+    make_topic,
+    making_mirrors,
+)
+from tests.kit.mirrors import stored
 from tests.kit.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -32,41 +38,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 LEDGER = "east.gaps.internal"
 SKIP = {"gap.policy": "skip"}
 
-MakeMirror = Callable[..., Mirror]
-
-
-@pytest.fixture
-def east(broker_clusters: MakeCluster) -> Cluster:
-    return broker_clusters(1)
-
-
-@pytest.fixture
-def west(broker_clusters: MakeCluster) -> Cluster:
-    return broker_clusters(1)
-
 
 @pytest.fixture
 def mirror(tmp_path: Path, east: Cluster, request: pytest.FixtureRequest) -> Iterator[MakeMirror]:
-    made: list[Mirror] = []
     target = request.getfixturevalue("pair" if "pair" in request.fixturenames else "west")
-
-    def make(settings: dict[str, str] | None = None) -> Mirror:
-        made.append(Mirror(tmp_path / f"mirror-{len(made)}", east, target, settings))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.kill()
-        assert "Traceback" not in each.output, each.output
-
-
-def admin(cluster: Cluster) -> AdminClient:
-    return AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-
-
-def make_topic(cluster: Cluster, name: str, partitions: int = 1, **config: str) -> None:
-    client = admin(cluster)
-    client.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(10)
+    with making_mirrors(tmp_path, east, target) as make:
+        yield make
 
 
 def produce(cluster: Cluster, topic: str, count: int, partitions: int = 1) -> None:
@@ -76,11 +53,6 @@ def produce(cluster: Cluster, topic: str, count: int, partitions: int = 1) -> No
             sent = [producer.send(topic, b"%d" % n, partition=p) for p in range(partitions)]
             for each in sent:
                 each.result(10)
-
-
-def delete_records(cluster: Cluster, topic: str, before: int, partition: int = 0) -> None:
-    client, cut = admin(cluster), TopicPartition(topic, partition, before)
-    client.delete_records([cut])[cut].result(10)
 
 
 def recreate(cluster: Cluster, topic: str, partitions: int = 1) -> None:

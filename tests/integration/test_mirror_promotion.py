@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import (
-    AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
-    NewTopic,
 )
 
 from kclient import Consumer
 from kclient.types import OffsetAndMetadata, TopicPartition
-from tests.kit.brokers import Cluster, MakeCluster
-from tests.kit.mirrors import Mirror, stored, until_same
+from tests.kit.brokers import Cluster
+from tests.kit.mirrored_clusters import MakeMirror, admin, make_topic
+from tests.kit.mirrors import stored, until_same
 from tests.kit.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -29,41 +27,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 MARK = "kbroker.mirror.source.cluster.id"
 TOPIC_ID = "kbroker.mirror.source.topic.id"
 BOTH = {"west->east.enabled": "true", "sync.topic.configs.interval.seconds": "1"}
-
-MakeMirror = Callable[..., Mirror]
-
-
-@pytest.fixture
-def east(broker_clusters: MakeCluster) -> Cluster:
-    return broker_clusters(1)
-
-
-@pytest.fixture
-def west(broker_clusters: MakeCluster) -> Cluster:
-    return broker_clusters(1)
-
-
-@pytest.fixture
-def mirror(tmp_path: Path, east: Cluster, west: Cluster) -> Iterator[MakeMirror]:
-    made: list[Mirror] = []
-
-    def make(settings: dict[str, str] | None = None) -> Mirror:
-        made.append(Mirror(tmp_path / f"mirror-{len(made)}", east, west, settings))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.kill()
-        assert "Traceback" not in each.output, each.output
-
-
-def admin(cluster: Cluster) -> AdminClient:
-    return AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-
-
-def make_topic(cluster: Cluster, name: str, partitions: int = 1) -> None:
-    client = admin(cluster)
-    client.create_topics([NewTopic(name, partitions, 1)])[name].result(10)
 
 
 def configs(cluster: Cluster, topic: str) -> dict[str, str]:
