@@ -8,7 +8,7 @@ from dataclasses import replace
 from time import thread_time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from tests.checker.building import Story, clean_history
@@ -16,6 +16,8 @@ from tests.checker.history import Event
 from tests.checker.verdict import Judgement, check
 
 SEEDS = st.integers(0, 2**32)
+NOTHING_FAILED = 3286
+"""The seed of a history of 80 sends of which none failed."""
 UNKNOWN_VALUE = 10**9
 Histories = list[Event]
 
@@ -105,7 +107,9 @@ def call_a_success_a_failure(events: Histories, chance: random.Random) -> Histor
 
 
 def acknowledge_what_is_not_there(events: Histories, chance: random.Random) -> Histories:
-    event = chance.choice([e for e in events if e.f == "send" and e.type == "fail"])
+    failed = [e for e in events if e.f == "send" and e.type == "fail"]
+    assume(failed)  # one history of some 4,000 has none
+    event = chance.choice(failed)
     _, key, (_, value) = event.v[0]
     changed = replace(event, type="ok", v=[["send", key, [10_000, value]]])
     return [changed if one is event else one for one in events]
@@ -133,6 +137,7 @@ def test_a_clean_history_is_clean(seed: int) -> None:
 
 @pytest.mark.parametrize("falsify", FALSIFICATIONS, ids=lambda one: one.__name__)
 @given(SEEDS)
+@example(NOTHING_FAILED)
 @settings(deadline=None, max_examples=50)
 def test_one_falsification_is_noticed(
     falsify: Callable[[Histories, random.Random], Histories], seed: int
