@@ -6,9 +6,9 @@ Theory of operation
 
 1. *Misrouted.* A record that one partition lacks and another partition of the topic has in addition.
 2. *Lag.* MISSING records behind everything that the target received, unless the mirror is complete.
-3. *Explained.* Compaction of one log explains a record that only the other has, if a later record with its key exists
-   or if it is a tombstone or a transaction marker. Gaps that the operator accepted explain missing offsets. Gaps of
-   the mirror's ledger explain offsets that neither log has (`spark_jobs.gap_ledger`).
+3. *Explained.* Compaction of one log explains a record below its end that only the other has (`KeySpans`). Gaps that
+   the operator accepted explain missing offsets. Gaps of the mirror's ledger explain offsets that neither log has
+   (`spark_jobs.gap_ledger`).
 4. *Truncated.* What is left of MISSING records behind the target's end of a complete mirror: one finding.
 5. *Duplicate.* An EXTRA record with a copy elsewhere in its partition.
 6. *Gaps.* Offsets that the target never had, where the source has deleted its records.
@@ -30,7 +30,15 @@ from typing import NamedTuple
 from kclient.types import TopicPartition
 from spark_jobs.align import Alignment
 from spark_jobs.cut import OffsetRange, PartitionCut
-from spark_jobs.engine import Copies, Failure, FailureKind, Place, by_partition, offsets_of
+from spark_jobs.engine import (
+    Copies,
+    Failure,
+    FailureKind,
+    KeySpan,
+    Place,
+    by_partition,
+    offsets_of,
+)
 from spark_jobs.findings import CONTROL, KEYLESS, TOMBSTONE, Finding, FindingClass
 from spark_jobs.ranges import Ranges, intersect, merged, subtract, total
 from spark_jobs.verdict import Counts
@@ -123,7 +131,7 @@ def add(counts: Iterable[Counts]) -> Counts:
 
 
 class KeyQuestion(NamedTuple):
-    """Asks for later records with the keys of *findings*: compaction may explain those."""
+    """Asks for other records with the keys of *findings*: compaction may explain those."""
 
     findings: Sequence[Finding]
 
@@ -136,6 +144,43 @@ class KeyQuestion(NamedTuple):
     def partitions(self) -> set[TopicPartition]:
         """Where they are."""
         return {f.topic_partition for f in self.findings}
+
+
+_Spans = Mapping[Place, KeySpan]
+
+
+@dataclass(frozen=True, slots=True)
+class KeySpans:
+    """Where the two logs have the keys of a question, below the cut and behind it.
+
+    Compaction removes a record only after the log has received a later one with its key. It removes a tombstone only
+    after the earlier records with its key.
+    """
+
+    source: _Spans = field(default_factory=dict)
+    target: _Spans = field(default_factory=dict)
+    beyond_source: _Spans = field(default_factory=dict)
+    beyond_target: _Spans = field(default_factory=dict)
+
+    def explain(self, finding: Finding, *, renumbered: bool) -> bool:
+        """Return whether compaction may have removed the record of *finding*, below its end, from the other log."""
+        if finding.flags & CONTROL:
+            return True
+        if finding.flags & KEYLESS or finding.key_hash is None:
+            return False
+        place = (finding.topic, finding.partition, finding.key_hash)
+        by_source = finding.finding_class in _ONLY_TARGET
+        cleaned = (self.source if by_source else self.target).get(place)
+        others = (self.target if by_source else self.source).get(place)
+        received = (self.beyond_source if by_source else self.beyond_target).get(place)
+        if renumbered:
+            # Only offsets of the same log can be compared.
+            superseded = others is not None and others.last > finding.position
+            return superseded or (bool(finding.flags & TOMBSTONE) and cleaned is None)
+        if any(each and each.last > finding.position for each in (cleaned, others, received)):
+            return True
+        earlier = cleaned is not None and cleaned.first < finding.position
+        return bool(finding.flags & TOMBSTONE) and not earlier
 
 
 @dataclass(slots=True)
@@ -267,14 +312,17 @@ class Ledger:
             ]
         )
 
-    def explain_compaction(self, question: KeyQuestion, last: Mapping[Place, int]) -> None:
-        """Explain the records of *question* that compaction removes; *last* has the last offset of each key."""
+    def explain_compaction(self, question: KeyQuestion, spans: KeySpans) -> None:
+        """Explain the records of *question* that compaction removes."""
+        cuts = {cut.topic_partition: cut for cut in self.evidence.cuts}
         for finding in question.findings:
-            later = last.get((finding.topic, finding.partition, finding.key_hash or 0), -1)
-            keyed = not finding.flags & KEYLESS
-            superseded = keyed and later > finding.position
-            expired = keyed and bool(finding.flags & TOMBSTONE)
-            if superseded or expired or finding.flags & CONTROL:
+            cut = cuts[finding.topic_partition]
+            behind = _is_behind(finding, cut) or (
+                finding.finding_class in _ONLY_TARGET
+                and not self.evidence.renumbered
+                and finding.position >= cut.source_end
+            )
+            if not behind and spans.explain(finding, renumbered=self.evidence.renumbered):
                 self._explain(finding.topic_partition, [finding], COMPACTION)
 
     def fold_tails(self) -> None:

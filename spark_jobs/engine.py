@@ -89,6 +89,13 @@ class Copies(NamedTuple):
     last: int
 
 
+class KeySpan(NamedTuple):
+    """The first and the last offset of a key."""
+
+    first: int
+    last: int
+
+
 def breaks(*sides: Sequence[OffsetRange]) -> dict[TopicPartition, list[int]]:
     """Return for each partition where ranges of *sides* begin behind offsets that no range has."""
     of_partition: dict[TopicPartition, Ranges] = defaultdict(list)
@@ -141,8 +148,8 @@ class Engine(Protocol):
         """Return where *ranges* have records with one of *contents*, by content hash."""
         ...
 
-    def last_of_keys(
+    def spans_of_keys(
         self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange], keys: frozenset[int]
-    ) -> dict[Place, int]:
-        """Return the last offset of each of *keys* in *ranges*, by key hash."""
+    ) -> dict[Place, KeySpan]:
+        """Return the first and the last offset of each of *keys* in *ranges*, by key hash."""
         ...

@@ -16,12 +16,12 @@ decided here and in pure modules; an `Engine` only reads and hashes.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from kclient.types import TopicPartition
-from spark_jobs.accounting import AcceptedGap, Account, Evidence, Ledger
+from spark_jobs.accounting import AcceptedGap, Account, Evidence, KeySpans, Ledger
 from spark_jobs.align import Alignment
 from spark_jobs.cut import LogRange, OffsetRange, PartitionCut, freeze
 from spark_jobs.engine import (
@@ -29,6 +29,7 @@ from spark_jobs.engine import (
     Engine,
     Failure,
     FailureKind,
+    KeySpan,
     Modes,
     Place,
     by_partition,
@@ -321,8 +322,8 @@ class _Run:
         question = ledger.key_question()
         if question.findings:
             with self.cost.timed("explain compaction"):
-                last = self._last_of_keys(question.keys, question.partitions)
-            ledger.explain_compaction(question, last)
+                spans = self._spans_of_keys(question.keys, question.partitions)
+            ledger.explain_compaction(question, spans)
         ledger.fold_tails()
         ledger.settle_duplicates(self._copies(ledger.extras()))
         return ledger.account()
@@ -378,18 +379,27 @@ class _Run:
         with self.cost.timed("copies"):
             return self.engine.copies(self.target, ranges, contents)
 
-    def _last_of_keys(
-        self, keys: frozenset[int], partitions: set[TopicPartition]
-    ) -> dict[Place, int]:
+    def _spans_of_keys(self, keys: frozenset[int], partitions: set[TopicPartition]) -> KeySpans:
         cuts = [c for c in self.cuts if c.topic_partition in partitions]
-        last: dict[Place, int] = {}
-        for cluster, ranges in (
-            (self.source, [OffsetRange(*c.topic_partition, c.low, c.source_end) for c in cuts]),
-            (self.target, [OffsetRange(*c.topic_partition, c.low, c.target_end) for c in cuts]),
-        ):
-            for place, offset in self.engine.last_of_keys(cluster, ranges, keys).items():
-                last[place] = max(offset, last.get(place, -1))
-        return last
+
+        def spans(
+            cluster: ClusterSnapshot, ranges: Iterable[OffsetRange]
+        ) -> Mapping[Place, KeySpan]:
+            known = self._not_failed(list(ranges))
+            return self.engine.spans_of_keys(cluster, known, keys) if known else {}
+
+        def below(cut: PartitionCut) -> OffsetRange:
+            return OffsetRange(*cut.topic_partition, cut.low, cut.high)
+
+        def beyond(cut: PartitionCut, end: int) -> OffsetRange:
+            return OffsetRange(*cut.topic_partition, cut.high, end)
+
+        return KeySpans(
+            spans(self.source, map(below, cuts)),
+            spans(self.target, map(below, cuts)),
+            spans(self.source, (beyond(cut, cut.source_end) for cut in cuts)),
+            spans(self.target, (beyond(cut, cut.target_end) for cut in cuts)),
+        )
 
 
 def _compacted(cluster: ClusterSnapshot) -> frozenset[str]:

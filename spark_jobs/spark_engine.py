@@ -23,6 +23,7 @@ from spark_jobs.engine import (
     Differences,
     Failure,
     Holes,
+    KeySpan,
     Modes,
     Place,
     WindowRows,
@@ -212,19 +213,22 @@ class SparkEngine:
             for row in rows
         }
 
-    def last_of_keys(
+    def spans_of_keys(
         self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange], keys: frozenset[int]
-    ) -> dict[Place, int]:
-        """Return the last offset of each of *keys*: reads all of *ranges*."""
+    ) -> dict[Place, KeySpan]:
+        """Return the first and the last offset of each of *keys*: reads all of *ranges*."""
         from pyspark.sql import functions as f_
 
         rows = (
             self._with_hash(cluster, ranges, "key", keys)
             .groupBy("topic", "partition", "key")
-            .agg(f_.max("offset").alias("last"))
+            .agg(f_.min("offset").alias("first"), f_.max("offset").alias("last"))
             .collect()
         )
-        return {(row["topic"], row["partition"], row["key"]): row["last"] for row in rows}
+        return {
+            (row["topic"], row["partition"], row["key"]): KeySpan(row["first"], row["last"])
+            for row in rows
+        }
 
     def _with_hash(
         self,

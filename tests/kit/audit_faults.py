@@ -372,8 +372,14 @@ def compact(case: Case, *, at_source: bool) -> None:
     logs = case.source if at_source else case.target
     for log in logs.values():
         last = {record.key: at for at, record in log.records.items()}
-        for at, record in list(log.records.items()):
-            old = record.key is not None and (last[record.key] > at or record.value is None)
+        held: set[bytes | None] = set()
+        for at, record in sorted(log.records.items()):
+            superseded = last[record.key] > at
+            # A tombstone goes after the records that it deletes.
+            expired = record.value is None and record.key not in held
+            old = record.key is not None and (superseded or expired)
             if not record.control and old and at < log.end // 2 and case.rng.random() < 0.7:
                 del log.records[at]
                 case.explained += 1
+            else:
+                held.add(record.key)

@@ -16,6 +16,7 @@ from spark_jobs.engine import (
     Failure,
     FailureKind,
     Holes,
+    KeySpan,
     Modes,
     Place,
     WindowRows,
@@ -246,14 +247,14 @@ class MemoryEngine:
                 found.setdefault((*tp, record.content), []).append(record.offset)
         return {place: Copies(len(at), min(at), max(at)) for place, at in found.items()}
 
-    def last_of_keys(
+    def spans_of_keys(
         self, cluster: ClusterSnapshot, ranges: Sequence[OffsetRange], keys: frozenset[int]
-    ) -> dict[Place, int]:
-        return {
-            (*tp, record.key): record.offset
-            for tp, record in self._read(cluster, ranges)
-            if record.key in keys
-        }
+    ) -> dict[Place, KeySpan]:
+        found: dict[Place, list[int]] = {}
+        for tp, record in self._read(cluster, ranges):
+            if record.key in keys:
+                found.setdefault((*tp, record.key), []).append(record.offset)
+        return {place: KeySpan(min(at), max(at)) for place, at in found.items()}
 
 
 def audit(

@@ -10,7 +10,7 @@ from kclient.types import TopicPartition
 from spark_jobs.accounting import AcceptedGap
 from spark_jobs.engine import FailureKind
 from spark_jobs.findings import FindingClass
-from spark_jobs.reconcile import Options, TimeBuckets, reconcile
+from spark_jobs.reconcile import Options, Reconciliation, TimeBuckets, reconcile
 from spark_jobs.verdict import ExitCode, Limits, Verdict
 from tests.kit.audit_logs import (
     Fault,
@@ -312,13 +312,62 @@ def test_compaction_does_not_explain_the_last_record_of_a_key() -> None:
 
 def test_a_tombstone_that_one_log_has_removed_is_explained() -> None:
     source, target = compacted_log(), compacted_log()
-    target.records[39] = source.records[39] = Rec(b"k3", None, 39)
+    target.records[39] = Rec(b"gone", None, 39)
     del source.records[39]
     run = audit({TP: source}, {TP: target}, source_compacted=frozenset({"t"}))
     assert (run.outcome.verdict, classes(run)) == (
         Verdict.CONSISTENT,
         {"verified": 39, "explained": 1},
     )
+
+
+BOTH = frozenset({"t"})
+
+
+def audit_compacted(source: Log, target: Log, options: Options = COMPLETE) -> Reconciliation:
+    return audit({TP: source}, {TP: target}, options, source_compacted=BOTH, target_compacted=BOTH)
+
+
+@pytest.mark.parametrize(
+    "last", [Rec(b"k0", None, 40), Rec(b"", b"", 40, control=True)], ids=["tombstone", "marker"]
+)
+def test_compaction_explains_no_record_behind_the_end_of_a_log(last: Rec) -> None:
+    longer = compacted_log()
+    longer.append(last)
+    lost = audit_compacted(longer, compacted_log())
+    assert (lost.outcome.verdict, named(lost)) == (
+        Verdict.DIVERGED,
+        [("truncated", 0, 40, None, 1)],
+    )
+    written = audit_compacted(compacted_log(), longer)
+    assert (written.outcome.verdict, named(written)) == (
+        Verdict.DIVERGED,
+        [("extra", 0, None, 40, 1)],
+    )
+
+
+@pytest.mark.parametrize("at_source", [True, False])
+def test_compaction_does_not_remove_a_tombstone_before_the_records_that_it_deletes(
+    at_source: bool,
+) -> None:
+    logs = compacted_log(), compacted_log()
+    for log in logs:
+        log.records[39] = Rec(b"k3", None, 39)
+    del logs[not at_source].records[39]
+    run = audit_compacted(*logs)
+    expected = ("extra", 0, None, 39, 1) if at_source else ("missing", 0, 39, None, 1)
+    assert (run.outcome.verdict, named(run)) == (Verdict.DIVERGED, [expected])
+
+
+@pytest.mark.parametrize("at_source", [True, False])
+def test_a_record_that_a_log_has_not_received_does_not_compact_it(at_source: bool) -> None:
+    logs = [log_of(*(Rec(b"k%d" % n, b"v", n) for n in range(40))) for _ in range(2)]
+    logs[at_source].append(Rec(b"k5", b"newer", 40))
+    del logs[not at_source].records[5]
+    run = audit_compacted(*logs, Options(window=10, limits=Limits(max_lag=1)))
+    expected = ("extra", 0, None, 5, 1) if at_source else ("missing", 0, 5, None, 1)
+    assert expected in named(run)
+    assert run.outcome.verdict is Verdict.DIVERGED
 
 
 def test_a_duplicate_before_its_original_is_a_duplicate() -> None:
