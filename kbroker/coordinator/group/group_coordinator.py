@@ -28,7 +28,7 @@ from kbroker.common.gather import outcomes_of
 from kbroker.common.reactor import Clock
 from kbroker.coordinator.group.committed_offsets import CommittedOffset, detail_path
 from kbroker.coordinator.group.coordinator_shards import CoordinatorShard, CoordinatorShards
-from kbroker.coordinator.group.core.commits import OffsetCommit
+from kbroker.coordinator.group.core.commits import CommitKey, OffsetCommit
 from kbroker.coordinator.group.core.effects import (
     Join,
     JoinGroupResult,
@@ -44,7 +44,7 @@ from kbroker.coordinator.group.group_metadata import UNCONFIRMED, GroupMetadata
 from kbroker.coordinator.group.group_store import delete_tree
 from kbroker.coordinator.group.offset_writer import OffsetWriter
 from kbroker.coordinator.group.shard_fence import LeadershipConfirmer
-from kbroker.zk.errors import ConnectionLoss, NoNode, SessionExpired, ZooKeeperError
+from kbroker.zk.errors import ConnectionLoss, SessionExpired, ZooKeeperError
 from kbroker.zk.interface import Delete, Operation, ZooKeeper
 from kbroker.zk.znodes import LEGAL_TOPIC, group_offset_path
 from kclient.wire.error_codes import ErrorCode
@@ -70,6 +70,9 @@ the member's partitions to other members.
 
 MAX_MEMBER_ID = 4096
 """Characters of a member id or instance id; it is part of the path of the member's znode."""
+
+DELETE_ATTEMPTS = 3
+"""How often the deletion of an offset is tried, if ZooKeeper refuses it because znodes exist or are missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +320,8 @@ class GroupCoordinator:
     ) -> list[ErrorCode]:
         """Delete offsets of (topic, partition); return an error for each.
 
-        Only of topics without a subscription of a member (KIP-496).
+        Only of topics without a subscription of a member (KIP-496). A subscription that cannot be read counts as one to
+        every topic, as in Kafka.
         """
         shard = await self._coordinated(group_id)
         if group_id not in shard.groups and group_id not in shard.known:
@@ -333,7 +337,7 @@ class GroupCoordinator:
         subscribed = group.subscribed_topics()
         errors = []
         for topic, partition in wanted:
-            if topic in subscribed:
+            if subscribed is None or topic in subscribed:
                 errors.append(ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
             else:
                 errors.append(await self._delete_offset(group, topic, partition))
@@ -342,42 +346,65 @@ class GroupCoordinator:
     async def drop_offsets(self, group_id: str, wanted: Sequence[tuple[str, int]]) -> int:
         """Delete offsets of a loaded group, also of subscribed topics; return how many were deleted."""
         group = self._shards.group(group_id)
-        if group is None or not group.offsets_known:
+        if group is None:
             return 0
-        errors = [await self._delete_offset(group, topic, partition) for topic, partition in wanted]
+        errors = [await self._delete_known_offset(group, *offset) for offset in wanted]
         return errors.count(ErrorCode.NONE)
 
     async def expire_offsets(self, group_id: str, before_ms: int) -> int:
         """Delete the offsets that a group without members has not used since *before_ms*; return how many.
 
-        A group without any offset left is deleted.
+        A group without any offset left is deleted. Each deletion leaves in the turn that finds its offsets unused and
+        no commit on its way, so ZooKeeper executes it before every later commit.
         """
         try:
             # Not confirmed: it leads only to writes, which ZooKeeper rejects if another broker coordinates.
-            committed = await self._offsets(self._shards.locate(group_id), group_id)
+            await self._offsets(self._shards.locate(group_id), group_id)
+            shard = self._shards.locate(group_id)
         except KafkaError:
             return 0
-        group = self._shards.group(group_id)
-        if group is None or len(group.machine.members):
+        group = shard.groups.get(group_id)
+        if group is None or not group.may_expire:
             return 0
-        if group.machine.state is not GroupState.EMPTY or group.machine.members.pending:
-            return 0
-        table = [(topic, p, c) for topic, ps in committed.items() for p, c in ps.items()]
-        if group.machine.protocol_type is not None:
-            newest = max([group.changed_ms, *(c.timestamp_ms for _, _, c in table)])
-            old = [(topic, p) for topic, p, _ in table] if newest < before_ms else []
-        else:
-            newest = group.changed_ms
-            old = [(topic, p) for topic, p, c in table if c.timestamp_ms < before_ms]
-        if newest < before_ms and len(old) == len(table):
+        old, is_unused = self._unused_offsets(group, before_ms)
+        if is_unused:
             try:
-                await self.delete(group_id)
+                await self._delete(shard, group_id)
             except KafkaError:
                 return 0
-            return len(table)
-        return await self.drop_offsets(group_id, old)
+            return len(old)
+        deleted = 0
+        for topic, partition, committed in old:
+            unchanged = group.offsets.committed.get(topic, {}).get(partition) is committed
+            pending = self._writer.is_pending(CommitKey(group_id, topic, partition))
+            if unchanged and not pending and group.may_expire:
+                error = await self._delete_known_offset(group, topic, partition)
+                deleted += error is ErrorCode.NONE
+        return deleted
 
-    async def _delete_offset(self, group: GroupMetadata, topic: str, partition: int) -> ErrorCode:
+    def _unused_offsets(
+        self, group: GroupMetadata, before_ms: int
+    ) -> tuple[list[tuple[str, int, CommittedOffset]], bool]:
+        """Return the offsets of *group* that are unused since *before_ms*, and whether the whole group is unused."""
+        table = list(group.offsets)
+        has_commits = self._writer.has_pending(group.group_id)
+        if group.machine.protocol_type is not None:
+            newest = max([group.changed_ms, *(committed.timestamp_ms for _, _, committed in table)])
+            old = table if newest < before_ms and not has_commits else []
+        else:
+            newest = group.changed_ms
+            old = [entry for entry in table if entry[2].timestamp_ms < before_ms]
+        return old, newest < before_ms and not has_commits and len(old) == len(table)
+
+    async def _delete_known_offset(
+        self, group: GroupMetadata, topic: str, partition: int
+    ) -> ErrorCode:
+        """Delete an offset that is in memory. While the offsets are read, a deletion would be missing in what is read.
+
+        COORDINATOR_NOT_AVAILABLE if ZooKeeper refuses: the znodes are not those in memory, and are read again.
+        """
+        if not group.offsets_known:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if partition not in group.offsets.committed.get(topic, {}):
             return ErrorCode.NONE
         path = group_offset_path(group.group_id, topic, partition)
@@ -388,13 +415,25 @@ class GroupCoordinator:
             await group.fence.write(operations)
         except NotCoordinator:
             return ErrorCode.NOT_COORDINATOR
-        except NoNode:
-            group.offsets_known = False
         except ZooKeeperError:
             group.offsets_known = False
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         group.offsets.forget(topic, partition)
         return ErrorCode.NONE
+
+    async def _delete_offset(self, group: GroupMetadata, topic: str, partition: int) -> ErrorCode:
+        """Delete an offset; if the znodes are not those in memory, read them and try again."""
+        error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        for _ in range(DELETE_ATTEMPTS):
+            try:
+                if not group.offsets_known:
+                    await self._load_offsets(group)
+            except KafkaError as failure:
+                return failure.code
+            error = await self._delete_known_offset(group, topic, partition)
+            if error is not ErrorCode.COORDINATOR_NOT_AVAILABLE:
+                break
+        return error
 
     # --- administration -----------------------------------------------------------------------
 
@@ -440,7 +479,10 @@ class GroupCoordinator:
 
         GroupIdNotFound, NonEmptyGroup, CoordinatorNotAvailable, NotCoordinator.
         """
-        shard = await self._coordinated(group_id)
+        await self._delete(await self._coordinated(group_id), group_id)
+
+    async def _delete(self, shard: CoordinatorShard, group_id: str) -> None:
+        """Delete a group of *shard*, from this turn on; errors as in `delete`."""
         group = shard.groups.get(group_id)
         if group is None and group_id not in shard.known:
             raise GroupIdNotFound

@@ -180,10 +180,30 @@ class GroupMetadata:
             and not self.offsets.has_root
         )
 
-    def subscribed_topics(self) -> set[str]:
-        """Return the topics of the members' subscriptions, if their protocol has subscriptions."""
-        name = self.machine.protocol_name
-        return {t for m in self.machine.members for t in subscribed_topics(m.metadata(name))}
+    @property
+    def may_expire(self) -> bool:
+        """Whether no member uses the offsets, or is about to, and the offsets are known."""
+        machine = self.machine
+        return (
+            machine.state is GroupState.EMPTY
+            and not machine.members.pending
+            and not self._waiting_for_zookeeper
+            and self.offsets_known
+        )
+
+    def subscribed_topics(self) -> set[str] | None:
+        """Return the topics of the subscriptions that the members sent last; None if one cannot be read.
+
+        Before the first generation no protocol is chosen yet, so the subscriptions of every protocol count.
+        """
+        topics: set[str] = set()
+        for member in self.machine.members:
+            for _, metadata in member.protocols:
+                found = subscribed_topics(metadata)
+                if found is None:
+                    return None
+                topics.update(found)
+        return topics
 
     def restore(self, snapshot: GroupSnapshot, written_ms: int) -> None:
         """Restore the group from the snapshot that ZooKeeper has since *written_ms*."""
@@ -369,8 +389,8 @@ class GroupMetadata:
         ]
         for member in members:
             if member.member_id not in live:
-                topics = subscribed_topics(member.protocols[0][1]) if member.protocols else ()
-                data = encode_member_ephemeral(member, topics, now_ms)
+                topics = subscribed_topics(member.protocols[0][1]) if member.protocols else None
+                data = encode_member_ephemeral(member, topics or (), now_ms)
                 path = group_member_path(self.group_id, member.member_id)
                 changes.append(Create(path, data, ephemeral=True))
         return changes

@@ -100,6 +100,8 @@ class OffsetWriter:
         self._find = find
         self._now_ms = now_ms
         self._queue: CommitQueue[Waiter] = CommitQueue()
+        self.is_pending = self._queue.is_pending
+        self.has_pending = self._queue.has_pending
         self._in_flight = 0
         self._woken = False
 

@@ -179,8 +179,10 @@ def test_a_commit_detail_survives_its_znode() -> None:
 def test_topics_are_read_out_of_a_subscription() -> None:
     metadata = b"\0\1" + b"\0\0\0\2" + b"\0\1t" + b"\0\2uu" + b"rest"
     assert subscribed_topics(metadata) == ("t", "uu")
-    assert subscribed_topics(b"\0\0\0\0\0\2\0\1t\x7f\xff") == ()
-    assert subscribed_topics(b"garbage") == ()
+    assert subscribed_topics(b"\0\0\0\0\0\0") == ()
+    assert subscribed_topics(b"\0\0\0\0\0\2\0\1t\x7f\xff") is None
+    assert subscribed_topics(b"garbage") is None
+    assert subscribed_topics(b"") is None
 
 
 def test_members_join_again_if_their_generation_is_not_written_in_time() -> None:

@@ -17,7 +17,7 @@ Invariants
 2. A waiter is settled with NONE only after its commit, or a newer one of its key, was written.
 3. The values written for one key are in the order of the commits.
 
-In: add, take, settle, retry   Out: batches, settled waiters   Owner: the reactor's thread
+In: add, take, settle, retry   Out: batches, settled waiters, pending keys   Owner: the reactor's thread
 """
 
 from collections.abc import Iterator
@@ -116,6 +116,14 @@ class CommitQueue(Generic[Waiter]):
         else:
             return newest.error, self.settle(commit, newest.error)
         return ErrorCode.NONE, []
+
+    def is_pending(self, key: CommitKey) -> bool:
+        """Return whether a commit of *key* is not settled yet."""
+        return key in self._newest
+
+    def has_pending(self, group_id: str) -> bool:
+        """Return whether a commit of *group_id* is not settled yet."""
+        return any(key.group_id == group_id for key in self._newest)
 
     def take_groups(self, group_ids: set[str]) -> Iterator[PendingCommit[Waiter]]:
         """Take everything queued for these groups off the queue."""

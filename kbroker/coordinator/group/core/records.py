@@ -131,24 +131,26 @@ def encode_member_ephemeral(
     )
 
 
-def subscribed_topics(metadata: bytes) -> tuple[str, ...]:
-    """Return the topics in a consumer's subscription metadata; () if it is not one.
+def subscribed_topics(metadata: bytes) -> tuple[str, ...] | None:
+    """Return the topics in a consumer's subscription metadata; None if it is not one.
 
     The embedded consumer protocol: version int16, topics as an array of strings, then more.
     """
     try:
+        if len(metadata) < 6:
+            return None
         count = int.from_bytes(metadata[2:6], "big", signed=True)
         position, topics = 6, []
         for _ in range(max(count, 0)):
             length = int.from_bytes(metadata[position : position + 2], "big", signed=True)
             position += 2
             if length < 0 or position + length > len(metadata):
-                return ()
+                return None
             topics.append(metadata[position : position + length].decode())
             position += length
         return tuple(topics)
     except UnicodeDecodeError:
-        return ()
+        return None
 
 
 def _json(content: object) -> bytes:
