@@ -16,7 +16,7 @@ from typing import Final
 from kbroker.common.endpoint import Endpoint
 from kbroker.config import properties
 from kbroker.config.broker_settings import BrokerSettings
-from kbroker.config.checks import check_together
+from kbroker.config.checks import check_numbers, check_together
 from kbroker.config.log import LogConfig
 from kbroker.config.setting import (
     ConfigError,
@@ -118,8 +118,17 @@ class BrokerConfig(BrokerSettings):
         return chosen if chosen >= 0 else -1
 
     def with_values(self, given: Mapping[str, str]) -> BrokerConfig:
-        """Return this configuration with more settings: the dynamic ones of `/config/brokers`."""
-        return type(self).of({**self.given, **given})
+        """Return this configuration with more settings, the dynamic ones of `/config/brokers`; ConfigError.
+
+        What cannot change is not checked again: a log directory that fails must not undo the dynamic settings.
+        """
+        together = {**self.given, **given}
+        values, problems = parse_all(BROKER_SETTINGS, together)
+        config = type(self)(**values, given=together, warnings=self.warnings)  # type: ignore[arg-type]
+        problems += check_numbers(config)
+        if problems:
+            raise ConfigError(problems)
+        return config
 
     def shown(self, name: str) -> str | None:
         """Return the value of setting *name* as text; None when it is unset or secret."""

@@ -24,7 +24,7 @@ def check_together(config: BrokerSettings) -> list[str]:
         *_zookeeper(config.zookeeper_connect),
         *_identity(config),
         *_directories(config.directories),
-        *_numbers(config),
+        *check_numbers(config),
     ]
 
 
@@ -120,8 +120,8 @@ def _directories(directories: tuple[str, ...]) -> list[str]:
     return problems
 
 
-def _numbers(config: BrokerSettings) -> list[str]:
-    """Pairs of numbers of which one bounds the other."""
+def check_numbers(config: BrokerSettings) -> list[str]:
+    """Return the problems of numbers that bound each other: all that a dynamic setting can cause."""
     problems = []
 
     def below(low: str, low_value: int, high: str, high_value: int) -> None:

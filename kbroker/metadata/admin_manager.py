@@ -37,7 +37,7 @@ from kbroker.zk.errors import (
     PoisonZnode,
     SessionExpired,
 )
-from kbroker.zk.interface import Create, Node, Operation, SetData, ZooKeeper
+from kbroker.zk.interface import Create, Node, Operation, SetData, Stat, ZooKeeper
 from kbroker.zk.reconnect import Reconnect
 from kclient.wire.errors import (
     InvalidConfig,
@@ -120,11 +120,11 @@ class AdminManager:
         overrides = self._overrides(new)
         config = check_topic_config(overrides, self._config().log_defaults)
         assignment = self._placement.of_new(new)
-        await self._check_absent(name)
+        last_change = await self._check_absent(name)
         if validate_only:
             return CreatedTopic(name, None, assignment, overrides, config)
         topic_id = self._new_topic_id()
-        await self._write(name, topic_id, assignment, overrides, ours)
+        await self._write(name, topic_id, assignment, overrides, ours, last_change)
         log.info(
             "created topic {name}: {n} partitions, replication factor {factor}",
             name=name,
@@ -166,12 +166,16 @@ class AdminManager:
             raise InvalidConfig(f"null is no value for {', '.join(empty)[:300]}")
         return {name: value for name, value in new.configs.items() if value is not None}
 
-    async def _check_absent(self, name: str) -> None:
-        topic, deletion = znodes.topic_path(name), znodes.delete_topic_path(name)
-        if await self._exists(topic):
-            if await self._exists(deletion):
-                raise TopicAlreadyExists(f"topic {name} is marked for deletion")
-            raise TopicAlreadyExists(f"topic {name} already exists")
+    async def _check_absent(self, name: str) -> int:
+        """Return ZooKeeper's transaction id of the last creation or deletion of any topic; TopicAlreadyExists."""
+        paths = (znodes.TOPICS, znodes.topic_path(name), znodes.delete_topic_path(name))
+        topics, topic, deletion = await self._reconnect.read(
+            None, lambda: self._zookeeper.get_all(paths)
+        )
+        if topic is not None:
+            state = "already exists" if deletion is None else "is marked for deletion"
+            raise TopicAlreadyExists(f"topic {name} {state}")
+        return topics.stat.pzxid if topics is not None else -1
 
     def _in_this_session(self) -> ZooKeeper:
         """Return the client for the writes of one request."""
@@ -195,7 +199,13 @@ class AdminManager:
         assignment: Mapping[int, tuple[int, ...]],
         overrides: Mapping[str, str],
         ours: ZooKeeper,
+        last_change: int,
     ) -> None:
+        """Write a topic, which did not exist at *last_change* of the topics.
+
+        A topic of an attempt with a lost answer may have been deleted since. It is not created again: without the topic
+        an attempt is repeated only if no topic was created or deleted meanwhile.
+        """
         path, config_path = znodes.topic_path(name), znodes.config_path("topics", name)
         content = znodes.TopicAssignment(
             topic_id, {p: znodes.ReplicaAssignment(r) for p, r in assignment.items()}
@@ -221,21 +231,36 @@ class AdminManager:
                     return
                 if isinstance(error, SessionExpired):
                     raise RequestTimedOut(f"topic {name} was not created: ask again") from None
+                if await self._last_change() != last_change:
+                    raise RequestTimedOut(
+                        f"whether topic {name} was created is unknown: other topics changed meanwhile",
+                        hint="ask again",
+                    ) from None
             else:
                 return
         raise UnknownServerError(f"topic {name} could not be created in {ATTEMPTS} attempts")
+
+    async def _last_change(self) -> int:
+        """Return the transaction id of the last creation or deletion of a topic, as the ensemble has it."""
+
+        async def read() -> Stat | None:
+            await self._zookeeper.sync(znodes.TOPICS)
+            return await self._zookeeper.exists(znodes.TOPICS)
+
+        stat = await self._reconnect.read(None, read)
+        return stat.pzxid if stat is not None else -1
 
     async def _topic_id(self, name: str) -> UUID | None:
         read = await self._read(name)
         return read[0].topic_id if read is not None else None
 
-    async def _read(self, name: str) -> tuple[znodes.TopicAssignment, int] | None:
+    async def _read(self, name: str) -> tuple[znodes.TopicAssignment, Stat] | None:
         path = znodes.topic_path(name)
         try:
             node: Node = await self._reconnect.read(None, lambda: self._zookeeper.get(path))
         except NoNode:
             return None
-        return znodes.decode_topic(name, node.data), node.stat.version
+        return znodes.decode_topic(name, node.data), node.stat
 
     # -- deletion ----------------------------------------------------------------------------
 
@@ -287,6 +312,7 @@ class AdminManager:
         InvalidReplicaAssignment, InvalidReplicationFactor, ReassignmentInProgress.
         """
         ours = self._in_this_session()
+        created: int | None = None
         for _ in range(ATTEMPTS):
             try:
                 read = await self._read(name)
@@ -296,13 +322,16 @@ class AdminManager:
                 read = None
             if read is None:
                 raise UnknownTopicOrPartition(f"there is no topic {name[:249]!a}")
-            topic, version = read
+            topic, stat = read
+            if created not in (None, stat.czxid):
+                raise UnknownTopicOrPartition(f"topic {name} was deleted, and created again")
+            created = stat.czxid
             grown = self._placement.grown(name, topic, count, given)
             added = range(len(topic.partitions), count)
             if validate_only:
                 return added
             try:
-                await ours.set(znodes.topic_path(name), znodes.encode_topic(grown), version)
+                await ours.set(znodes.topic_path(name), znodes.encode_topic(grown), stat.version)
             except (BadVersion, NoNode):
                 continue  # changed meanwhile: look again
             except (ConnectionLoss, SessionExpired) as error:

@@ -12,7 +12,7 @@ In: changes of clients   Out: znodes   Owner: the reactor's thread
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
 from kbroker.config import BrokerConfig
@@ -96,9 +96,19 @@ class ConfigAdminManager:
             there: Operation = Check(znodes.topic_path(topic), ANY_VERSION)
         except ValueError:
             raise UnknownTopicOrPartition(f"there is no topic {topic[:249]!r}") from None
-        if await self._reconnect.read(None, lambda: self._zookeeper.exists(there.path)) is None:
+        created = await self._created(there.path)
+        if created is None:
             raise UnknownTopicOrPartition(f"there is no topic {topic}")
-        await self._alter(TOPICS, topic, change, [there], validate_only=validate_only)
+
+        async def is_there() -> bool:
+            return await self._created(there.path) == created
+
+        await self._alter(TOPICS, topic, change, [there], is_there, validate_only=validate_only)
+
+    async def _created(self, path: str) -> int | None:
+        """Return ZooKeeper's transaction id of a znode's creation; None if it does not exist."""
+        stat = await self._reconnect.read(None, lambda: self._zookeeper.exists(path))
+        return None if stat is None else stat.czxid
 
     async def _alter_broker(
         self, name: str, changes: Callable[[Settings], list[Change]], *, validate_only: bool
@@ -106,7 +116,10 @@ class ConfigAdminManager:
         def change(there: Settings) -> dict[str, str]:
             return changed_broker(there, changes(there), self._in_force())
 
-        await self._alter(BROKERS, name, change, [], validate_only=validate_only)
+        async def is_there() -> bool:
+            return True
+
+        await self._alter(BROKERS, name, change, [], is_there, validate_only=validate_only)
 
     async def _alter(
         self,
@@ -114,9 +127,11 @@ class ConfigAdminManager:
         name: str,
         change: Changing,
         conditions: list[Operation],
+        is_there: Callable[[], Awaitable[bool]],
         *,
         validate_only: bool,
     ) -> None:
+        """Change one resource. *is_there* returns whether the resource of the request still exists."""
         path = znodes.config_path(entity_type, name)
         notice = Create(
             znodes.CONFIG_CHANGE_PREFIX,
@@ -139,6 +154,8 @@ class ConfigAdminManager:
             except (ConnectionLoss, SessionExpired):
                 # Applied or not: after the next read an applied change has no difference left.
                 await self._reconnect.connected()
+                if not await is_there():
+                    raise UnknownTopicOrPartition(f"{name} was deleted meanwhile") from None
             except NoNode as error:
                 if error.path == path and version is not None:
                     continue

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, cast
 from uuid import UUID
 
 from twisted.internet.defer import Deferred
@@ -31,10 +31,11 @@ from twisted.python.failure import Failure
 
 from kbroker.common.gather import all_of
 from kbroker.common.turns import Turns, WithoutTurns, for_each
-from kbroker.config import BrokerConfig, ConfigError, LogConfig
+from kbroker.config import TOPIC_SETTINGS, BrokerConfig, LogConfig
 from kbroker.metadata.config_admin_manager import BROKERS, TOPICS
 from kbroker.metadata.core.config_entries import (
     BrokerLayers,
+    effective_broker_config,
     usable_broker_config,
     usable_topic_config,
 )
@@ -46,6 +47,7 @@ from kclient.wire.errors import RequestTimedOut
 
 log = Logger()
 
+MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
 READS_AT_ONCE: Final = 500
 """Topics with settings being read at a time."""
 _AT_ONCE: Final = WithoutTurns()
@@ -131,9 +133,10 @@ class DynamicConfig:
     def min_insync_replicas(self, topic: str) -> int:
         """Return a topic's min.insync.replicas: by itself, because a controller reads it for every partition."""
         _, overrides = self._topics.get(topic, (None, {}))
-        text = overrides.get("min.insync.replicas", "")
-        if text.isdecimal():
-            return int(text)
+        if MIN_INSYNC_REPLICAS in overrides:
+            setting = TOPIC_SETTINGS[MIN_INSYNC_REPLICAS]
+            with suppress(ValueError):
+                return cast(int, setting.parse(overrides[MIN_INSYNC_REPLICAS]))
         return self._effective.log_defaults.min_insync_replicas
 
     def resolve(self, topic: str, overrides: Mapping[str, str]) -> LogConfig:
@@ -190,8 +193,10 @@ class DynamicConfig:
             self._topics[name] = (topic_id, overrides)
             self._unread.pop(name, None)
         else:
-            # Read with all others after the reconnect.
-            self._topics.setdefault(name, (None, {}))
+            # Read with all others after the reconnect. The settings of an earlier topic of that name do not apply.
+            known = self._topics.get(name)
+            if known is None or (topic_id is not None and known[0] not in (None, topic_id)):
+                self._topics[name] = (None, {})
             self._unread[name] = None
 
     async def _read_now(self, topic: str) -> dict[str, str] | None:
@@ -242,7 +247,7 @@ class DynamicConfig:
 
     async def _reload_topics(self, names: Iterable[str]) -> None:
         try:
-            await all_of(map(self._reload_topic, names))
+            await for_each(_AT_ONCE, list(names), self._reload_topic, READS_AT_ONCE)
         finally:
             changed, self._unannounced = self._unannounced, {}
             self._announce(changed)
@@ -261,11 +266,8 @@ class DynamicConfig:
             return
         self._applied = dict(self._brokers)
         own, default = self._brokers[str(self._broker_id)], self._brokers[znodes.DEFAULT_ENTITY]
-        try:
-            self._effective = self._static.with_values({**default, **own})
-        except ConfigError as error:
-            self._report(znodes.CONFIG + "/brokers", error.problems)
-            self._effective = self._static
+        self._effective, problems = effective_broker_config(self._static, {**default, **own})
+        self._report(f"{znodes.CONFIG}/{BROKERS}", problems)
         log.info("dynamic broker settings changed: {own} {default}", own=own, default=default)
         for callback in list(self._broker_callbacks):
             callback(self._effective)

@@ -217,20 +217,38 @@ def usable_topic_config(
     overrides: Mapping[str, str], defaults: LogConfig
 ) -> tuple[dict[str, str], list[str]]:
     """Leave out what cannot be used: (usable overrides, problems). For what ZooKeeper holds already."""
+    try:
+        defaults.overridden(overrides)
+    except ConfigError:
+        return _as_far_as_usable(overrides, defaults.overridden)
+    return dict(overrides), []
+
+
+def _as_far_as_usable(
+    values: Mapping[str, str], build: Callable[[Mapping[str, str]], object]
+) -> tuple[dict[str, str], list[str]]:
+    """Leave out each value that *build* does not take beside those before it: (usable, problems)."""
     usable: dict[str, str] = {}
     problems: list[str] = []
-    for name, value in overrides.items():
+    for name, value in values.items():
         try:
-            defaults.overridden({name: value})
+            build({**usable, name: value})
         except ConfigError as error:
             problems += error.problems
         else:
             usable[name] = value
-    try:
-        defaults.overridden(usable)
-    except ConfigError as error:  # two settings that do not go together
-        return {}, problems + error.problems
     return usable, problems
+
+
+def effective_broker_config(
+    static: BrokerConfig, values: Mapping[str, str]
+) -> tuple[BrokerConfig, list[str]]:
+    """Return *static* with the dynamic *values*, without those that do not go with the others, and the problems."""
+    try:
+        return static.with_values(values), []
+    except ConfigError:
+        usable, problems = _as_far_as_usable(values, static.with_values)
+        return static.with_values(usable), problems
 
 
 def usable_broker_config(values: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
@@ -276,6 +294,14 @@ def changed_broker(
                 BROKER_SETTINGS[change.name].parse(result[change.name])
             except ValueError as error:
                 problems.append(f"{change.name}: {error}")
+    if not problems:
+        asked_values = {
+            change.name: result[change.name] for change in asked if change.name in result
+        }
+        try:
+            effective.with_values(asked_values)
+        except ConfigError as error:  # they do not go with others
+            problems = error.problems
     if problems:
         raise InvalidConfig("; ".join(problems))
     return result

@@ -13,6 +13,7 @@ from kbroker.metadata.core.config_entries import (
     changed_broker,
     changed_topic,
     default_broker_entries,
+    effective_broker_config,
     topic_entries,
     usable_broker_config,
     usable_topic_config,
@@ -184,6 +185,39 @@ def test_fixed_broker_settings_cannot_be_changed_while_it_runs():
         changed_broker({}, [Change("min.insync.replicas", SET, "0")], config())
     with pytest.raises(InvalidConfig):
         changed_broker({}, [Change("nonsense", SET, "0")], config())
+
+
+def test_a_broker_setting_that_does_not_go_with_the_others_is_refused():
+    with pytest.raises(InvalidConfig, match=r"socket\.request\.max\.bytes"):
+        changed_broker({}, [Change("message.max.bytes", SET, "200000000")], config())
+
+
+def test_a_broker_setting_that_does_not_go_with_the_others_is_left_out_alone():
+    stored = {"message.max.bytes": "200000000", "min.insync.replicas": "2"}
+    effective, problems = effective_broker_config(config(), stored)
+    assert effective.min_insync_replicas == 2
+    assert effective.message_max_bytes == config().message_max_bytes
+    assert len(problems) == 1
+
+
+def test_a_log_directory_that_fails_does_not_undo_dynamic_settings(tmp_path):
+    directory = tmp_path / "log"
+    static = config(log_dirs=str(directory))
+    directory.touch()  # as a disk that was mounted read-only: a new start would refuse it
+    effective, problems = effective_broker_config(static, {"min.insync.replicas": "2"})
+    assert (effective.min_insync_replicas, problems) == (2, [])
+
+
+def test_a_topic_setting_that_does_not_go_with_a_default_is_left_out_alone():
+    """The broker's default may have changed since the topic's setting was accepted."""
+    stored = {
+        "max.compaction.lag.ms": "5",
+        "min.insync.replicas": "2",
+        "min.compaction.lag.ms": "9",
+    }
+    usable, problems = usable_topic_config(stored, config().log_defaults)
+    assert usable == {"max.compaction.lag.ms": "5", "min.insync.replicas": "2"}
+    assert len(problems) == 1
 
 
 def test_what_zookeeper_holds_is_used_as_far_as_it_can_be():

@@ -18,7 +18,13 @@ from kbroker.zk import znodes
 from kbroker.zk.errors import ConnectionLoss, NodeExists, NoNode, SessionExpired
 from kbroker.zk.interface import Node, Operation, Session, Stat
 from kbroker.zk.reconnect import Reconnect
-from kclient.wire.errors import KafkaError, RequestTimedOut, TopicAlreadyExists, UnknownServerError
+from kclient.wire.errors import (
+    KafkaError,
+    RequestTimedOut,
+    TopicAlreadyExists,
+    UnknownServerError,
+    UnknownTopicOrPartition,
+)
 from kclient.wire.interbroker import UpdateMetadataBroker, UpdateMetadataRequest
 
 OURS, THEIRS = UUID(int=1), UUID(int=2)
@@ -34,7 +40,9 @@ class PaperZooKeeper:
 
     def __init__(self, *answers: Exception | None) -> None:
         self.answers = list(answers)
-        self.nodes: dict[str, bytes] = {}
+        self.nodes: dict[str, bytes] = {znodes.TOPICS: b""}
+        self.changes = 0
+        """Topics that were created or deleted by other clients."""
         self.created_again: set[str] = set()
 
     def on_session(self, _callback: object) -> None:
@@ -44,13 +52,21 @@ class PaperZooKeeper:
         return PaperSession(self, session)
 
     def exists(self, path: str) -> Deferred[Stat | None]:
-        stat = STAT._replace(czxid=int(path in self.created_again))
-        return succeed(stat if path in self.nodes else None)
+        return succeed(self._stat(path) if path in self.nodes else None)
 
     async def get(self, path: str) -> Node:
         if path not in self.nodes:
             raise NoNode(path)
-        return Node(self.nodes[path], STAT)
+        return Node(self.nodes[path], self._stat(path))
+
+    async def get_all(self, paths: Sequence[str]) -> list[Node | None]:
+        return [await self.get(path) if path in self.nodes else None for path in paths]
+
+    async def sync(self, _path: str) -> None:
+        pass
+
+    def _stat(self, path: str) -> Stat:
+        return STAT._replace(czxid=int(path in self.created_again), pzxid=self.changes)
 
     async def create(self, _path: str) -> None:
         self._answer()
@@ -69,6 +85,8 @@ class PaperZooKeeper:
             raise ConnectionLoss
         if isinstance(answer, CreatedAgain):
             self.created_again.add(answer.path)
+        if isinstance(answer, ChangedMeanwhile):
+            self.changes += 1
         if isinstance(answer, NodeExists):
             self.nodes.setdefault(answer.path, topic_of(OURS))
         if answer is not None:
@@ -97,6 +115,10 @@ class SessionLost(Exception):
 
 class CreatedAgain(ConnectionLoss):
     """A lost answer: meanwhile the znode was deleted, and another client created it again."""
+
+
+class ChangedMeanwhile(ConnectionLoss):
+    """A lost answer: meanwhile a topic was deleted."""
 
 
 def topic_of(topic_id: UUID) -> bytes:
@@ -139,9 +161,29 @@ def test_a_topic_that_another_client_made_meanwhile_is_theirs() -> None:
     zookeeper = PaperZooKeeper(NodeExists(PATH))
     topics = topics_on(zookeeper)
     zookeeper.answers.insert(0, ConnectionLoss())
-    creating = topics._write("t", OURS, {0: (1,)}, {}, zookeeper)
+    creating = topics._write("t", OURS, {0: (1,)}, {}, zookeeper, 0)
     zookeeper.nodes[PATH] = topic_of(THEIRS)
     assert isinstance(outcome(creating), TopicAlreadyExists)
+
+
+def test_a_creation_is_repeated_after_a_lost_answer() -> None:
+    zookeeper = PaperZooKeeper(ConnectionLoss(), None)
+    assert outcome(topics_on(zookeeper).create(NewTopic("t"))).topic_id == OURS
+    assert not zookeeper.answers
+
+
+def test_a_topic_that_may_have_been_deleted_meanwhile_is_not_created_again() -> None:
+    zookeeper = PaperZooKeeper(ChangedMeanwhile(), None)
+    assert isinstance(outcome(topics_on(zookeeper).create(NewTopic("t"))), RequestTimedOut)
+    assert zookeeper.answers == [None]
+
+
+def test_a_topic_that_was_created_again_meanwhile_does_not_grow() -> None:
+    zookeeper = PaperZooKeeper(CreatedAgain(PATH), None)
+    zookeeper.nodes[PATH] = topic_of(OURS)
+    error = outcome(topics_on(zookeeper).add_partitions("t", 2))
+    assert isinstance(error, UnknownTopicOrPartition)
+    assert zookeeper.answers == [None]
 
 
 @pytest.mark.parametrize("attempts", [0, 1, ATTEMPTS - 1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 import pytest
 from twisted.internet.defer import Deferred, succeed
@@ -12,12 +13,13 @@ from twisted.internet.task import Clock
 
 from kbroker.config import BrokerConfig
 from kbroker.metadata.config_admin_manager import ConfigAdminManager
+from kbroker.metadata.core.config_entries import Change, ConfigOperation
 from kbroker.metadata.dynamic_config import DynamicConfig
 from kbroker.zk import znodes
 from kbroker.zk.errors import BadVersion, ConnectionLoss, NoNode
 from kbroker.zk.interface import Children, Node, Stat
 from kbroker.zk.reconnect import Reconnect
-from kclient.wire.errors import RequestTimedOut
+from kclient.wire.errors import RequestTimedOut, UnknownTopicOrPartition
 
 STATIC = BrokerConfig.of({"zookeeper.connect": "x:1", "broker.id": "1", "log.dirs": "/nowhere"})
 T, U = "/config/topics/t", "/config/topics/u"
@@ -40,6 +42,8 @@ class PaperZooKeeper:
         self.changed: Callable[[Children], None] = lambda _children: None
         self.writes: list[list[Any]] = []
         self.outcomes: list[Exception | None] = []
+        self.created = 1
+        """The transaction that created each topic."""
         self.brokers = {DEFAULT: b"", "/config/brokers/1": b""}
 
     def on_session(self, _callback: object) -> None:
@@ -59,7 +63,8 @@ class PaperZooKeeper:
         return read
 
     def exists(self, path: str) -> Deferred[Stat | None]:
-        return succeed(None if path.startswith("/config/changes") else stat())
+        found = stat()._replace(czxid=self.created)
+        return succeed(None if path.startswith("/config/changes") else found)
 
     async def multi(self, operations: list[Any]) -> None:
         self.writes.append(operations)
@@ -140,6 +145,37 @@ def test_what_changed_is_announced_although_another_read_failed(world: World) ->
     assert world.reported == [["t"]]
 
 
+def test_a_topic_that_is_created_again_does_not_inherit_settings_while_its_own_cannot_be_read(
+    world: World,
+) -> None:
+    earlier, later = {"t": UUID(int=1)}, {"t": UUID(int=2)}
+    world.loaded()
+    Deferred.fromCoroutine(world.dynamic.load_topics(earlier))
+    world.zookeeper.answer(T, retention_ms="1")
+    Deferred.fromCoroutine(world.dynamic.load_topics(later))
+    world.zookeeper.reads[T].pop().errback(ConnectionLoss(T))
+    assert world.retention("t") == STATIC.log_defaults.retention_ms
+
+
+def test_settings_that_were_read_at_the_start_apply_while_they_cannot_be_read_again(
+    world: World,
+) -> None:
+    world.loaded()
+    Deferred.fromCoroutine(world.dynamic.load_topics({"t": UUID(int=1)}))
+    world.zookeeper.reads[T].pop().errback(ConnectionLoss(T))
+    assert world.retention("t") == 1
+
+
+@pytest.mark.parametrize(("text", "found"), [("2", 2), (" 2", 2), ("0", 1), ("two", 1)])
+def test_min_insync_replicas_is_read_as_the_log_reads_it(
+    world: World, text: str, found: int
+) -> None:
+    world.zookeeper.answer(T, **{"min.insync.replicas": text})
+    world.zookeeper.answer(U)
+    assert world.dynamic.min_insync_replicas("t") == found
+    assert world.dynamic.log_config("t").min_insync_replicas == found
+
+
 def test_a_topic_without_readable_settings_is_synced_before_it_acknowledges(
     world: World,
 ) -> None:
@@ -151,6 +187,22 @@ def test_a_topic_without_readable_settings_is_synced_before_it_acknowledges(
     world.zookeeper.answer(T)
     assert world.dynamic.log_config("t") == STATIC.log_defaults
     assert world.reported == [["t"]]
+
+
+def test_a_change_with_a_lost_answer_is_not_made_to_a_topic_that_was_created_again(
+    world: World,
+) -> None:
+    changing = Deferred.fromCoroutine(
+        world.changes.alter_topic("t", [Change("retention.ms", ConfigOperation.SET, "2")])
+    )
+    results: list[Any] = []
+    changing.addBoth(results.append)
+    world.zookeeper.outcomes = [ConnectionLoss(T), None]
+    world.zookeeper.created = 9  # deleted and created again before the answer to the read
+    world.zookeeper.reads[T].pop(0)  # of `load_topics`
+    world.zookeeper.answer(T, retention_ms="1")
+    assert len(world.zookeeper.writes) == 1
+    assert results[0].check(UnknownTopicOrPartition)
 
 
 def test_topics_that_go_by_other_defaults_are_announced_together(world: World) -> None:
