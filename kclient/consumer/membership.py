@@ -295,15 +295,20 @@ class GroupMember:
             self.owned = kept
 
     async def _assign(self, strategy: Strategy, joined: Any) -> dict[str, list[TopicPartition]]:
-        """At the leader, assign partitions to all members; at others, return no assignments."""
+        """At the leader, assign partitions to all members; at others, return no assignments.
+
+        A static leader that came back assigns nothing either, but watches the topics of the group (KIP-814).
+        """
         self._assigned_counts = {}
-        if joined.leader != joined.member_id or joined.skip_assignment:
+        if joined.leader != joined.member_id:
             return {}
         members: Sequence[Any] = joined.members
         subscriptions = {m.member_id: decode_subscription(bytes(m.metadata)) for m in members}
         wanted = {topic for each in subscriptions.values() for topic in each.topics}
         counts = await self._hooks.partition_counts(wanted)
         self._assigned_counts = counts
+        if joined.skip_assignment:
+            return {}
         return strategy.assign(counts, subscriptions)
 
     async def _take_assignment(

@@ -96,7 +96,9 @@ class Member:
         )
         self.paper.turn()
 
-    def joined(self, generation, *, leader="m-0", members=(), code=0, strategy=None):
+    def joined(
+        self, generation, *, leader="m-0", members=(), code=0, strategy=None, skip_assignment=False
+    ):
         """Answer the JoinGroup that waits."""
         asked = self.paper.one(JOIN)
         strategy = strategy or asked.message.protocols[0].name
@@ -107,6 +109,7 @@ class Member:
                 member_id=asked.message.member_id,
                 protocol_name=strategy,
                 leader=leader,
+                skip_assignment=skip_assignment,
                 members=[JoinGroupResponseMember(member_id=m, metadata=d) for m, d in members],
             )
         )
@@ -463,6 +466,28 @@ def test_the_leader_joins_again_when_partitions_were_added():
     it.member.topics_changed({"t"}, counts.__getitem__)
     it.paper.turn()
     assert it.paper.one(JOIN)
+
+
+def test_a_static_leader_that_came_back_joins_again_when_partitions_were_added():
+    """KIP-814: it assigns nothing, because the group keeps its assignment, and watches the topics all the same."""
+    it = Member(group_instance_id="i")
+    it.start()
+    others = ("m-2", encode_subscription({"u"}, [], 1))
+    it.name()
+    it.joined(
+        1,
+        leader="m-1",
+        members=[("m-1", encode_subscription({"t"}, [], -1)), others],
+        skip_assignment=True,
+    )
+    assert not it.paper.one(SYNC).message.assignments
+    it.synced(*places(0, 1, 2, 3))
+    it.member.topics_changed({"t"}, {"t": 4, "u": 0}.__getitem__)
+    it.paper.turn()
+    assert not it.paper.waiting(JOIN)
+    it.member.topics_changed({"t"}, {"t": 8, "u": 0}.__getitem__)
+    it.paper.turn()
+    assert it.paper.waiting(JOIN)
 
 
 def test_a_follower_leaves_added_partitions_to_the_leader():
