@@ -36,6 +36,7 @@ from kclient.wire.errors import (
     KafkaError,
     RebalanceInProgress,
     UnknownMemberId,
+    UnknownTopicOrPartition,
 )
 
 _LAST_COMMIT_S = 5.0
@@ -205,18 +206,31 @@ class Commits:
         timeout: float,
         retries: int | None,
     ) -> None:
-        answers = await commit_offsets(
-            self._cluster,
-            self._config.group_id,
-            offsets,
-            identity,
-            timeout=timeout,
-            retries=retries,
-            channel=OFFSETS_CHANNEL,
-        )
-        for answer in answers.values():
-            if answer is not None:
-                raise answer
+        """Send *offsets* and raise the first error of any partition.
+
+        A topic or partition that the coordinator does not know may be new: as in Java's client, the commit is repeated.
+        """
+        reactor = self._cluster.reactor
+        pause = self._config.retry_backoff_ms / 1000
+        give_up_at = reactor.seconds() + timeout
+        while True:
+            left = max(0.001, give_up_at - reactor.seconds())
+            answers = await commit_offsets(
+                self._cluster,
+                self._config.group_id,
+                offsets,
+                identity,
+                timeout=left,
+                retries=retries,
+                channel=OFFSETS_CHANNEL,
+            )
+            problem = next((answer for answer in answers.values() if answer is not None), None)
+            if problem is None:
+                return
+            is_new = isinstance(problem, UnknownTopicOrPartition)
+            if not is_new or retries is not None or left <= pause:
+                raise problem
+            await sleep(reactor, pause)
 
     def _automatic_done(self, result: Any) -> None:
         self._automatic_under_way = False

@@ -326,6 +326,7 @@ def test_an_automatic_commit_that_fails_is_not_repeated_behind_a_later_one():
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.NOT_COORDINATOR,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # the topic is new, and the coordinator does not know it yet
     ],
 )
 def test_a_commit_that_the_coordinator_cannot_store_now_is_sent_again(code):
