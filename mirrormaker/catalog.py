@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from uuid import UUID
 
 from kclient.admin import configs, topics
 from kclient.admin.configs import ConfigResource, ConfigSource, ResourceType
 from kclient.errors import KafkaError, KafkaTimeoutError
 from kclient.net.cluster import Cluster
 from kclient.types import NewTopic
-from kclient.wire.errors import InvalidConfig, TopicAlreadyExists
+from kclient.wire.errors import ErrorCode, InvalidConfig, TopicAlreadyExists, for_code
+from kclient.wire.schema.metadata import MetadataRequest, MetadataRequestTopic
+from kclient.wire.versions import ApiKey
 from mirrormaker.topics import CREATE_TIME, EFFECTIVE, PATH, Creation, Plan, Topic, mark_of
 
 TIMEOUT = 15.0
@@ -114,6 +117,33 @@ class Catalog:
         """Return `Topic.upstream` of *topic* as of now. Raise KafkaError."""
         return Topic(0, None, (await self._configs_of(topic))[0]).upstream
 
+    async def overrides_of(self, topic: str) -> dict[str, str]:
+        """Return the configs that are set on *topic* as of now. Raise KafkaError."""
+        return (await self._configs_of(topic))[0]
+
+    @property
+    def topic_ids(self) -> frozenset[UUID]:
+        """The ids of all topics in the last metadata; empty if the brokers send none."""
+        known = self._cluster.metadata.topics.values()
+        return frozenset(each.topic_id for each in known if each.topic_id is not None)
+
+    async def topic_id_at_controller(self, topic: str) -> UUID | None:
+        """Return the topic id of *topic* as of now at the controller; None if it does not exist.
+
+        Raise KafkaError if the controller gives another answer, such as TOPIC_AUTHORIZATION_FAILED.
+        """
+        request = MetadataRequest([MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+        connection = await self._cluster.controller()
+        response = await connection.request(ApiKey.METADATA, None, request)
+        for found in response.topics:
+            if found.name == topic and found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                return None
+            if found.name == topic and found.topic_id is not None:
+                return UUID(int=found.topic_id.int)
+            if found.name == topic and found.error_code:
+                raise for_code(found.error_code)(f"topic {topic}")
+        raise KafkaTimeoutError(f"the controller answered nothing about the topic id of {topic}")
+
     async def limit_of(self, topic: str) -> int:
         """Return the effective max.message.bytes of *topic* as of now; 0 if it is unknown. Raise KafkaError."""
         return int((await self._configs_of(topic))[1].get("max.message.bytes", 0))
@@ -143,6 +173,14 @@ class Catalog:
         )
         self._known.pop(topic, None)
         problem = answers[resource]
+        if problem is not None:
+            raise problem
+
+    async def delete(self, topic: str) -> None:
+        """Delete *topic*. Raise KafkaError."""
+        answers = await topics.delete_topics(self._cluster, [topic], timeout=TIMEOUT)
+        self._known.pop(topic, None)
+        problem = answers[topic]
         if problem is not None:
             raise problem
 

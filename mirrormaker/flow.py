@@ -6,7 +6,7 @@ Each `PartitionLink` decides what to fetch and append; the flow sends it. `send_
 be sent now: appends to the target's leaders, then fetches to the source's leaders. One append request holds runs of
 several partitions, and several requests are in flight per leader. ``buffer.memory`` bounds the flow: it counts bytes
 that are fetched and not acknowledged, and a fetch reserves its maximal response size before it is sent. So a slow
-target stops the fetches.
+target stops the fetches. ``fetch.max.bytes.per.second`` delays them (`mirrormaker.bandwidth`).
 
 All appends of one partition in flight use one connection, so they stay in order. The link handles every failure: it
 starts again from the target's log end.
@@ -34,6 +34,7 @@ from kclient.wire.errors import (
 )
 from mirrormaker import source as reading
 from mirrormaker import target as writing
+from mirrormaker.bandwidth import Bandwidth
 from mirrormaker.link import PartitionLink
 from mirrormaker.link_state import (
     Append,
@@ -127,6 +128,8 @@ class Flow:
         self._last_leader: dict[TopicPartition, int] = {}
         self._connecting: set[int] = set()
         self._buffered = 0
+        self.bandwidth = Bandwidth(settings.fetch_max_rate, now=self.reactor.seconds())
+        self._waiting_for_bandwidth = False
         self._timers = Timers(self.reactor)
         self._locator = Locator(
             source,
@@ -334,6 +337,8 @@ class Flow:
         Deferred.fromCoroutine(connect()).addBoth(connected).addErrback(self._defect)
 
     def _fetch(self) -> None:
+        if self._must_wait_for_bandwidth():
+            return
         by_channel: dict[Channel, list[PartitionLink]] = defaultdict(list)
         leader_of = self.source.metadata.leader
         most = PER_PARTITION * self.settings.max_partition_fetch_bytes
@@ -350,6 +355,19 @@ class Flow:
         for channel, links in by_channel.items():
             self._fetch_one(channel, links)
 
+    def _must_wait_for_bandwidth(self) -> bool:
+        """Return whether no fetch may be sent yet, because of fetch.max.bytes.per.second; continue when one may."""
+        wait = self.bandwidth.wait(self.reactor.seconds())
+        if wait > 0 and not self._waiting_for_bandwidth:
+            self._waiting_for_bandwidth = True
+
+            def again() -> None:
+                self._waiting_for_bandwidth = False
+                self.send_requests()
+
+            self._timers.later(wait, again)
+        return wait > 0
+
     def _fetch_one(self, channel: Channel, links: list[PartitionLink]) -> None:
         """Send one fetch if its maximal response fits into buffer.memory."""
         settings = self.settings
@@ -361,7 +379,7 @@ class Flow:
         most = (
             settings.fetch_max_bytes if name == BULK_CHANNEL else settings.max_partition_fetch_bytes
         )
-        room = min(most, max(free, least))
+        room = self.bandwidth.most(min(most, max(free, least)))
         fetches = []
         for link in links:
             tp = link.tp
@@ -409,6 +427,8 @@ class Flow:
                 self._back_off(asked.tp)
         else:
             now = self.reactor.seconds()
+            runs = [found.run for found in result.values() if isinstance(found, Fetched)]
+            self.bandwidth.fetched(sum(run.size for run in runs if run is not None), now)
             for asked in fetches:
                 link = self.links.get(asked.tp)
                 if link is not None:

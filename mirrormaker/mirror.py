@@ -5,7 +5,7 @@ Theory of operation
 Start: the mirror connects to both clusters and retries until both answer. It checks that the target's brokers support
 conditional appends, compares the topics, and starts a link per partition. Then it compares the topics again every
 ``refresh.topics.interval.seconds``. New topics and partitions get links. The links of a topic that is deleted at the
-source are removed, and the target topic stays. A topic with a new topic id gets new links; their lineage check stops
+source are removed, and the target topic stays, or is deleted later (`mirrormaker.deletions`). A topic with a new topic id gets new links; their lineage check stops
 them, or declares a gap (`mirrormaker.lineage`).
 
 With *once* the source's log ends at the creation of the links are the cut. Each link finishes there, and the mirror
@@ -35,6 +35,7 @@ from kclient.wire.errors import PolicyViolation
 from mirrormaker.alarms import Alarms
 from mirrormaker.catalog import Applied, Catalog
 from mirrormaker.config import FlowConfig
+from mirrormaker.deletions import TopicDeletions, orphans
 from mirrormaker.flow import Flow
 from mirrormaker.group_sync import GroupMirror
 from mirrormaker.heartbeats import Heartbeats
@@ -116,6 +117,10 @@ class Mirror:
         self._selection = Selection(config.source, config.target, config.settings)
         self._source_topics = Catalog(self.source)
         self._target_topics = Catalog(self.target)
+        self._deletes_topics = config.settings.topic_deletion_policy == "delete"
+        self._deletions = TopicDeletions(
+            self._source_topics, self._target_topics, config.settings, report=self._report_line
+        )
         self._ids: dict[str, Topic] = {}
         self._conflicts: dict[str, str] = {}
         self._configs_due = 0.0
@@ -225,7 +230,8 @@ class Mirror:
             )
 
     def _check_stalled(self) -> None:
-        still = self._reactor.seconds() - self.flow.progress.changed_at
+        since = max(self.flow.progress.changed_at, self.flow.bandwidth.free_at)
+        still = self._reactor.seconds() - since
         if self._groups_running is not None:
             return  # all records are copied; each request of the groups has its own timeout
         if self.once and still > STALL_TIMEOUT:
@@ -270,8 +276,13 @@ class Mirror:
         configs_too = now >= self._configs_due
         wanted = [name for name in await self._source_topics.names() if self._selection.wants(name)]
         source = await self._source_topics.topics(wanted, configs_too=configs_too)
-        copies = [self._selection.target_name(name) for name in source]
-        target = await self._target_topics.topics(copies, configs_too=configs_too)
+        copies = {self._selection.target_name(name) for name in source}
+        target = await self._target_topics.topics(
+            copies | await self._possible_copies(), configs_too=configs_too
+        )
+        ids = self._source_topics.topic_ids if self._deletes_topics else ()
+        orphaned = orphans(ids, target, self._source_id)
+        target = {name: topic for name, topic in target.items() if name in copies}
         if configs_too:
             self._configs_due = now + self.config.settings.sync_configs_interval
             self._refused.clear()
@@ -286,9 +297,16 @@ class Mirror:
             self._source_id,
             self._target_id,
         )
-        plan = replace(plan, conflicts={**plan.conflicts, **unreadable})
+        plan = replace(plan, conflicts={**plan.conflicts, **unreadable}, orphans=orphaned)
         self._drop_replaced(plan, {name: topic.topic_id for name, topic in target.items()})
         return plan
+
+    async def _possible_copies(self) -> set[str]:
+        """Return the target topics that may be mirrors of a deleted source topic, if such are to be deleted."""
+        if not self._deletes_topics:
+            return set()
+        names = await self._target_topics.names()
+        return {name for name in names if self._selection.source_name(name) is not None}
 
     async def validate(self, plan: Plan) -> Applied:
         """Return what of *plan* the target would refuse; change nothing."""
@@ -403,6 +421,11 @@ class Mirror:
         self.flow.marks.known(marked, plan.unmarked)
         self._drop_vanished(self.compared)
         await self._add_links(plan, self.compared, set(failed))
+        if self._deletes_topics and not self.once:
+            names = {copy: self._selection.source_name(copy) or copy for copy in plan.orphans}
+            await self._deletions.compared(
+                plan.orphans, names, self._source_id, self._reactor.seconds()
+            )
         await self._update_stopped()
 
     def _leave(self, skipped: Mapping[str, str]) -> None:
@@ -447,9 +470,8 @@ class Mirror:
             found = source.get(name)
             tps = [tp for tp in self.flow.links if tp.topic == name]
             if found is None:
-                self._report_line(
-                    f"topic {name}", "was deleted at the source; the target topic stays"
-                )
+                stays = "" if self._deletes_topics else "; the target topic stays"
+                self._report_line(f"topic {name}", f"was deleted at the source{stays}")
                 for tp in tps:
                     self.flow.remove(tp)
                 del self._ids[name]

@@ -1,8 +1,8 @@
 """Every setting of a mirror link: MirrorMaker 2's name, its type and default, one line of documentation.
 
 Names are those of connect-mirror-maker.properties (KIP-382). Where the default differs from
-MirrorMaker 2, the line gives the reason. `gap.policy`, `alarm.no.progress.seconds` and `alarm.lag.records` exist only
-here.
+MirrorMaker 2, the line gives the reason. `gap.policy`, `topic.deletion.*`, `fetch.max.bytes.per.second` and
+`alarm.*` exist only here.
 """
 
 from __future__ import annotations
@@ -76,6 +76,17 @@ def gap_policy_name(text: str) -> str:
         raise ValueError(f"{text!r} is neither fail nor skip") from None
 
 
+def one_of(*values: str) -> Callable[[str], str]:
+    """Return a reader of one of *values*."""
+
+    def read(text: str) -> str:
+        if text.lower() not in values:
+            raise ValueError(f"{text!r} is not one of {', '.join(values)}")
+        return text.lower()
+
+    return read
+
+
 def _setting(name: str, default: Any, read: Callable[[str], Any], doc: str, side: Side = "") -> Any:
     return field(default=default, metadata={"name": name, "read": read, "doc": doc, "side": side})
 
@@ -119,6 +130,18 @@ class LinkSettings:
     )
     excluded_configs: str = _setting(
         "config.properties.exclude", EXCLUDED_CONFIGS, pattern_list, "Topic configs not to copy."
+    )
+    topic_deletion_policy: str = _setting(
+        "topic.deletion.policy",
+        "keep",
+        one_of("keep", "delete"),
+        "What happens to a mirror topic whose source topic was deleted.",
+    )
+    topic_deletion_delay: int = _setting(
+        "topic.deletion.delay.seconds",
+        3600,
+        number(1),
+        "With the policy delete: how long the source topic must be gone before.",
     )
     replication_factor: int = _setting(
         "replication.factor",
@@ -215,6 +238,13 @@ class LinkSettings:
     )
     max_partition_fetch_bytes: int = _setting(
         "max.partition.fetch.bytes", 4 << 20, number(1), "Bytes of one partition in it.", "consumer"
+    )
+    fetch_max_rate: int = _setting(
+        "fetch.max.bytes.per.second",
+        0,
+        number(0),
+        "Bytes of records that this direction fetches per second, on average; 0: no limit.",
+        "consumer",
     )
     fetch_max_wait_ms: int = _setting(
         "fetch.max.wait.ms", 500, number(0), "How long a fetch waits for records.", "consumer"

@@ -82,6 +82,8 @@ async def _show_one(
         echo(f"  {name:<40} {_numbers(None)}  {Health.STOPPED.value}: {conflict}")
     for name, difference in plan.drift.items():
         echo(f"  drift {name}: {difference}")
+    for name, topic_id in plan.orphans.items():
+        echo(f"  drift {name}: its source topic ({topic_id}) was deleted; kmirror run deletes it")
     for name, changes in plan.set_configs.items():
         echo(f"  drift {name}: {', '.join(changes)} not as at the source yet")
     return found
@@ -167,6 +169,8 @@ def _planned(plan: Plan, applied: Applied) -> Iterator[str]:
         yield f"drift {name}: {difference}"
     for name, reason in plan.skipped.items():
         yield f"{name} {reason}"
+    for name, topic_id in plan.orphans.items():
+        yield f"delete {name} later: its source topic ({topic_id}) was deleted"
     for name, failure in applied.failed.items():
         yield f"leave {name}: cannot be created or changed at the target: {failure}"
     for name, conflict in plan.conflicts.items():

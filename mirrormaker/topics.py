@@ -136,6 +136,8 @@ class Plan:
     skipped: Mapping[str, str] = field(default_factory=dict)
     drift: Mapping[str, str] = field(default_factory=dict)
     """Target topics that differ from the configuration in a way that kmirror does not change."""
+    orphans: Mapping[str, str] = field(default_factory=dict)
+    """With topic.deletion.policy=delete: target topics whose source topic was deleted, with its topic id."""
 
 
 class Selection:
@@ -166,6 +168,13 @@ class Selection:
     def target_name(self, topic: str) -> str:
         """Return the name of *topic* at the target."""
         return f"{self._prefix}{topic}" if self._renames(topic) else topic
+
+    def source_name(self, copy: str) -> str | None:
+        """Return the source topic that is mirrored to *copy*; None if there can be none."""
+        for name in (copy, copy.removeprefix(self._prefix)):
+            if self.target_name(name) == copy and self.wants(name):
+                return name
+        return None
 
     def _renames(self, topic: str) -> bool:
         """Return whether *topic* has the source's alias before its name at the target."""
