@@ -132,7 +132,9 @@ class Catalog:
 
         Raise KafkaError if the controller gives another answer, such as TOPIC_AUTHORIZATION_FAILED.
         """
-        request = MetadataRequest([MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+        request = MetadataRequest(
+            [MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False
+        )
         connection = await self._cluster.controller()
         response = await connection.request(ApiKey.METADATA, None, request)
         for found in response.topics:

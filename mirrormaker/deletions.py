@@ -1,15 +1,17 @@
-"""Deletes mirror topics whose source topic was deleted, `topic.deletion.policy=delete`.
+"""Deletes the mirrors of deleted source topics, `topic.deletion.policy=delete`.
 
 Theory of operation
 ===================
 A mirror topic states the cluster and the topic id of its source (`mirrormaker.lineage`). It is an *orphan* if this
-flow's source has no topic with that id any more, under any name. Topic ids are never used twice, so a topic that was created
-again does not hide the deletion of the earlier one: its orphan is deleted, and the new topic is copied from its start.
+flow's source has no topic with that id any more, under any name. Topic ids are never used twice, so a topic that was
+created again does not hide the deletion of the earlier one: its orphan is deleted, and the new topic is copied from its
+start.
 
-What a broker does not show is not proven to be deleted: its metadata may be old, or may leave out a topic that kmirror is not
-allowed to see. So an orphan is deleted only if it was one in every comparison of the last `topic.deletion.delay.seconds`, and
-if the source's controller then answers that the name does not exist, or has another topic id. The marks of the orphan are read
-again directly before: an operator may have promoted it. The delay starts again with the process.
+What a broker does not show is not proven to be deleted: its metadata may be old, or may leave out a topic that kmirror
+is not allowed to see. So an orphan is deleted only if it was one in every comparison of the last
+`topic.deletion.delay.seconds`, and if the source's controller then answers that the name does not exist, or has another
+topic id. The marks of the orphan are read again directly before: an operator may have promoted it. The delay starts
+again with the process.
 
 Pure: `orphans`, `OrphanTimes`. In: topics of both clusters   Out: DeleteTopics   Owner: the mirror
 """
@@ -55,7 +57,7 @@ class OrphanTimes:
     def compared(
         self, found: Mapping[str, str], now: float
     ) -> tuple[dict[str, str], dict[str, str]]:
-        """Take the orphans of a comparison; return those that are new, and those whose delay is over."""
+        """Take the orphans of a comparison; return those that are new, and those with a delay that is over."""
         present = dict(found.items())
         new = {name: each for name, each in present.items() if (name, each) not in self._since}
         self._since = {key: self._since.get(key, now) for key in present.items()}
@@ -88,7 +90,7 @@ class TopicDeletions:
     async def compared(
         self, found: Mapping[str, str], source_names: Mapping[str, str], source_id: str, now: float
     ) -> None:
-        """Delete each orphan of *found* (target topic -> topic id at the source) whose delay is over.
+        """Delete each orphan of *found* (target topic -> topic id at the source) after its delay.
 
         *source_names* has the name of its topic at the source. What cannot be deleted is reported once per reason,
         and tried again with the next comparison.

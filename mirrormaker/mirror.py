@@ -5,8 +5,8 @@ Theory of operation
 Start: the mirror connects to both clusters and retries until both answer. It checks that the target's brokers support
 conditional appends, compares the topics, and starts a link per partition. Then it compares the topics again every
 ``refresh.topics.interval.seconds``. New topics and partitions get links. The links of a topic that is deleted at the
-source are removed, and the target topic stays, or is deleted later (`mirrormaker.deletions`). A topic with a new topic id gets new links; their lineage check stops
-them, or declares a gap (`mirrormaker.lineage`).
+source are removed, and the target topic stays, or is deleted later (`mirrormaker.deletions`). A topic with a new topic
+id gets new links; their lineage check stops them, or declares a gap (`mirrormaker.lineage`).
 
 With *once* the source's log ends at the creation of the links are the cut. Each link finishes there, and the mirror
 with the last link. If nothing is copied for `STALL_TIMEOUT` seconds, the mirror fails with its last error.

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from mirrormaker.link_state import GapPolicy
 from mirrormaker.patterns import compiled
+from mirrormaker.replication_policy import load_policy
 
 Side = Literal["", "consumer", "producer"]
 
@@ -59,13 +60,9 @@ def pattern_list(text: str) -> str:
 
 
 def replication_policy(text: str) -> str:
-    """Read the class name of a replication policy, with or without its package."""
-    name = text.rpartition(".")[2]
-    if name not in ("IdentityReplicationPolicy", "DefaultReplicationPolicy"):
-        raise ValueError(
-            f"{text!r} is not one of IdentityReplicationPolicy, DefaultReplicationPolicy"
-        )
-    return name
+    """Read the class name of a replication policy; of one of MirrorMaker 2 the package is left out."""
+    load_policy(text)
+    return text if ":" in text else text.rpartition(".")[2]
 
 
 def gap_policy_name(text: str) -> str:
@@ -104,11 +101,11 @@ class LinkSettings:
         "replication.policy.class",
         "IdentityReplicationPolicy",
         replication_policy,
-        "How topics are named at the target. Identity, not Default: records keep their offsets here, so "
-        "a consumer can move to the other cluster with the same topic names and offsets.",
+        "How topics are named at the target; MODULE:CLASS is one of yours. Identity, not Default: records keep their "
+        "offsets here, so a consumer can move to the other cluster with the same topic names and offsets.",
     )
     separator: str = _setting(
-        "replication.policy.separator", ".", str, "Between source alias and topic (Default policy)."
+        "replication.policy.separator", ".", str, "Between source alias and topic (not Identity)."
     )
     refresh_topics: bool = _setting(
         "refresh.topics.enabled",
@@ -135,7 +132,7 @@ class LinkSettings:
         "topic.deletion.policy",
         "keep",
         one_of("keep", "delete"),
-        "What happens to a mirror topic whose source topic was deleted.",
+        "What happens to the mirror of a source topic that was deleted: keep or delete.",
     )
     topic_deletion_delay: int = _setting(
         "topic.deletion.delay.seconds",

@@ -26,6 +26,7 @@ In: topics of both clusters   Out: a `Plan`   Owner: the flow
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from uuid import UUID
@@ -35,6 +36,12 @@ from kclient.wire.produce import MIRROR_SOURCE_CONFIG
 from mirrormaker.lineage import SOURCE_TOPIC_ID, Lineage, text_of
 from mirrormaker.mm2_records import checkpoints_topic, is_heartbeats
 from mirrormaker.patterns import compiled
+from mirrormaker.replication_policy import (
+    DefaultReplicationPolicy,
+    ReplicationPolicy,
+    load_policy,
+    sources,
+)
 from mirrormaker.settings import LinkSettings
 
 MARK = MIRROR_SOURCE_CONFIG
@@ -137,7 +144,7 @@ class Plan:
     drift: Mapping[str, str] = field(default_factory=dict)
     """Target topics that differ from the configuration in a way that kmirror does not change."""
     orphans: Mapping[str, str] = field(default_factory=dict)
-    """With topic.deletion.policy=delete: target topics whose source topic was deleted, with its topic id."""
+    """With topic.deletion.policy=delete: mirrors of deleted source topics, with the topic id of those."""
 
 
 class Selection:
@@ -147,8 +154,9 @@ class Selection:
         self._topics = compiled(settings.topics)
         self._exclude = compiled(settings.topics_exclude)
         self._excluded_configs = compiled(settings.excluded_configs)
-        self._prefixed = settings.replication_policy == "DefaultReplicationPolicy"
-        self._prefix = f"{source}{settings.separator}"
+        self._policy = load_policy(settings.replication_policy, settings.separator)
+        self._heartbeats_policy = DefaultReplicationPolicy(separator=settings.separator)
+        self._source = source
         self._target = target
         self._replicas = settings.replication_factor
         self._separator = settings.separator
@@ -167,18 +175,19 @@ class Selection:
 
     def target_name(self, topic: str) -> str:
         """Return the name of *topic* at the target."""
-        return f"{self._prefix}{topic}" if self._renames(topic) else topic
+        return self._policy_of(topic).format_remote_topic(self._source, topic)
 
     def source_name(self, copy: str) -> str | None:
         """Return the source topic that is mirrored to *copy*; None if there can be none."""
-        for name in (copy, copy.removeprefix(self._prefix)):
-            if self.target_name(name) == copy and self.wants(name):
+        for policy in (self._policy, self._heartbeats_policy):
+            name = policy.upstream_topic(copy)
+            if name and self.target_name(name) == copy and self.wants(name):
                 return name
         return None
 
-    def _renames(self, topic: str) -> bool:
-        """Return whether *topic* has the source's alias before its name at the target."""
-        return self._prefixed or self.is_heartbeats(topic)
+    def _policy_of(self, topic: str) -> ReplicationPolicy:
+        """Return the policy that names *topic*; heartbeats are always renamed, as by MirrorMaker 2."""
+        return self._heartbeats_policy if self.is_heartbeats(topic) else self._policy
 
     def is_heartbeats(self, topic: str) -> bool:
         """Return whether *topic* has heartbeats, if they are emitted: they are mirrored with any other setting."""
@@ -207,10 +216,14 @@ class Selection:
         unmarked: set[str] = set()
         lineages: dict[str, Lineage] = {}
         drift: dict[str, str] = {}
-        for name in sorted(filter(self.wants, source)):
+        names = sorted(filter(self.wants, source))
+        copies = Counter(map(self.target_name, names))
+        for name in names:
             wanted, copy = source[name], self.target_name(name)
             existing = target.get(copy)
             conflict = existing and _conflict(wanted, copy, existing, source_id, target_id)
+            if copies[copy] > 1:
+                conflict = f"the replication policy gives {copies[copy]} source topics the name {copy} at the target"
             if conflict:
                 conflicts[name] = conflict
                 continue
@@ -258,7 +271,7 @@ class Selection:
 
         A prefix anywhere in the name counts, as in MirrorMaker 2: clusters on the way may have other aliases here.
         """
-        prefixed = self._renames(name) and self._target in name.split(self._separator)[:-1]
+        prefixed = self._target in sources(self._policy_of(name), name)
         if target_id in wanted.upstream or prefixed:
             return f"is not copied: its records come from {self._target}"
         other = existing.upstream if existing is not None else ()

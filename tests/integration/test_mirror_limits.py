@@ -55,7 +55,7 @@ def test_a_limited_direction_takes_its_time_and_copies_everything(
     assert stored(west, "orders") == stored(east, "orders")
 
 
-def test_a_mirror_topic_is_deleted_after_its_source_topic_if_the_policy_says_so(
+def test_a_mirror_topic_is_deleted_after_its_source_topic_with_the_policy_delete(
     east: Cluster, west: Cluster, mirror: MakeMirror
 ) -> None:
     for name in ("gone", "again", "promoted", "stays"):
@@ -79,7 +79,9 @@ def test_a_mirror_topic_is_deleted_after_its_source_topic_if_the_policy_says_so(
     produce(east, "again", 3)
     eventually("the orphan is deleted", lambda: "gone" not in topic_names(west), timeout=40)
     eventually(
-        "the new topic is copied", lambda: stored(west, "again") == stored(east, "again"), timeout=40
+        "the new topic is copied",
+        lambda: stored(west, "again") == stored(east, "again"),
+        timeout=40,
     )
     assert {"ours", "promoted", "stays"} <= topic_names(west)
     assert stored(west, "stays") == stored(east, "stays")

@@ -129,6 +129,10 @@ def test_one_error_lists_all_problems() -> None:
             {**GOOD, "replication.policy.class": "my.Policy"},
             "'my.Policy' is not one of IdentityReplicationPolicy",
         ),
+        (
+            {**GOOD, "replication.policy.class": "no.such.module:Policy"},
+            "'no.such.module:Policy' cannot be used: ModuleNotFoundError",
+        ),
         ({**GOOD, "east.security.protocol": "SASL_SSL"}, "security.protocol"),
     ],
 )
