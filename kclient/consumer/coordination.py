@@ -12,6 +12,7 @@ from typing import Any
 
 from kclient.config import ConsumerConfig
 from kclient.consumer.assignors import Strategy
+from kclient.consumer.positions import OFFSETS_CHANNEL
 from kclient.consumer.protocol import PROTOCOL_TYPE, encode_assignment, encode_subscription
 from kclient.net.answers import error_of
 from kclient.net.cluster import Cluster
@@ -114,15 +115,25 @@ class CoordinatorRequests:
         await self._ask(ApiKey.HEARTBEAT, request, "heartbeat", timeout)
 
     async def leave(self, member: Generation, reason: str) -> None:
-        """Leave the group, so that it rebalances at once."""
+        """Leave the group, so that it rebalances at once.
+
+        Not behind a JoinGroup that the coordinator holds: the other members would wait for this one.
+        """
         request = LeaveGroupRequest(
             group_id=self._group,
             member_id=member.member_id,
             members=[LeavingMember(member_id=member.member_id, reason=reason)],
         )
-        await self._ask(ApiKey.LEAVE_GROUP, request, "leaving", 5.0)
+        await self._ask(ApiKey.LEAVE_GROUP, request, "leaving", 5.0, OFFSETS_CHANNEL)
 
-    async def _ask(self, api_key: ApiKey, request: Any, what: str, timeout: float | None) -> Any:
+    async def _ask(
+        self,
+        api_key: ApiKey,
+        request: Any,
+        what: str,
+        timeout: float | None,
+        channel: str = _CHANNEL,
+    ) -> Any:
         async def ask(connection: Connection) -> Any:
             response = await connection.request(api_key, None, request, timeout=timeout)
             if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
@@ -131,4 +142,4 @@ class CoordinatorRequests:
                 raise error_of(response.error_code, f"{what} of group {self._group!r}")
             return response
 
-        return await request_coordinator(self._cluster, self._group, ask, channel=_CHANNEL)
+        return await request_coordinator(self._cluster, self._group, ask, channel=channel)

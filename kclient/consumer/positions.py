@@ -33,7 +33,7 @@ from kclient.wire.errors import UnknownTopicOrPartition
 _RESET = {"earliest": EARLIEST, "latest": LATEST}
 
 OFFSETS_CHANNEL = "group offsets"
-"""Separate from the channel of JoinGroup, which the coordinator may hold for minutes."""
+"""Of requests to the coordinator that must not wait behind a JoinGroup, which it may hold for minutes."""
 
 RequestedPartition = Mapping[TopicPartition, tuple[PartitionState, int]]
 

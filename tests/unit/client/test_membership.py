@@ -568,6 +568,17 @@ def test_leaving_while_joining_ends_it():
     assert_silence(it)
 
 
+def test_a_leave_does_not_wait_behind_a_join_that_the_coordinator_holds():
+    """A broker answers the requests of a connection in order, and a JoinGroup waits for the other members."""
+    it = Member()
+    it.start()
+    it.name()
+    join = it.paper.one(JOIN)
+    leave(it)
+    (sent,) = [asked for asked in it.paper.asked if asked.api is LEAVE]
+    assert (sent.node, sent.channel != join.channel) == (join.node, True)
+
+
 def test_leaving_while_the_consumer_gives_up_partitions_ends_it():
     it = Member().stable(*places(0))
     it.gives_up_at_once = False
