@@ -270,6 +270,10 @@ class GroupCoordinator:
         wanted = [
             offset for offset, error in zip(offsets, errors, strict=True) if error is ErrorCode.NONE
         ]
+        if not wanted:
+            if group.idle:
+                self._shards.remove_group(group)
+            return errors
         self._shards.add_known(group)
         written = iter(await self._writer.commit(group_id, wanted))
         return [next(written) if error is ErrorCode.NONE else error for error in errors]
@@ -350,6 +354,11 @@ class GroupCoordinator:
             return 0
         errors = [await self._delete_known_offset(group, *offset) for offset in wanted]
         return errors.count(ErrorCode.NONE)
+
+    def topics_with_offsets(self, group_id: str) -> list[str]:
+        """Return the topics of the committed offsets of a group, as far as they are in memory."""
+        group = self._shards.group(group_id)
+        return [t for t, ps in group.offsets.committed.items() if ps] if group is not None else []
 
     async def expire_offsets(self, group_id: str, before_ms: int) -> int:
         """Delete the offsets that a group without members has not used since *before_ms*; return how many.

@@ -7,6 +7,8 @@ is deleted. Groups are checked one after the other, so that a sweep is never a b
 
 A topic that disappears from the metadata cache takes its offsets with it, once ZooKeeper confirms
 that it is gone: a new topic of that name must not inherit the offsets of the old one (KAFKA-10545).
+A sweep does the same for topics that disappeared while another broker coordinated the group, or
+while this one could not ask ZooKeeper.
 """
 
 from collections.abc import Callable
@@ -74,6 +76,7 @@ class OffsetExpiry:
     async def sweep(self) -> None:
         """Expire what is old enough."""
         before_ms = self._now_ms() - self._retention_ms
+        with_offsets: set[str] = set()
         for listing in self._coordinator.listing()[0]:
             if self._stopped:
                 return
@@ -84,6 +87,10 @@ class OffsetExpiry:
                     group=listing.group_id,
                     count=expired,
                 )
+            with_offsets.update(self._coordinator.topics_with_offsets(listing.group_id))
+        gone = with_offsets - self._topics()
+        if gone:
+            await self.forget_topics(gone)
 
     def topics_changed(self) -> None:
         """Handle topics that are gone from the metadata cache."""
@@ -97,7 +104,9 @@ class OffsetExpiry:
         try:
             # The server may be behind: it may have the deletion of a topic, but not its creation again.
             await self._zookeeper.sync(TOPICS)
-            deleted = [t for t in gone if await self._zookeeper.exists(topic_path(t)) is None]
+            deleted = [
+                t for t in sorted(gone) if await self._zookeeper.exists(topic_path(t)) is None
+            ]
         except ZooKeeperError as error:
             log.warn("offsets of deleted topics are kept for now: {error}", error=error)
             return

@@ -66,3 +66,9 @@ def test_offsets_without_further_commits_expire(coordinator: SteppedCoordinator)
     assert coordinator.done(coordinator.expire(coordinator.now_ms)) == 2
     assert coordinator.offsets() == {}
     assert "/consumers/g" not in coordinator.ensemble.tree
+
+
+def test_a_commit_without_a_valid_offset_creates_no_group(coordinator: SteppedCoordinator) -> None:
+    assert coordinator.done(coordinator.commit()) == []
+    assert coordinator.done(coordinator.commit(("..", 0, 1))) == [ErrorCode.INVALID_TOPIC_EXCEPTION]
+    assert coordinator.coordinator.listing() == ([], ErrorCode.NONE)

@@ -36,6 +36,12 @@ class Groups:
         self.created: Deferred[None] | None = None
         """What `offsets` waits for."""
 
+    async def expire_offsets(self, _group_id: str, before_ms: int) -> int:
+        return 0
+
+    def topics_with_offsets(self, _group_id: str) -> list[str]:
+        return ["again", "gone"]
+
     def listing(self) -> Any:
         return [SimpleNamespace(group_id="g")], None
 
@@ -74,4 +80,17 @@ def test_offsets_of_a_topic_that_is_created_again_meanwhile_stay() -> None:
     Deferred.fromCoroutine(offset_expiry(groups, topics).forget_topics({"gone"}))
     topics.add("gone")
     groups.created.callback(None)
+    assert not groups.dropped
+
+
+def test_a_sweep_deletes_offsets_of_topics_that_were_deleted_under_another_coordinator() -> None:
+    """The coordinator at the time of the deletion had no connection to ZooKeeper, or did not live any more."""
+    groups = Groups()
+    Deferred.fromCoroutine(offset_expiry(groups, set()).sweep())
+    assert groups.dropped == [("gone", 0)]
+
+
+def test_a_sweep_keeps_offsets_of_topics_that_the_metadata_cache_has() -> None:
+    groups = Groups()
+    Deferred.fromCoroutine(offset_expiry(groups, {"gone"}).sweep())
     assert not groups.dropped
