@@ -84,6 +84,12 @@ class SteppedCoordinator:
         while self.scheduler.step(self.scheduler.now) is not False:
             pass
 
+    def pass_time(self, seconds: float) -> None:
+        """Make every call that is due in so many seconds."""
+        end = self.scheduler.now + seconds
+        while self.scheduler.step(end) is not False:
+            pass
+
     def done(self, under_way: Deferred[Any]) -> Any:
         """Step until *under_way* has fired; return its result, or raise its error."""
         outcome: list[Any] = []

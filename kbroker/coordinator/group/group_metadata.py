@@ -46,7 +46,7 @@ from kbroker.coordinator.group.core.records import (
     subscribed_topics,
 )
 from kbroker.coordinator.group.core.states import GroupState
-from kbroker.coordinator.group.shard_fence import ShardFence
+from kbroker.coordinator.group.shard_fence import ShardFence, batches
 from kbroker.zk.errors import ConnectionLoss, NoNode, ZooKeeperError
 from kbroker.zk.interface import Create, Delete, Operation, SetData
 from kbroker.zk.znodes import (
@@ -372,8 +372,7 @@ class GroupMetadata:
         live = self._ephemeral_changes(snapshot.members, now_ms)
         self.offsets.has_root = self._has_state = True
         self._ephemerals = {member.member_id for member in snapshot.members}
-        size = EPHEMERALS_PER_MULTI
-        chunks = [live[start : start + size] for start in range(0, len(live), size)]
+        chunks = list(batches(live, EPHEMERALS_PER_MULTI))
         if len(state) < LARGE_STATE and chunks:
             first += chunks.pop(0)
         return [first, *chunks]
@@ -428,8 +427,8 @@ class GroupMetadata:
             members = self.machine.snapshot().members
             operations += self._ephemeral_changes(members, self._now_ms())
             try:
-                for start in range(0, len(operations), EPHEMERALS_PER_MULTI):
-                    await self.fence.write(operations[start : start + EPHEMERALS_PER_MULTI])
+                for batch in batches(operations, EPHEMERALS_PER_MULTI):
+                    await self.fence.write(batch)
             except ConnectionLoss:
                 await self.fence.reconnected()
             except ZooKeeperError:

@@ -6,9 +6,9 @@ from kbroker.coordinator.group.core.records import (
     PoisonGroupStateError,
     decode_snapshot,
 )
-from kbroker.coordinator.group.shard_fence import ShardFence
+from kbroker.coordinator.group.shard_fence import ShardFence, batches
 from kbroker.zk.errors import NoNode
-from kbroker.zk.interface import Delete, Operation, ZooKeeper
+from kbroker.zk.interface import Delete, ZooKeeper
 from kbroker.zk.znodes import CONSUMERS, group_path, group_state_path, unescape
 
 DELETES_AT_ONCE = 300
@@ -47,10 +47,7 @@ async def read_states(
 async def delete_tree(fence: ShardFence, group_id: str) -> None:
     """Delete all znodes of a group. NotCoordinator; ConnectionLoss: some may remain."""
     paths = await _paths_below(fence.zookeeper, group_path(group_id))
-    for start in range(0, len(paths), DELETES_AT_ONCE):
-        operations: list[Operation] = [
-            Delete(path) for path in paths[start : start + DELETES_AT_ONCE]
-        ]
+    for operations in batches([Delete(path) for path in paths], DELETES_AT_ONCE):
         await fence.write(operations)
 
 

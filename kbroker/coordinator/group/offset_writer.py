@@ -31,7 +31,7 @@ from kbroker.coordinator.group.core.commits import (
     PendingCommit,
 )
 from kbroker.coordinator.group.group_metadata import GroupMetadata
-from kbroker.coordinator.group.shard_fence import ShardFence
+from kbroker.coordinator.group.shard_fence import BATCH_BYTES, ShardFence, size_of
 from kbroker.zk.errors import ConnectionLoss, SessionExpired, ZooKeeperError
 from kbroker.zk.interface import Create, Operation, SetData
 from kclient.wire.error_codes import ErrorCode
@@ -41,9 +41,6 @@ log = Logger()
 
 COMMITS_AT_ONCE = 300
 """Commits in one multi, at most."""
-
-BYTES_AT_ONCE = 400_000
-"""Bytes in one multi, about, at most: far enough from ZooKeeper's 1 MiB."""
 
 IN_FLIGHT = 6
 """Multis in flight at a time."""
@@ -180,8 +177,8 @@ class OffsetWriter:
             fences[group.fence] = None
             operations += new
             origins += [(commit, group)] * len(new)
-            size += sum(64 + len(operation.path) + len(operation.data) for operation in new)
-            if size > BYTES_AT_ONCE:
+            size += sum(map(size_of, new))
+            if size > BATCH_BYTES:
                 multis.append(_Multi(list(fences), operations, origins))
                 fences, operations, origins, size = {}, [], [], 0
         if operations:

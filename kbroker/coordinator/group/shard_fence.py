@@ -29,7 +29,7 @@ In: writes, outcomes of multis, time   Out: confirmations, KafkaError   Owner: t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from twisted.internet.defer import Deferred, fail
@@ -38,7 +38,7 @@ from twisted.logger import Logger
 from kbroker.common.internal_topics import OFFSETS_TOPIC
 from kbroker.common.reactor import Clock
 from kbroker.zk.errors import ConnectionLoss, NoNode, SessionExpired, ZooKeeperError
-from kbroker.zk.interface import Check, Operation, Session, Stat, ZooKeeper
+from kbroker.zk.interface import Check, Create, Operation, Session, SetData, Stat, ZooKeeper
 from kbroker.zk.znodes import decode_partition_state, partition_state_path
 from kclient.wire.errors import CoordinatorNotAvailable, KafkaError, NotCoordinator
 
@@ -61,6 +61,29 @@ SLOW_ZOOKEEPER_TIMEOUT = 5.0
 
 CHECK_INTERVAL = 0.02
 """Seconds between two checks of the followers' fetches, while a request waits for them."""
+
+BATCH_BYTES = 400_000
+"""Bytes in one multi, about, at most: far enough from ZooKeeper's 1 MiB."""
+
+
+def size_of(operation: Operation) -> int:
+    """Return the bytes of *operation* in a multi, about."""
+    data = operation.data if isinstance(operation, Create | SetData) else b""
+    return 64 + len(operation.path) + len(data)
+
+
+def batches(operations: Sequence[Operation], most: int) -> Iterator[list[Operation]]:
+    """Split *operations* for multis of up to *most* operations and `BATCH_BYTES` each."""
+    batch: list[Operation] = []
+    size = 0
+    for operation in operations:
+        size += size_of(operation)
+        if batch and (len(batch) == most or size > BATCH_BYTES):
+            yield batch
+            batch, size = [], size_of(operation)
+        batch.append(operation)
+    if batch:
+        yield batch
 
 
 class ShardFence:
