@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 from kclient.errors import KafkaError
 from kclient.net.waiting import sleep
 from kclient.types import TopicPartition
 from mirrormaker.catalog import Applied
-from mirrormaker.config import MirrorConfig
+from mirrormaker.config import FlowConfig, MirrorConfig
 from mirrormaker.health import Finding, Health, exit_code, judge, problem_of
 from mirrormaker.lineage import Lineage
 from mirrormaker.link_state import GapPolicy, LogEnds, Problem
@@ -29,22 +30,30 @@ async def show_status(
     """Print the state of every partition; return the exit code of the worst (`mirrormaker.health`)."""
     found: Counter[Health] = Counter()
     for flow in config.flows:
-        mirror = Mirror(reactor, flow, once=False, report=lambda _about, _what: None)
         try:
-            await mirror.open()
-            limit = flow.settings.alarm_lag or None if max_lag is None else max_lag
-            found += await _show_one(mirror, await mirror.plan(), echo, limit, settle)
+            async with _planned_mirror(reactor, flow) as (mirror, plan):
+                limit = flow.settings.alarm_lag or None if max_lag is None else max_lag
+                found += await _show_one(mirror, plan, echo, limit, settle)
         except KafkaError as problem:  # the other flows are shown nevertheless
             if not problem.retriable:
                 raise
             echo(f"{flow.name}: {problem}")
             found[Health.UNREADABLE] += 1
-        finally:
-            await mirror.stop()
     code = exit_code(found)
     states = ", ".join(f"{found[health]} {health.value}" for health in Health if found[health])
     echo(f"status: {states or 'nothing to mirror'}; exit code {code}")
     return code
+
+
+@asynccontextmanager
+async def _planned_mirror(reactor: Any, flow: FlowConfig) -> AsyncIterator[tuple[Mirror, Plan]]:
+    """Connect to both clusters of *flow*; yield its mirror, which copies nothing, and the plan of a run."""
+    mirror = Mirror(reactor, flow, once=False, report=lambda _about, _what: None)
+    try:
+        await mirror.open()
+        yield mirror, await mirror.plan()
+    finally:
+        await mirror.stop()
 
 
 async def _show_one(
@@ -135,13 +144,8 @@ async def show_plan(reactor: Any, config: MirrorConfig, echo: Echo) -> int:
     """Print the changes that a run would make at the target; return 5 if it could not copy every topic, else 0."""
     blocked = False
     for flow in config.flows:
-        mirror = Mirror(reactor, flow, once=False, report=lambda _about, _what: None)
-        try:
-            await mirror.open()
-            plan = await mirror.plan()
+        async with _planned_mirror(reactor, flow) as (mirror, plan):
             applied = await mirror.validate(plan)
-        finally:
-            await mirror.stop()
         blocked = blocked or bool(plan.conflicts or applied.failed)
         echo(flow.name)
         for text in _planned(plan, applied):

@@ -1,7 +1,7 @@
 """Stage 3 of a broker: all of its parts are made, and its logs are loaded. No client can reach it yet.
 
-`bootstrap` makes the parts in the order in which they need each other. Two pairs need each other both ways, and find
-each other in a closure: the log manager and the replica manager, the replica manager and the group coordinator.
+`bootstrap` makes the parts in the order in which they need each other. One pair needs each other both ways: the group
+coordinator needs the replica manager's partitions, and the replica manager gives it each change of leadership.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
-from uuid import UUID
 
 from twisted.logger import Logger
 
@@ -73,10 +72,7 @@ async def bootstrap(broker: IdentifiedBroker, undo: Undo) -> BootstrappedBroker:
     """Make all parts, read what they need from ZooKeeper, and load the logs."""
     configured, zookeeper, reconnect = broker.configured, broker.zookeeper, broker.reconnect
     reactor, config, world = configured.reactor, configured.config, configured.world
-
-    def new_topic_id() -> UUID:
-        return random_topic_id(world.new_uuid)
-
+    new_topic_id = partial(random_topic_id, world.new_uuid)
     dynamic_config = DynamicConfig(
         zookeeper, reconnect, config, broker_id=broker.broker_id, now_ms=world.now_ms
     )
@@ -205,19 +201,7 @@ def _make_replicas_and_groups(
     reactor, config, world = configured.reactor, configured.config, configured.world
     registration, quotas = Registration(), ReplicationQuotas(broker_id)
     disk_pool = world.disk_pool(config.background_threads)
-    replica_manager: ReplicaManager
     groups: GroupCoordinator
-    log_manager = LogManager(
-        broker.log_dirs,
-        config_of=dynamic_config.log_config,
-        executor=disk_pool,
-        call_owner=reactor.callFromThread,
-        now_ms=world.now_ms,
-        on_failure=lambda *failure: replica_manager.log_dir_failed(*failure),
-        on_flush=lambda key: replica_manager.log_flushed(key),
-        boot_id=world.boot_id(),
-        recovery_threads=config.num_recovery_threads_per_data_dir,
-    )
     replica_manager = ReplicaManager(
         reactor,
         config,
@@ -225,7 +209,16 @@ def _make_replicas_and_groups(
         registration=registration,
         controller_fence=fence,
         metadata=metadata,
-        log_manager=log_manager,
+        new_log_manager=partial(
+            LogManager,
+            broker.log_dirs,
+            config_of=dynamic_config.log_config,
+            executor=disk_pool,
+            call_owner=reactor.callFromThread,
+            now_ms=world.now_ms,
+            boot_id=world.boot_id(),
+            recovery_threads=config.num_recovery_threads_per_data_dir,
+        ),
         disk_pool=disk_pool,
         quotas=quotas,
         alter_partition=AlterPartitionManager(reactor, zookeeper, broker.reconnect),

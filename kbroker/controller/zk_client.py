@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -203,29 +203,27 @@ class ControllerZkClient:
     ) -> tuple[dict[TopicPartition, LeaderAndIsr], list[str]]:
         """Read the partitions of ISR change notifications: (states, paths of the notifications)."""
         paths = [f"{znodes.ISR_CHANGES}/{name}" for name in names]
-        partitions: set[TopicPartition] = set()
-        for path, node in zip(paths, await all_of(map(self._get_or_none, paths)), strict=True):
-            if node is not None:
-                try:
-                    named = znodes.decode_partitions(path, node)
-                    for topic, _ in named:
-                        znodes.topic_path(topic)  # UnsafeName where no topic can have that name
-                    partitions.update(named)
-                except (PoisonZnode, UnsafeName) as error:
-                    self._report(error, path)
-        return await self.read_states(sorted(partitions)), paths
+        named = await self._read_notifications(paths, _decode_isr_change)
+        return await self.read_states(sorted(set(chain.from_iterable(named)))), paths
 
     async def read_log_dir_events(self, names: Iterable[str]) -> tuple[frozenset[int], list[str]]:
         """Read the brokers of log-dir event notifications: (brokers, paths of the notifications)."""
         paths = [f"{znodes.LOG_DIR_EVENTS}/{name}" for name in names]
-        brokers: set[int] = set()
+        brokers = await self._read_notifications(paths, znodes.decode_log_dir_event)
+        return frozenset(brokers), paths
+
+    async def _read_notifications(
+        self, paths: list[str], decode: Callable[[str, bytes], T]
+    ) -> list[T]:
+        """Read the znodes *paths*; those that vanished or are poison are left out."""
+        found = []
         for path, node in zip(paths, await all_of(map(self._get_or_none, paths)), strict=True):
             if node is not None:
                 try:
-                    brokers.add(znodes.decode_log_dir_event(path, node))
-                except PoisonZnode as error:
-                    self._report(error)
-        return frozenset(brokers), paths
+                    found.append(decode(path, node))
+                except (PoisonZnode, UnsafeName) as error:
+                    self._report(error, path)
+        return found
 
     # -- partition states and assignments ---------------------------------------------------
 
@@ -569,6 +567,14 @@ class ControllerZkClient:
                 ) from error
             raise
         return list(results[1:])
+
+
+def _decode_isr_change(path: str, data: bytes) -> list[TopicPartition]:
+    """Return the partitions of a notification; PoisonZnode, UnsafeName."""
+    partitions = znodes.decode_partitions(path, data)
+    for topic, _ in partitions:
+        znodes.topic_path(topic)  # UnsafeName where no topic can have that name
+    return partitions
 
 
 def _first_of_topic(write: StateWrite) -> bool:

@@ -639,14 +639,15 @@ class UnifiedLog:
         Records of the run that the new segment lacks cannot be read any more. A reader at such an offset gets the next
         batch.
         """
-        if self._failure is not None or replacement.is_cancelled:
+        if self._failure is not None:
             return []
         try:
             paths = self.segments.replace(replacement)
         except OSError as error:
             raise self._fence(error) from error
-        gone = [segment.base_offset for segment in replacement.old[1:]]
-        self.producers.segments_deleted(gone, self.log_start_offset)
+        if replacement.is_replaced:
+            gone = [segment.base_offset for segment in replacement.old[1:]]
+            self.producers.segments_deleted(gone, self.log_start_offset)
         return paths
 
     def complete_replacement(self, replacement: SegmentReplacement) -> None:

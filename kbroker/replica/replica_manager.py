@@ -73,11 +73,23 @@ class LogDirFailures(Protocol):
         """Report nothing more."""
 
 
+class NewLogManager(Protocol):
+    """Makes the log manager, which reports to the replica manager."""
+
+    def __call__(
+        self,
+        *,
+        on_failure: Callable[[str, Exception, list[TopicPartition]], None],
+        on_flush: Callable[[TopicPartition], None],
+    ) -> LogManager:
+        """Return a log manager with these listeners."""
+
+
 class ReplicaManager:
     """All partitions of this broker.
 
-    *topic_config* gives a topic's settings; *on_leadership* receives the partitions that this broker begins or ceases
-    to lead; *fatal* is called with a cause when no log directory is left.
+    *new_log_manager* makes its log manager; *topic_config* gives a topic's settings; *on_leadership* receives the
+    partitions that this broker begins or ceases to lead; *fatal* is called with a cause when no log directory is left.
     """
 
     def __init__(
@@ -89,7 +101,7 @@ class ReplicaManager:
         registration: Registration,
         controller_fence: ControllerFence,
         metadata: MetadataCache,
-        log_manager: LogManager,
+        new_log_manager: NewLogManager,
         disk_pool: Executor,
         quotas: ReplicationQuotas,
         alter_partition: AlterPartition,
@@ -105,7 +117,9 @@ class ReplicaManager:
         self.reactor = reactor
         self.broker_id = broker_id
         self.registration = registration
-        self.log_manager = log_manager
+        self.log_manager = log_manager = new_log_manager(
+            on_failure=self.log_dir_failed, on_flush=self.log_flushed
+        )
         self.quotas = quotas
         self.now_ms = now_ms
         """The wall clock in ms: timestamps of records."""

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
 from random import randrange
 from typing import Any, cast
 from uuid import UUID, uuid5
@@ -101,14 +102,13 @@ class OneBroker:
             registration=Registration(),
             controller_fence=fence,
             metadata=self.cache,
-            log_manager=LogManager(
+            new_log_manager=partial(
+                LogManager,
                 log_dirs,
                 config_of=self.topic_config,
                 executor=self.disk_pool,
                 call_owner=reactor.callFromThread,
                 now_ms=self.now_ms,
-                on_failure=lambda *failure: self.replica_manager.log_dir_failed(*failure),
-                on_flush=lambda key: self.replica_manager.log_flushed(key),
                 recovery_threads=self.config.num_recovery_threads_per_data_dir,
             ),
             disk_pool=self.disk_pool,

@@ -275,8 +275,8 @@ class CoordinatorShards:
         group = GroupMetadata(
             self._clock, shard.fence, group_id, self._limits, self.remove_group, self._now_ms
         )
-        group.offsets.has_root = group_id in shard.known
-        group.offsets_known = group.offsets_read = not group.offsets.has_root
+        group.znodes.offsets.has_root = group_id in shard.known
+        group.znodes.offsets_known = group.znodes.offsets_read = not group.znodes.offsets.has_root
         shard.groups[group_id] = group
         return group
 

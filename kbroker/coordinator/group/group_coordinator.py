@@ -254,7 +254,7 @@ class GroupCoordinator:
         """Store (topic, partition, commit) of a group; return an error for each, in order."""
         shard = self._shards.locate(group_id)
         group = shard.groups.get(group_id) or self._shards.add_group(shard, group_id)
-        if not group.offsets_known:
+        if not group.znodes.offsets_known:
             await self._load_offsets(group)
         now = self._clock.seconds()
         refused = group.machine.check_commit(member_id, group_instance_id, generation_id, now)
@@ -288,7 +288,7 @@ class GroupCoordinator:
     async def _load_offsets(self, group: GroupMetadata) -> None:
         """Have the offsets of *group* in memory. CoordinatorNotAvailable, NotCoordinator, UnknownServerError."""
         try:
-            await group.load_offsets()
+            await group.znodes.load_offsets()
         except ConnectionLoss as error:
             raise CoordinatorNotAvailable(f"the offsets cannot be read: {error}") from None
         except SessionExpired as error:
@@ -312,12 +312,12 @@ class GroupCoordinator:
             if group_id not in shard.known:
                 return {}
             group = self._shards.add_group(shard, group_id)
-        if not group.offsets_known and not (
+        if not group.znodes.offsets_known and not (
             # An acknowledged offset stays valid while it cannot be read again: a commit in doubt counts as not done.
-            group.offsets_read and not group.fence.zookeeper_answers
+            group.znodes.offsets_read and not group.fence.zookeeper_answers
         ):
             await self._load_offsets(group)
-        return group.offsets.committed
+        return group.znodes.offsets.committed
 
     async def delete_offsets(
         self, group_id: str, wanted: Sequence[tuple[str, int]]
@@ -333,7 +333,7 @@ class GroupCoordinator:
         if not shard.fence.zookeeper_answers:
             raise CoordinatorNotAvailable
         group = shard.groups.get(group_id) or self._shards.add_group(shard, group_id)
-        if not group.offsets_known:
+        if not group.znodes.offsets_known:
             await self._load_offsets(group)
         machine = group.machine
         if len(machine.members) and machine.protocol_type != "consumer":
@@ -358,7 +358,11 @@ class GroupCoordinator:
     def topics_with_offsets(self, group_id: str) -> list[str]:
         """Return the topics of the committed offsets of a group, as far as they are in memory."""
         group = self._shards.group(group_id)
-        return [t for t, ps in group.offsets.committed.items() if ps] if group is not None else []
+        return (
+            [t for t, ps in group.znodes.offsets.committed.items() if ps]
+            if group is not None
+            else []
+        )
 
     async def expire_offsets(self, group_id: str, before_ms: int) -> int:
         """Delete the offsets that a group without members has not used since *before_ms*; return how many.
@@ -384,7 +388,7 @@ class GroupCoordinator:
             return len(old)
         deleted = 0
         for topic, partition, committed in old:
-            unchanged = group.offsets.committed.get(topic, {}).get(partition) is committed
+            unchanged = group.znodes.offsets.committed.get(topic, {}).get(partition) is committed
             pending = self._writer.is_pending(CommitKey(group_id, topic, partition))
             if unchanged and not pending and group.may_expire:
                 error = await self._delete_known_offset(group, topic, partition)
@@ -395,13 +399,15 @@ class GroupCoordinator:
         self, group: GroupMetadata, before_ms: int
     ) -> tuple[list[tuple[str, int, CommittedOffset]], bool]:
         """Return the offsets of *group* that are unused since *before_ms*, and whether the whole group is unused."""
-        table = list(group.offsets)
+        table = list(group.znodes.offsets)
         has_commits = self._writer.has_pending(group.group_id)
         if group.machine.protocol_type is not None:
-            newest = max([group.changed_ms, *(committed.timestamp_ms for _, _, committed in table)])
+            newest = max(
+                [group.znodes.changed_ms, *(committed.timestamp_ms for _, _, committed in table)]
+            )
             old = table if newest < before_ms and not has_commits else []
         else:
-            newest = group.changed_ms
+            newest = group.znodes.changed_ms
             old = [entry for entry in table if entry[2].timestamp_ms < before_ms]
         return old, newest < before_ms and not has_commits and len(old) == len(table)
 
@@ -412,22 +418,22 @@ class GroupCoordinator:
 
         COORDINATOR_NOT_AVAILABLE if ZooKeeper refuses: the znodes are not those in memory, and are read again.
         """
-        if not group.offsets_known:
+        if not group.znodes.offsets_known:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        if partition not in group.offsets.committed.get(topic, {}):
+        if partition not in group.znodes.offsets.committed.get(topic, {}):
             return ErrorCode.NONE
         path = group_offset_path(group.group_id, topic, partition)
         operations: list[Operation] = [Delete(path)]
-        if partition in group.offsets.partitions_with_detail(topic):
+        if partition in group.znodes.offsets.partitions_with_detail(topic):
             operations.insert(0, Delete(detail_path(path)))
         try:
             await group.fence.write(operations)
         except NotCoordinator:
             return ErrorCode.NOT_COORDINATOR
         except ZooKeeperError:
-            group.offsets_known = False
+            group.znodes.offsets_known = False
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        group.offsets.forget(topic, partition)
+        group.znodes.offsets.forget(topic, partition)
         return ErrorCode.NONE
 
     async def _delete_offset(self, group: GroupMetadata, topic: str, partition: int) -> ErrorCode:
@@ -435,7 +441,7 @@ class GroupCoordinator:
         error = ErrorCode.COORDINATOR_NOT_AVAILABLE
         for _ in range(DELETE_ATTEMPTS):
             try:
-                if not group.offsets_known:
+                if not group.znodes.offsets_known:
                     await self._load_offsets(group)
             except KafkaError as failure:
                 return failure.code

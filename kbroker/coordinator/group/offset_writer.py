@@ -169,11 +169,11 @@ class OffsetWriter:
             if group is None or group.fence.resigned:
                 self._settle(commit, ErrorCode.NOT_COORDINATOR)
                 continue
-            if not group.offsets_known:
+            if not group.znodes.offsets_known:
                 self._again_when_known(group, [commit])
                 continue
             _, topic, partition = commit.key
-            new = group.offsets.operations(topic, partition, commit.value)
+            new = group.znodes.offsets.operations(topic, partition, commit.value)
             fences[group.fence] = None
             operations += new
             origins += [(commit, group)] * len(new)
@@ -192,7 +192,7 @@ class OffsetWriter:
         now_ms = self._now_ms()
         for commit, group in multi.commits.items():
             _, topic, partition = commit.key
-            group.offsets.acknowledged(topic, partition, commit.value, now_ms)
+            group.znodes.offsets.acknowledged(topic, partition, commit.value, now_ms)
             self._settle(commit, ErrorCode.NONE)
 
     def _failed(self, failure: Failure, multi: _Multi) -> None:
@@ -205,7 +205,7 @@ class OffsetWriter:
             if not isinstance(error, ZooKeeperError):
                 log.failure("offsets could not be written", failure=failure)
             for commit, group in multi.commits.items():
-                group.offsets_known = False
+                group.znodes.offsets_known = False
                 self._settle(commit, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         elif error.index is not None and error.index < len(multi.fences):
             self._undone(multi)
@@ -229,7 +229,7 @@ class OffsetWriter:
         """Have the offsets of groups read again if the failed *multi* would have created znodes for them."""
         for (_, group), operation in zip(multi.origins, multi.operations, strict=True):
             if isinstance(operation, Create):
-                group.offsets_known = False
+                group.znodes.offsets_known = False
 
     async def _look_into(self, fence: ShardFence, multi: _Multi) -> None:
         """Send *multi* again, without the commits of the shard of *fence* if it is lost."""
@@ -252,7 +252,7 @@ class OffsetWriter:
             culprits = list(commits) if len(commits) == 1 else []
         else:
             culprit, group = multi.origins[error.index - len(multi.fences)]
-            group.offsets_known = False
+            group.znodes.offsets_known = False
             culprits = [culprit]
         for commit in culprits:
             commit.refusals += 1
@@ -285,7 +285,7 @@ class OffsetWriter:
             for commit in commits:
                 self._settle(commit, error)
 
-        Deferred.fromCoroutine(group.load_offsets()).addCallbacks(known, unknown)
+        Deferred.fromCoroutine(group.znodes.load_offsets()).addCallbacks(known, unknown)
 
     def _settle(self, commit: Commit, error: ErrorCode) -> None:
         self._finish(self._queue.settle(commit, error), error)

@@ -89,7 +89,7 @@ def commits_refused_unconfirmed() -> list[Change]:
 
     async def commit(self: GroupCoordinator, group_id: str, *args: Any, **named: Any) -> Any:
         group = self._shards.group(group_id)
-        if group is not None and group.offsets_known:
+        if group is not None and group.znodes.offsets_known:
             identity = named["member_id"], named["group_instance_id"], named["generation_id"]
             refused = group.machine.check_commit(*identity, self._clock.seconds())
             if refused is not ErrorCode.NONE:

@@ -32,7 +32,9 @@ class Table:
         self.clock = Clock()
         self.multis: list[Deferred[Any]] = []
         self.group = SimpleNamespace(
-            fence=Right(self._multi), offsets=GroupOffsets("g"), offsets_known=True, group_id="g"
+            fence=Right(self._multi),
+            znodes=SimpleNamespace(offsets=GroupOffsets("g"), offsets_known=True),
+            group_id="g",
         )
         self.writer = OffsetWriter(
             self.clock, lambda _group_id: cast(GroupMetadata, self.group), lambda: 0, timeout=5.0
@@ -65,7 +67,7 @@ def test_a_request_is_answered_in_time_and_its_commit_goes_on() -> None:
     assert second == [[ErrorCode.REQUEST_TIMED_OUT]]
     for multi in table.multis:
         multi.callback([])
-    assert {p: c.offset for _, p, c in table.group.offsets} == {0: 3, 1: 2}
+    assert {p: c.offset for _, p, c in table.group.znodes.offsets} == {0: 3, 1: 2}
 
 
 def test_requests_that_were_answered_leave_nothing_behind() -> None:
