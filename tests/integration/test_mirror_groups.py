@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, Producer
 from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AdminClient as ForeignAdmin
 from confluent_kafka.admin import NewTopic
@@ -22,6 +22,7 @@ from tests.kit.waiting import eventually
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
 
 SYNC = {"sync.group.offsets.enabled": "true", "sync.group.offsets.interval.seconds": "1"}
+COORDINATOR_LOADS = {KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR}
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
@@ -51,10 +52,20 @@ def produce(cluster: Cluster, topic: str, count: int, partition: int = 0) -> Non
 
 
 def commit(cluster: Cluster, group: str, *places: Position) -> None:
-    """Commit as an operator does, for a group without members."""
+    """Commit as an operator does, for a group without members.
+
+    librdkafka's admin client does not retry a commit: the first one of a cluster may find its coordinator loading.
+    """
     client = ForeignAdmin({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     wanted = ConsumerGroupTopicPartitions(group, list(places))
-    client.alter_consumer_group_offsets([wanted])[group].result(10)
+
+    def accepted() -> bool:
+        answers = client.alter_consumer_group_offsets([wanted])[group].result(10).topic_partitions
+        errors = [each.error for each in answers if each.error is not None]
+        assert all(each.retriable() or each.code() in COORDINATOR_LOADS for each in errors), errors
+        return not errors
+
+    eventually(f"a commit of {group}", accepted)
 
 
 def committed(cluster: Cluster, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
