@@ -72,6 +72,9 @@ class CopiedOffsets:
         while self._ranges and self._ranges[-1][0] >= offset:
             self._ranges.pop()
             self.goes_on = False
+        if self._ranges and offset < self._ranges[-1][1] < ONWARDS:
+            self._ranges[-1] = (self._ranges[-1][0], offset)  # others take the place of the copies
+            return True
         return len(self._ranges) != before
 
     def truncate_from_start(self, offset: int) -> None:

@@ -42,7 +42,7 @@ from kbroker.log.partition_metadata_file import (
 )
 from kbroker.log.producer_state_manager import ProducerStateManager, open_producers
 from kbroker.log.segment_replacement import CLEANED_SUFFIX, recover_replacements
-from kclient.wire.batches import BatchInfo
+from kclient.wire.batches import LARGEST_OFFSET, BatchInfo
 from kclient.wire.errors import CorruptMessage, KafkaStorageError
 
 _SEGMENT_NAME: Final = re.compile(r"^(\d{20})\.log$")
@@ -98,6 +98,8 @@ def load(
             segment.rebuild_indexes()
     if not clean:
         _cut_again(segments, recovery_point, notes)
+    # What was removed above it may have come back. A clean shutdown has synced all that was removed before it.
+    synced_below = LARGEST_OFFSET if clean else recovery_point
     end = _clean_end(segments.active) if clean else None
     found_clean = end is not None
     if end is None:
@@ -122,7 +124,15 @@ def load(
         recovery_point = 0  # until the new segment is synced a power loss may take it
     log_start_offset = max(log_start_offset, segments.first_offset)
     producers = open_producers(
-        disk, directory, names, segments, end, clean=found_clean, now_ms=now_ms, notes=notes
+        disk,
+        directory,
+        names,
+        segments,
+        end,
+        clean=found_clean,
+        synced_below=synced_below,
+        now_ms=now_ms,
+        notes=notes,
     )
     epochs.truncate_from_end(end)
     if not _agree(segments, epochs, log_start_offset, end):

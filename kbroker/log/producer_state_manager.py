@@ -200,12 +200,15 @@ def open_producers(
     end_offset: int,
     *,
     clean: bool,
+    synced_below: int,
     now_ms: int,
     notes: list[str],
 ) -> ProducerStateManager:
     """Find what the log that ends at *end_offset* knows of producers; *names* are its files.
 
-    A log that was closed *clean* without a snapshot has none. Slow: may read all batch headers.
+    A log that was closed *clean* without a snapshot has none. A snapshot above *synced_below* is removed: a truncation
+    may have removed it before, without a sync, and a power loss brought it back. Its batches are not those of the log.
+    Slow: may read all batch headers.
     """
     copied = None
     if copied_offsets.FILE_NAME in names:
@@ -218,6 +221,7 @@ def open_producers(
     producers = ProducerStateManager(
         disk, directory, ProducerSnapshots(disk, directory, names), copied
     )
+    producers.snapshots.drop_behind(synced_below)
     if clean and not producers.snapshots.offsets:
         return producers
     producers.restore(end_offset, segments, now_ms, notes)

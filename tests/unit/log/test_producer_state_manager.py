@@ -155,6 +155,27 @@ def test_a_truncation_takes_newer_snapshots_away(tmp_path: Path) -> None:
     assert known(log) == {}
 
 
+def test_a_snapshot_that_a_power_loss_brought_back_is_not_believed(tmp_path: Path) -> None:
+    """A truncation removed it, and the removal was not synced: its batches are not those of the log."""
+    log = open_log(tmp_path / "t-0")
+    append_numbered(log, P, 0)
+    log.flush()
+    append_numbered(log, P, 1)
+    append_numbered(log, 4, 0)
+    log.roll(0)
+    snapshot = tmp_path / "t-0" / f"{3:020d}.snapshot"
+    content = snapshot.read_bytes()
+    log.truncate_to(1)
+    for sequence in range(5):
+        append_numbered(log, 5, sequence)
+    log.close(clean=False)
+    assert not snapshot.exists()
+    snapshot.write_bytes(content)
+    log = open_log(tmp_path / "t-0", recovery_point=1)
+    assert known(log) == {P: (0, 0, 0), 5: (0, 4, 5)}
+    assert not recognised(log, 1), "it was cut off: the producer sends it again"
+
+
 def test_a_truncation_below_a_new_epoch_brings_the_old_one_back(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0")
     append_numbered(log, P, 0, epoch=3)
@@ -229,9 +250,34 @@ def test_copied_batches_change_no_producer_state_even_in_recovery(tmp_path: Path
     log = open_log(tmp_path / "t-0")
     assert known(log) == {P: (0, 1, 3)}
     log.truncate_to(2)
-    assert log.producers.copied.ranges == ((1, 3),)
+    assert log.producers.copied.ranges == ((1, 2),)
     log.truncate_to(1)
     assert log.producers.copied.ranges == ()
+
+
+def test_batches_in_the_place_of_truncated_copies_are_remembered_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    log = open_log(tmp_path / "t-0")
+    copies = b"".join(numbered_batch(4, n, base_offset=n) for n in range(3))
+    log.append_copied(copies, list(iterate(copies)), 0, 0, start_offset=0)
+    append_numbered(log, P, 0)
+    log.truncate_to(1)
+    for sequence in range(3):
+        append_numbered(log, P, sequence)
+    log.close(clean=False)
+    log = open_log(tmp_path / "t-0")
+    assert known(log) == {P: (0, 2, 3)}
+    assert recognised(log, 0, 1, 2)
+
+
+def test_copies_beyond_the_end_that_recovery_found_are_forgotten(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0")
+    append_numbered(log, P, 0)
+    log.close(clean=False)
+    (tmp_path / "t-0" / "copied-offsets").write_bytes(b"0\n0 3\n")
+    log = open_log(tmp_path / "t-0")
+    assert log.producers.copied.ranges == ((0, 1),)
 
 
 def test_a_damaged_list_of_copies_is_reported(tmp_path: Path) -> None:
