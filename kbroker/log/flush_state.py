@@ -22,7 +22,7 @@ from collections.abc import Sequence
 
 from kbroker.config.log import LogConfig
 from kbroker.log.disk import Disk
-from kbroker.log.flush_work import FlushWork
+from kbroker.log.flush_work import DirectoryName, FlushWork
 from kbroker.log.leader_epoch_cache import FILE_NAME
 from kbroker.log.log_loader import LoadedLog
 from kbroker.log.log_segment import LogSegment
@@ -41,6 +41,7 @@ class FlushState:
         "_is_new",
         "_last_work",
         "_metadata_dirty",
+        "_name",
         "_pending",
         "_producers",
         "_segments",
@@ -67,6 +68,7 @@ class FlushState:
         self._is_new = True
         """Until the first flush a power loss may take the directory itself."""
         self._last_work: FlushWork | None = None
+        self._name = DirectoryName()
 
     def opened_clean(self) -> None:
         """Handle an existing log that was closed cleanly: all of it is synced."""
@@ -82,8 +84,10 @@ class FlushState:
         self._metadata_dirty = has_metadata
 
     def moved_to(self, directory: str) -> None:
-        """Handle the rename of the directory."""
+        """Handle the rename of the directory: works that are to run yet must not write into its successor."""
         self._directory = directory
+        self._name.given_up()
+        self._name = DirectoryName()
 
     def metadata_written(self) -> None:
         """Have the next sync cover partition.metadata."""
@@ -167,6 +171,7 @@ class FlushState:
             up_to=up_to,
             truncations=self.truncations,
             new_directory=self._is_new,
+            name=self._name,
             after=self._last_work,
         )
         self._last_work = work

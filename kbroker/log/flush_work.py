@@ -27,6 +27,30 @@ from kbroker.log.slices import SegmentFile
 TEMPORARY: Final = ".tmp"
 
 
+class DirectoryName:
+    """Whether the directory of a log has the name that its works know: another log may have that name by now.
+
+    The owner waits in `given_up` for a thread that writes a small file, never for a sync.
+    """
+
+    __slots__ = ("_is_ours", "lock")
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        """A thread holds it from its look at `is_ours` until it has written by that name."""
+        self._is_ours = True
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the name is still that of this log's directory, or of none; ask with `lock`."""
+        return self._is_ours
+
+    def given_up(self) -> None:
+        """Handle the rename of the directory, before another log takes its name."""
+        with self.lock:
+            self._is_ours = False
+
+
 class FlushWork:
     """Files of one log to sync, so that everything below *up_to* is safe."""
 
@@ -38,6 +62,7 @@ class FlushWork:
         "_files",
         "_has_run",
         "_lock",
+        "_name",
         "_new_directory",
         "_others",
         "directory",
@@ -56,10 +81,12 @@ class FlushWork:
         up_to: int,
         truncations: int,
         new_directory: bool,
+        name: DirectoryName,
         after: FlushWork | None = None,
     ) -> None:
         self._disk = disk
         self.directory = directory
+        self._name = name
         self._files = files
         self._others = others
         self._epochs = epochs
@@ -77,7 +104,8 @@ class FlushWork:
 
         A work that failed, by whatever error, is not tried again: a later call fails, too.
 
-        A file that was deleted meanwhile is skipped.
+        A file that was deleted meanwhile is skipped. If the directory has another name by now, nothing is written by
+        the former one.
         """
         with self._lock:
             self._run()
@@ -109,17 +137,23 @@ class FlushWork:
         if self._epochs is None:
             return
         path, content = self._epochs
-        fd = self._disk.open(path + TEMPORARY, CREATE)
-        try:
-            write_all(self._disk, fd, [content], 0)
-        finally:
-            self._disk.close(fd)
+        with self._name.lock:
+            if not self._name.is_ours:
+                return
+            fd = self._disk.open(path + TEMPORARY, CREATE)
+            try:
+                write_all(self._disk, fd, [content], 0)
+            finally:
+                self._disk.close(fd)
 
     def publish(self) -> None:
         """Put the leader epochs, which are on the disk, in the place of the former ones. Not synced."""
-        if self._epochs is not None:
-            path, _ = self._epochs
-            self._disk.rename(path + TEMPORARY, path)
+        if self._epochs is None:
+            return
+        path, _ = self._epochs
+        with self._name.lock:
+            if self._name.is_ours:
+                self._disk.rename(path + TEMPORARY, path)
 
     def _sync_content(self) -> None:
         for file in self._files:

@@ -470,6 +470,21 @@ def test_what_a_crash_left_of_a_deleted_partition_is_removed(
     assert not list((tmp_path / "a").glob("*-delete"))
 
 
+def test_a_flush_that_runs_after_its_log_was_deleted_writes_nothing_into_the_next_one(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    broker = brokers(holds=True)
+    dirs = broker.start()
+    log = dirs.create("t", 0, ID)
+    append(log, 1, epoch=5)
+    log.roll(0)
+    assert broker.pool.waiting
+    dirs.delete("t", 0)
+    dirs.create("t", 0, ID)
+    broker.pool.run()
+    assert not list((tmp_path / "a" / "t-0").glob("leader-epoch-checkpoint*"))
+
+
 def test_a_long_topic_name_can_be_deleted(brokers: Brokers, tmp_path: Path) -> None:
     dirs = brokers().start()
     dirs.create("x" * 240, 0, ID)
