@@ -4,11 +4,11 @@ Theory of operation
 ===================
 The pool writes recovery points, log start offsets and high watermarks at intervals. A start relies on them. Entries of
 lost logs stay, so that the next start reports these logs as missing, too, until another log takes the place, or the
-lost one is back (S8). A truncation, or a new log in the place of a deleted one, may leave an entry that is too high.
-The owner corrects such an entry before the log takes its next append, also one that the pool is about to write. A
-start may reject an entry: the log ends below it, or a power loss leaves a high watermark in doubt. Then the entry
-stays until the replica has a leader again, and is corrected before the log grows: a log that grows back to the entry
-would confirm it.
+lost one is back (S8). Then its deleted records are still deleted. A truncation, or a new log in the place of a deleted
+one, may leave an entry that is too high. The owner corrects such an entry before the log takes its next append, also
+one that the pool is about to write. A start may reject an entry: the log ends below it, or a power loss leaves a high
+watermark in doubt. Then the entry stays until the replica has a leader again, and is corrected before the log grows: a
+log that grows back to the entry would confirm it.
 
 Invariants:
 1. A recovery point on the disk is never above the end of what was synced of the present log (1 of `log_manager`).
@@ -58,10 +58,13 @@ class CheckpointContents:
                 **{key: log.recovery_point for key, log in mine.items()},
             },
             offset_checkpoint_file.LOG_START_OFFSETS: {
-                key: log.log_start_offset
-                for key, log in mine.items()
-                # Kafka leaves out a start at the first segment. But a power loss may bring a deleted segment back.
-                if log.log_start_offset
+                **{key: directory.log_starts[key] for key in lost if key in directory.log_starts},
+                **{
+                    key: log.log_start_offset
+                    for key, log in mine.items()
+                    # Kafka leaves out a start at the first segment. But a power loss may bring a deleted segment back.
+                    if log.log_start_offset
+                },
             },
         }
         if high_watermarks is not None:

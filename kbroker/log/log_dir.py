@@ -69,6 +69,8 @@ class LogDir:
         """Why the directory is offline, or None."""
         self.logs = 0
         """How many logs are in use in it; counted by `LogManager`."""
+        self.log_starts: Mapping[TopicPartition, int] = {}
+        """The log start offsets that the start accepted, also of logs that are not here."""
         self._written: dict[str, dict[TopicPartition, int]] = {}
         self._decided: dict[str, dict[TopicPartition, int]] = {}
         """The latest content of each checkpoint that was decided: a thread may be about to write it."""
@@ -147,7 +149,7 @@ class LogDir:
         integrity = log_dir_history.assess(history, epoch, boot_id, is_new=self._is_new)
         recovery_points = self._read_checkpoint(offset_checkpoint_file.RECOVERY_POINTS, notes)
         high_watermarks = self._read_checkpoint(offset_checkpoint_file.HIGH_WATERMARKS, notes)
-        log_starts = self._read_log_starts(high_watermarks, notes)
+        log_starts = self.log_starts = self._read_log_starts(high_watermarks, notes)
         found: list[tuple[TopicPartition, str]] = []
         pending_deletes = []
         for name in sorted(self._disk.listdir(self.path)):

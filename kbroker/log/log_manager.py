@@ -83,6 +83,8 @@ class LogManager:
         self._checkpointing = CheckpointContents(
             self._logs, self._where, lambda: self.missing_logs.union(self.failed)
         )
+        self._damaged: set[LogDir] = set()
+        """Directories with a partition that was not opened: they get no marker of a clean shutdown."""
         self.failed: dict[TopicPartition, KafkaError] = {}
         """Partitions that cannot be served, and why: damaged files, or their directory is gone."""
         self.high_watermarks: dict[TopicPartition, int] = {}
@@ -145,6 +147,8 @@ class LogManager:
                 )
             self._adopt(partition, log, directory)
         self.failed.update(loaded.failed)
+        if loaded.failed:
+            self._damaged.add(directory)
         found = {
             key: FoundLog(log.log_end_offset, log.recovery_point, log.topic_id is not None)
             for key, log in loaded.logs.items()
@@ -270,6 +274,7 @@ class LogManager:
         if not usable:
             raise KafkaStorageError("every log directory is offline")
         directory = min(usable, key=lambda one: one.logs)
+        self._check_vacant(key, usable)
         path = f"{directory.path}/{directory_names.directory_name(topic, partition)}"
         self.missing_logs.discard(key)  # the checkpoints are to forget it now
         self._before_reuse(key, directory)
@@ -285,11 +290,31 @@ class LogManager:
                 now_ms=self._now_ms(),
                 disk=self._disk,
             )
+        except FileExistsError as error:  # and is not a directory
+            raise KafkaStorageError(f"{path} is in the way: {error}", hint="remove it") from error
         except OSError as error:
+            with suppress(OSError):  # the partition may be created in another directory then
+                directory.remove([path], trees=True)
             self._directory_failed(directory, error)
             raise KafkaStorageError(f"{path} cannot be created: {error}") from error
         self._adopt(key, log, directory)
         return log
+
+    def _check_vacant(self, key: TopicPartition, directories: Sequence[LogDir]) -> None:
+        """Raise KafkaStorageError where a directory has a log of that partition that was not there at the start.
+
+        The log has not been recovered, and may be the partition's own, put back by hand. Nothing is begun beside it,
+        and what the checkpoints know of it stays.
+        """
+        name = directory_names.directory_name(*key)
+        for directory in directories:
+            path = f"{directory.path}/{name}"
+            if self._disk.is_dir(path):
+                self._damaged.add(directory)
+                raise KafkaStorageError(
+                    f"{path} was put there while the broker was running",
+                    hint="restart the broker to have it loaded, or move it out of the log directory",
+                )
 
     def identify(self, topic: str, partition: int, topic_id: UUID) -> None:
         """Write partition.metadata of a log where it is missing or names another broker's directory.
@@ -349,7 +374,9 @@ class LogManager:
             self._disk.rename(log.directory, path)
         except OSError as error:
             self._directory_failed(directory, error)
-            raise KafkaStorageError(f"{log.directory} cannot be renamed: {error}") from error
+            failure = KafkaStorageError(f"{log.directory} cannot be renamed: {error}")
+            self.failed[key] = failure  # it is there still: none may begin in another directory
+            raise failure from error
         log.moved_to(path)
         return log, directory, path
 
@@ -495,7 +522,7 @@ class LogManager:
         """Close every log, write the checkpoints and the markers; return whether all was clean. Slow.
 
         A directory in which a log could not be closed, or was damaged when it was loaded, gets no
-        clean-shutdown marker.
+        clean-shutdown marker. The others get theirs.
         """
         clean = True
         for directory in self._directories:
@@ -508,7 +535,7 @@ class LogManager:
                 files = self._checkpointing.files_of(directory, high_watermarks)
                 number = directory.decide_checkpoints(files)
                 directory.write_checkpoints(number, files)
-                if closed and not self.failed:
+                if closed and directory not in self._damaged:
                     directory.write_history(self._memory(directory), durable=True)
                     directory.mark_clean(broker_epoch)
                 else:

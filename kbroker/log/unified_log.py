@@ -173,7 +173,7 @@ class UnifiedLog:
         loaded = LoadedLog(segments, 0, 0, 0, LeaderEpochCache(), metadata, producers)
         log = cls(disk, directory, config, loaded)
         if metadata.topic_id is not None:
-            log.assign(metadata)
+            log._write_metadata(metadata)
         return log
 
     def __repr__(self) -> str:
@@ -206,11 +206,14 @@ class UnifiedLog:
 
     def assign(self, metadata: PartitionMetadata) -> None:
         """Write partition.metadata (KAFKA-10545). Raise KafkaStorageError."""
-        path = f"{self.directory}/{PARTITION_METADATA}"
         try:
-            replace_file(self._disk, path, encode_partition_metadata(metadata), durable=False)
+            self._write_metadata(metadata)
         except OSError as error:
             raise self._fence(error) from error
+
+    def _write_metadata(self, metadata: PartitionMetadata) -> None:
+        path = f"{self.directory}/{PARTITION_METADATA}"
+        replace_file(self._disk, path, encode_partition_metadata(metadata), durable=False)
         self.metadata = metadata
         self.flush_state.metadata_written()
 
@@ -265,11 +268,15 @@ class UnifiedLog:
         if last_offset > LARGEST_OFFSET:
             raise InvalidRecord(f"{self.directory}: no offsets are left behind {base_offset - 1}")
         segments = self.segments
-        if segments.active.roll_is_due(config, size, last_offset, max_timestamp, now_ms):
-            self.roll(now_ms)
-        segment = segments.active
-        self._write(segment, (stamp(info, base_offset, leader_epoch), rest))
-        segment.appended(size, base_offset, last_offset, max_timestamp, config.index_interval_bytes)
+        try:  # after a start both may read the segment
+            if segments.active.roll_is_due(config, size, last_offset, max_timestamp, now_ms):
+                self.roll(now_ms)
+            segment = segments.active
+            self._write(segment, (stamp(info, base_offset, leader_epoch), rest))
+            interval = config.index_interval_bytes
+            segment.appended(size, base_offset, last_offset, max_timestamp, interval)
+        except OSError as error:
+            raise self._fence(error) from error
         self.log_end_offset = last_offset + 1
         if leader_epoch != self.leader_epochs.latest:
             self.leader_epochs.assign(leader_epoch, base_offset)
@@ -364,15 +371,18 @@ class UnifiedLog:
         run: list[BatchInfo] = []
         run_bytes = 0
         base_offset = self.log_end_offset
-        for info in batches:
-            if self._roll_is_due(info, now_ms, pending=run_bytes):
-                self._append_run(view, run, leader_epoch, now_ms)
-                run, run_bytes = [], 0
-                if self._roll_is_due(info, now_ms):
-                    self.roll(now_ms, last_offset=info.last_offset)
-            run.append(info)
-            run_bytes += info.size
-        self._append_run(view, run, leader_epoch, now_ms)
+        try:  # after a start the first append may read the segment
+            for info in batches:
+                if self._roll_is_due(info, now_ms, pending=run_bytes):
+                    self._append_run(view, run, leader_epoch, now_ms)
+                    run, run_bytes = [], 0
+                    if self._roll_is_due(info, now_ms):
+                        self.roll(now_ms, last_offset=info.last_offset)
+                run.append(info)
+                run_bytes += info.size
+            self._append_run(view, run, leader_epoch, now_ms)
+        except OSError as error:
+            raise self._fence(error) from error
         if batches and self.config.flushes_appends:
             self._flush_if_due(base_offset, now_ms)
 
@@ -396,7 +406,7 @@ class UnifiedLog:
     def _append_run(
         self, view: memoryview, run: list[BatchInfo], leader_epoch: int | None, now_ms: int
     ) -> None:
-        """Write batches that lie side by side in *view* to the active segment, in one go.
+        """Write batches that lie side by side in *view* to the active segment, in one go. Raise OSError.
 
         They carry *leader_epoch*, or each the epoch of its header if that is None.
         """
@@ -414,10 +424,7 @@ class UnifiedLog:
                 self.leader_epochs.assign(info.leader_epoch, info.base_offset)
         self.log_end_offset = run[-1].next_offset
         if leader_epoch is None:
-            try:
-                self.producers.replicated(run, now_ms)
-            except OSError as error:
-                raise self._fence(error) from error
+            self.producers.replicated(run, now_ms)
 
     def _roll_is_due(self, info: BatchInfo, now_ms: int, *, pending: int = 0) -> bool:
         """Return whether the follower's batch *info*, behind *pending* bytes, begins a segment."""
@@ -593,23 +600,23 @@ class UnifiedLog:
         if self._failure is not None:
             return []
         limit = self.log_end_offset if up_to_offset is None else up_to_offset
-        count = retention.deletable(
-            self.segments,
-            self.config,
-            log_start_offset=self.log_start_offset,
-            log_end_offset=self.log_end_offset,
-            up_to_offset=limit,
-            now_ms=now_ms,
-            modified_ms=self._disk.modified_ms,
-        )
-        if not count:
-            return []
-        if count == len(self.segments):
-            self.roll(now_ms)
-        base_offsets = [segment.base_offset for segment in self.segments[:count]]
-        self.advance_log_start(self.segments[count].base_offset)
-        self.producers.segments_deleted(base_offsets, self.log_start_offset)
         try:
+            count = retention.deletable(
+                self.segments,
+                self.config,
+                log_start_offset=self.log_start_offset,
+                log_end_offset=self.log_end_offset,
+                up_to_offset=limit,
+                now_ms=now_ms,
+                modified_ms=self._disk.modified_ms,
+            )
+            if not count:
+                return []
+            if count == len(self.segments):
+                self.roll(now_ms)
+            base_offsets = [segment.base_offset for segment in self.segments[:count]]
+            self.advance_log_start(self.segments[count].base_offset)
+            self.producers.segments_deleted(base_offsets, self.log_start_offset)
             return self.segments.delete_oldest(count)
         except OSError as error:
             raise self._fence(error) from error

@@ -270,3 +270,31 @@ def test_the_name_of_a_new_segment_is_synced_with_its_batches(tmp_path: Path) ->
         (0, b"v"),
         (1, b"v"),
     ]
+
+
+@pytest.mark.parametrize("role", ["leader", "follower"])
+@pytest.mark.parametrize("reads", range(4))
+def test_a_read_that_fails_during_an_append_fences_the_log(
+    tmp_path: Path, role: str, reads: int
+) -> None:
+    """The first append after a start reads what is known of the active segment."""
+    log = open_log(tmp_path / "t-0")
+    append(log, 1)
+    log.close(clean=False)
+    disk = FaultyDisk()
+    log = open_log(tmp_path / "t-0", clean=True, disk=disk)
+    failures: list[OSError] = []
+    log.on_failure(failures.append)
+    disk.fail("pread", after=reads)
+    try:
+        if role == "leader":
+            append(log, 2)
+        else:
+            log.append_as_follower(batch_of(2, base_offset=1), 0)
+    except KafkaStorageError:
+        assert len(failures) == 1
+        assert records(log) == [(0, b"v")]
+    else:
+        assert log.failure is None
+        log.close(clean=False)
+        assert records(open_log(tmp_path / "t-0")) == [(0, b"v"), (1, b"v")]

@@ -236,6 +236,71 @@ def test_s17_the_log_start_is_kept_after_the_segments_below_it_were_deleted(
     assert (found.log_start_offset, len(records(found))) == (2, 1)
 
 
+@pytest.mark.parametrize("is_missing", [True, False], ids=["missing", "damaged"])
+def test_the_log_start_of_a_log_that_is_away_is_kept_until_it_is_back(
+    brokers: Brokers, tmp_path: Path, is_missing: bool
+) -> None:
+    dirs = brokers().start()
+    for number in range(2):
+        log = dirs.create("t", number, ID)
+        for n in range(4):
+            append(log, n)
+        log.advance_log_start(2)
+    assert dirs.close(high_watermarks={("t", 0): 4, ("t", 1): 4})
+    place, away = tmp_path / "a" / "t-0", tmp_path / "t-0"
+    metadata = place / "partition.metadata"
+    content = metadata.read_bytes()
+    if is_missing:
+        place.rename(away)
+    else:
+        metadata.write_text("nonsense")
+    dirs = brokers().start()
+    assert list(dirs) == [("t", 1)]
+    dirs.checkpoint({("t", 1): 4})
+    dirs.close(high_watermarks={("t", 1): 4})
+    if is_missing:
+        away.rename(place)
+    else:
+        metadata.write_bytes(content)
+    dirs = brokers().start()
+    found = dirs.get("t", 0)
+    assert found is not None
+    assert (found.log_start_offset, len(records(found))) == (2, 2), "deleted records stay deleted"
+
+
+def test_the_log_start_of_a_lost_log_is_not_kept_for_another_one(brokers: Brokers) -> None:
+    dirs = brokers().start()
+    log = dirs.create("t", 0, ID)
+    append(log, 1, 2)
+    log.advance_log_start(2)
+    assert dirs.close(high_watermarks={("t", 0): 2})
+    (Path(log.directory)).rename(Path(log.directory).parent.parent / "t-0")
+    dirs = brokers().start()
+    dirs.checkpoint({})
+    append(dirs.create("t", 0, ID, is_new=False), 1)
+    dirs.checkpoint({("t", 0): 1})
+    dirs.release()
+    found = brokers().start().get("t", 0)
+    assert found is not None
+    assert found.log_start_offset == 0
+
+
+def test_s08_a_log_start_that_was_not_believed_is_not_kept_for_a_log_that_is_away(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    dirs = brokers().start()
+    append(dirs.create("t", 0, ID), 1, 2, 3)
+    assert dirs.close(high_watermarks={("t", 0): 3})
+    (tmp_path / "a" / "log-start-offset-checkpoint").write_text("0\n1\nt 0 2\n")
+    (tmp_path / "a" / "t-0").rename(tmp_path / "t-0")
+    dirs = brokers().start()
+    dirs.close()
+    (tmp_path / "t-0").rename(tmp_path / "a" / "t-0")
+    found = brokers().start().get("t", 0)
+    assert found is not None
+    assert found.log_start_offset == 0
+
+
 def test_s08_a_recovery_point_above_the_end_is_not_believed_when_the_log_has_grown_again(
     brokers: Brokers, tmp_path: Path
 ) -> None:
@@ -432,6 +497,62 @@ def test_a_damaged_partition_is_named_and_the_others_are_served(
         dirs.create("t", 1, ID)
     assert dirs.close() is False
     assert not (tmp_path / "a" / ".kafka_cleanshutdown").exists()
+
+
+def test_a_directory_that_was_put_back_by_hand_waits_for_a_restart(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    broker = brokers("a", "b")
+    dirs = broker.start()
+    for number in range(2):
+        append(dirs.create("t", number, ID), 1)
+    assert dirs.close(high_watermarks={("t", 0): 1, ("t", 1): 1})
+    (tmp_path / "a" / "t-0").rename(tmp_path / "t-0")
+    broker = brokers("a", "b")
+    dirs = broker.start()
+    (tmp_path / "t-0").rename(tmp_path / "a" / "t-0")
+    for _ in range(3):  # whichever directory has the fewest logs then
+        with pytest.raises(KafkaStorageError, match=r"a/t-0.*restart the broker"):
+            dirs.create("t", 0, ID, is_new=False)
+        dirs.create("u", len(dirs), ID)
+    assert broker.failures == []
+    assert len(dirs.online) == 2
+    dirs.close(high_watermarks={("t", 1): 1})
+    assert not (tmp_path / "a" / ".kafka_cleanshutdown").exists(), "t-0 was not opened"
+    assert (tmp_path / "b" / ".kafka_cleanshutdown").exists()
+    dirs = brokers("a", "b").start()
+    found = dirs.get("t", 0)
+    assert found is not None
+    assert (len(records(found)), dirs.high_watermarks["t", 0]) == (1, 1)
+
+
+@pytest.mark.parametrize("opened", range(2))
+def test_a_log_that_could_not_be_created_leaves_no_directory_behind(
+    brokers: Brokers, opened: int
+) -> None:
+    """Another directory has the partition then, and the next start would refuse to have it in two."""
+    disk = FaultyDisk()
+    dirs = brokers("a", "b", disk=disk).start()
+    disk.fail("open", errno.ENOSPC, after=opened)
+    with pytest.raises(KafkaStorageError):
+        dirs.create("t", 0, ID)
+    append(dirs.create("t", 0, ID), 1)
+    dirs.release()
+    found = brokers("a", "b").start().get("t", 0)
+    assert found is not None
+    assert len(records(found)) == 1
+
+
+def test_a_file_in_the_place_of_a_partitions_directory_concerns_that_partition_only(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    broker = brokers()
+    dirs = broker.start()
+    (tmp_path / "a" / "t-0").write_text("?")
+    with pytest.raises(KafkaStorageError, match="a/t-0"):
+        dirs.create("t", 0, ID)
+    assert broker.failures == []
+    dirs.create("t", 1, ID)
 
 
 # Deletion
@@ -757,6 +878,63 @@ def test_a_deletion_that_fails_takes_the_directory_offline(
     with pytest.raises(KafkaStorageError):
         dirs.delete("t", 0)
     assert broker.failures == [(str(tmp_path / "a"), [("t", 1)])]
+
+
+def test_a_log_that_could_not_be_deleted_is_not_created_in_another_directory(
+    brokers: Brokers,
+) -> None:
+    """The failed directory has it still: at the next start the partition would be in two directories."""
+    disk = FaultyDisk()
+    dirs = brokers("a", "b", disk=disk).start()
+    append(dirs.create("t", 0, ID), 1)
+    disk.fail("rename")
+    with pytest.raises(KafkaStorageError):
+        dirs.delete("t", 0)
+    with pytest.raises(KafkaStorageError, match="t-0 is offline"):
+        dirs.create("t", 0, ID, is_new=False)
+    dirs.release()
+    found = brokers("a", "b").start().get("t", 0)
+    assert found is not None
+    assert len(records(found)) == 1
+
+
+@pytest.mark.parametrize("failing", ["open", "pread"])
+def test_a_log_that_cannot_be_read_does_not_stop_the_retention_of_the_others(
+    brokers: Brokers, tmp_path: Path, failing: str
+) -> None:
+    broker = brokers("a", "b")
+    dirs = broker.start()
+    for number in range(2):
+        log = dirs.create("t", number, ID)
+        append(log, 1)
+        log.roll(0)
+    assert dirs.close()
+    disk = FaultyDisk()
+    broker = brokers("a", "b", disk=disk, retention_ms=1)
+    dirs = broker.start()
+    for number in range(2):
+        (tmp_path / "ab"[number] / f"t-{number}" / f"{0:020d}.timeindex").unlink()
+    broker.now_ms = 10**9
+    disk.fail(failing)
+    assert dirs.sweep(lambda _: 1) == 1
+    assert broker.failures == [(str(tmp_path / "a"), [("t", 0)])]
+    assert list(dirs) == [("t", 1)]
+
+
+def test_a_directory_without_damage_is_closed_cleanly_beside_one_that_failed(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    """Without its marker every log in it is recovered, and after a reboot its replicas are not believed."""
+    disk = FaultyDisk()
+    dirs = brokers("a", "b", disk=disk).start()
+    logs = [dirs.create("t", number, ID) for number in range(2)]
+    disk.fail("pwritev")
+    with pytest.raises(KafkaStorageError):
+        append(logs[0], 1)
+    append(logs[1], 1)
+    assert dirs.close(broker_epoch=7) is False
+    assert not (tmp_path / "a" / ".kafka_cleanshutdown").exists()
+    assert (tmp_path / "b" / ".kafka_cleanshutdown").exists()
 
 
 def test_a_directory_that_cannot_be_read_at_start_is_offline(
