@@ -108,13 +108,24 @@ class Directory:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other commands on this directory waiting."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = self._lock()
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:
             os.close(descriptor)
+
+    def _lock(self) -> int:
+        """Lock the file that is at the path then: a purge removes the one that another command waits for."""
+        path = self.path / ".lock"
+        while True:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with contextlib.ExitStack() as stack, contextlib.suppress(FileNotFoundError):
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+                stack.callback(os.close, descriptor)
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                if os.path.samestat(os.fstat(descriptor), path.stat()):
+                    stack.pop_all()
+                    return descriptor
 
     def ensemble(self) -> list[ServerState]:
         """Read the ensemble; empty if there is none yet."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 
 from kbroker.local.processes import ProcessIdentity
 from kbroker.local.state import BrokerState, ClusterState, Directory, ServerState, checked_name
 from kbroker.local.zookeeper import LocalError, Server, free_ports
+from tests.kit.waiting import eventually
 
 
 def test_what_is_saved_is_read_back(tmp_path: Path) -> None:
@@ -43,6 +47,41 @@ def test_a_damaged_state_is_named(tmp_path: Path) -> None:
 def test_names_that_would_be_strange_paths_are_refused(name: str) -> None:
     with pytest.raises(LocalError):
         checked_name(name)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="looks at its descriptors")
+def test_a_command_that_waited_for_a_purge_keeps_the_next_one_waiting(tmp_path: Path) -> None:
+    """A purge removes the lock file that others wait for: a lock on that one locks nothing."""
+    directory, path = Directory(tmp_path), tmp_path / ".lock"
+    is_inside, may_end = Event(), Event()
+
+    def wait_and_hold() -> None:
+        with directory.locked():
+            is_inside.set()
+            may_end.wait(30)
+
+    waiting = Thread(target=wait_and_hold)
+    with directory.locked():
+        waiting.start()
+        inode = path.stat().st_ino
+        eventually("the lock file is opened twice", lambda: _opened(inode) == 2)
+        path.unlink()
+    assert is_inside.wait(30)
+    try:
+        with path.open("wb") as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        may_end.set()
+        waiting.join()
+
+
+def _opened(inode: int) -> int:
+    """Return how many descriptors of this process are of the file *inode*."""
+    found = 0
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            found += os.stat(f"/proc/self/fd/{name}").st_ino == inode
+    return found
 
 
 def test_another_process_under_the_same_id_is_not_ours() -> None:
