@@ -207,14 +207,18 @@ def longest_log(replicas: Sequence[int], current: LeaderAndIsr, candidates: Cand
 
     Those are the members of the ISR if it has several, else all replicas: of machines that lose power together, the
     sessions expire one after the other, so that the last member of the ISR may not have been alone at all. The
-    longest log is known when each of them has reported its log end since the partition lost its leader.
+    longest log is known when each of them has reported its log end since the partition lost its leader, and is online.
     """
     epochs = {**dict(current.elr), **current.isr_epoch_by_member}
     known = {}
     for replica in replicas:
         end = candidates.end_after_power_loss(replica)
-        if end is None or end.leader_epoch != current.leader_epoch:
-            continue
+        if (
+            end is None
+            or end.leader_epoch != current.leader_epoch
+            or not candidates.online(replica)
+        ):
+            continue  # a log directory may have failed after its report
         if not is_void(epochs.get(replica, -1)):
             known[replica] = (end.last_epoch, end.offset)
     wanted = epochs if len(current.isr) > 1 else (*replicas, *epochs)

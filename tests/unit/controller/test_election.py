@@ -287,3 +287,24 @@ def test_an_unclean_election_prefers_former_members_and_emptied_replicas_last():
     after = wiped.elect(in_isr(-1, (1,), (10,), elr=((3, 30),)), unclean=True)
     assert (after.leader, after.isr, after.isr_epochs, after.elr) == (2, (2,), (20,), ())
     assert Brokers(b1=(50, WIPED)).elect(in_isr(-1, (1,), (10,)), unclean=True).leader == 1
+
+
+def test_the_longest_log_after_a_power_loss_does_not_lead_from_a_directory_that_failed_since():
+    """Nor does the other one lead: it may have less. The ISR stays, for the directory may be back."""
+    everyone = {1, 2}
+
+    def wanted(online):
+        return elect(
+            (1, 2),
+            replace(state(-1, 1, 2), isr_epochs=(10, 20)),
+            Candidates(
+                online.__contains__,
+                holds=lambda *_: False,
+                end_after_power_loss=lambda replica: LogEnd(4, 3, {1: 100, 2: 50}[replica]),
+            ),
+            controller_epoch=9,
+        )
+
+    assert wanted({2}) is None
+    found = wanted(everyone)
+    assert (found.leader, found.isr) == (1, (1,))
