@@ -115,7 +115,7 @@ class Directory:
             os.close(descriptor)
 
     def _lock(self) -> int:
-        """Lock the file that is at the path then: a purge removes the one that another command waits for."""
+        """Lock the file that is at the path then: a purge removes the file that other commands wait for."""
         path = self.path / ".lock"
         while True:
             self.path.mkdir(parents=True, exist_ok=True)
