@@ -86,6 +86,7 @@ class UnifiedLog:
         "config",
         "directory",
         "flush_state",
+        "lacks_until_in_sync",
         "leader_epochs",
         "log_end_offset",
         "log_start_offset",
@@ -117,6 +118,8 @@ class UnifiedLog:
         """What recovery found and did."""
         self.missing_below = loaded.missing_below
         """Set when the log ended before its recovery point: synced records are gone (S8)."""
+        self.lacks_until_in_sync = ""
+        """What it lacks, until it was in sync with a leader after the loss; or ""."""
         self._failure: str | None = None
         self._on_failure: Callable[[OSError], None] | None = None
         self._on_flush_due: Callable[[], None] | None = None

@@ -13,7 +13,8 @@ INELIGIBLE_REPLICA (S8). The controller elects another replica, or none, unless 
 the log as it is. A follower in the ISR, or in the ELR, answers the same and takes no role. The controller writes a
 state without it, and with the next LeaderAndIsr it follows. A log created while the state names the replica would pass
 for the lost one after the next restart. While the partition has no leader, no log is created in place of a lost one:
-the lost log may come back.
+the lost log may come back. Until it was in sync after a loss, a replica answers the same to every state with its place
+(docs/design/damaged-log-directory.md).
 
 In: LeaderAndIsrRequest, StopReplicaRequest, full UpdateMetadataRequest
 Out: roles and logs, one error code per partition, `PartitionRegistry.announce`
@@ -354,6 +355,9 @@ class ReplicaStateChanges:
         partition.lacks_records = lacks if state.leader < 0 else ""
         if state.leader >= 0:
             found.missing_below = None
+            # A place in the ISR may be that of an earlier run's late fetch, until this log was in sync.
+            is_leader = state.leader == partition.role.broker_id
+            found.lacks_until_in_sync = "" if is_leader else lacks
         checkpointed = self._log_manager.high_watermarks.pop(key, 0)
         partition.take_role(state, topic_id, found, checkpointed)
         if logs_each and not state.is_new:

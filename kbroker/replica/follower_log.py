@@ -71,6 +71,8 @@ def process_partition_data(
         log.advance_log_start(start)
     if follower_state.update_high_watermark(answer.high_watermark, log.log_end_offset):
         partition.high_watermark_advanced()
+    if log.log_end_offset >= answer.high_watermark:
+        log.lacks_until_in_sync = ""
     return size
 
 

@@ -66,6 +66,8 @@ def missing_records(
         return ""
     if found.missing_below is not None:
         return f"its log ends at {found.log_end_offset}, but had everything below {found.missing_below}"
+    if found.lacks_until_in_sync:
+        return found.lacks_until_in_sync
     if log_manager.is_copied(found):
         return "its log was copied from another broker's log directory"
     return ""
@@ -89,7 +91,7 @@ def end_of_leaderless(
     there = log_manager.histories.found_logs
     if found is None or (there is not None and partition.key not in there):
         return NOT_REPORTED  # a new log: the earlier one may be in a directory that is missing
-    if partition.lacks_records and found.missing_below is None:
+    if partition.lacks_records and found.missing_below is None and not found.lacks_until_in_sync:
         return NOT_REPORTED  # the earlier log is not here, and may come back
     intact = None if partition.lacks_records else log_manager.vouched_for(partition.key)
     if intact is None or not _is_covered(intact, state, partition.role.broker_id):

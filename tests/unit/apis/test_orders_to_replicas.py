@@ -12,6 +12,7 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from kbroker.config import LogConfig
+from kbroker.replica import follower_log
 from kbroker.replica.core.leader_state import WriteIsr
 from kbroker.replica.offset_lookup import last_offset_for_leader_epoch
 from kclient.wire.error_codes import ErrorCode
@@ -21,6 +22,7 @@ from kclient.wire.errors import (
     NotLeaderOrFollower,
     UnknownTopicOrPartition,
 )
+from kclient.wire.fetch import FetchPartitionResponse
 from kclient.wire.interbroker import (
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
@@ -293,6 +295,15 @@ def of_another_broker(tmp_path: Path) -> None:
     exchange(tmp_path / "t-0", tmp_path / "other" / "t-0")
 
 
+def get_in_sync(broker: ApiBroker) -> None:
+    """Have t-0 receive a response of its leader that it has everything."""
+    partition = broker.replica_manager.registry.partitions["t", 0]
+    assert partition.log is not None
+    end = partition.log.log_end_offset
+    answer = FetchPartitionResponse(0, high_watermark=end, log_start_offset=0)
+    follower_log.process_partition_data(partition, answer, 0)
+
+
 EXCHANGES = [of_another_topic, of_another_partition, of_another_broker]
 
 
@@ -355,6 +366,10 @@ def test_s08_a_follower_without_its_log_begins_none_as_long_as_it_has_a_place(
         ), "it was elected before the controller read the answer"
         assert lead(broker, **follow, isr=(2,), leader_epoch=5) is ErrorCode.NONE  # type: ignore[arg-type]
         assert broker.replica_manager.registry.partitions["t", 0].follower_state is not None
+        assert lead(broker, replicas=both, leader_epoch=6) is ErrorCode.INELIGIBLE_REPLICA, (
+            "a late fetch of an earlier run may have given it its place"
+        )
+        get_in_sync(broker)
         assert lead(broker, replicas=both, leader_epoch=6) is ErrorCode.NONE
     with broker_in(tmp_path) as broker:
         assert lead(broker, replicas=both, leader_epoch=7) is ErrorCode.NONE
@@ -426,6 +441,7 @@ def test_s08_a_follower_that_misses_records_misses_them_until_its_place_is_gone(
     with broker_in(tmp_path) as broker:
         assert lead(broker, replicas=both, isr=both, leader_epoch=4) is ErrorCode.INELIGIBLE_REPLICA
         assert lead(broker, leader=2, replicas=both, isr=(2,), leader_epoch=5) is ErrorCode.NONE
+        get_in_sync(broker)
         assert lead(broker, replicas=both, leader_epoch=6) is ErrorCode.NONE
 
 

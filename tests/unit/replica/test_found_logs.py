@@ -16,7 +16,10 @@ BROKER = 7
 def reported(intact: BrokerEpochs | None, isr_epoch: int | None) -> tuple[int, ...]:
     """Return the covered range that broker 7 reports of a log in a directory that covers *intact*."""
     log = SimpleNamespace(
-        leader_epochs=SimpleNamespace(latest=3), log_end_offset=9, missing_below=None
+        leader_epochs=SimpleNamespace(latest=3),
+        log_end_offset=9,
+        missing_below=None,
+        lacks_until_in_sync="",
     )
     logs: Any = SimpleNamespace(
         get=lambda *_key: log,
