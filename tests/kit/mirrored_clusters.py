@@ -5,13 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+)
 
 from tests.kit.brokers import Cluster, MakeCluster
 from tests.kit.mirrors import Mirror
+from tests.kit.waiting import eventually
+
+MARK = "kbroker.mirror.source.cluster.id"
+"""The setting of a target topic that names its source cluster."""
 
 MakeMirror = Callable[..., Mirror]
 """Makes a mirror with the settings given, or with the default ones."""
@@ -69,3 +80,70 @@ def delete_records(cluster: Cluster, topic: str, before: int, partition: int = 0
     """Delete the records below the offset *before*."""
     client, cut = admin(cluster), TopicPartition(topic, partition, before)
     client.delete_records([cut])[cut].result(10)
+
+
+def set_mark(cluster: Cluster, topic: str, value: str) -> None:
+    """Set the topic's mark: the cluster id of the source, or "" to promote a mirror."""
+    entry = ConfigEntry(MARK, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+    client = admin(cluster)
+    client.incremental_alter_configs([resource])[resource].result(10)
+
+
+def setting_of(cluster: Cluster, topic: str, name: str) -> str | None:
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    client = admin(cluster)
+    (found,) = client.describe_configs([resource]).values()
+    entry = found.result(10).get(name)
+    return None if entry is None or entry.is_default else entry.value
+
+
+def mark_of(cluster: Cluster, topic: str) -> str | None:
+    """Return the topic's mark, None if it is not set for the topic."""
+    return setting_of(cluster, topic, MARK)
+
+
+def delivery_error(cluster: Cluster, topic: str, **settings: Any) -> KafkaError | None:
+    """Return why a producer of librdkafka could not deliver one record; None if it was delivered."""
+    errors: list[KafkaError | None] = []
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "log_level": 0, **settings})
+    producer.produce(topic, b"ours", partition=0, on_delivery=lambda error, _: errors.append(error))
+    assert producer.flush(20) == 0
+    return errors[0]
+
+
+def write_to_mirror(cluster: Cluster, topic: str, count: int) -> None:
+    """Write to a mirror topic with an ordinary producer: promoted before, marked again after."""
+    mark = mark_of(cluster, topic)
+    assert mark
+    set_mark(cluster, topic, "")
+    eventually("a promoted topic", lambda: delivery_error(cluster, topic) is None)
+    if count > 1:
+        produce(cluster, topic, count - 1)
+    set_mark(cluster, topic, mark)
+
+
+def produce(
+    cluster: Cluster,
+    topic: str,
+    count: int,
+    *,
+    partitions: int = 1,
+    size: int = 100,
+    **settings: Any,
+) -> None:
+    """Produce records that differ from each other, some with headers, null keys and null values."""
+    producer = Producer(
+        {"bootstrap.servers": cluster.bootstrap, "linger.ms": 1, "log_level": 0, **settings}
+    )
+    for n in range(count):
+        producer.produce(
+            topic,
+            key=None if n % 3 == 0 else b"key-%d" % n,
+            value=None if n % 7 == 0 else (b"%d " % n) * (size // 4),
+            headers=[("h", b"1"), ("h", None), ("trace", b"%d" % n)] if n % 2 else None,
+            partition=n % partitions,
+        )
+        if n % 1000 == 999:
+            producer.poll(0)
+    assert producer.flush(30) == 0

@@ -1,0 +1,158 @@
+"""Topics that were created again, at either cluster: the mirror never mixes the records of two topics."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kit.brokers import Cluster
+from tests.kit.mirrored_clusters import (
+    MakeMirror,
+    admin,
+    delete_records,
+    make_topic,
+    mark_of,
+    produce,
+    setting_of,
+    write_to_mirror,
+)
+from tests.kit.mirrors import stored, until_same
+from tests.kit.waiting import eventually
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
+
+
+def recreate(cluster: Cluster, topic: str, count: int) -> None:
+    """Delete a topic and make one of the same name, with *count* other records."""
+    client = admin(cluster)  # it has to outlive its answer
+    client.delete_topics([topic])[topic].result(10)
+    eventually("the deletion", lambda: not (cluster[1].data / f"{topic}-0").exists())
+    make_topic(cluster, topic)
+    produce(cluster, topic, count, **{"batch.num.messages": 1})
+
+
+def test_a_topic_recreated_at_the_source_is_not_mixed_with_its_copy(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    make_topic(east, "orders")
+    produce(east, "orders", 100, **{"batch.num.messages": 1})
+    copier = mirror()
+    copier.start()
+    until_same(east, west, "orders")
+    before = stored(west, "orders")
+    recreate(east, "orders", 200)
+    eventually(
+        "the link to stop",
+        lambda: "STOPPED orders-0" in copier.output or "is gone" in copier.output,
+    )
+    copier.stop()
+    again = mirror()
+    assert again.run_once() == 1, again.output
+    assert "created again at the source" in again.output
+    assert stored(west, "orders") == before
+
+
+def recreate_behind_the_copy(east: Cluster, west: Cluster, mirror: MakeMirror) -> None:
+    """Copy 100 records, then create the topic again so that its log starts at offset 100."""
+    make_topic(east, "orders")
+    produce(east, "orders", 100, **{"batch.num.messages": 1})
+    assert mirror().run_once() == 0
+    recreate(east, "orders", 150)
+    delete_records(east, "orders", 100)
+
+
+def test_a_recreated_topic_that_starts_where_the_copy_ends_is_not_spliced(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    recreate_behind_the_copy(east, west, mirror)
+    before = stored(west, "orders")
+    for _ in range(2):  # a stop is no acceptance
+        copier = mirror()
+        assert copier.run_once() == 1, copier.output
+        assert "the topic was deleted and created again at the source" in copier.output
+        assert stored(west, "orders") == before
+
+
+def source_topic_id_of(cluster: Cluster, topic: str) -> str | None:
+    return setting_of(cluster, topic, "kbroker.mirror.source.topic.id")
+
+
+def test_a_recreated_topic_is_continued_behind_a_gap_with_the_policy_skip(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    recreate_behind_the_copy(east, west, mirror)
+    first, before = source_topic_id_of(west, "orders"), stored(west, "orders")
+    copier = mirror({"gap.policy": "skip"})
+    assert copier.run_once() == 0, copier.output
+    assert stored(west, "orders") == before + stored(east, "orders")[100:]
+    second = source_topic_id_of(west, "orders")
+    assert None not in (first, second)
+    assert first != second
+    assert f"GAP orders-0: topic id {first} became {second} at offset 100" in copier.output
+    assert mirror().run_once() == 0, "the new topic is the source now"
+
+
+def test_a_running_mirror_does_not_splice_a_recreated_topic(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    make_topic(east, "orders")
+    produce(east, "orders", 100, **{"batch.num.messages": 1})
+    copier = mirror()
+    copier.start()
+    until_same(east, west, "orders")
+    before = stored(west, "orders")
+    recreate(east, "orders", 150)
+    delete_records(east, "orders", 100)
+    eventually("the link to stop", lambda: "STOPPED orders-0" in copier.output)
+    assert copier.stop() == 1
+    assert stored(west, "orders") == before
+
+
+def test_a_topic_of_others_that_ends_where_the_source_starts_does_not_become_a_mirror(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    for cluster in (east, west):
+        make_topic(cluster, "orders")
+        produce(cluster, "orders", 100, **{"batch.num.messages": 1})
+    delete_records(east, "orders", 100)
+    produce(east, "orders", 10)
+    before = stored(west, "orders")
+    copier = mirror()
+    assert copier.run_once() == 1, copier.output
+    assert "nothing proves that the target is a copy" in copier.output
+    assert (mark_of(west, "orders"), stored(west, "orders")) == (None, before)
+
+
+def test_the_records_of_a_recreated_topic_never_follow_the_old_ones(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    """Epochs begin again at zero, so only the topic id distinguishes the new log from the old one (KIP-516)."""
+    make_topic(east, "orders")
+    produce(east, "orders", 100, **{"batch.num.messages": 1})
+    unaware = mirror({"refresh.topics.interval.seconds": "3600"})
+    unaware.start()
+    until_same(east, west, "orders")
+    before = stored(west, "orders")
+    recreate(east, "orders", 200)
+    rejection = "UNKNOWN_TOPIC_ID"
+    eventually(
+        "the rejection", lambda: rejection in unaware.output or stored(west, "orders") != before
+    )
+    assert stored(west, "orders") == before
+    unaware.stop()
+
+
+def test_a_diverged_topic_is_copied_again_after_an_operator_deleted_it(
+    east: Cluster, west: Cluster, mirror: MakeMirror
+) -> None:
+    make_topic(east, "orders", 2)
+    produce(east, "orders", 10, partitions=2, **{"batch.num.messages": 1})
+    copier = mirror()
+    copier.start()
+    until_same(east, west, "orders", 2)
+    write_to_mirror(west, "orders", 1)
+    produce(east, "orders", 10, partitions=2, **{"batch.num.messages": 1})
+    eventually("the link to stop", lambda: "STOPPED orders-0" in copier.output)
+    client = admin(west)
+    client.delete_topics(["orders"])["orders"].result(10)
+    until_same(east, west, "orders", 2)
+    assert copier.stop() == 0, copier.output
