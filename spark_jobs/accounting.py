@@ -10,7 +10,8 @@ Theory of operation
    the operator accepted explain missing offsets. Gaps of the mirror's ledger explain offsets that neither log has
    (`spark_jobs.gap_ledger`).
 4. *Truncated.* What is left of MISSING records behind the target's end of a complete mirror: one finding.
-5. *Duplicate.* An EXTRA record with a copy elsewhere in its partition.
+5. *Duplicate.* An EXTRA record with a copy elsewhere in its partition, or a CORRUPT one that shares nothing with the
+   source's record: then the source's is MISSING.
 6. *Gaps.* Offsets that the target never had, where the source has deleted its records.
 
 Invariants (tests/property/test_audit_oracle.py compares with a brute-force join):
@@ -335,31 +336,21 @@ class Ledger:
                 self.findings[tp].append(_folded(tail, FindingClass.TRUNCATED))
 
     def extras(self) -> list[Finding]:
-        """Return the EXTRA findings: those with a copy elsewhere in the partition are duplicates."""
-        return self._all(FindingClass.EXTRA)
+        """Return the findings that are duplicates if the partition has a copy: see `settle_duplicates`."""
+        return [
+            *self._all(FindingClass.EXTRA),
+            *(f for f in self._all(FindingClass.CORRUPT) if _is_another(f)),
+        ]
 
     def settle_duplicates(self, copies: Mapping[Place, Copies]) -> None:
         """Turn EXTRA records with a copy in their partition into DUPLICATEs; fold whole partitions."""
-        unmatched = Counter(
-            (f.topic, f.partition, f.target_hash) for f in self._all(FindingClass.EXTRA)
-        )
+        unmatched = Counter((f.topic, f.partition, f.target_hash or 0) for f in self.extras())
         for cut in self.evidence.cuts:
             tp = cut.topic_partition
-            settled = []
+            settled: list[Finding] = []
             for finding in self.findings[tp]:
-                place = (tp.topic, tp.partition, finding.target_hash or 0)
-                held = copies.get(place)
-                if finding.finding_class is FindingClass.EXTRA and held is not None:
-                    # A surplus beside a record of the source, or the second copy of a stranger.
-                    others = held.records > unmatched[place]
-                    first = held.first if held.first != finding.target_offset else held.last
-                    if first != finding.target_offset and (
-                        others or first < (finding.target_offset or 0)
-                    ):
-                        finding = replace(
-                            finding, finding_class=FindingClass.DUPLICATE, first_target_offset=first
-                        )
-                settled.append(finding)
+                first = _other_copy(finding, copies, unmatched)
+                settled += [finding] if first is None else _as_duplicate(finding, first)
             self.findings[tp] = settled
             if not cut.on_source:
                 foreign = [f for f in settled if f.finding_class in _ONLY_TARGET]
@@ -514,6 +505,47 @@ def _of_hole(holes: Ranges, low: int, high: int, *, log_start: int) -> tuple[int
     """
     low = max(low, log_start)
     return next(((low, min(high, end)) for first, end in holes if first <= low < end), (low, low))
+
+
+def _is_another(finding: Finding) -> bool:
+    """Return whether the records of a CORRUPT finding have only their place in common."""
+    return finding.records == 1 and {"value", "timestamp"} <= set((finding.field or "").split(","))
+
+
+def _other_copy(
+    finding: Finding, copies: Mapping[Place, Copies], unmatched: Mapping[Place, int]
+) -> int | None:
+    """Return the offset of another copy, if the target's record of *finding* is a duplicate."""
+    extra = finding.finding_class is FindingClass.EXTRA
+    if not (extra or (finding.finding_class is FindingClass.CORRUPT and _is_another(finding))):
+        return None
+    place = (finding.topic, finding.partition, finding.target_hash or 0)
+    held = copies.get(place)
+    if held is None:
+        return None
+    # A surplus beside a record of the source, or the second copy of a stranger.
+    others = held.records > unmatched[place]
+    first = held.first if held.first != finding.target_offset else held.last
+    is_second = others or first < (finding.target_offset or 0)
+    return first if first != finding.target_offset and is_second else None
+
+
+def _as_duplicate(finding: Finding, first: int) -> list[Finding]:
+    """Return *finding* as a duplicate of the record at *first*, and a record that it replaced as missing."""
+    duplicate = replace(finding, finding_class=FindingClass.DUPLICATE, first_target_offset=first)
+    if finding.source_offset is None:
+        return [duplicate]
+    missing = replace(
+        finding,
+        finding_class=FindingClass.MISSING,
+        target_offset=None,
+        target_hash=None,
+        field=None,
+        owns=1,
+    )
+    # The timestamp, key and flags of a finding with two records are those of the source's.
+    alone = replace(duplicate, source_offset=None, source_hash=None, field=None, timestamp_ms=None)
+    return [missing, replace(alone, key_hash=None, flags=0, owns=finding.owns - 1)]
 
 
 def _span(failure: Failure) -> str:

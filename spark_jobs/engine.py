@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple, Protocol
 
@@ -110,6 +110,22 @@ def by_partition(failures: Iterable[Failure]) -> Mapping[TopicPartition, Sequenc
     found: dict[TopicPartition, list[Failure]] = defaultdict(list)
     for each in failures:
         found[each.topic_partition].append(each)
+    return found
+
+
+def joined(failures: Iterable[Failure]) -> list[Failure]:
+    """Return *failures*, sorted, with those of one batch that several tasks have read made one."""
+    found: list[Failure] = []
+    for each in sorted(failures, key=lambda f: (f.cluster, *f.topic_partition, f.low, f.high)):
+        before = found[-1] if found else None
+        if (
+            before is not None
+            and each.low <= before.high
+            and replace(before, high=each.high) == replace(each, low=before.low)
+        ):
+            found[-1] = replace(before, high=max(each.high, before.high))
+        else:
+            found.append(each)
     return found
 
 

@@ -33,6 +33,7 @@ from spark_jobs.engine import (
     Modes,
     Place,
     by_partition,
+    joined,
     offsets_of,
 )
 from spark_jobs.findings import Finding
@@ -306,7 +307,7 @@ class _Run:
                 alignments,
                 tails,
                 # The order in which Spark's tasks end is not the order of the report.
-                sorted(self.failures, key=lambda f: (f.cluster, *f.topic_partition, f.low, f.high)),
+                joined(self.failures),
                 holes,
                 self.options.complete,
                 self.options.renumbered,

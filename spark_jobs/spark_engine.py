@@ -8,7 +8,7 @@ everywhere: docs/design/audit-reading.md has the memory of a task.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -91,30 +91,14 @@ class SparkEngine:
         keep, shape = self._max_findings, self._shape
         broken = breaks(source[1], target[1])
 
-        def sides(left: pa.Table, right: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-            return zip(names, (left, right), strict=True)
-
         def compare(key: tuple[pa.Scalar, ...], left: pa.Table, right: pa.Table) -> pa.Table:
             import pyarrow as pa
 
-            topic, partition = key[0].as_py(), key[1].as_py()
-            unread = [(name, text) for name, side in sides(left, right) for text in _unread(side)]
-            failed = merged(unread_part(text)[:2] for _, text in unread)
-            read = [_readable(side, failed, modes) for side in (left, right)]
-            alignment = None
-            if min(side.num_rows for side in read) > MANY and not modes.renumbered:
-                arrays = map(_arrays, read)
-                alignment = align_in_place(topic, partition, *arrays, keep=keep, shape=shape)
-            if alignment is None:
-                alignment = align(
-                    topic,
-                    partition,
-                    *map(_digests, read),
-                    compacted=topic in modes.compacted,
-                    renumbered=modes.renumbered,
-                    breaks=broken.get(TopicPartition(topic, partition), ()),
-                )
-                alignment = replace(alignment, findings=folded(alignment.findings, keep, shape))
+            topic, partition = tp = TopicPartition(key[0].as_py(), key[1].as_py())
+            sides = dict(zip(names, (left, right), strict=True))
+            alignment, unread = aligned(
+                tp, sides, modes, keep=keep, shape=shape, breaks=broken.get(tp, ())
+            )
             rows = list(_rows(topic, partition, alignment))
             rows += [(topic, partition, json.dumps({"unread": each})) for each in unread]
             return pa.table(
@@ -240,6 +224,39 @@ class SparkEngine:
         hashed = self._hashes(cluster, ranges)
         wanted = hashed.sparkSession.createDataFrame([(each,) for each in hashes], f"{column} long")
         return hashed.join(wanted, column, "left_semi")
+
+
+def aligned(
+    tp: TopicPartition,
+    sides: Mapping[str, pa.Table],
+    modes: Modes,
+    *,
+    keep: int,
+    shape: WindowShape,
+    breaks: Sequence[int] = (),
+    many: int = MANY,
+) -> tuple[Alignment, list[tuple[str, str]]]:
+    """Return the differences of one partition, and (cluster, text) of what was not read.
+
+    *sides*: rows of `HASH_COLUMNS` by cluster, the source first. `spark_jobs.bulk` has *keep* and *many*.
+    """
+    unread = [(name, text) for name, side in sides.items() for text in _unread(side)]
+    failed = merged(unread_part(text)[:2] for _, text in unread)
+    read = [_readable(side, failed, modes) for side in sides.values()]
+    alignment = None
+    if min(side.num_rows for side in read) > many and not modes.renumbered:
+        arrays = map(_arrays, read)
+        alignment = align_in_place(*tp, *arrays, keep=keep, shape=shape)
+    if alignment is None:
+        alignment = align(
+            *tp,
+            *map(_digests, read),
+            compacted=tp.topic in modes.compacted,
+            renumbered=modes.renumbered,
+            breaks=breaks,
+        )
+        alignment = replace(alignment, findings=folded(alignment.findings, keep, shape))
+    return alignment, unread
 
 
 def at_cluster(cluster: ClusterSnapshot, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:

@@ -74,7 +74,7 @@ Apply = Callable[[Case, Spot], None]
 def unique(case: Case, tp: TopicPartition) -> Rec:
     """Return a record that is in no log."""
     number = case.rng.getrandbits(60)
-    return Rec(b"s%d" % number, b"stranger %d" % number, number, None)
+    return Rec(b"s%d" % number, b"stranger %d" % number, number)
 
 
 def missing(case: Case, spot: Spot) -> None:
@@ -108,9 +108,14 @@ def corrupt(case: Case, spot: Spot) -> None:
     part = case.rng.choice(("key", "value", "headers", "timestamp", "timestamp_type"))
     changed: Any = b"changed"
     if part == "timestamp":
-        changed = before.timestamp + 1
+        changed = before.timestamp ^ 1
     elif part == "timestamp_type":
         changed = 1 - before.timestamp_type
+    elif part == "headers":
+        pair = ("header", case.rng.choice([None, b"", b"changed"]))
+        choices = [(pair, *before.headers), (*before.headers, pair), before.headers[1:]]
+        choices += [before.headers[::-1], (("", b""), *before.headers[1:])]
+        changed = case.rng.choice([each for each in choices if each != before.headers])
     elif case.rng.random() < 0.5:
         changed = None if getattr(before, part) is not None else b""
     log.records[offset] = before._replace(**{part: changed})
@@ -328,7 +333,7 @@ def _record(rng: random.Random, partition: int, offset: int) -> Rec:
         rng.choice([None, b"", b"key-%d" % rng.randrange(50)]),
         rng.choice([b"value-%d-%d" % (partition, offset)] * 8 + [None, b""]),
         (partition * 100_000 + offset) * 10,
-        rng.choice([None, b"header-%d" % rng.randrange(5)]),
+        rng.choice([(), (("header", b"%d" % rng.randrange(5)), ("header", None), ("again", b""))]),
         rng.choice([0, 0, 0, 1]),
         control=rng.random() < 0.03,
     )

@@ -34,7 +34,7 @@ class Rec(NamedTuple):
     key: bytes | None
     value: bytes | None
     timestamp: int = 0
-    headers: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
     timestamp_type: int = 0
     control: bool = False
 

@@ -204,12 +204,23 @@ def test_an_undecodable_batch_is_a_finding_and_everything_else_is_compared(
     failing = source if side == "source" else target
     failing.faults = [Fault(10, 15, FailureKind.UNDECODABLE)]
     failing.fails_in_drill = in_drill
-    target.records[12] = target.records[18] = rec(99)
+    target.records[12], target.records[18] = rec(98), rec(99)
     run = audit({TP: source, OTHER: full()}, {TP: target, OTHER: full()})
     at = (10, None) if side == "source" else (None, 10)
     assert named(run) == [("undecodable", 0, *at, 5), ("corrupt", 0, 18, 18, 1)]
     assert classes(run) == {"verified": 74, "undecodable": 5, "corrupt": 1}
     assert run.outcome.verdict is Verdict.DIVERGED
+
+
+def test_an_undecodable_batch_that_two_tasks_read_is_one_finding() -> None:
+    target = full()
+    target.faults = [
+        Fault(12, 15, FailureKind.UNDECODABLE, "batch at offset 10"),
+        Fault(10, 12, FailureKind.UNDECODABLE, "batch at offset 10"),
+        Fault(15, 17, FailureKind.UNDECODABLE, "batch at offset 15"),
+    ]
+    run = audit({TP: full()}, {TP: target})
+    assert named(run) == [("undecodable", 0, None, 10, 5), ("undecodable", 0, None, 15, 2)]
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
@@ -368,6 +379,15 @@ def test_a_record_that_a_log_has_not_received_does_not_compact_it(at_source: boo
     expected = ("extra", 0, None, 5, 1) if at_source else ("missing", 0, 5, None, 1)
     assert expected in named(run)
     assert run.outcome.verdict is Verdict.DIVERGED
+
+
+@pytest.mark.parametrize("window", [10, 100])
+def test_a_copy_in_the_place_of_a_lost_record_is_both_in_windows_of_any_size(window: int) -> None:
+    target = full()
+    target.records[5] = rec(25)
+    run = audit({TP: full()}, {TP: target}, Options(window=window))
+    assert named(run) == [("duplicate", 0, None, 5, 1), ("missing", 0, 5, None, 1)]
+    assert classes(run) == {"verified": 39, "missing": 1}
 
 
 def test_a_duplicate_before_its_original_is_a_duplicate() -> None:

@@ -1,0 +1,209 @@
+"""One seed: draws a case and its storage, audits it, and compares the result with the judge and the seeded faults."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from kclient.types import TopicPartition
+from spark_jobs.digest import WindowShape
+from spark_jobs.engine import Engine
+from spark_jobs.gap_ledger import LedgerRead
+from spark_jobs.reconcile import Options, Reconciliation, TimeBuckets, reconcile
+from spark_jobs.snapshot import ClusterSnapshot
+from spark_jobs.verdict import ExitCode
+from tests.audit_search.judge import Judgement, judge, problems
+from tests.audit_search.kinds import KINDS, SearchCase, change, drawn, may_meet
+from tests.kit.audit_batches import BatchEngine, Layout
+from tests.kit.audit_faults import TOPIC, Expected
+from tests.kit.audit_logs import Logs, classes, snapshot
+
+PAIRS = [pair for pair in itertools.combinations(KINDS, 2) if may_meet(*pair)]
+
+
+class Storage(NamedTuple):
+    """How a case is stored and read: none of it may change the result."""
+
+    window: int
+    layouts: tuple[Layout, Layout]
+    slice_offsets: int
+    many: int | None
+
+
+def storage(rng: random.Random) -> Storage:
+    """Draw windows, batches, codecs, tasks, and whether the arrays of `spark_jobs.bulk` are used."""
+    layouts = [
+        Layout(
+            rng.randrange(5),
+            rng.choice([2, 8, 30, 500]),
+            rng.getrandbits(30),
+            leaves_empty=rng.random() < 0.5,
+            delete_horizon=rng.random() < 0.3,
+        )
+        for _ in range(2)
+    ]
+    return Storage(
+        rng.choice([7, 10, 20, 33, 50, 1000]),
+        (layouts[0], layouts[1]),
+        rng.choice([11, 40, 1 << 30]),
+        rng.choice([None, 0]),
+    )
+
+
+def options(case: SearchCase, window: int) -> Options:
+    """Return the options that an operator would audit *case* with."""
+    ledger = LedgerRead(("ledger",), tuple(case.ledger)) if case.ledger else None
+    return Options(window, case.complete, accepted=tuple(case.accepted), ledger=ledger)
+
+
+def snapshots(case: SearchCase) -> tuple[ClusterSnapshot, ClusterSnapshot]:
+    """Return both clusters before the run."""
+    found = []
+    for name, logs in (("source", case.source), ("target", case.target)):
+        cluster = snapshot(
+            name, logs, frozenset({TOPIC}) if name in case.compacted_at else frozenset()
+        )
+        unknown = {tp: "no leader" for side, tp in case.unknown if side == name}
+        known = {tp: each for tp, each in cluster.ranges.items() if tp not in unknown}
+        found.append(replace(cluster, ranges=known, unreadable=unknown))
+    return found[0], found[1]
+
+
+def audited(case: SearchCase, stored: Storage) -> Reconciliation:
+    """Audit *case*; its changes happen during the run, to copies of its logs."""
+    logs = tuple(
+        {tp: log.copy() for tp, log in side.items()} for side in (case.source, case.target)
+    )
+    source, target = logs
+    engine: Engine = BatchEngine(
+        source,
+        target,
+        WindowShape(stored.window, 0, 20_000, 60),
+        stored.layouts,
+        slice_offsets=stored.slice_offsets,
+        many=stored.many,
+        meanwhile=_changes(case, (source, target)) if case.changes else None,
+    )
+    return reconcile(
+        engine, *snapshots(case), options(case, stored.window), buckets=TimeBuckets(0, 20_000)
+    )
+
+
+def _changes(case: SearchCase, logs: tuple[Logs, Logs]) -> Callable[[int], None]:
+    def meanwhile(read: int) -> None:
+        for each in case.changes:
+            if each.before_read == read:
+                change(case, logs, each)
+
+    return meanwhile
+
+
+def disagreements(seed: int, kinds: Sequence[str]) -> list[str]:
+    """Return where the audit of a seed's case and the judge, or the seeded faults, disagree."""
+    case = drawn(seed, *kinds)
+    return compared(case, audited(case, storage(random.Random(f"storage {seed} {kinds}"))))
+
+
+def compared(case: SearchCase, run: Reconciliation) -> list[str]:
+    """Return where *run* and what is known of *case* disagree."""
+    compare = _compared_while_changing if case.changes else _compared
+    return list(compare(case, judge(case), run))
+
+
+Outcome = tuple[int, tuple[str, ...], list[str]]
+
+
+def outcome(task: tuple[int, tuple[str, ...]]) -> Outcome:
+    """Return the disagreements of one seed; an exception is one."""
+    seed, kinds = task
+    try:
+        return seed, kinds, disagreements(seed, kinds)
+    except Exception:
+        return seed, kinds, [traceback.format_exc()]
+
+
+def _found(run: Reconciliation) -> Counter[Expected]:
+    return Counter(
+        Expected(f.finding_class.value, f.partition, f.source_offset, f.target_offset, f.records)
+        for f in run.findings
+    )
+
+
+def _expected(case: SearchCase, judged: Judgement) -> Counter[Expected]:
+    """Return the seeded findings that compaction does not explain."""
+    explained = {(tp.partition, at_source, offset) for tp, at_source, offset in judged.explained}
+    return Counter(
+        each
+        for each in case.findings
+        if (each.partition, True, each.source_offset) not in explained
+        and (each.partition, False, each.target_offset) not in explained
+    )
+
+
+def _compared(case: SearchCase, judged: Judgement, run: Reconciliation) -> Iterator[str]:
+    found, expected = _found(run), _expected(case, judged)
+    if found != expected:
+        yield f"invented {dict(found - expected)}, overlooked {dict(expected - found)}"
+    yield from problems(case, judged, list(run.findings))
+    if run.outcome.verdict is not judged.verdict:
+        yield f"verdict {run.outcome.verdict.value}, not {judged.verdict.value}"
+    ours, theirs = _class_counts(run), judged.total
+    if case.moved_end:
+        yield from _sums(ours, theirs)
+        return
+    codes = set(run.outcome.applicable) - {ExitCode.CONSISTENT}
+    if codes != judged.codes:
+        yield f"exit codes {sorted(codes)}, not {sorted(judged.codes)}"
+    if ours != +theirs:
+        yield f"classes {dict(ours)}, not {dict(theirs)}"
+
+
+def _sums(ours: Counter[str], theirs: Counter[str]) -> Iterator[str]:
+    if ours.total() != theirs.total():
+        yield f"{ours.total()} offsets, not {theirs.total()}: {dict(ours)}, {dict(theirs)}"
+    if ours["verified"] > theirs["verified"]:
+        yield f"{ours['verified']} offsets are verified, only {theirs['verified']} are equal"
+
+
+def _class_counts(run: Reconciliation) -> Counter[str]:
+    """Return the classes of offsets as `Judgement` names them."""
+    counts: Counter[str] = Counter()
+    names = ("verified", "empty", "explained", "aged out", "not read", "lagging")
+    for name, count in classes(run).items():
+        kept = (*names, "truncated", "gap", "undecodable")
+        counts[name if name in kept else "different"] += count
+    return counts
+
+
+def _compared_while_changing(
+    case: SearchCase, judged: Judgement, run: Reconciliation
+) -> Iterator[str]:
+    """Yield what no moment of the change excuses: more findings, more proof, other offsets."""
+    found, expected = _found(run), _expected(case, judged)
+    kinds = {each.kind for each in case.changes}
+    moved = {"reordered", "misrouted"} & {each.finding_class for each in case.findings}
+    # Of a record that moved, one place may be gone: then the other one is what is left to find.
+    invented = found - Counter(case.findings)
+    if invented and not (moved and kinds - {"growth", "creation"}):
+        yield f"invented {dict(invented)}"
+    overlooked = expected - found
+    gone = {
+        each.tp for each in case.changes if each.kind in ("retention", "deletion", "compaction")
+    }
+    lost = {each: n for each, n in overlooked.items() if TopicPartition(TOPIC, each[1]) not in gone}
+    if lost and not {"misrouted"} & {each[0] for each in lost}:
+        yield f"overlooked {lost}"
+    ours, theirs = _class_counts(run), judged.total
+    yield from _sums(ours, theirs)
+    if kinds <= {"growth", "creation"} and (found != expected or ours != +theirs):
+        yield f"a change above the cut matters: {dict(ours)}, not {dict(theirs)}"
+    equal = ours["verified"] + ours["empty"] + ours["explained"] == ours.total()
+    if run.outcome.verdict.value == "CONSISTENT" and not (
+        equal and judged.verdict.value == "CONSISTENT"
+    ):
+        yield f"CONSISTENT, not {judged.verdict.value}: {dict(ours)}"

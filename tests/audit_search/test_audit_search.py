@@ -1,0 +1,37 @@
+"""A slice of the search for wrong verdicts: each kind of fault alone, some pairs, and audits that are wrong.
+
+`python -m tests.audit_search` has all pairs and any number of seeds.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.audit_search.kinds import KINDS, MEANWHILE, drawn
+from tests.audit_search.search import PAIRS, audited, compared, disagreements, storage
+
+SOME_PAIRS = random.Random("some pairs").sample(PAIRS, 96)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_audit_of_a_fault_of_each_kind_is_what_the_judge_expects(kind: str) -> None:
+    assert disagreements(0, [kind]) == []
+
+
+@pytest.mark.parametrize("part", range(8))
+def test_the_audit_of_two_faults_is_what_the_judge_expects(part: int) -> None:
+    for seed, pair in enumerate(SOME_PAIRS[part::8]):
+        assert disagreements(seed, pair) == [], (seed, pair)
+
+
+HARMLESS = ("empty_partitions", "accepted_loss", "compacted_source", "compacted_target")
+
+
+@pytest.mark.parametrize("kind", [each for each in KINDS if each not in (*HARMLESS, *MEANWHILE)])
+def test_the_judge_finds_what_an_audit_overlooks(kind: str) -> None:
+    """The audit here is that of equal logs, so that it reports no fault."""
+    case, equal = drawn(0, kind), drawn(0, "empty_partitions")
+    case.complete = equal.complete = True
+    assert compared(case, audited(equal, storage(random.Random(0)))) != []
