@@ -25,6 +25,8 @@ from spark_jobs.findings import DEFAULT_MAX_FINDINGS, FindingClass
 from spark_jobs.verdict import ExitCode, Limits
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from spark_jobs.accounting import AcceptedGap
     from spark_jobs.reconcile import Options, Reconciliation
     from spark_jobs.snapshot import ClusterSnapshot
@@ -120,7 +122,9 @@ kaudit.add_command(counts)
     help="report.json of the run before, for the hash chain. Default: the one in DIR.",
 )
 @click.option(
-    "--self-test/--no-self-test", default=True, help="Run the self-test with seeded faults first."
+    "--self-test/--no-self-test",
+    default=None,
+    help="Run the self-test with seeded faults first, always or never. Default: once per version and environment.",
 )
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
@@ -270,7 +274,6 @@ class _Run:
         from spark_jobs.cluster import time_span
         from spark_jobs.data_source import KafkaReader
         from spark_jobs.reconcile import TimeBuckets, reconcile
-        from spark_jobs.selftest import run_self_test
         from spark_jobs.session import spark_session
         from spark_jobs.spark_engine import SparkEngine
 
@@ -278,10 +281,7 @@ class _Run:
         buckets = TimeBuckets.over(time_span(source))
         log = self._out / "spark.log"
         with spark_session("kaudit", master=self._flags["master"], log=log) as spark:
-            tested = None
-            if self._flags["self_test"]:
-                self._progress("self-test: seeded faults of every class")
-                tested = run_self_test(spark, records=1000, faults=20)
+            passed = self._self_test(spark)
             run = reconcile(
                 SparkEngine(
                     KafkaReader(spark),
@@ -294,11 +294,33 @@ class _Run:
                 self._options,
                 buckets=buckets,
                 progress=self._progress,
-                self_test_failed=tested is not None and not tested.passed,
+                self_test_failed=not passed,
             )
-        self._meta["self_test"] = str(tested) if tested else "not run"
         self._report(run)
         return int(run.outcome.exit_code)
+
+    def _self_test(self, spark: SparkSession) -> bool:
+        """Run the self-test, unless it has passed before in this environment; return whether it passed."""
+        from spark_jobs.passed_self_tests import PassedSelfTests, default_file, environment_key
+        from spark_jobs.selftest import run_self_test
+        from spark_jobs.session import versions_of
+
+        wanted = self._flags["self_test"]
+        if wanted is False:
+            return True
+        is_local = self._flags["master"].startswith("local")
+        known = PassedSelfTests(default_file())
+        key = environment_key({**_versions(), **versions_of(spark)})
+        earlier = known.result(key) if wanted is None and is_local else None
+        if earlier is not None:
+            self._meta["self_test"] = earlier
+            return True
+        self._progress("self-test: seeded faults of every class")
+        tested = run_self_test(spark, records=1000, faults=20)
+        self._meta["self_test"] = str(tested)
+        if tested.passed and is_local:
+            known.remember(key, str(tested), str(self._meta["started_at"]))
+        return tested.passed
 
     def _report(self, run: Reconciliation) -> None:
         from spark_jobs.report.contents import build_report

@@ -75,3 +75,11 @@ def spark_session(
         yield session
     finally:
         session.stop()
+
+
+def versions_of(spark: SparkSession) -> dict[str, str]:
+    """Return the versions of Java, Spark and pyarrow that *spark* runs with."""
+    import pyarrow as pa
+
+    java = spark.sparkContext._jvm.System.getProperty("java.runtime.version")  # type: ignore[union-attr]
+    return {"java": str(java), "spark": spark.version, "pyarrow": pa.__version__}

@@ -1,9 +1,16 @@
 """Fixtures that every test may ask for; they live in tests/kit."""
 
+import atexit
 import gc
 import os
+import shutil
+import tempfile
 
 import pytest
+
+# Not the user's: a test must not depend on a self-test that passed before (spark_jobs/passed_self_tests.py).
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="kbroker-tests-cache-")
+atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
 pytest_plugins = [
     "tests.kit.zookeeper",

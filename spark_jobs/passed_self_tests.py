@@ -1,0 +1,81 @@
+"""Remembers that the self-test passed, so that it runs once per version and environment.
+
+The self-test depends only on code: that of kaudit and kclient, Python, Spark, pyarrow and Java. `environment_key` is
+a hash of all of them, of the files themselves and not of their version numbers. With a local master a run with the
+same key has the same self-test, so its result is taken from the file `default_file`, and the report has its time.
+Workers on other hosts may have another environment: with another master the self-test always runs.
+
+A failed self-test is never remembered. A file that cannot be read or written only costs the time of the self-test.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import kclient
+import spark_jobs
+
+MOST_ENVIRONMENTS = 20
+"""Environments that are remembered; the oldest is forgotten first."""
+
+PACKAGES = (Path(kclient.__file__).parent, Path(spark_jobs.__file__).parent)
+
+
+def default_file() -> Path:
+    """Return the file below XDG_CACHE_HOME, or ~/.cache."""
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(cache) if cache else Path("~/.cache").expanduser()) / "kbroker" / "self-tests.json"
+
+
+def environment_key(versions: Mapping[str, str], packages: Iterable[Path] = PACKAGES) -> str:
+    """Return a hash of every file of *packages*, of this Python and machine, and of *versions*."""
+    digest = hashlib.sha256()
+    facts = {**versions, "python": platform.python_version(), "machine": platform.machine()}
+    digest.update(json.dumps(facts, sort_keys=True).encode())
+    for package in packages:
+        for file in sorted(package.rglob("*")):
+            if file.is_file() and file.suffix != ".pyc":
+                content = hashlib.sha256(file.read_bytes()).hexdigest()
+                digest.update(f"\0{file.relative_to(package)}\0{content}".encode())
+    return digest.hexdigest()
+
+
+class PassedSelfTests:
+    """The results of passed self-tests in *file*, by `environment_key`."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def result(self, key: str) -> str | None:
+        """Return the result with its time; None if none is remembered."""
+        entry = self._read().get(key)
+        if not isinstance(entry, dict) or {str} != {
+            type(entry.get("result")),
+            type(entry.get("at")),
+        }:
+            return None
+        return f"{entry['result']} (on {entry['at']}, same version and environment)"
+
+    def remember(self, key: str, result: str, at: str) -> None:
+        """Write that the self-test passed with *result* at the time *at*."""
+        entries = {name: entry for name, entry in self._read().items() if name != key}
+        entries[key] = {"result": result, "at": at}
+        kept = dict(list(entries.items())[-MOST_ENVIRONMENTS:])
+        with suppress(OSError):
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            written = self._file.with_name(f"{self._file.name}.{os.getpid()}")
+            written.write_text(json.dumps(kept, indent=1))
+            written.replace(self._file)
+
+    def _read(self) -> dict[str, object]:
+        with suppress(OSError, ValueError):
+            content = json.loads(self._file.read_text())
+            if isinstance(content, dict):
+                return content
+        return {}
