@@ -128,6 +128,15 @@ def test_a_late_sync_of_a_stable_group_gets_its_assignment() -> None:
     assert table.synced(table.sync("b")).assignment == b"b"
 
 
+def test_a_late_sync_of_a_stable_group_keeps_its_member_alive() -> None:
+    """A follower that was slow after its join: the session timeout begins again, as in Kafka."""
+    table = stable_group("a", "b")
+    table.advance(9.0, "a")
+    assert table.synced(table.sync("b")).error is ErrorCode.NONE
+    table.advance(3.0, "a")
+    assert table.heartbeat("b") is ErrorCode.NONE
+
+
 def test_a_sync_with_another_protocol_is_refused() -> None:
     from kbroker.coordinator.group.core.effects import Sync
 

@@ -599,6 +599,7 @@ class Group:
         """Handle a SyncGroup of *member*, except in PreparingRebalance. *assignments* are the leader's."""
         self._pending_sync.discard(member.member_id)
         if self.state is _STABLE:
+            _keep_alive(member, now)
             self._answer_sync(token, member)
             return
         self._out.fail_sync(
