@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from kbroker.coordinator.group.committed_offsets import GroupOffsets, read_offsets
 from kbroker.coordinator.group.core.group import Group
@@ -186,21 +187,23 @@ class GroupZnodes:
     # --- offsets ------------------------------------------------------------------------------
 
     async def load_offsets(self) -> None:
-        """Read the committed offsets unless they are known. NotCoordinator, ZooKeeperError."""
+        """Read the committed offsets unless they are known. NotCoordinator, ZooKeeperError.
+
+        Concurrent calls share one read, and continue in the order of the calls: their commits must not overtake each
+        other.
+        """
         if self.offsets_known:
             return
+        waiting: Deferred[None] = Deferred()
         if self._reading_offsets is not None:
-            waiting: Deferred[None] = Deferred()
             self._reading_offsets.append(waiting)
-            await waiting
-            return
-        self._reading_offsets = []
-        try:
-            offsets, problems = await read_offsets(self._fence.zookeeper, self._group_id)
-        except ZooKeeperError as error:
-            for waiting in self._others_reading():
-                waiting.errback(error)
-            raise
+        else:
+            self._reading_offsets = [waiting]
+            Deferred.fromCoroutine(self._read_offsets()).addBoth(self._offsets_are_read)
+        await waiting
+
+    async def _read_offsets(self) -> None:
+        offsets, problems = await read_offsets(self._fence.zookeeper, self._group_id)
         for problem in problems:
             log.error("{problem}: this offset is not served", problem=problem)
         if self._fence.resigned:
@@ -208,14 +211,19 @@ class GroupZnodes:
         offsets.has_root = offsets.has_root or self._has_state
         self.offsets = offsets
         self.offsets_known = self.offsets_read = True
-        for waiting in self._others_reading():
-            waiting.callback(None)
+
+    def _offsets_are_read(self, outcome: Failure | None) -> None:
+        for reader in self._readers_of_offsets():
+            if outcome is None:
+                reader.callback(None)
+            else:
+                reader.errback(outcome)
 
     def unload(self) -> None:
         """Fail every reader of the offsets: this broker does not coordinate the group any more."""
-        for reader in self._others_reading():
+        for reader in self._readers_of_offsets():
             reader.errback(NotCoordinator())
 
-    def _others_reading(self) -> list[Deferred[None]]:
-        waiting, self._reading_offsets = self._reading_offsets or [], None
-        return waiting
+    def _readers_of_offsets(self) -> list[Deferred[None]]:
+        readers, self._reading_offsets = self._reading_offsets or [], None
+        return readers

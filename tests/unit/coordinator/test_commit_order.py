@@ -1,0 +1,18 @@
+"""Commits of one partition are stored in the order of their requests, also while the group's offsets are read."""
+
+from __future__ import annotations
+
+from kclient.wire.error_codes import ErrorCode
+from tests.kit.stepped_coordinator import SteppedCoordinator
+
+
+def test_the_first_commits_after_an_election_are_stored_in_order() -> None:
+    coordinator = SteppedCoordinator()
+    coordinator.done(coordinator.commit(("t", 0, 5)))
+    coordinator.coordinator.on_resignation(0)
+    coordinator.coordinator.on_election(0, 0)
+    coordinator.run(lambda: coordinator.coordinator.listing()[1] is ErrorCode.NONE)
+    committing = [coordinator.commit(("t", 0, offset)) for offset in (6, 7, 8)]
+    assert [coordinator.done(each) for each in committing] == [[ErrorCode.NONE]] * 3
+    assert coordinator.offsets() == {"t": {0: 8}}
+    assert coordinator.ensemble.tree["/consumers/g/offsets/t/0"].data == b"8"
